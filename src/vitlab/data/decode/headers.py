@@ -12,11 +12,15 @@ them at a time. The formats a server should accept (JPEG, PNG, WebP) never take 
 """
 
 import logging
+import os
+import re
 import struct
+import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -26,7 +30,6 @@ from PIL.TiffImagePlugin import TiffImageFile
 from vitlab.data.decode import metadata
 from vitlab.data.decode.colors import note_samples
 from vitlab.data.decode.formats import FORMATS, format_of, reader_of
-from vitlab.data.decode.jpeg_frame import Frame
 from vitlab.errors import ImageError, UserError
 from vitlab.values import either
 
@@ -37,9 +40,13 @@ MAX_PIXELS_OF = {"WEBP": 32_000_000, "AVIF": 40_000_000}
 MAX_BYTES = 256 * 2**20
 """Room for the largest uncompressed file: 50 million RGBA pixels are 200 MB."""
 
-_MAX_SCANS = 50  # of a progressive JPEG with the most pixels allowed; ten are usual
-_SCAN = b"\xff\xda"  # a few bytes each, yet each is a pass over a progressive JPEG
+MAX_SCANS = 50  # of a progressive JPEG with the most pixels allowed; ten are usual
+SCAN = b"\xff\xda"  # a few bytes each, yet each is a pass over a progressive JPEG
 _LOCK = threading.Lock()
+STDERR = 2
+# Of libtiff: `Fax4Decode: Bad code word at line 55 of strip 0 (x 94).`
+_LINE = re.compile(rb"(?!vitlab)[A-Za-z_][\w.]*: [^\n]+\.\n?")
+_MOST = 2**16  # bytes of it that are looked at
 # else its lines go to stderr, without the image's name, in programs that set up no logging
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 
@@ -106,6 +113,41 @@ def unheard() -> Iterator[None]:
 
 
 @contextmanager
+def complaints_are_errors() -> Iterator[None]:
+    """Keep libtiff's lines from the user's terminal; the first of them is an error of the image.
+
+    They are without the image's name, about data that is damaged. Pillow turns off the library's
+    warnings, not its errors, after many of which it decodes on and fills up with black. What other
+    threads write in the meantime is written afterwards.
+
+    Raises:
+        ImageError: the library complained.
+    """
+    try:
+        terminal = os.dup(STDERR)
+    except OSError:  # there is none
+        yield
+        return
+    found: list[bytes] = []
+    with tempfile.TemporaryFile() as file:
+        with suppress(OSError, ValueError, AttributeError):  # Python's own may be closed
+            sys.stderr.flush()
+        os.dup2(file.fileno(), STDERR)
+        try:
+            yield
+        finally:
+            os.dup2(terminal, STDERR)
+            os.close(terminal)
+            file.seek(0)
+            said = file.read(_MOST).splitlines(keepends=True)
+            found += [line for line in said if _LINE.fullmatch(line)]
+            with suppress(OSError):
+                os.write(STDERR, b"".join(line for line in said if line not in found))
+    if found:
+        raise ImageError(f"damaged TIFF ({found[0].decode('utf-8', 'replace').strip()[:200]})")
+
+
+@contextmanager
 def explained_image(name: str) -> Iterator[None]:
     """Turn whatever goes wrong in the block into `ImageError`, in one line that names the image."""
     try:
@@ -133,8 +175,8 @@ def _read_header(data: bytes, kind: str, max_pixels: int) -> Header:
     if kind == "PNG":
         _mend_png_key(image, data[24])
     if kind == "JPEG" and "progressive" in image.info:
-        scans = data.count(_SCAN)
-        if scans * image.width * image.height > _MAX_SCANS * max_pixels:
+        scans = data.count(SCAN)
+        if scans * image.width * image.height > MAX_SCANS * max_pixels:
             raise ImageError(f"a progressive JPEG with {scans:,} scans takes too long to decode")
     if isinstance(image, TiffImageFile):
         _check_size(image.tag_v2.get(322, 1), image.tag_v2.get(323, 1), max_pixels)  # a tile
@@ -142,12 +184,6 @@ def _read_header(data: bytes, kind: str, max_pixels: int) -> Header:
         return Header(image, 1, data)  # Pillow turns a TIFF itself
     orientation = metadata.orientation(exif or image.info.get("exif", b""))
     return Header(image, orientation, data)
-
-
-def exceeded(frame: Frame, data: bytes, max_pixels: int) -> bool:
-    """Return whether a JPEG is larger than is allowed, or seems to be; `opened` says how."""
-    passes = max(1, data.count(_SCAN) / _MAX_SCANS) if frame.progressive else 1
-    return len(data) > MAX_BYTES or passes * frame.rows * frame.columns > max_pixels
 
 
 def _check_size(columns: int, rows: int, max_pixels: int) -> None:

@@ -58,7 +58,7 @@ def pixels(model: vitlab.VisionTransformer, files: list[str]) -> torch.Tensor:
 
     source, spec = Files(Path(), files, SingleLabels.blank(len(files), 1), ("x",)), model.config
     each = [fitted_image(source.image(number), spec) for number in range(len(files))]
-    return normalize(torch.from_numpy(np.stack(each)), spec.mean, spec.std)
+    return normalize(torch.from_numpy(np.stack(each)), spec)
 
 
 def test_each_row_has_its_path_label_split_and_features(

@@ -93,9 +93,7 @@ def test_features_are_what_the_model_computes_of_each_image(photos: Path) -> Non
     own = Asked(photos)
     found = own.features()
     pixels = [fitted_image(own.source.image(n), own.model.config) for n in range(60)]
-    images = normalize(
-        torch.from_numpy(np.stack(pixels)), own.model.config.mean, own.model.config.std
-    )
+    images = normalize(torch.from_numpy(np.stack(pixels)), own.model.config)
     with torch.inference_mode():
         np.testing.assert_allclose(found.values, own.model.eval().features(images), atol=1e-5)
     assert found.indices.tolist() == list(range(60))

@@ -45,7 +45,7 @@ class Preprocess(nn.Module):
         pictures = several(images)
         source = Pictures(pictures, SingleLabels.blank(len(pictures), 1), ("",))
         pixels = [fitted_image(source.image(number), self.spec) for number in range(len(pictures))]
-        return normalize(torch.from_numpy(np.stack(pixels)), self.spec.mean, self.spec.std)
+        return normalize(torch.from_numpy(np.stack(pixels)), self.spec)
 
     def one(self, image: Picture) -> Tensor:
         """Prepare one image, as the `transform` of a data set of PyTorch: (channels, H, W).

@@ -53,19 +53,22 @@ VEHICLES = ("car", "van", "truck")  # types 0, 1 and 2
 NO_VEHICLE = 1000.0  # meters
 BINS = 16  # of dSprites, which has 32 positions and 40 orientations
 
+Scenes = list[list[dict[str, Any]]]
+"""The objects of each image."""
 
-def clevr_count(scenes: list[list[dict[str, Any]]]) -> list[int]:
+
+def clevr_count(scenes: Scenes) -> list[int]:
     """Return the number of objects less 3: 8 classes."""
     return [len(own) - FEWEST_OBJECTS for own in scenes]
 
 
-def clevr_distance(scenes: list[list[dict[str, Any]]]) -> list[int]:
+def clevr_distance(scenes: Scenes) -> list[int]:
     """Return the bin of the depth of the closest object: 6 classes, bins (edge, next edge]."""
     depths = (min(each["pixel_coords"][2] for each in own) for own in scenes)
     return [bisect_left(CLEVR_EDGES, depth) - 1 for depth in depths]
 
 
-def kitti_distance(scenes: list[list[dict[str, Any]]]) -> list[int]:
+def kitti_distance(scenes: Scenes) -> list[int]:
     """Return the bin of the distance of the closest car, van or truck: 3 classes, and none."""
 
     def is_vehicle(kind: str | int) -> bool:

@@ -202,7 +202,7 @@ class _Pass:
             none = torch.empty(0, spec.classes, dtype=torch.float64)
             results = {"logits": none, "probabilities": none} if self.scored else {}
         elif self.scored or self.taken is not None:
-            images = normalize(batch.to(self.device).images, spec.mean, spec.std)
+            images = normalize(batch.to(self.device).images, spec)
             results = self._results(images)
         ready = fetched([*results.values()])
         pixels = {"pixels": batch.images} if "pixels" in self.want else {}

@@ -75,7 +75,7 @@ def in_colors(pixels: NDArray[np.uint8], name: str) -> Picture:
 def _attention(model: Model, source: Source, index: int) -> NDArray[np.float32]:
     config, device = model.config, next(model.parameters()).device
     image = fitted_image(source.image(index), config)  # each may have its own size
-    pixels = normalize(torch.from_numpy(image)[None].to(device), config.mean, config.std)
+    pixels = normalize(torch.from_numpy(image)[None].to(device), config)
     found: NDArray[np.float32] = rollout(model, pixels)[0].cpu().numpy()
     return found
 

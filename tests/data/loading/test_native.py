@@ -72,9 +72,8 @@ def test_pixels_are_near_those_of_siglip_2s_processor(shapes: Path) -> None:
     source = open_to_learn(str(shapes)).train
     for index in range(6):
         pixels = fitted_image(source.image(index), config)
-        ours = normalize(
-            Packed.of([torch.from_numpy(pixels).permute(2, 0, 1)], 4), *[(0.5,) * 3] * 2
-        )
+        packed = Packed.of([torch.from_numpy(pixels).permute(2, 0, 1)], 4)
+        ours = normalize(packed, ImageSpec(mean=0.5, std=0.5))
         picture = source.image(index).decode(3)
         found = theirs(picture, return_tensors="pt")
         rows, columns = found["spatial_shapes"][0].tolist()
@@ -120,14 +119,15 @@ def test_each_image_is_augmented_as_by_itself(shapes: Path) -> None:
     )
     batch = batches(shapes, options)[0]
     mean, std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
+    spec = ImageSpec(mean=mean, std=std)
     assert batch.draws.shape[1] == draws_needed(options)
-    together = augment(patches(batch), batch.draws, options, mean, std)
+    together = augment(patches(batch), batch.draws, options, spec)
     for number, image in enumerate(patches(batch).images()):
         alone = augment(
-            image.permute(1, 2, 0)[None], batch.draws[number : number + 1], options, mean, std
+            image.permute(1, 2, 0)[None], batch.draws[number : number + 1], options, spec
         )
         torch.testing.assert_close(together.images()[number], alone[0])
-    plain = normalize(patches(batch), mean, std)
+    plain = normalize(patches(batch), spec)
     want = (patches(batch).images()[0] / 255 - torch.tensor(mean)[:, None, None]) / torch.tensor(
         std
     )[:, None, None]

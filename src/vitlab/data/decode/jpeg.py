@@ -140,35 +140,29 @@ def decode(data: bytes, frame: Frame, scale: int, until: int) -> Pixels:
         ImageError: data is missing or corrupt.
         ValueError: any other warning of libjpeg; the file may be sound.
     """
-    rows, columns, gray = frame[:3]
     stop = until + _SPARE * scale
     # without an end it may be cut off behind those rows
-    if stop < rows and frame.single and data.rfind(_END, frame.scan) > 0:
+    if stop < frame.rows and frame.single and data.rfind(_END, frame.scan) > 0:
+        # with fewer rows in its header, libjpeg complains of nothing but the bytes left between the
+        # last row and the end of such an image
+        parts = data[: frame.place], stop.to_bytes(2), memoryview(data)[frame.place + 2 :]
         try:
-            return _decode(_shortened(data, frame, stop), stop, columns, gray, scale)
-        except _UnreadError as rest:  # all the rows wanted are there, and nothing was wrong in them
-            return rest.pixels
+            return _decode(b"".join(parts), frame, stop, scale)
         except ValueError:
             pass  # as a whole it may be sound
-    return _decode(data, rows, columns, gray, scale)
+    return _decode(data, frame, frame.rows, scale)
 
 
-class _UnreadError(ValueError):
-    """The rows asked for were decoded; bytes of later rows were left unread."""
-
-    def __init__(self, pixels: Pixels) -> None:
-        self.pixels = pixels
-
-
-def _decode(data: bytes, rows: int, columns: int, gray: bool, scale: int) -> Pixels:
+def _decode(data: bytes, frame: Frame, rows: int, scale: int) -> Pixels:
+    """Decode a file whose header states so many rows, which may be fewer than it has."""
     import simplejpeg
 
-    shape = (-(-rows // scale), -(-columns // scale), 1 if gray else 3)
+    shape = (-(-rows // scale), -(-frame.columns // scale), 1 if frame.gray else 3)
     pixels = np.empty(shape, np.uint8)
     try:
         simplejpeg.decode_jpeg(
             data,
-            colorspace="GRAY" if gray else "RGB",
+            colorspace="GRAY" if frame.gray else "RGB",
             min_height=shape[0] if scale > 1 else 0,
             min_width=shape[1] if scale > 1 else 0,
             min_factor=1,
@@ -177,22 +171,12 @@ def _decode(data: bytes, rows: int, columns: int, gray: bool, scale: int) -> Pix
         )
     except ValueError as error:
         reason = str(error)
-        if _UNREAD in reason:
-            raise _UnreadError(pixels) from None
+        if _UNREAD in reason and rows < frame.rows:
+            return pixels  # all the rows wanted are there, and nothing was wrong in them
         if any(sign in reason.lower() for sign in _LOST):
             raise ImageError(f"damaged JPEG ({reason})") from None
         raise
     return pixels
-
-
-def _shortened(data: bytes, frame: Frame, rows: int) -> bytes:
-    """Return the file with fewer rows in its header.
-
-    Of a file of a single scan without restart markers, libjpeg then complains of nothing but the
-    bytes left between the last row and the end of the image.
-    """
-    view = memoryview(data)
-    return b"".join((view[: frame.place], rows.to_bytes(2), view[frame.place + 2 :]))
 
 
 def jpeg_boxes(

@@ -96,15 +96,12 @@ def _of_a_dead_worker(error: Exception) -> bool:
     What a living worker raises has the same type and the words `Caught … in DataLoader worker
     process`; a missing data file has a name.
     """
-    match error:
-        case RuntimeError():
-            pattern = r"DataLoader worker.* (exited unexpectedly|is killed by signal)"
-            return bool(re.match(pattern, str(error)))
-        case ConnectionError() | EOFError():
-            return not str(error).startswith("Caught")
-        case FileNotFoundError():
-            return error.filename is None and not str(error).startswith("Caught")
-    return False
+    if isinstance(error, RuntimeError):
+        pattern = r"DataLoader worker.* (exited unexpectedly|is killed by signal)"
+        return bool(re.match(pattern, str(error)))
+    unnamed = isinstance(error, FileNotFoundError) and error.filename is None
+    gone = unnamed or isinstance(error, ConnectionError | EOFError)
+    return gone and not str(error).startswith("Caught")
 
 
 _MOST_WORKERS = 8

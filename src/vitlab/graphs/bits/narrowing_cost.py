@@ -176,5 +176,5 @@ def _stacked(held: Sequence[tuple[int, Pixels]], model: Model, bare: bool) -> Re
     """Return images of one size as a file takes them."""
     images, spec = np.stack([pixels for _, pixels in held]), model.config
     if bare:
-        images = normalize(torch.from_numpy(images), spec.mean, spec.std).numpy()
+        images = normalize(torch.from_numpy(images), spec).numpy()
     return [number for number, _ in held], images

@@ -160,7 +160,7 @@ def _shown(model: Model, source: Source, number: int, device: torch.device) -> S
     """
     config = model.config
     pixels = fitted_image(source.image(number), config)
-    image = normalize(torch.from_numpy(pixels)[None].to(device), config.mean, config.std)
+    image = normalize(torch.from_numpy(pixels)[None].to(device), config)
     return Shown(source.name(number), in_colors(pixels, "").pixels, image)
 
 

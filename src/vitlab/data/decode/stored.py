@@ -31,9 +31,9 @@ from vitlab.data.decode.headers import (
     complaints_are_errors,
     explained_image,
     opened,
+    turn,
 )
 from vitlab.data.decode.jpeg import jpeg_boxes
-from vitlab.data.decode.metadata import turn
 from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
 from vitlab.errors import ImageError
 

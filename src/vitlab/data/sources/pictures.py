@@ -21,9 +21,9 @@ from vitlab.data.decode.headers import (
     MAX_PIXELS,
     complaints_are_errors,
     explained_image,
+    png_parts,
     unheard,
 )
-from vitlab.data.decode.metadata import png_parts
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.decode.stored import DecodedImage, EncodedImage, PixelImage, StoredImage
 from vitlab.data.labels import Labels

@@ -120,16 +120,15 @@ class TrainingBatches(Dataset[Batch]):
         *ends, count = np.cumsum([view.draws for view in views]).tolist()
         randoms = np.stack([draws(self.seed, e, index, count, copy) for e, index, copy in samples])
         parts = np.split(randoms, ends, axis=1)
-        random, native = bool(self.views) or self.augment.area < 1, self.spec.fit == "native"
+        native, quick = self.spec.fit == "native", not self.views and self.augment.area < 1
         boxes = [
             [view.box(row[: crop.DRAWS], native=native) for row in part]
-            if random
-            else [center(self.spec)] * len(part)
             for view, part in zip(views, parts, strict=True)
         ]
+        if not self.views and not quick:
+            boxes = [[center(self.spec)] * len(indices)]
         read_ahead(self.source, indices)
-        alone = random and not self.views
-        copies = copies_of(self.source, indices, self.spec, boxes[0]) if alone else {}
+        copies = copies_of(self.source, indices, self.spec, boxes[0]) if quick else {}
 
         def load(place: int) -> list[Pixels]:
             if place in copies:
@@ -137,7 +136,7 @@ class TrainingBatches(Dataset[Batch]):
             image, choices = self.source.image(indices[place]), [each[place] for each in boxes]
             if self.views:
                 return load_views(image, self.spec, self.views, choices)
-            return [fitted_image(image, self.spec, *choices, quick=random)]
+            return [fitted_image(image, self.spec, *choices, quick=quick)]
 
         specs = [replace(self.spec.images, image_size=view.size) for view in self.views]
         rest = [part[:, crop.DRAWS :] for part in parts]

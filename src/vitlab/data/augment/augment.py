@@ -68,7 +68,7 @@ def augment(images: Images, draws: Tensor, options: Augment, spec: ImageSpec) ->
         )
     if images.device.type in WITHOUT_FLOAT64:  # which Pillow's arithmetic needs
         return sent(augment(images.cpu(), draws, options, spec), images.device)
-    part = max(1, CACHED // max(1, images[0].numel())) if len(images) else 1
+    part = max(1, CACHED // max(1, math.prod(images.shape[1:])))
     if images.device.type != "cpu" or len(images) <= part:
         return _augment(images, draws, options, spec)
     rows, columns, channels = images.shape[1:]

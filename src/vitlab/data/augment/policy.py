@@ -109,7 +109,7 @@ def randaugment(draws: Floats, options: Augment) -> tuple[Codes, Floats]:
     Returns:
         Operations and arguments, (B, rand_ops) each.
     """
-    own = draws[:, : 4 * options.rand_ops].reshape(len(draws), -1, 4)
+    own = draws[:, : 4 * options.rand_ops].reshape(len(draws), options.rand_ops, 4)
     which, applied, spread, sign = np.moveaxis(own, -1, 0)
     ops = np.array(RANDAUGMENT)[(which * len(RANDAUGMENT)).astype(np.int64)]
     # the draws are multiples of 2^-24: half a step up, none of them is 0

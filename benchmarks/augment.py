@@ -24,6 +24,7 @@ from vitlab.data.augment import mix
 from vitlab.data.augment.augment import augment
 from vitlab.data.augment.policy import draws_needed
 from vitlab.data.settings import Augment
+from vitlab.images import ImageSpec
 from vitlab.recipes.named import RECIPES
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -70,7 +71,7 @@ def ours(options: Augment, images: torch.Tensor) -> Work:
     def run(step: int) -> object:
         numbers = torch.Generator().manual_seed(step)
         draws = torch.rand(batch, draws_needed(options), generator=numbers)
-        pixels = augment(images, draws, options, MEAN, STD)
+        pixels = augment(images, draws, options, ImageSpec(mean=MEAN, std=STD))
         mixed = mix.draw(options, step, size)
         return pixels if mixed is None else mixed(pixels, labels, 1000)
 

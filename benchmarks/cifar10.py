@@ -144,7 +144,7 @@ def accuracy(model: Model, images: Images, recipe: Recipe) -> float:
     kind = images.pixels.device.type
     for begin in range(0, len(images), TESTED):
         part = images.part(begin, begin + TESTED)
-        pixels = normalize(part.pixels, config.mean, config.std)
+        pixels = normalize(part.pixels, config)
         with torch.autocast(kind, torch.bfloat16, enabled=recipe.precision != "fp32"):
             scores = model(pixels)
         right += int((scores.argmax(1) == part.labels).sum())

@@ -33,7 +33,7 @@ from PIL import Image
 
 from vitlab.data.decode import jpeg
 from vitlab.data.decode.formats import SUFFIXES
-from vitlab.data.decode.jpeg_frame import Frame, frame_of
+from vitlab.data.decode.jpeg import Frame, frame_of
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import TrainingBatches

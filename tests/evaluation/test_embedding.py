@@ -19,7 +19,7 @@ from conftest import call, photo, photo_folder
 from distributed.ranks import on_ranks
 from vitlab.data.augment.augment import normalize
 from vitlab.data.learning import open_to_learn
-from vitlab.data.loading.batches import center, load_image
+from vitlab.data.loading.crops import fitted_image
 from vitlab.errors import DataError, DiskError, OptionError
 from vitlab.evaluation import embedding, infer
 from vitlab.evaluation.shards import ShardFolder
@@ -57,8 +57,8 @@ def pixels(model: vitlab.VisionTransformer, files: list[str]) -> torch.Tensor:
     from vitlab.data.sources.folders import Files
 
     source, spec = Files(Path(), files, SingleLabels.blank(len(files), 1), ("x",)), model.config
-    each = [load_image(source, number, spec, center(spec)) for number in range(len(files))]
-    return normalize(torch.from_numpy(np.stack(each)), spec.mean, spec.std)
+    each = [fitted_image(source.image(number), spec) for number in range(len(files))]
+    return normalize(torch.from_numpy(np.stack(each)), spec)
 
 
 def test_each_row_has_its_path_label_split_and_features(

@@ -15,7 +15,7 @@ from conftest import photo
 from distributed.ranks import on_ranks
 from vitlab.data.augment.augment import normalize
 from vitlab.data.learning import open_to_learn
-from vitlab.data.loading.batches import center, load_image
+from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.source import Source
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import ALONE, World
@@ -92,12 +92,8 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_features_are_what_the_model_computes_of_each_image(photos: Path) -> None:
     own = Asked(photos)
     found = own.features()
-    pixels = [
-        load_image(own.source, n, own.model.config, center(own.model.config)) for n in range(60)
-    ]
-    images = normalize(
-        torch.from_numpy(np.stack(pixels)), own.model.config.mean, own.model.config.std
-    )
+    pixels = [fitted_image(own.source.image(n), own.model.config) for n in range(60)]
+    images = normalize(torch.from_numpy(np.stack(pixels)), own.model.config)
     with torch.inference_mode():
         np.testing.assert_allclose(found.values, own.model.eval().features(images), atol=1e-5)
     assert found.indices.tolist() == list(range(60))

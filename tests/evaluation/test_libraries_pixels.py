@@ -21,7 +21,7 @@ import vitlab
 from oracles import peers
 from vitlab.data.decode.crop import resized_box
 from vitlab.data.decode.stored import EncodedImage, PixelImage
-from vitlab.data.loading.batches import center, fitted_image
+from vitlab.data.loading.crops import center, fitted_image
 from vitlab.images import ImageSpec
 from vitlab.weights.formats.transformers.families import VIT
 from vitlab.weights.formats.transformers.processor import read_processor

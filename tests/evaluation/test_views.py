@@ -11,7 +11,7 @@ import vitlab
 from conftest import call, photo_folder
 from vitlab.data.decode.crop import center_box, five_boxes
 from vitlab.data.labels import SingleLabels
-from vitlab.data.loading.batches import center, load_crops, load_image
+from vitlab.data.loading.crops import center, fitted_image, load_crops
 from vitlab.data.sources.folders import Files
 from vitlab.data.sources.memory import Arrays
 from vitlab.errors import OptionError
@@ -44,7 +44,7 @@ def model(**choices: object) -> vitlab.VisionTransformer:
 def test_crops_are_the_corners_and_the_center(rows: int, columns: int) -> None:
     """Where the shorter side is the 256 of "256, then 224", crops are plain slices."""
     source = arrays(rows, columns)
-    crops = load_crops(source, 1, ImageSpec(image_size=28))
+    crops = load_crops(source.image(1), ImageSpec(image_size=28))
     pixels = source.image(1).decode(3)
     top, left = (rows - 28) // 2, (columns - 28) // 2
     want = [
@@ -53,14 +53,14 @@ def test_crops_are_the_corners_and_the_center(rows: int, columns: int) -> None:
     ]  # fmt: skip
     assert np.array_equal(crops, np.stack(want))
     same = ImageSpec(image_size=28, crop=0.875)
-    assert np.array_equal(crops[4], load_image(source, 1, same, center(same)))
+    assert np.array_equal(crops[4], fitted_image(source.image(1), same))
 
 
 def test_a_smaller_crop_of_the_model_stays() -> None:
     spec = ImageSpec(image_size=16, crop=0.5)
     source = arrays(32, 32)
     pixels = source.image(0).decode(3)
-    assert np.array_equal(load_crops(source, 0, spec)[3], pixels[16:, 16:])
+    assert np.array_equal(load_crops(source.image(0), spec)[3], pixels[16:, 16:])
 
 
 def test_boxes_of_every_shape() -> None:
@@ -86,7 +86,7 @@ def test_a_jpeg_is_decoded_once_at_a_reduced_scale(tmp_path: Path, orientation: 
     picture.save(tmp_path / "x.jpg", quality=95, exif=exif)
     source = Files(tmp_path, ["x.jpg"], SingleLabels.blank(1, 2), ("a", "b"))
     spec = ImageSpec(image_size=28)
-    crops = load_crops(source, 0, spec)
+    crops = load_crops(source.image(0), spec)
     pixels = source.image(0).decode(3)
     middle = center(ImageSpec(image_size=28, crop=0.875))(*pixels.shape[:2])
     for made, box in zip(crops, five_boxes(*pixels.shape[:2], middle), strict=True):
@@ -105,9 +105,9 @@ def test_probabilities_are_averaged(views: Views, count: int) -> None:
     assert views.count == count
     for index in range(3):
         if views.boxes == 5:
-            images = load_crops(source, index, made.config)
+            images = np.stack(load_crops(source.image(index), made.config))
         else:
-            images = load_image(source, index, made.config, center(made.config))[None]
+            images = fitted_image(source.image(index), made.config)[None]
         pixels = (torch.from_numpy(images).permute(0, 3, 1, 2) / 255 - 0.2) / 0.7
         if count in (2, 10):
             pixels = torch.cat([pixels, pixels.flip(3)])

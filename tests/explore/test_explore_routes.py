@@ -41,7 +41,7 @@ def prepared(model: Any) -> torch.Tensor:
     if model.config.fit != "native":
         return preprocess(model)(FILE)
     pixels, _ = decoded(FILE, "the file", model.config, 10**6)
-    return normalize(torch.from_numpy(pixels)[None], model.config.mean, model.config.std)
+    return normalize(torch.from_numpy(pixels)[None], model.config)
 
 
 def test_the_page_and_its_files(exploring: Exploring) -> None:

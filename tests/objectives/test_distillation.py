@@ -17,6 +17,7 @@ from vitlab.data.augment.augment import normalize
 from vitlab.data.augment.mix import Mix
 from vitlab.data.loading.batches import Batch
 from vitlab.errors import OptionError
+from vitlab.images import ImageSpec
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.configs.tokenizer_config import TokenizerConfig
 from vitlab.models.create import build
@@ -347,15 +348,15 @@ def test_the_teacher_sees_the_same_crop_as_it_takes_it() -> None:
     other: dict[str, Any] = {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6)}
     bytes_ = torch.randint(256, (2, 16, 16, 3), dtype=torch.uint8, generator=GENERATOR)
     student, guide = small(0), small(1, 16, **other)
-    seen = Teacher(guide, student.config, "soft").images(
-        normalize(bytes_, student.config.mean, student.config.std)
-    )
-    torch.testing.assert_close(seen, normalize(bytes_, **other))
+    seen = Teacher(guide, student.config, "soft").images(normalize(bytes_, student.config))
+    torch.testing.assert_close(seen, normalize(bytes_, ImageSpec(**other)))
     wide = Teacher(small(1, (32, 24), **other), student.config, "soft")
     flat = bytes_[:, :1, :1].expand(2, 16, 16, 3).contiguous()
-    seen = wide.images(normalize(flat, student.config.mean, student.config.std))
+    seen = wide.images(normalize(flat, student.config))
     assert seen.shape == (2, 3, 32, 24)
-    torch.testing.assert_close(seen[..., 5:6, 7:8], normalize(flat, **other)[..., :1, :1])
+    torch.testing.assert_close(
+        seen[..., 5:6, 7:8], normalize(flat, ImageSpec(**other))[..., :1, :1]
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -19,6 +19,7 @@ from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.loader import Upload
 from vitlab.data.settings import Augment
 from vitlab.errors import DeviceError
+from vitlab.images import ImageSpec
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
 from vitlab.objectives.masks import block_masks, random_places
@@ -229,9 +230,9 @@ def test_augmentation_is_that_of_the_cpu(gpu: torch.device) -> None:
     generator = torch.Generator().manual_seed(5)
     images = torch.randint(0, 256, (32, 32, 32, 3), dtype=torch.uint8, generator=generator)
     draws = torch.rand(32, draws_needed(STRONG), generator=generator)
-    mean, std = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
-    want = augment(images, draws, STRONG, mean, std)
-    got = augment(images.to(gpu), draws, STRONG, mean, std).cpu()
+    spec = ImageSpec(mean=0.5, std=0.25)
+    want = augment(images, draws, STRONG, spec)
+    got = augment(images.to(gpu), draws, STRONG, spec).cpu()
     # what falls between two values may be rounded to the other one
     assert ((got - want).abs() > 0.05).float().mean() < 0.005
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from serve.made import encoded, tiny
 from vitlab.data.labels import SingleLabels
-from vitlab.data.loading.batches import center, load_image
+from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.pictures import Pictures
 from vitlab.serve.decoding import nursery
 from vitlab.serve.decoding.decoder import Bounds
@@ -78,7 +78,7 @@ def test_time_and_memory_of_an_image_are_bounded(
         assert found[3].error.startswith("it: damaged or unsupported image (MemoryError")
     source = Pictures([encoded(1), encoded(2), encoded(3)], SingleLabels.blank(3, 1), ("",))
     for number, each in enumerate(found[::2]):
-        want = load_image(source, number, CONFIG, center(CONFIG))
+        want = fitted_image(source.image(number), CONFIG)
         assert np.array_equal(each.pixels, want)
         assert each.error == ""
 

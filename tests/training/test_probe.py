@@ -95,7 +95,7 @@ def seen(model: Model, source: Source) -> NDArray[np.float64]:
     pixels = np.stack([source.image(i).decode(spec.channels) for i in range(len(source))])
     images = torch.from_numpy(pixels)
     with torch.no_grad():
-        return model.features(normalize(images, spec.mean, spec.std)).double().numpy()
+        return model.features(normalize(images, spec)).double().numpy()
 
 
 def test_nearest_neighbors_vote_as_in_scikit_learn_with_a_model_without_classes(

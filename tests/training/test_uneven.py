@@ -12,7 +12,7 @@ from steps import asked_to_stop
 from vitlab.data.holdout import with_validation
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import TrainingBatches
-from vitlab.data.loading.loader import training_loader
+from vitlab.data.loading.loader import loader
 from vitlab.data.loading.order import Groups
 from vitlab.data.settings import Augment
 from vitlab.data.sources.source import counts
@@ -61,7 +61,7 @@ def test_every_process_and_worker_gets_its_share_of_the_same_balanced_batches(un
                 got = torch.cat([getattr(part, name) for part in parts])
                 assert torch.equal(got, getattr(want, name))
     for workers in (1, 2):
-        for got, want in zip(training_loader(batches(), 2, 6, workers), whole[2:], strict=True):
+        for got, want in zip(loader(batches(), range(2, 6), workers), whole[2:], strict=True):
             assert torch.equal(got.images, want.images)
             assert torch.equal(got.draws, want.draws)
     labels = torch.cat([each.labels for each in whole])[: len(source)]  # an epoch

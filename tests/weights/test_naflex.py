@@ -75,7 +75,7 @@ def test_features_are_those_of_transformers_with_its_mask(tmp_path: Path, classe
     assert isinstance(batch.images, Packed)
     assert [list(grid) for grid in batch.images.grids] == found["spatial_shapes"].tolist()
     with torch.inference_mode():
-        packed = normalize(batch.images, config.mean, config.std)
+        packed = normalize(batch.images, config)
         got = ours(packed) if classes else ours.features(packed)
     torch.testing.assert_close(got, want, rtol=0, atol=1e-5 * float(want.abs().max()))
     assert vitlab.load(tmp_path / "model", fit="crop").config.fit == "crop"

@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def prepared(config: ModelConfig, picture: Path) -> torch.Tensor:
     source = Files(picture.parent, [picture.name], SingleLabels.blank(1, 2), ("a", "b"))
     images = EvaluationBatches(source, config, 1)[0].images
-    return normalize(torch.as_tensor(images), config.mean, config.std)
+    return normalize(torch.as_tensor(images), config)
 
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -37,7 +37,7 @@ from vitlab.data.sources.request import (
 from vitlab.data.sources.source import Joined, Relabeled, Source, counts
 from vitlab.data.sources.tables import open_hub, open_tables
 from vitlab.data.sources.tar_shards import open_shards
-from vitlab.data.vtab.layouts import open_vtab
+from vitlab.data.vtab import open_vtab
 from vitlab.errors import DataError
 
 OPENERS: tuple[Callable[[Request], Found | None], ...] = (

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vitlab.data.augment.augment import normalize
 from vitlab.data.decode.filters import filter_matrix, is_tall, resize, resize_tall
 from vitlab.data.labels import SingleLabels
-from vitlab.data.loading.batches import center, load_image
+from vitlab.data.loading.crops import center, fitted_image
 from vitlab.data.sources.pictures import Picture, Pictures, several
 from vitlab.errors import ImageError
 from vitlab.images import ImageSpec
@@ -44,9 +44,8 @@ class Preprocess(nn.Module):
             return self._batch(images)
         pictures = several(images)
         source = Pictures(pictures, SingleLabels.blank(len(pictures), 1), ("",))
-        box = center(self.spec)
-        pixels = [load_image(source, number, self.spec, box) for number in range(len(pictures))]
-        return normalize(torch.from_numpy(np.stack(pixels)), self.spec.mean, self.spec.std)
+        pixels = [fitted_image(source.image(number), self.spec) for number in range(len(pictures))]
+        return normalize(torch.from_numpy(np.stack(pixels)), self.spec)
 
     def one(self, image: Picture) -> Tensor:
         """Prepare one image, as the `transform` of a data set of PyTorch: (channels, H, W).

@@ -182,6 +182,6 @@ def spread(model: Model, source: Source) -> Tensor:
     numbers = np.unique(np.linspace(0, len(source) - 1, PROBES).astype(np.int64))
     batches = EvaluationBatches(Subset(source, numbers), model.config, PROBES)
     found = batches[0]
-    images = normalize(found.images, model.config.mean, model.config.std)
+    images = normalize(found.images, model.config)
     assert isinstance(images, Tensor)
     return images

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitlab.data.loading.batches import center, load_image
+from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.source import Source, Subset
 from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
@@ -108,7 +108,7 @@ def _thumbnails(model: Model, source: Source, batch: Inferred, side: int) -> NDA
     spec = model.config  # packed: each has its own size
     return np.stack(
         [
-            thumbnail(load_image(source, index, spec, center(spec)), side)
+            thumbnail(fitted_image(source.image(index), spec), side)
             for index in batch.indices.tolist()
         ]
     )

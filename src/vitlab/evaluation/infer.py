@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vitlab.data.augment.augment import normalize
 from vitlab.data.labels import Labels, kind_of
 from vitlab.data.loading.batches import Batch, EvaluationBatches
-from vitlab.data.loading.loader import choose_workers, deaths_explained, evaluation_loader
+from vitlab.data.loading.loader import choose_workers, deaths_explained, loader
 from vitlab.data.sources.source import Source
 from vitlab.device import autocast, behind, exact, fetched
 from vitlab.distributed.world import World
@@ -166,8 +166,8 @@ def infer(
     work = _Pass(form, source.labels, compute.where, tuple(want), views)
     done, workers = 0, choose_workers(source, compute.workers, compute.sharing)
     with borrowed(form.model, compute.where), deaths_explained():
-        loader = evaluation_loader(batches, workers, order)
-        begun = (work.begun(number, each) for number, each in zip(order, loader, strict=True))
+        loaded = loader(batches, order, workers)
+        begun = (work.begun(number, each) for number, each in zip(order, loaded, strict=True))
         for each in behind(begun, compute.where):
             done += each.images
             progress(done, total)
@@ -202,7 +202,7 @@ class _Pass:
             none = torch.empty(0, spec.classes, dtype=torch.float64)
             results = {"logits": none, "probabilities": none} if self.scored else {}
         elif self.scored or self.taken is not None:
-            images = normalize(batch.to(self.device).images, spec.mean, spec.std)
+            images = normalize(batch.to(self.device).images, spec)
             results = self._results(images)
         ready = fetched([*results.values()])
         pixels = {"pixels": batch.images} if "pixels" in self.want else {}

@@ -66,7 +66,7 @@ class Probed:
     def normalized(self, pixels: Tensor) -> Tensor:
         """Return pixels (b, H, W, channels) as the model takes them: (b, channels, H, W)."""
         config = self.model.config
-        return normalize(pixels.to(self.device), config.mean, config.std)
+        return normalize(pixels.to(self.device), config)
 
     def gradients(self, images: Tensor) -> Tensor:
         """Return the gradients of the logit of each image's likeliest class.

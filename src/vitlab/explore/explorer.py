@@ -164,7 +164,7 @@ class Explorer:
             raise ImageError(decoded.error)
         device = next(model.parameters()).device
         batch = torch.from_numpy(decoded.pixels)[None].to(device)
-        images = normalize(batch, config.mean, config.std)
+        images = normalize(batch, config)
         attention = not self.models[number].why_not["attention"]
         seen = await self._worker.do(partial(first_pass, model, images, attention=attention))
         look = Look(seen, decoded.box)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from vitlab.data.loading.multi_crop import View
+from vitlab.data.loading.crops import View
 from vitlab.data.settings import Augment
 from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model

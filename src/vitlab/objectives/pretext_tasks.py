@@ -1,6 +1,6 @@
 """The pretext tasks by name."""
 
-from vitlab.data.loading.multi_crop import View
+from vitlab.data.loading.crops import View
 from vitlab.models.config import ModelConfig
 from vitlab.objectives.autoencoding.mae import MAE
 from vitlab.objectives.beit import BEiT

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vitlab.data.augment.augment import normalize
 from vitlab.data.labels import SingleLabels
-from vitlab.data.loading.batches import center, load_image
+from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.source import Source
 from vitlab.evaluation.predictions import Predictions
 from vitlab.inspect.rollout import rollout
@@ -62,7 +62,7 @@ def examples(model: Model, source: Source, predictions: Predictions) -> list[Jud
 
 def picture(source: Source, index: int, model: Model) -> Picture:
     """Return an image as the model sees it, in colors that can be shown."""
-    pixels = load_image(source, index, model.config, center(model.config))
+    pixels = fitted_image(source.image(index), model.config)
     return in_colors(pixels, source.name(index))
 
 
@@ -74,8 +74,8 @@ def in_colors(pixels: NDArray[np.uint8], name: str) -> Picture:
 
 def _attention(model: Model, source: Source, index: int) -> NDArray[np.float32]:
     config, device = model.config, next(model.parameters()).device
-    image = load_image(source, index, config, center(config))  # each may have its own size
-    pixels = normalize(torch.from_numpy(image)[None].to(device), config.mean, config.std)
+    image = fitted_image(source.image(index), config)  # each may have its own size
+    pixels = normalize(torch.from_numpy(image)[None].to(device), config)
     found: NDArray[np.float32] = rollout(model, pixels)[0].cpu().numpy()
     return found
 

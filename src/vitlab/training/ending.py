@@ -315,7 +315,7 @@ def _pictures(model: Model, own: PretextTask, source: Source) -> dict[str, NDArr
     if isinstance(batch.images, Packed) or not len(batch):
         return {}
     device = next(model.parameters()).device
-    images = normalize(batch.images.to(device), model.config.mean, model.config.std)
+    images = normalize(batch.images.to(device), model.config)
     generator = torch.Generator(device).manual_seed(0)
     own.eval()
     with torch.no_grad():

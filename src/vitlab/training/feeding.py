@@ -11,8 +11,8 @@ from vitlab.data.loading.loader import (
     choose_workers,
     deaths_explained,
     deaths_reported_late,
+    loader,
     started,
-    training_loader,
 )
 from vitlab.data.sources.source import Source
 from vitlab.distributed.shares import counted
@@ -53,17 +53,18 @@ class Feed:
         batches = batches_of(self.recipe, self.source, state.model.config, world)
         upload = Upload(next(state.model.parameters()).device)
         workers = choose_workers(self.source, self.host.workers, world.local_size)
+        steps = range(state.step, last)
         with deaths_reported_late():
-            loader = started(training_loader(batches, state.step, last, workers))
+            coming = started(loader(batches, steps, workers))
             try:
-                for _ in range(state.step, last):
+                for _ in steps:
                     start = time.perf_counter()
                     try:
                         with self.stop.at_once() if alone else nullcontext(), deaths_explained():
-                            batch = upload(next(loader))
+                            batch = upload(next(coming))
                     except Interrupted:
                         return
                     tally.seconds += time.perf_counter() - start
                     yield counted(batch, world)
             finally:
-                del loader  # ends the workers, while nobody minds how
+                del coming  # ends the workers, while nobody minds how

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from vitlab.data.loading.batches import TrainingBatches
-from vitlab.data.loading.loader import choose_workers, deaths_explained, training_loader
+from vitlab.data.loading.loader import choose_workers, deaths_explained, loader
 from vitlab.data.sources.source import Source, Subset
 from vitlab.distributed.world import ALONE
 from vitlab.models.config import ModelConfig
@@ -62,7 +62,7 @@ class HeldOut:
         workers = choose_workers(self.source, self.host.workers)
         with deaths_explained():
             count = len(self.source) // size
-            for k, batch in enumerate(training_loader(self._batches(size), 0, count, workers)):
+            for k, batch in enumerate(loader(self._batches(size), range(count), workers)):
                 bad += batch.bad
                 if len(batch):
                     sums += self.trainer.held_out(batch, step_seed(self.recipe.seed, k)).cpu()

@@ -12,7 +12,9 @@ from vitlab.data.augment.augment import augment, normalize
 from vitlab.data.augment.ops import affine
 from vitlab.data.augment.policy import draws_needed
 from vitlab.data.settings import Augment
+from vitlab.images import ImageSpec
 
+UNIT = ImageSpec(mean=0.0, std=1.0)
 HALF = torch.full((1, 6), 0.5)  # the draw that means: not moved (and not flipped)
 
 
@@ -29,13 +31,13 @@ def smooth(rows: int, columns: int) -> torch.Tensor:
 
 
 def plain(images: torch.Tensor, draws: torch.Tensor, options: Augment) -> torch.Tensor:
-    return augment(images, draws, options, (0.0,) * 3, (1.0,) * 3)
+    return augment(images, draws, options, UNIT)
 
 
 def test_normalize_is_scale_less_mean_by_std() -> None:
     images = torch.randint(0, 256, (2, 4, 5, 3), dtype=torch.uint8)
     mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
-    got = normalize(images, mean, std)
+    got = normalize(images, ImageSpec(mean=mean, std=std))
     want = (images.double().numpy() / 255 - np.array(mean)) / np.array(std)
     np.testing.assert_allclose(got.permute(0, 2, 3, 1).numpy(), want, atol=1e-6)
     assert got.dtype == torch.float32
@@ -44,7 +46,7 @@ def test_normalize_is_scale_less_mean_by_std() -> None:
 def test_no_movement_is_the_image_itself() -> None:
     images = smooth(9, 13)
     still = plain(images, HALF, Augment(rotate=20, shift=0.2, zoom=0.3, shear=10, flip=True))
-    torch.testing.assert_close(still, normalize(images, (0.0,) * 3, (1.0,) * 3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(still, normalize(images, UNIT), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("rotate", [0.0, 30.0])
@@ -56,7 +58,7 @@ def test_flip_mirrors_half_of_the_images_exactly(rotate: float) -> None:
     flipped = draws[:, 0] < 0.5
     assert 16 < flipped.sum() < 48
     want = torch.where(flipped[:, None, None, None], images.flip(2), images)
-    torch.testing.assert_close(got, normalize(want, (0.0,) * 3, (1.0,) * 3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(got, normalize(want, UNIT), atol=1e-5, rtol=0)
 
 
 def test_shift_by_whole_pixels_is_exact_and_black_comes_in() -> None:
@@ -64,13 +66,13 @@ def test_shift_by_whole_pixels_is_exact_and_black_comes_in() -> None:
     got = plain(images, draw(2, 0.75), Augment(shift=0.25))  # (2 * 0.75 - 1) * 0.25 of 16: 2 pixels
     want = torch.zeros_like(images)
     want[:, :, :14] = images[:, :, 2:]
-    torch.testing.assert_close(got, normalize(want, (0.0,) * 3, (1.0,) * 3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(got, normalize(want, UNIT), atol=1e-5, rtol=0)
 
 
 def test_quarter_turns_are_exact() -> None:
     images = smooth(9, 9)
     got = plain(images, draw(1, 0.0), Augment(rotate=90))
-    turned = [torch.rot90(normalize(images, (0.0,) * 3, (1.0,) * 3), k, (2, 3)) for k in (1, 3)]
+    turned = [torch.rot90(normalize(images, UNIT), k, (2, 3)) for k in (1, 3)]
     assert min((got - each).abs().max() for each in turned) < 1e-5
 
 
@@ -124,7 +126,7 @@ def test_movements_stay_within_what_the_recipe_allows() -> None:
 def test_a_cubic_stays_within_the_values_there_are() -> None:
     images = 255 * torch.randint(0, 2, (8, 12, 12, 1), dtype=torch.uint8)
     options = Augment(rotate=30, augment_interpolation="bicubic")
-    got = augment(images, torch.rand(8, 6), options, (0.0,), (1.0,))
+    got = augment(images, torch.rand(8, 6), options, ImageSpec(channels=1, mean=0.0, std=1.0))
     assert got.min() >= 0
     assert got.max() <= 1
 

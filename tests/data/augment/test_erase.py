@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 
 from oracles.peers import timm
-from vitlab.data.augment.erase import erase, normal, rectangles, splitmix
+from vitlab.data.augment.augment import erase, normal, rectangles, splitmix
 
 
 def uniform(count: int, seed: int = 0) -> np.ndarray:  # type: ignore[type-arg]

@@ -157,7 +157,7 @@ def test_places_move_as_in_pillow(op: Op, amount: float, interpolation: str) -> 
     maps = compose(np.full((count, 1), op), np.full((count, 1), amount), ROWS, COLUMNS)
     theta = torch.from_numpy(maps[:, :2]).float()
     fill = torch.tensor(FILL, dtype=torch.uint8)
-    got = sample(pixels, theta, fill, interpolation).permute(0, 2, 3, 1).numpy().astype(int)  # type: ignore[arg-type]
+    got = sample(pixels, theta, fill, interpolation).permute(0, 2, 3, 1).numpy().astype(int)
     method = Image.Resampling[interpolation.upper()]
     want = theirs(lambda i: transform(i, op, amount, method), images)
     apart = np.abs(got - want)

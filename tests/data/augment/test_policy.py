@@ -25,6 +25,7 @@ from vitlab.data.augment.policy import (
     three_augment,
 )
 from vitlab.data.settings import Augment
+from vitlab.images import ImageSpec
 
 NAMES = (
     "AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "Solarize", "SolarizeAdd", "Color",
@@ -32,6 +33,7 @@ NAMES = (
 )  # fmt: skip
 GROWING = {"Posterize", "Solarize", "Color", "Contrast", "Brightness", "Sharpness"}
 MEAN = (0.485, 0.456, 0.406)
+SHIFTED = ImageSpec(mean=MEAN, std=1.0)
 
 
 def timms() -> Any:
@@ -107,9 +109,7 @@ def test_images_come_out_as_timm_makes_them() -> None:
     )  # fmt: skip
     images = noisy(count)
     draws = torch.from_numpy(uniform(count, draws_needed(options), seed=5)).float()
-    got = augment(images, draws, options, MEAN, (1.0, 1.0, 1.0)) + torch.tensor(MEAN).view(
-        1, 3, 1, 1
-    )
+    got = augment(images, draws, options, SHIFTED) + torch.tensor(MEAN).view(1, 3, 1, 1)
     got = (got * 255).round().permute(0, 2, 3, 1).numpy()
     ops, arguments = sequence(draws.double().numpy(), options)
     fill = tuple(round(255 * each) for each in MEAN)
@@ -153,7 +153,7 @@ def test_what_comes_in_is_the_mean_color() -> None:
     options = Augment(rand_ops=1, rand_std=0, rand_probability=1)
     draws = torch.full((1, draws_needed(options)), 0.5)
     draws[0, RAND] = (RANDAUGMENT.index(Op.TRANSLATE_X) + 0.5) / 15
-    got = augment(torch.zeros(1, 10, 20, 3, dtype=torch.uint8), draws, options, MEAN, (1.0,) * 3)
+    got = augment(torch.zeros(1, 10, 20, 3, dtype=torch.uint8), draws, options, SHIFTED)
     outside = got[..., 12:]  # 0.45 * 0.9 of 20: 8.1 pixels, from the right
     assert outside.abs().max() < 0.5 / 255
     torch.testing.assert_close(got[0, :, 0, 0], -torch.tensor(MEAN))
@@ -177,7 +177,8 @@ def test_jitter_is_torchvisions() -> None:
 
     theirs = ColorJitter(0.3, 0.3, 0.3, 0.1)
     assert theirs.brightness == theirs.contrast == theirs.saturation == (0.7, 1.3)
-    ops, arguments = color_jitter(uniform(4000, 5), 0.3, 0.1)
+    options = Augment(color_jitter=0.3, hue_jitter=0.1)
+    ops, arguments = color_jitter(uniform(4000, 5), options)
     assert len(set(map(tuple, ops.tolist()))) == 24
     for op, low, high in ((Op.COLOR, 0.7, 1.3), (Op.BRIGHTNESS, 0.7, 1.3), (Op.HUE, -0.1, 0.1)):
         spread = stats.uniform(low, high - low)
@@ -188,11 +189,14 @@ def test_jitter_is_torchvisions() -> None:
         Op.CONTRAST: tv.adjust_contrast,
         Op.HUE: tv.adjust_hue,
     }
-    options = Augment(color_jitter=0.3, hue_jitter=0.1)
     images, count = noisy(60), 60
     draws = torch.from_numpy(uniform(count, draws_needed(options), seed=5)).float()
-    got = augment(images, draws, options, (0.0,) * 3, (1 / 255,) * 3).permute(0, 2, 3, 1).numpy()
-    ops, arguments = color_jitter(draws[:, JITTER].double().numpy(), 0.3, 0.1)
+    got = (
+        augment(images, draws, options, ImageSpec(mean=0.0, std=1 / 255))
+        .permute(0, 2, 3, 1)
+        .numpy()
+    )
+    ops, arguments = color_jitter(draws[:, JITTER].double().numpy(), options)
     for i in range(count):
         picture = Image.fromarray(images[i].numpy())
         for op, factor in zip(ops[i], arguments[i], strict=True):
@@ -219,18 +223,18 @@ def test_an_image_comes_out_the_same_in_any_company(options: Augment, channels: 
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (24, 21, 19, channels), dtype=torch.uint8, generator=generator)
     draws = torch.rand(24, draws_needed(options), generator=generator)
-    numbers = (0.5,) * channels
-    whole = augment(images, draws, options, numbers, numbers)
+    spec = ImageSpec(channels=channels, mean=0.5, std=0.5)
+    whole = augment(images, draws, options, spec)
     order = torch.randperm(24, generator=generator)
     torch.testing.assert_close(
-        augment(images[order], draws[order], options, numbers, numbers),
+        augment(images[order], draws[order], options, spec),
         whole[order],
         rtol=0,
         atol=0,
     )
     for i in range(24):
         one = slice(i, i + 1)
-        alone = augment(images[one], draws[one], options, numbers, numbers)
+        alone = augment(images[one], draws[one], options, spec)
         torch.testing.assert_close(alone, whole[one], rtol=0, atol=0)
     assert len(torch.unique(whole.flatten(1), dim=0)) == 24
 
@@ -239,7 +243,7 @@ def test_the_source_is_left_as_it_was() -> None:
     images = noisy(8)
     before = images.clone()
     for options in (A2, DEIT3, MOVED):
-        augment(images, torch.rand(8, draws_needed(options)), options, MEAN, MEAN)
+        augment(images, torch.rand(8, draws_needed(options)), options, SHIFTED)
     assert torch.equal(images, before)
 
 
@@ -271,7 +275,7 @@ def test_a_view_of_dino_is_that_of_pillow() -> None:
     generator = np.random.default_rng(0)
     pixels = generator.integers(0, 256, (1, 24, 32, 3), np.uint8)
     draws = torch.rand(1, draws_needed(options), generator=torch.Generator().manual_seed(1))
-    found = augment(torch.from_numpy(pixels), draws, options, (0.0,) * 3, (1.0,) * 3)
+    found = augment(torch.from_numpy(pixels), draws, options, ImageSpec(mean=0.0, std=1.0))
     image = ImageEnhance.Color(Image.fromarray(pixels[0])).enhance(0)
     radius = 0.1 + 1.9 * float(draws[0, RAND + 3])
     image = ImageOps.solarize(image.filter(ImageFilter.GaussianBlur(radius)), 128)

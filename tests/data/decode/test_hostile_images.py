@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from conftest import environment, photo
-from vitlab.data.decode.complaints import complaints_are_errors
+from vitlab.data.decode.headers import complaints_are_errors
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.errors import ImageError
 

@@ -8,8 +8,8 @@ from PIL import Image
 
 from made_jpegs import COLUMNS, KINDS, PICTURE, ROWS
 from vitlab.data.decode import jpeg
-from vitlab.data.decode.jpeg_frame import frame_of
-from vitlab.data.decode.metadata import BACK, turn, turn_box
+from vitlab.data.decode.headers import BACK, turn, turn_box
+from vitlab.data.decode.jpeg import frame_of
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.errors import ImageError, UserError
 

@@ -8,8 +8,7 @@ from PIL import Image
 
 from made_jpegs import COLUMNS, KINDS, ROWS, save
 from vitlab.data.decode import jpeg
-from vitlab.data.decode.headers import exceeded
-from vitlab.data.decode.jpeg_frame import frame_of
+from vitlab.data.decode.jpeg import exceeded, frame_of
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.errors import ImageError
 

@@ -14,7 +14,7 @@ from vitlab.data.decode import jpeg
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches
-from vitlab.data.loading.loader import choose_workers, evaluation_loader, training_loader
+from vitlab.data.loading.loader import choose_workers, loader
 from vitlab.data.settings import Augment
 from vitlab.data.sources.folders import Files
 from vitlab.data.sources.memory import Arrays
@@ -37,9 +37,9 @@ def same(a: Batch, b: Batch) -> bool:
 def test_batches_do_not_depend_on_workers_or_on_where_one_starts(photos: Path, area: float) -> None:
     (photos / "red" / "003.png").write_bytes(b"no image")
     source = batches(photos, Augment(area=area))
-    alone = list(training_loader(source, 0, 10, workers=0))
+    alone = list(loader(source, range(10), workers=0))
     for workers, start in ((1, 0), (2, 4)):
-        again = list(training_loader(source, start, 10, workers))
+        again = list(loader(source, range(start, 10), workers))
         assert len(again) == 10 - start
         assert all(map(same, alone[start:], again))
 
@@ -160,7 +160,8 @@ def test_nothing_of_a_batch_is_lost_on_the_way() -> None:
 
 def test_evaluation_sees_every_image_once_in_order(photos: Path) -> None:
     test = open_to_learn(str(photos)).test
-    batches_ = list(evaluation_loader(EvaluationBatches(test, CONFIG, 5), workers=0))
+    whole = EvaluationBatches(test, CONFIG, 5)
+    batches_ = list(loader(whole, range(len(whole)), workers=0))
     assert [len(each) for each in batches_] == [5, 5, len(test) - 10]
     assert torch.cat([each.indices for each in batches_]).tolist() == list(range(len(test)))
     assert torch.cat([each.labels for each in batches_]).tolist() == test.labels.values.tolist()

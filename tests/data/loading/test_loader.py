@@ -11,7 +11,7 @@ from multiprocessing import forkserver
 import pytest
 from torch.utils.data import Dataset
 
-from vitlab.data.loading.loader import _loader, in_order
+from vitlab.data.loading.loader import in_order, loader
 from vitlab.errors import DataError
 
 
@@ -50,12 +50,12 @@ def test_a_signal_to_all_processes_reaches_no_worker_before_it_is_ready(
     number: signal.Signals,
 ) -> None:
     """Such as a terminal's Ctrl-C, while a worker that was not forked still imports PyTorch."""
-    loader = iter(_loader(Hangs(EOFError), range(1), 1))
+    loaded = iter(loader(Hangs(EOFError), range(1), 1))
     others = [each.pid for each in multiprocessing.active_children()]
     for pid in (*others, forkserver._forkserver._forkserver_pid):
         if pid is not None:
             os.kill(pid, number)
-    assert next(loader) == ""
+    assert next(loaded) == ""
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 

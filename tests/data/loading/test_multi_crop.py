@@ -15,8 +15,8 @@ from vitlab.data.decode import crop
 from vitlab.data.decode.stored import EncodedImage, PixelImage
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import Batch, TrainingBatches
-from vitlab.data.loading.loader import training_loader
-from vitlab.data.loading.multi_crop import View, load_views, parted
+from vitlab.data.loading.crops import View, load_views
+from vitlab.data.loading.loader import loader
 from vitlab.data.loading.order import draws
 from vitlab.data.settings import Augment
 from vitlab.distributed.shares import passes
@@ -55,7 +55,7 @@ def test_views_do_not_depend_on_workers_or_on_the_number_of_processes(photos: Pa
     (photos / "red" / "003.png").write_bytes(b"no image")
     made = batches(photos)
     alone = [made[k] for k in range(4)]
-    again = list(training_loader(made, 0, 4, workers=1))
+    again = list(loader(made, range(4), workers=1))
     for one, other in zip(alone, again, strict=True):
         assert all(map(torch.equal, tensors(one), tensors(other)))
         assert one.bad == other.bad
@@ -92,9 +92,7 @@ def test_views_of_a_jpeg_are_those_of_its_pixels(scale: int) -> None:
     stream = BytesIO()
     photo(3, 120 * scale, 160 * scale).save(stream, "JPEG", quality=95)
     encoded = EncodedImage(stream.getvalue())
-    randoms = draws(1, 0, 0, sum(view.draws for view in VIEWS))[None]
-    own = [part[0, : crop.DRAWS] for part in parted(randoms, VIEWS)]
-    boxes = [view.box(part) for view, part in zip(VIEWS, own, strict=True)]
+    boxes = [view.box(draws(1, 0, place, crop.DRAWS)) for place, view in enumerate(VIEWS)]
     found = load_views(encoded, SPEC, VIEWS, boxes)
     whole = PixelImage(encoded.decode(3), "whole")
     for pixels, exact in zip(found, load_views(whole, SPEC, VIEWS, boxes), strict=True):

@@ -12,14 +12,9 @@ from conftest import photo
 from vitlab.data.augment.augment import augment, normalize
 from vitlab.data.augment.policy import draws_needed
 from vitlab.data.learning import open_to_learn
-from vitlab.data.loading.batches import (
-    Batch,
-    EvaluationBatches,
-    TrainingBatches,
-    center,
-    load_image,
-)
-from vitlab.data.loading.loader import training_loader
+from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches
+from vitlab.data.loading.crops import fitted_image
+from vitlab.data.loading.loader import loader
 from vitlab.data.settings import Augment
 from vitlab.distributed.shares import passes
 from vitlab.distributed.world import World
@@ -76,10 +71,9 @@ def test_pixels_are_near_those_of_siglip_2s_processor(shapes: Path) -> None:
     config = replace(CONFIG, interpolation="bilinear", mean=0.5)
     source = open_to_learn(str(shapes)).train
     for index in range(6):
-        pixels = load_image(source, index, config, center(config))
-        ours = normalize(
-            Packed.of([torch.from_numpy(pixels).permute(2, 0, 1)], 4), *[(0.5,) * 3] * 2
-        )
+        pixels = fitted_image(source.image(index), config)
+        packed = Packed.of([torch.from_numpy(pixels).permute(2, 0, 1)], 4)
+        ours = normalize(packed, ImageSpec(mean=0.5, std=0.5))
         picture = source.image(index).decode(3)
         found = theirs(picture, return_tensors="pt")
         rows, columns = found["spatial_shapes"][0].tolist()
@@ -94,8 +88,8 @@ def test_pixels_are_near_those_of_siglip_2s_processor(shapes: Path) -> None:
 def test_batches_are_the_same_whatever_the_number_of_workers(shapes: Path, area: float) -> None:
     (shapes / "a" / "3.png").write_bytes(b"no image")
     source = batches(shapes, Augment(area=area))
-    alone = list(training_loader(source, 0, 6, workers=0))
-    again = list(training_loader(source, 2, 6, workers=2))
+    alone = list(loader(source, range(6), workers=0))
+    again = list(loader(source, range(2, 6), workers=2))
     for one, other in zip(alone[2:], again, strict=True):
         assert torch.equal(patches(one).patches, patches(other).patches)
         assert patches(one).grids == patches(other).grids
@@ -125,14 +119,15 @@ def test_each_image_is_augmented_as_by_itself(shapes: Path) -> None:
     )
     batch = batches(shapes, options)[0]
     mean, std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
+    spec = ImageSpec(mean=mean, std=std)
     assert batch.draws.shape[1] == draws_needed(options)
-    together = augment(patches(batch), batch.draws, options, mean, std)
+    together = augment(patches(batch), batch.draws, options, spec)
     for number, image in enumerate(patches(batch).images()):
         alone = augment(
-            image.permute(1, 2, 0)[None], batch.draws[number : number + 1], options, mean, std
+            image.permute(1, 2, 0)[None], batch.draws[number : number + 1], options, spec
         )
         torch.testing.assert_close(together.images()[number], alone[0])
-    plain = normalize(patches(batch), mean, std)
+    plain = normalize(patches(batch), spec)
     want = (patches(batch).images()[0] / 255 - torch.tensor(mean)[:, None, None]) / torch.tensor(
         std
     )[:, None, None]

@@ -8,12 +8,18 @@ import pytest
 import torch
 
 from vitlab.data.loading.batches import Batch
-from vitlab.data.loading.loader import Upload, tensors_of
+from vitlab.data.loading.loader import Upload
 from vitlab.models.packed import Packed
 
 
 def batch_of(images: torch.Tensor | Packed, count: int) -> Batch:
     return Batch(images, torch.arange(count), torch.rand(count, 4), torch.arange(count))
+
+
+def tensors_of(batch: Batch) -> list[torch.Tensor]:
+    fields = [field for view in (batch, *batch.views) for field in vars(view).values()]
+    plain = [field.patches if isinstance(field, Packed) else field for field in fields]
+    return [each for each in plain if isinstance(each, torch.Tensor)]
 
 
 def test_on_a_cpu_a_batch_stays_itself() -> None:

@@ -17,7 +17,7 @@ from vitlab.data.holdout import fingerprint
 from vitlab.data.labels import UnlabeledError
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import EvaluationBatches
-from vitlab.data.loading.loader import evaluation_loader
+from vitlab.data.loading.loader import loader
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.errors import DataError, ImageError
@@ -132,7 +132,8 @@ def test_processes_give_the_same_batches(files: list[Path], form: str) -> None:
     whole = open_to_learn(forms(files)[form]).whole
     assert whole is not None
     batches = EvaluationBatches(whole, SPEC, 3)
-    for one, two in zip(evaluation_loader(batches, 0), evaluation_loader(batches, 2), strict=True):
+    alone, shared = (loader(batches, range(len(batches)), workers) for workers in (0, 2))
+    for one, two in zip(alone, shared, strict=True):
         assert torch.equal(one.images, two.images)
         assert torch.equal(one.labels, two.labels)
 

@@ -20,7 +20,7 @@ from vitlab.data import holdout
 from vitlab.data.duplicates.signatures import signatures
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import TrainingBatches
-from vitlab.data.loading.loader import training_loader
+from vitlab.data.loading.loader import loader
 from vitlab.data.open import open_images
 from vitlab.data.settings import Augment, Columns
 from vitlab.data.sources import download_cache, remote
@@ -233,7 +233,7 @@ def test_batches_are_those_of_an_undisturbed_server(
 ) -> None:  # fmt: skip
     def batches(workers: int) -> list:
         batches = TrainingBatches(source, SPEC, Augment(area=0.5), seed=1, batch=16)
-        return list(training_loader(batches, 0, 8, workers))
+        return list(loader(batches, range(8), workers))
 
     place = shards.replace(f"{server.url}/", "s3://") if s3 else shards
     source = open_to_learn(place).train
@@ -264,12 +264,12 @@ def test_an_image_that_did_not_come_is_not_damaged(
     assert str(one.value).startswith("cannot read http://")
     assert str(one.value).endswith("try again later")
     with pytest.raises(SourceError, match="s-07"):
-        list(training_loader(batches, 0, 8, 0))
+        list(loader(batches, range(8), 0))
     with pytest.raises(SourceError, match="s-07"):
         open_to_learn(shards)  # which images are held out depends on their bytes
     server.disturb = lambda method, path: Fault(403) if path == "b/s-07.tar" else None
     with pytest.raises(RefusedError, match="403 Forbidden"):
-        list(training_loader(batches, 0, 8, 0))
+        list(loader(batches, range(8), 0))
 
 
 def test_class_names_that_did_not_come_are_not_left_out(server: Objects, shards: str) -> None:

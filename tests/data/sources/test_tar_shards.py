@@ -17,7 +17,7 @@ from vitlab.data.holdout import fingerprint
 from vitlab.data.labels import UnlabeledError
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import TrainingBatches
-from vitlab.data.loading.loader import training_loader
+from vitlab.data.loading.loader import loader
 from vitlab.data.open import open_images
 from vitlab.data.settings import Augment
 from vitlab.data.sources import remote
@@ -108,9 +108,9 @@ def test_batches_are_those_of_the_same_files_whatever_the_workers(three: Path) -
     config = ViTConfig(width=16, heads=2, patch=4, image_size=8, classes=3)
     source = open_to_learn(str(three)).train
     batches = TrainingBatches(source, config, Augment(area=0.5), seed=1, batch=5)
-    alone = list(training_loader(batches, 0, 6, 0))
+    alone = list(loader(batches, range(6), 0))
     for workers in (1, 2):
-        for a, b in zip(alone, training_loader(batches, 0, 6, workers), strict=True):
+        for a, b in zip(alone, loader(batches, range(6), workers), strict=True):
             assert torch.equal(a.images, b.images)
             assert torch.equal(a.indices, b.indices)
 

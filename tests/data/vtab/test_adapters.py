@@ -4,8 +4,7 @@ import datasets
 import numpy as np
 import pytest
 
-from vitlab.data.vtab import tasks
-from vitlab.data.vtab.tasks import BY_NAME, GROUPS, TASKS
+from vitlab.data.vtab import BY_NAME, GROUPS, TASKS, brightened
 from vitlab.errors import DataError
 
 
@@ -22,18 +21,18 @@ def objects(*depths: float) -> dict:
 
 def test_clevr_counts_objects_from_three_on() -> None:
     table = rows(objects=[objects(9, 9, 9), objects(*[9] * 10)])
-    assert tasks.clevr_count(table).tolist() == [0, 7]
+    assert BY_NAME["clevr_count"].label(table).tolist() == [0, 7]
 
 
 def test_clevr_distance_is_the_bin_of_the_closest_object() -> None:
     # bins (0, 8], (8, 8.5], (8.5, 9], (9, 9.5], (9.5, 10], (10, 100]
     closest = [8.0, 8.01, 8.5, 8.9, 9.2, 9.75, 10.0, 10.5]
     table = rows(objects=[objects(50, depth, 20) for depth in closest])
-    assert tasks.clevr_distance(table).tolist() == [0, 1, 1, 2, 3, 4, 4, 5]
+    assert BY_NAME["clevr_dist"].label(table).tolist() == [0, 1, 1, 2, 3, 4, 4, 5]
     records = rows(
         objects=[[{"pixel_coords": [0.0, 0.0, 9.6]}, {"pixel_coords": [0.0, 0.0, 12.0]}]]
     )
-    assert tasks.clevr_distance(records).tolist() == [4]
+    assert BY_NAME["clevr_dist"].label(records).tolist() == [4]
 
 
 def test_kitti_distance_is_that_of_cars_vans_and_trucks_only() -> None:
@@ -53,7 +52,7 @@ def test_kitti_distance_is_that_of_cars_vans_and_trucks_only() -> None:
             scene((0, 20.0)),
         ]
     )
-    assert tasks.kitti_distance(table).tolist() == [0, 1, 2, 3, 0, 1]
+    assert BY_NAME["kitti"].label(table).tolist() == [0, 1, 2, 3, 0, 1]
     words = rows(
         objects=[
             [
@@ -62,17 +61,17 @@ def test_kitti_distance_is_that_of_cars_vans_and_trucks_only() -> None:
             ]
         ]
     )
-    assert tasks.kitti_distance(words).tolist() == [1]
+    assert BY_NAME["kitti"].label(words).tolist() == [1]
 
 
 def test_dsprites_are_grouped_into_sixteen_and_norb_as_it_is() -> None:
     table = rows(label_x_position=list(range(32)), label_orientation=[*range(0, 40, 5), *[39] * 24])
-    assert tasks.dsprites_position(table).tolist() == [k for k in range(16) for _ in range(2)]
+    assert BY_NAME["dsprites_loc"].label(table).tolist() == [k for k in range(16) for _ in range(2)]
     # floor(16 x / 40): 0 5 10 15 20 25 30 35 -> 0 2 4 6 8 10 12 14
-    assert tasks.dsprites_orientation(table).tolist() == [*range(0, 16, 2), *[15] * 24]
+    assert BY_NAME["dsprites_ori"].label(table).tolist() == [*range(0, 16, 2), *[15] * 24]
     norb = rows(label_azimuth=[17, 0], label_elevation=[8, 3])
-    assert tasks.norb_azimuth(norb).tolist() == [17, 0]
-    assert tasks.norb_elevation(norb).tolist() == [8, 3]
+    assert BY_NAME["smallnorb_azi"].label(norb).tolist() == [17, 0]
+    assert BY_NAME["smallnorb_ele"].label(norb).tolist() == [8, 3]
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
@@ -81,17 +80,17 @@ def test_a_table_may_have_the_label_itself(task) -> None:
 
 
 def test_labels_must_be_whole_numbers() -> None:
-    assert tasks.stored(rows(fine_label=[3], coarse_label=[1])).tolist() == [3]
-    assert tasks.stored(rows(label=[True, False])).tolist() == [1, 0]
+    assert BY_NAME["dtd"].label(rows(fine_label=[3], coarse_label=[1])).tolist() == [3]
+    assert BY_NAME["dtd"].label(rows(label=[True, False])).tolist() == [1, 0]
     with pytest.raises(DataError, match="column label must contain whole numbers"):
-        tasks.stored(rows(label=[0.5]))
+        BY_NAME["dtd"].label(rows(label=[0.5]))
     with pytest.raises(DataError, match="no label column; the columns are a, b"):
-        tasks.stored(rows(a=[1], b=[2]))
+        BY_NAME["dtd"].label(rows(a=[1], b=[2]))
 
 
 def test_images_of_zeros_and_ones_are_widened() -> None:
-    assert tasks.brightened(np.array([[[0], [1]]], np.uint8)).tolist() == [[[0], [255]]]
-    assert tasks.brightened(np.array([[[0], [7]]], np.uint8)).tolist() == [[[0], [7]]]
+    assert brightened(np.array([[[0], [1]]], np.uint8)).tolist() == [[[0], [255]]]
+    assert brightened(np.array([[[0], [7]]], np.uint8)).tolist() == [[[0], [7]]]
 
 
 def test_the_tasks_are_the_papers() -> None:

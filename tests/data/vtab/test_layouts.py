@@ -10,8 +10,7 @@ import pytest
 from data.vtab.fakes import listed, png
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
-from vitlab.data.vtab.layouts import available, open_task
-from vitlab.data.vtab.tasks import BY_NAME, VtabTask
+from vitlab.data.vtab import BY_NAME, VtabTask, available, open_task
 from vitlab.errors import DataError
 
 

@@ -10,7 +10,7 @@ import pytest
 import vitlab
 from conftest import call
 from data.vtab.fakes import listed
-from vitlab.data.vtab.tasks import BY_NAME, GROUPS, TASKS
+from vitlab.data.vtab import BY_NAME, GROUPS, TASKS
 from vitlab.errors import DataError, DivergedError, OptionError, RunError
 from vitlab.runs.run_folder import RunFolder
 from vitlab.transfer.vtab import benchmark

@@ -8,7 +8,6 @@ operations is one affine map and one resampling.
 
 import math
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 import torch
@@ -20,6 +19,8 @@ from vitlab.data.settings import Augment
 
 BITS = (Op.INVERT, Op.POSTERIZE, Op.SOLARIZE, Op.SOLARIZE_ADD)  # one formula for all of these
 ENHANCE = (Op.COLOR, Op.CONTRAST, Op.BRIGHTNESS)  # and another for these
+KINDS = np.arange(len(Op))  # the first of those with one formula; geometric ones are none here
+KINDS[[*BITS]], KINDS[[*ENHANCE]], KINDS[Op.ROTATE :] = BITS[0], ENHANCE[0], Op.NONE
 
 
 def photometric(pixels: Tensor, ops: Codes, arguments: Floats) -> Tensor:
@@ -33,9 +34,7 @@ def photometric(pixels: Tensor, ops: Codes, arguments: Floats) -> Tensor:
     Returns:
         uint8 (B, C, H, W)
     """
-    kinds = np.where(np.isin(ops, BITS), BITS[0], ops)
-    kinds = np.where(np.isin(ops, ENHANCE), ENHANCE[0], kinds)
-    kinds = np.where(ops >= Op.ROTATE, Op.NONE, kinds)
+    kinds = KINDS[ops]
     order = np.argsort(kinds, kind="stable")
     kinds, ops, arguments = kinds[order], ops[order], arguments[order]
     rows, codes = send(np.stack([order, ops]), pixels.device)
@@ -220,9 +219,6 @@ ACTIONS: dict[int, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-Interpolation = Literal["bilinear", "bicubic"]
-
-
 def affine(draws: Tensor, options: Augment, rows: int, columns: int) -> Tensor:
     """Flip, rotate, translate, scale and shear by six draws per image, (B, 6) or wider.
 
@@ -282,7 +278,7 @@ def _matrices(ops: Codes, arguments: Floats, aspect: float) -> Floats:
     return np.moveaxis(np.array(rows), -1, 0)
 
 
-def sample(pixels: Tensor, theta: Tensor, fill: Tensor, interpolation: Interpolation) -> Tensor:
+def sample(pixels: Tensor, theta: Tensor, fill: Tensor, interpolation: str) -> Tensor:
     """Resample images by maps from output to input coordinates.
 
     Coordinates outside the image give the fill color; at the border, the outermost pixels are
@@ -298,20 +294,13 @@ def sample(pixels: Tensor, theta: Tensor, fill: Tensor, interpolation: Interpola
     Returns:
         uint8 (B, C, H, W)
     """
-    grid = _grid(theta, *pixels.shape[2:])
-    moved = F.grid_sample(pixels.float(), grid, interpolation, "border", align_corners=False)
-    inside = (grid.abs() <= 1).all(-1)[:, None]
-    return torch.where(inside, (moved + 0.5).clamp_(0, 255).byte(), fill.view(1, -1, 1, 1))
-
-
-def _grid(theta: Tensor, rows: int, columns: int) -> Tensor:
-    """Return the source of each output pixel, (B, H, W, 2): `affine_grid` without a product.
-
-    A matrix product may be imprecise on a GPU (TF32): a tenth of a pixel.
-    """
+    rows, columns = pixels.shape[2:]
     x = (torch.arange(columns, device=theta.device) * 2 + 1) / columns - 1
     y = ((torch.arange(rows, device=theta.device) * 2 + 1) / rows - 1)[:, None]
     entry = theta[..., None, None]  # (B, 2, 3, 1, 1)
-    return torch.stack(
-        [entry[:, i, 0] * x + entry[:, i, 1] * y + entry[:, i, 2] for i in (0, 1)], -1
-    )
+    # `affine_grid` without a matrix product, which may be imprecise on a GPU (TF32)
+    sources = [entry[:, i, 0] * x + entry[:, i, 1] * y + entry[:, i, 2] for i in (0, 1)]
+    grid = torch.stack(sources, -1)  # (B, H, W, 2)
+    moved = F.grid_sample(pixels.float(), grid, interpolation, "border", align_corners=False)
+    inside = (grid.abs() <= 1).all(-1)[:, None]
+    return torch.where(inside, (moved + 0.5).clamp_(0, 255).byte(), fill.view(1, -1, 1, 1))

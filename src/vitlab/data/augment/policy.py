@@ -6,7 +6,6 @@ A2 was trained (Wightman et al., ResNet strikes back, 2021); 3-Augment (Touvron 
 on the CPU, so that all devices do the same, and the device never waits for a decision.
 """
 
-import math
 from enum import IntEnum
 from itertools import permutations
 from typing import Any
@@ -22,9 +21,8 @@ from vitlab.device import sent
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
-# The use of an image's random numbers. RandAugment's follow, four per operation, and then those of
-# `by_chance`, where an option needs them.
-MOVES = slice(0, 6)
+# The use of an image's random numbers; the first six move it. RandAugment's follow, four per
+# operation, and then those of `by_chance`, where an option needs them.
 THREE = slice(6, 8)
 JITTER = slice(8, 13)
 ERASE = slice(13, 38)
@@ -84,23 +82,21 @@ def sequence(draws: Floats, options: Augment) -> tuple[Codes, Floats]:
     First RandAugment's or 3-Augment's, then color jitter's, then gray, blur and solarize, each by
     its own chance; L is 0 if there are none.
     """
-    parts, chances = [], draws[:, RAND + 4 * options.rand_ops :]
+    chances = draws[:, RAND + 4 * options.rand_ops :]
+    parts = [(np.empty((len(draws), 0), np.int64), np.empty((len(draws), 0)))]
     if options.rand_ops:
         parts.append(randaugment(draws[:, RAND:], options))
     if options.three_augment:
         parts.append(three_augment(draws[:, THREE]))
     if options.color_jitter or options.hue_jitter:
-        ops, values = color_jitter(
-            draws[:, JITTER], options.color_jitter, options.hue_jitter, options.saturation_jitter
-        )
+        ops, values = color_jitter(draws[:, JITTER], options)
         if options.jitter_probability < 1:
             ops = np.where(chances[:, :1] < options.jitter_probability, ops, Op.NONE)
         parts.append((ops, values))
     if options.grayscale or options.blur or options.solarize:
         parts.append(by_chance(chances[:, 1:], options))
-    if not parts:
-        return np.empty((len(draws), 0), np.int64), np.empty((len(draws), 0))
-    return np.concatenate([p[0] for p in parts], 1), np.concatenate([p[1] for p in parts], 1)
+    all_ops, all_values = zip(*parts, strict=True)
+    return np.concatenate(all_ops, 1), np.concatenate(all_values, 1)
 
 
 def randaugment(draws: Floats, options: Augment) -> tuple[Codes, Floats]:
@@ -113,10 +109,8 @@ def randaugment(draws: Floats, options: Augment) -> tuple[Codes, Floats]:
     Returns:
         Operations and arguments, (B, rand_ops) each.
     """
-    shape = (len(draws), options.rand_ops, 4)
-    which, applied, spread, sign = np.moveaxis(
-        draws[:, : 4 * options.rand_ops].reshape(shape), -1, 0
-    )
+    own = draws[:, : 4 * options.rand_ops].reshape(len(draws), options.rand_ops, 4)
+    which, applied, spread, sign = np.moveaxis(own, -1, 0)
     ops = np.array(RANDAUGMENT)[(which * len(RANDAUGMENT)).astype(np.int64)]
     # the draws are multiples of 2^-24: half a step up, none of them is 0
     normal = torch.special.ndtri(torch.from_numpy(spread + 2.0**-25)).numpy()
@@ -144,23 +138,17 @@ def argument(ops: Codes, level: Floats, sign: Floats, increasing: bool) -> Float
     if increasing:
         bits, threshold = 4 - bits, 256 - threshold
         factor = np.maximum(0.1, 1 + sign * 0.9 * level)
-    result = np.zeros_like(level)
-    for op, values in {
+    table = dict.fromkeys((Op.COLOR, Op.CONTRAST, Op.BRIGHTNESS, Op.SHARPNESS), factor) | {
         Op.POSTERIZE: bits,
         Op.SOLARIZE: threshold,
         Op.SOLARIZE_ADD: np.minimum(128, np.trunc(level * 110)),
-        Op.COLOR: factor,
-        Op.CONTRAST: factor,
-        Op.BRIGHTNESS: factor,
-        Op.SHARPNESS: factor,
         Op.ROTATE: sign * 30 * level,
         Op.SHEAR_X: sign * 0.3 * level,
         Op.SHEAR_Y: sign * 0.3 * level,
         Op.TRANSLATE_X: sign * 0.45 * level,
         Op.TRANSLATE_Y: sign * 0.45 * level,
-    }.items():
-        result = np.where(ops == op, values, result)
-    return result
+    }
+    return np.select([ops == op for op in table], [*table.values()], 0.0)
 
 
 def three_augment(draws: Floats) -> tuple[Codes, Floats]:
@@ -172,29 +160,25 @@ def three_augment(draws: Floats) -> tuple[Codes, Floats]:
     return ops, np.choose(which, [np.zeros_like(radius), SOLARIZE_FROM, radius])
 
 
-def color_jitter(
-    draws: Floats, spread: float, hue: float, saturation: float | None = None
-) -> tuple[Codes, Floats]:
+def color_jitter(draws: Floats, options: Augment) -> tuple[Codes, Floats]:
     """Draw brightness, contrast and color factors, and a hue shift, in random order.
 
     Args:
         draws: uniform in [0, 1), (B, 5): the order, then each one's argument
-        spread: of the three factors, uniform in [1 - spread, 1 + spread] and not below 0
-        hue: uniform in [-hue, hue]
-        saturation: the spread of the color factor, if it has another
+        options: the spread of the three factors, uniform in [1 - spread, 1 + spread] and not below
+            0, and of the color factor, if it has another; the hue's, uniform in [-hue, hue]
     """
-    ranges = {Op.HUE: (-hue, hue)} if hue else {}
-    if spread:
-        factors = (Op.BRIGHTNESS, Op.CONTRAST, Op.COLOR)
-        ranges |= dict.fromkeys(factors, (max(0.0, 1 - spread), 1 + spread))
-    if spread and saturation is not None:
-        ranges[Op.COLOR] = (max(0.0, 1 - saturation), 1 + saturation)
-    codes = sorted(ranges)
-    low, high = np.array([ranges[op] for op in codes]).T
-    orders = np.array(list(permutations(range(len(codes)))))
-    order = orders[(draws[:, 0] * math.factorial(len(codes))).astype(np.int64)]
-    values = low + (high - low) * draws[:, 1 : 1 + len(codes)]
-    return np.array(codes)[order], np.take_along_axis(values, order, 1)
+    spread, color, hue = options.color_jitter, options.saturation_jitter, options.hue_jitter
+    spreads = {Op.COLOR: spread if color is None else color}
+    spreads |= dict.fromkeys((Op.CONTRAST, Op.BRIGHTNESS), spread)
+    ranges = {op: (max(0.0, 1 - own), 1 + own) for op, own in spreads.items() if spread}
+    if hue:
+        ranges[Op.HUE] = (-hue, hue)
+    low, high = np.array([*ranges.values()]).T
+    orders = np.array(list(permutations(range(len(ranges)))))
+    order = orders[(draws[:, 0] * len(orders)).astype(np.int64)]
+    values = low + (high - low) * draws[:, 1 : 1 + len(ranges)]
+    return np.array([*ranges])[order], np.take_along_axis(values, order, 1)
 
 
 def by_chance(draws: Floats, options: Augment) -> tuple[Codes, Floats]:

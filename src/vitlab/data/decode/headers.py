@@ -1,35 +1,40 @@
-"""The one door to image files: the header is checked before anything is decoded.
+"""The one door to image files: the header is checked before anything is decoded; EXIF orientation.
 
 Every file is treated as hostile. The header is checked first: the format, the size of the file, the
 number of pixels. Whatever Pillow raises on a bad file leaves this module as `ImageError`.
 
 Pillow's warnings neither reach the user nor become errors. JPEG and PNG files are handed to Pillow
-without their metadata, WebP and BMP readers never warn, and the readers are called directly, so
-that the process-wide `PIL.Image.MAX_IMAGE_PIXELS` plays no part. That leaves GIF, TIFF and HEIF,
-whose readers warn about odd files: they are decoded under `warnings.catch_warnings`. It swaps the
-process-wide filters for a moment and is not thread-safe in Python 3.11, so a lock admits one of
-them at a time. The formats a server should accept (JPEG, PNG, WebP) never take that lock.
+without their metadata, which then cannot fail, warn or cost time if it is malformed; WebP and BMP
+readers never warn, and the readers are called directly, so that the process-wide
+`PIL.Image.MAX_IMAGE_PIXELS` plays no part. That leaves GIF, TIFF and HEIF, whose readers warn about
+odd files: they are decoded under `warnings.catch_warnings`. It swaps the process-wide filters for a
+moment and is not thread-safe in Python 3.11, so a lock admits one of them at a time. The formats a
+server should accept (JPEG, PNG, WebP) never take that lock.
 """
 
 import logging
+import os
+import re
 import struct
+import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 
 from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
-from vitlab.data.decode import metadata
 from vitlab.data.decode.colors import note_samples
 from vitlab.data.decode.formats import FORMATS, format_of, reader_of
-from vitlab.data.decode.jpeg_frame import Frame
+from vitlab.data.decode.pixels import Box, Pixels
 from vitlab.errors import ImageError, UserError
 from vitlab.values import either
 
+BACK = {6: 8, 8: 6}  # what undoes a quarter turn; every other orientation undoes itself
 MAX_PIXELS = 50_000_000
 MAX_SIDE = 65_535  # what a JPEG can have
 # Of formats whose decoders take 16 and 12 bytes for a pixel, so that no image takes over 512 MB.
@@ -37,9 +42,14 @@ MAX_PIXELS_OF = {"WEBP": 32_000_000, "AVIF": 40_000_000}
 MAX_BYTES = 256 * 2**20
 """Room for the largest uncompressed file: 50 million RGBA pixels are 200 MB."""
 
-_MAX_SCANS = 50  # of a progressive JPEG with the most pixels allowed; ten are usual
-_SCAN = b"\xff\xda"  # a few bytes each, yet each is a pass over a progressive JPEG
+MAX_SCANS = 50  # of a progressive JPEG with the most pixels allowed; ten are usual
+SCAN = b"\xff\xda"  # a few bytes each, yet each is a pass over a progressive JPEG
+_MAX_PARTS = 100_000  # segments or chunks; a 256 MB PNG in the usual 8 kB chunks has 33,000
 _LOCK = threading.Lock()
+STDERR = 2
+# Of libtiff: `Fax4Decode: Bad code word at line 55 of strip 0 (x 94).`
+_LINE = re.compile(rb"(?!vitlab)[A-Za-z_][\w.]*: [^\n]+\.\n?")
+_MOST = 2**16  # bytes of it that are looked at
 # else its lines go to stderr, without the image's name, in programs that set up no logging
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 
@@ -106,6 +116,41 @@ def unheard() -> Iterator[None]:
 
 
 @contextmanager
+def complaints_are_errors() -> Iterator[None]:
+    """Keep libtiff's lines from the user's terminal; the first of them is an error of the image.
+
+    They are without the image's name, about data that is damaged. Pillow turns off the library's
+    warnings, not its errors, after many of which it decodes on and fills up with black. What other
+    threads write in the meantime is written afterwards.
+
+    Raises:
+        ImageError: the library complained.
+    """
+    try:
+        terminal = os.dup(STDERR)
+    except OSError:  # there is none
+        yield
+        return
+    found: list[bytes] = []
+    with tempfile.TemporaryFile() as file:
+        with suppress(OSError, ValueError, AttributeError):  # Python's own may be closed
+            sys.stderr.flush()
+        os.dup2(file.fileno(), STDERR)
+        try:
+            yield
+        finally:
+            os.dup2(terminal, STDERR)
+            os.close(terminal)
+            file.seek(0)
+            said = file.read(_MOST).splitlines(keepends=True)
+            found += [line for line in said if _LINE.fullmatch(line)]
+            with suppress(OSError):
+                os.write(STDERR, b"".join(line for line in said if line not in found))
+    if found:
+        raise ImageError(f"damaged TIFF ({found[0].decode('utf-8', 'replace').strip()[:200]})")
+
+
+@contextmanager
 def explained_image(name: str) -> Iterator[None]:
     """Turn whatever goes wrong in the block into `ImageError`, in one line that names the image."""
     try:
@@ -122,9 +167,9 @@ def _read_header(data: bytes, kind: str, max_pixels: int) -> Header:
     """Read the header, check the size, find the orientation; decode nothing."""
     exif, bits = b"", 0
     if kind == "JPEG":
-        data, exif = metadata.jpeg_parts(data)
+        data, exif = jpeg_parts(data)
     elif kind == "PNG":
-        data, exif, bits = metadata.png_parts(data)
+        data, exif, bits = png_parts(data)
     elif kind == "WEBP":
         _check_size(*webp_size(data), max_pixels)  # the reader allocates its canvas at once
     image = reader_of(kind)(BytesIO(data))
@@ -133,21 +178,14 @@ def _read_header(data: bytes, kind: str, max_pixels: int) -> Header:
     if kind == "PNG":
         _mend_png_key(image, data[24])
     if kind == "JPEG" and "progressive" in image.info:
-        scans = data.count(_SCAN)
-        if scans * image.width * image.height > _MAX_SCANS * max_pixels:
+        scans = data.count(SCAN)
+        if scans * image.width * image.height > MAX_SCANS * max_pixels:
             raise ImageError(f"a progressive JPEG with {scans:,} scans takes too long to decode")
     if isinstance(image, TiffImageFile):
         _check_size(image.tag_v2.get(322, 1), image.tag_v2.get(323, 1), max_pixels)  # a tile
         image.info.pop("xmp", None)  # else Pillow may take an orientation from it as well
         return Header(image, 1, data)  # Pillow turns a TIFF itself
-    orientation = metadata.orientation(exif or image.info.get("exif", b""))
-    return Header(image, orientation, data)
-
-
-def exceeded(frame: Frame, data: bytes, max_pixels: int) -> bool:
-    """Return whether a JPEG is larger than is allowed, or seems to be; `opened` says how."""
-    passes = max(1, data.count(_SCAN) / _MAX_SCANS) if frame.progressive else 1
-    return len(data) > MAX_BYTES or passes * frame.rows * frame.columns > max_pixels
+    return Header(image, orientation(exif or image.info.get("exif", b"")), data)
 
 
 def _check_size(columns: int, rows: int, max_pixels: int) -> None:
@@ -177,3 +215,93 @@ def _mend_png_key(image: ImageFile, depth: int) -> None:
         image.info["transparency"] = (key & top) * (255 // top)
     elif image.mode == "RGB" and isinstance(key, tuple) and depth == 16:
         image.info["transparency"] = tuple(value >> 8 for value in key)
+
+
+def jpeg_parts(data: bytes) -> tuple[bytes, bytes]:
+    """Return the file without application and comment segments, and the first EXIF block.
+
+    JFIF (APP0) and Adobe (APP14) segments stay: they define how colors are stored.
+    """
+    view, exif, at = memoryview(data), b"", 2
+    parts: list[bytes | memoryview] = [data[:2]]
+    for _ in range(_MAX_PARTS):
+        at = data.find(b"\xff", at)  # Pillow, too, skips bytes that belong to no segment
+        if at < 0 or at + 4 > len(data):
+            break
+        marker = data[at + 1]
+        if marker == 0xDA:  # start of scan: pixels to the end
+            parts.append(view[at:])
+            break
+        if marker == 0xFF:  # padding
+            at += 1
+            continue
+        if marker <= 0x01 or 0xD0 <= marker <= 0xD9:  # has no length
+            at += 2
+            continue
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4])
+        if marker == 0xE1 and not exif and data.startswith(b"Exif\0\0", at + 4):
+            exif = data[at + 4 : end]
+        if marker in (0xE0, 0xEE) or not (0xE0 <= marker <= 0xEF or marker == 0xFE):
+            parts.append(view[at:end])
+        at = end
+    return b"".join(parts), exif
+
+
+def png_parts(data: bytes) -> tuple[bytes, bytes, int]:
+    """Return the file with only the chunks of its first frame, the EXIF block, and sBIT (0: none).
+
+    The IDAT chunks are an animation's first frame, or the still image before it. EXIF may follow
+    the pixels. sBIT says how many bits of each sample have a meaning; here the most of any color.
+    """
+    view, exif, at, bits = memoryview(data), b"", 8, 0
+    parts: list[bytes | memoryview] = [data[:8]]
+    for _ in range(_MAX_PARTS):
+        if at + 8 > len(data):
+            break
+        length, kind = struct.unpack_from(">I4s", data, at)
+        if kind in (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"):
+            parts.append(view[at : at + 12 + length])
+        elif kind == b"eXIf":
+            exif = data[at + 8 : at + 8 + length]
+        elif kind == b"sBIT":
+            bits = max(data[at + 8 : at + 8 + min(length, 3)], default=0)
+        at += 12 + length
+    return b"".join(parts), exif, bits
+
+
+def orientation(exif: bytes) -> int:
+    """Return the orientation, 1 to 8, in the first directory of an EXIF block (1 if malformed)."""
+    exif = exif.removeprefix(b"Exif\0\0")
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif[:4])
+    if order is None:
+        return 1
+    try:
+        (start,) = struct.unpack_from(order + "I", exif, 4)
+        (count,) = struct.unpack_from(order + "H", exif, start)
+        for at in range(start + 2, start + 2 + 12 * count, 12):
+            tag, kind = struct.unpack_from(order + "HH", exif, at)
+            if tag == 274 and kind in (3, 4):
+                (value,) = struct.unpack_from(order + ("H" if kind == 3 else "I"), exif, at + 8)
+                return value if 1 <= value <= 8 else 1
+    except struct.error:
+        pass
+    return 1
+
+
+def turn(pixels: Pixels, orientation: int) -> Pixels:
+    """Turn stored pixels (rows, columns, channels) upright, as a view; EXIF orientations 1 to 8."""
+    if orientation in (3, 4, 6, 7):
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 7, 8):
+        pixels = pixels[:, ::-1]
+    return pixels.transpose(1, 0, 2) if orientation >= 5 else pixels
+
+
+def turn_box(box: Box, orientation: int, rows: int, columns: int) -> Box:
+    """Return where a box of stored pixels (rows, columns) lies in the upright image."""
+    left, top, right, bottom = box
+    if orientation in (3, 4, 6, 7):
+        top, bottom = rows - bottom, rows - top
+    if orientation in (2, 3, 7, 8):
+        left, right = columns - right, columns - left
+    return (top, left, bottom, right) if orientation >= 5 else (left, top, right, bottom)

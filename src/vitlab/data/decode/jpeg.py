@@ -2,18 +2,25 @@
 
 libjpeg-turbo (through simplejpeg) gives the same pixels as Pillow, at every scale. Its warnings are
 treated as errors: a truncated or corrupt file is not filled up with gray. Compared with OpenCV,
-kornia-rs and Pillow in docs/performance.md.
+kornia-rs and Pillow in docs/performance.md. The header is read here in one pass: Pillow's reader
+takes five times as long. What is unusual in any way is left to it.
 """
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from vitlab.data.decode import jpeg
-from vitlab.data.decode.headers import exceeded
-from vitlab.data.decode.jpeg_frame import Frame, frame_of
-from vitlab.data.decode.metadata import BACK, turn, turn_box
+from vitlab.data.decode.headers import (
+    BACK,
+    MAX_BYTES,
+    MAX_SCANS,
+    SCAN,
+    orientation,
+    turn,
+    turn_box,
+)
 from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
 from vitlab.errors import ImageError, UserError
 
@@ -22,6 +29,100 @@ _SPARE = 2  # rows beyond the last one needed: its colors may be blended with th
 _END = b"\xff\xd9"
 _UNREAD = "extraneous bytes before marker 0xd9"
 _LOST = ("premature end", "bad huffman code", "instead of rst")
+_MOST = 1000  # segments; photos have about ten
+_FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended and progressive, all with Huffman codes
+_TABLES = (0xC4, 0xDB, 0xFE)  # Huffman codes, quantization; comments
+_START, _RESTARTS, _EXIF, _ADOBE = 0xDA, 0xDD, 0xE1, 0xEE
+
+
+class Frame(NamedTuple):
+    """What the header of a JPEG states.
+
+    Attributes:
+        rows: as stored, before the orientation is applied
+        columns: as stored
+        gray: whether it has one component, else it has three in YCbCr, or RGB by their names
+        orientation: of EXIF, 1 to 8
+        place: of the two bytes that state the rows
+        scan: where the first scan begins
+        progressive: whether each pixel is refined by several scans
+        single: whether all pixels are in one scan without restart markers
+    """
+
+    rows: int
+    columns: int
+    gray: bool
+    orientation: int
+    place: int
+    scan: int
+    progressive: bool
+    single: bool
+
+
+def frame_of(data: bytes) -> Frame | None:
+    """Return what the header of a JPEG file states; None if it is anything but a usual one.
+
+    Usual is one frame of 8 bits and one or three components, Huffman codes, no stray bytes between
+    the segments, and no color transform but YCbCr's (ITU-T T.81, annex B).
+    """
+    if data[:2] != b"\xff\xd8":
+        return None
+    at, place, kind, restarts, exif = 2, 0, 0, False, b""
+    for _ in range(_MOST):
+        head = data[at : at + 4]
+        if len(head) < 4 or head[0] != 0xFF:
+            return None
+        marker, end = head[1], at + 2 + (head[2] << 8 | head[3])
+        if marker == _START:
+            return _frame(data, kind, place, at, restarts, exif)
+        if end < at + 4:
+            return None
+        if marker in _FRAMES:
+            if place or end < at + 10:
+                return None
+            kind, place = marker, at + 5
+        elif marker == _RESTARTS:
+            restarts = True
+        elif marker == _EXIF:
+            if not exif and data.startswith(b"Exif\0\0", at + 4):
+                exif = data[at + 4 : end]
+        elif marker == _ADOBE and data.startswith(b"Adobe", at + 4):
+            if data[at + 15 : at + 16] in (b"\0", b""):  # colors stored as RGB
+                return None
+        elif not (marker in _TABLES or 0xE0 <= marker <= 0xEF):
+            return None
+        at = end
+    return None
+
+
+def _frame(
+    data: bytes, kind: int, place: int, scan: int, restarts: bool, exif: bytes
+) -> Frame | None:
+    """Read the frame header; the bytes before `place` are marker, length and bits."""
+    if not place or data[place - 1] != 8:
+        return None
+    rows = int.from_bytes(data[place : place + 2])
+    columns = int.from_bytes(data[place + 2 : place + 4])
+    components, progressive = data[place + 4], kind == _FRAMES[2]
+    if not rows or not columns or components not in (1, 3):
+        return None
+    together = data[scan + 4 : scan + 5] == bytes([components])
+    return Frame(
+        rows,
+        columns,
+        components == 1,
+        orientation(exif),
+        place,
+        scan,
+        progressive,
+        together and not progressive and not restarts,
+    )
+
+
+def exceeded(frame: Frame, data: bytes, max_pixels: int) -> bool:
+    """Return whether a JPEG is larger than `headers.opened` allows, or seems to be; it says how."""
+    passes = max(1, data.count(SCAN) / MAX_SCANS) if frame.progressive else 1
+    return len(data) > MAX_BYTES or passes * frame.rows * frame.columns > max_pixels
 
 
 def scale_for(width: float, height: float, columns: float, rows: float) -> int:
@@ -46,35 +147,29 @@ def decode(data: bytes, frame: Frame, scale: int, until: int) -> Pixels:
         ImageError: data is missing or corrupt.
         ValueError: any other warning of libjpeg; the file may be sound.
     """
-    rows, columns, gray = frame[:3]
     stop = until + _SPARE * scale
     # without an end it may be cut off behind those rows
-    if stop < rows and frame.single and data.rfind(_END, frame.scan) > 0:
+    if stop < frame.rows and frame.single and data.rfind(_END, frame.scan) > 0:
+        # with fewer rows in its header, libjpeg complains of nothing but the bytes left between the
+        # last row and the end of such an image
+        parts = data[: frame.place], stop.to_bytes(2), memoryview(data)[frame.place + 2 :]
         try:
-            return _decode(_shortened(data, frame, stop), stop, columns, gray, scale)
-        except _UnreadError as rest:  # all the rows wanted are there, and nothing was wrong in them
-            return rest.pixels
+            return _decode(b"".join(parts), frame, stop, scale)
         except ValueError:
             pass  # as a whole it may be sound
-    return _decode(data, rows, columns, gray, scale)
+    return _decode(data, frame, frame.rows, scale)
 
 
-class _UnreadError(ValueError):
-    """The rows asked for were decoded; bytes of later rows were left unread."""
-
-    def __init__(self, pixels: Pixels) -> None:
-        self.pixels = pixels
-
-
-def _decode(data: bytes, rows: int, columns: int, gray: bool, scale: int) -> Pixels:
+def _decode(data: bytes, frame: Frame, rows: int, scale: int) -> Pixels:
+    """Decode a file whose header states so many rows, which may be fewer than it has."""
     import simplejpeg
 
-    shape = (-(-rows // scale), -(-columns // scale), 1 if gray else 3)
+    shape = (-(-rows // scale), -(-frame.columns // scale), 1 if frame.gray else 3)
     pixels = np.empty(shape, np.uint8)
     try:
         simplejpeg.decode_jpeg(
             data,
-            colorspace="GRAY" if gray else "RGB",
+            colorspace="GRAY" if frame.gray else "RGB",
             min_height=shape[0] if scale > 1 else 0,
             min_width=shape[1] if scale > 1 else 0,
             min_factor=1,
@@ -83,22 +178,12 @@ def _decode(data: bytes, rows: int, columns: int, gray: bool, scale: int) -> Pix
         )
     except ValueError as error:
         reason = str(error)
-        if _UNREAD in reason:
-            raise _UnreadError(pixels) from None
+        if _UNREAD in reason and rows < frame.rows:
+            return pixels  # all the rows wanted are there, and nothing was wrong in them
         if any(sign in reason.lower() for sign in _LOST):
             raise ImageError(f"damaged JPEG ({reason})") from None
         raise
     return pixels
-
-
-def _shortened(data: bytes, frame: Frame, rows: int) -> bytes:
-    """Return the file with fewer rows in its header.
-
-    Of a file of a single scan without restart markers, libjpeg then complains of nothing but the
-    bytes left between the last row and the end of the image.
-    """
-    view = memoryview(data)
-    return b"".join((view[: frame.place], rows.to_bytes(2), view[frame.place + 2 :]))
 
 
 def jpeg_boxes(
@@ -107,8 +192,8 @@ def jpeg_boxes(
     choices: Sequence[ChooseBox],
     at_least: tuple[float, float],
     cut: bool = True,
-) -> list[tuple[Pixels, Box]] | None:
-    """Decode boxes and their surroundings by `jpeg.decode`, each scale once.
+) -> list[tuple[Pixels, Box]]:
+    """Decode boxes and their surroundings by `decode`, each scale once.
 
     Args:
         data: an image file
@@ -119,7 +204,7 @@ def jpeg_boxes(
 
     Returns:
         Upright pixels (rows, columns, 1 or 3) and the box within them, of each; within it they are
-        the same for one box as for several. None where only Pillow can tell, or several boxes of
+        the same for one box as for several. Empty where only Pillow can tell, or several boxes of
         an image that is turned have to be decoded each by itself.
 
     Raises:
@@ -127,20 +212,20 @@ def jpeg_boxes(
     """
     frame = frame_of(data)
     if frame is None or exceeded(frame, data, max_pixels):
-        return None
+        return []
     turned = frame.orientation
     if len(choices) > 1 and turned > 1:
-        return None
+        return []
     parts = [_part(frame, choose, at_least) for choose in choices]
     lowest: dict[int, int] = {}
     for scale, until, _ in parts:
         lowest[scale] = max(until if cut else frame.rows, lowest.get(scale, 0))
     try:
-        decoded = {scale: jpeg.decode(data, frame, scale, until) for scale, until in lowest.items()}
+        decoded = {scale: decode(data, frame, scale, until) for scale, until in lowest.items()}
     except UserError:
         raise
     except ValueError:  # a warning that may be harmless
-        return None
+        return []
     return [
         (turn(decoded[scale], turned), turn_box(inside, turned, *decoded[scale].shape[:2]))
         for scale, _, inside in parts
@@ -154,6 +239,6 @@ def _part(frame: Frame, choose: ChooseBox, at_least: tuple[float, float]) -> tup
     box = choose(*upright)
     left, top, right, bottom = turn_box(box, BACK.get(orientation, orientation), *upright)
     high, wide = reversed(at_least) if orientation >= 5 else at_least
-    scale = jpeg.scale_for(right - left, bottom - top, wide, high)
+    scale = scale_for(right - left, bottom - top, wide, high)
     inside = (left / scale, top / scale, right / scale, bottom / scale)
     return scale, min(rows, math.ceil(bottom)), inside

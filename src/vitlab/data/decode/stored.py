@@ -13,7 +13,7 @@ form.
 """
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from io import BytesIO
@@ -23,12 +23,17 @@ import numpy as np
 from PIL import Image
 
 from vitlab.data.decode.colors import GRAY, MODES, SAMPLES, convert, recolored
-from vitlab.data.decode.complaints import complaints_are_errors
 from vitlab.data.decode.crop import crop_resize
 from vitlab.data.decode.formats import ENDINGS, FORMATS, format_of, reader_of
-from vitlab.data.decode.headers import MAX_PIXELS, Header, explained_image, opened
+from vitlab.data.decode.headers import (
+    MAX_PIXELS,
+    Header,
+    complaints_are_errors,
+    explained_image,
+    opened,
+    turn,
+)
 from vitlab.data.decode.jpeg import jpeg_boxes
-from vitlab.data.decode.metadata import turn
 from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
 from vitlab.errors import ImageError
 
@@ -134,15 +139,28 @@ class EncodedImage:
         Raises:
             ImageError: as `decode`.
         """
-        with explained_image(self.name):
-            if "JPEG" in self.formats and (
-                found := jpeg_boxes(self.data, self.max_pixels, [choose], at_least, cut)
-            ):
-                [(pixels, box)] = found
-                return convert(pixels, channels), box
+        if found := self.decode_boxes(channels, [choose], at_least, cut):
+            return found[0]
         with self._opened() as header:
             box = choose(*header.size)
             return _whole(header, channels), box
+
+    def decode_boxes(
+        self, channels: int, choices: Sequence[ChooseBox], at_least: tuple[float, float], cut: bool
+    ) -> list[tuple[Pixels, Box]]:
+        """Decode a JPEG once for several boxes of it: of each, what `decode_box` returns.
+
+        Returns:
+            An empty list where each box has to be decoded by itself.
+
+        Raises:
+            ImageError: as `decode`.
+        """
+        if "JPEG" not in self.formats:
+            return []
+        with explained_image(self.name):
+            found = jpeg_boxes(self.data, self.max_pixels, choices, at_least, cut)
+            return [(convert(pixels, channels), box) for pixels, box in found]
 
     def content(self) -> bytes:
         """Return the file."""

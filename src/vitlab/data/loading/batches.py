@@ -1,9 +1,7 @@
 """Batch k: which images it has, decoded and cropped to one size, with their labels."""
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -13,11 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from vitlab.data.augment.policy import draws_needed
 from vitlab.data.decode import crop
-from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
-from vitlab.data.decode.stored import StoredImage
-from vitlab.data.loading.multi_crop import View, copies_of, load_views, moved, parted
+from vitlab.data.decode.pixels import Pixels
+from vitlab.data.loading.crops import View, center, copies_of, fitted_image, load_crops, load_views
 from vitlab.data.loading.order import Groups, batch_samples, draws, slice_of
 from vitlab.data.settings import Augment
 from vitlab.data.sources.source import Source
@@ -26,7 +22,6 @@ from vitlab.errors import ImageError
 from vitlab.images import ImageSpec
 from vitlab.models.packed import Packed
 
-CORNERS = 0.875  # of each side: 224 of 256 pixels (Krizhevsky et al., 2012)
 COMPUTED = ("images", "labels")  # on the training device
 TENSORS = (*COMPUTED, "draws", "indices")
 
@@ -121,58 +116,32 @@ class TrainingBatches(Dataset[Batch]):
         )
         own = slice_of(len(samples), self.rank, self.processes)
         samples = samples[own.start : own.stop]
-        if self.views:
-            return self._several(samples)
-        count = crop.DRAWS + draws_needed(self.augment)
-        randoms = np.stack([draws(self.seed, e, index, count, copy) for e, index, copy in samples])
-        boxes = [self._box(row[: crop.DRAWS]) for row in randoms]
         indices = [index for _, index, _ in samples]
-        others, quick = randoms[:, crop.DRAWS :], self.augment.area < 1
-        return _stack(self.source, indices, self.spec, boxes, others, quick=quick)
-
-    def _several(self, samples: list[tuple[int, int, int]]) -> Batch:
-        """Return the views of (epoch, index, copy) each."""
-        count = sum(view.draws for view in self.views)
+        views = self.views or (View(self.spec.size, (self.augment.area, 1.0), self.augment),)
+        *ends, count = np.cumsum([view.draws for view in views]).tolist()
         randoms = np.stack([draws(self.seed, e, index, count, copy) for e, index, copy in samples])
-        each = parted(randoms, self.views)
-        indices = [index for _, index, _ in samples]
-        read_ahead(self.source, indices)
-        found, places, bad = [], [], []
-        for place, index in enumerate(indices):
-            boxes = [
-                v.box(own[place, : crop.DRAWS]) for v, own in zip(self.views, each, strict=True)
-            ]
-            try:
-                image = self.source.image(index)
-                found.append(load_views(image, self.spec, self.views, boxes))
-                places.append(place)
-            except ImageError as error:
-                bad.append((index, str(error)))
-        chosen = np.array(indices, np.int64)[places]
-        labels = torch.from_numpy(self.source.labels.take(chosen).targets())
-        batches = [
-            Batch(
-                joined_pixels(
-                    [pixels[number] for pixels in found],
-                    replace(self.spec.images, image_size=view.size),
-                ),
-                labels,
-                torch.from_numpy(own[places, crop.DRAWS :]),
-                torch.from_numpy(chosen),
-            )
-            for number, (view, own) in enumerate(zip(self.views, each, strict=True))
+        parts = np.split(randoms, ends, axis=1)
+        native, quick = self.spec.fit == "native", not self.views and self.augment.area < 1
+        boxes = [
+            [view.box(row[: crop.DRAWS], native=native) for row in part]
+            for view, part in zip(views, parts, strict=True)
         ]
-        return replace(batches[0], bad=bad, views=tuple(batches[1:]))
+        if not self.views and not quick:
+            boxes = [[center(self.spec)] * len(indices)]
+        read_ahead(self.source, indices)
+        copies = copies_of(self.source, indices, self.spec, boxes[0]) if quick else {}
 
-    def _box(self, randoms: NDArray[np.float32]) -> ChooseBox:
-        """Return where to crop an image: at random if the recipe does, else around the center."""
-        if self.augment.area == 1:
-            return center(self.spec)
-        least, most = self.augment.area, self.augment.aspect
-        if self.spec.fit == "native":
-            area, aspect, draw = (least, 1.0), (1 / most, most), randoms.tolist()
-            return lambda high, wide: crop.random_box(high, wide, high, wide, area, aspect, draw)
-        return View(self.spec.size, (least, 1.0), self.augment).box(randoms)
+        def load(place: int) -> list[Pixels]:
+            if place in copies:
+                return [copies[place]]
+            image, choices = self.source.image(indices[place]), [each[place] for each in boxes]
+            if self.views:
+                return load_views(image, self.spec, self.views, choices)
+            return [fitted_image(image, self.spec, *choices, quick=quick)]
+
+        specs = [replace(self.spec.images, image_size=view.size) for view in self.views]
+        rest = [part[:, crop.DRAWS :] for part in parts]
+        return _stacked(self.source, indices, load, specs or [self.spec], rest)
 
 
 @dataclass(frozen=True)
@@ -196,124 +165,54 @@ class EvaluationBatches(Dataset[Batch]):
 
     def __getitem__(self, k: int) -> Batch:
         """Return batch k; the last one is shorter."""
-        indices = range(k * self.batch, min((k + 1) * self.batch, len(self.source)))
-        boxes = [center(self.spec)] * len(indices)
+        indices = list(range(k * self.batch, min((k + 1) * self.batch, len(self.source))))
+        read_ahead(self.source, indices)
+
+        def load(place: int) -> list[Pixels]:
+            image = self.source.image(indices[place])
+            if self.crops == 1:
+                return [fitted_image(image, self.spec)]
+            return load_crops(image, self.spec)
+
         randoms = np.empty((len(indices), 0), np.float32)
-        return _stack(self.source, list(indices), self.spec, boxes, randoms, crops=self.crops)
+        return _stacked(self.source, indices, load, [self.spec], [randoms])
 
 
-def center(spec: ImageSpec) -> ChooseBox:
-    """Return the box that evaluation uses."""
-    if spec.center != "exact" and spec.fit != "native":
-        return partial(crop.resized_box, spec=spec)
-    if spec.fit != "crop":
-        return partial(crop.whole_box, crop=spec.crop)
-    high, wide = spec.size
-    return partial(crop.center_box, high=high, wide=wide, crop=spec.crop)
-
-
-def load_image(
-    source: Source, index: int, spec: ImageSpec, choose: ChooseBox, *, quick: bool = False
-) -> Pixels:
-    """Decode, crop and resize one image: uint8 (H, W, channels).
-
-    Args:
-        source: where it comes from
-        index: its number there
-        spec: size, channels and interpolation
-        choose: where to crop it, given its rows and columns
-        quick: for random boxes: crop at whole pixels, from a JPEG decoded at as little as the size
-            of the result (else whole, as other libraries do) and no further down than the box
-
-    Raises:
-        ImageError: it cannot be decoded.
-    """
-    return fitted_image(source.image(index), spec, choose, quick=quick)
-
-
-def fitted_image(
-    image: StoredImage, spec: ImageSpec, choose: ChooseBox, *, quick: bool = False
-) -> Pixels:
-    """Decode, crop and resize one image as `load_image` does: uint8 (H, W, channels).
-
-    Raises:
-        ImageError: it cannot be decoded.
-    """
-    rows, columns = spec.size
-    if spec.fit == "native":
-        left, top, right, bottom = choose(*image.shape()[:2])
-        rows, columns = spec.size_for(bottom - top, right - left)
-    least = (rows, columns) if quick else _least(rows, columns, spec)
-    pixels, box = image.decode_box(spec.channels, choose, least, cut=quick)
-    if quick:
-        return crop.cut_resize(pixels, box, rows, columns, spec.interpolation)
-    return _resized(pixels, box, rows, columns, spec)
-
-
-def load_crops(source: Source, index: int, spec: ImageSpec) -> Pixels:
-    """Decode an image once, and return its corners and center: uint8 (5, H, W, channels).
-
-    Each has `CORNERS` of the image's sides, or the share that the model's own crop has if that is
-    less.
-
-    Raises:
-        ImageError: it cannot be decoded.
-    """
-    rows, columns = spec.size
-    image = source.image(index)
-    shape = image.shape()[:2]
-    middle = center(replace(spec.images, crop=min(spec.crop, CORNERS)))
-    boxes = crop.five_boxes(*shape, middle(*shape))
-    least = _least(rows, columns, spec)
-    pixels, first = image.decode_box(spec.channels, lambda high, wide: boxes[0], least)
-    places = [moved(box, boxes[0], first, pixels) for box in boxes]
-    return np.stack([_resized(pixels, box, rows, columns, spec) for box in places])
-
-
-def _least(rows: int, columns: int, spec: ImageSpec) -> tuple[float, float]:
-    """The rows and columns to decode for evaluation: all, but for models of before `center`."""
-    return (2.0 * rows, 2.0 * columns) if spec.center == "exact" else (math.inf, math.inf)
-
-
-def _resized(pixels: Pixels, box: Box, rows: int, columns: int, spec: ImageSpec) -> Pixels:
-    """Resize a box for evaluation."""
-    whole = spec.center != "exact" and spec.fit == "crop" and spec.channels < 4
-    return crop.crop_resize(pixels, box, rows, columns, spec.interpolation, whole)
-
-
-def _stack(
+def _stacked(
     source: Source,
     indices: list[int],
-    spec: ImageSpec,
-    boxes: list[ChooseBox],
-    randoms: NDArray[np.float32],
-    *,
-    quick: bool = False,
-    crops: int = 1,
+    load: Callable[[int], list[Pixels]],
+    specs: Sequence[ImageSpec],
+    randoms: Sequence[NDArray[np.float32]],
 ) -> Batch:
-    """Return a batch of the images that can be decoded, and messages about the others."""
-    read_ahead(source, indices)
-    images, places, bad = [], [], []
-    copies = copies_of(source, indices, spec, boxes) if quick else {}
-    for place, (index, box) in enumerate(zip(indices, boxes, strict=True)):
+    """Return a batch of the images that can be decoded, and messages about the others.
+
+    Args:
+        source: the images
+        indices: which of them
+        load: decodes and crops the image of a place in the batch; the views of each in turn
+        specs: the size of each view
+        randoms: for `augment`, (B, n) of each view
+    """
+    images, places, bad = list[Pixels](), [], []
+    for place, index in enumerate(indices):
         try:
-            if place in copies:
-                images.append(copies[place])
-            elif crops == 1:
-                images.append(load_image(source, index, spec, box, quick=quick))
-            else:
-                images.extend(load_crops(source, index, spec))
+            images.extend(load(place))
             places.append(place)
         except ImageError as error:
             bad.append((index, str(error)))
     chosen = np.array(indices, np.int64)[places]
-    return Batch(
-        joined_pixels(images, spec),
-        torch.from_numpy(source.labels.take(chosen).targets()),
-        torch.from_numpy(randoms[places]),
-        torch.from_numpy(chosen),
-        bad,
+    labels = torch.from_numpy(source.labels.take(chosen).targets())
+    first, *others = (
+        Batch(
+            joined_pixels(images[number :: len(specs)], spec),
+            labels,
+            torch.from_numpy(own[places]),
+            torch.from_numpy(chosen),
+        )
+        for number, (spec, own) in enumerate(zip(specs, randoms, strict=True))
     )
+    return replace(first, bad=bad, views=tuple(others))
 
 
 def joined_pixels(images: list[Pixels], spec: ImageSpec) -> Tensor | Packed:

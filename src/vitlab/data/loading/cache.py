@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode.formats import format_of
-from vitlab.data.decode.pixels import Box, Pixels
 from vitlab.data.decode.stored import EncodedImage, PixelImage
 from vitlab.data.sources.source import Derived, Source
 from vitlab.data.sources.tar_shards import read_ahead
@@ -41,12 +40,6 @@ class CachedImages(Derived):
     def image(self, index: int) -> PixelImage:
         """Return the pixels of one image."""
         return PixelImage(self.images[self.numbers[index]], self.name(index))
-
-    def exact(self, spec: ImageSpec) -> bool:
-        """Return whether a model that is tested sees the same bits as of the files."""
-        sides = zip(self.images.shape[1:3], spec.size, strict=True)
-        small = spec.fit != "native" and any(side < 4 * needed for side, needed in sides)
-        return self.lossless or small  # `fitted_image` scales down what is four times as large
 
 
 class Decoded:
@@ -84,20 +77,19 @@ class Decoded:
         """Keep the pixels of one image; return whether they can be kept."""
         try:
             stored = self.source.image(number)
-            pixels, _ = stored.decode_box(self.channels, _all_of_it, (math.inf, math.inf))
+            pixels, _ = stored.decode_box(
+                self.channels, lambda rows, columns: (0, 0, columns, rows), (math.inf, math.inf)
+            )
         except ImageError:
             return False
-        if self._images is None and self._fit(pixels):
+        small = max(pixels.shape[:2]) <= SIDE and pixels.nbytes * len(self.source) <= MOST
+        if self._images is None and small:
             self._images = np.empty((len(self.source), *pixels.shape), np.uint8)
         if self._images is None or pixels.shape != self._images.shape[1:]:
             return False
         jpeg = isinstance(stored, EncodedImage) and format_of(stored.data) == "JPEG"
         self._images[number], self._known[number], self._lossless[number] = pixels, True, not jpeg
         return True
-
-    def _fit(self, pixels: Pixels) -> bool:
-        """Return whether images of this size can be kept."""
-        return max(pixels.shape[:2]) <= SIDE and pixels.nbytes * len(self.source) <= MOST
 
 
 def cached(source: Source, channels: int) -> Source:
@@ -122,10 +114,9 @@ def shows(source: Source, whole: Source, spec: ImageSpec) -> bool:
         whole: not cached
         spec: what the model's images must be
     """
-    if isinstance(source, CachedImages) and source.exact(spec):
-        source = source.whole
+    if isinstance(source, CachedImages):
+        # `fitted_image` scales a JPEG down that is four times as large
+        sides = zip(source.images.shape[1:3], spec.size, strict=True)
+        small = spec.fit != "native" and any(side < 4 * needed for side, needed in sides)
+        source = source.whole if source.lossless or small else source
     return source is whole
-
-
-def _all_of_it(rows: int, columns: int) -> Box:
-    return 0, 0, columns, rows

@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches
@@ -97,41 +96,18 @@ def _of_a_dead_worker(error: Exception) -> bool:
     What a living worker raises has the same type and the words `Caught … in DataLoader worker
     process`; a missing data file has a name.
     """
-    match error:
-        case RuntimeError():
-            pattern = r"DataLoader worker.* (exited unexpectedly|is killed by signal)"
-            return bool(re.match(pattern, str(error)))
-        case ConnectionError() | EOFError():
-            return not str(error).startswith("Caught")
-        case FileNotFoundError():
-            return error.filename is None and not str(error).startswith("Caught")
-    return False
+    if isinstance(error, RuntimeError):
+        pattern = r"DataLoader worker.* (exited unexpectedly|is killed by signal)"
+        return bool(re.match(pattern, str(error)))
+    unnamed = isinstance(error, FileNotFoundError) and error.filename is None
+    gone = unnamed or isinstance(error, ConnectionError | EOFError)
+    return gone and not str(error).startswith("Caught")
 
 
 _MOST_WORKERS = 8
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal that a process gets when its parent dies
 _LEAVE = 30  # seconds that a worker lives on after SIGTERM
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-def training_loader(
-    batches: TrainingBatches, start: int, stop: int, workers: int
-) -> "DataLoader[Batch]":
-    """Return batches start … stop - 1, in order whatever the number of workers."""
-    order = range(start, stop)
-    return _loader(batches, order, min(workers, stop - start), torch.cuda.is_available())
-
-
-def evaluation_loader(
-    batches: EvaluationBatches, workers: int, only: Iterable[int] | None = None
-) -> "DataLoader[Batch]":
-    """Return all batches once, in order; or only those with certain numbers.
-
-    An iterator of numbers is followed as batches are needed, a few of them ahead.
-    """
-    order = range(len(batches)) if only is None else only
-    most = len(order) if isinstance(order, Sequence) else len(batches)
-    return _loader(batches, order, min(workers, most), torch.cuda.is_available())
 
 
 def in_order(chunks: Dataset[T], order: Sequence[int], workers: int) -> Iterator[T]:
@@ -141,12 +117,16 @@ def in_order(chunks: Dataset[T], order: Sequence[int], workers: int) -> Iterator
         WorkerDiedError: a worker died.
     """
     with deaths_explained():
-        yield from _loader(chunks, order, min(workers, len(order)))
+        yield from loader(chunks, order, workers)
 
 
-def _loader(
-    items: Dataset[T], order: Iterable[int], workers: int, pin: bool = False
-) -> "DataLoader[T]":
+def loader(items: Dataset[T], order: Sequence[int], workers: int) -> "DataLoader[T]":
+    """Return what loads some items of a data set, such as batches, in order, by worker processes.
+
+    On a machine with a GPU, batches come in pinned memory.
+    """
+    batches = isinstance(items, TrainingBatches | EvaluationBatches)
+    workers = min(workers, len(order))
     return _Loader(
         items,
         batch_size=None,  # the data set gives whole batches
@@ -154,7 +134,7 @@ def _loader(
         num_workers=workers,
         collate_fn=_same,
         worker_init_fn=leave_signals_to_parent if workers else None,
-        pin_memory=pin,
+        pin_memory=batches and torch.cuda.is_available(),
         generator=torch.Generator(),  # PyTorch's own generator would be advanced by its use
     )
 
@@ -255,14 +235,8 @@ class Upload:
         with torch.cuda.stream(self.stream):
             moved = batch.to(self.device)
         computing.wait_stream(self.stream)
-        for tensor in tensors_of(moved):
-            if tensor.device.type != "cpu":  # memory of the other stream, which this one reads
+        for view in (moved, *moved.views):
+            images = view.images.patches if isinstance(view.images, Packed) else view.images
+            for tensor in (images, view.labels):  # memory of the other stream, which this one reads
                 tensor.record_stream(computing)
         return moved
-
-
-def tensors_of(batch: Batch) -> list[Tensor]:
-    """Return all tensors of a batch and of its further views."""
-    fields = [field for view in (batch, *batch.views) for field in vars(view).values()]
-    plain = [field.patches if isinstance(field, Packed) else field for field in fields]
-    return [each for each in plain if isinstance(each, Tensor)]

@@ -16,9 +16,13 @@ from PIL.PngImagePlugin import PngImageFile
 from torch import Tensor
 
 from vitlab.data.decode.colors import note_samples, recolored
-from vitlab.data.decode.complaints import complaints_are_errors
-from vitlab.data.decode.headers import MAX_PIXELS, explained_image, unheard
-from vitlab.data.decode.metadata import png_parts
+from vitlab.data.decode.headers import (
+    MAX_PIXELS,
+    complaints_are_errors,
+    explained_image,
+    png_parts,
+    unheard,
+)
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.decode.stored import DecodedImage, EncodedImage, PixelImage, StoredImage
 from vitlab.data.labels import Labels

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vitlab.data.augment.augment import normalize
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.labels import Labels
-from vitlab.data.loading.batches import center, load_image
+from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.request import Given, title_of
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, ImageError, OptionError
@@ -159,7 +159,7 @@ def _batches(
     for number in numbers:
         try:
             if bare:
-                pixels = load_image(source, number, spec, center(spec))
+                pixels = fitted_image(source.image(number), spec)
             else:
                 pixels = source.image(number).decode(spec.channels)
         except ImageError:
@@ -176,5 +176,5 @@ def _stacked(held: Sequence[tuple[int, Pixels]], model: Model, bare: bool) -> Re
     """Return images of one size as a file takes them."""
     images, spec = np.stack([pixels for _, pixels in held]), model.config
     if bare:
-        images = normalize(torch.from_numpy(images), spec.mean, spec.std).numpy()
+        images = normalize(torch.from_numpy(images), spec).numpy()
     return [number for number, _ in held], images

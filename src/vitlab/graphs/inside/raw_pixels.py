@@ -48,7 +48,7 @@ class Pixels(nn.Module):
         return (pixels / 255 - self.mean) / self.std
 
     def _box(self, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the box of evaluation, as `batches.center` does."""
+        """Return the box of evaluation, as `crops.center` does."""
         if self.spec.center != "exact":
             return resized_box(rows, columns, self.spec)
         high, wide = self.spec.size

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from vitlab.data.loading.multi_crop import View
+from vitlab.data.loading.crops import View
 from vitlab.data.settings import Augment
 from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig

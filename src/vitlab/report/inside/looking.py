@@ -10,7 +10,7 @@ from torch import Tensor
 from vitlab import inspect
 from vitlab.data.augment.augment import normalize
 from vitlab.data.labels import SingleLabels
-from vitlab.data.loading.batches import center, load_image
+from vitlab.data.loading.crops import fitted_image
 from vitlab.data.open import open_images
 from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Relabeled, Source
@@ -159,8 +159,8 @@ def _shown(model: Model, source: Source, number: int, device: torch.device) -> S
         ImageError: it cannot be decoded.
     """
     config = model.config
-    pixels = load_image(source, number, config, center(config))
-    image = normalize(torch.from_numpy(pixels)[None].to(device), config.mean, config.std)
+    pixels = fitted_image(source.image(number), config)
+    image = normalize(torch.from_numpy(pixels)[None].to(device), config)
     return Shown(source.name(number), in_colors(pixels, "").pixels, image)
 
 

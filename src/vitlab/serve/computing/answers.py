@@ -100,7 +100,7 @@ def _images(questions: list[Question]) -> Tensor | Packed | list[Tensor]:
     for served, places in groups.items():
         config = served.facts.config
         pixels = joined_pixels([questions[place].image.pixels for place in places], config)
-        batch = normalize(pixels.to(served.trunk.device), config.mean, config.std)
+        batch = normalize(pixels.to(served.trunk.device), config)
         if len(groups) == 1 or isinstance(batch, Packed):  # packed images have their own trunk
             return batch
         prepared |= dict(zip(places, batch, strict=True))

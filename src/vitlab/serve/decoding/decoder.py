@@ -22,7 +22,7 @@ import numpy as np
 from vitlab.data.decode.crop import crop_resize, whole_box
 from vitlab.data.decode.pixels import Box, Pixels
 from vitlab.data.decode.stored import EncodedImage
-from vitlab.data.loading.batches import center, fitted_image
+from vitlab.data.loading.crops import center, fitted_image
 from vitlab.errors import ImageError
 from vitlab.models.config import ModelConfig
 from vitlab.weights.identity import described

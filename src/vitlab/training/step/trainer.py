@@ -204,7 +204,7 @@ class Trainer:
     def _augmented(self, batch: Batch, options: Augment) -> Batch:
         """Return one view of a batch on the training device."""
         config, moved = self.model.config, batch.to(self.device)
-        pixels = augment(moved.images, batch.draws, options, config.mean, config.std)
+        pixels = augment(moved.images, batch.draws, options, config)
         return replace(moved, images=pixels)
 
     def forward(

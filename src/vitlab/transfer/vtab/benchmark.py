@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitlab.data.vtab.layouts import SEARCH, WHOLE, available, open_task
-from vitlab.data.vtab.tasks import BY_NAME, TASKS, VtabTask
+from vitlab.data.vtab import BY_NAME, SEARCH, TASKS, WHOLE, VtabTask, available, open_task
 from vitlab.distributed.launch import joined
 from vitlab.errors import DataError, DivergedError, RunError
 from vitlab.files import is_empty, write_text
@@ -50,7 +49,7 @@ def vtab(
 
     Args:
         weights: anything that `vitlab.load` takes
-        root: the folder of the tasks' data (see `vitlab.data.vtab.layouts`)
+        root: the folder of the tasks' data (see `vitlab.data.vtab`)
         out: folder that gets one run folder per task; None for a new one, `runs/vtab-WEIGHTS`
         tasks: names of tasks; none for all that there is data for
         setting: how each task is learned

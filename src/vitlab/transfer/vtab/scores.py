@@ -7,7 +7,7 @@ with the number of tasks.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vitlab.data.vtab.tasks import GROUPS, TASKS
+from vitlab.data.vtab import GROUPS, TASKS
 from vitlab.report.table_page import Table, TablePage
 from vitlab.units import percent
 

@@ -1,0 +1,208 @@
+"""Crops of one image: the center, its corners too, random ones; it is decoded once for them all."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.data.augment.policy import draws_needed
+from vitlab.data.decode import crop
+from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
+from vitlab.data.decode.stored import EncodedImage, StoredImage
+from vitlab.data.settings import Augment
+from vitlab.data.sources.source import Source
+from vitlab.errors import ImageError
+from vitlab.images import ImageSpec
+
+CORNERS = 0.875  # of each side: 224 of 256 pixels (Krizhevsky et al., 2012)
+
+
+@dataclass(frozen=True)
+class View:
+    """One of the random crops of an image that a batch has (multi-crop; Caron et al., 2020).
+
+    Attributes:
+        size: rows and columns of the result, in pixels
+        area: least and greatest share of the image
+        augment: what is done to the crop; its aspect ratio is the crop's
+    """
+
+    size: tuple[int, int]
+    area: tuple[float, float]
+    augment: Augment
+
+    @property
+    def draws(self) -> int:
+        """How many random numbers an image's crop takes, with its augmentation."""
+        return crop.DRAWS + draws_needed(self.augment)
+
+    def box(self, randoms: NDArray[np.float32], *, native: bool = False) -> ChooseBox:
+        """Return where to crop an image, given `crop.DRAWS` random numbers.
+
+        Args:
+            randoms: uniform in [0, 1)
+            native: whether the aspect ratio is around the image's own, not that of `size`
+        """
+        aspect, given = (1 / self.augment.aspect, self.augment.aspect), randoms.tolist()
+
+        def choose(rows: int, columns: int) -> Box:
+            out = (rows, columns) if native else self.size
+            return crop.random_box(rows, columns, *out, self.area, aspect, given)
+
+        return choose
+
+
+def center(spec: ImageSpec) -> ChooseBox:
+    """Return the box that evaluation uses."""
+    if spec.center != "exact" and spec.fit != "native":
+        return partial(crop.resized_box, spec=spec)
+    if spec.fit != "crop":
+        return partial(crop.whole_box, crop=spec.crop)
+    high, wide = spec.size
+    return partial(crop.center_box, high=high, wide=wide, crop=spec.crop)
+
+
+def fitted_image(
+    image: StoredImage, spec: ImageSpec, choose: ChooseBox | None = None, *, quick: bool = False
+) -> Pixels:
+    """Decode, crop and resize one image: uint8 (H, W, channels).
+
+    Args:
+        image: to be decoded
+        spec: size, channels and interpolation
+        choose: where to crop it, given its rows and columns; None for the center
+        quick: for random boxes: crop at whole pixels, from a JPEG decoded at as little as the size
+            of the result (else whole, as other libraries do) and no further down than the box
+
+    Raises:
+        ImageError: it cannot be decoded.
+    """
+    choose, size = choose or center(spec), spec.size
+    if spec.fit == "native":
+        left, top, right, bottom = choose(*image.shape()[:2])
+        size = spec.size_for(bottom - top, right - left)
+    least = size if quick else _least(size, spec)
+    pixels, box = image.decode_box(spec.channels, choose, least, cut=quick)
+    if quick:
+        return crop.cut_resize(pixels, box, *size, spec.interpolation)
+    return _resized(pixels, box, size, spec)
+
+
+def load_crops(image: StoredImage, spec: ImageSpec) -> list[Pixels]:
+    """Decode an image once, and return its corners and center: five of uint8 (H, W, channels).
+
+    Each has `CORNERS` of the image's sides, or the share that the model's own crop has if that is
+    less.
+
+    Raises:
+        ImageError: it cannot be decoded.
+    """
+    shape = image.shape()[:2]
+    middle = center(replace(spec.images, crop=min(spec.crop, CORNERS)))
+    boxes = crop.five_boxes(*shape, middle(*shape))
+    least = _least(spec.size, spec)
+    pixels, places = _decoded(image, spec, boxes[0], boxes, least, cut=False)
+    return [_resized(pixels, box, spec.size, spec) for box in places]
+
+
+def load_views(
+    image: StoredImage, spec: ImageSpec, views: Sequence[View], choices: Sequence[ChooseBox]
+) -> list[Pixels]:
+    """Decode an image once, and return its views: uint8 (rows, columns, channels) each.
+
+    A JPEG is decoded at as little as the sizes of the results allow, and no further down than the
+    lowest of the boxes.
+
+    Args:
+        image: to be decoded
+        spec: channels and interpolation
+        views: their sizes
+        choices: the box of each view, given the image's rows and columns
+
+    Raises:
+        ImageError: it cannot be decoded.
+    """
+    shape = image.shape()[:2]
+    boxes = [choose(*shape) for choose in choices]
+    lefts, tops, rights, bottoms = zip(*boxes, strict=True)
+    left, top, right, bottom = around = min(lefts), min(tops), max(rights), max(bottoms)
+    # the box around all of them must keep what the most demanding view needs of its own
+    sides = [(*view.size, b[3] - b[1], b[2] - b[0]) for view, b in zip(views, boxes, strict=True)]
+    rows = max(out * (bottom - top) / high for out, _, high, _ in sides)
+    columns = max(out * (right - left) / wide for _, out, _, wide in sides)
+    pixels, places = _decoded(image, spec, around, boxes, (rows, columns), cut=True)
+    return [
+        crop.cut_resize(pixels, box, *view.size, spec.interpolation)
+        for box, view in zip(places, views, strict=True)
+    ]
+
+
+def _decoded(
+    image: StoredImage,
+    spec: ImageSpec,
+    known: Box,
+    boxes: Sequence[Box],
+    least: tuple[float, float],
+    *,
+    cut: bool,
+) -> tuple[Pixels, list[Box]]:
+    """Decode what one box of an image needs, and return where others lie in it."""
+    pixels, inside = image.decode_box(spec.channels, lambda rows, columns: known, least, cut=cut)
+    scale = (inside[2] - inside[0]) / (known[2] - known[0])  # below 1 for a reduced JPEG
+    limits = (pixels.shape[1], pixels.shape[0]) * 2
+
+    def moved(box: Box) -> Box:
+        left, top, right, bottom = (
+            min(max(start + (edge - from_) * scale, 0.0), limit)
+            for start, edge, from_, limit in zip(inside, box, known, limits, strict=True)
+        )
+        return left, top, right, bottom
+
+    return pixels, [moved(box) for box in boxes]
+
+
+def copies_of(
+    source: Source, indices: Sequence[int], spec: ImageSpec, choices: Sequence[ChooseBox]
+) -> dict[int, Pixels]:
+    """Return the random crops of JPEGs that occur several times, each decoded only once.
+
+    To the bit they are what they would be if the image were decoded for each crop: which copies are
+    in one batch depends on the number of processes.
+
+    Args:
+        source: the images
+        indices: which of them a batch has
+        spec: size, channels and interpolation
+        choices: where to crop each, given its rows and columns
+
+    Returns:
+        uint8 (H, W, channels) by place in the batch. Images that cannot be shared are left out.
+    """
+    where, found = defaultdict[int, list[int]](list), dict[int, Pixels]()
+    for place, index in enumerate(indices):
+        where[index].append(place)
+    for index, places in where.items():
+        if len(places) > 1 and spec.fit != "native":  # there, each crop has its own size
+            with suppress(ImageError):  # which every copy then reports
+                image, boxes = source.image(index), [choices[place] for place in places]
+                if isinstance(image, EncodedImage):
+                    parts = image.decode_boxes(spec.channels, boxes, spec.size, cut=True)
+                    for place, (pixels, box) in zip(places, parts, strict=False):
+                        found[place] = crop.cut_resize(pixels, box, *spec.size, spec.interpolation)
+    return found
+
+
+def _least(size: tuple[int, int], spec: ImageSpec) -> tuple[float, float]:
+    """The rows and columns to decode for evaluation: all, but for models of before `center`."""
+    return (2.0 * size[0], 2.0 * size[1]) if spec.center == "exact" else (math.inf, math.inf)
+
+
+def _resized(pixels: Pixels, box: Box, size: tuple[int, int], spec: ImageSpec) -> Pixels:
+    """Resize a box for evaluation."""
+    whole = spec.center != "exact" and spec.fit == "crop" and spec.channels < 4
+    return crop.crop_resize(pixels, box, *size, spec.interpolation, whole)

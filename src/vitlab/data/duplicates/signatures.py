@@ -4,7 +4,6 @@ The thumbnail is the whole image squeezed into a square, so that copies of anoth
 have the same one. A set that needs more than `IN_MEMORY` bytes lies in a temporary file instead.
 """
 
-import hashlib
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,13 +13,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitlab.data.decode.crop import crop_resize
+from vitlab.data.holdout import DIGEST, digest
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.sources.source import Source
 from vitlab.errors import ImageError
 
 SIDE = 32  # of the brightness thumbnail
 COLOR_SIDE = 8  # of the two color thumbnails
-DIGEST = 16  # bytes
 SIGNATURE = np.dtype(
     [
         ("luma", np.uint8, (SIDE, SIDE)),
@@ -142,8 +141,3 @@ def thumbnail(
     colors = planes[1:].reshape(2, COLOR_SIDE, SIDE // COLOR_SIDE, COLOR_SIDE, -1).mean((2, 4))
     side = min(*pixels.shape[:2], _LARGEST)
     return planes[0], np.rint(colors).astype(np.uint8), side, digest(image.content())
-
-
-def digest(content: bytes) -> bytes:
-    """Return the checksum by which equal files are recognized."""
-    return hashlib.blake2b(content, digest_size=DIGEST).digest()

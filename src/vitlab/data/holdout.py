@@ -341,6 +341,11 @@ def partitioned(splits: Splits, options: Data) -> Splits:
     return replace(splits, train=inner.train, test=inner.test, notes=[*splits.notes, note])
 
 
+def present(source: Source) -> list[str]:
+    """Return the classes that a source has images of."""
+    return [name for name, count in counts(source).items() if count]
+
+
 def fold_of(splits: Splits, fold: str, split_by: SplitBy = "content") -> Splits:
     """Return one part of the images as the test split, and all others as the training split.
 
@@ -364,8 +369,8 @@ def fold_of(splits: Splits, fold: str, split_by: SplitBy = "content") -> Splits:
         f"fold {part} of {parts}: tested on {len(test):,} of {len(source):,} images, trained on "
         "the others"
     )
-    before, left = counts(source), counts(kept)
-    lost = [name for name, count in before.items() if count and not left[name]]
+    left = counts(kept)
+    lost = [name for name in present(source) if not left[name]]
     notes = [note, *(f"class {name!r}: its only images are in the test fold" for name in lost)]
     if splits.whole is None:
         notes = [*splits.notes, *notes]

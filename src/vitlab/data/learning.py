@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from vitlab.data.holdout import held_out, identified, origin, without
+from vitlab.data.holdout import held_out, identified, origin, present, without
 from vitlab.data.labels import check_classes
 from vitlab.data.loading.cache import Decoded, cached
 from vitlab.data.open import Opened, open_images, stripped
 from vitlab.data.settings import Columns, Data, SplitBy
 from vitlab.data.sources.request import Given, Splits
-from vitlab.data.sources.source import Joined, Source, Subset, counts
+from vitlab.data.sources.source import Joined, Source, Subset
 from vitlab.errors import DataError
 
 SHARE, MOST = 0.1, 1000  # of images without labels: how many measure the loss
@@ -51,10 +51,9 @@ def open_to_learn(
             f"{opened.title} has only one class ({splits.classes[0]!r}); at least 2 are needed"
         )
     if splits.whole is None:
-        learned = [name for name, count in counts(splits.train).items() if count]
+        learned = present(splits.train)
         for part, source in splits.parts.items():
-            found = [name for name, count in counts(source).items() if count]
-            check_classes(found, learned, f"{opened.title} {part}")
+            check_classes(present(source), learned, f"{opened.title} {part}")
     if not len(splits.train) or not len(splits.test):
         raise DataError(f"{opened.title} has too few images to hold some out for testing")
     return splits

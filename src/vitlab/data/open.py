@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from vitlab.data.decode.formats import SUFFIXES
-from vitlab.data.holdout import groups_of, hold_out
+from vitlab.data.holdout import groups_of, hold_out, present
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels, UnlabeledError, check_classes
 from vitlab.data.presence import PATTERN, check_data
 from vitlab.data.settings import Columns, SplitBy
@@ -34,7 +34,7 @@ from vitlab.data.sources.request import (
     blank,
     title_of,
 )
-from vitlab.data.sources.source import Joined, Relabeled, Source, counts
+from vitlab.data.sources.source import Joined, Relabeled, Source
 from vitlab.data.sources.tables import open_hub, open_tables
 from vitlab.data.sources.tar_shards import open_shards
 from vitlab.data.vtab.layouts import open_vtab
@@ -296,7 +296,7 @@ def reindexed(source: Source, classes: Sequence[str], title: str) -> Source:
     order = tuple(classes)
     if source.classes == order and len(set(order)) == len(order):
         return source
-    check_classes([name for name, count in counts(source).items() if count], order, title)
+    check_classes(present(source), order, title)
     place = {name: number for number, name in enumerate(order)}
     moved = np.array([place.get(name, -1) for name in source.classes], np.int64)
     labels: Labels

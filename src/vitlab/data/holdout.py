@@ -15,14 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.labels import SingleLabels
-from vitlab.data.settings import Data, part_of
+from vitlab.data.settings import Data, SplitBy, part_of
 from vitlab.data.sources.folders import Files
 from vitlab.data.sources.request import Splits
 from vitlab.data.sources.source import (
@@ -52,7 +50,6 @@ THREADS, FEW = 8, 64  # that read files, if there are more than a few
 TOGETHER = 512  # images on another machine
 DIGEST = 16  # bytes
 
-SplitBy = Literal["content", "position"]
 Identities = NDArray[np.uint64]
 NUMBERS = 2**32  # identities below it are numbers of images that are not stored
 
@@ -110,7 +107,7 @@ def _identities_elsewhere(source: Shards, state: str) -> Identities:
     size = 8 * len(source)
     with suppress(OSError):
         content = read_bytes(file, size + DIGEST)
-        if _digest(content[:size]) == content[size:]:
+        if digest(content[:size]) == content[size:]:
             return np.frombuffer(content[:size], np.uint64)
     found = np.empty(len(source), np.uint64)
     for first in range(0, len(source), TOGETHER):
@@ -120,12 +117,18 @@ def _identities_elsewhere(source: Shards, state: str) -> Identities:
     read_ahead(source, ())
     content = found.tobytes()
     with suppress(DiskError), staged_file(file) as draft:  # else they are read again
-        draft.write_bytes(content + _digest(content))
+        draft.write_bytes(content + digest(content))
     return found
 
 
-def _digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=DIGEST).digest()
+def digest(content: bytes, size: int = DIGEST) -> bytes:
+    """Return a checksum of some bytes."""
+    return hashlib.blake2b(content, digest_size=size).digest()
+
+
+def _number(content: bytes) -> int:
+    """Return the number of 8 bytes that identifies some content."""
+    return int.from_bytes(digest(content, 8))
 
 
 def _identity(source: Source, index: int) -> int:
@@ -136,45 +139,32 @@ def _identity(source: Source, index: int) -> int:
         return index
     try:
         if isinstance(source, Files):
-            content = _excerpt_of_file(source.root / source.paths[index])
+            with (source.root / source.paths[index]).open("rb", buffering=0) as file:
+                handle = file.fileno()
+                size = os.fstat(handle).st_size
+                content = _excerpt(size, lambda start: os.pread(handle, PIECE, start))
         else:
-            content = _excerpt(source.image(index).content())
+            whole = source.image(index).content()
+            content = _excerpt(len(whole), lambda start: whole[start : start + PIECE])
     except (DataError, OSError):
         content = os.fsencode(source.name(index))
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest())
+    return _number(content)
 
 
-def _excerpt(content: bytes) -> bytes:
-    """The size, and what identifies some bytes."""
-    return _pieces(len(content), lambda start, size: content[start : start + size])
-
-
-def _excerpt_of_file(path: Path) -> bytes:
-    """The same of a file, of which no more is read."""
-    with path.open("rb", buffering=0) as file:
-        handle = file.fileno()
-        return _pieces(os.fstat(handle).st_size, lambda start, size: os.pread(handle, size, start))
-
-
-def _pieces(size: int, read: Callable[[int, int], bytes]) -> bytes:
+def _excerpt(size: int, read: Callable[[int], bytes]) -> bytes:
+    """The size, and the pieces that identify some bytes, each read from where it starts."""
     starts = [0, (size - PIECE) // 2, size - PIECE] if size > 3 * PIECE else range(0, size, PIECE)
-    return b"".join([size.to_bytes(8), *(read(start, PIECE) for start in starts)])
+    return b"".join([size.to_bytes(8), *map(read, starts)])
 
 
 def chances(source: Source, purpose: str) -> NDArray[np.float64]:
     """Return the number between 0 and 1 that decides on each image for one purpose, (n,)."""
     found = groups_of(source)
     numbers = identities(source) if found is None else found
-    salt = hashlib.blake2b(f"{purpose} {SPLIT_SEED}".encode(), digest_size=8).digest()
-    mixed = numbers ^ np.uint64(int.from_bytes(salt))
+    mixed = numbers ^ np.uint64(_number(f"{purpose} {SPLIT_SEED}".encode()))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # splitmix64
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     return (mixed ^ (mixed >> np.uint64(31))) / 2.0**64
-
-
-def groups_known(source: Source) -> bool:
-    """Return whether the data names groups."""
-    return groups_of(source) is not None
 
 
 def groups_of(source: Source) -> Identities | None:
@@ -208,8 +198,8 @@ def chosen(source: Source, fraction: float, purpose: str) -> NDArray[np.int64]:
     """
     chance = chances(source, purpose)
     taken = chance < fraction
-    alone = isinstance(source.labels, SingleLabels) and groups_of(source) is None
-    values = source.labels.values if alone else np.zeros(len(source), np.int64)
+    alike = np.zeros(len(source), np.int64)
+    values = source.labels.strata if groups_of(source) is None else alike
     for label in np.unique(values):
         own = np.flatnonzero(values == label)
         if taken[own].all():
@@ -217,6 +207,16 @@ def chosen(source: Source, fraction: float, purpose: str) -> NDArray[np.int64]:
         elif not taken[own].any() and round(fraction * len(own)):
             taken[own[chance[own].argmin()]] = True
     return np.flatnonzero(taken)
+
+
+def held_out(
+    source: Source, fraction: float, purpose: str, split_by: SplitBy
+) -> tuple[Source, NDArray[np.int64]]:
+    """Return a source, which may know more now, and the images that are held out of it, sorted."""
+    if split_by == "position":
+        return source, source.labels.held_out(fraction, np.random.default_rng(SPLIT_SEED))
+    source = identified(source)
+    return source, chosen(source, fraction, purpose)
 
 
 def hold_out(
@@ -230,11 +230,7 @@ def hold_out(
 
     At least one image of each class stays in the training split.
     """
-    if split_by == "position":
-        test = source.labels.held_out(fraction, np.random.default_rng(SPLIT_SEED))
-    else:
-        source = identified(source)
-        test = chosen(source, fraction, purpose)
+    source, test = held_out(source, fraction, purpose, split_by)
     remarks = [
         *notes,
         f"{source.labels.share(fraction)} held out for testing (always the same): "
@@ -331,6 +327,11 @@ def partitioned(splits: Splits, options: Data) -> Splits:
     return replace(splits, train=inner.train, test=inner.test, notes=[*splits.notes, note])
 
 
+def present(source: Source) -> list[str]:
+    """Return the classes that a source has images of."""
+    return [name for name, count in counts(source).items() if count]
+
+
 def fold_of(splits: Splits, fold: str, split_by: SplitBy = "content") -> Splits:
     """Return one part of the images as the test split, and all others as the training split.
 
@@ -354,12 +355,15 @@ def fold_of(splits: Splits, fold: str, split_by: SplitBy = "content") -> Splits:
         f"fold {part} of {parts}: tested on {len(test):,} of {len(source):,} images, trained on "
         "the others"
     )
-    before, left = counts(source), counts(kept)
-    lost = [name for name, count in before.items() if count and not left[name]]
+    left = counts(kept)
+    lost = [name for name in present(source) if not left[name]]
     notes = [note, *(f"class {name!r}: its only images are in the test fold" for name in lost)]
     if splits.whole is None:
         notes = [*splits.notes, *notes]
     return replace(splits, train=kept, test=Subset(source, test), notes=notes)
+
+
+SIDES = ("train", "test", "validation")
 
 
 def copies_together(splits: Splits, copies: Sequence[tuple[int, int]]) -> dict[str, list[int]]:
@@ -370,13 +374,13 @@ def copies_together(splits: Splits, copies: Sequence[tuple[int, int]]) -> dict[s
 
     Args:
         splits: of data that comes unsplit
-        copies: near-duplicates, as numbers in `together(splits)`
+        copies: near-duplicates, by their numbers among training, test and validation images
 
     Returns:
         By split, the numbers of the images in the whole that it gets; empty where a class would
         have no image left to learn from, or nothing would be left to test on.
     """
-    source = together(splits)
+    source = Joined(tuple(splits.parts[name] for name in SIDES if name in splits.parts))
     sides = np.repeat(np.arange(len(source.parts)), [len(part) for part in source.parts])
     picture = _joined_by(len(source), copies, groups_of(source))
     order = np.lexsort((identities(source), picture))
@@ -389,10 +393,9 @@ def copies_together(splits: Splits, copies: Sequence[tuple[int, int]]) -> dict[s
     ):
         return {}
     numbers = np.concatenate([_numbers(part, splits.whole) for part in source.parts])
-    names = ("train", "test", "validation")
     changed = {
         name: np.sort(numbers[(wanted == side) & (sides != side)]).tolist()
-        for side, name in enumerate(names)
+        for side, name in enumerate(SIDES)
     }
     return {name: own for name, own in changed.items() if own}
 
@@ -412,12 +415,6 @@ def _joined_by(
     return np.asarray(connected_components(links, directed=False)[1], np.int64)
 
 
-def together(splits: Splits) -> Joined:
-    """Return training, test and validation images in a row."""
-    parts = (splits.train, splits.test, splits.validation)
-    return Joined(tuple(part for part in parts if part is not None))
-
-
 def moved(splits: Splits, changed: Mapping[str, Sequence[int]]) -> Splits:
     """Return splits after images have changed sides, as `copies_together` says."""
     if not changed or splits.whole is None:
@@ -428,13 +425,8 @@ def moved(splits: Splits, changed: Mapping[str, Sequence[int]]) -> Splits:
         own = np.setdiff1d(_numbers(part, whole), every)
         return Subset(whole, np.union1d(own, np.array(changed.get(name, ()), np.int64)))
 
-    validation = splits.validation
-    return replace(
-        splits,
-        train=after(splits.train, "train"),
-        test=after(splits.test, "test"),
-        validation=None if validation is None else after(validation, "validation"),
-    )
+    parts: dict[str, Any] = {name: after(part, name) for name, part in splits.parts.items()}
+    return replace(splits, **parts)
 
 
 def origin(part: Source, whole: Source | None = None) -> tuple[Source, NDArray[np.int64]]:

@@ -1,9 +1,10 @@
 """Labels of images: one class per image, or several; and what depends on which it is."""
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,44 @@ LONGEST = 1000  # characters of a label
 
 
 @dataclass(frozen=True, eq=False)
-class SingleLabels:
+class _AnyLabels(ABC):
+    """What labels of both kinds have."""
+
+    values: NDArray[Any]  # one row for each image
+    shared: ClassVar[str]  # of what `held_out` chooses a share
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, indices: Indices) -> Self:
+        """Return the labels of some of the images."""
+        return type(self)(self.values[np.asarray(indices, np.int64)])
+
+    @property
+    @abstractmethod
+    def strata(self) -> NDArray[np.int64]:
+        """What each image is counted under when a share of all images is held out, (n,)."""
+
+    def held_out(self, fraction: float, generator: np.random.Generator) -> NDArray[np.int64]:
+        """Choose `fraction` of each stratum at random, and leave at least one image of each.
+
+        Returns:
+            Sorted indices.
+        """
+        chosen = [np.empty(0, np.int64)]
+        for label in np.unique(self.strata):
+            own = generator.permutation(np.flatnonzero(self.strata == label))
+            chosen.append(own[: min(round(fraction * len(own)), len(own) - 1)])
+        return np.sort(np.concatenate(chosen))
+
+    @classmethod
+    def share(cls, fraction: float) -> str:
+        """Describe what `held_out` chooses."""
+        return f"{fraction:.0%} of {cls.shared}"
+
+
+@dataclass(frozen=True, eq=False)
+class SingleLabels(_AnyLabels):
     """One class per image.
 
     Attributes:
@@ -30,18 +68,12 @@ class SingleLabels:
     values: NDArray[np.int64]
     several: ClassVar[bool] = False
     column: ClassVar[str] = "label"  # of a table
+    shared: ClassVar[str] = "each class"
 
     @classmethod
     def blank(cls, images: int, classes: int) -> Self:
         """Return labels for images whose classes are unknown."""
         return cls(np.broadcast_to(np.int64(0), images))  # takes no memory
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def take(self, indices: Indices) -> Self:
-        """Return the labels of some of the images."""
-        return type(self)(self.values[np.asarray(indices, np.int64)])
 
     def classes_of(self, index: int) -> tuple[int, ...]:
         """Return the classes of one image."""
@@ -64,17 +96,10 @@ class SingleLabels:
         """Turn logits (n, classes) into probabilities that sum to one (softmax)."""
         return logits.softmax(-1)
 
-    def held_out(self, fraction: float, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Choose `fraction` of each class at random, and leave at least one image of each.
-
-        Returns:
-            Sorted indices.
-        """
-        chosen = []
-        for label in np.unique(self.values):
-            own = generator.permutation(np.flatnonzero(self.values == label))
-            chosen.append(own[: min(round(fraction * len(own)), len(own) - 1)])
-        return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, np.int64)
+    @property
+    def strata(self) -> NDArray[np.int64]:
+        """The class of each image."""
+        return self.values
 
     def parts(self, count: int, generator: np.random.Generator) -> NDArray[np.int64]:
         """Deal the images out to parts at random; parts differ by at most one image of a class.
@@ -102,14 +127,9 @@ class SingleLabels:
         place = np.where(rank == 0, 0, (rank + 0.5) / sizes[values])
         return order[np.argsort(place, kind="stable")], int((sizes > 0).sum())
 
-    @staticmethod
-    def share(fraction: float) -> str:
-        """Describe what `held_out` chooses."""
-        return f"{fraction:.0%} of each class"
-
 
 @dataclass(frozen=True, eq=False)
-class MultiLabels:
+class MultiLabels(_AnyLabels):
     """Any number of classes per image.
 
     Attributes:
@@ -119,18 +139,12 @@ class MultiLabels:
     values: NDArray[np.uint8]
     several: ClassVar[bool] = True
     column: ClassVar[str] = "labels"
+    shared: ClassVar[str] = "the images"
 
     @classmethod
     def blank(cls, images: int, classes: int) -> Self:
         """Return labels for images whose classes are unknown."""
         return cls(np.broadcast_to(np.uint8(0), (images, classes)))  # takes no memory
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def take(self, indices: Indices) -> Self:
-        """Return the labels of some of the images."""
-        return type(self)(self.values[np.asarray(indices, np.int64)])
 
     def classes_of(self, index: int) -> tuple[int, ...]:
         """Return the classes of one image."""
@@ -153,14 +167,10 @@ class MultiLabels:
         """Turn logits (n, classes) into one probability for each class (sigmoid)."""
         return logits.sigmoid()
 
-    def held_out(self, fraction: float, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Choose `fraction` of all images at random, and leave at least one.
-
-        Returns:
-            Sorted indices.
-        """
-        count = min(round(fraction * len(self)), len(self) - 1)
-        return np.sort(generator.permutation(len(self))[:count])
+    @property
+    def strata(self) -> NDArray[np.int64]:
+        """All images alike, whatever their classes."""
+        return np.zeros(len(self), np.int64)
 
     def parts(self, count: int, generator: np.random.Generator) -> NDArray[np.int64]:
         """Deal the images out to parts at random, whatever their classes.
@@ -181,11 +191,6 @@ class MultiLabels:
         front = np.unique(table.argmax(0)[table.any(0)])  # the first image of each class
         places = np.concatenate([front, np.setdiff1d(np.arange(len(self)), front)])
         return order[places], len(front)
-
-    @staticmethod
-    def share(fraction: float) -> str:
-        """Describe what `held_out` chooses."""
-        return f"{fraction:.0%} of the images"
 
 
 Labels = SingleLabels | MultiLabels
@@ -216,11 +221,12 @@ def index_labels(
         DataError: a label that is too long, not among `names`, or not among the classes.
     """
     sets = [[label] if isinstance(label, str) else list(label) for label in raw]
-    check_length({label for own in sets for label in own}, title)
+    found = dict.fromkeys(label for own in sets for label in own)
+    check_length(found, title)
     if names is not None:
-        spelled = {label: _name(label, names, title) for own in sets for label in own}
+        spelled = {label: _name(label, names, title) for label in found}
         sets = [[spelled[label] for label in own] for own in sets]
-    found = {label for own in sets for label in own}
+        found = dict.fromkeys(spelled.values())
     order = tuple(classes or names or sorted(found, key=_by_value))
     check_classes(found, order, title)
     place = {name: number for number, name in enumerate(order)}
@@ -258,7 +264,7 @@ class UnknownClassError(DataError):
     """Images of a class that is not in the training data."""
 
 
-def check_classes(found: set[str] | list[str], known: Sequence[str], title: str) -> None:
+def check_classes(found: Iterable[str], known: Sequence[str], title: str) -> None:
     """Refuse classes that the training images do not have.
 
     Raises:

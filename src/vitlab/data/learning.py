@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from vitlab.data.holdout import SPLIT_SEED, SplitBy, chosen, identified, origin, without
+from vitlab.data.holdout import held_out, identified, origin, present, without
 from vitlab.data.labels import check_classes
 from vitlab.data.loading.cache import Decoded, cached
 from vitlab.data.open import Opened, open_images, stripped
-from vitlab.data.settings import Columns, Data
+from vitlab.data.settings import Columns, Data, SplitBy
 from vitlab.data.sources.request import Given, Splits
-from vitlab.data.sources.source import Joined, Source, Subset, counts
+from vitlab.data.sources.source import Joined, Source, Subset
 from vitlab.errors import DataError
 
 SHARE, MOST = 0.1, 1000  # of images without labels: how many measure the loss
@@ -43,7 +43,7 @@ def open_to_learn(
     """
     if unlabeled:
         opened = open_images(data, "optional", columns=columns)
-        return _without_labels(opened, test_fraction, split_by)
+        return _checked(_without_labels(opened, test_fraction, split_by), opened.title)
     opened = open_images(data, columns=columns)
     splits = opened.splits(test_fraction, split_by)
     if len(splits.classes) < 2:
@@ -51,10 +51,9 @@ def open_to_learn(
             f"{opened.title} has only one class ({splits.classes[0]!r}); at least 2 are needed"
         )
     if splits.whole is None:
-        learned = [name for name, count in counts(splits.train).items() if count]
+        learned = present(splits.train)
         for part, source in splits.parts.items():
-            found = [name for name, count in counts(source).items() if count]
-            check_classes(found, learned, f"{opened.title} {part}")
+            check_classes(present(source), learned, f"{opened.title} {part}")
     if not len(splits.train) or not len(splits.test):
         raise DataError(f"{opened.title} has too few images to hold some out for testing")
     return splits
@@ -76,15 +75,15 @@ def _without_labels(opened: Opened, share: float, split_by: SplitBy) -> Splits:
     images without labels (and of data with one class), a tenth, at most 1,000, is held out, or
     `test_fraction` if it is not the usual one.
     """
-    title, notes = opened.title, opened.notes
+    notes = opened.notes
     if not opened.lacks:
         notes = [n for n in notes if n.startswith("ignored") or not OF_LABELS.search(n)]
     whole = opened.unsplit
     if whole is None:
-        return _checked(_of_splits(opened, notes, share, split_by), title)
+        return _of_splits(opened, notes, share, split_by)
     splits = None if opened.lacks else opened.splits(share, split_by)
     if splits is None or len(splits.classes) < 2 or not len(splits.test):
-        return _checked(_tenth(stripped(opened.every()), notes, share, split_by), title)
+        return _tenth(stripped(opened.every()), notes, share, split_by)
     train = stripped(splits.train)
     line = (
         f"{len(splits.test):,} of {len(whole):,} images held out to measure the loss: "
@@ -95,7 +94,7 @@ def _without_labels(opened: Opened, share: float, split_by: SplitBy) -> Splits:
         train = Joined((train, opened.loose))
         beside = len(opened.loose)
         notes.append(f"learning from {beside:,} images beside the class folders, too")
-    return _checked(Splits(train, stripped(splits.test), whole=stripped(whole), notes=notes), title)
+    return Splits(train, stripped(splits.test), whole=stripped(whole), notes=notes)
 
 
 def _of_splits(opened: Opened, notes: Sequence[str], share: float, split_by: SplitBy) -> Splits:
@@ -122,16 +121,10 @@ def _tenth(whole: Source, notes: Sequence[str], share: float, split_by: SplitBy)
     """Hold images out whatever they show, always the same ones."""
     wanted = min(MOST, round(SHARE * len(whole))) if share == USUAL else round(share * len(whole))
     count = min(max(1, wanted), len(whole) - 1)
-    if split_by == "position":
-        order = np.random.default_rng(SPLIT_SEED).permutation(len(whole))
-        test = np.sort(order[:count])
-    else:
-        whole = identified(whole)
-        test = chosen(whole, count / len(whole), "test")
-        count = len(test)
+    whole, test = held_out(whole, count / max(1, len(whole)), "test", split_by)
     line = (
-        f"{count:,} of {len(whole):,} images held out at random to measure the loss (always the "
-        "same)"
+        f"{len(test):,} of {len(whole):,} images held out at random to measure the loss (always "
+        "the same)"
     )
     return Splits(without(whole, test), Subset(whole, test), whole=whole, notes=[*notes, line])
 

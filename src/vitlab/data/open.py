@@ -5,18 +5,19 @@ the Hub, `digits`, a glob, files, standard input, objects in memory: each kind h
 function in a file of its own below `data/sources`. A new kind is a file and a line in `OPENERS`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vitlab.data.decode.formats import SUFFIXES
-from vitlab.data.holdout import SplitBy, groups_known, hold_out
+from vitlab.data.holdout import groups_of, hold_out, present
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels, UnlabeledError, check_classes
 from vitlab.data.presence import PATTERN, check_data
-from vitlab.data.settings import Columns
+from vitlab.data.settings import Columns, SplitBy
 from vitlab.data.sources.folders import named_files, open_files, open_folder
 from vitlab.data.sources.lists import open_list
 from vitlab.data.sources.memory import open_digits, open_memory
@@ -34,7 +35,7 @@ from vitlab.data.sources.request import (
     blank,
     title_of,
 )
-from vitlab.data.sources.source import Joined, Relabeled, Source, counts
+from vitlab.data.sources.source import Joined, Relabeled, Source
 from vitlab.data.sources.tables import open_hub, open_tables
 from vitlab.data.sources.tar_shards import open_shards
 from vitlab.data.vtab import open_vtab
@@ -82,10 +83,10 @@ class Opened:
 
     def every(self) -> Source:
         """Return all images in the data's order, those without labels last."""
-        sources = tuple(self.parts.values())
+        sources = list(self.parts.values())
         if self.loose is not None:
-            sources = (*map(stripped, sources), self.loose)
-        return sources[0] if len(sources) == 1 else Joined(sources)
+            sources = [*map(stripped, sources), self.loose]
+        return _in_a_row(sources)
 
     def splits(self, fraction: float = 0.2, split_by: SplitBy = "content") -> Splits:
         """Return training and test images: those of the data, or a share that is held out.
@@ -94,9 +95,7 @@ class Opened:
             fraction: of each class, held out for testing where the data comes unsplit
             split_by: what decides which images those are
         """
-        if (whole := self.unsplit) is not None:
-            return hold_out(whole, fraction, self.notes, split_by=split_by)
-        train, *rest = (self.parts[name] for name in NAMES if name in self.parts)
+        train, *rest = (self.parts[name] for name in (ALL, *NAMES) if name in self.parts)
         if not rest:
             return hold_out(train, fraction, self.notes, split_by=split_by)
         return Splits(train, rest[-1], rest[0] if len(rest) > 1 else None, notes=self.notes)
@@ -141,18 +140,26 @@ def open_images(
         UnknownClassError: a class that is not among `classes`, or not in the training images.
         DataError: nothing there, no images, a list that names missing files, a damaged shard.
     """
-    if not isinstance(data, str | Path) and not hasattr(data, "__len__"):
-        data = list(data) if isinstance(data, Iterable) and hasattr(data, "__next__") else data
+    if isinstance(data, Iterator):
+        data = list(data)
     request = Request(title_of(data), data, labels, tuple(classes), columns or Columns())
     if isinstance(data, list | tuple) and data and all(isinstance(n, str | Path) for n in data):
         found = _named_by_several(request)
     else:
         found = _found(request)
     if labels == "ignored":
-        sources = tuple(stripped(part.source) for part in found.parts)
-        whole = sources[0] if len(sources) == 1 else Joined(sources)
-        return _filled(Opened(request.data, {ALL: whole}, notes=found.notes))
-    return _filled(_labeled(request, found))
+        whole = _in_a_row([stripped(part.source) for part in found.parts])
+        opened = Opened(request.data, {ALL: whole}, notes=found.notes)
+    else:
+        opened = _labeled(request, found)
+    if not any(map(len, opened.parts.values())) and not opened.loose:
+        raise DataError(f"{opened.title} has no images")
+    return opened
+
+
+def _in_a_row(sources: Sequence[Source]) -> Source:
+    """Return one source of the images of all."""
+    return sources[0] if len(sources) == 1 else Joined(tuple(sources))
 
 
 def stripped(source: Source) -> Source:
@@ -197,25 +204,22 @@ def _named_by_several(request: Request) -> Found:
             found = Found([Part(named_files(name, request.data))])
         parts += found.parts
         notes += found.notes
-    sources = tuple(stripped(part.source) for part in parts)
-    whole = sources[0] if len(sources) == 1 else Joined(sources)
+    whole = _in_a_row([stripped(part.source) for part in parts])
     return Found([Part(whole, lacks="names of several DATA")], notes)
 
 
 def _runs(names: Sequence[str | Path]) -> Iterable[str | list[str]]:
     """Yield names, those of image files that follow each other as one list."""
-    run: list[str] = []
-    for name in map(str, names):
+
+    def is_file(name: str) -> bool:
         pattern = is_url(name) or any(sign in name for sign in PATTERN)
-        if Path(name).suffix.lower() in SUFFIXES and (not pattern or Path(name).is_file()):
-            run.append(name)
-            continue
-        if run:
-            yield run
-            run = []
-        yield name
-    if run:
-        yield run
+        return Path(name).suffix.lower() in SUFFIXES and (not pattern or Path(name).is_file())
+
+    for files, run in groupby(map(str, names), is_file):
+        if files:
+            yield list(run)
+        else:
+            yield from run
 
 
 def _labeled(request: Request, found: Found) -> Opened:
@@ -227,12 +231,14 @@ def _labeled(request: Request, found: Found) -> Opened:
         raise UnlabeledError(bare[0].lacks)
     loose: Source | None = None
     if labeled and bare:
-        loose = Joined(tuple(part.source for part in bare)) if bare[1:] else bare[0].source
+        loose = _in_a_row([part.source for part in bare])
         if request.labels == "required":
             notes.append(f"left out {len(loose):,} images without a label: {bare[0].lacks}")
             loose = None
     parts = _by_split(labeled or bare, request, notes)
-    if request.columns.group_column and not any(map(groups_known, parts.values())):
+    if request.columns.group_column and not any(
+        groups_of(part) is not None for part in parts.values()
+    ):
         raise DataError(
             f"{request.data} has no columns, so that group_column means nothing: name a list or a "
             "table of the images"
@@ -290,7 +296,7 @@ def reindexed(source: Source, classes: Sequence[str], title: str) -> Source:
     order = tuple(classes)
     if source.classes == order and len(set(order)) == len(order):
         return source
-    check_classes([name for name, count in counts(source).items() if count], order, title)
+    check_classes(present(source), order, title)
     place = {name: number for number, name in enumerate(order)}
     moved = np.array([place.get(name, -1) for name in source.classes], np.int64)
     labels: Labels
@@ -301,10 +307,3 @@ def reindexed(source: Source, classes: Sequence[str], title: str) -> Source:
         table[:, moved[moved >= 0]] = source.labels.values[:, moved >= 0]
         labels = MultiLabels(table)
     return Relabeled(source, labels, order)
-
-
-def _filled(opened: Opened) -> Opened:
-    """Refuse data without a single image."""
-    if not any(map(len, opened.parts.values())) and not opened.loose:
-        raise DataError(f"{opened.title} has no images")
-    return opened

@@ -9,146 +9,115 @@ transparency is composited over white.
 import io
 import json
 import tarfile
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal
-
-from torch.utils.data import Dataset
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from vitlab.data.learning import open_to_learn
-from vitlab.data.loading.loader import choose_workers, in_order
+from vitlab.data.loading.loader import in_chunks
 from vitlab.data.settings import Columns
 from vitlab.data.sources.source import Source
-from vitlab.data.sources.tar_shards import CLASSES, read_ahead
+from vitlab.data.sources.tar_shards import CLASSES
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.files import is_empty, staged_folder
 from vitlab.packages import needed
 
+T = TypeVar("T")
 ROWS = 100  # of a row group: what is read for one image where files cannot be mapped
 BYTES = 2**28  # of a file, approximately
+BAD = "bad.jsonl"
+_CHUNK = 16  # images that a worker processes at a time
 
 
-class Parquet:
-    """Files `split-00000-of-00003.parquet` with columns image and label (labels, if several).
+class Copied(NamedTuple):
+    """One image as it goes into the copy, with its number there in its split."""
+
+    number: int
+    data: bytes
+    ending: str
+    classes: tuple[int, ...]
+
+
+def _parquet(folder: Path, split: str, source: Source, images: Iterator[Copied]) -> None:
+    """Write files `split-00000-of-00003.parquet` of columns image and label (labels, if several).
 
     Class names are in the schema, where Hugging Face's `datasets` and `open_data` look for them;
     the README.md assigns the files to splits, for `datasets`.
     """
+    datasets = needed("datasets", "--format parquet", "use --format tar")
+    import pyarrow
+    from pyarrow.parquet import ParquetWriter
 
-    def __init__(self, folder: Path, split: str, source: Source) -> None:
-        datasets = needed("datasets", "--format parquet", "use --format tar")
-        self.folder, self.split, self.count = folder, split, 0
-        self.several, self.column = source.labels.several, source.labels.column
-        kind: Any = datasets.ClassLabel(names=list(source.classes))
-        if self.several:
-            kind = datasets.List(kind)
-        self.schema = datasets.Features({"image": datasets.Image(), self.column: kind}).arrow_schema
-        self.rows: list[dict[str, Any]] = []
-        self.files: list[Path] = []
-        self.file: Any = None
-        self.size = 0
+    several, column = source.labels.several, source.labels.column
+    kind: Any = datasets.ClassLabel(names=list(source.classes))
+    kind = datasets.List(kind) if several else kind
+    schema = datasets.Features({"image": datasets.Image(), column: kind}).arrow_schema
 
-    def add(self, data: bytes, ending: str, classes: tuple[int, ...]) -> None:
-        """Add one image."""
-        path = f"{self.split}-{self.count:08d}.{ending}"
-        label = list(classes) if self.several else classes[0]
-        self.rows.append({"image": {"bytes": data, "path": path}, self.column: label})
-        self.count += 1
-        self.size += len(data)
-        if len(self.rows) == ROWS:
-            self._flush()
-        if self.size >= BYTES:
-            self._close()
+    def row(image: Copied) -> dict[str, Any]:
+        path = f"{split}-{image.number:08d}.{image.ending}"
+        label = list(image.classes) if several else image.classes[0]
+        return {"image": {"bytes": image.data, "path": path}, column: label}
 
-    def _flush(self) -> None:
-        """Write a row group."""
-        import pyarrow
-        from pyarrow import parquet
-
-        if self.file is None:
-            self.files.append(self.folder / f"{self.split}-{len(self.files):05d}.parquet")
-            # images are compressed already
-            self.file = parquet.ParquetWriter(self.files[-1], self.schema, compression="none")
-        self.file.write_table(pyarrow.Table.from_pylist(self.rows, self.schema))
-        self.rows = []
-
-    def _close(self) -> None:
-        if self.rows:
-            self._flush()
-        if self.file is not None:
-            self.file.close()
-        self.file, self.size = None, 0
-
-    def close(self) -> None:
-        """Rename the files, now that their number is known."""
-        self._close()
-        for number, file in enumerate(self.files):
-            file.rename(file.with_stem(f"{self.split}-{number:05d}-of-{len(self.files):05d}"))
-        card = self.folder / "README.md"
-        head = "---\nconfigs:\n- config_name: default\n  data_files:\n"
-        text = card.read_text(encoding="utf-8") if card.exists() else head + "---\n"
-        more = f"  - split: {self.split}\n    path: {self.split}-*.parquet\n---\n"
-        card.write_text(text.removesuffix("---\n") + more, encoding="utf-8")
+    files: list[Path] = []
+    for shard in _shards(images, lambda image: len(image.data)):
+        files.append(folder / f"{split}-{len(files):05d}.parquet")
+        with ParquetWriter(files[-1], schema, compression="none") as file:  # images are compressed
+            while rows := list(map(row, islice(shard, ROWS))):
+                file.write_table(pyarrow.Table.from_pylist(rows, schema))
+    for path in files:
+        path.rename(path.with_stem(f"{path.stem}-of-{len(files):05d}"))
+    card = folder / "README.md"
+    head = "---\nconfigs:\n- config_name: default\n  data_files:\n"
+    text = card.read_text(encoding="utf-8") if card.exists() else head + "---\n"
+    more = f"  - split: {split}\n    path: {split}-*.parquet\n---\n"
+    card.write_text(text.removesuffix("---\n") + more, encoding="utf-8")
 
 
-class Tar:
-    """Shards `split-000000.tar` of `00000000.jpg` and `00000000.cls`, the index of its class.
+def _tar(folder: Path, split: str, source: Source, images: Iterator[Copied]) -> None:
+    """Write shards `split-000000.tar` of `00000000.jpg` and `00000000.cls`, its class's index.
 
     With several labels per image, a `.json` names them. `classes.txt` has the names by index.
     """
+    if unfit := [name for name in source.classes if name.splitlines() != [name]]:
+        raise DataError(
+            f"the class name {unfit[0]!r} is not one line of text, as {CLASSES} needs: "
+            "use --format parquet"
+        )
+    lines = "".join(f"{name}\n" for name in source.classes)
+    (folder / CLASSES).write_text(lines, encoding="utf-8")
 
-    def __init__(self, folder: Path, split: str, source: Source) -> None:
-        self.folder, self.split, self.classes, self.count = folder, split, source.classes, 0
-        self.several = source.labels.several
-        self.file: tarfile.TarFile | None = None
-        self.size = self.shards = 0
-        if unfit := [name for name in source.classes if name.splitlines() != [name]]:
-            raise DataError(
-                f"the class name {unfit[0]!r} is not one line of text, as {CLASSES} needs: "
-                "use --format parquet"
-            )
-        names = "".join(f"{name}\n" for name in source.classes)
-        (folder / CLASSES).write_text(names, encoding="utf-8")
-
-    def add(self, data: bytes, ending: str, classes: tuple[int, ...]) -> None:
-        """Add one image."""
-        if self.file is None:
-            name = f"{self.split}-{self.shards:06d}.tar"
-            self.file = tarfile.open(self.folder / name, "w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115
-            self.shards += 1
-        key = f"{self.count:08d}"
-        self._put(f"{key}.{ending}", data)
-        if self.several:
-            names = [self.classes[place] for place in classes]
-            self._put(f"{key}.json", json.dumps({"labels": names}, ensure_ascii=False).encode())
+    def members(image: Copied) -> dict[str, bytes]:
+        if source.labels.several:
+            names = [source.classes[place] for place in image.classes]
+            ending, label = "json", json.dumps({"labels": names}, ensure_ascii=False)
         else:
-            self._put(f"{key}.cls", str(classes[0]).encode())
-        self.count += 1
-        if self.size >= BYTES:
-            self.close()
+            ending, label = "cls", str(image.classes[0])
+        key = f"{image.number:08d}"
+        return {f"{key}.{image.ending}": image.data, f"{key}.{ending}": label.encode()}
 
-    def _put(self, name: str, content: bytes) -> None:
-        assert self.file is not None
-        info = tarfile.TarInfo(name)  # no owner, no date: the same bytes every time
-        info.size = len(content)
-        self.file.addfile(info, io.BytesIO(content))
-        self.size += len(content)
-
-    def close(self) -> None:
-        """Finish a shard."""
-        if self.file is not None:
-            self.file.close()
-        self.file, self.size = None, 0
+    shards = _shards(map(members, images), lambda own: sum(map(len, own.values())))
+    for number, shard in enumerate(shards):
+        path = folder / f"{split}-{number:06d}.tar"
+        with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as file:
+            for name, content in chain.from_iterable(own.items() for own in shard):
+                info = tarfile.TarInfo(name)  # no owner, no date: the same bytes every time
+                info.size = len(content)
+                file.addfile(info, io.BytesIO(content))
 
 
-WRITERS: dict[str, type[Parquet] | type[Tar]] = {"parquet": Parquet, "tar": Tar}
+def _shards(items: Iterator[T], size: Callable[[T], int]) -> Iterator[Iterator[T]]:
+    """Yield, one after the other, what goes into each file; to be consumed in this order."""
 
+    def shard(item: T) -> Iterator[T]:
+        room = BYTES - size(item)
+        yield item
+        while room > 0 and (following := next(items, None)) is not None:
+            room -= size(following)
+            yield following
 
-BAD = "bad.jsonl"
-_CHUNK = 16  # images that a worker processes at a time
+    return map(shard, items)
 
 
 def sources_to_copy(data: str, columns: Columns | None = None) -> dict[str, Source]:
@@ -201,52 +170,42 @@ def copy(
         raise DataError(f"{out} already exists: choose a new folder")
     done = damaged = size = 0
     with staged_folder(out) as draft, (draft / BAD).open("w", encoding="utf-8") as bad:
+
+        def usable(split: str, source: Source) -> Iterator[Copied]:
+            nonlocal done, damaged, size
+            number = 0
+            convert = partial(_converted, side=side, quality=quality)
+            made = in_chunks(source, convert, _CHUNK, workers)
+            for index, item in enumerate(chain.from_iterable(made)):
+                done += 1
+                if isinstance(item, str):
+                    damaged += 1
+                    warn(item)
+                    line = {"split": split, "index": index, "error": item}
+                    bad.write(json.dumps(line, ensure_ascii=False) + "\n")
+                else:
+                    size += len(item[0])
+                    yield Copied(number, *item, source.labels.classes_of(index))
+                    number += 1
+                if done % _CHUNK == 0:
+                    progress(done)
+            if not number:
+                raise DataError(f"no image of the {split} split can be used")
+
         for split, source in sources.items():
-            with closing(WRITERS[layout](draft, split, source)) as writer:
-                chunks = _Chunks(source, side, quality)
-                many = in_order(chunks, range(len(chunks)), choose_workers(source, workers))
-                for item in chain.from_iterable(many):
-                    done, size = done + 1, size + len(item.data)
-                    if item.error:
-                        damaged += 1
-                        warn(item.error)
-                        line = {"split": split, "index": item.index, "error": item.error}
-                        bad.write(json.dumps(line, ensure_ascii=False) + "\n")
-                    else:
-                        writer.add(item.data, item.ending, source.labels.classes_of(item.index))
-                    if done % _CHUNK == 0:
-                        progress(done)
-                if not writer.count:
-                    raise DataError(f"no image of the {split} split can be used")
+            write = _parquet if layout == "parquet" else _tar
+            write(draft, split, source, usable(split, source))
     return {"images": done - damaged, "damaged": damaged, "bytes": size, "out": str(out)}
 
 
-@dataclass(frozen=True)
-class Converted:
-    """One image as it goes into the copy, or what is wrong with it."""
-
-    index: int
-    data: bytes = b""
-    ending: str = ""
-    error: str = ""
-
-
-@dataclass(frozen=True)
-class _Chunks(Dataset[list[Converted]]):
-    source: Source
-    side: int
-    quality: int
-
-    def __len__(self) -> int:
-        return -(-len(self.source) // _CHUNK)
-
-    def __getitem__(self, k: int) -> list[Converted]:
-        own = range(k * _CHUNK, min((k + 1) * _CHUNK, len(self.source)))
-        read_ahead(self.source, own)
-        return [self._convert(index) for index in own]
-
-    def _convert(self, index: int) -> Converted:
+def _converted(
+    source: Source, indices: range, side: int, quality: int
+) -> list[tuple[bytes, str] | str]:
+    """Return the bytes and the ending of some images for the copy, or what is wrong with one."""
+    found: list[tuple[bytes, str] | str] = []
+    for index in indices:
         try:
-            return Converted(index, *self.source.image(index).compact(self.side, self.quality))
+            found.append(source.image(index).compact(side, quality))
         except ImageError as error:
-            return Converted(index, error=str(error))
+            found.append(str(error))
+    return found

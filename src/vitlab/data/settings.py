@@ -19,6 +19,9 @@ from vitlab.options import (
     when_any,
 )
 
+PROBABILITY = (at_least(0), at_most(1))
+SplitBy = Literal["content", "position"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Columns(Options):
@@ -71,7 +74,7 @@ class Data(Columns):
         above(0),
         below(1),
     )
-    split_by: Literal["content", "position"] = option(
+    split_by: SplitBy = option(
         "content",
         "what decides which images are held out: content, a hash of their bytes, which stays as it "
         "is when images come and go; or, as in runs of before, their position",
@@ -160,8 +163,7 @@ class Augment(Options):
     rand_probability: float = option(
         0.5,
         "probability of each RandAugment operation",
-        at_least(0),
-        at_most(1),
+        *PROBABILITY,
         only=when("rand_ops"),
     )
     rand_increasing: bool = option(
@@ -183,28 +185,25 @@ class Augment(Options):
         0.0, "largest change of hue, as a share of the color circle", at_least(0), at_most(0.5)
     )
     jitter_probability: float = option(
-        1.0, "probability of color and hue jitter", at_least(0), at_most(1),
+        1.0, "probability of color and hue jitter", *PROBABILITY,
         only=when_any("color_jitter", "hue_jitter"),
     )  # fmt: skip
     grayscale: float = option(
-        0.0, "probability that an image loses its colors (SimCLR, DINO)", at_least(0), at_most(1)
+        0.0, "probability that an image loses its colors (SimCLR, DINO)", *PROBABILITY
     )
-    blur: float = option(
-        0.0, "probability of a Gaussian blur of 0.1 to 2 pixels", at_least(0), at_most(1)
-    )
+    blur: float = option(0.0, "probability of a Gaussian blur of 0.1 to 2 pixels", *PROBABILITY)
     solarize: float = option(
-        0.0, "probability that all values from 128 on are inverted", at_least(0), at_most(1)
+        0.0, "probability that all values from 128 on are inverted", *PROBABILITY
     )
     erase: float = option(
-        0.0, "probability that a random rectangle is replaced by noise", at_least(0), at_most(1)
+        0.0, "probability that a random rectangle is replaced by noise", *PROBABILITY
     )
     mixup: float = option(0.0, "Beta distribution parameter of Mixup (0: off)", at_least(0))
     cutmix: float = option(0.0, "Beta distribution parameter of CutMix (0: off)", at_least(0))
     mix_switch: float = option(
         0.5,
         "probability of CutMix rather than Mixup, per batch",
-        at_least(0),
-        at_most(1),
+        *PROBABILITY,
         only=Only(
             "with both mixup and cutmix", lambda options: bool(options.mixup and options.cutmix)
         ),

@@ -356,5 +356,5 @@ def _part(part: str, rows: dict[str, Any], task: VtabTask, place: str) -> Source
     if not labels.fit(task.classes):
         wrong = [label for label in labels.values.tolist() if not 0 <= label < task.classes]
         raise DataError(f"{place}: class {wrong[0]} is outside 0 to {task.classes - 1}")
-    images = unlabeled(table, f"{place} {part}", Inside(places(place)), task.names)
-    return Relabeled(images, labels, images.classes)
+    images = unlabeled(table, f"{place} {part}", Inside(places(place)))
+    return Relabeled(images, labels, task.names)

@@ -224,7 +224,7 @@ def test_cells_miss_next_to_nothing() -> None:
     copies = signatures(Pictures([ALTERED["all"](each) for each in pictures[:200]]))
     everything = np.arange(1500), np.arange(200)
     found: set[tuple[int, int]] = set()
-    for _, each in Cells(originals.luma, everything[0]).candidates(copies.luma, everything[1]):
+    for each in Cells(originals.luma, everything[0]).candidates(copies.luma, everything[1]):
         found |= set(zip(each.train.tolist(), each.test.tolist(), strict=True))
     known = describe(originals.luma)
     views = [describe(copies.luma, part) for part in range(len(parts()))]

@@ -36,42 +36,34 @@ _COLOR_COST = 250.0  # levels of further difference that cost all agreement
 
 @dataclass(frozen=True)
 class Placement:
-    """Where n test images lie on their training images: x' = left + wide * x, y' = top + high * y.
+    """Where n test images lie on their training images: there = shift + scale * here.
 
-    x and y are shares of the training image, x' and y' of the test image; tensors of shape (n,).
+    Places are shares of an image, across and down: both tensors are (2, n).
     """
 
-    left: Tensor
-    wide: Tensor
-    top: Tensor
-    high: Tensor
+    shift: Tensor
+    scale: Tensor
 
     @staticmethod
     def of(views: Tensor) -> "Placement":
         """Return the placements of views: twice a part of `parts()`, plus 1 if mirrored."""
-        left, top, right, bottom = torch.tensor(parts())[views // 2].unbind(1)
-        mirrored = views % 2 == 1
-        left, right = torch.where(mirrored, 1 - right, left), torch.where(mirrored, 1 - left, right)
-        wide, high = (right - left) / CENTER, (bottom - top) / CENTER
-        return Placement(left - wide * (1 - CENTER) / 2, wide, top - high * (1 - CENTER) / 2, high)
+        low, high = torch.tensor(parts())[views // 2].view(-1, 2, 2).permute(1, 2, 0)
+        mirrored = torch.stack([views % 2 == 1, torch.zeros_like(views, dtype=torch.bool)])
+        low, high = torch.where(mirrored, 1 - high, low), torch.where(mirrored, 1 - low, high)
+        scale = (high - low) / CENTER
+        return Placement(low - scale * (1 - CENTER) / 2, scale)
 
-    def overlap(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return left, right, top and bottom of the overlap in the training image."""
-        edges = [
-            ((edge - shift) / scale).clamp(0, 1)
-            for shift, scale in ((self.left, self.wide), (self.top, self.high))
-            for edge in (0, 1)
-        ]
-        return edges[0], edges[1], edges[2], edges[3]
+    def overlap(self) -> tuple[Tensor, Tensor]:
+        """Return the lower and the upper edges of the overlap in the training image, (2, n)."""
+        low, high = (((edge - self.shift) / self.scale).clamp(0, 1) for edge in (0, 1))
+        return low, high
 
     def moved(self, step: Tensor) -> "Placement":
         """Return the placement after a step (n, 4): shift and scale about the middle, both ways."""
-        across, wider, down, higher = step.clamp(-_LARGEST_STEP, _LARGEST_STEP).unbind(1)
+        limited = step.clamp(-_LARGEST_STEP, _LARGEST_STEP).view(-1, 2, 2)
+        shift, scale = limited.permute(2, 1, 0)
         return Placement(
-            (self.left + across - wider / 2).clamp(*_SHIFTS),
-            (self.wide + wider).clamp(*_SCALES),
-            (self.top + down - higher / 2).clamp(*_SHIFTS),
-            (self.high + higher).clamp(*_SCALES),
+            (self.shift + shift - scale / 2).clamp(*_SHIFTS), (self.scale + scale).clamp(*_SCALES)
         )
 
 
@@ -89,19 +81,15 @@ def agreement(
     Returns:
         From 0 to 1 for the same, float32 (n,); from 0 for the same, float32 (n,)
     """
-    a, b, place = _opened(train, test, views)
+    a, b, place = train.float(), _seen(test, views), Placement.of(views)
     for blurs in _BLURS:
         place = refined(blurred(a, blurs), blurred(b, blurs), place, _POINTS)
-    first, second = _sampled(a, b, place, _POINTS)
-    details = [_details(blurred(each, 2)) for each in (first, second)]
-    softer = [_details(blurred(each, 4)) for each in (first, second)]
+    pair = _sampled(a, b, place, _POINTS)
+    details = [_details(blurred(each, 2)) for each in pair]
+    softer = [_details(blurred(each, 4)) for each in pair]
     costs = [1 - _cosine(*each) for each in zip(details, softer, strict=True)]
-    mirrored = (views % 2 == 1)[:, None, None, None]
-    tints = colors[0].float(), torch.where(mirrored, colors[1].flip(3), colors[1]).float()
-    differences = [
-        torch.subtract(*_sampled(tints[0][:, each], tints[1][:, each], place, _FEW))
-        for each in (0, 1)
-    ]
+    tints = zip(colors[0].float().unbind(1), _seen(colors[1], views).unbind(1), strict=True)
+    differences = [torch.subtract(*_sampled(*each, place, _FEW)) for each in tints]
     apart = torch.stack(differences).square().mean((0, 2, 3)).sqrt()
     score = _cosine(*details) - (apart - _COLOR_FREE).clamp_min(0) / _COLOR_COST
     return score.clamp(0, 1), (1 - score) / torch.maximum(*costs).clamp_min(1e-4)
@@ -109,27 +97,24 @@ def agreement(
 
 def glance(train: Tensor, test: Tensor, views: Tensor) -> Tensor:
     """Return a rough agreement, at a tenth of the cost; arguments as `agreement`, (n,)."""
-    a, b, place = _opened(train, test, views)
-    a, b = blurred(a, 2), blurred(b, 2)
-    place = refined(a, b, place, _FEW)
-    pairs = _sampled(_details(a), _details(b), place, _FEW)
-    return _cosine(*(each - each.mean((1, 2), keepdim=True) for each in pairs))
+    a, b = blurred(train.float(), 2), blurred(_seen(test, views), 2)
+    place = refined(a, b, Placement.of(views), _FEW)
+    return _cosine(*map(_centered, _sampled(_details(a), _details(b), place, _FEW)))
 
 
-def _opened(train: Tensor, test: Tensor, views: Tensor) -> tuple[Tensor, Tensor, Placement]:
-    """Return both pictures as floats, the second mirrored where its view is, and the placement."""
-    mirrored = (views % 2 == 1)[:, None, None]
-    return train.float(), torch.where(mirrored, test.flip(2), test).float(), Placement.of(views)
+def _seen(pictures: Tensor, views: Tensor) -> Tensor:
+    """Return pictures as floats, mirrored where their view is."""
+    mirrored = (views % 2 == 1).view(-1, *[1] * (pictures.ndim - 1))
+    return torch.where(mirrored, pictures.flip(-1), pictures).float()
 
 
 def refined(a: Tensor, b: Tensor, place: Placement, points: int) -> Placement:
     """Return the placement of pictures b on pictures a, float32 (n, 32, 32), after one step."""
     first, second = map(_standard, _sampled(a, b, place, points))
-    left, right, top, bottom = place.overlap()
-    x, y = _points(left, right, points), _points(top, bottom, points)
-    down, across = torch.gradient(second, dim=(1, 2))
-    across = across * (points / (place.wide * (right - left)))[:, None, None]
-    down = down * (points / (place.high * (bottom - top)))[:, None, None]
+    low, high = place.overlap()
+    x, y = _points(low, high, points)
+    slopes = torch.stack(torch.gradient(second, dim=(2, 1)))
+    across, down = slopes * (points / (place.scale * (high - low)))[..., None, None]
     slopes = torch.stack(
         [across, across * (x[:, None, :] - 0.5), down, down * (y[:, :, None] - 0.5)], 1
     ).flatten(2)
@@ -162,8 +147,12 @@ def _blur(side: int, times: int) -> Tensor:
 
 def _details(pictures: Tensor) -> Tensor:
     """Return what a wide blur removes from pictures, with mean 0."""
-    details = pictures - blurred(pictures, _WIDE)
-    return details - details.mean((1, 2), keepdim=True)
+    return _centered(pictures - blurred(pictures, _WIDE))
+
+
+def _centered(pictures: Tensor) -> Tensor:
+    """Return pictures of mean 0."""
+    return pictures - pictures.mean((1, 2), keepdim=True)
 
 
 def _cosine(a: Tensor, b: Tensor) -> Tensor:
@@ -175,30 +164,24 @@ def _cosine(a: Tensor, b: Tensor) -> Tensor:
 
 def _standard(pictures: Tensor) -> Tensor:
     """Return pictures of mean 0 and length 1."""
-    centered = pictures - pictures.mean((1, 2), keepdim=True)
+    centered = _centered(pictures)
     return centered / centered.flatten(1).norm(dim=1).clamp_min(1e-3)[:, None, None]
 
 
 def _sampled(a: Tensor, b: Tensor, place: Placement, points: int) -> tuple[Tensor, Tensor]:
     """Return the overlap of pictures (n, S, S) at `points` points of each in both directions."""
-    left, right, top, bottom = place.overlap()
-    x, y = _points(left, right, points), _points(top, bottom, points)
-    across = place.left[:, None] + place.wide[:, None] * x
-    down = place.top[:, None] + place.high[:, None] * y
-    return _at(a, x, y), _at(b, across, down)
+    here = _points(*place.overlap(), points)
+    return _at(a, here), _at(b, place.shift[..., None] + place.scale[..., None] * here)
 
 
 def _points(low: Tensor, high: Tensor, points: int) -> Tensor:
-    """Return evenly spaced points between two edges, (n, points)."""
-    return low[:, None] + (torch.arange(points) + 0.5) / points * (high - low)[:, None]
+    """Return evenly spaced points between edges (2, n): across and down, (2, n, points)."""
+    return low[..., None] + (torch.arange(points) + 0.5) / points * (high - low)[..., None]
 
 
-def _at(pictures: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Interpolate pictures (n, S, S) linearly at the crossings of x and y, shares (n, points)."""
+def _at(pictures: Tensor, places: Tensor) -> Tensor:
+    """Interpolate pictures (n, S, S) linearly at the crossings of places, shares (2, n, points)."""
     side = pictures.shape[-1]
-
-    def weights(shares: Tensor) -> Tensor:
-        places = (shares * side - 0.5).clamp(0, side - 1)
-        return (1 - (places[..., None] - torch.arange(side)).abs()).clamp_min(0)
-
-    return weights(y) @ pictures @ weights(x).transpose(1, 2)
+    pixels = (places * side - 0.5).clamp(0, side - 1)
+    x, y = (1 - (pixels[..., None] - torch.arange(side)).abs()).clamp_min(0)
+    return y @ pictures @ x.transpose(1, 2)

@@ -23,9 +23,6 @@ from torch import Tensor
 
 from vitlab.data.duplicates.signatures import SIDE
 
-Part = tuple[float, float, float, float]
-"""Left, top, right and bottom edge as shares of the image."""
-
 CENTER = 0.8  # share of each side that describes a training image
 # size, largest shift either way, and number of places in each direction
 _SIZES = ((0.8, 0.0, 1), (0.8 / 0.9, 0.5 * (1 - 0.8 / 0.9), 3), (0.8 * 0.9, 0.09, 4))
@@ -33,8 +30,11 @@ _FREQUENCIES = 8  # of the cosine transform in each direction; their sum is at m
 _POINTS = 32  # that a part is sampled at, in each direction
 
 
-def parts() -> list[Part]:
-    """Return the 26 parts of a test image that may be the center of a training image."""
+def parts() -> list[tuple[float, float, float, float]]:
+    """Return the 26 parts of a test image that may be the center of a training image.
+
+    Left, top, right and bottom edge as shares of the image; the first part is the center.
+    """
     return [
         (m + across, m + down, 1 - m + across, 1 - m + down)
         for size, most, places in _SIZES
@@ -44,7 +44,7 @@ def parts() -> list[Part]:
     ]
 
 
-def describe(luma: NDArray[np.uint8] | Tensor, part: int | None = None) -> Tensor:
+def describe(luma: NDArray[np.uint8], part: int = 0) -> Tensor:
     """Return the unit vector that describes one part of each thumbnail.
 
     It holds the 42 cosine coefficients whose frequencies sum to 8 at most, without the mean, each
@@ -54,15 +54,12 @@ def describe(luma: NDArray[np.uint8] | Tensor, part: int | None = None) -> Tenso
 
     Args:
         luma: uint8 (n, 32, 32)
-        part: index into `parts()`; None for the center of a training image
+        part: index into `parts()`; 0 is the center, which describes a training image
 
     Returns:
         float32 (n, 42)
     """
-    center = (1 - CENTER) / 2
-    place = (center, center, 1 - center, 1 - center) if part is None else parts()[part]
-    flat = torch.as_tensor(np.asarray(luma)).flatten(1).float()
-    numbers = flat @ _projection(place)
+    numbers = torch.from_numpy(np.asarray(luma)).flatten(1).float() @ _projection(part)
     return numbers / numbers.norm(dim=1, keepdim=True).clamp_min(1e-6)
 
 
@@ -81,9 +78,9 @@ def _frequencies() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 @cache
-def _projection(part: Part) -> Tensor:
-    """Return the matrix from a thumbnail to its coefficients, (32 * 32, 42)."""
-    left, top, right, bottom = part
+def _projection(part: int) -> Tensor:
+    """Return the matrix from a thumbnail to the coefficients of one of `parts()`, (32 * 32, 42)."""
+    left, top, right, bottom = parts()[part]
     rows, columns = _transform(top, bottom), _transform(left, right)
     down, across = _frequencies()
     weights = np.hypot(down, across)[:, None, None] * np.einsum(
@@ -139,14 +136,13 @@ class Cells:
         self.centers = _k_means(vectors, max(1, round(2 * math.sqrt(len(rows)))))
         cells = _nearest(vectors, self.centers, 1)[:, 0]
         order = torch.argsort(cells, stable=True)
-        self.vectors, self.rows = vectors[order], rows[order.numpy()]
+        self.rows = rows[order.numpy()]
         count = torch.bincount(cells, minlength=len(self.centers))
-        self.ends = torch.cumsum(count, 0).tolist()
+        self.starts = (torch.cumsum(count, 0) - count).tolist()
+        self.members = vectors[order].split(count.tolist())
 
-    def candidates(
-        self, luma: NDArray[np.uint8], rows: NDArray[np.int64]
-    ) -> Iterator[tuple[int, Candidates]]:
-        """Yield the number of test images looked up so far, and the pairs found among the latest.
+    def candidates(self, luma: NDArray[np.uint8], rows: NDArray[np.int64]) -> Iterator[Candidates]:
+        """Yield the pairs found among one block of test images after the other.
 
         Args:
             luma: thumbnails of the test images, uint8 (m, 32, 32)
@@ -155,37 +151,30 @@ class Cells:
         for at in range(0, len(rows), _BLOCK):
             block = rows[at : at + _BLOCK]
             views = [describe(luma[block], part) for part in range(len(parts()))]
-            queries = torch.stack([view * sign for view in views for sign in (1.0, mirror())])
-            test, view, train, near = self._search(queries)
-            yield at + len(block), _best_views(self.rows[train], block[test], view, near)
+            queries = torch.cat([view * sign for view in views for sign in (1.0, mirror())])
+            query, member, near = self._search(queries)
+            view, test = np.divmod(query, len(block))
+            yield _best_views(self.rows[member], block[test], view, near)
 
     def _search(
         self, queries: Tensor
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-        """Compare queries (V, B, 42) with the members of their nearest cells.
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+        """Compare queries (n, 42) with the members of their nearest cells.
 
         Returns:
-            Place in the block, view, place among the sorted training images and cosine of each.
+            Query, place among the sorted training images and cosine of each hit.
         """
-        images = queries.shape[1]
-        flat = queries.flatten(0, 1)
-        cells = _nearest(flat, self.centers, min(_PROBES, len(self.centers))).flatten()
-        asked = torch.argsort(cells, stable=True)
-        owners = asked // min(_PROBES, len(self.centers))
-        stops = torch.cumsum(torch.bincount(cells, minlength=len(self.centers)), 0).tolist()
+        probes = min(_PROBES, len(self.centers))
+        cells = _nearest(queries, self.centers, probes).flatten()
+        owners = torch.argsort(cells, stable=True) // probes
+        askers = owners.split(torch.bincount(cells, minlength=len(self.centers)).tolist())
         hits: list[tuple[Tensor, Tensor, Tensor]] = []
-        for cell in range(len(self.centers)):
-            first, last = (stops[cell - 1] if cell else 0), stops[cell]
-            start, end = (self.ends[cell - 1] if cell else 0), self.ends[cell]
-            if first == last or start == end:
-                continue
-            mine = owners[first:last]
-            cosines = flat[mine] @ self.vectors[start:end].T
+        for own, members, start in zip(askers, self.members, self.starts, strict=True):
+            cosines = queries[own] @ members.T
             query, member = torch.nonzero(cosines > NEAR, as_tuple=True)
-            hits.append((mine[query], member + start, cosines[query, member]))
-        empty = (torch.zeros(0, dtype=torch.int64),) * 2 + (torch.zeros(0),)
-        query, train, near = (torch.cat(each) for each in zip(empty, *hits, strict=True))
-        return (query % images).numpy(), (query // images).numpy(), train.numpy(), near.numpy()
+            hits.append((own[query], member + start, cosines[query, member]))
+        query, member, near = (torch.cat(each) for each in zip(*hits, strict=True))
+        return query.numpy(), member.numpy(), near.numpy()
 
 
 def _best_views(
@@ -197,11 +186,11 @@ def _best_views(
     """Return each pair once, with the two views of the highest cosine."""
     order = np.lexsort((-near, train, test))
     train, test, view = train[order], test[order], view[order]
-    first = np.ones(len(order), bool)
-    first[1:] = (train[1:] != train[:-1]) | (test[1:] != test[:-1])
-    places = np.flatnonzero(first)
-    second = np.where(np.append(first[1:], True)[places], -1, np.append(view[1:], -1)[places])
-    return Candidates(train[places], test[places], np.stack([view[places], second], 1))
+    new = np.ones(len(order) + 1, bool)
+    new[1:-1] = (train[1:] != train[:-1]) | (test[1:] != test[:-1])
+    first = np.flatnonzero(new[:-1])
+    second = np.where(new[first + 1], -1, np.append(view, -1)[first + 1])
+    return Candidates(train[first], test[first], np.stack([view[first], second], 1))
 
 
 def _nearest(vectors: Tensor, centers: Tensor, count: int) -> Tensor:

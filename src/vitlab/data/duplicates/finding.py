@@ -37,14 +37,14 @@ class Pairs:
         test: numbers of test images, int64 (m,)
         scores: agreement of their details, float64 (m,); 1 for the same bytes
         exact: whether the stored bytes are the same, bool (m,)
-        flat: images of either set that are too empty to be recognized, and are left out
+        flat: how many images of either set are too empty to be recognized, and are left out
     """
 
     train: NDArray[np.int64]
     test: NDArray[np.int64]
     scores: NDArray[np.float64]
     exact: NDArray[np.bool_]
-    flat: tuple[int, int] = (0, 0)
+    flat: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.train)
@@ -54,11 +54,7 @@ class Pairs:
         return list(zip(self.train.tolist(), self.test.tolist(), self.scores.tolist(), strict=True))
 
 
-def find(
-    train: Signatures,
-    test: Signatures | None = None,
-    progress: Callable[[int], None] = lambda images: None,
-) -> Pairs:
+def find(train: Signatures, test: Signatures | None = None) -> Pairs:
     """Return the near-duplicates of test images among training images.
 
     A picture is found again after resizing (to half its size at least), re-compression, a crop of
@@ -69,52 +65,48 @@ def find(
     Args:
         train: signatures of the training images
         test: signatures of the test images; None for pairs within the first set, each once
-        progress: called with the number of test images looked up
     """
     within = test is None
     test = train if test is None else test
     known, asked = _recognizable(train), _recognizable(test)
-    parts = [_same_bytes(train, test, known, asked)]
-    flat = (_flat(train, known), _flat(test, asked))
+    flat = tuple(
+        len(images) - len(images.damaged) - len(own)
+        for images, own in ((train, known), (test, asked))
+    )
+    found = [_same_bytes(train, test, known, asked)]
     known, asked = known[train.sides[known] >= SMALL], asked[test.sides[asked] >= SMALL]
     if len(known) and len(asked):
-        for done, candidates in Cells(train.luma, known).candidates(test.luma, asked):
-            parts.append(_confirmed(train, test, candidates, within))
-            progress(done)
-    i, j, scores, exact = (np.concatenate(each) for each in zip(*parts, strict=True))
-    kept = i < j if within else np.ones(len(i), bool)
+        cells = Cells(train.luma, known)
+        for candidates in cells.candidates(test.luma, asked):
+            found.append(_confirmed(train, test, candidates, within))
+    i, j, scores, exact = (np.concatenate(each) for each in zip(*found, strict=True))
     order = np.lexsort((i, -scores, ~exact, j))
-    order = order[kept[order]]
-    i, j, scores, exact = i[order], j[order], scores[order], exact[order]
-    _, first = np.unique(np.stack([i, j]), axis=1, return_index=True)
-    once = np.sort(first)
+    if within:
+        order = order[i[order] < j[order]]
+    _, first = np.unique(np.stack([i, j])[:, order], axis=1, return_index=True)
+    once = order[np.sort(first)]
     return Pairs(i[once], j[once], scores[once], exact[once], flat)
 
 
 _Found = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]
 
 
-def _flat(images: Signatures, recognizable: NDArray[np.int64]) -> int:
-    return len(images) - len(images.damaged) - len(recognizable)
-
-
 def _recognizable(images: Signatures) -> NDArray[np.int64]:
     """Return the images that are neither damaged nor flat."""
-    rich = [
-        richness(torch.from_numpy(np.asarray(images.luma[at : at + _BATCH])))
-        for at in range(0, len(images), _BATCH)
-    ]
-    return np.flatnonzero((torch.cat([torch.zeros(0), *rich]) >= FLAT).numpy() & (images.sides > 0))
+    rich = [torch.zeros(0)]
+    for at in range(0, len(images), _BATCH):
+        rich.append(richness(_tensor(images.luma, slice(at, at + _BATCH))))
+    return np.flatnonzero((torch.cat(rich) >= FLAT).numpy() & (images.sides > 0))
 
 
 def _same_bytes(
     train: Signatures, test: Signatures, known: NDArray[np.int64], asked: NDArray[np.int64]
 ) -> _Found:
     """Return the pairs of equal checksums among some images."""
-    order = known[np.argsort(train.keys[known], kind="stable")]
-    keys = train.keys[order]
-    first = np.searchsorted(keys, test.keys[asked], "left")
-    count = np.searchsorted(keys, test.keys[asked], "right") - first
+    order = known[np.argsort(train.digests[known], kind="stable")]
+    keys = train.digests[order]
+    first = np.searchsorted(keys, test.digests[asked], "left")
+    count = np.searchsorted(keys, test.digests[asked], "right") - first
     within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
     i = order[np.repeat(first, count) + within]
     return i, np.repeat(asked, count), np.ones(len(i)), np.ones(len(i), bool)
@@ -145,7 +137,7 @@ def _confirmed(train: Signatures, test: Signatures, found: Candidates, within: b
     return i[good], j[good], scores[good], np.zeros(int(good.sum()), bool)
 
 
-def _tensor(thumbnails: NDArray[np.uint8], rows: NDArray[np.int64]) -> Tensor:
+def _tensor(thumbnails: NDArray[np.uint8], rows: NDArray[np.int64] | slice) -> Tensor:
     return torch.from_numpy(np.asarray(thumbnails[rows]))
 
 
@@ -252,11 +244,9 @@ def compare(
     start = time.monotonic()
     signed = [signatures(train, workers=workers, progress=progress)]
     if test is not None:
-
-        def onward(images: int) -> None:
-            progress(len(train) + images)
-
-        signed.append(signatures(test, workers=workers, progress=onward))
-    pairs = find(signed[0], None if test is None else signed[1])
+        before = len(train)
+        second = signatures(test, workers=workers, progress=lambda n: progress(before + n))
+        signed.append(second)
+    pairs = find(*signed)
     bad = [message for each in signed for message in each.damaged.values()]
     return Comparison(train, test or train, pairs, bad, time.monotonic() - start)

@@ -7,8 +7,9 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pickle import PicklingError
 from types import TracebackType
@@ -19,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches
 from vitlab.data.sources.source import Source
+from vitlab.data.sources.tar_shards import read_ahead
 from vitlab.errors import DataError, SourceError, UserError
 from vitlab.machine.cores import cores
 from vitlab.models.packed import Packed
@@ -118,6 +120,39 @@ def in_order(chunks: Dataset[T], order: Sequence[int], workers: int) -> Iterator
     """
     with deaths_explained():
         yield from loader(chunks, order, workers)
+
+
+def in_chunks(
+    source: Source, make: Callable[[Source, range], T], size: int, workers: int | None
+) -> Iterator[T]:
+    """Yield what `make` makes of each `size` images of a source, in order, in worker processes.
+
+    Args:
+        source: the images
+        make: a function of a module, given the source and the numbers of some of its images
+        size: how many images at a time
+        workers: processes; None to choose
+
+    Raises:
+        WorkerDiedError: a worker died.
+    """
+    chunks = _Chunks(source, make, size)
+    yield from in_order(chunks, range(len(chunks)), choose_workers(source, workers))
+
+
+@dataclass(frozen=True)
+class _Chunks(Dataset[T]):
+    source: Source
+    make: Callable[[Source, range], T]
+    size: int
+
+    def __len__(self) -> int:
+        return -(-len(self.source) // self.size)
+
+    def __getitem__(self, k: int) -> T:
+        indices = range(k * self.size, min((k + 1) * self.size, len(self.source)))
+        read_ahead(self.source, indices)
+        return self.make(self.source, indices)
 
 
 def loader(items: Dataset[T], order: Sequence[int], workers: int) -> "DataLoader[T]":

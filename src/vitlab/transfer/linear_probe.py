@@ -17,19 +17,17 @@ from vitlab.distributed.world import World
 from vitlab.errors import DataError, OptionError, RunError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import ImageFeatures, cache_of, features_of
-from vitlab.evaluation.probes.probing import classes_of
 from vitlab.evaluation.probes.searching import (
     KINDS,
     FoundHead,
     Pool,
     choices_of,
-    folds_of,
-    search,
+    fit_head,
     with_head,
 )
 from vitlab.models.model import Model
 from vitlab.options import options_of
-from vitlab.progress import named_if_slow, public, say
+from vitlab.progress import public, say
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.head_search import HeadSearch, probe_recipe
 from vitlab.recipes.model_part import part_of
@@ -179,12 +177,8 @@ def _fitted(
     learn = features_of(
         model, train, compute, vectors, cache=cache_of(cache), title="training features"
     )
-    labels = classes_of(train, "")[learn.indices]
-    folds = folds_of(train, learn.indices, labels, searched.folds)
     kinds = KINDS if searched.by == "auto" else (searched.by,)
-    with named_if_slow("fitting heads"):
-        given = len(task.splits.classes), choices, kinds, folds, device
-        found = search(learn.values, labels, *given)
+    found = fit_head(train, learn, choices, kinds, searched.folds, device)
     return learn, found, with_head(model, found)
 
 

@@ -20,6 +20,7 @@ from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.source import Source, Subset
 from vitlab.errors import DataError
 from vitlab.evaluation.calibration import fitted_temperature
+from vitlab.evaluation.features import ImageFeatures
 from vitlab.evaluation.infer import Vectors
 from vitlab.evaluation.probes.heads import (
     HEADS,
@@ -32,10 +33,12 @@ from vitlab.evaluation.probes.heads import (
     best_ridge,
     crossed,
 )
+from vitlab.evaluation.probes.probing import classes_of
 from vitlab.evaluation.probes.wanted import Cuts, Pooled
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
+from vitlab.progress import named_if_slow
 from vitlab.weights.assembly import empty, whole_state
 
 FINALISTS = 2  # features on which every kind of head is tried
@@ -169,6 +172,25 @@ def folds_of(
             "give at least 2, of two groups if they are in groups"
         )
     return dealt
+
+
+def fit_head(
+    source: Source,
+    learn: ImageFeatures,
+    choices: Sequence[FeatureChoice],
+    kinds: Sequence[By],
+    folds: int,
+    device: torch.device,
+) -> FoundHead:
+    """Find the best head for the classes of a source, as `search` does, given its features.
+
+    Raises:
+        DataError: several labels per image, or too few images for two folds.
+    """
+    labels = classes_of(source, "the data")[learn.indices]
+    dealt = folds_of(source, learn.indices, labels, folds)
+    with named_if_slow("fitting the classifier"):
+        return search(learn.values, labels, len(source.classes), choices, kinds, dealt, device)
 
 
 def search(

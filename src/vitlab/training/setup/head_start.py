@@ -18,11 +18,9 @@ from vitlab.data.sources.source import Source, Subset
 from vitlab.distributed.world import World
 from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.features import ImageFeatures, default_cache, features_of
-from vitlab.evaluation.probes.probing import classes_of
-from vitlab.evaluation.probes.searching import KINDS, FeatureChoice, FoundHead, folds_of, search
+from vitlab.evaluation.features import default_cache, features_of
+from vitlab.evaluation.probes.searching import KINDS, FeatureChoice, FoundHead, fit_head
 from vitlab.models.model import Model
-from vitlab.progress import named_if_slow
 from vitlab.training.setup.preparation import Task, signed
 from vitlab.training.setup.starting import made_from, same_classes
 from vitlab.units import percent
@@ -62,27 +60,15 @@ def fitted_start(task: Task, world: World, device: torch.device) -> Task:
     learn = features_of(model, source, compute, world=world, cache=default_cache(), title=title)
     found, reason = None, ""
     if world.first:
+        choices = [FeatureChoice(model.last_layer, "", 0, learn.values.shape[1])]
         try:
-            found = _fitted(model, source, learn, device)
+            found = fit_head(source, learn, choices, KINDS[:1], FOLDS, device)
         except DataError as error:  # too few images
             reason = f"the classifier starts at zero: {error}"
     if reason := world.broadcast(reason):
         return replace(task, told=[*task.told, reason])
     _set_head(model, found, world)
     return _told(replace(task, fitted=model), found, len(source), world)
-
-
-def _fitted(model: Model, source: Source, learn: ImageFeatures, device: torch.device) -> FoundHead:
-    """Fit the classifier.
-
-    Raises:
-        DataError: the images cannot be dealt out to folds.
-    """
-    labels = classes_of(source, "")[learn.indices]
-    folds = folds_of(source, learn.indices, labels, FOLDS)
-    choices, kinds = [FeatureChoice(model.last_layer, "", 0, learn.values.shape[1])], KINDS[:1]
-    with named_if_slow("fitting the classifier"):
-        return search(learn.values, labels, model.config.classes, choices, kinds, folds, device)
 
 
 def _wanted(task: Task) -> bool:
@@ -115,10 +101,8 @@ def _set_head(model: Model, found: FoundHead | None, world: World) -> None:
 def _told(task: Task, found: FoundHead | None, images: int, world: World) -> Task:
     """Return the task whose model says what it is, and whose user knows how the head was fitted."""
     assert task.fitted is not None
-    about: dict[str, Any] = {}
-    if found is not None:
-        about = {"l2": found.head.l2, "cross_validated": found.accuracy, "images": images}
-    about = world.broadcast(about)
+    known = found and {"l2": found.head.l2, "cross_validated": found.accuracy, "images": images}
+    about: dict[str, Any] = world.broadcast(known)
     signed(task.fitted, task)
     task.fitted.provenance |= {"head_start": about}
     line = (

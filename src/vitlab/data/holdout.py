@@ -188,6 +188,11 @@ def grouped(source: Source, names: Sequence[object]) -> Source:
     return Grouped(source, np.array(groups, np.uint64))
 
 
+def groups_known(source: Source) -> bool:
+    """Return whether the data names groups."""
+    return groups_of(source) is not None
+
+
 def groups_of(source: Source) -> Identities | None:
     """Return the group of each image; None where the data names none."""
     match source:
@@ -220,7 +225,7 @@ def chosen(source: Source, fraction: float, purpose: str) -> NDArray[np.int64]:
     chance = chances(source, purpose)
     taken = chance < fraction
     alike = np.zeros(len(source), np.int64)
-    values = source.labels.strata if groups_of(source) is None else alike
+    values = alike if groups_known(source) else source.labels.strata
     for label in np.unique(values):
         own = np.flatnonzero(values == label)
         if taken[own].all():

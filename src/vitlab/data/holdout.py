@@ -167,6 +167,11 @@ def chances(source: Source, purpose: str) -> NDArray[np.float64]:
     return (mixed ^ (mixed >> np.uint64(31))) / 2.0**64
 
 
+def groups_known(source: Source) -> bool:
+    """Return whether the data names groups."""
+    return groups_of(source) is not None
+
+
 def groups_of(source: Source) -> Identities | None:
     """Return the group of each image; None where the data names none."""
     match source:
@@ -199,7 +204,7 @@ def chosen(source: Source, fraction: float, purpose: str) -> NDArray[np.int64]:
     chance = chances(source, purpose)
     taken = chance < fraction
     alike = np.zeros(len(source), np.int64)
-    values = source.labels.strata if groups_of(source) is None else alike
+    values = alike if groups_known(source) else source.labels.strata
     for label in np.unique(values):
         own = np.flatnonzero(values == label)
         if taken[own].all():

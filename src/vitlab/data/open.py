@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from vitlab.data.decode.formats import SUFFIXES
-from vitlab.data.holdout import groups_of, hold_out, present
+from vitlab.data.holdout import groups_known, hold_out, present
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels, UnlabeledError, check_classes
 from vitlab.data.presence import PATTERN, check_data
 from vitlab.data.settings import Columns, SplitBy
@@ -236,9 +236,7 @@ def _labeled(request: Request, found: Found) -> Opened:
             notes.append(f"left out {len(loose):,} images without a label: {bare[0].lacks}")
             loose = None
     parts = _by_split(labeled or bare, request, notes)
-    if request.columns.group_column and not any(
-        groups_of(part) is not None for part in parts.values()
-    ):
+    if request.columns.group_column and not any(map(groups_known, parts.values())):
         raise DataError(
             f"{request.data} has no columns, so that group_column means nothing: name a list or a "
             "table of the images"

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitlab.data.holdout import chances, groups_of
+from vitlab.data.holdout import chances, groups_known
 from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.source import Source, Subset
 from vitlab.errors import DataError
@@ -162,7 +162,7 @@ def folds_of(
         DataError: all are of one group, or there is only one.
     """
     count = min(count, len(rows))
-    if groups_of(source) is not None:
+    if groups_known(source):
         dealt = (chances(Subset(source, rows), "folds") * count).astype(np.int64)
     else:
         dealt = SingleLabels(y).parts(count, np.random.default_rng(0))

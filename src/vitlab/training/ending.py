@@ -120,10 +120,8 @@ def _with_start(task: Task, session: Ended, world: World) -> tuple[Task, dict[st
         f"images; it is {task.folder.head_start}"
     )
     splits = replace(task.splits, notes=[*task.splits.notes, line])
-    about = {name: own[name] for name in ("accuracy", "nll")}
-    return replace(task, splits=splits), {
-        "head_start": task.fitted.provenance["head_start"] | about
-    }
+    about = task.fitted.provenance["head_start"] | {"accuracy": own["accuracy"]}
+    return replace(task, splits=splits), {"head_start": about}
 
 
 def conclude_labeled(task: Task, session: Ended, world: World, own: dict[str, Any]) -> Run:

@@ -196,14 +196,14 @@ def _ended(
     Raises:
         DataError: too many images are damaged.
     """
-    base, line = task.base, _line(task, found)
+    line = _line(task, found)
     chosen = replace(task.recipe, model=part_of(model.config, task.recipe.model.model))
     notes = [*task.splits.notes, line]
     task = replace(
         task,
         recipe=chosen,
         config=model.config,
-        base=model,
+        fitted=model,
         splits=replace(task.splits, notes=notes),
     )
     state = first_state(task, device, world)
@@ -217,7 +217,7 @@ def _ended(
     )
     observer.note_damage(list(enumerate(learn.bad)))
     say(line)
-    return replace(task, base=base), ProbeEnd(state, observer, stop)
+    return task, ProbeEnd(state, observer, stop)
 
 
 def _line(task: Task, found: FoundHead) -> str:

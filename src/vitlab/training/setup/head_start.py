@@ -89,11 +89,10 @@ def _set_head(model: Model, found: FoundHead | None, world: World) -> None:
     """Give a model the fitted classifier, that of the first process, divided by its temperature."""
     classify = model.head_names[0]
     tensors = dict(model.named_parameters())
-    for name in ("weight", "bias"):
+    for name, fitted in {"weight": "weights", "bias": "bias"}.items():
         own: Tensor = tensors[f"{classify}{name}"].data
         if found is not None:
-            values = {"weight": found.head.weights, "bias": found.head.bias}[name]
-            own.copy_(torch.from_numpy(values / found.temperature))
+            own.copy_(torch.from_numpy(getattr(found.head, fitted) / found.temperature))
         if world.size > 1:
             dist.broadcast(own, 0)
 

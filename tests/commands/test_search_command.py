@@ -8,6 +8,7 @@ import torch
 
 import vitlab
 from conftest import call, photo
+from report.reading import fits, needs_chromium
 
 
 @pytest.fixture
@@ -67,6 +68,16 @@ def test_the_page_is_one_file_with_its_words_escaped(
     data = ("--data", "photos/blue", "--replace")
     assert call(capsys, *words, *data)[0] == 0
     assert 0 < Path("page.html").read_text().count("no picture") <= 5, "only of the named data"
+
+
+@needs_chromium
+def test_the_page_fits_a_phone(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    long = Path("a_folder_with_quite_a_long_name_that_has_no_space", "asked.png")
+    long.parent.mkdir()
+    Path("asked.png").rename(long)
+    code, _, err = call(capsys, "search", table, str(long), "--k", "3", "--out", "report.html")
+    assert code == 0, err
+    assert fits(Path.cwd())
 
 
 def test_digits_have_pictures_too(

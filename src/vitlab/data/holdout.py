@@ -24,6 +24,7 @@ from vitlab.data.settings import Data, SplitBy, part_of
 from vitlab.data.sources.folders import Files
 from vitlab.data.sources.request import Splits
 from vitlab.data.sources.source import (
+    DIGEST,
     Derived,
     Grouped,
     Joined,
@@ -32,6 +33,8 @@ from vitlab.data.sources.source import (
     Subset,
     Wrapped,
     counts,
+    digest,
+    number_of,
 )
 from vitlab.data.sources.tar_shards import Shards, read_ahead
 from vitlab.errors import DataError, DiskError, OptionError
@@ -48,7 +51,6 @@ CONTENTS = "-contents"  # what a fingerprint ends with that knows those of all i
 MOST_READ = 2**32  # bytes of images on another machine that are read to identify them
 THREADS, FEW = 8, 64  # that read files, if there are more than a few
 TOGETHER = 512  # images on another machine
-DIGEST = 16  # bytes
 
 Identities = NDArray[np.uint64]
 NUMBERS = 2**32  # identities below it are numbers of images that are not stored
@@ -121,16 +123,6 @@ def _identities_elsewhere(source: Shards, state: str) -> Identities:
     return found
 
 
-def digest(content: bytes, size: int = DIGEST) -> bytes:
-    """Return a checksum of some bytes."""
-    return hashlib.blake2b(content, digest_size=size).digest()
-
-
-def _number(content: bytes) -> int:
-    """Return the number of 8 bytes that identifies some content."""
-    return int.from_bytes(digest(content, 8))
-
-
 def _identity(source: Source, index: int) -> int:
     """The identity of one image."""
     if isinstance(source, Subset):
@@ -148,7 +140,7 @@ def _identity(source: Source, index: int) -> int:
             content = _excerpt(len(whole), lambda start: whole[start : start + PIECE])
     except (DataError, OSError):
         content = os.fsencode(source.name(index))
-    return _number(content)
+    return number_of(content)
 
 
 def _excerpt(size: int, read: Callable[[int], bytes]) -> bytes:
@@ -161,7 +153,7 @@ def chances(source: Source, purpose: str) -> NDArray[np.float64]:
     """Return the number between 0 and 1 that decides on each image for one purpose, (n,)."""
     found = groups_of(source)
     numbers = identities(source) if found is None else found
-    mixed = numbers ^ np.uint64(_number(f"{purpose} {SPLIT_SEED}".encode()))
+    mixed = numbers ^ np.uint64(number_of(f"{purpose} {SPLIT_SEED}".encode()))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # splitmix64
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     return (mixed ^ (mixed >> np.uint64(31))) / 2.0**64

@@ -32,7 +32,7 @@ from vitlab.evaluation.infer import (
 from vitlab.evaluation.on_ray import On, check_on, fill_on_ray, shared_out
 from vitlab.evaluation.predictions import check_classifier, predict
 from vitlab.evaluation.rows import WRITERS, Layout, rows_to
-from vitlab.evaluation.shards import ShardFolder, ShardJob, ShardNumber, Use, fill, identity
+from vitlab.evaluation.shards import ShardFolder, ShardJob, ShardNumber, Use, Write, fill, identity
 from vitlab.models.model import Model
 from vitlab.packages import check_installed
 from vitlab.places import PART
@@ -224,10 +224,11 @@ def classify_shards(
                 here, compute = shared_out(compute)
             how = top, views, ending, part_images
             job, form = _job(model, images, here, *how)
-        on_ray = fill_on_ray(
-            lambda own: _job(model, images, own, *how)[0], model, [images], compute
-        )
-        write = on_ray if spread else ShardFolder.write
+        write: Write = ShardFolder.write
+        if spread:
+            write = fill_on_ray(
+                lambda own: _job(model, images, own, *how)[0], model, [images], compute
+            )
         found = fill(ShardFolder(out, job), world, share, write)
     return found and found | form.about | ({"engine": compute.engine} if spread else {})
 

@@ -30,6 +30,7 @@ from vitlab.evaluation.shards import (
     ShardJob,
     ShardNumber,
     Use,
+    Write,
     fill,
     fill_file,
     identity,
@@ -146,11 +147,14 @@ def embed(
             notes = [*notes, f"no labels: {opened.lacks}"]
         for note in notes if world.first else ():
             say(note)
-        sources = table.splits.values()
-        on_ray = fill_on_ray(
-            lambda own: replace(table, compute=own).job(size), model, [*sources], asked
-        )
-        write = on_ray if spread else ShardFolder.write
+        write: Write = ShardFolder.write
+        if spread:
+            write = fill_on_ray(
+                lambda own: replace(table, compute=own).job(size),
+                model,
+                [*table.splits.values()],
+                asked,
+            )
         if parted:
             figures = fill(ShardFolder(out, job), world, mine, write)
         else:

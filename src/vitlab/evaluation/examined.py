@@ -12,7 +12,7 @@ from vitlab.data.holdout import fingerprint, moved, partitioned, with_validation
 from vitlab.data.learning import splits_of
 from vitlab.data.sources.remote import is_url
 from vitlab.data.sources.request import Splits
-from vitlab.data.sources.source import Source
+from vitlab.data.sources.source import Source, digest
 from vitlab.errors import DataError, DiskError
 from vitlab.evaluation.answers import (
     Answers,
@@ -97,7 +97,7 @@ def image_keys(source: Source, indices: Integers, by_name: bool = False) -> Inte
     keys = []
     for index in indices.tolist():
         mark = _mark(source, index, by_name)
-        keys.append(_hash(mark + b"%d" % before[mark]))
+        keys.append(digest(mark + b"%d" % before[mark], 8))
         before[mark] += 1
     return np.frombuffer(b"".join(keys), np.int64).copy()
 
@@ -105,14 +105,10 @@ def image_keys(source: Source, indices: Integers, by_name: bool = False) -> Inte
 def _mark(source: Source, index: int, by_name: bool) -> bytes:
     if not by_name:
         try:
-            return _hash(source.image(index).content())
+            return digest(source.image(index).content(), 8)
         except DataError:
             pass
     return source.name(index).encode("utf-8", "surrogateescape")
-
-
-def _hash(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=8).digest()
 
 
 def keep(folder: RunFolder, model: Model, source: Source, predictions: Predictions) -> Examined:

@@ -30,6 +30,7 @@ from vitlab.evaluation.shards import (
     ShardFolder,
     ShardJob,
     ShardNumber,
+    Write,
     some_content,
 )
 from vitlab.machine.cores import cores
@@ -81,7 +82,7 @@ def fill_on_ray(
     model: Model,
     sources: Collection[Source],
     compute: Compute,
-) -> Callable[[ShardFolder, Sequence[Shard], bool], None]:
+) -> Write:
     """Return what writes parts of a folder on Ray, in place of `ShardFolder.write`.
 
     Args:

@@ -1,6 +1,5 @@
 """`vitlab.probe`: a linear probe that stays, a classifier on frozen features."""
 
-import shutil
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -144,7 +143,6 @@ def _finished(folder: RunFolder, resume: bool) -> Run | None:
         raise RunError(f"{folder.path} contains a run of vitlab train: choose another --out")
     with folder.locked():
         folder.withdraw()
-        shutil.rmtree(folder.model, ignore_errors=True)
         for file in (folder.delta, folder.predictions, folder.report):
             file.unlink(missing_ok=True)
     return None

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitlab.data.decode.crop import crop_resize
-from vitlab.data.holdout import DIGEST, digest
 from vitlab.data.loading.loader import in_chunks
-from vitlab.data.sources.source import Source
+from vitlab.data.sources.source import DIGEST, Source, digest
 from vitlab.errors import ImageError
 
 SIDE = 32  # of the brightness thumbnail

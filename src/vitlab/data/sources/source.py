@@ -16,6 +16,8 @@ from vitlab.data.decode.pixels import Pixels
 from vitlab.data.decode.stored import DecodedImage, PixelImage, StoredImage
 from vitlab.data.labels import Labels
 
+DIGEST = 16  # bytes
+
 
 @runtime_checkable
 class Source(Protocol):
@@ -176,8 +178,17 @@ def grouped(source: Source, names: Iterable[object]) -> Source:
 
 def digests(texts: Iterable[str]) -> NDArray[np.uint64]:
     """Return 8 bytes for each text, (n,)."""
-    found = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
-    return np.array([int.from_bytes(each) for each in found], np.uint64)
+    return np.array([number_of(text.encode()) for text in texts], np.uint64)
+
+
+def number_of(content: bytes) -> int:
+    """Return the number of 8 bytes that identifies some content."""
+    return int.from_bytes(digest(content, 8))
+
+
+def digest(content: bytes, size: int = DIGEST) -> bytes:
+    """Return a checksum of some bytes."""
+    return hashlib.blake2b(content, digest_size=size).digest()
 
 
 @dataclass(frozen=True)

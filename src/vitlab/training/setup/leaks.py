@@ -15,9 +15,9 @@ import numpy as np
 
 from vitlab.data.duplicates.finding import SMALL, find
 from vitlab.data.duplicates.signatures import Signatures, joined_signatures, signatures
-from vitlab.data.holdout import copies_together, digest, learned, moved, without
+from vitlab.data.holdout import copies_together, learned, moved, without
 from vitlab.data.sources.request import Splits
-from vitlab.data.sources.source import Source, Subset
+from vitlab.data.sources.source import Source, Subset, digest
 from vitlab.errors import DataError, ImageError
 from vitlab.machine.cores import cores
 from vitlab.models.seen import Seen

@@ -1,4 +1,4 @@
-"""The command reference: what `vitlab COMMAND --help` prints, for every command."""
+"""The command reference: what `vitlab COMMAND --help-all` prints, for every command."""
 
 import contextlib
 import io
@@ -15,27 +15,32 @@ def commands_page() -> str:
     lines = [
         "# Commands",
         "",
-        "Each section is what the command prints with `--help`. Results go to stdout (one JSON",
-        "object with `--json`), progress and messages to stderr. Exit status: 0 done, 2 an error",
+        "Each section is what the command prints with `--help-all`; `--help` leaves out the groups",
+        "of options that few people use. Results go to stdout (one JSON object with `--json`),",
+        "progress and messages to stderr. Exit status: 0 done, 2 an error",
         "that you can fix (one line says what and how), 75 not all done (try again later), 130",
         "interrupted, 1 a bug.",
         "",
-        *_block("vitlab --help", help_text()),
+        *_block("vitlab --help", help_text("--help")),
     ]
     for name in commands():
-        lines += [f"## vitlab {name}", "", *_block(f"vitlab {name} --help", help_text(name))]
+        lines += [
+            f"## vitlab {name}",
+            "",
+            *_block(f"vitlab {name} --help-all", help_text(name, "--help-all")),
+        ]
     return "\n".join(lines)
 
 
 def help_text(*words: str) -> str:
-    """Return what `vitlab WORDS --help` prints, for a terminal of 80 columns."""
+    """Return what `vitlab WORDS` prints, for a terminal of 80 columns."""
     printed = io.StringIO()
     with (
         mock.patch.dict(os.environ, {"COLUMNS": COLUMNS, "NO_COLOR": "1"}),
         contextlib.redirect_stdout(printed),
         contextlib.suppress(SystemExit),
     ):
-        main([*words, "--help"])
+        main(words)
     return "\n".join(line.rstrip() for line in printed.getvalue().strip().splitlines())
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vitlab.options import Options
 
 FOLDER = Path(__file__).parent / "commands"
-HELP = {"-h", "--help"}
+HELP = {"-h", "--help", "--help-all"}
 VERSION = {"-V", "--version"}
 FIRST = (  # in the overview
     "finetune", "train", "pretrain", "evaluate", "predict", "measure", "models", "recipes",
@@ -145,7 +145,7 @@ def _run(command: ModuleType, words: list[str], interrupts: Interrupts) -> None:
         from vitlab.console.help_page import help_text
 
         about = getattr(command, "about", lambda: "")()
-        print(help_text(start, prog, command.SUMMARY) + about)
+        print(help_text(start, prog, command.SUMMARY, "--help-all" in words) + about)
         return
     if missing:
         raise OptionError(f"missing {missing[0]}; usage: {prog} {' '.join(leaves.required(kind))}")

@@ -15,7 +15,7 @@ from vitlab.console.leaves import Leaf, all_leaves, leaves_of
 from vitlab.options import Options
 
 HEAVY = {"torch", "datasets", "matplotlib"}
-LIGHT = HEAVY | {"numpy", "PIL", "tyro", "rich"}
+LIGHT = HEAVY | {"numpy", "PIL", "shtab", "rich"}
 
 
 def kind_of_options(command: str) -> type[Options]:
@@ -31,7 +31,7 @@ def spelled(leaf: Leaf) -> str:
 def test_every_option_has_help_and_stands_in_the_help(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, text, err = call(capsys, command, "--help")
+    code, text, err = call(capsys, command, "--help-all")
     assert (code, err) == (0, "")
     assert text.startswith(f"usage: vitlab {command}")
     assert command_module(command).SUMMARY in text
@@ -59,7 +59,7 @@ def test_the_overview_lists_every_command_with_its_summary(
 
 
 def test_what_matters_first_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = call(capsys, "finetune", "--help")[1].splitlines()
+    lines = call(capsys, "finetune", "--help-all")[1].splitlines()
     heads = [number for number, line in enumerate(lines) if re.match(r" \w", line)]
     titles = [lines[number] for number in heads]
     assert titles[:4] == [
@@ -67,14 +67,26 @@ def test_what_matters_first_comes_first(capsys: pytest.CaptureFixture[str]) -> N
     ]  # fmt: skip
     first = [line.split()[0] for line in lines[heads[1] : heads[2]] if line.startswith("  -")]
     words = [name.replace("weights", "from").replace("_", "-") for name in Train.FIRST]
-    assert [word.strip(",") for word in first[1 : len(words) + 1]] == [
+    assert [word.strip(",") for word in first[2 : len(words) + 2]] == [
         f"--{word}" for word in words
     ]
-    assert not set(first[1:-1]) & {line.split()[0] for line in lines[heads[2] :] if line.split()}
+    assert not set(first[2:-1]) & {line.split()[0] for line in lines[heads[2] :] if line.split()}
+
+
+def test_the_short_help_names_the_groups_of_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    short = call(capsys, "finetune", "--help")[1]
+    whole = call(capsys, "finetune", "--help-all")[1]
+    assert "--lr FLOAT" in short
+    assert "--label-smoothing" not in short
+    assert "--label-smoothing" in whole
+    titles = re.findall(r"^  ([a-z ]+) \(\d+\)", short, re.MULTILINE)
+    assert titles == re.findall(r"^ ([a-z ]+) options$", whole, re.MULTILINE)
+    assert len(short.splitlines()) < 100 < len(whole.splitlines())
+    assert "--help-all" not in call(capsys, "recipes", "--help")[1]
 
 
 def test_help_has_no_colors_on_a_terminal() -> None:
-    """Neither of tyro's nor of rich's, whatever NO_COLOR says."""
+    """Neither of argparse's nor of rich's, whatever NO_COLOR says."""
     command = [sys.executable, "-m", "vitlab", "train", "--help"]
     words = [sys.executable, "-c", f"import pty; pty.spawn({command})"]
     done = subprocess.run(words, capture_output=True, check=False, env=environment(TERM="xterm"))
@@ -83,20 +95,20 @@ def test_help_has_no_colors_on_a_terminal() -> None:
 
 
 def test_help_shows_the_values_of_the_named_recipe(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["train", "x", "--recipe", "deit3", "--model", "ViT-B/16", "--help"]
+    words = ["train", "x", "--recipe", "deit3", "--model", "ViT-B/16", "--help-all"]
     text = " ".join(call(capsys, *words)[1].split())
     assert "--lr FLOAT peak learning rate (default: 0.003)" in text
     assert "--color-jitter FLOAT" in text
     assert "around factor 1 (default: 0.3)" in text
     assert "--flip, --no-flip mirror left and right with probability 0.5 (default: on)" in text
-    resnet = call(capsys, "train", "x", "--model", "BiT-R50x1", "--help")[1]
+    resnet = call(capsys, "train", "x", "--model", "BiT-R50x1", "--help-all")[1]
     assert "--widen" in resnet
     assert "--patch" not in resnet
-    assert "--patch" in call(capsys, "train", "x", "--help")[1]
+    assert "--patch" in call(capsys, "train", "x", "--help-all")[1]
 
 
 def test_help_says_when_an_option_applies() -> None:
-    text = " ".join(help_text(build({}), "vitlab train", "").split())
+    text = " ".join(help_text(build({}), "vitlab train", "", whole=True).split())
     assert "only with schedule=rsqrt (default: 10000)" in text
     assert "activation after a linear stem; only with stem=linear" in text
 

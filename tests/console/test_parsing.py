@@ -72,6 +72,10 @@ def test_only_what_is_typed_is_given() -> None:
     assert given("--size", "3", "4")["size"] == (3, 4)
     assert given("--size", "3")["size"] == 3
     assert given("--lr", "-0.5")["lr"] == -0.5
+    assert given("--lr", "-1e-5")["lr"] == -1e-5
+    assert given("--lr=-1e-5")["lr"] == -1e-5
+    assert given("--lr", "1", "--lr", "2")["lr"] == 2
+    assert given("--json", "c")["images"] == ("a", "b", "c")
     assert given("--depth", "5")["depth"] == 5
     assert given("--text", "None")["text"] is None
     assert given("--text", "7")["text"] == "7"
@@ -121,6 +125,9 @@ def test_words_become_values(words: list[str], hint: Any, value: object) -> None
         (["--lr"], "--lr needs a value"),
         (["--flag", "yes", "--out"], "--out needs a value"),
         (["-q"], "unexpected argument '-q'"),
+        (["--json=yes"], "--json takes no value: write --json or --no-json"),
+        (["--size"], "--size needs a value"),
+        (["-0.5"], "unexpected argument '-0.5'"),
     ],
 )
 def test_what_cannot_be_parsed(words: list[str], says: str) -> None:
@@ -149,7 +156,7 @@ def test_options_and_those_of_other_kinds() -> None:
 
 
 def test_the_help_of_everything() -> None:
-    text = help_text(Toy, "vitlab toy", "Do something.")
+    text = help_text(Toy, "vitlab toy", "Do something.", whole=True)
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert lines[0] == "usage: vitlab toy SOURCE IMAGE ... [OPTIONS]"
     assert lines[2] == "Do something."

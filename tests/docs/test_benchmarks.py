@@ -16,7 +16,7 @@ from oracles import peers
 
 FOLDER = ROOT / "benchmarks"
 FILES = sorted(each.stem for each in FOLDER.glob("*.py"))
-ABSENT = ("tyro", "datasets", "pytorch_optimizer", "rich", "matplotlib")
+ABSENT = ("shtab", "datasets", "pytorch_optimizer", "rich", "matplotlib")
 
 
 def test_they_need_torch_alone() -> None:

@@ -18,7 +18,9 @@ from vitlab.options import options_of
 def test_every_command_is_shown_as_it_explains_itself() -> None:
     page = commands_page()
     for name in command_names():
-        assert f"## vitlab {name}\n\n```text\n$ vitlab {name} --help\nusage: vitlab {name}" in page
+        assert (
+            f"## vitlab {name}\n\n```text\n$ vitlab {name} --help-all\nusage: vitlab {name}" in page
+        )
     assert "--layer-scale" in page
     assert "\x1b" not in page
 

@@ -16,8 +16,9 @@ from conftest import environment
 from docs.pages import ROOT
 
 FOLDER = ROOT / "benchmarks"
-ABSENT = ("tyro", "datasets", "pytorch_optimizer", "simplejpeg", "tomli_w", "sklearn", "matplotlib",
-          "jinja2", "threadpoolctl", "onnx", "fastapi", "peft", "torchao")  # fmt: skip
+ABSENT = ("shtab", "datasets", "pytorch_optimizer", "simplejpeg", "tomli_w", "sklearn",
+          "matplotlib", "jinja2", "threadpoolctl", "onnx", "fastapi", "peft",
+          "torchao")  # fmt: skip
 # In a `sitecustomize.py`, for a process and its children: packages that are as if not installed.
 WITHOUT = """
 import sys

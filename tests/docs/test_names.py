@@ -23,8 +23,8 @@ DATED = ("log.md", "runs.md", "performance.md")  # they quote commands as they w
 OTHERS = re.findall(  # of torchrun, pytest, mypy, docker, sbatch and ray, and of every command
     r"\S+",
     "--rdzv-backend --rdzv-endpoint --rdzv-id --max-restarts --standalone --nproc-per-node "
-    "--nnodes --master-port --durations --strict --help --version --json --entrypoint --shm-size "
-    "--target --gpus --time --build-arg --nodes --include-dashboard --dist --head",
+    "--nnodes --master-port --durations --strict --help --help-all --version --json --entrypoint "
+    "--shm-size --target --gpus --time --build-arg --nodes --include-dashboard --dist --head",
 )
 CODE = re.compile(r"`([^`\n]+)`")
 
@@ -32,7 +32,7 @@ CODE = re.compile(r"`([^`\n]+)`")
 @cache
 def options(command: str) -> frozenset[str]:
     """The options that a command's help lists."""
-    return frozenset(re.findall(r"--[a-z][a-z0-9-]*", help_text(command)))
+    return frozenset(re.findall(r"--[a-z][a-z0-9-]*", help_text(command, "--help-all")))
 
 
 def rows(page: str, head: str) -> list[tuple[str, str]]:

@@ -32,7 +32,7 @@ SERVER = """
 import ctypes, json, os, sys
 import vitlab.report.gather as gather
 import vitlab.commands.train, vitlab.console.parsing, vitlab.training.run
-import torch._dynamo, tyro  # which every session would import by itself
+import torch._dynamo  # which every session would import by itself
 from vitlab.cli import main
 from vitlab.files import write_text
 gather.write_report = lambda folder, *rest: write_text(folder.report, "report")

@@ -30,4 +30,4 @@ def show(result: dict[str, Any]) -> None:
     """Print a row per recipe."""
     rows = [(each["recipe"]["recipe"], each["about"]) for each in result["recipes"]]
     print_table(("recipe", "for"), rows)
-    print("vitlab train DATA --recipe NAME --help shows every option with the recipe's value")
+    print("vitlab train DATA --recipe NAME --help-all shows every option with the recipe's value")

@@ -1,63 +1,87 @@
-"""The text of `--help`: what a command does, and every option with its type, text and default."""
+"""The text of `--help`: what a command does, and its options with their types and defaults."""
 
-import contextlib
-import io
-import re
-from dataclasses import field, make_dataclass
+import textwrap
+from collections.abc import Iterable, Iterator
 
-from vitlab.console.leaves import (
-    JSON,
-    Leaf,
-    Start,
-    groups_of,
-    leaves_of,
-    required,
-    spelled,
-)
-from vitlab.console.tyro_fields import run_tyro, tyro_field
+from vitlab.console.leaves import JSON, Leaf, Start, groups_of, leaves_of, spelled
 from vitlab.options import Options
 
+COLUMN, WIDTH = 25, 80  # where help begins, and the most characters of a line
+HELP_ALL = "--help-all"
 
-def help_text(start: Start, prog: str, summary: str) -> str:
-    """Return the text of `--help`: every option with its type, help and default.
+
+def help_text(start: Start, prog: str, summary: str, whole: bool = False) -> str:
+    """Return the text of `--help`: the command's own options, or all, with their groups.
 
     Args:
         start: options whose values are shown as the defaults, or their class
         prog: the command itself, `vitlab train`
         summary: what it does
+        whole: all options, as with `--help-all`
     """
-    box = io.StringIO()
-    with contextlib.redirect_stdout(box), contextlib.suppress(SystemExit):
-        run_tyro(_nested_class(start, summary), ["--help"], prog)
-    lines = [line.rstrip() for line in box.getvalue().splitlines()]
-    text = "\n".join(line for line in lines if set(line) - set(" -") or not line)  # no rules
-    places = [spelled(leaf) for leaf in leaves_of(start) if leaf.about.positional]
-    for place in set(places) & set(required(start)):  # argparse knows no required list
-        text = text.replace(f"[{place}]", f"{place}  ")
-    usage = " ".join(["usage:", prog, *places, "[OPTIONS]"])
-    text = text.replace("\n other-", "\n other ")
-    text = re.sub(r"\Ausage:.*?\n\n", f"{usage}\n\n", text, flags=re.DOTALL)
-    return re.sub(r"\n+(?=\n  )", "", text).rstrip()  # no gaps between options
+    leaves = list(leaves_of(start))
+    places = [leaf for leaf in leaves if leaf.about.positional]
+    titles, own = _groups(start)
+    usage = " ".join(["usage:", prog, *(_place(leaf) for leaf in places), "[OPTIONS]"])
+    lines = [usage, "", *textwrap.wrap(summary, WIDTH)]
+    if places:
+        lines += ["", " positional arguments", *_entries(places)]
+    lines += ["", " options", *_entry("-h, --help", "show this help message and exit")]
+    if titles:
+        lines += _entry(HELP_ALL, "show every option and exit")
+    lines += _entries([*own, Leaf("json", bool, JSON, False)])
+    if titles and not whole:
+        lines += ["", f" more options, with {HELP_ALL}"]
+        for title, (about, group) in titles.items():
+            lines += _entry(f"{title} ({len(group)})", about)
+    for title, (about, group) in titles.items() if whole else ():
+        wrapped = textwrap.wrap(about, WIDTH - 2, initial_indent="  ", subsequent_indent="  ")
+        lines += ["", f" {title} options", *wrapped, *_entries(group)]
+    return "\n".join(lines)
 
 
-def _nested_class(start: Start, summary: str) -> type:
-    """Make a dataclass for tyro to lay out the help of, with one class per group of options.
+def _groups(start: Start) -> tuple[dict[str, tuple[str, list[Leaf]]], list[Leaf]]:
+    """Return groups of options by title, with their summaries, and the options before them.
 
     What matters first (`FIRST` of the options' class) comes before the groups that it is from.
     """
-    shown = {leaf.name: leaf for leaf in leaves_of(start)}
-    first = [name for name in getattr(start, "FIRST", ()) if name in shown]
-    rest = set(shown) - set(first)
-    own = [shown[name] for name in first]
+    there = {leaf.name: leaf for leaf in leaves_of(start)}
+    first = [name for name in getattr(start, "FIRST", ()) if name in there]
+    rest = set(there) - set(first)
+    own = [there[name] for name in first]
     own += [leaf for leaf in leaves_of(start, nested=False) if leaf.name in rest]
-    made = [tyro_field(leaf) for leaf in (*own, Leaf("json", bool, JSON, False))]
+    groups = {}
     for name, group in groups_of(start):
-        leaves = leaves_of(group, nested=False)
-        if mine := [tyro_field(leaf) for leaf in leaves if leaf.name in rest]:
-            kind = make_dataclass(name, mine, namespace={"__doc__": summary_of(group)})
-            title = f"other_{name}" if name in shown else name  # an option has the name already
-            made.append((title, kind, field(default_factory=kind)))
-    return make_dataclass("Options", made, namespace={"__doc__": summary})
+        mine = [leaf for leaf in leaves_of(group, nested=False) if leaf.name in rest]
+        if mine := [there[leaf.name] for leaf in mine]:
+            title = f"other {name}" if name in there else name  # an option has the name already
+            groups[title.replace("_", " ")] = summary_of(group), mine
+    return groups, [leaf for leaf in own if not leaf.about.positional]
+
+
+def _place(leaf: Leaf) -> str:
+    return spelled(leaf) if leaf.is_required else f"[{spelled(leaf)}]"
+
+
+def _entries(leaves: Iterable[Leaf]) -> Iterator[str]:
+    """Yield the lines of options: name, type, help, when it applies, default."""
+    for leaf in leaves:
+        only = f"; only {leaf.about.only.words}" if leaf.about.only else ""
+        default = "" if leaf.default in (None, "", ()) else f" (default: {_shown(leaf.default)})"
+        default = " (required)" if leaf.is_required else default
+        name = _place(leaf) if leaf.about.positional else spelled(leaf)
+        yield from _entry(name, leaf.about.help + only + default)
+
+
+def _entry(name: str, text: str) -> list[str]:
+    """Return a name and its text in two columns; a long name has lines of its own."""
+    blank = " " * COLUMN
+    about = textwrap.wrap(text, WIDTH, initial_indent=blank, subsequent_indent=blank)
+    if len(name) + 4 <= COLUMN and about:
+        return [f"  {name}".ljust(COLUMN) + about[0].strip(), *about[1:]]
+    pieces = name.replace(",", ", ").split(" ") if len(name) > WIDTH - 2 else [name]
+    wrapped = textwrap.wrap(" ".join(pieces), WIDTH, initial_indent="  ", subsequent_indent="  ")
+    return [*wrapped, *about]
 
 
 def summary_of(group: Options) -> str:
@@ -65,3 +89,12 @@ def summary_of(group: Options) -> str:
     kind = type(group)
     text = (kind.__doc__ or "").split("\n\n")[0]
     return "" if text.startswith(f"{kind.__name__}(") else " ".join(text.split())
+
+
+def _shown(value: object) -> str:
+    """Format a default as it would be typed."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return " ".join(map(_shown, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -33,6 +33,11 @@ class Leaf:
         return self.about.flag or self.name
 
     @property
+    def flag(self) -> str:
+        """Its name as it is typed."""
+        return f"--{self.word.replace('_', '-')}"
+
+    @property
     def is_flag(self) -> bool:
         """Whether it is given as `--name` or `--no-name`."""
         return set(kinds_of(self.hint)) <= {bool, types.NoneType}
@@ -146,12 +151,14 @@ def shape_of(leaf: Leaf) -> tuple[Any, str]:
 
 def _metavar(kind: Any) -> str:
     if get_origin(kind) is Literal:
-        parts = [str(part) for part in get_args(kind)]
+        parts = [str(part) for part in get_args(kind) if part != ""]
         return parts[0] if len(parts) == 1 else f"{{{','.join(parts)}}}"
     return {int: "INT", float: "FLOAT", bool: "{True,False}"}.get(kind, "TEXT")
 
 
 def spelled(leaf: Leaf) -> str:
     """Format an option as it is written on the command line."""
+    if leaf.is_flag:
+        return f"{leaf.flag}, --no-{leaf.flag[2:]}"
     shown = shape_of(leaf)[1]
-    return shown if leaf.about.positional else f"--{leaf.word.replace('_', '-')} {shown}"
+    return shown if leaf.about.positional else f"{leaf.flag} {shown}"

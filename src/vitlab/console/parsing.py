@@ -1,22 +1,21 @@
-"""Turn the words of a command line into options.
+"""Command-line words to options, by argparse.
 
-tyro splits the words. The options themselves check the values, so that the command line refuses the
-same things in the same words as Python.
+argparse only splits the words. The options themselves check the values, so that the command line
+refuses the same things in the same words as Python.
 """
 
+import argparse
 import contextlib
-import io
-import re
 import types
 from collections.abc import Iterator, Sequence
-from dataclasses import make_dataclass
 from typing import Any, Literal, get_args, get_origin
 
-from vitlab.console.leaves import Leaf, Start, all_leaves, kinds_of, spelled
-from vitlab.console.tyro_fields import UNSET, run_tyro, tyro_field
+from vitlab.console.leaves import Leaf, Start, all_leaves, kinds_of, shape_of, spelled
 from vitlab.errors import OptionError
 from vitlab.options import check_known
 from vitlab.values import shown
+
+MINUS = "\N{MINUS SIGN}"  # argparse takes -1e-3 for an option
 
 
 def parse(start: Start, words: Sequence[str], prog: str) -> dict[str, Any]:
@@ -31,24 +30,48 @@ def parse(start: Start, words: Sequence[str], prog: str) -> dict[str, Any]:
         OptionError: an unknown option, one without its value, or a superfluous word.
     """
     leaves = {leaf.word: leaf for leaf in all_leaves(start)}
+    end = list(words).index("--") if "--" in words else len(words)
+    named = _named(words[:end], leaves, getattr(start, "ELSEWHERE", {}))
+    parser = argparse.ArgumentParser(
+        prog, argument_default=argparse.SUPPRESS,
+        add_help=False, allow_abbrev=False, exit_on_error=False,
+    )  # fmt: skip
+    for leaf in named:
+        add_option(parser, leaf)
+    try:
+        found, rest = parser.parse_known_args([_escaped(word) for word in words[:end]])
+    except argparse.ArgumentError as error:
+        raise _complaint(named, error.argument_name or "") from None
+    given = {leaf.name: _value(leaf, getattr(found, leaf.name)) for leaf in named}
+    return given | _positional(leaves, [*map(_plain, rest), *words[end + 1 :]], len(rest))
+
+
+def add_option(parser: argparse.ArgumentParser, leaf: Leaf, **more: Any) -> argparse.Action:
+    """Add an option to a parser; `more` is passed on to argparse."""
+    if leaf.is_flag:
+        return parser.add_argument(leaf.flag, action=argparse.BooleanOptionalAction, dest=leaf.name)
+    count, _ = shape_of(leaf)
+    count = "+" if isinstance(count, tuple) else count
+    return parser.add_argument(leaf.flag, nargs=count, dest=leaf.name, **more)
+
+
+def _named(words: Sequence[str], leaves: dict[str, Leaf], elsewhere: dict[str, str]) -> list[Leaf]:
+    """Return the options that are named among the words, all of which must be the command's."""
     typed = list(_names(words))
     negated = {f"no_{word}" for word, leaf in leaves.items() if leaf.is_flag}
     for name in typed:
         _check_name(name, leaves)
-        _check_elsewhere(name, getattr(start, "ELSEWHERE", {}))
+        _check_elsewhere(name, elsewhere)
     check_known(set(typed) - negated, leaves)
-    # tyro gets what is there, not some 180 options: it takes a time that grows with their number
     there = {name.removeprefix("no_") if name in negated else name for name in typed}
-    named = [leaf for word, leaf in leaves.items() if leaf.about.positional or word in there]
-    parsed = _split(_flat_class(named), words, prog)
-    given: dict[str, Any] = {}
-    for leaf in named:
-        value = getattr(parsed, leaf.name)
-        if leaf.is_flag:
-            given[leaf.name] = value
-        elif value is not UNSET:
-            given[leaf.name] = from_words(value, leaf.hint)
-    return given
+    return [leaf for word, leaf in leaves.items() if word in there]
+
+
+def _names(words: Sequence[str]) -> Iterator[str]:
+    """Yield the names of the options among the words."""
+    for word in words:
+        if word.startswith("--"):
+            yield word[2:].split("=")[0].replace("-", "_")
 
 
 def _check_name(name: str, leaves: dict[str, Leaf]) -> None:
@@ -66,6 +89,55 @@ def _check_elsewhere(name: str, elsewhere: dict[str, str]) -> None:
     for each in (name, name.removeprefix("no_")):
         if each in elsewhere:
             raise OptionError(f"--{each.replace('_', '-')} {elsewhere[each]}")
+
+
+def _escaped(word: str) -> str:
+    """Return a word as argparse is to see it: names with hyphens, negative numbers as values."""
+    if word.startswith("--"):
+        name, equals, value = word.partition("=")
+        return name.replace("_", "-") + equals + value
+    with contextlib.suppress(ValueError):
+        if word.startswith("-"):
+            float(word.removesuffix("%"))
+            return MINUS + word[1:]
+    return word
+
+
+def _plain(word: str) -> str:
+    """Return a word as it was typed."""
+    return "-" + word[1:] if word.startswith(MINUS) else word
+
+
+def _value(leaf: Leaf, words: Any) -> object:
+    return words if leaf.is_flag else from_words([_plain(word) for word in words], leaf.hint)
+
+
+def _complaint(named: Sequence[Leaf], option: str) -> OptionError:
+    """Return the error of an option with too few words, or one too many."""
+    leaf = next(each for each in named if each.flag == option.split("/")[0])
+    if leaf.is_flag:
+        return OptionError(f"{leaf.flag} takes no value: write {leaf.flag} or --no-{leaf.flag[2:]}")
+    count, _ = shape_of(leaf)
+    several = isinstance(count, int) and count > 1
+    return OptionError(f"{leaf.flag} needs {f'{count} values' if several else 'a value'}")
+
+
+def _positional(leaves: dict[str, Leaf], rest: list[str], before: int) -> dict[str, Any]:
+    """Return what is given by its position, in order; `before` words came before two dashes."""
+    given: dict[str, Any] = {}
+    for word in rest[:before]:
+        if word.startswith("-") and word != "-":
+            raise OptionError(f"unexpected argument {shown(word)}")
+    for leaf in leaves.values():
+        if not leaf.about.positional:
+            continue
+        many = shape_of(leaf)[0] == "*"
+        own, rest = (rest, []) if many else (rest[:1], rest[1:])
+        if own:
+            given[leaf.name] = from_words(own, leaf.hint)
+    if rest:
+        raise OptionError(f"unexpected argument {shown(rest[0])}")
+    return given
 
 
 def from_words(words: Sequence[str], hint: Any) -> object:
@@ -98,34 +170,3 @@ def _from_word(word: str, kinds: list[Any]) -> object:
         with contextlib.suppress(ValueError):
             return number(word)
     return word
-
-
-def _split(kind: type, words: Sequence[str], prog: str) -> Any:
-    """Let tyro parse; turn its framed messages into one line."""
-    box = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(box):
-            return run_tyro(kind, words, prog)
-    except SystemExit:
-        lines = (re.sub(r"[│╭╮╰╯─]+", " ", line).strip() for line in box.getvalue().splitlines())
-        text = " ".join(line for line in lines if set(line) - {"-"})  # no rules
-    if found := re.search(r"Missing value for argument '(\S+)'\. Expected (\d+)", text):
-        count = "a value" if found[2] == "1" else f"{found[2]} values"
-        raise OptionError(f"{found[1]} needs {count}")
-    if found := re.search(r"Unrecognized options: (.*?)\s*(Perhaps|For full|$)", text):
-        raise OptionError(f"unexpected argument {shown(found[1].split(', ')[0])}")
-    raise OptionError(text)
-
-
-def _flat_class(leaves: list[Leaf]) -> type:
-    """Make a dataclass of options for tyro to fill; what is not given stays `UNSET`."""
-    return make_dataclass("Given", [tyro_field(leaf, optional=True) for leaf in leaves])
-
-
-def _names(words: Sequence[str]) -> Iterator[str]:
-    """Yield the names of the options among the words."""
-    for word in words:
-        if word == "--":
-            return
-        if word.startswith("--"):
-            yield word[2:].split("=")[0].replace("-", "_")

@@ -1,0 +1,71 @@
+"""`vitlab completion`: a script by which a shell completes commands, options and their values."""
+
+import argparse
+from dataclasses import MISSING, dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from vitlab.console.leaves import Leaf, all_leaves, kinds_of
+from vitlab.console.parsing import add_option
+from vitlab.options import Options, option
+
+SUMMARY = "Print a script that completes the command line in a shell."
+LIGHT = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion(Options):
+    """Options of `vitlab completion`."""
+
+    shell: Literal["bash", "zsh", "fish"] = option(MISSING, "bash, zsh or fish", positional=True)
+
+
+def about() -> str:
+    """Return what the help ends with: where each shell looks for such a script."""
+    return """
+
+The script of each shell belongs into a file:
+  bash  ~/.local/share/bash-completion/completions/vitlab
+  zsh   _vitlab, in a folder of your $fpath
+  fish  ~/.config/fish/completions/vitlab.fish"""
+
+
+def run(options: Completion) -> dict[str, Any]:
+    """Return the script."""
+    import shtab
+
+    return {"shell": options.shell, "script": shtab.complete(_everything(), options.shell)}
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print the script."""
+    print(result["script"])
+
+
+def _everything() -> argparse.ArgumentParser:
+    """Return a parser of all commands with all their options."""
+    from vitlab.cli import command_module, commands
+
+    parser = argparse.ArgumentParser("vitlab", description="The Vision Transformer workbench.")
+    each = parser.add_subparsers()
+    for name in commands():
+        command = command_module(name)
+        own = each.add_parser(name, help=command.SUMMARY, allow_abbrev=False)
+        for leaf in all_leaves(get_type_hints(command.run)["options"]):
+            _add(own, leaf)
+    return parser
+
+
+def _add(parser: argparse.ArgumentParser, leaf: Leaf) -> None:
+    """Add an option with the words that it may be, or an argument, which may be a file."""
+    import shtab
+
+    words = list(leaf.about.choices()) if leaf.about.choices else []
+    for kind in kinds_of(leaf.hint):
+        words += [str(word) for word in get_args(kind)] if get_origin(kind) is Literal else []
+    if leaf.about.positional:
+        place = parser.add_argument(leaf.name, nargs="*", choices=words or None)
+    else:
+        place = add_option(parser, leaf, **({"choices": words} if words else {}))
+    place.help = leaf.about.help.replace("%", "%%")
+    if not words and not leaf.is_flag:
+        place.complete = shtab.FILE  # type: ignore[attr-defined]

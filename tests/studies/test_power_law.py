@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from vitlab.errors import DataError
-from vitlab.studies.measures.power_law import fitted, sentence
+from vitlab.studies.power_law import fitted, sentence
 
 COMPUTE = np.array([50.0, 100.0, 200.0, 400.0, 800.0, 1600.0])
 

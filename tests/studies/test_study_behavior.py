@@ -13,15 +13,11 @@ import pytest
 import vitlab
 from vitlab.errors import DiskError, OptionError, RunError
 from vitlab.recipes.recipe import Host
-from vitlab.studies.grid import study_campaign
-from vitlab.studies.grid.base import Base
-from vitlab.studies.grid.design import ACCURACY, NLL, Arm, Study
-from vitlab.studies.grid.kept_study import KeptStudy
-from vitlab.studies.grid.outcome import cell, lost, rows_of
-from vitlab.studies.grid.runs import one_run, paper_cost
-from vitlab.studies.grid.runs.study_plan import Cost, Plan
-from vitlab.studies.grid.shown.study_tables import markdown
-from vitlab.studies.small_recipe import small
+from vitlab.studies import campaign, costs, one_run
+from vitlab.studies.base import Base, small
+from vitlab.studies.design import ACCURACY, NLL, Arm, Study
+from vitlab.studies.plan import Cost, Plan
+from vitlab.studies.results import cell, lost, markdown, rows_of
 
 TINY = "ViT(width=32,depth=1,heads=2,mlp=32)/4"
 BASE = small("digits", TINY)
@@ -49,10 +45,10 @@ def run(out: Path, what: str | Study = OWN, **options: Any) -> dict[str, Any]:
 def _untimed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most tests need no costs that are true."""
 
-    def costs(arms: tuple[Arm, ...], *_: object) -> dict[str, Cost]:
+    def made_up(arms: tuple[Arm, ...], *_: object) -> dict[str, Cost]:
         return {arm.name: Cost(1.0, 0.1, 22.5, 1e6) for arm in arms}
 
-    monkeypatch.setattr(study_campaign, "costs_of", costs)
+    monkeypatch.setattr(campaign, "costs_of", made_up)
 
 
 def test_a_row_that_diverges_is_told_and_others_go_on(
@@ -158,8 +154,8 @@ def test_what_was_never_planned_gives_way(tmp_path: Path, monkeypatch: pytest.Mo
     """A killed process leaves a folder that was begun, and runs that were being timed."""
     out = tmp_path / "out"
     with monkeypatch.context() as patched:
-        patched.setattr(KeptStudy, "withdraw", lambda _: None)
-        patched.setattr(study_campaign, "costs_of", lambda *_: 1 / 0)
+        patched.setattr(campaign.Campaign, "withdraw", lambda _: None)
+        patched.setattr(campaign, "costs_of", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run(out, only=["good"], epochs=0.05)
     (out / "vitlab-study-dead" / "run").mkdir(parents=True)
@@ -174,7 +170,7 @@ def test_what_was_never_planned_gives_way(tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_paper_is_counted_and_not_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paper_cost, "rate_of", lambda recipe, host: 1e12)
+    monkeypatch.setattr(costs, "rate_of", lambda recipe, host: 1e12)
     only, recipe = ["none", "1d-stem"], small("digits")
     dry = run(
         tmp_path, "positions", budget="paper", epochs=0, dry_run=True, recipe=recipe, only=only

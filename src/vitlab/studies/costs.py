@@ -1,0 +1,124 @@
+"""What a run of each arm costs here: timed over a few steps, or counted for the papers' recipes."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from vitlab.data.learning import splits_of
+from vitlab.device import autocast, choose
+from vitlab.models.cost import cost
+from vitlab.models.create import build
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.studies.design import Arm, Measure
+from vitlab.studies.jobs import FAILED, Figures, Job, with_needed
+from vitlab.studies.one_run import Work
+from vitlab.studies.plan import Cost
+from vitlab.studies.pool import Workers
+
+STEPS, WARM = 9, 3  # of a timed run, the first two of which do not count; of one that makes ready
+FREE = {"optimizer": ("lr", "weight_decay", "betas", "momentum", "eps"), "recipe": ("epochs",)}
+
+
+def costs_of(
+    arms: Sequence[Arm], measure: Measure | None, workers: Workers, work: Work
+) -> dict[str, Cost]:
+    """Return the cost of a run of each arm, found by one of a few steps.
+
+    The first run in a process takes longer, and is repeated. Arms that differ only in what
+    costs nothing, such as a learning rate, share one.
+
+    Args:
+        arms: of the study
+        measure: what is measured of each row's model
+        workers: who run them, as many at once as later
+        work: where and how to train; its folder, an empty one, gets the runs
+
+    Raises:
+        UserError: as `vitlab.train`: what would be refused later is refused here.
+    """
+    kinds = {arm.name: _kind(arm) for arm in arms}
+    first = {kind: name for name, kind in reversed(kinds.items())}
+    needed = with_needed(first.values(), {arm.name: arm for arm in arms})
+
+    def work_of(job: Job) -> Work:
+        timed = job.name == job.arm.name
+        return replace(
+            work,
+            recipe=job.arm.recipe.changed(steps=STEPS if timed else WARM, **job.given(work.folder)),
+            folder=work.folder / job.name,
+            measure=measure if job.arm.row and timed else None,
+            counted=timed,
+        )
+
+    for _ in workers.all(
+        [Job(f"warm-{n}", arms[0], 0) for n in range(workers.at_once)], {}, work_of
+    ):
+        pass
+    jobs = [Job(arm.name, arm, 0, 0.0, arm.after, arm.guide) for arm in arms if arm.name in needed]
+    found = {job.name: figures for job, figures in workers.all(jobs, {}, work_of)}
+    return {arm.name: _timed(arm, found[first[kinds[arm.name]]]) for arm in arms}
+
+
+def _timed(arm: Arm, found: Figures) -> Cost:
+    if FAILED in found:  # within a few steps: it will cost next to nothing
+        return Cost(found.get("elapsed", 0.0), 0.0, 1.0, 0.0)
+    step, measure = found.get("step_seconds", 0.0), found.get("measure_seconds", 0.0)
+    fixed = max(found.get("elapsed", 0.0) - STEPS * step - measure, 0.0)
+    macs = found.get("step_macs", 0.0) * arm.recipe.batch
+    return Cost(fixed, step, found.get("epoch_steps", 1.0), macs, measure)
+
+
+def _kind(arm: Arm) -> str:
+    """Return what the cost of an arm depends on."""
+    tables = arm.recipe.as_tables()
+    for table, names in FREE.items():
+        for name in names:
+            tables[table].pop(name, None)
+    return f"{tables} {arm.after} {arm.guide} {arm.row}"
+
+
+def counted_costs(arms: Sequence[Arm], host: Host) -> dict[str, Cost]:
+    """Return the cost of a run of each arm: its multiply-adds at the rate of this device.
+
+    A step of the papers' own recipes may take an hour. The backward pass counts twice. Testing is
+    left out, and so is what a recipe saves by hiding patches. The rate is that of two images (32
+    on a GPU) through the smallest model, forward and back.
+
+    Args:
+        arms: of the study, each after the arm it starts from
+        host: where to train
+
+    Raises:
+        UserError: data that cannot be opened, or a model that cannot be built.
+    """
+    macs = dict[str, float]()
+    for arm in arms:  # without a model of its own it has that of the arm before
+        own = arm.recipe.model.model and cost(arm.recipe.model.config(classes=10)).macs
+        macs[arm.name] = own or macs[arm.after or arm.guide]
+    named = [arm for arm in arms if arm.recipe.model.model]
+    pace = rate_of(min(named, key=lambda arm: macs[arm.name]).recipe, host)
+    found = {}
+    for arm in arms:
+        step = 3 * macs[arm.name] * arm.recipe.batch
+        steps = len(splits_of(arm.recipe.data).train) / arm.recipe.batch
+        found[arm.name] = Cost(0.0, step / pace, steps, step)
+    return found
+
+
+def rate_of(recipe: Recipe, host: Host) -> float:
+    """Return the multiply-adds per second of training a recipe's model on this device."""
+    where = choose(host.device)
+    cpu = where.type == "cpu"
+    config, batch, times = recipe.model.config(classes=10), 2 if cpu else 32, []
+    model = build(config).to(where)
+    images = torch.randn(batch, config.channels, *config.size, device=where)
+    for _ in range(2):  # the first one also makes ready
+        began = time.perf_counter()
+        with autocast(where, "fp32" if cpu else "bf16"):
+            total = model(images).float().square().sum()
+        total.backward()
+        total.detach().item()  # waits for a GPU
+        times.append(time.perf_counter() - began)
+    return 3 * cost(config).macs * batch / min(times)

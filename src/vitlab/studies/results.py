@@ -1,0 +1,260 @@
+"""What the runs of a study come to: rows, verdicts, the table as text, and the files it leaves."""
+
+import json
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from statistics import fmean, stdev
+from typing import Any
+
+import torch
+
+from vitlab.files import write_text
+from vitlab.report.drawings.drawing import standalone
+from vitlab.report.table_page import Table, TablePage, write_tables
+from vitlab.studies.base import Base
+from vitlab.studies.claims import Verdict, judged
+from vitlab.studies.design import Column, Row, Study
+from vitlab.studies.jobs import FAILED, Figures, Job, edge_of, tried
+from vitlab.studies.picture import drawn
+from vitlab.studies.plan import Plan
+from vitlab.transfer.campaign_folder import CampaignFolder
+from vitlab.units import counted, duration, epochs, percent, si
+
+Lines = list[tuple[str, ...]]
+EDGES = {-1: " ‡", 0: "", 1: " †"}
+EDGE_NOTE = (
+    "† the largest of the learning rates that were tried, ‡ the smallest: one beyond it might do "
+    "better."
+)
+
+
+def rows_of(study: Study, jobs: Sequence[Job], done: Mapping[str, Figures]) -> list[Row]:
+    """Return a row for each arm of the table whose runs are done."""
+    rows: dict[str, list[Job]] = {}
+    for job in jobs:
+        if job.arm.row and not job.searches and job.name in done:
+            rows.setdefault(job.arm.name, []).append(job)
+    return [_row(study, own, done) for own in rows.values()]
+
+
+def _row(study: Study, jobs: Sequence[Job], done: Mapping[str, Figures]) -> Row:
+    arm, runs = jobs[0].arm, [done[job.name] for job in jobs]
+    values = {
+        column.key: [run[column.key] for run in runs if run.get(column.key) is not None]
+        for column in study.columns
+    }
+    return {
+        "name": arm.name,
+        "cells": list(arm.cells),
+        "lr": arm.recipe.optimizer.lr * jobs[0].factor(done),
+        "edge": edge_of(tried(jobs[0].choices, done)),
+        "x": arm.x,
+        "line": arm.line,
+        "after": arm.after,
+        "seeds": [job.seed for job in jobs],
+        "runs": [job.name for job in jobs],
+        "diverged": sum(FAILED in run for run in runs),
+        "values": values,
+        "mean": {key: fmean(found) for key, found in values.items() if found},
+        "std": {key: stdev(found) for key, found in values.items() if len(found) > 1},
+        "paper": dict(arm.paper),
+    }
+
+
+def verdicts(study: Study, rows: Sequence[Row]) -> list[Verdict]:
+    """Return what the rows say about each claim."""
+    keys = {claim.by: claim.by or study.columns[0].key for claim in study.claims}
+    figures = {
+        by: {row["name"]: row["values"].get(key, []) for row in rows} for by, key in keys.items()
+    }
+    starts = {row["name"]: row["after"] for row in rows if not row["diverged"]}
+    return judged(study.claims, figures, starts)
+
+
+def cell(row: Row, column: Column) -> str:
+    """Return a figure as the table shows it: mean and standard deviation over its runs."""
+    if column.key not in row["mean"]:
+        return "diverged" if row["diverged"] else ""
+    text = column.show(row["mean"][column.key])
+    if column.once or column.key not in row["std"]:
+        return text
+    return f"{text} ± {(column.spread or column.show)(row['std'][column.key])}"
+
+
+def lost(row: Row) -> str:
+    """Return how many runs of a row did not diverge, if others did, to stand behind a figure."""
+    runs = len(row["seeds"])
+    left = runs - row["diverged"]
+    return f" ({left} of {runs} runs)" if 0 < left < runs else ""
+
+
+def table_of(study: Study, rows: Sequence[Row]) -> tuple[tuple[str, ...], Lines]:
+    """Return headings and lines: the arm, its figures, each beside the paper's if there is one.
+
+    A learning rate at the edge of those that were tried is marked.
+    """
+    columns = [each for each in study.columns if any(each.key in row["mean"] for row in rows)]
+    columns = columns or [study.columns[0]]  # which tells that everything diverged
+    rated = len({row["lr"] for row in rows}) > 1 or any(row["edge"] for row in rows)
+    printed = {key: percent for row in rows for key in row["paper"]}
+    printed |= {each.key: each.show for each in columns if each.key in printed}
+    own = {column.key for column in study.columns}
+    others = [key for key in printed if key not in own]
+
+    def line(row: Row) -> tuple[str, ...]:
+        paper = {
+            key: show(row["paper"][key]) for key, show in printed.items() if key in row["paper"]
+        }
+        cells = [*row["cells"], *([f"{row['lr']:.2g}{EDGES[row['edge']]}"] if rated else [])]
+        for column in columns:
+            cells.append(cell(row, column) + (lost(row) if column is columns[0] else ""))
+            cells += [paper.get(column.key, "")] if column.key in printed else []
+        return (*cells, *(paper.get(key, "") for key in others))
+
+    head = [*study.head, *(["learning rate"] if rated else [])]
+    for column in columns:
+        head += [column.title, *([f"paper: {column.title}"] if column.key in printed else [])]
+    return (*head, *(f"paper: {key}" for key in others)), [line(row) for row in rows]
+
+
+CLAIMS = ("claim", "paper", "here", "difference ± 95%", "the paper's", "margin", "p (Holm)")
+
+
+def claims_table(study: Study, found: Sequence[Verdict]) -> Lines:
+    """Return the lines of the claims, in the columns of `CLAIMS`.
+
+    Differences of shares are in percentage points. Where seeds share weights, the interval of the
+    differences within each seed comes first, that of independent runs second.
+    """
+    columns = {column.key: column for column in study.columns}
+    lines: Lines = []
+    for each in found:
+        claim, column = each.claim, columns[each.claim.by or study.columns[0].key]
+        show = column.spread or (lambda value: f"{value:.3g}")
+
+        def signed(value: float | None, show: Callable[[float], str] = show) -> str:
+            return "" if value is None else f"{'-' if value < 0 else '+'}{show(abs(value))}"
+
+        difference = signed(each.difference)
+        if each.paired is not None and each.reach is not None:
+            difference += f" ± {show(each.paired)} in pairs (± {show(each.reach)} apart)"
+        elif each.reach is not None:
+            difference += f" ± {show(each.reach)}"
+        margin = "" if each.margin is None else show(each.margin)
+        p = "" if each.p is None else f"{each.p:.2g}" if each.p >= 0.001 else "< 0.001"
+        lines.append(
+            (claim.text, claim.source, each.word, difference, signed(claim.paper), margin, p)
+        )
+    return lines
+
+
+def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    rule = ["---"] * len(head)
+    rows = [[cell.replace("|", "\\|") for cell in each] for each in (head, rule, *lines)]
+    return "\n".join("| " + " | ".join(each) + " |" for each in rows) + "\n"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How the runs of a study were made.
+
+    Attributes:
+        study: what was compared
+        name: of the study
+        base: what its arms are made from
+        plan: their length
+        jobs: all runs
+        at_once: of them at the same time
+        seconds: that timing and all runs took, as many at the same time
+        sees: the difference of accuracies that the seeds see; None for one seed
+    """
+
+    study: Study
+    name: str
+    base: Base
+    plan: Plan
+    jobs: Sequence[Job]
+    at_once: int
+    seconds: float
+    sees: float | None
+
+    @property
+    def seeds(self) -> int:
+        """Runs of each arm."""
+        return len({job.seed for job in self.jobs})
+
+    @property
+    def predicted(self) -> float:
+        """Seconds of the whole study on this device, those of timing included."""
+        return self.plan.timing + self.plan.seconds(self.jobs, self.at_once)
+
+    def lead(self) -> str:
+        """Return how the runs were made, in a sentence or two."""
+        recipe, jobs = self.base.recipe, self.jobs
+        models = {job.arm.recipe.model.model for job in jobs} - {""}
+        model = f", {models.pop()}" if len(models) == 1 else ""
+        model = ", the paper's recipes" if self.base.paper else model
+        ends = [
+            job.arm.recipe.epochs * self.plan.epochs for job in jobs if not job.arm.recipe.steps
+        ]
+        length = ""
+        if ends and not self.base.paper:
+            low, high = epochs(min(ends)), epochs(max(ends))
+            length = f"{low}, " if low == high else f"{low.split()[0]} to {high}, "
+        power = "" if self.sees is None else f" (which see {100 * self.sees:.2g} points)"
+        return (
+            f"{self.study.source}. Data {recipe.data.data}{model}: {length}"
+            f"{counted(self.seeds, 'seed')}{power}, {si(self.plan.macs(jobs))} multiply-adds of "
+            f"training, {duration(self.predicted)} predicted with {self.at_once} at once and "
+            f"{duration(self.seconds)} taken. PyTorch "
+            f"{torch.__version__} on {platform.machine()}, {datetime.now(UTC):%Y-%m-%d}."
+        )
+
+
+def written(setting: Setting, rows: Sequence[Row], folder: CampaignFolder) -> dict[str, Any]:
+    """Write `results.md`, its picture, `report.html` and the result in JSON; return the result.
+
+    Raises:
+        DiskError: a file cannot be written.
+    """
+    study, place = setting.study, folder.path
+    found = verdicts(study, rows)
+    (head, lines), claims = table_of(study, rows), claims_table(study, found)
+    findings = list(study.findings(rows)) if study.findings else []
+    edges = EDGE_NOTE if any(row["edge"] for row in rows) else ""
+    note = " ".join(filter(None, (study.note, edges)))
+    command, lead, drawing = folder.record.get("command", ""), setting.lead(), drawn(study, rows)
+    result = {
+        "study": setting.name,
+        "title": study.title,
+        "data": setting.base.recipe.data.data,
+        "seeds": setting.seeds,
+        "sees": setting.sees,
+        "epochs": setting.plan.epochs,
+        "macs": setting.plan.macs(setting.jobs),
+        "predicted_seconds": setting.predicted,
+        "seconds": setting.seconds,
+        "head": list(head),
+        "table": [list(line) for line in lines],
+        "rows": list(rows),
+        "claims": [verdict.as_json() for verdict in found],
+        "findings": findings,
+        "run": str(place),
+        "report": str(folder.report),
+    }
+    text = [f"# {study.title}", lead, f"`{command}`", markdown(head, lines).rstrip()]
+    text += filter(None, (note, *findings))
+    text += [markdown(CLAIMS, claims).rstrip()] if claims else []
+    if drawing is not None:
+        write_text(place / "picture.svg", standalone(drawing) + "\n")
+        text.append(f"![{study.title}](picture.svg)")
+    write_text(place / "results.md", "\n\n".join(text) + "\n")
+    tables = [Table("Results", head, lines, note=note)]
+    tables += [Table("Claims", CLAIMS, claims)] if claims else []
+    shown = [] if drawing is None else [drawing]
+    write_tables(folder.report, TablePage(study.title, lead, tables, shown, findings, command))
+    folder.finish(json.loads(json.dumps(result)))
+    return result

@@ -142,6 +142,8 @@ def claims_table(study: Study, found: Sequence[Verdict]) -> Lines:
             difference += f" ± {show(each.paired)} in pairs (± {show(each.reach)} apart)"
         elif each.reach is not None:
             difference += f" ± {show(each.reach)}"
+        if difference and column.spread is None:
+            difference += f" {column.title}"
         margin = "" if each.margin is None else show(each.margin)
         p = "" if each.p is None else f"{each.p:.2g}" if each.p >= 0.001 else "< 0.001"
         lines.append(

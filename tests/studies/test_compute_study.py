@@ -1,5 +1,6 @@
 """Accuracy against compute: the points, the fit of the paper's own, and what is shown of a fit."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from conftest import call
+from vitlab.errors import OptionError
 from vitlab.models.config import config_of
 from vitlab.models.cost import cost, exaflops
 from vitlab.recipes.recipe import Host
@@ -136,3 +139,38 @@ def test_runs_to_its_end(tmp_path: Path) -> None:
     assert whole in {6.0 * macs * 64 * steps for steps in (2, 3)}
     assert any(each.startswith("ViT, paper") for each in result["findings"])
     assert "ViT, paper, ImageNet: error" in (tmp_path / "results.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("printed", "ours"),
+    {
+        "R50x1": "BiT-R50x1",
+        "R50x2": "BiT-R50x2",
+        "ResNet50x1": "BiT-R50x1",
+        "ResNet-152x2": "BiT-R152x2",
+        "R50x1+ViT-B/32": "R50+ViT-B/32",
+        "R50x1+ViT-L/16": "R50+ViT-L/16",
+    }.items(),
+)
+def test_spellings_of_table_6_are_read(printed: str, ours: str) -> None:
+    assert config_of(printed) == config_of(ours)
+    assert config_of(printed).name == ours
+
+
+def test_what_no_table_spells_is_refused() -> None:
+    for name in ("R50", "R50x2+ViT-B/32", "R51x1", "XR50x1"):
+        with pytest.raises(OptionError, match="unknown model"):
+            config_of(name)
+
+
+def test_measure_says_the_work_of_training(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, err = call(capsys, "measure", "R50x1", "ViT-Ti/16", "--exaflops", "--json")
+    assert code == 0, err
+    rows = json.loads(text)["models"]
+    assert rows[0]["exaflops"] == pytest.approx(50, rel=0.045)  # Table 6
+    assert rows[0]["tpu_v3_core_days"] == pytest.approx(rows[0]["exaflops"] / pace())
+    words = ["ViT-Ti/16", "--exaflops", "--images", "1e6", "--epochs", "300", "--image-size", "32"]
+    code, text, err = call(capsys, "measure", *words, "--json")
+    work = exaflops(config_of("ViT-Ti/16", image_size=32), 1e6, 300)
+    assert json.loads(text)["exaflops"] == pytest.approx(work)
+    assert call(capsys, "measure", "ViT-Ti/16", "--epochs", "300")[0] == 2

@@ -6,7 +6,6 @@ Pets and Flowers. Here that is computed from Table 6: a power law is fitted to t
 each family, and solved for the compute that an accuracy takes.
 """
 
-import math
 from dataclasses import dataclass
 from statistics import fmean, geometric_mean
 
@@ -14,7 +13,7 @@ from vitlab.models.config import ModelConfig
 from vitlab.models.cost import exaflops
 from vitlab.models.model import Model
 from vitlab.studies.papers.printed import table
-from vitlab.studies.power_law import PowerLaw, fitted, sentence
+from vitlab.studies.power_law import PowerLaw, fitted
 
 FAMILIES = ("ViT", "ResNet", "hybrid")
 JFT_IMAGES, JFT_EPOCHS = 303e6, 7.0
@@ -76,23 +75,16 @@ def training_work(
 
 def times_less(accuracy: float) -> float:
     """Return how many times the compute of a ViT a ResNet takes to a mean accuracy on five sets."""
-    laws = {family: _law(family) for family in ("ViT", "ResNet")}
-    logs = {
-        family: math.log((1 - accuracy) / law.scale) / law.exponent + math.log(law.center)
-        for family, law in laws.items()
-    }
-    return math.exp(logs["ResNet"] - logs["ViT"])
+    vit, resnet = (_law(family).spent(1 - accuracy) for family in FAMILIES[:2])
+    return resnet / vit
 
 
 def card() -> list[str]:
     """Return the card's headline, computed from the paper's figures."""
-    said = [
-        sentence(f"{family}, paper, mean of five sets", _law(family)) for family in FAMILIES[:2]
-    ]
     ratios = " and ".join(f"{times_less(each):.1f} times at {each:.0%}" for each in ACCURACIES)
     days = ", ".join(f"{model} {count:,.0f}" for (model, _), count in CORE_DAYS.items())
     return [
-        *said,
+        *(_law(each).sentence(f"{each}, paper, mean of five sets") for each in FAMILIES[:2]),
         f"By these laws of the paper's Table 6, a ResNet takes the compute of a ViT {ratios} mean "
         f"accuracy on five sets: the card's 2 to 4 times. TPUv3-core-days (Table 2): {days}, which "
         f"is {pace():.1f} exaFLOPs each.",
@@ -100,7 +92,5 @@ def card() -> list[str]:
 
 
 def _law(family: str) -> PowerLaw:
-    points = [
-        (run.exaflops * 1e18, 1 - run.average) for name, run in PRINTED if family_of(name) == family
-    ]
-    return fitted(*zip(*points, strict=True))
+    own = (run for name, run in PRINTED if family_of(name) == family)
+    return fitted([(run.exaflops * 1e18, 1 - run.average) for run in own])

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from vitlab.errors import DataError
 from vitlab.studies.base import Base
 from vitlab.studies.compute_card import FAMILIES, PRINTED, card, family_of
 from vitlab.studies.design import (
@@ -30,7 +31,7 @@ from vitlab.studies.design import (
     Study,
 )
 from vitlab.studies.papers.printed import claims_of
-from vitlab.studies.power_law import law_of, sentences
+from vitlab.studies.power_law import PowerLaw, fitted
 
 IMAGENET_RATES = (0.1, 1 / 3, 1.0, 2.0)  # 0.003 to 0.06 (ViT, Table 4)
 RESNETS = ("BiT-R(1-1)x1", "BiT-R(1-1-1)x1", "BiT-R(3-3-3)x1")
@@ -90,14 +91,20 @@ def findings(rows: Sequence[Row]) -> list[str]:
     """Return power laws of each family's errors, here and in the paper, and what follows there."""
     said = []
     for family in FAMILIES:
-        printed = [
-            (run.exaflops * 1e18, 1 - run.imagenet)
-            for name, run in PRINTED
-            if family_of(name) == family
-        ]
-        said += sentences(f"{family}, here", _points(rows, family))
-        said += sentences(f"{family}, paper, ImageNet", printed)
+        own = (run for name, run in PRINTED if family_of(name) == family)
+        printed = [(run.exaflops * 1e18, 1 - run.imagenet) for run in own]
+        if law := _law(rows, family):
+            said.append(law.sentence(f"{family}, here"))
+        said.append(fitted(printed).sentence(f"{family}, paper, ImageNet"))
     return [*said, *card()]
+
+
+def _law(rows: Sequence[Row], family: str) -> PowerLaw | None:
+    """Return the law of a family's arms by compute and mean error; None if they have none."""
+    try:
+        return fitted(_points(rows, family))
+    except DataError:
+        return None
 
 
 def _points(rows: Sequence[Row], family: str) -> list[tuple[float, float]]:
@@ -111,9 +118,8 @@ def curves(rows: Sequence[Row]) -> Mapping[str, Curve]:
     """Return the fitted accuracy of each family over the compute of its arms."""
     found: dict[str, Curve] = {}
     for family in FAMILIES:
-        points = _points(rows, family)
-        if law := law_of(points):
-            ends = [x for x, _ in points]
+        if law := _law(rows, family):
+            ends = [x for x, _ in _points(rows, family)]
             x = np.geomspace(min(ends), max(ends), 60)
             found[family] = (x.tolist(), (1 - law(x)).tolist())
     return found

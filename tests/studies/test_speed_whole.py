@@ -12,7 +12,7 @@ import vitlab
 from conftest import call
 from vitlab.measure import rates as rates_module
 from vitlab.studies import whole
-from vitlab.studies.figure_twelve import largest_batches, throughput
+from vitlab.studies.speed_plots import largest_batches, throughput
 
 NAME = "ViT(width=16,depth=2,heads=2,mlp=32)/4"
 OTHER = "BiT-R(1-1)x1"

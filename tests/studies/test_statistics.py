@@ -88,4 +88,7 @@ def test_what_seeds_see_and_the_seeds_that_see_it() -> None:
         seeds = seeds_to_see(difference, 0.005, tests=4)
         assert detectable(0.005, seeds, 4) <= difference < detectable(0.005, seeds - 1, 4)
     assert seeds_to_see(1.0, 0.005) == 2
+    most = [detectable(0.005, 2, tests) for tests in (1, 5, 20)]
+    assert most == sorted(most)
+    assert most[-1] < 1
     assert seeds_to_see(1e-6, 0.005) == 200  # the most

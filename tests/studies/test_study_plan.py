@@ -95,6 +95,15 @@ def test_a_grid_grows_while_the_best_rate_is_at_its_edge() -> None:
     assert edge_of(tried(jobs[-1].choices, done)) == 1
 
 
+def test_the_users_rates_are_not_searched_for_a_row_with_a_single_one() -> None:
+    arms = (arm("tuned"), arm("none", rates=(1.0,)))
+    assert [job.name for job in jobs_of(arms, (0,), (1.0, 3.0), further=0)] == [
+        "tuned-lr-1", "tuned-lr-3", "tuned-seed-0", "none-seed-0",
+    ]  # fmt: skip
+    with pytest.raises(OptionError, match="leaves nothing to choose"):
+        jobs_of(arms, (0,), (3.0,))
+
+
 def test_a_length_is_taken_as_it_is() -> None:
     (job,) = jobs_of((arm("one"),), (0,))
     assert job.recipe({}, 1.2345, Path()).epochs == 1.2345

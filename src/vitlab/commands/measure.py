@@ -114,7 +114,7 @@ def run(options: Measure) -> dict[str, Any]:
             row |= training_work(config, options.images, options.epochs)
     result = rows[0] if len(rows) == 1 else {"models": rows}
     if options.out is not None:
-        from vitlab.studies.figure_twelve import written
+        from vitlab.studies.speed_plots import written
 
         result = result | {"files": written(Path(options.out).expanduser(), rows, result)}
     return result

@@ -4,7 +4,7 @@ from dataclasses import MISSING, dataclass
 from typing import Any, ClassVar
 
 from vitlab.errors import OptionError
-from vitlab.options import Options, above, at_least, option, owners, when
+from vitlab.options import Options, above, at_least, option, owners
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.recipe_file import start_from
 from vitlab.studies.base import small
@@ -13,7 +13,6 @@ from vitlab.terminal import print_table, print_wide
 from vitlab.units import duration, si
 
 SUMMARY = "Reproduce a table or figure of a paper."
-GRID = when("name", *GRIDS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +25,7 @@ class Study(Options):
     )  # fmt: skip
     HIDDEN: ClassVar[frozenset[str]] = frozenset({"budget", "epochs"})
 
-    name: str = option(
-        MISSING,
-        "; ".join(f"{name}: {about}" for name, about in ABOUT.items()),
-        choices=lambda: ABOUT,
-        positional=True,
-    )
+    name: str = option(MISSING, ABOUT, choices=lambda: GRIDS, positional=True)
     allowed: str = option(
         "",
         "time for all runs, such as 10m or 2h: their length is fitted into it (default: 10m); "
@@ -44,38 +38,33 @@ class Study(Options):
         at_least(0),
         flag="epochs",
     )
-    seeds: int = option(3, "runs of each row", at_least(1), only=GRID)
+    seeds: int = option(3, "runs of each row", at_least(1))
     see: float = option(
         0.0,
         "the difference of accuracies, in points, that the runs are to see with a chance of 80%: "
         "chooses the seeds, by the deviations of an earlier result in the folder (0: --seeds)",
         at_least(0),
-        only=GRID,
     )
     dry_run: bool = option(
         False,
         "only say what the study would cost, by timing a few steps of each row",
-        only=GRID,
     )
-    only: tuple[str, ...] = option((), "train only these rows (default: all)", only=GRID)
+    only: tuple[str, ...] = option((), "train only these rows (default: all)")
     at_once: int = option(
         0,
         "runs at the same time, each in its own process (0: one per core for small models on a "
         "CPU, else one)",
         at_least(0),
-        only=GRID,
     )
     downstream: str = option(
         "",
         "data that pre-trained models are transferred to (default: the same data)",
-        only=GRID,
     )
     lr_grid: tuple[float, ...] = option(
         (),
         "factors of each row's learning rate to try, on training images that are held out "
         "(default: the study's own, if it has any)",
         above(0),
-        only=GRID,
     )
     out: str | None = option(None, "folder of the study (default: runs/study-NAME-DATA)")
     recipe: Recipe = Recipe()
@@ -89,21 +78,15 @@ class Study(Options):
 
 
 def build(given: dict[str, Any]) -> Study:
-    """Return options that start from a recipe."""
-    name, given = given["name"], {"data": "digits"} | given
-    if Study(name=name).name not in GRIDS:  # refuses unknown names
-        return Study(name=name).changed(**given)
-    if chosen := set(GRIDS[name].varies.split()) & set(given):
-        raise OptionError(f"the study {name} chooses {min(chosen)} itself: leave it out")
-    return _grid(given)
-
-
-def _grid(given: dict[str, Any]) -> Study:
-    """Return the options of a grid, which starts from a small model unless a recipe is named.
+    """Return options that start from a small model unless a recipe is named.
 
     Raises:
-        OptionError: options of a recipe beside the paper's own.
+        OptionError: an unknown study, an option that it chooses itself, or options of a recipe
+            beside the paper's own.
     """
+    name, given = given["name"], {"data": "digits"} | given
+    if chosen := set(GRIDS[Study(name=name).name].varies.split()) & set(given):
+        raise OptionError(f"the study {name} chooses {min(chosen)} itself: leave it out")
     from_paper = {"data", "seed", "recipe"}
     if given.get("allowed") == PAPER_BUDGET and (
         asked := (set(given) & set(owners(Recipe))) - from_paper
@@ -114,15 +97,11 @@ def _grid(given: dict[str, Any]) -> Study:
     else:
         start = small(given["data"], given.get("model", ""))
         rest = {key: value for key, value in given.items() if key != "model"}
-    return Study(name=given["name"], recipe=start).changed(**rest)
+    return Study(name=name, recipe=start).changed(**rest)
 
 
 def run(options: Study) -> dict[str, Any]:
-    """Do what the study does, with the options that it takes."""
-    if options.name not in GRIDS:
-        from vitlab.studies import figure_twelve
-
-        return figure_twelve.study(options.allowed, options.out, options.host, options.command)
+    """Run the study, or say what it would cost."""
     from vitlab.studies.study_by_name import study
 
     same = ("out", "seeds", "see", "only", "lr_grid", "downstream", "at_once", "dry_run", "recipe",
@@ -134,11 +113,6 @@ def run(options: Study) -> dict[str, Any]:
 def show(result: dict[str, Any]) -> None:
     """Print the table."""
     if not result:
-        return
-    if result["study"] not in GRIDS:
-        from vitlab.studies import figure_twelve
-
-        print_table(figure_twelve.HEAD, figure_twelve.table(result))
         return
     if "table" not in result:
         unit = "steps" if "steps" in result["rows"][0] else "epochs"

@@ -84,9 +84,11 @@ class Base:
         stated = shape_of(self.recipe.model.model)
         return Shape(**{name: stated[name] for name in names if name in stated})
 
-    def vit(self, shape: Shape, **choices: Any) -> Recipe:
-        """Return the recipe with a ViT of another shape; chosen fields of the model stay."""
-        return self.model(shape.name, **choices)
+    def either(self, published: str, model: str, **choices: Any) -> Recipe:
+        """Return a paper's recipe for a model if they are asked for, else the recipe with it."""
+        if self.paper:
+            return self.published(published, model, **choices)
+        return self.model(model, **choices)
 
     def model(self, name: str, **choices: Any) -> Recipe:
         """Return the recipe with another model of the same image size."""
@@ -163,7 +165,7 @@ def in_few_patches(base: Base, deeper: int = 0, **choices: Any) -> Recipe:
     if size and shape.patch < PATCH:
         own = own.changed(patch=PATCH)
         larger = {"image_size": PATCH * min(size // shape.patch, SIDE)}
-    return base.vit(own, **{"pool": "mean", **larger, **choices})
+    return base.model(own.name, **{"pool": "mean", **larger, **choices})
 
 
 def without_labels(base: Base, task: str, model: ModelPart, **choices: Any) -> Recipe:

@@ -5,15 +5,19 @@ ARM-seed-N/     the runs of the table (runs/run_folder.py), with figures.json wh
 ARM-lr-X/       those that tried a learning rate
 """
 
+import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from shutil import rmtree
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
+
+import torch
 
 from vitlab.device import choose
 from vitlab.distributed.launch import joined
@@ -27,12 +31,12 @@ from vitlab.progress import say
 from vitlab.recipes.recipe import Host
 from vitlab.studies.base import Base
 from vitlab.studies.costs import costs_of, counted_costs
-from vitlab.studies.design import Arm, Study
+from vitlab.studies.design import ACCURACY, Arm, Study
 from vitlab.studies.jobs import FAILED, FURTHER, Figures, Job, chosen_arms, jobs_of
 from vitlab.studies.one_run import Work, kept_figures
 from vitlab.studies.plan import Plan, planned, unit_of, with_lengths
-from vitlab.studies.pool import Workers, working
-from vitlab.studies.results import Setting, rows_of, written
+from vitlab.studies.pool import Workers
+from vitlab.studies.results import rows_of, written
 from vitlab.studies.statistics import detectable, seeds_to_see
 from vitlab.transfer.campaign_folder import CampaignFolder
 from vitlab.units import counted, duration, epochs, percent, si
@@ -129,21 +133,13 @@ class Campaign:
             OptionError: the budget is too small.
             UserError: as `vitlab.train`.
         """
-        with self._scratch(None) as place, working(self.at_once, self._threads) as workers:
+        with self._scratch(None) as place, Workers(self.at_once, self._threads) as workers:
             plan = self._planned(workers, place, None)
         if not self.first:
             return {}
-        return {
-            "study": self.asked.name,
-            "runs": len(self.jobs),
-            "seeds": len(self.seeds),
-            "sees": self.sees,
-            "at_once": self.at_once,
-            "epochs": plan.epochs,
-            "macs": plan.macs(self.jobs),
-            "seconds": plan.timing + plan.seconds(self.jobs, self.at_once),
-            "rows": [_length(arm, plan) for arm in self.arms],
-        }
+        rows = [_length(arm, plan) for arm in self.arms]
+        runs = {"runs": len(self.jobs), "at_once": self.at_once, "rows": rows}
+        return self._facts(plan) | runs
 
     @property
     def sees(self) -> float | None:
@@ -166,7 +162,7 @@ class Campaign:
         """
         plan, done = self._begun()
         within = self.folder.path
-        with self._scratch(within) as place, working(self.at_once, self._threads) as workers:
+        with self._scratch(within) as place, Workers(self.at_once, self._threads) as workers:
             if plan is None or not all(arm.name in plan.costs for arm in self.arms):
                 plan = self._planned(workers, place, plan)
                 self._keep(plan)
@@ -184,11 +180,48 @@ class Campaign:
         if not self.first:
             return {}
         elapsed = sum(figures.get("elapsed", 0.0) for figures in done.values())
-        setting = Setting(
-            self.study, self.asked.name, self.base, plan, self.jobs, self.at_once,
-            plan.timing + elapsed / self.at_once, self.sees,
-        )  # fmt: skip
-        return written(setting, rows_of(self.study, self.jobs, done), self.folder)
+        facts = self._facts(plan) | {
+            "data": self.base.recipe.data.data,
+            "predicted_seconds": plan.timing + plan.seconds(self.jobs, self.at_once),
+            "seconds": plan.timing + elapsed / self.at_once,
+        }
+        rows = rows_of(self.study, self.jobs, done)
+        return written(self.study, rows, self.folder, self._lead(plan, facts), facts)
+
+    def _facts(self, plan: Plan) -> dict[str, Any]:
+        """Return what a plan says of all runs."""
+        return {
+            "study": self.asked.name,
+            "seeds": len(self.seeds),
+            "sees": self.sees,
+            "epochs": plan.epochs,
+            "macs": plan.macs(self.jobs),
+            "seconds": plan.timing + plan.seconds(self.jobs, self.at_once),
+        }
+
+    def _lead(self, plan: Plan, facts: Mapping[str, Any]) -> str:
+        """Return how the runs were made, in a sentence or two."""
+        recipes = [arm.recipe for arm in self.arms]
+        models = {recipe.model.model for recipe in recipes} - {""}
+        said = ["the paper's recipes"] if self.base.paper else []
+        if not self.base.paper:
+            said += models if len(models) == 1 else []
+            ends = [recipe.epochs * plan.epochs for recipe in recipes if not recipe.steps]
+            if ends:
+                low, high = epochs(min(ends)), epochs(max(ends))
+                said.append(low if low == high else f"{low.split()[0]} to {high}")
+        return (
+            f"{self.study.source}. Data {facts['data']}: {', '.join([*said, self._power()])}, "
+            f"{si(facts['macs'])} multiply-adds of training, "
+            f"{duration(facts['predicted_seconds'])} predicted with {self.at_once} at once and "
+            f"{duration(facts['seconds'])} taken. PyTorch "
+            f"{torch.__version__} on {platform.machine()}, {datetime.now(UTC):%Y-%m-%d}."
+        )
+
+    def _power(self) -> str:
+        """Return the number of seeds, and what they see."""
+        power = "" if self.sees is None else f" (which see {100 * self.sees:.2g} points)"
+        return f"{counted(len(self.seeds), 'seed')}{power}"
 
     def _begun(self) -> tuple[Plan | None, dict[str, Figures]]:
         """Start or continue the study in its folder; return its plan and the figures it has."""
@@ -220,20 +253,9 @@ class Campaign:
         folder = self.folder
         if folder.started and folder.record["campaign"] == "study":
             self.withdraw()
-            if self._file.is_file():
-                self._check_length(settings)
-            elif folder.started:
+            if folder.started and not self._file.is_file():
                 raise RunError(f"{self._file} is missing: choose another --out")
         folder.begin("study", settings, self.base.recipe, resume=True, command=self.command)
-
-    def _check_length(self, settings: Mapping[str, Any]) -> None:
-        kept = self.folder.record["settings"]
-        old, new = _asked_length(kept), _asked_length(settings)
-        if kept.get("study") == settings["study"] and old != new:
-            raise RunError(
-                f"{self.folder.path} was begun with {old}, not {new}: ask for the same, or choose "
-                "another --out"
-            )
 
     def _done(self) -> dict[str, Figures]:
         """Return the figures of the runs that are finished, by their names."""
@@ -258,9 +280,11 @@ class Campaign:
     def _seen_deviation(self) -> float:
         """Return the deviation between seeds in this folder's result; without one, the usual."""
         result = self.folder.record.get("result") if self.folder.started else None
-        key = self.study.columns[0].key
-        seen = [row["std"][key] for row in (result or {}).get("rows", ()) if key in row["std"]]
-        return median(seen) or DEVIATION if seen else DEVIATION
+        key = ACCURACY.key
+        seen = [
+            row["std"][key] for row in (result or {}).get("rows", ()) if key in row.get("std", ())
+        ]
+        return median(seen or [DEVIATION]) or DEVIATION
 
     @contextmanager
     def _scratch(self, within: Path | None) -> Iterator[Path]:
@@ -278,14 +302,10 @@ class Campaign:
     def _keep(self, plan: Plan) -> None:
         if self.first:
             plan.write(self._file)
-        power = (
-            "" if self.sees is None else f", which see differences of {100 * self.sees:.2g} points"
-        )
         self._say(
-            f"planned: {len(self.jobs)} runs of {epochs(plan.epochs)}, "
+            f"planned: {len(self.jobs)} runs of {epochs(plan.epochs)}, {self._power()}, "
             f"{si(plan.macs(self.jobs))} multiply-adds, about "
-            f"{duration(plan.seconds(self.jobs, self.at_once))} with {self.at_once} at once; "
-            f"{counted(len(self.seeds), 'seed')}{power}"
+            f"{duration(plan.seconds(self.jobs, self.at_once))} with {self.at_once} at once"
         )
 
     def _planned(self, workers: Workers, place: Path, old: Plan | None) -> Plan:
@@ -374,13 +394,6 @@ def at_once_of(arms: Sequence[Arm], host: Host) -> int:
     named = [arm.recipe.model for arm in arms if arm.recipe.model.model]
     macs = [cost(model.config()).macs for model in named]
     return cores() if max(macs, default=0) < SMALL else 1
-
-
-def _asked_length(settings: Mapping[str, Any]) -> str:
-    """Return how the length of a study was asked for."""
-    if settings["epochs"]:
-        return f"--epochs {settings['epochs']:g}"
-    return f"a budget of {duration(settings['budget'])}" if settings["budget"] else "budget=paper"
 
 
 def _length(arm: Arm, plan: Plan) -> dict[str, Any]:

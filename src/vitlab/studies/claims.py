@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vitlab.errors import OptionError
-from vitlab.studies.statistics import Contrast, Estimate, Values, holm, paired, welch
+from vitlab.studies.statistics import LEVEL, Contrast, Estimate, Values, holm, paired, welch
 
 CONFIRMED, UNSEEN, CONTRADICTED = "confirmed", "not seen", "contradicted"
 NO_EFFECT, NOT_RUN = "no effect to compare", "not run"
 UNTESTED = "not testable at this size"
 SHARE = 1 / 3  # of an effect: what is left of it when two that differ by less count as equal
-LEVEL = 0.05
 SEEDS = ("ViT", "Three things", "article")  # what this workbench rebuilds; others count apart
 Estimator = Callable[[Contrast, Values], Estimate]
 

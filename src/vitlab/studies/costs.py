@@ -1,16 +1,13 @@
 """What a run of each arm costs here: timed over a few steps, or counted for the papers' recipes."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
-
 from vitlab.data.learning import splits_of
-from vitlab.device import autocast, choose
+from vitlab.device import choose
+from vitlab.measure.rates import device_rates
 from vitlab.models.cost import cost
-from vitlab.models.create import build
-from vitlab.recipes.recipe import Host, Recipe
+from vitlab.recipes.recipe import Host
 from vitlab.studies.design import Arm, Measure
 from vitlab.studies.jobs import FAILED, Figures, Job, with_needed
 from vitlab.studies.one_run import Work
@@ -18,6 +15,7 @@ from vitlab.studies.plan import Cost
 from vitlab.studies.pool import Workers
 
 STEPS, WARM = 9, 3  # of a timed run, the first two of which do not count; of one that makes ready
+REACHED = 1 / 3  # of the rate of matrix products
 FREE = {"optimizer": ("lr", "weight_decay", "betas", "momentum", "eps"), "recipe": ("epochs",)}
 
 
@@ -83,8 +81,8 @@ def counted_costs(arms: Sequence[Arm], host: Host) -> dict[str, Cost]:
     """Return the cost of a run of each arm: its multiply-adds at the rate of this device.
 
     A step of the papers' own recipes may take an hour. The backward pass counts twice. Testing is
-    left out, and so is what a recipe saves by hiding patches. The rate is that of two images (32
-    on a GPU) through the smallest model, forward and back.
+    left out, and so is what a recipe saves by hiding patches. The rate is that of large matrix
+    products, a third of which training reaches.
 
     Args:
         arms: of the study, each after the arm it starts from
@@ -93,32 +91,13 @@ def counted_costs(arms: Sequence[Arm], host: Host) -> dict[str, Cost]:
     Raises:
         UserError: data that cannot be opened, or a model that cannot be built.
     """
-    macs = dict[str, float]()
+    precision = "fp32" if choose(host.device).type == "cpu" else "bf16"
+    pace = REACHED * device_rates(host.device).of(precision) / 2
+    macs, found = dict[str, float](), dict[str, Cost]()
     for arm in arms:  # without a model of its own it has that of the arm before
         own = arm.recipe.model.model and cost(arm.recipe.model.config(classes=10)).macs
         macs[arm.name] = own or macs[arm.after or arm.guide]
-    named = [arm for arm in arms if arm.recipe.model.model]
-    pace = rate_of(min(named, key=lambda arm: macs[arm.name]).recipe, host)
-    found = {}
-    for arm in arms:
         step = 3 * macs[arm.name] * arm.recipe.batch
         steps = len(splits_of(arm.recipe.data).train) / arm.recipe.batch
         found[arm.name] = Cost(0.0, step / pace, steps, step)
     return found
-
-
-def rate_of(recipe: Recipe, host: Host) -> float:
-    """Return the multiply-adds per second of training a recipe's model on this device."""
-    where = choose(host.device)
-    cpu = where.type == "cpu"
-    config, batch, times = recipe.model.config(classes=10), 2 if cpu else 32, []
-    model = build(config).to(where)
-    images = torch.randn(batch, config.channels, *config.size, device=where)
-    for _ in range(2):  # the first one also makes ready
-        began = time.perf_counter()
-        with autocast(where, "fp32" if cpu else "bf16"):
-            total = model(images).float().square().sum()
-        total.backward()
-        total.detach().item()  # waits for a GPU
-        times.append(time.perf_counter() - began)
-    return 3 * cost(config).macs * batch / min(times)

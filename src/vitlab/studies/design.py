@@ -27,7 +27,7 @@ class Arm:
         after: the arm whose model of the same seed it starts from; empty for random weights
         rates: factors of the recipe's learning rate, of which the best on held-out training images
             is used; while it is the first or the last one, up to three more are tried beyond it;
-            none for the recipe's own
+            none for the recipe's own; a single one where the user's are not searched either
         row: whether it is a row of the table, rather than a step on the way to others
         x: its place on the horizontal axis of the picture, if that is a number
         line: the line of the picture that it belongs to; empty for all of them

@@ -183,6 +183,8 @@ def _searches(
     arm: Arm, seeds: Sequence[int], rates: Sequence[float], further: int
 ) -> Iterator[Job]:
     """Yield the runs that choose the learning rate of an arm, if it has several."""
+    if len(arm.rates) == 1:
+        return
     factors = sorted(set((rates if arm.row else ()) or arm.rates))
     if len(factors) == 1:
         raise OptionError("one learning rate leaves nothing to choose: set lr instead")

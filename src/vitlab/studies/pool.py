@@ -15,7 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from functools import cache
 from types import FrameType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 from vitlab.data.learning import OpenedData
 from vitlab.errors import RunError
@@ -90,6 +90,14 @@ class Workers:
                     done[job.name] = _result(future, job)
                     yield job, done[job.name]
 
+    def __enter__(self) -> Self:
+        """Return the workers."""
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """End the processes; a stop lets them save what they are doing first."""
+        self.close(asked=kind is not None)
+
     def close(self, asked: bool = False) -> None:
         """End the processes; with `asked`, let them save what they are doing first."""
         if self._pool is None:
@@ -100,23 +108,6 @@ class Workers:
                     with suppress(ProcessLookupError):  # it has just ended
                         os.kill(process.pid, signal.SIGINT)
         self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-@contextmanager
-def working(at_once: int, threads: int = 1) -> Iterator[Workers]:
-    """Have processes in the block; a stop lets them save what they are doing.
-
-    Args:
-        at_once: as for `Workers`
-        threads: as for `Workers`
-    """
-    workers = Workers(at_once, threads)
-    try:
-        yield workers
-    except BaseException:
-        workers.close(asked=True)
-        raise
-    workers.close()
 
 
 def _perform(work: Work) -> Figures:

@@ -1,26 +1,19 @@
 """What the runs of a study come to: rows, verdicts, the table as text, and the files it leaves."""
 
 import json
-import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from statistics import fmean, stdev
 from typing import Any
-
-import torch
 
 from vitlab.files import write_text
 from vitlab.report.drawings.drawing import standalone
 from vitlab.report.table_page import Table, TablePage, write_tables
-from vitlab.studies.base import Base
 from vitlab.studies.claims import Verdict, judged
 from vitlab.studies.design import Column, Row, Study
 from vitlab.studies.jobs import FAILED, Figures, Job, edge_of, tried
 from vitlab.studies.picture import drawn
-from vitlab.studies.plan import Plan
 from vitlab.transfer.campaign_folder import CampaignFolder
-from vitlab.units import counted, duration, epochs, percent, si
+from vitlab.units import percent
 
 Lines = list[tuple[str, ...]]
 EDGES = {-1: " ‡", 0: "", 1: " †"}
@@ -98,7 +91,9 @@ def table_of(study: Study, rows: Sequence[Row]) -> tuple[tuple[str, ...], Lines]
     columns = [each for each in study.columns if any(each.key in row["mean"] for row in rows)]
     columns = columns or [study.columns[0]]  # which tells that everything diverged
     rated = len({row["lr"] for row in rows}) > 1 or any(row["edge"] for row in rows)
-    printed = {key: percent for row in rows for key in row["paper"]}
+    printed: dict[str, Callable[[float], str]] = dict.fromkeys(
+        (key for row in rows for key in row["paper"]), percent
+    )
     printed |= {each.key: each.show for each in columns if each.key in printed}
     own = {column.key for column in study.columns}
     others = [key for key in printed if key not in own]
@@ -159,86 +154,30 @@ def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(each) + " |" for each in rows) + "\n"
 
 
-@dataclass(frozen=True)
-class Setting:
-    """How the runs of a study were made.
-
-    Attributes:
-        study: what was compared
-        name: of the study
-        base: what its arms are made from
-        plan: their length
-        jobs: all runs
-        at_once: of them at the same time
-        seconds: that timing and all runs took, as many at the same time
-        sees: the difference of accuracies that the seeds see; None for one seed
-    """
-
-    study: Study
-    name: str
-    base: Base
-    plan: Plan
-    jobs: Sequence[Job]
-    at_once: int
-    seconds: float
-    sees: float | None
-
-    @property
-    def seeds(self) -> int:
-        """Runs of each arm."""
-        return len({job.seed for job in self.jobs})
-
-    @property
-    def predicted(self) -> float:
-        """Seconds of the whole study on this device, those of timing included."""
-        return self.plan.timing + self.plan.seconds(self.jobs, self.at_once)
-
-    def lead(self) -> str:
-        """Return how the runs were made, in a sentence or two."""
-        recipe, jobs = self.base.recipe, self.jobs
-        models = {job.arm.recipe.model.model for job in jobs} - {""}
-        model = f", {models.pop()}" if len(models) == 1 else ""
-        model = ", the paper's recipes" if self.base.paper else model
-        ends = [
-            job.arm.recipe.epochs * self.plan.epochs for job in jobs if not job.arm.recipe.steps
-        ]
-        length = ""
-        if ends and not self.base.paper:
-            low, high = epochs(min(ends)), epochs(max(ends))
-            length = f"{low}, " if low == high else f"{low.split()[0]} to {high}, "
-        power = "" if self.sees is None else f" (which see {100 * self.sees:.2g} points)"
-        return (
-            f"{self.study.source}. Data {recipe.data.data}{model}: {length}"
-            f"{counted(self.seeds, 'seed')}{power}, {si(self.plan.macs(jobs))} multiply-adds of "
-            f"training, {duration(self.predicted)} predicted with {self.at_once} at once and "
-            f"{duration(self.seconds)} taken. PyTorch "
-            f"{torch.__version__} on {platform.machine()}, {datetime.now(UTC):%Y-%m-%d}."
-        )
-
-
-def written(setting: Setting, rows: Sequence[Row], folder: CampaignFolder) -> dict[str, Any]:
+def written(
+    study: Study, rows: Sequence[Row], folder: CampaignFolder, lead: str, facts: Mapping[str, Any]
+) -> dict[str, Any]:
     """Write `results.md`, its picture, `report.html` and the result in JSON; return the result.
+
+    Args:
+        study: what was compared
+        rows: its arms
+        folder: of the runs
+        lead: how they were made, in a sentence or two
+        facts: the same in JSON
 
     Raises:
         DiskError: a file cannot be written.
     """
-    study, place = setting.study, folder.path
-    found = verdicts(study, rows)
+    place, found = folder.path, verdicts(study, rows)
     (head, lines), claims = table_of(study, rows), claims_table(study, found)
     findings = list(study.findings(rows)) if study.findings else []
     edges = EDGE_NOTE if any(row["edge"] for row in rows) else ""
     note = " ".join(filter(None, (study.note, edges)))
-    command, lead, drawing = folder.record.get("command", ""), setting.lead(), drawn(study, rows)
+    command, drawing = folder.record.get("command", ""), drawn(study, rows)
     result = {
-        "study": setting.name,
+        **facts,
         "title": study.title,
-        "data": setting.base.recipe.data.data,
-        "seeds": setting.seeds,
-        "sees": setting.sees,
-        "epochs": setting.plan.epochs,
-        "macs": setting.plan.macs(setting.jobs),
-        "predicted_seconds": setting.predicted,
-        "seconds": setting.seconds,
         "head": list(head),
         "table": [list(line) for line in lines],
         "rows": list(rows),
@@ -249,14 +188,15 @@ def written(setting: Setting, rows: Sequence[Row], folder: CampaignFolder) -> di
     }
     text = [f"# {study.title}", lead, f"`{command}`", markdown(head, lines).rstrip()]
     text += filter(None, (note, *findings))
-    text += [markdown(CLAIMS, claims).rstrip()] if claims else []
+    tables = [Table("Results", head, lines, note=note)]
+    if claims:
+        text.append(markdown(CLAIMS, claims).rstrip())
+        tables.append(Table("Claims", CLAIMS, claims))
     if drawing is not None:
         write_text(place / "picture.svg", standalone(drawing) + "\n")
         text.append(f"![{study.title}](picture.svg)")
     write_text(place / "results.md", "\n\n".join(text) + "\n")
-    tables = [Table("Results", head, lines, note=note)]
-    tables += [Table("Claims", CLAIMS, claims)] if claims else []
-    shown = [] if drawing is None else [drawing]
-    write_tables(folder.report, TablePage(study.title, lead, tables, shown, findings, command))
+    page = TablePage(study.title, lead, tables, [drawing] if drawing else [], findings, command)
+    write_tables(folder.report, page)
     folder.finish(json.loads(json.dumps(result)))
     return result

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev, variance
 from typing import Self
 
-from vitlab.transfer.spread import LEVEL, t_quantile
-
+LEVEL = 0.05  # of a two-sided test; intervals hold the other 95%
 POWER = 0.8  # the usual chance of seeing a difference that is there
 MOST_SEEDS = 200
 
@@ -37,7 +36,9 @@ class Estimate:
     @property
     def reach(self) -> float | None:
         """Half of the 95% confidence interval (Student's t); None with one seed."""
-        return t_quantile(self.freedom, LEVEL) * self.error if self.freedom else None
+        from scipy.special import stdtrit  # slow to import
+
+        return float(stdtrit(self.freedom, 1 - LEVEL / 2)) * self.error if self.freedom else None
 
     def plus(self, number: float) -> Self:
         """Return the estimate of the contrast and a known number together."""
@@ -108,7 +109,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def power(difference: float, deviation: float, seeds: int, tests: int = 1) -> float:
-    """Return the chance of seeing a difference between two arms, by the noncentral t distribution.
+    """Return the chance of seeing a difference of two arms, with its sign (noncentral t).
 
     Args:
         difference: of their means
@@ -116,12 +117,12 @@ def power(difference: float, deviation: float, seeds: int, tests: int = 1) -> fl
         seeds: of each arm, 2 or more
         tests: that the 5% are shared among, as Holm's first step does
     """
-    from scipy.special import nctdtr  # slow to import
+    from scipy.special import nctdtr, stdtrit  # slow to import
 
     freedom = 2 * (seeds - 1)
-    least = t_quantile(freedom, 1 - (1 - LEVEL) / tests)
+    least = stdtrit(freedom, 1 - LEVEL / 2 / tests)
     center = abs(difference) / (deviation * math.sqrt(2 / seeds))
-    return float(1 - nctdtr(freedom, center, least) + nctdtr(freedom, center, -least))
+    return float(1 - nctdtr(freedom, center, least))
 
 
 def detectable(deviation: float, seeds: int, tests: int = 1) -> float:
@@ -134,14 +135,12 @@ def detectable(deviation: float, seeds: int, tests: int = 1) -> float:
     """
     if seeds < 2:
         return math.inf
-    low, high = 0.0, 1.0  # in deviations
-    while power(high, 1.0, seeds, tests) < POWER:
-        low, high = high, 2 * high
-    for _ in range(30):
-        middle = (low + high) / 2
-        enough = power(middle, 1.0, seeds, tests) >= POWER
-        low, high = (low, middle) if enough else (middle, high)
-    return deviation * high
+    from scipy.optimize import brentq  # slow to import
+
+    most = 2.0  # deviations
+    while power(most, 1.0, seeds, tests) < POWER:
+        most *= 2
+    return deviation * brentq(lambda each: power(each, 1.0, seeds, tests) - POWER, 0.0, most)
 
 
 def seeds_to_see(difference: float, deviation: float, tests: int = 1) -> int:

@@ -74,10 +74,7 @@ GRIDS = {
         "optimizer weight_decay betas momentum eps rho precondition_every",
     ),
 }
-SPEED = "speed"  # a study of one run on this device, which is no grid
-ABOUT = {name: entry.about for name, entry in GRIDS.items()} | {
-    SPEED: "images/s and the largest batch (ViT, Figure 12)"
-}
+ABOUT = "; ".join(f"{name}: {entry.about}" for name, entry in GRIDS.items())
 
 
 def budget_seconds(budget: str, epochs: float) -> float:

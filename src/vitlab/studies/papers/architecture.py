@@ -85,7 +85,7 @@ def _wide(shape: Shape, factor: float) -> Shape:
 
 
 def _shape_arm(base: Base, line: str, factor: float, value: str, shape: Shape, first: Shape) -> Arm:
-    recipe = base.published("vit-jft", shape.name) if base.paper else base.vit(shape)
+    recipe = base.either("vit-jft", shape.name)
     start = recipe.changed(model=first.name, image_size=recipe.model.image_size)
     macs = [cost(each.model.config()).macs for each in (recipe, start)]
     name = f"{line.replace(' ', '-').lower()}-x{factor:g}" if line else "start"
@@ -119,7 +119,7 @@ def axial_arms(base: Base) -> tuple[Arm, ...]:
     small = (coarse, fine, f"Axial-{coarse}", f"Axial-{fine}", "BiT-R(1-1)x1", "Axial-ResNet-(1-1)")
     found = []
     for number, name in enumerate(AXIAL_MODELS if base.paper else small):
-        recipe = base.published("vit-imagenet21k", name) if base.paper else base.model(name)
+        recipe = base.either("vit-imagenet21k", name)
         vit = "ViT" in name
         kind = ("axial " if name.startswith("Axial") else "") + ("ViT" if vit else "ResNet")
         label = kind.replace(" ", "-").lower() + ("-coarse" if number in (0, 2) else "")

@@ -31,7 +31,7 @@ def _arm(base: Base, kind: str, percents: str) -> Arm:
     share = SHARES[percents]
     whole = share == 1
     model = base.of_similar_cost(SMALL_RESNET)[kind]
-    recipe = base.published("vit-imagenet", model) if base.paper else base.model(model)
+    recipe = base.either("vit-imagenet", model)
     if not whole:
         recipe = recipe.changed(train_images=share).lasting(recipe.epochs / share)
     return Arm(

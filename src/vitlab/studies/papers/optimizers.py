@@ -83,7 +83,7 @@ def arms(base: Base) -> tuple[Arm, ...]:
     found = []
     for kind, model in base.of_similar_cost(SMALL_RESNET).items():
         vit = kind == "vit"
-        recipe = base.published("vit-imagenet", model) if base.paper else base.model(model)
+        recipe = base.either("vit-imagenet", model)
         for name in TRIED if vit else SOME:
             tried = TRIED[name]
             own = recipe.changed(lr=recipe.optimizer.lr * tried.lr, **tried.choices)

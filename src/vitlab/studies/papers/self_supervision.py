@@ -1,5 +1,7 @@
 """Learning without labels, then from few, at equal computation (ViT, section 4.6 and B.1.2)."""
 
+from typing import Any
+
 from vitlab.recipes.recipe import Recipe
 from vitlab.studies.base import Base, fine_tuning, in_few_patches, tokenizer, without_labels
 from vitlab.studies.design import ACCURACY, NLL, Arm, Picture, Study
@@ -49,7 +51,7 @@ def _before(base: Base, name: str) -> Recipe:
 
 def _row(base: Base, name: str, share: float, macs: float) -> Arm:
     """Return what learns from a share of the labels, within a budget."""
-    few = {"data": base.downstream or base.recipe.data.data}
+    few: dict[str, Any] = {"data": base.downstream or base.recipe.data.data}
     few |= {"train_images": share} if share < 1 else {}
     first = name if name in METHODS else ""
     return Arm(

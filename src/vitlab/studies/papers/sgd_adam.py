@@ -31,13 +31,12 @@ def arms(base: Base) -> tuple[Arm, ...]:
     for name, printed in table("sgd-adam").items():
         size, optimizer = name.split("-")
         model = (PAPER_MODELS if base.paper else SMALL_MODELS)[size]
-        before, cells = f"{name}-pretraining", (model, TITLES[optimizer])
+        before, title = f"{name}-pretraining", TITLES[optimizer]
         first, tuned = _pretraining(base, model, optimizer), _tuned(base, model)
-        rates = () if base.paper else RATES
-        found.append(Arm(before, first, (*cells, "pre-training"), rates=rates))
-        cells = (*cells, f"fine-tuning: {Path(tuned.data.data).name}")
-        rates = IMAGENET_RATES if base.paper else RATES
-        found.append(Arm(name, tuned, cells, printed, before, rates))
+        rates = ((), IMAGENET_RATES) if base.paper else (RATES, RATES)
+        found.append(Arm(before, first, (model, title, "pre-training"), rates=rates[0]))
+        cells = (model, title, f"fine-tuning: {Path(tuned.data.data).name}")
+        found.append(Arm(name, tuned, cells, printed, before, rates[1]))
     return tuple(found)
 
 
@@ -47,7 +46,7 @@ def _pretraining(base: Base, model: str, optimizer: str) -> Recipe:
     SGD as big_vision trains BiT: 0.03 per 256 images, L2 of 1e-4 (its 3e-5 is decoupled), cosine,
     5,000 steps of warm-up. The BiT paper's steps in the learning rate fit 40 epochs, not these 7.
     """
-    recipe = base.published("vit-jft", model) if base.paper else base.model(model)
+    recipe = base.either("vit-jft", model)
     if optimizer != "sgd":
         return recipe
     recipe = recipe.changed(optimizer="sgd", lr=0.05, weight_decay=1e-4, momentum=0.9)

@@ -31,7 +31,6 @@ def parallel_arms(base: Base) -> tuple[Arm, ...]:
     for name in printed if base.paper else _small(base):
         for kind in printed.get(name, SCALES):
             scaled = {"layer_scale": SCALES[kind]} if SCALES[kind] else {}
-            make = base.published("three-things", name, **scaled) if base.paper else None
             shape = shape_of(name)
             form = f"{shape['depth']}x{shape.get('branches', 1)}"
             label = name.removesuffix("/16") if base.paper else f"{form}-w{shape['width']}"
@@ -40,7 +39,7 @@ def parallel_arms(base: Base) -> tuple[Arm, ...]:
             found.append(
                 Arm(
                     f"{label}-{kind}",
-                    make or base.model(name, **scaled),
+                    base.either("three-things", name, **scaled),
                     (cell, f"{SCALES[kind]:g}" if scaled else "none"),
                     {} if known is None else {"accuracy": known},
                 )
@@ -70,7 +69,7 @@ def tune_arms(base: Base) -> tuple[Arm, ...]:
         found.append(Arm(first, _first(base, size), row=False))
         still = _tuned(base, "resolution", "sgd", "head").changed(lr=NOTHING, steps=1)
         cells = (label, "resolution", "", "none")
-        found.append(Arm(f"{front}resolution-none", still, cells, after=first))
+        found.append(Arm(f"{front}resolution-none", still, cells, after=first, rates=(1.0,)))
         for task in ("resolution", "transfer") if base.downstream else ("resolution",):
             for optimizer in RATES:
                 printed = table("tune").get(f"{optimizer}-{size}", {})
@@ -126,4 +125,5 @@ TUNE = Study(
     ("model", "task", "optimizer", "tuned"),
     tune_arms,
     claims=claims_of("tune"),
+    note="Of `none`, nothing is tuned: it is one step at a rate that moves no weight.",
 )

@@ -17,7 +17,7 @@ from vitlab.studies.claims import (
     contrast_of,
     judged,
 )
-from vitlab.studies.papers.printed import claims_of
+from vitlab.studies.papers import claims_of
 from vitlab.studies.study_names import GRIDS
 
 HIGH, LOW = [0.83, 0.85, 0.84, 0.86], [0.80, 0.81, 0.83]

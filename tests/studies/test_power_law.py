@@ -6,7 +6,7 @@ from scipy.optimize import curve_fit
 from scipy.stats import t
 
 from vitlab.errors import DataError
-from vitlab.studies.power_law import fitted
+from vitlab.studies.compute_card import fitted
 
 
 def test_a_law_is_found_with_its_interval() -> None:

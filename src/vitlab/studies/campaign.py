@@ -7,7 +7,7 @@ ARM-lr-X/       those that tried a learning rate
 
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -226,7 +226,6 @@ class Campaign:
     def _begun(self) -> tuple[Plan | None, dict[str, Figures]]:
         """Start or continue the study in its folder; return its plan and the figures it has."""
         asked = self.asked
-        found: tuple[dict[str, Any] | None, dict[str, Figures]] = None, {}
         settings = {
             "study": asked.name,
             "budget": asked.budget,
@@ -234,14 +233,26 @@ class Campaign:
             "lr_grid": asked.rates,
             "downstream": self.base.downstream,
         }
+        known, done = self._agreed(lambda: self._kept(settings))
+        return known and Plan.of(known), done
+
+    def _agreed(self, make: Callable[[], Any]) -> Any:
+        """Do something in the first process, and return its JSON value in all of them.
+
+        Raises:
+            UserError: as in the first process.
+        """
         with joined(self.host.device, self.host.timeout) as (world, _):
             with world.agreed():
-                if world.first:
-                    self._begin(settings)
-                    kept = Plan.read(self._file) if self._file.is_file() else None
-                    found = asdict(kept) if kept else None, self._done()
-            known, done = world.broadcast(found)
-        return known and Plan.of(known), done
+                made = make() if world.first else None
+            return world.broadcast(made)
+
+    def _kept(self, settings: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Figures]]:
+        """Start or continue the study; return the fields of its plan and the figures it has."""
+        self._begin(settings)
+        plan = Plan.read(self._file) if self._file.is_file() else None
+        found = {job.name: kept_figures(self.folder.path / job.name) for job in self.jobs}
+        return plan and asdict(plan), {name: each for name, each in found.items() if each}
 
     def _begin(self, settings: dict[str, Any]) -> None:
         """Start the study or continue it; one of which nothing was run gives way to any other.
@@ -256,11 +267,6 @@ class Campaign:
             if folder.started and not self._file.is_file():
                 raise RunError(f"{self._file} is missing: choose another --out")
         folder.begin("study", settings, self.base.recipe, resume=True, command=self.command)
-
-    def _done(self) -> dict[str, Figures]:
-        """Return the figures of the runs that are finished, by their names."""
-        found = {job.name: kept_figures(self.folder.path / job.name) for job in self.jobs}
-        return {name: figures for name, figures in found.items() if figures is not None}
 
     def withdraw(self) -> None:
         """Leave no trace of a study that has no plan yet, and of runs that were timed."""
@@ -290,14 +296,10 @@ class Campaign:
     def _scratch(self, within: Path | None) -> Iterator[Path]:
         """Have a folder that vanishes; with it goes a study of which nothing was run."""
         with ExitStack() as stack:
-            place = None
-            if self.first:
-                if within is not None:
-                    stack.callback(self.withdraw)
-                place = stack.enter_context(TemporaryDirectory(prefix=TIMING, dir=within))
-            with joined(self.host.device, self.host.timeout) as (world, _):
-                place = world.broadcast(place)
-            yield Path(place)
+            if self.first and within is not None:
+                stack.callback(self.withdraw)
+            make = TemporaryDirectory(prefix=TIMING, dir=within)
+            yield Path(self._agreed(lambda: stack.enter_context(make)))
 
     def _keep(self, plan: Plan) -> None:
         if self.first:
@@ -321,18 +323,22 @@ class Campaign:
                 downstream=self.base.downstream,
             )  # fmt: skip
             costs = costs_of(arms, self.study.measure, workers, work)
-        with joined(self.host.device, self.host.timeout) as (world, _), world.agreed():
-            found = world.broadcast(asdict(Plan(0.0, costs, time.monotonic() - began)))
-            new = Plan.of(found)
-            if old is not None:
-                return replace(old, costs={**new.costs, **old.costs})
-            unit = unit_of(self.arms, new.costs)
-            self._set_arms(with_lengths(self.arms, new.costs, unit))
-            length = 1.0 if self.base.paper else self.asked.epochs
-            return planned(
-                self.jobs, new.costs, self.at_once, seconds=self.asked.budget, epochs=length,
-                timing=new.timing, unit=unit,
-            )  # fmt: skip
+        took = time.monotonic() - began
+        new = Plan.of(self._agreed(lambda: asdict(Plan(0.0, costs, took))))
+        if old is not None:
+            return replace(old, costs={**new.costs, **old.costs})
+        unit = unit_of(self.arms, new.costs)
+        self._set_arms(with_lengths(self.arms, new.costs, unit))
+        length = 1.0 if self.base.paper else self.asked.epochs
+        plan = self._agreed(
+            lambda: asdict(
+                planned(
+                    self.jobs, new.costs, self.at_once, seconds=self.asked.budget, epochs=length,
+                    timing=new.timing, unit=unit,
+                )
+            )
+        )  # fmt: skip
+        return Plan.of(plan)
 
     def _set_arms(self, arms: tuple[Arm, ...]) -> None:
         """Take arms, and work out their runs; a paper's own grids do not grow."""

@@ -20,7 +20,7 @@ from vitlab.studies.design import (
     Study,
 )
 from vitlab.studies.few_shot import FEW_SHOT, few_shot
-from vitlab.studies.papers.printed import claims_of, table
+from vitlab.studies.papers import claims_of, table
 
 PLACES = {"stem": "at the stem", "every": "before every block", "shared": "shared by all blocks"}
 PAPER_SHAPE = Shape(1024, 8, 16, 2048, 32)  # ViT, D.2

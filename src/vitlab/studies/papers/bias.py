@@ -13,7 +13,7 @@ import math
 from vitlab.evaluation.inductive_bias import inductive_bias
 from vitlab.studies.base import KINDS, Base
 from vitlab.studies.design import ACCURACY, Arm, Picture, Study, Trained, share_column
-from vitlab.studies.papers.printed import claims_of
+from vitlab.studies.papers import claims_of
 
 SHARES = {"100": 1.0, "10": 0.1, "1": 0.01}  # of the training images, by percent
 SMALL_RESNET = "BiT-R(1-1-1)x1"

@@ -18,7 +18,14 @@ import numpy as np
 
 from vitlab.errors import DataError
 from vitlab.studies.base import Base
-from vitlab.studies.compute_card import FAMILIES, PRINTED, card, family_of
+from vitlab.studies.compute_card import (
+    FAMILIES,
+    PRINTED,
+    PowerLaw,
+    card,
+    family_of,
+    fitted,
+)
 from vitlab.studies.design import (
     ACCURACY,
     NLL,
@@ -30,8 +37,7 @@ from vitlab.studies.design import (
     Row,
     Study,
 )
-from vitlab.studies.papers.printed import claims_of
-from vitlab.studies.power_law import PowerLaw, fitted
+from vitlab.studies.papers import claims_of
 
 IMAGENET_RATES = (0.1, 1 / 3, 1.0, 2.0)  # 0.003 to 0.06 (ViT, Table 4)
 RESNETS = ("BiT-R(1-1)x1", "BiT-R(1-1-1)x1", "BiT-R(3-3-3)x1")

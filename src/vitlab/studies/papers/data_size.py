@@ -28,7 +28,7 @@ from vitlab.studies.design import (
     Trained,
 )
 from vitlab.studies.few_shot import FEW_SHOT, few_shot
-from vitlab.studies.papers.printed import claims_of
+from vitlab.studies.papers import claims_of
 
 JFT = 303_000_000  # images
 SUBSETS = {3: 9_000_000, 10: 30_000_000, 30: 90_000_000, 100: 0}  # by their percentage; 0: all

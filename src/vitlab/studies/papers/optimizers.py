@@ -32,7 +32,7 @@ from vitlab.studies.design import (
     Study,
     Trained,
 )
-from vitlab.studies.papers.printed import claims_of
+from vitlab.studies.papers import claims_of
 
 UPDATES = 20  # timed; twice the steps between two roots of Shampoo
 RATES = (0.3, 1.0, 3.0)

@@ -5,7 +5,7 @@ from typing import Any
 from vitlab.recipes.recipe import Recipe
 from vitlab.studies.base import Base, fine_tuning, in_few_patches, tokenizer, without_labels
 from vitlab.studies.design import ACCURACY, NLL, Arm, Picture, Study
-from vitlab.studies.papers.printed import claims_of
+from vitlab.studies.papers import claims_of
 
 # Multiply-adds of fine-tuning by the share of the labels, those of pre-training being 1; from
 # scratch, a model gets both.

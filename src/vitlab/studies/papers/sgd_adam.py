@@ -15,7 +15,7 @@ from pathlib import Path
 from vitlab.recipes.recipe import Recipe
 from vitlab.studies.base import Base, small
 from vitlab.studies.design import ACCURACY, NLL, TRAIN_LOSS, Arm, Study
-from vitlab.studies.papers.printed import claims_of, table
+from vitlab.studies.papers import claims_of, table
 
 PAPER_MODELS = {"small": "BiT-R50x1", "large": "BiT-R152x2"}
 SMALL_MODELS = {"small": "BiT-R(1-1-1)x1", "large": "BiT-R(2-2-2)x1"}

@@ -5,7 +5,7 @@ from typing import Any
 from vitlab.recipes.recipe import Recipe
 from vitlab.studies.base import Base, fine_tuning, in_few_patches, tokenizer, without_labels
 from vitlab.studies.design import ACCURACY, NLL, TRAIN_LOSS, Arm, Column, Study
-from vitlab.studies.papers.printed import claims_of, table
+from vitlab.studies.papers import claims_of, table
 from vitlab.units import si
 
 WITHOUT_LABELS = {"beit": ("linear", "conv-bn", "hmlp-bn"), "mae": ("linear", "hmlp-bn")}

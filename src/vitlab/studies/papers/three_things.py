@@ -10,7 +10,7 @@ from vitlab.models.names import shape_of
 from vitlab.recipes.recipe import Recipe
 from vitlab.studies.base import Base
 from vitlab.studies.design import ACCURACY, NLL, PARAMS, TRAIN_LOSS, Arm, Study
-from vitlab.studies.papers.printed import claims_of, table
+from vitlab.studies.papers import claims_of, table
 
 BLOCKS = 12  # within a budget: what 1, 2, 3 and 4 branches divide
 SCALES = {"plain": 0.0, "scaled": 1e-4}

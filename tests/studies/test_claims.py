@@ -124,6 +124,10 @@ def test_seeds_that_share_weights_are_compared_in_pairs() -> None:
     assert shared.paired < 0.1 * shared.reach
     assert shared.p == pytest.approx(stats.ttest_rel(values["a"], values["b"]).pvalue)
     assert judged([claim], {"": values}, {"a": "first"})[0].paired is None  # a seed of b diverged
+    fewer = {"": values | {"b": [0.4, 0.5]}}
+    assert judged([claim], fewer, {"a": "first", "b": "first"})[0].paired is None
+    claim = Claim("", "a >= b", effect="b > none")  # whose effect was not run
+    assert judged([claim], {"": values}, {"a": "first", "b": "first"})[0].paired is not None
 
 
 def test_verdicts_are_corrected_for_their_number() -> None:

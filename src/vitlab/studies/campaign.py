@@ -231,6 +231,7 @@ class Campaign:
             "budget": asked.budget,
             "epochs": asked.epochs,
             "lr_grid": asked.rates,
+            "further_rates": self._further,  # which studies of before had none of
             "downstream": self.base.downstream,
         }
         known, done = self._agreed(lambda: self._kept(settings))
@@ -278,6 +279,11 @@ class Campaign:
     @property
     def _file(self) -> Path:
         return self.folder.path / "plan.json"
+
+    @property
+    def _further(self) -> int:
+        """The rates that a grid may grow by; a paper's own does not."""
+        return 0 if self.base.paper else FURTHER
 
     @property
     def _threads(self) -> int:
@@ -341,9 +347,8 @@ class Campaign:
         return Plan.of(plan)
 
     def _set_arms(self, arms: tuple[Arm, ...]) -> None:
-        """Take arms, and work out their runs; a paper's own grids do not grow."""
-        further = 0 if self.base.paper else FURTHER
-        self.arms, self.jobs = arms, jobs_of(arms, self.seeds, self.asked.rates, further)
+        """Take arms, and work out their runs."""
+        self.arms, self.jobs = arms, jobs_of(arms, self.seeds, self.asked.rates, self._further)
 
     def _work(self, job: Job, plan: Plan, done: dict[str, Figures]) -> Work:
         place = self.folder.path

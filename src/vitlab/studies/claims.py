@@ -5,9 +5,9 @@ c, `a = c` that they are equal, `a >= c` that a is as good as c. What counts as 
 an effect that the runs themselves must show, or else the paper's own difference.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from vitlab.errors import OptionError
 from vitlab.studies.statistics import LEVEL, Contrast, Estimate, Values, holm, paired, welch
@@ -49,7 +49,8 @@ class Claim:
         """Check that the claim can be lost."""
         if self.comparison and self.sign != ">" and not (self.effect or self.paper):
             raise OptionError(f"{self.text!r} needs an effect, or the paper's difference")
-        contrast_of(self.comparison), contrast_of(self.effect)
+        for each in (self.comparison, self.effect):
+            contrast_of(each)
 
     @property
     def sign(self) -> str:
@@ -88,6 +89,10 @@ class Verdict:
     paired: float | None = None
     margin: float | None = None
     p: float | None = None
+
+    def corrected(self, p: float) -> Self:
+        """Return the verdict with another p-value, and not seen if that is not small enough."""
+        return replace(self, p=p, word=self.word if p < LEVEL else UNSEEN)
 
     def as_json(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -142,15 +147,8 @@ def judged(
         starts: by the names of arms whose seeds are all there, the arm whose models they start from
     """
     found = [_judge(claim, figures.get(claim.by, {}), starts or {}) for claim in claims]
-    tested = [verdict.p for verdict in found if verdict.p is not None]
-    corrected = iter(holm(tested))
-    return [verdict if verdict.p is None else _final(verdict, corrected) for verdict in found]
-
-
-def _final(verdict: Verdict, corrected: Iterator[float]) -> Verdict:
-    """Return the verdict with the next p-value, without its word if that is not small enough."""
-    p = next(corrected)
-    return replace(verdict, p=p, word=verdict.word if p < LEVEL else UNSEEN)
+    corrected = iter(holm([each.p for each in found if each.p is not None]))
+    return [each if each.p is None else each.corrected(next(corrected)) for each in found]
 
 
 def _judge(claim: Claim, values: Values, starts: Mapping[str, str]) -> Verdict:
@@ -160,8 +158,9 @@ def _judge(claim: Claim, values: Values, starts: Mapping[str, str]) -> Verdict:
         return Verdict(claim, UNTESTED)
     if not all(values.get(arm) for arm in main):
         return Verdict(claim, NOT_RUN)
-    shared = {starts.get(arm, "") for arm in claim.arms}
-    estimate = paired if len(shared) == 1 and "" not in shared else welch
+    known = [arm for arm in claim.arms if values.get(arm)]
+    shared = {(starts.get(arm, ""), len(values[arm])) for arm in known}
+    estimate = paired if len(shared) == 1 and all(map(starts.get, known)) else welch
     found, equality = estimate(main, values), claim.sign != ">"
     margin = _margin(claim, values, estimate) if equality else 0.0
     verdict = Verdict(

@@ -161,13 +161,12 @@ def made_row(**sizes: int) -> dict[str, Any]:
 def test_sizes_that_do_not_fit_have_no_point_and_say_so() -> None:
     row = made_row(s64=50, s128=12, s1024=0)
     for draw, values in ((throughput, [500, 120]), (largest_batches, [50, 12])):
-        for dark in (False, True):
-            (axes,) = draw([row], dark=dark).axes
-            (line,) = axes.lines
-            assert line.get_xdata().tolist() == [64, 128, 1024]
-            assert line.get_ydata()[:2].tolist() == values
-            assert str(line.get_ydata()[2]) == "nan"
-            assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+        (axes,) = draw([row]).axes
+        (line,) = axes.lines
+        assert line.get_xdata().tolist() == [64, 128, 1024]
+        assert line.get_ydata()[:2].tolist() == values
+        assert str(line.get_ydata()[2]) == "nan"
+        assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     assert largest_batches([row]).axes[0].get_ylabel() == "largest batch of a forward pass"
     cells = whole.rows_of(row, "inference")
     assert cells[0] == ("64", "10", "10-10", "4", "500", "50.0%", "62.5%", "2 MB", "50")

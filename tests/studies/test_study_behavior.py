@@ -189,7 +189,7 @@ def test_a_folder_in_the_way(tmp_path: Path) -> None:
     record = json.loads((out / "campaign.json").read_text())
     del record["settings"]["further_rates"]  # of a version whose grids did not grow
     (out / "campaign.json").write_text(json.dumps(record))
-    with pytest.raises(RunError, match="further_rates=None, not 3: .* choose another --out"):
+    with pytest.raises(RunError, match=r"further_rates=None, not 3: .* choose another --out"):
         run(out, only=["good"], epochs=0.05)
     other = tmp_path / "other"
     other.mkdir()

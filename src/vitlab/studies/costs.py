@@ -9,14 +9,13 @@ from vitlab.measure.rates import device_rates
 from vitlab.models.cost import cost
 from vitlab.recipes.recipe import Host
 from vitlab.studies.design import Arm, Measure
-from vitlab.studies.jobs import FAILED, Figures, Job, with_needed
+from vitlab.studies.jobs import FAILED, Figures, Job
 from vitlab.studies.one_run import Work
 from vitlab.studies.plan import Cost
 from vitlab.studies.pool import Workers
 
 STEPS, WARM = 9, 3  # of a timed run, the first two of which do not count; of one that makes ready
 REACHED = 1 / 3  # of the rate of matrix products
-FREE = {"optimizer": ("lr", "weight_decay", "betas", "momentum", "eps"), "recipe": ("epochs",)}
 
 
 def costs_of(
@@ -24,11 +23,10 @@ def costs_of(
 ) -> dict[str, Cost]:
     """Return the cost of a run of each arm, found by one of a few steps.
 
-    The first run in a process takes longer, and is repeated. Arms that differ only in what
-    costs nothing, such as a learning rate, share one.
+    The first run in a process takes longer, and is repeated.
 
     Args:
-        arms: of the study
+        arms: of the study, each after those that it needs
         measure: what is measured of each row's model
         workers: who run them, as many at once as later
         work: where and how to train; its folder, an empty one, gets the runs
@@ -36,9 +34,6 @@ def costs_of(
     Raises:
         UserError: as `vitlab.train`: what would be refused later is refused here.
     """
-    kinds = {arm.name: _kind(arm) for arm in arms}
-    first = {kind: name for name, kind in reversed(kinds.items())}
-    needed = with_needed(first.values(), {arm.name: arm for arm in arms})
 
     def work_of(job: Job) -> Work:
         timed = job.name == job.arm.name
@@ -50,13 +45,11 @@ def costs_of(
             counted=timed,
         )
 
-    for _ in workers.all(
-        [Job(f"warm-{n}", arms[0], 0) for n in range(workers.at_once)], {}, work_of
-    ):
+    warm = [Job(f"warm-{n}", arms[0], 0) for n in range(workers.at_once)]
+    for _ in workers.all(warm, {}, work_of):
         pass
-    jobs = [Job(arm.name, arm, 0, 0.0, arm.after, arm.guide) for arm in arms if arm.name in needed]
-    found = {job.name: figures for job, figures in workers.all(jobs, {}, work_of)}
-    return {arm.name: _timed(arm, found[first[kinds[arm.name]]]) for arm in arms}
+    jobs = [Job(arm.name, arm, 0, 0.0, arm.after, arm.guide) for arm in arms]
+    return {job.name: _timed(job.arm, found) for job, found in workers.all(jobs, {}, work_of)}
 
 
 def _timed(arm: Arm, found: Figures) -> Cost:
@@ -66,15 +59,6 @@ def _timed(arm: Arm, found: Figures) -> Cost:
     fixed = max(found.get("elapsed", 0.0) - STEPS * step - measure, 0.0)
     macs = found.get("step_macs", 0.0) * arm.recipe.batch
     return Cost(fixed, step, found.get("epoch_steps", 1.0), macs, measure)
-
-
-def _kind(arm: Arm) -> str:
-    """Return what the cost of an arm depends on."""
-    tables = arm.recipe.as_tables()
-    for table, names in FREE.items():
-        for name in names:
-            tables[table].pop(name, None)
-    return f"{tables} {arm.after} {arm.guide} {arm.row}"
 
 
 def counted_costs(arms: Sequence[Arm], host: Host) -> dict[str, Cost]:

@@ -135,18 +135,10 @@ def chosen_arms(
         OptionError: an unknown name.
     """
     check_known(only, (arm.name for arm in arms if arm.row or steps), "row")
-    wanted = with_needed(only, {arm.name: arm for arm in arms})
+    wanted = set(only)
+    for arm in reversed(arms):  # each comes after those that it needs
+        wanted |= set(_needs(arm)) if arm.name in wanted else set()
     return tuple(arm for arm in arms if not only or arm.name in wanted)
-
-
-def with_needed(names: Iterable[str], arms: Mapping[str, Arm]) -> set[str]:
-    """Return the names of arms, and of those whose models or learning rates they need."""
-    found, open_ = set[str](), list(names)
-    while open_:
-        if (name := open_.pop()) not in found:
-            found.add(name)
-            open_ += _needs(arms[name])
-    return found
 
 
 def jobs_of(

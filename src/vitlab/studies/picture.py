@@ -1,6 +1,7 @@
 """The figure of a study: a dot for each arm, or lines of one figure against another."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib as mpl
 from markupsafe import Markup
@@ -40,6 +41,17 @@ def drawn(study: Study, rows: Sequence[Row]) -> Markup | None:
         return svg(figure, "study", f"{study.title}: {column.title}.")
 
 
+def line_style(number: int, colors: Sequence[str]) -> dict[str, Any]:
+    """Return color, marker and dashes of a line of a figure by its number among them."""
+    return {
+        "color": colors[number % len(colors)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "linestyle": DASHES[number // len(colors) % len(DASHES)],
+        "ms": 5,
+        "lw": 1.6,
+    }
+
+
 def _dots(axes: Axes, study: Study, column: Column, rows: Sequence[Row]) -> None:
     """Draw dots rather than bars: an axis that does not start at 0 would make bars lie."""
     some = study.picture.labels or None
@@ -61,17 +73,18 @@ def _lines(axes: Axes, study: Study, column: Column, rows: Sequence[Row]) -> Non
     curves = study.picture.curves(rows) if study.picture.curves else {}
     for number, name in enumerate(names):  # a row without a line belongs to all of them
         own = sorted((row for row in rows if row["line"] in (name, "")), key=lambda row: row["x"])
+        style = line_style(number, SERIES_COLORS)
+        if name in curves:
+            axes.plot(*curves[name], color=style["color"], lw=1.2)
+            style["linestyle"] = "none"
         axes.errorbar(
             [row["x"] for row in own],
             [row["mean"][column.key] for row in own],
             [row["std"].get(column.key, 0.0) for row in own],
-            color=SERIES_COLORS[number % len(SERIES_COLORS)],
-            marker=MARKERS[number % len(MARKERS)],
-            linestyle="none" if name in curves else DASHES[number // len(SERIES_COLORS) % 4],
-            lw=1.6, ms=5, capsize=3, label=name or None,
-        )  # fmt: skip
-        if name in curves:
-            axes.plot(*curves[name], color=SERIES_COLORS[number % len(SERIES_COLORS)], lw=1.2)
+            capsize=3,
+            label=name or None,
+            **style,
+        )
     if study.picture.log:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

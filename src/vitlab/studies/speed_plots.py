@@ -13,29 +13,28 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLoca
 from vitlab.files import staged_file, write_text
 from vitlab.inspect.plots.canvas import blank, themed
 from vitlab.pages.palette import SERIES
-from vitlab.studies.picture import DASHES, MARKERS
+from vitlab.studies.picture import line_style
 from vitlab.studies.whole import Measured
 
 INCHES = (6.0, 4.2)
 METADATA = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
 
 
-def throughput(rows: Sequence[Measured], *, dark: bool = False) -> Figure:
-    """Draw images per second at the best batch by image size, a line for each model.
+def throughput(rows: Sequence[Measured]) -> Figure:
+    """Draw images per second at the best batch by image size, a line for each model of `whole`."""
 
-    Args:
-        rows: of `whole`
-        dark: for a dark page
-    """
-    return _panel(rows, _speed_at, "images per second, best batch", dark=dark)
+    def of(size: Measured) -> float:
+        best = size["inference"]["best"]
+        return float(best["images_per_second"]) if best else 0.0
+
+    return _panel(rows, of, "images per second, best batch")
 
 
-def largest_batches(rows: Sequence[Measured], *, dark: bool = False) -> Figure:
+def largest_batches(rows: Sequence[Measured]) -> Figure:
     """Draw the largest batch by image size: of a training step if it was measured, else inference.
 
     Args:
         rows: of `whole`
-        dark: for a dark page
     """
     kind = "training" if any("training" in size for row in rows for size in row["sizes"]) else ""
     what = "training step" if kind else "forward pass"
@@ -43,7 +42,7 @@ def largest_batches(rows: Sequence[Measured], *, dark: bool = False) -> Figure:
     def of(size: Measured) -> float:
         return float(size.get(kind or "inference", {}).get("largest", {}).get("batch", 0))
 
-    return _panel(rows, of, f"largest batch of a {what}", dark=dark)
+    return _panel(rows, of, f"largest batch of a {what}")
 
 
 def written(folder: Path, rows: Sequence[Measured], result: Measured) -> dict[str, str]:
@@ -65,31 +64,21 @@ def written(folder: Path, rows: Sequence[Measured], result: Measured) -> dict[st
     return places | {"figures": str(folder / "measure.json")}
 
 
-def _speed_at(size: Measured) -> float:
-    best = size["inference"]["best"]
-    return float(best["images_per_second"]) if best else 0.0
-
-
-def _panel(
-    rows: Sequence[Measured], of: Callable[[Measured], float], unit: str, *, dark: bool
-) -> Figure:
+def _panel(rows: Sequence[Measured], of: Callable[[Measured], float], unit: str) -> Figure:
     head = [rows[0][key] for key in ("device", "mode", "precision")]
-    with themed(dark=dark) as theme:
+    with themed(dark=False) as theme:
         figure = blank(INCHES, ", ".join(head))
         axes = figure.subplots()
         axes.grid(color=theme["line"], lw=0.6)
+        colors = [theme[f"series{number}"] for number in range(len(SERIES))]
         for number, row in enumerate(rows):
             pixels = [_side(size["image_size"]) for size in row["sizes"]]
             values = np.array([of(size) for size in row["sizes"]])
             axes.plot(
                 pixels,
                 np.where(values > 0, values, np.nan),  # nothing fits: no point on a log axis
-                color=theme[f"series{number % len(SERIES)}"],
-                marker=MARKERS[number % len(MARKERS)],
-                linestyle=DASHES[number // len(SERIES) % len(DASHES)],
-                ms=5,
-                lw=1.6,
                 label=row["model"],
+                **line_style(number, colors),
             )
         _log_axes(axes, sorted({_side(s["image_size"]) for row in rows for s in row["sizes"]}))
         axes.set(xlabel="image size (pixels per side)", ylabel=unit)

@@ -253,7 +253,7 @@ class Campaign:
         self._begin(settings)
         plan = Plan.read(self._file) if self._file.is_file() else None
         found = {job.name: kept_figures(self.folder.path / job.name) for job in self.jobs}
-        return plan and asdict(plan), {name: each for name, each in found.items() if each}
+        return asdict(plan) if plan else None, {name: each for name, each in found.items() if each}
 
     def _begin(self, settings: dict[str, Any]) -> None:
         """Start the study or continue it; one of which nothing was run gives way to any other.

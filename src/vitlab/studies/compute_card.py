@@ -158,8 +158,8 @@ def card() -> list[str]:
     return [
         *(_law(each).sentence(f"{each}, paper, mean of five sets") for each in FAMILIES[:2]),
         f"By these laws of the paper's Table 6, a ResNet takes the compute of a ViT {ratios} mean "
-        f"accuracy on five sets: the card's 2 to 4 times. TPUv3-core-days (Table 2): {days}, which "
-        f"is {pace():.1f} exaFLOPs each.",
+        f"accuracy on five sets: the card's 2 to 4 times. TPUv3-core-days (Table 2): {days}, "
+        f"about {pace():.1f} exaFLOPs a day.",
     ]
 
 

@@ -1,15 +1,17 @@
 """The verdicts of docs/results are those that today's statistics make from the rows kept there."""
 
-import sys
+from importlib import util
 
 import pytest
 
 from docs.pages import ROOT
 from vitlab.studies.study_names import GRIDS
 
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import result_pages
+SPEC = util.spec_from_file_location("result_pages", ROOT / "benchmarks" / "result_pages.py")
+assert SPEC is not None
+assert SPEC.loader is not None
+result_pages = util.module_from_spec(SPEC)
+SPEC.loader.exec_module(result_pages)
 
 
 @pytest.mark.parametrize("name", GRIDS)

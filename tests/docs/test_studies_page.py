@@ -21,7 +21,10 @@ def test_the_study_of_your_own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert [row["name"] for row in result["rows"]] == [
             "token-none", "token-tenth", "mean-none", "mean-tenth",
         ]  # fmt: skip
-        assert {claim["verdict"] for claim in result["claims"]} == {"not seen"}
+        assert {claim["verdict"] for claim in result["claims"]} <= {
+            "not seen",
+            "no effect to compare",
+        }
 
     vitlab_study = vitlab.study
     monkeypatch.setattr(vitlab, "study", shorter)

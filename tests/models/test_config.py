@@ -69,8 +69,7 @@ def test_impossible_values_are_named_with_what_would_work(message: str) -> None:
         ("vit-s16", "ViT-S/16"),
         ("ViT-X/8", "ViT-S/8"),
         ("ViTL/16", "ViT-L/16"),
-        ("ResNet152x2", "BiT-R152x2"),
-        ("R152x2", "BiT-R152x2"),
+        ("Bit-R152x2", "BiT-R152x2"),
     ],
 )
 def test_the_nearest_name_is_suggested(wrong: str, right: str) -> None:

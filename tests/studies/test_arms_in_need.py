@@ -6,9 +6,9 @@ import pytest
 
 from vitlab.errors import OptionError
 from vitlab.recipes.named import recipe
-from vitlab.studies.grid.design import Arm
-from vitlab.studies.grid.jobs import chosen_arms, jobs_of
-from vitlab.studies.grid.runs.study_plan import Cost, unit_of, with_lengths
+from vitlab.studies.design import Arm
+from vitlab.studies.jobs import chosen_arms, jobs_of
+from vitlab.studies.plan import Cost, unit_of, with_lengths
 
 PLAIN = recipe("digits", epochs=1.0, warmup=0.1)
 CODES = Arm("codes", recipe("tokenizer"), row=False)

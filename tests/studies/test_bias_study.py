@@ -10,13 +10,12 @@ from vitlab.data.learning import open_to_learn
 from vitlab.device import choose
 from vitlab.models.cost import cost
 from vitlab.recipes.recipe import Host
-from vitlab.studies.advice import bias_study
-from vitlab.studies.advice.bias_study import STUDY, arms, measure
-from vitlab.studies.grid.base import Base
-from vitlab.studies.grid.design import Trained
-from vitlab.studies.grid.jobs import jobs_of
-from vitlab.studies.grid.study_campaign import Asked, Campaign
-from vitlab.studies.small_recipe import small
+from vitlab.studies.base import Base, small
+from vitlab.studies.campaign import Asked, Campaign
+from vitlab.studies.design import Trained
+from vitlab.studies.jobs import jobs_of
+from vitlab.studies.papers import bias as bias_study
+from vitlab.studies.papers.bias import BIAS, arms, measure
 from vitlab.transfer.campaign_folder import CampaignFolder
 
 TINY = "ViT(width=16,depth=1,heads=2,mlp=16)/2"
@@ -42,9 +41,14 @@ def test_all_rows_take_the_same_steps(paper: bool) -> None:
 def test_learning_rates_are_chosen_with_all_images() -> None:
     jobs = {job.name: job for job in jobs_of(arms(Base(small("given"))), (0, 1))}
     assert sum(job.rate > 0 for job in jobs.values()) == 9
-    tried = tuple((f"resnet-100-lr-{factor:g}", factor) for factor in (0.3, 1.0, 3.0))
-    assert jobs["resnet-1-seed-1"].choices == jobs["resnet-100-seed-0"].choices == tried
-    done = {name: {"accuracy": 0.5 + (factor == 3.0)} for name, factor in tried}
+    tried = {f"resnet-100-lr-{factor:g}": factor for factor in (0.3, 1.0, 3.0)}
+    further = [f"resnet-100-lr-further-{number}" for number in (1, 2, 3)]
+    assert jobs["resnet-1-seed-1"].choices == jobs["resnet-100-seed-0"].choices
+    assert jobs["resnet-1-seed-1"].choices == (*tried, *further)
+    done = {
+        name: {"accuracy": 0.5 + (factor == 3.0), "rate": factor} for name, factor in tried.items()
+    }
+    done |= {name: {} for name in further}
     assert jobs["resnet-1-seed-1"].recipe(done, 1.0, Path()).optimizer.lr == pytest.approx(6e-3)
 
 
@@ -60,7 +64,7 @@ def test_measures_shares_of_the_accuracy_above_chance_that_are_kept(
     found = measure(trained)
     assert found["kept_occluded_50"] == pytest.approx(0.5)  # of ten classes
     assert found["kept_shuffled_4"] == 0
-    assert {column.key for column in STUDY.columns[1:]} - {"shape_bias"} <= found.keys()
+    assert {column.key for column in BIAS.columns[1:]} - {"shape_bias"} <= found.keys()
     assert "shape_bias" not in found
     own["clean"] = 0.1
     assert not [key for key in measure(trained) if key.startswith("kept")]
@@ -82,7 +86,7 @@ def test_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     asked = Asked("bias", epochs=0.02, seeds=1, only=("vit-1", "resnet-1"), at_once=1)
     host = Host(device="cpu", workers=0, check_duplicates="no")
     base = Base(small("digits", TINY))
-    result = Campaign(STUDY, base, asked, CampaignFolder(tmp_path), host).run()
+    result = Campaign(BIAS, base, asked, CampaignFolder(tmp_path), host).run()
     assert [row["name"] for row in result["rows"]] == ["vit-100", "resnet-100", "vit-1", "resnet-1"]
     shown = {claim["claim"]: claim["verdict"] for claim in result["claims"]}
     assert list(shown.values()).count("not testable at this size") == 2

@@ -7,10 +7,9 @@ import pytest
 
 from vitlab.models.cost import cost
 from vitlab.recipes.recipe import Host
-from vitlab.studies.grid.base import Base
-from vitlab.studies.grid.study_campaign import Asked, Campaign
-from vitlab.studies.small_recipe import small
-from vitlab.studies.vit.data_size_study import STUDY, arms
+from vitlab.studies.base import Base, small
+from vitlab.studies.campaign import Asked, Campaign
+from vitlab.studies.papers.data_size import DATA_SIZE, arms
 from vitlab.transfer.campaign_folder import CampaignFolder
 
 TINY = "ViT(width=32,depth=2,heads=2,mlp=32)/2"
@@ -49,7 +48,7 @@ def test_runs_to_its_end(tmp_path: Path) -> None:
     )
     host = Host(device="cpu", workers=0, check_duplicates="no")
     base = Base(small("digits", TINY))
-    result = Campaign(STUDY, base, asked, CampaignFolder(tmp_path), host).run()
+    result = Campaign(DATA_SIZE, base, asked, CampaignFolder(tmp_path), host).run()
     means = [row["mean"] for row in result["rows"]]
     assert [each["train_images"] for each in means] == [43, 1438]
     folders = [tmp_path / f"{row['name']}-seed-0" / "figures.json" for row in result["rows"]]

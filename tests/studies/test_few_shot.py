@@ -10,9 +10,9 @@ from vitlab.data.learning import open_to_learn
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.probes.probing import Probing, probe
 from vitlab.models.create import create
-from vitlab.studies.grid.design import Trained
-from vitlab.studies.measures.few_shot import DRAWS, SHOTS, few_shot
-from vitlab.studies.small_recipe import small
+from vitlab.studies.base import small
+from vitlab.studies.design import Trained
+from vitlab.studies.few_shot import DRAWS, SHOTS, few_shot
 
 TINY = "ViT(width=32,depth=2,heads=2,mlp=32)/2"
 

@@ -1,28 +1,20 @@
 """Every grid study: its arms are recipes, its claims are about them, and it runs on the digits."""
 
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from vitlab.recipes.recipe import Host
-from vitlab.studies.grid.base import Base
-from vitlab.studies.grid.design import Study
-from vitlab.studies.grid.jobs import jobs_of
-from vitlab.studies.grid.study_campaign import Asked, Campaign
-from vitlab.studies.small_recipe import small
-from vitlab.studies.study_names import GRIDS, STUDIES
+from vitlab.studies.base import Base, small
+from vitlab.studies.campaign import Asked, Campaign
+from vitlab.studies.jobs import jobs_of
+from vitlab.studies.study_by_name import grid_study as study_of
+from vitlab.studies.study_names import GRIDS
 from vitlab.transfer.campaign_folder import CampaignFolder
 
 TINY = "ViT(width=32,depth=2,heads=2,mlp=32)/2"
 # run in their own tests, most of them with fewer runs and steps
 OWN = {"bias", "optimizers", "self-supervision", "sgd-adam", "stems"}
-
-
-def study_of(name: str) -> Study:
-    found = import_module(f"vitlab.studies.{STUDIES[name].module}").STUDY
-    assert isinstance(found, Study)
-    return found
 
 
 @pytest.mark.parametrize("name", GRIDS)
@@ -40,7 +32,8 @@ def test_arms_are_recipes_in_order_and_claims_are_about_them(name: str, paper: b
     if not paper:
         known = {arm.name for arm in arms if arm.row}
         for claim in study.claims:
-            assert set(claim.high + claim.low) <= known, claim.text
+            assert claim.arms <= known, claim.text
+            assert claim.source, claim.text
     keys = {column.key for column in study.columns}
     assert {claim.by for claim in study.claims} <= keys | {""}
     assert study.picture.y in keys

@@ -1,60 +1,46 @@
-"""Power laws: known exponents are found, and intervals are those of a linear regression."""
+"""Power laws against a fit of their own nonlinear form, and against a simulation."""
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy.optimize import curve_fit
+from scipy.stats import t
 
 from vitlab.errors import DataError
-from vitlab.studies.measures.power_law import fitted, sentence
-
-COMPUTE = np.array([50.0, 100.0, 200.0, 400.0, 800.0, 1600.0])
+from vitlab.studies.compute_card import fitted
 
 
-def test_exact_power_law_is_found() -> None:
-    law = fitted(list(COMPUTE), list(2.0 * COMPUTE**-0.35))
-    assert law.exponent == pytest.approx(-0.35, abs=1e-6)
-    assert law.reach < 1e-5
-    assert law(np.array([3200.0])) == pytest.approx(2.0 * 3200**-0.35, rel=1e-5)
+def test_a_law_is_found_with_its_interval() -> None:
+    generator = np.random.default_rng(0)
+    x = np.geomspace(1, 1e3, 8)
+    error = 0.5 * x**-0.2 * np.exp(generator.normal(0, 0.03, 8))
+    law = fitted(list(zip(x, error, strict=True)))
+    found, covariance = curve_fit(lambda z, a, b: a + b * z, np.log(x), np.log(error))
+    assert law.exponent == pytest.approx(found[1])
+    assert law.reach == pytest.approx(t.ppf(0.975, 6) * np.sqrt(covariance[1, 1]))
+    assert law(x) == pytest.approx(np.exp(found[0] + found[1] * np.log(x)))
+    assert law(np.array([law.spent(0.3)])) == pytest.approx([0.3])
+    assert law.sentence("A family").startswith("A family: error = ")
+    assert "(95%, 8 points)." in law.sentence("A family")
 
 
-def test_floor_is_found() -> None:
-    law = fitted(list(COMPUTE), list(3.0 * COMPUTE**-0.5 + 0.08), floor=True)
-    assert (law.exponent, law.floor) == pytest.approx((-0.5, 0.08), abs=1e-4)
-    none = fitted(list(COMPUTE), list(3.0 * COMPUTE**-0.5), floor=True)
-    assert none.floor == 0
-    assert none.exponent == pytest.approx(-0.5, abs=1e-6)
-    assert sentence("x", none).endswith("no floor found.")
+def test_the_interval_holds_the_exponent_as_often_as_it_says() -> None:
+    generator, x, inside = np.random.default_rng(1), np.geomspace(1, 100, 5), 0
+    for _ in range(1000):
+        error = 0.4 * x**-0.1 * np.exp(generator.normal(0, 0.1, 5))
+        law = fitted(list(zip(x, error, strict=True)))
+        inside += abs(law.exponent + 0.1) < law.reach
+    assert inside == pytest.approx(950, abs=25)
 
 
-def test_interval_is_that_of_a_regression_of_logarithms() -> None:
-    noise = np.random.default_rng(0).normal(0, 0.05, len(COMPUTE))
-    errors = 2.0 * COMPUTE**-0.35 * np.exp(noise)
-    law = fitted(list(COMPUTE), list(errors))
-    line = stats.linregress(np.log(COMPUTE), np.log(errors))
-    assert law.exponent == pytest.approx(line.slope, rel=1e-5)
-    reach = stats.t.ppf(0.975, len(COMPUTE) - 2) * line.stderr
-    assert law.reach == pytest.approx(reach, rel=1e-3)
-
-
-def test_interval_covers_the_true_exponent_as_often_as_it_says() -> None:
-    generator = np.random.default_rng(1)
-    covered = 0
-    for _ in range(200):
-        noise = generator.normal(0, 0.1, len(COMPUTE))
-        law = fitted(list(COMPUTE), list(COMPUTE**-0.35 * np.exp(noise)))
-        covered += abs(law.exponent + 0.35) < law.reach
-    assert 0.90 <= covered / 200 <= 0.99
-
-
-def test_sentence() -> None:
-    law = fitted([1.0, 10.0, 100.0], [0.4, 0.2, 0.1])
-    assert sentence("ViT", law) == (
-        f"ViT: error = 0.2 (C / 10)^-0.301, exponent ± {law.reach:.2g} (95%, 3 points)."
-    )
-
-
-def test_too_few_points_are_refused() -> None:
-    with pytest.raises(DataError, match="needs 3 different points, not 2"):
-        fitted([1.0, 2.0], [0.5, 0.4])
-    with pytest.raises(DataError, match="above 0"):
-        fitted([1.0, 2.0, 3.0], [0.5, 0.4, 0.0])
+@pytest.mark.parametrize(
+    ("points", "says"),
+    [
+        ([(1, 0.5), (2, 0.4)], "needs 3 different points"),
+        ([(1, 0.5), (2, 0.4), (2, 0.3)], "needs 3 different points"),
+        ([(1, 0.5), (2, 0.4), (3, 0.0)], "above 0"),
+        ([(0, 0.5), (2, 0.4), (3, 0.1)], "above 0"),
+    ],
+)
+def test_what_has_no_law_is_refused(points: list[tuple[float, float]], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        fitted(points)

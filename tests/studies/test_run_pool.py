@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from vitlab.studies.grid.runs.run_pool import Workers
-from vitlab.studies.grid.runs.worker_process import interruptible, put_off
+from vitlab.studies.pool import Workers, interruptible, put_off
 
 BEGUN = "import pathlib, time; pathlib.Path({!r}).touch(); time.sleep({})"
 

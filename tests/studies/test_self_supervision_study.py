@@ -6,11 +6,10 @@ import pytest
 
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
-from vitlab.studies.grid.base import Base
-from vitlab.studies.grid.runs.step_cost import step_macs
-from vitlab.studies.grid.study_campaign import Asked, Campaign
-from vitlab.studies.small_recipe import small
-from vitlab.studies.vit.self_supervision_study import STUDY
+from vitlab.studies.base import Base, small
+from vitlab.studies.campaign import Asked, Campaign
+from vitlab.studies.one_run import step_macs
+from vitlab.studies.papers.self_supervision import SELF_SUPERVISION
 from vitlab.transfer.campaign_folder import CampaignFolder
 
 METHODS = ("supervised", "masked-patch", "mae", "beit", "dino")
@@ -18,7 +17,7 @@ METHODS = ("supervised", "masked-patch", "mae", "beit", "dino")
 
 def test_printed_figures() -> None:
     """ViT-B/16 on ImageNet: 79.9%, which is 2% above from scratch and 4% below supervised."""
-    arms = {arm.name: arm for arm in STUDY.arms(Base(small("digits"), paper=True))}
+    arms = {arm.name: arm for arm in SELF_SUPERVISION.arms(Base(small("digits"), paper=True))}
     percents = {name: 100 * arm.paper["ImageNet"] for name, arm in arms.items() if arm.paper}
     assert percents == pytest.approx(
         {"supervised-1": 84.15, "masked-patch-1": 79.9, "scratch-1": 77.91}
@@ -27,13 +26,13 @@ def test_printed_figures() -> None:
 
 def test_papers_learn_on_the_data_and_are_tuned_downstream() -> None:
     base = Base(small("digits"), paper=True, downstream="other")
-    data = {arm.name: arm.recipe.data.data for arm in STUDY.arms(base)}
+    data = {arm.name: arm.recipe.data.data for arm in SELF_SUPERVISION.arms(base)}
     assert {name for name, own in data.items() if own == "digits"} == {"supervised", "masked-patch"}
     assert set(data.values()) == {"digits", "other"}
 
 
 def test_all_methods_are_given_the_same_computation() -> None:
-    arms = {arm.name: arm for arm in STUDY.arms(Base(small("digits")))}
+    arms = {arm.name: arm for arm in SELF_SUPERVISION.arms(Base(small("digits")))}
     for share, images in ((0.01, 0.01), (0.1, 0.1), (1, 0)):
         scratch = arms[f"scratch-{share}"]
         assert scratch.recipe.data.train_images == images
@@ -42,7 +41,9 @@ def test_all_methods_are_given_the_same_computation() -> None:
             assert row.after == name
             assert row.recipe.data.train_images == images
             assert arms[name].macs + row.macs == scratch.macs
-    assert len([arm for arm in arms.values() if arm.row]) == 3 * (1 + len(METHODS))
+    assert arms["short-1"].macs == arms["mae-1"].macs  # what the paper's claim is against
+    assert arms["short-1"].recipe == arms["scratch-1"].recipe
+    assert len([arm for arm in arms.values() if arm.row]) == 3 * (1 + len(METHODS)) + 1
 
 
 def test_runs_of_equal_computation(tmp_path: Path) -> None:
@@ -51,7 +52,7 @@ def test_runs_of_equal_computation(tmp_path: Path) -> None:
     base = Base(small("digits", "ViT(width=32,depth=2,heads=2,mlp=32)/2"))
     host = Host(device="cpu")
     place = tmp_path / "study"
-    campaign = Campaign(STUDY, base, asked, CampaignFolder(place), host)
+    campaign = Campaign(SELF_SUPERVISION, base, asked, CampaignFolder(place), host)
     result = campaign.run()
     assert [row["name"] for row in result["rows"]] == list(only)
     macs = {}

@@ -6,13 +6,12 @@ import pytest
 
 from vitlab.models.cost import cost
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.studies.grid.base import Base
-from vitlab.studies.grid.jobs import jobs_of
-from vitlab.studies.grid.runs.study_plan import Cost, planned
-from vitlab.studies.grid.study_campaign import Asked, Campaign
-from vitlab.studies.small_recipe import small
-from vitlab.studies.vit import sgd_adam_study
-from vitlab.studies.vit.sgd_adam_study import STUDY, arms
+from vitlab.studies.base import Base, small
+from vitlab.studies.campaign import Asked, Campaign
+from vitlab.studies.jobs import jobs_of
+from vitlab.studies.papers import sgd_adam as sgd_adam_study
+from vitlab.studies.papers.sgd_adam import SGD_ADAM, arms
+from vitlab.studies.plan import Cost, planned
 from vitlab.transfer.campaign_folder import CampaignFolder
 
 HOST = Host(device="cpu", workers=0, check_duplicates="no")
@@ -75,7 +74,7 @@ def test_printed_means_are_those_of_the_printed_accuracies() -> None:
 def test_a_plan_counts_fixed_steps_as_they_are() -> None:
     """Pre-training is stretched to the budget; 100 steps of fine-tuning stay 100 steps."""
     own = [arm for arm in arms(Base(small("digits"))) if arm.name.startswith("small-sgd")]
-    jobs = jobs_of(own, [0], (1.0, 2.0))
+    jobs = jobs_of(own, [0], (1.0, 2.0), further=0)
     costs = {arm.name: Cost(0.0, 0.2, 50.0, 2e7) for arm in own}
     plan = planned(jobs, costs, 1, seconds=340.0)
     # an epoch takes 10 s in the last run and 9 s in two on nine tenths of the images; and 3 x 20 s
@@ -88,7 +87,7 @@ def test_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sgd_adam_study, "FINE_TUNING", 10)
     monkeypatch.setitem(sgd_adam_study.SMALL_MODELS, "small", "BiT-R(1)x1")
     asked = Asked("sgd-adam", epochs=0.1, seeds=1, only=("small-sgd",), at_once=1)
-    result = Campaign(STUDY, Base(small("digits")), asked, CampaignFolder(tmp_path), HOST).run()
+    result = Campaign(SGD_ADAM, Base(small("digits")), asked, CampaignFolder(tmp_path), HOST).run()
     assert [row["name"] for row in result["rows"]] == ["small-sgd-pretraining", "small-sgd"]
     assert result["rows"][1]["paper"]["CIFAR-10"] == 0.9746
     assert "paper: CIFAR-10" in result["head"]

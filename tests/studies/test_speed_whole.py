@@ -11,8 +11,8 @@ from PIL import Image
 import vitlab
 from conftest import call
 from vitlab.measure import rates as rates_module
-from vitlab.studies.speed import speed_rows, whole
-from vitlab.studies.speed.speed_plots import largest_batches, throughput
+from vitlab.studies import whole
+from vitlab.studies.speed_plots import largest_batches, throughput
 
 NAME = "ViT(width=16,depth=2,heads=2,mlp=32)/4"
 OTHER = "BiT-R(1-1)x1"
@@ -161,16 +161,15 @@ def made_row(**sizes: int) -> dict[str, Any]:
 def test_sizes_that_do_not_fit_have_no_point_and_say_so() -> None:
     row = made_row(s64=50, s128=12, s1024=0)
     for draw, values in ((throughput, [500, 120]), (largest_batches, [50, 12])):
-        for dark in (False, True):
-            (axes,) = draw([row], dark=dark).axes
-            (line,) = axes.lines
-            assert line.get_xdata().tolist() == [64, 128, 1024]
-            assert line.get_ydata()[:2].tolist() == values
-            assert str(line.get_ydata()[2]) == "nan"
-            assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+        (axes,) = draw([row]).axes
+        (line,) = axes.lines
+        assert line.get_xdata().tolist() == [64, 128, 1024]
+        assert line.get_ydata()[:2].tolist() == values
+        assert str(line.get_ydata()[2]) == "nan"
+        assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     assert largest_batches([row]).axes[0].get_ylabel() == "largest batch of a forward pass"
-    cells = speed_rows.rows_of(row, "inference")
+    cells = whole.rows_of(row, "inference")
     assert cells[0] == ("64", "10", "10-10", "4", "500", "50.0%", "62.5%", "2 MB", "50")
     assert cells[2] == ("1024", "does not fit", "", "", "", "", "", "", "0")
-    assert all(len(each) == len(speed_rows.HEAD) for each in cells)
-    assert dict(speed_rows.device_rows(row))["bf16 products"] == "10.0 GFLOP/s"
+    assert all(len(each) == len(whole.HEAD) for each in cells)
+    assert dict(whole.device_rows(row))["bf16 products"] == "10.0 GFLOP/s"

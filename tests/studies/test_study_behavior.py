@@ -12,16 +12,14 @@ import pytest
 
 import vitlab
 from vitlab.errors import DiskError, OptionError, RunError
+from vitlab.measure.rates import Rates
 from vitlab.recipes.recipe import Host
-from vitlab.studies.grid import study_campaign
-from vitlab.studies.grid.base import Base
-from vitlab.studies.grid.design import ACCURACY, NLL, Arm, Study
-from vitlab.studies.grid.kept_study import KeptStudy
-from vitlab.studies.grid.outcome import cell, lost, rows_of
-from vitlab.studies.grid.runs import one_run, paper_cost
-from vitlab.studies.grid.runs.study_plan import Cost, Plan
-from vitlab.studies.grid.shown.study_tables import markdown
-from vitlab.studies.small_recipe import small
+from vitlab.studies import campaign, costs, one_run
+from vitlab.studies.base import Base, small
+from vitlab.studies.design import ACCURACY, NLL, Arm, Study
+from vitlab.studies.plan import Cost, Plan
+from vitlab.studies.results import cell, lost, markdown, rows_of
+from vitlab.studies.statistics import detectable, seeds_to_see
 
 TINY = "ViT(width=32,depth=1,heads=2,mlp=32)/4"
 BASE = small("digits", TINY)
@@ -49,10 +47,10 @@ def run(out: Path, what: str | Study = OWN, **options: Any) -> dict[str, Any]:
 def _untimed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most tests need no costs that are true."""
 
-    def costs(arms: tuple[Arm, ...], *_: object) -> dict[str, Cost]:
+    def made_up(arms: tuple[Arm, ...], *_: object) -> dict[str, Cost]:
         return {arm.name: Cost(1.0, 0.1, 22.5, 1e6) for arm in arms}
 
-    monkeypatch.setattr(study_campaign, "costs_of", costs)
+    monkeypatch.setattr(campaign, "costs_of", made_up)
 
 
 def test_a_row_that_diverges_is_told_and_others_go_on(
@@ -119,6 +117,50 @@ def test_an_interrupted_study_goes_on_to_the_same_bits(
     assert [row["values"] for row in again["rows"]] == [row["values"] for row in whole["rows"]]
 
 
+def one_arm(base: Base) -> tuple[Arm, ...]:
+    return (Arm("one", base.recipe, ("one",), rates=(1e-6, 2e-6)),)
+
+
+GROWING = Study("Growing", "nobody", ("arm",), one_arm, (ACCURACY,))
+
+
+def test_a_grid_that_grew_goes_on_to_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At rates that change nothing all are equally good, and the smallest is chosen: an edge."""
+    whole = run(tmp_path / "whole", GROWING)
+    assert whole["rows"][0]["lr"] == pytest.approx(2e-3 * 1.25e-7)
+    assert whole["rows"][0]["edge"] == -1
+    assert whole["table"][0][1] == "2.5e-10 ‡"
+    assert "‡ the smallest" in (tmp_path / "whole" / "results.md").read_text()
+    kept, trained = one_run.train, []
+
+    def train(*args: Any, **options: Any) -> Any:
+        trained.append(args[1].name)
+        if len(trained) == 4:
+            raise KeyboardInterrupt
+        return kept(*args, **options)
+
+    monkeypatch.setattr(one_run, "train", train)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "out", GROWING)
+    again = run(tmp_path / "out", GROWING)
+    assert trained[2:] == [f"one-lr-further-{n}" for n in (1, 2, 2, 3)] + ["one-seed-0"]
+    assert [row["values"] for row in again["rows"]] == [row["values"] for row in whole["rows"]]
+    assert again["table"] == whole["table"]
+
+
+def test_the_seeds_are_chosen_for_what_they_are_to_see(tmp_path: Path) -> None:
+    """By the usual deviation, then by that of the folder's own result."""
+    first = run(tmp_path / "out", GROWING, dry_run=True, see=2.0)
+    assert (first["seeds"], first["sees"] <= 0.02) == (3, True)
+    done = run(tmp_path / "out", GROWING, seeds=2)
+    deviation = done["rows"][0]["std"]["accuracy"]
+    again = run(tmp_path / "out", GROWING, dry_run=True, see=2.0)
+    assert again["seeds"] == seeds_to_see(0.02, deviation or 0.006)
+    assert again["sees"] == detectable(deviation or 0.006, again["seeds"])
+
+
 def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(OptionError, match="unknown row 'godo': did you mean good"):
@@ -138,12 +180,17 @@ def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
 def test_a_folder_in_the_way(tmp_path: Path) -> None:
     out = tmp_path / "out"
     run(out, only=["good"], epochs=0.05)
-    with pytest.raises(RunError, match=r"begun with --epochs 0.05, not a budget of 10 min 0 s"):
+    with pytest.raises(RunError, match=r"was started with budget=0.0, not 600.0: leave"):
         run(out, only=["good"], epochs=0)
     with pytest.raises(RunError, match="lr_grid"):
         run(out, only=["good"], epochs=0.05, lr_grid=(1.0, 2.0))
     with pytest.raises(RunError, match="choose another --out"):
         run(out, "positions", only=["none"])
+    record = json.loads((out / "campaign.json").read_text())
+    del record["settings"]["further_rates"]  # of a version whose grids did not grow
+    (out / "campaign.json").write_text(json.dumps(record))
+    with pytest.raises(RunError, match=r"further_rates=None, not 3: .* choose another --out"):
+        run(out, only=["good"], epochs=0.05)
     other = tmp_path / "other"
     other.mkdir()
     (other / "mine.txt").write_text("mine")
@@ -158,8 +205,8 @@ def test_what_was_never_planned_gives_way(tmp_path: Path, monkeypatch: pytest.Mo
     """A killed process leaves a folder that was begun, and runs that were being timed."""
     out = tmp_path / "out"
     with monkeypatch.context() as patched:
-        patched.setattr(KeptStudy, "withdraw", lambda _: None)
-        patched.setattr(study_campaign, "costs_of", lambda *_: 1 / 0)
+        patched.setattr(campaign.Campaign, "withdraw", lambda _: None)
+        patched.setattr(campaign, "costs_of", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run(out, only=["good"], epochs=0.05)
     (out / "vitlab-study-dead" / "run").mkdir(parents=True)
@@ -174,7 +221,8 @@ def test_what_was_never_planned_gives_way(tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_paper_is_counted_and_not_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paper_cost, "rate_of", lambda recipe, host: 1e12)
+    rates = Rates("a device", {"fp32": 6e12, "bf16": 6e12}, 1e9, tf32=False)
+    monkeypatch.setattr(costs, "device_rates", lambda device: rates)
     only, recipe = ["none", "1d-stem"], small("digits")
     dry = run(
         tmp_path, "positions", budget="paper", epochs=0, dry_run=True, recipe=recipe, only=only

@@ -56,6 +56,13 @@ class Measure(Options):
     seconds: float = option(
         1.0, "how long to repeat for each figure", above(0), at_most(600), only=when("full")
     )
+    exaflops: bool = option(
+        False,
+        "add the work of training, as the ViT paper counts it: exaFLOPs, and TPUv3-core-days at "
+        "its pace",
+    )
+    images: float = option(303e6, "training images (JFT-300M)", above(0), only=when("exaflops"))
+    epochs: float = option(7.0, "passes over them", above(0), only=when("exaflops"))
     out: str | None = option(
         None,
         "a new folder for the figures and two plots: throughput and the largest batch by image "
@@ -98,9 +105,16 @@ def run(options: Measure) -> dict[str, Any]:
     if options.full:
         whole = _whole(options)
         rows = [row | more for row, more in zip(rows or whole, whole, strict=True)]
+    if options.exaflops:
+        from vitlab.measure.summary import opened
+        from vitlab.studies.compute_card import training_work
+
+        for row, name in zip(rows, options.models, strict=True):
+            config, _ = opened(name, options.file.arguments(), **options.model.chosen())
+            row |= training_work(config, options.images, options.epochs)
     result = rows[0] if len(rows) == 1 else {"models": rows}
     if options.out is not None:
-        from vitlab.studies.speed.speed_plots import written
+        from vitlab.studies.speed_plots import written
 
         result = result | {"files": written(Path(options.out).expanduser(), rows, result)}
     return result
@@ -132,7 +146,7 @@ def _timed(options: Measure) -> list[dict[str, Any]]:
 
 def _whole(options: Measure) -> list[dict[str, Any]]:
     """Return all figures of each model."""
-    from vitlab.studies.speed.whole import How, whole
+    from vitlab.studies.whole import How, whole
 
     how = How(
         image_sizes=options.image_sizes,
@@ -163,11 +177,11 @@ def show(result: dict[str, Any]) -> None:
             ]
             print_table(("engine, the fastest first", "images/s"), speeds)
         if "sizes" in row:
-            from vitlab.studies.speed import speed_rows
+            from vitlab.studies.whole import HEAD, device_rows, kinds_of, rows_of
 
-            print_table(("device", "value"), speed_rows.device_rows(row))
-            for kind in speed_rows.kinds_of(row):
+            print_table(("device", "value"), device_rows(row))
+            for kind in kinds_of(row):
                 print(f"  {kind}")
-                print_table(speed_rows.HEAD, speed_rows.rows_of(row, kind))
+                print_table(HEAD, rows_of(row, kind))
     for place in result.get("files", {}).values():
         print(place)

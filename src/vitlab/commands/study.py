@@ -1,16 +1,14 @@
 """`vitlab study`."""
 
-import inspect
 from dataclasses import MISSING, dataclass
-from importlib import import_module
 from typing import Any, ClassVar
 
 from vitlab.errors import OptionError
-from vitlab.options import Options, above, at_least, option, owners, when
+from vitlab.options import Options, above, at_least, option, owners
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.recipe_file import start_from
-from vitlab.studies.small_recipe import small
-from vitlab.studies.study_names import ABOUT, GRIDS, PAPER_BUDGET, STUDIES, budget_seconds
+from vitlab.studies.base import small
+from vitlab.studies.study_names import ABOUT, GRIDS, PAPER_BUDGET, budget_seconds
 from vitlab.terminal import print_table, print_wide
 from vitlab.units import duration, si
 
@@ -22,12 +20,12 @@ class Study(Options):
     """A study, the recipe that it starts from, and where to train."""
 
     FIRST: ClassVar[tuple[str, ...]] = (
-        "name", "allowed", "seeds", "dry_run", "out", "only", "length", "at_once", "downstream",
-        "lr_grid", "device",
+        "name", "allowed", "seeds", "see", "dry_run", "out", "only", "length", "at_once",
+        "downstream", "lr_grid", "device",
     )  # fmt: skip
     HIDDEN: ClassVar[frozenset[str]] = frozenset({"budget", "epochs"})
 
-    name: str = option(MISSING, ABOUT, choices=lambda: STUDIES, positional=True)
+    name: str = option(MISSING, ABOUT, choices=lambda: GRIDS, positional=True)
     allowed: str = option(
         "",
         "time for all runs, such as 10m or 2h: their length is fitted into it (default: 10m); "
@@ -40,33 +38,33 @@ class Study(Options):
         at_least(0),
         flag="epochs",
     )
-    seeds: int = option(3, "runs of each row", at_least(1), only=when("name", *GRIDS))
+    seeds: int = option(3, "runs of each row", at_least(1))
+    see: float = option(
+        0.0,
+        "the difference of accuracies, in points, that the runs are to see with a chance of 80%: "
+        "chooses the seeds, by the deviations of an earlier result in the folder (0: --seeds)",
+        at_least(0),
+    )
     dry_run: bool = option(
         False,
         "only say what the study would cost, by timing a few steps of each row",
-        only=when("name", *GRIDS),
     )
-    only: tuple[str, ...] = option(
-        (), "train only these rows (default: all)", only=when("name", *GRIDS)
-    )
+    only: tuple[str, ...] = option((), "train only these rows (default: all)")
     at_once: int = option(
         0,
         "runs at the same time, each in its own process (0: one per core for small models on a "
         "CPU, else one)",
         at_least(0),
-        only=when("name", *GRIDS),
     )
     downstream: str = option(
         "",
         "data that pre-trained models are transferred to (default: the same data)",
-        only=when("name", *GRIDS),
     )
     lr_grid: tuple[float, ...] = option(
         (),
         "factors of each row's learning rate to try, on training images that are held out "
         "(default: the study's own, if it has any)",
         above(0),
-        only=when("name", *GRIDS),
     )
     out: str | None = option(None, "folder of the study (default: runs/study-NAME-DATA)")
     recipe: Recipe = Recipe()
@@ -80,20 +78,15 @@ class Study(Options):
 
 
 def build(given: dict[str, Any]) -> Study:
-    """Return options that start from a recipe."""
-    name, given = given["name"], {"data": "digits"} | given
-    entry = STUDIES[Study(name=name).name]  # refuses unknown names
-    if chosen := set(entry.varies.split()) & set(given):
-        raise OptionError(f"the study {name} chooses {min(chosen)} itself: leave it out")
-    return _grid(given) if entry.grid else Study(name=name).changed(**given)
-
-
-def _grid(given: dict[str, Any]) -> Study:
-    """Return the options of a grid, which starts from a small model unless a recipe is named.
+    """Return options that start from a small model unless a recipe is named.
 
     Raises:
-        OptionError: options of a recipe beside the paper's own.
+        OptionError: an unknown study, an option that it chooses itself, or options of a recipe
+            beside the paper's own.
     """
+    name, given = given["name"], {"data": "digits"} | given
+    if chosen := set(GRIDS[Study(name=name).name].varies.split()) & set(given):
+        raise OptionError(f"the study {name} chooses {min(chosen)} itself: leave it out")
     from_paper = {"data", "seed", "recipe"}
     if given.get("allowed") == PAPER_BUDGET and (
         asked := (set(given) & set(owners(Recipe))) - from_paper
@@ -104,46 +97,22 @@ def _grid(given: dict[str, Any]) -> Study:
     else:
         start = small(given["data"], given.get("model", ""))
         rest = {key: value for key, value in given.items() if key != "model"}
-    return Study(name=given["name"], recipe=start).changed(**rest)
+    return Study(name=name, recipe=start).changed(**rest)
 
 
 def run(options: Study) -> dict[str, Any]:
-    """Do what the study does, with the options that it takes."""
-    if STUDIES[options.name].grid:
-        return _run_grid(options)
-    study = _module(options.name).study
-    return dict(
-        study(**{name: getattr(options, name) for name in inspect.signature(study).parameters})
-    )
-
-
-def _run_grid(options: Study) -> dict[str, Any]:
+    """Run the study, or say what it would cost."""
     from vitlab.studies.study_by_name import study
 
-    return study(
-        options.name,
-        out=options.out,
-        budget=options.allowed,
-        epochs=options.length,
-        seeds=options.seeds,
-        only=options.only,
-        lr_grid=options.lr_grid,
-        downstream=options.downstream,
-        at_once=options.at_once,
-        dry_run=options.dry_run,
-        recipe=options.recipe,
-        host=options.host,
-        command=options.command,
-    )
+    same = ("out", "seeds", "see", "only", "lr_grid", "downstream", "at_once", "dry_run", "recipe",
+            "host", "command")  # fmt: skip
+    asked = {name: getattr(options, name) for name in same}
+    return study(options.name, budget=options.allowed, epochs=options.length, **asked)
 
 
 def show(result: dict[str, Any]) -> None:
     """Print the table."""
     if not result:
-        return
-    if not STUDIES[result["study"]].grid:
-        module = _module(result["study"])
-        print_table(module.HEAD, module.table(result))
         return
     if "table" not in result:
         unit = "steps" if "steps" in result["rows"][0] else "epochs"
@@ -151,15 +120,14 @@ def show(result: dict[str, Any]) -> None:
         print_table(("row", unit), lines)
         runs = f"{result['runs']} runs, {result['at_once']} at once"
         print(f"{runs}: {si(result['macs'])} multiply-adds, about {duration(result['seconds'])}")
+        if result["sees"] is not None:
+            points = f"{100 * result['sees']:.2g} points of accuracy"
+            print(f"{result['seeds']} seeds see a difference of {points} with a chance of 80%")
         return
     names = len(result["rows"][0]["cells"]) if result["rows"] else 1
     print_wide(result["head"], result["table"], names)
     for each in result["findings"]:
         print(each)
     for claim in result["claims"]:
-        print(f"{claim['verdict']}: {claim['claim']}")
+        print(f"{claim['verdict']}: {claim['claim']} ({claim['source']})")
     print(f"{duration(result['seconds'])} in all; report: {result['report']}")
-
-
-def _module(name: str) -> Any:
-    return import_module(f"vitlab.studies.{STUDIES[name].module}")

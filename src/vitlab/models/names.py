@@ -74,11 +74,12 @@ MODELS = (
 )
 
 _VIT = re.compile(
-    r"(?P<axial>Axial-)?(?:R(?P<resnet>\d*|\([\d-]+\))\+)?ViT"
+    r"(?P<axial>Axial-)?(?:R(?P<resnet>\d*|\([\d-]+\))(?:x1)?\+)?ViT"
     r"(?:-(?P<size>[A-Za-z]+(?:400m)?)(?P<depth>\d+)?(?:x(?P<branches>\d+))?"
     r"|\((?P<fields>[a-z]+=\d+(?:,[a-z]+=\d+)*)\))/(?P<patch>\d+)"
 )
-_BIT = re.compile(r"BiT-R(?P<units>\d+|\([\d-]+\))x(?P<widen>\d+)")
+# The ViT paper's Table 6 has R50x1 (ResNet50x1 in one version) and R50x1+ViT-B/32.
+_BIT = re.compile(r"(?:BiT-R|ResNet-?|R)(?P<units>\d+|\([\d-]+\))x(?P<widen>\d+)")
 _AXIAL = re.compile(r"Axial-ResNet-(?P<units>\d+|\([\d-]+\))")
 _TOKENIZER = re.compile(
     r"(?P<form>dVAE|DALL-E)(?:\((?P<fields>[a-z_]+=\d+(?:,[a-z_]+=\d+)*)\))?/(?P<stride>\d+)"
@@ -231,8 +232,6 @@ def _suggestion(name: str) -> str:
     """Suggest the nearest known name, with the same patch if there was one."""
     if ours := _elsewhere(name):
         return f"its shape is {ours} here; vitlab.load and --from take weights by other names"
-    if match := re.fullmatch(r"ResNet-?(\d+)x(\d+)", name):  # the ViT paper's Table 6
-        return f"did you mean BiT-R{match[1]}x{match[2]}?"
     patch = match[1] if (match := re.search(r"/(\d+)$", name)) else None
     known = {f"ViT-{size}/{patch}" for size in SIZES} if patch else set(MODELS)
     folded = {each.lower(): each for each in sorted(known | set(MODELS))}

@@ -10,11 +10,10 @@ from vitlab.errors import OptionError
 from vitlab.progress import public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.naming import folder_name
-from vitlab.studies.grid.base import Base
-from vitlab.studies.grid.design import Study
-from vitlab.studies.grid.study_campaign import Asked, Campaign
-from vitlab.studies.small_recipe import small
-from vitlab.studies.study_names import GRIDS, PAPER_BUDGET, STUDIES, budget_seconds
+from vitlab.studies.base import Base, small
+from vitlab.studies.campaign import Asked, Campaign
+from vitlab.studies.design import Study
+from vitlab.studies.study_names import GRIDS, PAPER_BUDGET, budget_seconds
 from vitlab.transfer.campaign_folder import CampaignFolder
 
 
@@ -27,6 +26,7 @@ def study(
     budget: str = "",
     epochs: float = 0.0,
     seeds: int = 3,
+    see: float = 0.0,
     only: Sequence[str] = (),
     lr_grid: Sequence[float] = (),
     downstream: str = "",
@@ -47,6 +47,9 @@ def study(
             10 minutes); `paper` for the paper's own recipes
         epochs: length of the runs, in place of a budget
         seeds: runs of each row
+        see: a difference of accuracies, in percentage points, that the runs are to see with a
+            chance of 80%; it chooses their number, by the deviations of this folder's result or of
+            the studies in docs/results
         only: names of the rows (empty: all)
         lr_grid: factors of each row's learning rate to choose from on held-out training images
             (empty: the study's own, if it has any)
@@ -62,8 +65,8 @@ def study(
 
     Returns:
         The JSON of `vitlab study NAME`: `rows` with `values`, `mean` and `std` of each arm,
-        `claims` with their verdicts, `table`; with `dry_run`, `runs`, `epochs`, `macs` and
-        `seconds`. Empty in every process but the first of torchrun's.
+        `claims` with their verdicts, `table`; with `dry_run`, `runs`, `seeds`, `sees`, `epochs`,
+        `macs` and `seconds`. Empty in every process but the first of torchrun's.
 
     Raises:
         OptionError: an unknown study or row, or a budget that is too small.
@@ -74,7 +77,7 @@ def study(
     allowed = budget_seconds(budget, epochs)
     name = what if isinstance(what, str) else re.sub(r"[^a-z0-9]+", "-", what.title.lower())
     recipe = recipe or small(data)
-    asked = Asked(name, allowed, epochs, seeds, tuple(only), tuple(lr_grid), at_once)
+    asked = Asked(name, allowed, epochs, seeds, see, tuple(only), tuple(lr_grid), at_once)
     campaign = Campaign(
         grid_study(what) if isinstance(what, str) else what,
         Base(recipe, budget == PAPER_BUDGET, downstream),
@@ -94,6 +97,7 @@ def grid_study(name: str) -> Study:
     """
     if name not in GRIDS:
         raise OptionError(f"unknown study {name!r}: choose one of {', '.join(GRIDS)}")
-    found = import_module(f"vitlab.studies.{STUDIES[name].module}").STUDY
+    module = import_module(f"vitlab.studies.papers.{GRIDS[name].module}")
+    found = getattr(module, name.upper().replace("-", "_"))
     assert isinstance(found, Study)
     return found

@@ -10,79 +10,71 @@ PAPER_BUDGET, USUAL_BUDGET = "paper", "10m"
 
 @dataclass(frozen=True)
 class Entry:
-    """A study.
+    """A study, a grid of recipes that is run within a budget.
 
     Attributes:
-        module: of `vitlab.studies`; that of a grid has `STUDY`, any other one `study`, `HEAD` and
-            `table`
+        module: of `vitlab.studies.papers`, which has the study by its name in capitals
         about: what it is
         varies: the options of a recipe that it chooses itself
-        grid: whether it is a grid of recipes, run within a budget
     """
 
     module: str
     about: str
     varies: str = ""
-    grid: bool = True
 
 
-STUDIES = {
+GRIDS = {
     "positions": Entry(
-        "vit.position_study", "position embeddings (ViT, Table 8)", "positions positions_at"
+        "architecture", "position embeddings (ViT, Table 8)", "positions positions_at"
     ),
     "data-size": Entry(
-        "vit.data_size_study",
+        "data_size",
         "growing subsets of the training images (ViT, Figures 3 and 4)",
         "model train_images patience",
     ),
     "compute": Entry(
-        "vit.compute_study", "accuracy against compute, with power laws (ViT, Figure 5)", "model"
+        "compute", "accuracy against compute, with power laws (ViT, Figure 5, Table 6)", "model"
     ),
     "sgd-adam": Entry(
-        "vit.sgd_adam_study",
+        "sgd_adam",
         "ResNets pre-trained with Adam and SGD (ViT, Table 7)",
         "model optimizer weight_decay momentum betas steps",
     ),
     "self-supervision": Entry(
-        "vit.self_supervision_study",
+        "self_supervision",
         "learning without labels, then from few (ViT, 4.6 and B.1.2; MAE, BEiT, DINO)",
         "task weights train_images layer_decay",
     ),
     "stems": Entry(
-        "three_things.stems_study",
+        "stems",
         "linear, convolutional and hMLP stems (Three things, Table 7)",
         "stem stem_norm stem_act",
     ),
-    "shape": Entry("vit.shape_study", "depth, width, MLP, patch size or all (ViT, Figure 8)"),
-    "head": Entry("vit.head_study", "class token or mean (ViT, Figure 9)", "pool class_token"),
-    "axial": Entry("vit.axial_study", "axial attention (ViT, Figure 13)"),
+    "shape": Entry("architecture", "depth, width, MLP, patch size or all (ViT, Figure 8)"),
+    "head": Entry("architecture", "class token or mean (ViT, Figure 9)", "pool class_token"),
+    "axial": Entry("architecture", "axial attention (ViT, Figure 13)"),
     "parallel": Entry(
-        "three_things.parallel_study",
+        "three_things",
         "parallel branches, LayerScale, width (Three things, Tables 2 and 3)",
         "layer_scale branches",
     ),
     "tune": Entry(
-        "three_things.tune_study",
+        "three_things",
         "fine-tuning everything, attention or FFNs (Three things, Tables 5 and 6)",
         "tune optimizer",
     ),
     "bias": Entry(
-        "advice.bias_study",
+        "bias",
         "what a ViT, a hybrid and a ResNet rely on, with all images, 10% and 1%",
         "train_images",
     ),
-    "speed": Entry(
-        "speed.figure_twelve", "images/s and the largest batch (ViT, Figure 12)", grid=False
-    ),
     "optimizers": Entry(
-        "advice.optimizer_study",
-        "the same ViT with each of them, SAM and Shampoo on a hybrid and a ResNet, and how curved "
-        "the loss is",
+        "optimizers",
+        "the same ViT with each of them, SAM and Shampoo on a hybrid and a ResNet",
         "optimizer weight_decay betas momentum eps rho precondition_every",
     ),
 }
-GRIDS = tuple(name for name, entry in STUDIES.items() if entry.grid)
-ABOUT = "; ".join(f"{name}: {entry.about}" for name, entry in STUDIES.items())
+ABOUT = "; ".join(f"{name}: {entry.about}" for name, entry in GRIDS.items())
 
 
 def budget_seconds(budget: str, epochs: float) -> float:

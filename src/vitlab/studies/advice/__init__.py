@@ -1,1 +1,0 @@
-"""What to choose: an architecture, an optimizer; what others advise, tested."""

@@ -1,0 +1,225 @@
+"""What the arms of a study are made from: a small model on the user's data, or the paper's own.
+
+Small budgets have one recipe for training with labels, one for each way to learn without them, and
+one for fine-tuning after either.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from vitlab.models.names import shape_of
+from vitlab.recipes.model_part import ModelPart
+from vitlab.recipes.named import of_weights, recipe
+from vitlab.recipes.recipe import Recipe
+
+DIGITS = "ViT(width=64,depth=4,heads=2,mlp=128)/2"
+SMALL = "ViT(width=96,depth=4,heads=3,mlp=192)/4"
+
+PATCH, SIDE = 8, 6  # the smallest patch that an hMLP stem takes; patches of a side of the image
+CODES = "dVAE(codes=256,width=32,code_width=32)"
+# What differs from the papers' recipes beside length, batch and learning rate: small models have
+# small decoders and projectors, and short runs a teacher that follows sooner and no dropped blocks.
+SMALLER: dict[str, dict[str, Any]] = {
+    "masked-patch": {},
+    "mae": {"decoder_width": 64, "decoder_depth": 2, "decoder_heads": 2},
+    "beit": {"drop_path": 0.0},
+    "dino": {
+        "drop_path": 0.0,
+        "local_crops": 4,
+        "prototypes": 1024,
+        "head_width": 256,
+        "bottleneck": 64,
+        "momentum_teacher": 0.99,
+        "centering": "sinkhorn",
+        "teacher_temperature": (0.02, 0.02),
+    },
+}
+
+KINDS = {"vit": "ViT", "hybrid": "hybrid", "resnet": "ResNet"}  # of similar cost
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The shape of a ViT, whose name says it: `Shape(96, 4, 3, 192, 4).name`."""
+
+    width: int
+    depth: int
+    heads: int
+    mlp: int
+    patch: int
+    branches: int = 1
+
+    @property
+    def name(self) -> str:
+        """The papers' notation."""
+        fields = ("width", "depth", "heads", "mlp")
+        text = ",".join(f"{name}={getattr(self, name)}" for name in fields)
+        text += f",branches={self.branches}" if self.branches > 1 else ""
+        return f"ViT({text})/{self.patch}"
+
+    def changed(self, **fields: int) -> Self:
+        """Return the shape with some fields replaced."""
+        return replace(self, **fields)
+
+
+@dataclass(frozen=True)
+class Base:
+    """What the arms of a study have in common.
+
+    Attributes:
+        recipe: data, model, length and optimizer of small budgets, as the user may have changed
+            them; with `paper`, data and seed alone are meant
+        paper: whether the paper's own recipes are asked for
+        downstream: data that pre-trained models are transferred to; empty for the recipe's own
+    """
+
+    recipe: Recipe
+    paper: bool = False
+    downstream: str = ""
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the recipe's ViT."""
+        names = ("width", "depth", "heads", "mlp", "patch", "branches")
+        stated = shape_of(self.recipe.model.model)
+        return Shape(**{name: stated[name] for name in names if name in stated})
+
+    def either(self, published: str, model: str, **choices: Any) -> Recipe:
+        """Return a paper's recipe for a model if they are asked for, else the recipe with it."""
+        if self.paper:
+            return self.published(published, model, **choices)
+        return self.model(model, **choices)
+
+    def model(self, name: str, **choices: Any) -> Recipe:
+        """Return the recipe with another model of the same image size."""
+        size = {"image_size": self.recipe.model.image_size}
+        return self.recipe.changed(**{"model": name, **size, **choices})
+
+    def hybrid(self, shape: Shape) -> str:
+        """Return the name of a ViT above one ResNet stage of one unit, which reduces images by 4.
+
+        Args:
+            shape: of the ViT; its patch is rounded up to a multiple of 4
+        """
+        return f"R(1)+{shape.changed(patch=-(-shape.patch // 4) * 4).name}"
+
+    def published(self, name: str, model: str, **choices: Any) -> Recipe:
+        """Return a paper's recipe for a model, on the base's data and with its seed."""
+        own = {"data": self.recipe.data.data, "seed": self.recipe.seed, "model": model}
+        return recipe(name, **{**own, **choices})
+
+    def of_similar_cost(self, resnet: str) -> dict[str, str]:
+        """Return the names of a ViT, a hybrid and a ResNet with about the same multiply-adds.
+
+        Within a budget, the ViT is the base's own; the hybrid is one stage of one bottleneck below
+        a ViT of one block less and MLPs two thirds as wide.
+
+        Args:
+            resnet: the ResNet within a budget
+        """
+        if self.paper:
+            return {"vit": "ViT-B/16", "hybrid": "R50+ViT-B/16", "resnet": "BiT-R50x2"}
+        shape = self.shape
+        above = shape.changed(depth=max(1, shape.depth - 1), mlp=2 * shape.mlp // 3, patch=4)
+        return {"vit": self.recipe.model.model, "hybrid": self.hybrid(above), "resnet": resnet}
+
+
+def small(data: str, model: str = "") -> Recipe:
+    """Return the recipe that the arms of small budgets start from.
+
+    A ViT of width 96 and depth 4 on images of 32 pixels, which are cut into 8x8 patches, with a
+    class token, AdamW, flips and bf16; for the digits, of width 64 on 8 pixels, in 4x4
+    patches, in fp32. Images of any other size are resized. Every run is tested once, at its end.
+
+    Args:
+        data: what to learn from
+        model: in place of this one
+    """
+    digits = data == "digits"
+    first = recipe(
+        "digits" if digits else "cifar10",
+        data=data,
+        model=model or (DIGITS if digits else SMALL),
+        image_size=8 if digits else 32,
+    )
+    # a shift of short runs costs more than it teaches (docs/log.md)
+    augment = {} if digits else {"shift": 0.0}
+    return first.changed(
+        lr=2e-3, epochs=1.0, warmup=0.1, ema=0.99, batch=64, test_every=1e6, **augment
+    )
+
+
+def in_few_patches(base: Base, deeper: int = 0, **choices: Any) -> Recipe:
+    """Return the base's recipe with patches of at least 8 pixels, which every stem can take.
+
+    If they are smaller, images are enlarged or reduced to as many patches of 8 pixels, but at most
+    6 a side, since learning without labels wants many epochs more than many patches.
+
+    Args:
+        base: of the study
+        deeper: blocks more than the base has
+        choices: fields of the model
+    """
+    shape, size = base.shape, base.recipe.model.image_size
+    own, larger = shape.changed(depth=shape.depth + deeper), {}
+    if size and shape.patch < PATCH:
+        own = own.changed(patch=PATCH)
+        larger = {"image_size": PATCH * min(size // shape.patch, SIDE)}
+    return base.model(own.name, **{"pool": "mean", **larger, **choices})
+
+
+def without_labels(base: Base, task: str, model: ModelPart, **choices: Any) -> Recipe:
+    """Return the recipe of a task for a small model: one relative epoch, of which a tenth warms up.
+
+    Batch and precision are the base's, the learning rate is half of it, and every task has AdamW,
+    crops of at least 30% of the image, one mean and deviation of pixels, and the mean of the
+    patches as the feature.
+
+    Args:
+        base: of the study
+        task: of `vitlab pretrain`
+        model: that learns; its name and image size are taken
+        choices: further options
+    """
+    part: dict[str, Any] = {"mean": (0.5,), "std": (0.5,), "pool": "mean"}
+    part |= {"image_size": model.image_size} if model.image_size else {}
+    return base.published(
+        task, model.model, **part, **SMALLER[task], **_common(base), **choices
+    ).changed(optimizer="adamw", lr=base.recipe.optimizer.lr / 2, weight_decay=0.05, area=0.3)
+
+
+def tokenizer(base: Base, model: ModelPart) -> Recipe:
+    """Return the recipe of BEiT's codes: half a relative epoch.
+
+    Args:
+        base: of the study
+        model: that learns the codes, one for each of its patches
+    """
+    size = {"image_size": model.image_size} if model.image_size else {}
+    codes = f"{CODES}/{shape_of(model.model)['patch']}"
+    recipe = base.published("tokenizer", codes, **_common(base), **size)
+    return recipe.lasting(0.5)
+
+
+def fine_tuning(base: Base, **choices: Any) -> Recipe:
+    """Return the recipe of fine-tuning: the base's, at half its rate and less in early layers.
+
+    Args:
+        base: of the study
+        choices: further options
+    """
+    return of_weights(base.recipe).changed(
+        lr=base.recipe.optimizer.lr / 2, layer_decay=0.75, **choices
+    )
+
+
+def _common(base: Base) -> dict[str, Any]:
+    """Return length, batch and precision."""
+    recipe = base.recipe
+    return {
+        "epochs": 1.0,
+        "warmup": 0.1,
+        "batch": recipe.batch,
+        "precision": recipe.precision,
+        "test_every": recipe.test_every,
+    }

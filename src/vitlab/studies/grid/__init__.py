@@ -1,1 +1,0 @@
-"""Studies: a grid of recipes, run within a budget, and its table beside the paper's figures."""

@@ -1,1 +1,0 @@
-"""The runs of a study: what one costs, how long they may be, several at once."""

@@ -1,1 +1,0 @@
-"""What a study shows: its table, its picture, its page."""

@@ -1,1 +1,0 @@
-"""What a study measures of a trained model, and of several together."""

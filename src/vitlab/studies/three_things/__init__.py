@@ -1,1 +1,0 @@
-"""Studies of Three things everyone should know about Vision Transformers."""

@@ -1,0 +1,246 @@
+"""A model measured whole: latency, throughput, the largest batch, a training step, at each size.
+
+The figures are rows of tables, too.
+
+Source of the two panels: Dosovitskiy et al., An Image is Worth 16x16 Words, 2021, Figure 12.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from vitlab import device as devices
+from vitlab.errors import DeviceError
+from vitlab.measure.modes import Mode, Passes, Precision
+from vitlab.measure.rates import Rates, device_rates
+from vitlab.measure.roofline import Work, work_of
+from vitlab.measure.subject import Limits, Subject, best, largest, timed
+from vitlab.measure.summary import measure, opened
+from vitlab.models.config import ModelConfig
+from vitlab.models.create import build
+from vitlab.models.model import Model
+from vitlab.progress import Meter
+from vitlab.training.step.practice import PracticeSteps
+from vitlab.units import percent, si, storage
+
+SHARE = 0.25  # of the time for a figure that each batch of a search gets
+HEAD = ("size", "ms", "5-95%", "best", "per s", "MFU", "roof", "memory", "largest")
+
+Measured = dict[str, Any]
+"""A model in JSON, or what was measured of it at one size."""
+
+
+@dataclass(frozen=True)
+class How:
+    """How models are measured.
+
+    Attributes:
+        image_sizes: pixels per side; none for each model's own
+        mode: of inference; a training step is compiled if it is
+        precision: fp32, bf16 (autocast) or bf16-pure (weights too)
+        device: auto, cpu, cuda, cuda:N or mps
+        seconds: how long to repeat for each figure
+        training: whether to measure a training step too
+    """
+
+    image_sizes: tuple[int, ...] = ()
+    mode: Mode = "eager"
+    precision: Precision = "fp32"
+    device: str = "auto"
+    seconds: float = 1.0
+    training: bool = True
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model at one image size: its configuration, its weights if it has some, and its work."""
+
+    config: ModelConfig
+    weights: Model | None
+    work: Work
+
+    @property
+    def trained(self) -> bool:
+        """Whether it has a training step: one answer per image, and classes."""
+        return self.config.classes > 0 and self.config.answers == 1
+
+    def model(self) -> Model:
+        """Return the model itself."""
+        return self.weights or build(replace(self.config, zero_head=True))
+
+
+def whole(
+    names: Sequence[str],
+    how: How,
+    *,
+    known: dict[str, Any] | None = None,
+    **choices: Any,
+) -> list[dict[str, Any]]:
+    """Measure models whole; every name and size is checked before anything is measured.
+
+    Args:
+        names: in the papers' notation, or run folders or saved models
+        how: what to measure
+        known: of saved models, what `vitlab.load` takes: name, part, drop
+        choices: as `vitlab.measure` takes them
+
+    Returns:
+        For each model what `vitlab measure` says without options, and `device`, `mode`,
+        `precision`, `rates` (see `vitlab.measure.Rates`) and `sizes`: for each image size the
+        figures of `inference` and `training`.
+
+    Raises:
+        OptionError: an unknown name, or a size that a model does not take.
+        DeviceError: a missing device, or one that is too small for a model's weights.
+        WeightsError: a folder without a model.
+    """
+    where = devices.choose(how.device)
+    rows = [measure(name, known=known, **choices) for name in names]
+    models = [candidates(name, how.image_sizes, known, choices) for name in names]
+    device = device_rates(how.device)
+    each = [1 + how.training * one.trained for sizes in models for one in sizes]
+    with Meter(3 * sum(each), title="measuring") as meter:
+        for row, sizes in zip(rows, models, strict=True):
+            found = [_measured(one, how, device, where, meter) for one in sizes]
+            row |= {"device": device.device, "mode": how.mode, "precision": how.precision}
+            row |= {"rates": device.as_dict(), "sizes": found}
+    return rows
+
+
+def candidates(
+    name: str, sizes: tuple[int, ...], known: dict[str, Any] | None, choices: dict[str, Any]
+) -> list[Candidate]:
+    """Return a model at each size.
+
+    Raises:
+        OptionError: an unknown name, or a size that the model does not take.
+    """
+    config, model = opened(name, known, **choices)
+    found = []
+    for size in sizes or (config.image_size,):
+        other = config if size == config.image_size else replace(config, image_size=size)
+        weights = model if model is None or other is config else model.resize(size)
+        found.append(Candidate(other, weights, work_of(other)))
+    return found
+
+
+def _measured(
+    one: Candidate, how: How, device: Rates, where: torch.device, meter: Meter
+) -> dict[str, Any]:
+    """Measure a model at one image size."""
+    label = f"{one.config.name} at {one.config.image_size}"
+    figures: dict[str, Any] = {"image_size": one.config.image_size, "macs": one.work.macs}
+    limits = Limits(one.work, device)
+    kinds: dict[str, tuple[Callable[[Model], Subject], Limits]] = {
+        "inference": (lambda model: Passes(model, how.mode, how.precision, where), limits)
+    }
+    if how.training and one.trained:
+        compiled = how.mode == "compiled"
+        kinds["training"] = (
+            lambda model: PracticeSteps(model, how.precision, where, compiled=compiled),
+            replace(limits, training=True),
+        )
+    elif how.training:
+        meter.say(f"{label} has no single classifier: there is no training step to time")
+    for kind, (make, against) in kinds.items():
+        try:
+            subject = make(one.model())
+        except torch.OutOfMemoryError:
+            raise DeviceError(
+                f"the weights of {label} do not fit into memory: choose a smaller model"
+            ) from None
+        figures[kind] = _figures(subject, against, how, f"{kind} of {label}", meter)
+    return figures
+
+
+def _figures(
+    subject: Subject, limits: Limits, how: How, label: str, meter: Meter
+) -> dict[str, Any]:
+    """Measure one kind of passes: one image, the largest batch, and the best one."""
+
+    def show(what: str) -> None:
+        meter.show(meter.done, f"{label}: {what}")
+
+    show("one image")
+    single = timed(subject, limits, 1, how.seconds)
+    meter.done += 1
+    show("the largest batch")
+    most: dict[str, Any] = largest(subject) if single else {"batch": 0, "how": "tried"}
+    meter.done += 1
+    found, ended = best(
+        subject,
+        SHARE * how.seconds,
+        int(most["batch"]),
+        lambda batch: show(f"batch {batch:,}"),
+    )
+    top = found and timed(subject, limits, found.batch, how.seconds, each=False)
+    meter.done += 1
+    show("done")
+    tried = {str(batch): rate for batch, rate in found.rates.items()} if found else {}
+    return {
+        "precision": subject.precision,
+        "single": single,
+        "best": top and top | {"ended": ended, "tried": tried},
+        "largest": most,
+    }
+
+
+def device_rows(row: Measured) -> list[tuple[str, str]]:
+    """Return what the device can do, as names and values."""
+    rates = row["rates"]
+    found = [(f"{kind} products", f"{si(rate)}FLOP/s") for kind, rate in rates["products"].items()]
+    return [
+        ("device", row["device"]),
+        ("mode", row["mode"]),
+        ("precision", row["precision"]),
+        *found,
+        ("memory copied", f"{storage(rates['bandwidth'])}/s"),
+        ("largest batch", _how(row)),
+    ]
+
+
+def kinds_of(row: Measured) -> list[str]:
+    """Return what was measured: inference, and training if any size has it."""
+    return [kind for kind in ("inference", "training") if any(kind in s for s in row["sizes"])]
+
+
+def rows_of(row: Measured, kind: str) -> list[tuple[str, ...]]:
+    """Return a row for each size, in the columns of `HEAD`.
+
+    Milliseconds and their percentiles are those of one image, the next five columns those of the
+    best batch.
+    """
+    found: list[tuple[str, ...]] = []
+    for size in row["sizes"]:
+        if kind not in size:
+            continue
+        one, best, most = (size[kind][what] for what in ("single", "best", "largest"))
+        cells = (*_latency(one), *_at_best(best)) if one and best else ("does not fit",)
+        cells += ("",) * (len(HEAD) - 2 - len(cells))
+        found.append((str(size["image_size"]), *cells, f"{most['batch']:,}"))
+    return found
+
+
+def _latency(one: Measured) -> tuple[str, str]:
+    low, middle, high = (1000 * one[key] for key in ("latency_p5", "latency", "latency_p95"))
+    return f"{middle:.4g}", f"{low:.3g}-{high:.3g}"
+
+
+def _at_best(best: Measured) -> tuple[str, ...]:
+    return (
+        f"{best['batch']:,}",
+        f"{best['images_per_second']:,.4g}",
+        percent(best["share_of_products"]),
+        percent(best["share_of_roofline"]),
+        storage(best["peak_memory"]),
+    )
+
+
+def _how(row: Measured) -> str:
+    """Say how the largest batch was found."""
+    most = row["sizes"][0]["inference"]["largest"]
+    if most["how"] == "tried":
+        return "tried"
+    return f"counted, for about {storage(most['free'])}"

@@ -291,6 +291,37 @@ class RunFolder:
         if found is not None:
             write_text(self.path / DUPLICATES, json.dumps(found))
 
+    @property
+    def state(self) -> str:
+        """`done`, `running` (another process trains it), `diverged` or `stopped`; empty: no run.
+
+        Raises:
+            RunError: its files are damaged.
+        """
+        if not self.started:
+            return ""
+        if self.result() is not None:
+            return "done"
+        if self._lock.file.exists():
+            with self._lock.held(shared=True) as mine:
+                if not mine:
+                    return "running"
+        return "diverged" if self.diverged else "stopped"
+
+    @property
+    def diverged(self) -> str:
+        """The message that the run ended with if it diverged; empty for any other."""
+        return str(self.tables.get("decided", {}).get("diverged", ""))
+
+    def note_divergence(self, message: str) -> None:
+        """Keep why the run diverged.
+
+        Raises:
+            DiskError: the file cannot be written.
+        """
+        decided = self.tables.get("decided", {}) | {"diverged": message}
+        self._write(self.tables | {"decided": decided})
+
     def result(self) -> dict[str, Any] | None:
         """Return the figures of a finished run (the keys of the command's JSON), else None.
 

@@ -15,7 +15,7 @@ from vitlab.data.sources.request import Given
 from vitlab.device import forked_random, restart_peak
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import World
-from vitlab.errors import DataError, DeviceError, DiskError, OptionError, RunError
+from vitlab.errors import DataError, DeviceError, DiskError, DivergedError, OptionError, RunError
 from vitlab.models.encoder.recomputing import recomputed
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
@@ -129,7 +129,8 @@ def train(
                 stack.enter_context(folder.locked())
                 _begin(task, resume, command)
         _check_visible(folder, world)
-        done = conclude(task, _train(task, state, world, on_line, stop, began), world)
+        with _divergence_kept(folder, world):
+            done = conclude(task, _train(task, state, world, on_line, stop, began), world)
         if on_line is not None and world.first:
             on_line({"kind": "result"} | done.metrics)
         return done
@@ -250,6 +251,17 @@ def _withdrawn(task: Task) -> Iterator[None]:
     except (OptionError, DeviceError, DiskError, DataError):
         if not task.started:
             task.folder.withdraw()
+        raise
+
+
+@contextmanager
+def _divergence_kept(folder: RunFolder, world: World) -> Iterator[None]:
+    """Write down why a run diverges in the block."""
+    try:
+        yield
+    except DivergedError as error:
+        if world.first:
+            folder.note_divergence(str(error))
         raise
 
 

@@ -13,6 +13,16 @@ from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.label_errors import Suspects, find_label_errors, write_suspects
 from vitlab.evaluation.predictions import predict
 from vitlab.evaluation.rows import Layout, table_to
+from vitlab.experiments.campaign_folder import MOST
+from vitlab.experiments.cells import Cell, Experiment, Setup, begin, run_cells
+from vitlab.experiments.statistics import (
+    Row,
+    kept,
+    lead_of,
+    learned_before,
+    mean_and_std,
+    table_of,
+)
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.progress import public
@@ -20,9 +30,6 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage, write_tables
 from vitlab.runs.naming import run_name
 from vitlab.training.step.transform import Transform
-from vitlab.transfer.campaign_folder import MOST, CampaignFolder
-from vitlab.transfer.spread import lead_of, learned_before, mean_and_std, row_of, table_of
-from vitlab.transfer.trials import Campaign, Parts, Trial, begin, campaign_place
 from vitlab.units import percent
 from vitlab.weights.load import load
 
@@ -42,6 +49,8 @@ def cross_validate(
     host: Host | None = None,
     transform: Transform | None = None,
     loss: Loss | None = None,
+    jobs: int = 1,
+    cells: str = "",
     command: str = "",
     quiet: bool = False,
 ) -> dict[str, Any]:
@@ -61,6 +70,8 @@ def cross_validate(
         host: device, workers, checkpoints
         transform: a function of your own on the training images, as in `vitlab.train`
         loss: a function of your own in place of the recipe's loss, as in `vitlab.train`
+        jobs: runs at the same time, as for `vitlab.sweep`
+        cells: `0/8` for the first of eight processes of an array, as for `vitlab.sweep`
         command: what the user typed, for the report
         quiet: print nothing but warnings
 
@@ -74,64 +85,51 @@ def cross_validate(
     Raises:
         OptionError: fewer than two folds, or a recipe with a fold of its own.
         DivergedError: the run of a fold diverged.
+        CellsLeftError: a part of the runs is done.
         UserError: as `vitlab.train`.
     """
     if not 2 <= folds <= MOST:
         raise OptionError(f"folds must be at least 2 and at most {MOST}, not {folds}")
     if recipe.data.fold or recipe.data.dev_share:
         raise OptionError("folds are chosen by the campaign: leave fold and dev_share out")
-    name = run_name(recipe, start, f"{folds}-folds")
-    folder = CampaignFolder(campaign_place(out, name, resume=resume, host=host))
     parts = [f"{part}/{folds}" for part in range(1, folds + 1)]
-    trials = [
-        Trial(f"fold-{part.replace('/', '-of-')}", recipe.changed(fold=part), f"fold {part}")
+    runs = [
+        Cell(f"fold-{part.replace('/', '-of-')}", recipe.changed(fold=part), {"fold": part})
         for part in parts
     ]
-    host = host or Host()
-    campaign = begin(
-        "cross-validation",
-        folder,
-        {"folds": folds},
-        recipe,
-        resume=resume,
-        host=host,
-        command=command,
-        parts=Parts(start, transform, loss),
-    )
-    outcomes = zip(parts, campaign.outcomes(trials), strict=True)
-    rows = [row_of("fold", part, each) for part, each in outcomes]
-    if not campaign.first:
+    setup = Setup(host or Host(), command, resume, start, transform, loss, jobs, cells)
+    name = run_name(recipe, start, f"{folds}-folds")
+    experiment = begin("cross-validation", {"folds": folds}, recipe, out, name, setup)
+    rows = run_cells(runs, experiment)
+    if not experiment.first:
         return {}
-    return folder.record["result"] or _conclude(campaign, trials, rows)
+    return experiment.campaign.record["result"] or _conclude(experiment, runs, rows)
 
 
-def _conclude(
-    campaign: Campaign, trials: list[Trial], rows: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _conclude(experiment: Experiment, cells: list[Cell], rows: list[Row]) -> dict[str, Any]:
     """Return the figures of all folds together, and write down predictions, result and page."""
-    file = campaign.folder.path / PREDICTIONS
-    figures, suspects = write_predictions(file, campaign, trials)
+    file = experiment.out / PREDICTIONS
+    figures, suspects = write_predictions(file, experiment, cells)
     before = learned_before(rows)
     for note in before.get("notes", ()):
-        campaign.say(note)
+        experiment.say(note)
     result = figures | {
         **before,
         "label_errors": write_suspects(file.with_name(LABEL_ERRORS), suspects),
         "folds": len(rows),
         **mean_and_std(rows),
-        "runs": rows,
+        "runs": [kept(row, "fold") for row in rows],
         "predictions": str(file),
-        "run": str(campaign.folder.path),
-        "report": str(campaign.folder.report),
+        "run": str(experiment.out),
+        "report": str(experiment.campaign.report),
     }
-    page = _page(campaign, trials[0].recipe, result, suspects)
-    write_tables(campaign.folder.report, page)
-    campaign.folder.finish(result)
+    write_tables(experiment.campaign.report, _page(experiment, cells[0].recipe, result, suspects))
+    experiment.campaign.finish(result)
     return result
 
 
 def write_predictions(
-    file: Path, campaign: Campaign, trials: list[Trial]
+    file: Path, experiment: Experiment, cells: list[Cell]
 ) -> tuple[dict[str, Any], Suspects]:
     """Write a row per image, predicted by the model of its fold.
 
@@ -143,16 +141,17 @@ def write_predictions(
     Raises:
         DiskError: the file cannot be written.
     """
-    sources = [reopened(campaign.folder.run(trial.name)).test for trial in trials]
+    runs = [experiment.run(cell) for cell in cells]
+    sources = [reopened(run).test for run in runs]
     layouts = [
-        Layout(source, truth=True, more={"fold": trial.recipe.data.fold})
-        for source, trial in zip(sources, trials, strict=True)
+        Layout(source, truth=True, more=dict(cell.labels))
+        for source, cell in zip(sources, cells, strict=True)
     ]
-    host, found = campaign.host, []
+    host, found = experiment.setup.host, []
     with table_to(file, layouts[0]) as write:
-        for trial, layout in zip(trials, layouts, strict=True):
+        for run, layout in zip(runs, layouts, strict=True):
             done = predict(
-                load(campaign.folder.run(trial.name).path),
+                load(run.path),
                 layout.source,
                 Compute(host.device, engine="plain", workers=host.workers),
                 use=lambda part, layout=layout: write(layout.columns(part)),  # type: ignore[misc]
@@ -173,11 +172,10 @@ def write_predictions(
 
 
 def _page(
-    campaign: Campaign, recipe: Recipe, result: dict[str, Any], suspects: Suspects
+    experiment: Experiment, recipe: Recipe, result: dict[str, Any], suspects: Suspects
 ) -> TablePage:
     """Return the page of all folds."""
     table = table_of(
-        "Folds",
         "fold",
         result,
         {"all predictions together": result},
@@ -190,7 +188,7 @@ def _page(
         f"A row per image with its probabilities: {PREDICTIONS}, beside this page.",
     ]
     title = f"Cross-validation on {recipe.data.data}"
-    return TablePage(title, lead, tables, notes=notes, command=campaign.command)
+    return TablePage(title, lead, tables, notes=notes, command=experiment.setup.command)
 
 
 def _doubts(suspects: Suspects) -> list[Table]:

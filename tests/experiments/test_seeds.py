@@ -16,7 +16,7 @@ from vitlab.errors import DivergedError, OptionError, RunError
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.stop import Interrupted
-from vitlab.transfer.spread import intervals_of_means, t_quantile
+from vitlab.experiments.statistics import intervals_of_means, t_quantile
 
 TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/8", "steps": 2, "batch": 8, "warmup": 0.0}
 HOST = Host(workers=0)

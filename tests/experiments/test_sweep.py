@@ -5,6 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from vitlab.experiments.grids import PaperData, default_grid, paper_data
+from vitlab.experiments.sweep import best_of
 
 import vitlab
 from conftest import call
@@ -14,8 +16,6 @@ from vitlab.files import sha256
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.stop import Interrupted
-from vitlab.transfer.grids import PaperData, default_grid, paper_data
-from vitlab.transfer.sweep import best_of
 
 TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "epochs": 1, "batch": 256}
 FLAGS = [f"--{key}={value}" for key, value in TINY.items()] + ["--workers", "0"]

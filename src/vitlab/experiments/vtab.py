@@ -3,29 +3,26 @@
 One setting for all tasks: 2,500 steps of SGD in batches of 512 at 384 pixels, learning rate 0.01
 (paper, Table 4), momentum 0.9, a cosine after 200 steps of warm-up, a zero classifier (scenic's
 configuration). The 800 and 200 training images are learned from together. How the paper cropped
-is not published: see `Setting.augment`.
+is not published: see `VtabSetting.augment`.
 """
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from vitlab.data.vtab import BY_NAME, SEARCH, TASKS, WHOLE, VtabTask, available, open_task
-from vitlab.distributed.launch import joined
-from vitlab.errors import DataError, DivergedError, RunError
-from vitlab.files import is_empty, write_text
+from vitlab.errors import DataError
+from vitlab.experiments.cells import Cell, Experiment, Setup, begin, run_cells
+from vitlab.experiments.statistics import Row
+from vitlab.experiments.sweep import best_of
+from vitlab.experiments.vtab_scores import page, summary
+from vitlab.experiments.vtab_setting import GRID, STEPS, WARMUP, VtabSetting
+from vitlab.files import SWEEP_FOLDER
 from vitlab.options import check_known
-from vitlab.progress import say
 from vitlab.recipes.named import recipe as named
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import write_tables
 from vitlab.runs.naming import folder_name
-from vitlab.training.run import train
-from vitlab.training.setup.whereabouts import placed
-from vitlab.transfer.vtab.scores import page, summary
-from vitlab.transfer.vtab.setting import GRID, STEPS, WARMUP, Setting
 
 IMAGES = 1000  # to learn from
 # Arguments of `vitlab.load` that a recipe calls otherwise.
@@ -39,23 +36,27 @@ def vtab(
     out: str | Path | None = None,
     *,
     tasks: Sequence[str] = (),
-    setting: Setting | None = None,
+    setting: VtabSetting | None = None,
     known: dict[str, Any] | None = None,
     resume: bool = False,
     host: Host | None = None,
+    jobs: int = 1,
+    cells: str = "",
     command: str = "",
 ) -> dict[str, Any]:
-    """Fine-tune on each task that there is data for, one run after the other.
+    """Fine-tune on each task that there is data for.
 
     Args:
         weights: anything that `vitlab.load` takes
         root: the folder of the tasks' data (see `vitlab.data.vtab`)
-        out: folder that gets one run folder per task; None for a new one, `runs/vtab-WEIGHTS`
+        out: folder that gets a run folder for each task; None for a new one, `runs/vtab-WEIGHTS`
         tasks: names of tasks; none for all that there is data for
         setting: how each task is learned
         known: what the file of the weights may not say, as `vitlab.load` takes it: name, heads, …
         resume: continue in that folder, repeating no finished run; start if there is none
         host: device, workers, checkpoints
+        jobs: runs at the same time, as for `vitlab.sweep`
+        cells: `0/8` for the first of eight processes of an array, as for `vitlab.sweep`
         command: what the user typed, for the reports
 
     Returns:
@@ -68,52 +69,97 @@ def vtab(
         DataError: no data for any task, or for one that is named; data that is not VTAB-1k's.
         OptionError: an unknown task.
         RunError: the folder is in the way, or its runs were started otherwise.
+        CellsLeftError: a part of the runs is done.
         UserError: anything that `vitlab.train` raises, except that a run diverged.
     """
-    setting, host, root = setting or Setting(), host or Host(), Path(root).expanduser()
+    setting, root = setting or VtabSetting(), Path(root).expanduser()
     chosen, missing = choose(root, tasks)
-    with joined(host.device, host.timeout) as (world, _):
-        first = world.first
-        with world.agreed():
-            out = placed(out, folder_name("vtab", weights), resume=resume, world=world)
-            if first and not (resume or world.restarted):
-                _check_free(out)
-    if first and missing:
-        say(f"no data for {len(missing)} of {len(TASKS)} tasks: {', '.join(missing)}")
-    bench, rows = _Bench(weights, root, out, setting, host, command, known or {}), []
-    for number, task in enumerate(chosen, 1):
-        if first:
-            say(f"task {number} of {len(chosen)}: {task.name}")
-        rows.append(bench.row(task))
-    if not first:
+    given = {OF_RECIPE.get(name, name): value for name, value in (known or {}).items()}
+
+    def recipe(task: VtabTask, data: str, lr: float) -> Recipe:
+        return recipe_of(task, weights, data, setting, lr).changed(**given)
+
+    runs = _cells(chosen, root, setting, recipe)
+    setup = Setup(host or Host(), command, resume, jobs=jobs, cells=cells)
+    base, name = recipe(TASKS[0], "", setting.lr), folder_name("vtab", weights)
+    experiment = begin("vtab", {"data": str(root)}, base, out, name, setup)
+    if missing:
+        experiment.say(f"no data for {len(missing)} of {len(TASKS)} tasks: {', '.join(missing)}")
+    rows = dict(zip((each.name for each in runs), run_cells(runs, experiment), strict=True))
+    if not experiment.first:
         return {}
-    return _concluded(bench, rows, missing)
+    last = {each.name: each for each in runs}
+    found = [
+        {"task": task.name, "group": task.group, "lr": setting.lr}
+        | _searched([rows[name] for name in last[task.name].after])
+        | _figures(rows[task.name])
+        for task in chosen
+    ]
+    about = {"weights": weights, "data": str(root), "setting": setting.as_dict()}
+    return _conclude(experiment, about, found, missing)
 
 
-def _concluded(bench: "_Bench", rows: list[dict[str, Any]], missing: list[str]) -> dict[str, Any]:
+def _cells(
+    tasks: Sequence[VtabTask],
+    root: Path,
+    setting: VtabSetting,
+    recipe: Callable[[VtabTask, str, float], Recipe],
+) -> list[Cell]:
+    """Return the runs of all tasks, each after those that choose its learning rate, if it has any.
+
+    Args:
+        tasks: to learn
+        root: the folder of their data
+        setting: how each is learned
+        recipe: of a task, its data and a learning rate
+    """
+    rates = () if setting.sweep is None else sorted(set(setting.sweep or GRID))
+    cells: list[Cell] = []
+    for task in tasks:
+        name, data = task.name, str(root / task.name)
+        tried = [
+            Cell(
+                f"{SWEEP_FOLDER}/{name}-{rate:g}",
+                recipe(task, SEARCH + data, rate),
+                {"task": name, "lr": rate},
+                may_diverge=True,
+            )
+            for rate in rates
+        ]
+        names, decide = tuple(each.name for each in tried), best_rate if tried else None
+        last = recipe(task, WHOLE + data, setting.lr)
+        cells += [*tried, Cell(name, last, {"task": name}, names, decide, may_diverge=True)]
+    return cells
+
+
+def _searched(tried: Sequence[Row]) -> Row:
+    """Return what a task's row has of the runs that chose its learning rate, if there were any."""
+    return best_rate(tried) | {"sweep": [_figures(row) for row in tried]} if tried else {}
+
+
+def _figures(row: Row) -> Row:
+    """Return what the table has of a run; accuracy None if it diverged."""
+    names = ("lr", "accuracy", "images", "seconds", "run")
+    note = {"note": row["diverged"]} if "diverged" in row else {}
+    return {"accuracy": None} | {key: row[key] for key in names if key in row} | note
+
+
+def _conclude(
+    experiment: Experiment, about: dict[str, Any], rows: list[Row], missing: list[str]
+) -> dict[str, Any]:
     """Return the result, once it is written down as a page and as JSON."""
     known = {row["task"]: row["accuracy"] for row in rows if row["accuracy"] is not None}
     result = summary(known) | {
         "benchmark": "vtab-1k",
-        "weights": bench.weights,
-        "data": str(bench.root),
+        **about,
         "tasks": rows,
         "missing": missing,
-        "setting": bench.setting.as_dict(),
-        "run": str(bench.out),
-        "report": str(bench.out / "report.html"),
+        "run": str(experiment.out),
+        "report": str(experiment.campaign.report),
     }
-    write_tables(bench.out / "report.html", page(result, bench.command))
-    write_text(bench.out / "vtab.json", json.dumps(result, indent=1) + "\n")
+    write_tables(experiment.campaign.report, page(result, experiment.setup.command))
+    experiment.campaign.finish(result)
     return result
-
-
-def _check_free(folder: Path) -> None:
-    if not is_empty(folder):
-        raise RunError(
-            f"{folder} is not empty: pass --resume to continue the runs in it, or choose another "
-            "--out"
-        )
 
 
 def choose(root: Path, names: Sequence[str]) -> tuple[list[VtabTask], list[str]]:
@@ -138,55 +184,12 @@ def choose(root: Path, names: Sequence[str]) -> tuple[list[VtabTask], list[str]]
     return chosen, missing
 
 
-@dataclass(frozen=True)
-class _Bench:
-    """Where the weights, the data and the runs are, and how each task is learned."""
-
-    weights: str
-    root: Path
-    out: Path
-    setting: Setting
-    host: Host
-    command: str
-    known: dict[str, Any]
-
-    def row(self, task: VtabTask) -> dict[str, Any]:
-        """Learn one task; return its row of the table."""
-        row: dict[str, Any] = {"task": task.name, "group": task.group, "lr": self.setting.lr}
-        if self.setting.sweep is not None:
-            row["sweep"] = [
-                self.learn(task, SEARCH, rate, self.out / "sweep" / f"{task.name}-{rate:g}")
-                for rate in sorted(set(self.setting.sweep or GRID))
-            ]
-            row["lr"] = best_rate(row["sweep"])
-        return row | self.learn(task, WHOLE, row["lr"], self.out / task.name)
-
-    def learn(self, task: VtabTask, part: str, lr: float, folder: Path) -> dict[str, Any]:
-        """Train one run, or continue it; return its figures, accuracy None if it diverged."""
-        data = f"{part}{self.root / task.name}"
-        recipe = recipe_of(task, self.weights, data, self.setting, lr).changed(
-            **{OF_RECIPE.get(name, name): value for name, value in self.known.items()}
-        )
-        found: dict[str, Any] = {"lr": lr, "accuracy": None, "run": str(folder)}
-        try:
-            done = train(
-                recipe, folder, resume=folder.exists(), host=self.host, command=self.command
-            )
-        except DivergedError as error:
-            return found | {"note": str(error)}
-        keys = ("accuracy", "images", "seconds")
-        return found | {key: done.metrics[key] for key in keys}
-
-
-def best_rate(tried: Sequence[dict[str, Any]]) -> float:
+def best_rate(tried: Sequence[Row]) -> dict[str, float]:
     """Return the learning rate of the highest validation accuracy, ties to the lowest."""
-    known = [each for each in tried if each["accuracy"] is not None]
-    return float(
-        max(known or tried[:1], key=lambda each: (each["accuracy"] or 0, -each["lr"]))["lr"]
-    )
+    return {"lr": tried[best_of(tried) or 0]["lr"]}
 
 
-def recipe_of(task: VtabTask, weights: str, data: str, setting: Setting, lr: float) -> Recipe:
+def recipe_of(task: VtabTask, weights: str, data: str, setting: VtabSetting, lr: float) -> Recipe:
     """Return what one run learns."""
     crop = setting.augment == "bit" and task.crop
     return named(

@@ -33,6 +33,8 @@ from vitlab.training.step.transform import Transform
 from vitlab.training.stop import Interrupted
 from vitlab.units import counted, duration
 
+POLL = 0.2  # seconds
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -120,6 +122,8 @@ class CellTrainer:
     def __call__(self, recipe: Recipe, folder: Path) -> Row:
         """Train, or go on, or do nothing if it is done; return the figures, or `diverged`."""
         run = RunFolder(folder)
+        while run.state == "running":  # by what a killed process has left, which saves and ends
+            time.sleep(POLL)
         if run.state == "diverged":
             return {"diverged": run.diverged}
         try:
@@ -244,9 +248,8 @@ def run_cells(cells: Sequence[Cell], experiment: Experiment) -> list[Row]:
         UserError: as `vitlab.train`.
         KeyboardInterrupt: a stop was asked for; the states are saved.
     """
-    wanted = _part(cells, experiment.setup.cells)
     try:
-        rows = _rows(wanted, experiment)
+        rows = _rows(_part(cells, experiment.setup.cells), experiment)
     except UserError:
         if experiment.first and not any(experiment.run(each).started for each in cells):
             experiment.campaign.withdraw()

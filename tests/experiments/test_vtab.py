@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vitlab.experiments import cells
-from vitlab.experiments.vtab import best_rate, recipe_of, vtab
-from vitlab.experiments.vtab_scores import PAPER, paper_rows, remark, summary, table
-from vitlab.experiments.vtab_setting import VtabSetting
 
 import vitlab
 from conftest import call
 from data.vtab.fakes import listed
 from vitlab.data.vtab import BY_NAME, GROUPS, TASKS
 from vitlab.errors import DataError, DivergedError, OptionError, RunError
+from vitlab.experiments import cells
+from vitlab.experiments.vtab import best_rate, recipe_of, vtab
+from vitlab.experiments.vtab_scores import PAPER, paper_rows, remark, summary, table
+from vitlab.experiments.vtab_setting import VtabSetting
 from vitlab.runs.run_folder import RunFolder
 
 QUICK = VtabSetting(steps=2, batch=16, image_size=8, precision="fp32")

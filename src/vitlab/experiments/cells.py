@@ -9,7 +9,8 @@ import pickle
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from vitlab.data.learning import OpenedData
 from vitlab.distributed.launch import joined
 from vitlab.errors import DivergedError, OptionError, RunError, UserError
 from vitlab.experiments.campaign_folder import CampaignFolder
-from vitlab.experiments.side_by_side import InTurn, SideBySide
+from vitlab.experiments.side_by_side import SideBySide
 from vitlab.experiments.statistics import Row
 from vitlab.files import SWEEP_FOLDER
 from vitlab.machine.cores import cores
@@ -25,6 +26,7 @@ from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.progress import say
 from vitlab.recipes.recipe import Host, Recipe
+from vitlab.report.table_page import TablePage, write_tables
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.ending import Run
 from vitlab.training.run import train
@@ -61,11 +63,13 @@ class Cell:
         """Its labels in words: `lr 0.003, layer decay 0.75`."""
         return title_of(self.labels)
 
-    def settled(self, rows: Mapping[str, Row]) -> Recipe:
-        """Return the recipe, given the rows of the cells that it follows by their names."""
+    def settled(self, rows: Mapping[str, Row]) -> "Cell":
+        """Return it as the rows of the cells that it follows decide, which are by their names."""
         if self.decide is None:
-            return self.recipe
-        return self.recipe.changed(**self.decide([rows[name] for name in self.after]))
+            return self
+        decided = self.decide([rows[name] for name in self.after])
+        recipe, labels = self.recipe.changed(**decided), {**self.labels, **decided}
+        return replace(self, recipe=recipe, labels=labels)
 
 
 def title_of(labels: Mapping[str, Any]) -> str:
@@ -172,10 +176,23 @@ class Experiment:
         """Return the folder of a cell."""
         return RunFolder(self.out / cell.name)
 
+    @property
+    def places(self) -> dict[str, str]:
+        """Where its runs and its page are, as the command's JSON names them."""
+        return {"run": str(self.out), "report": str(self.campaign.report)}
+
     def say(self, text: str) -> None:
         """Print a message for the user, once for all processes."""
         if self.first:
             say(text)
+
+    def finish(self, result: dict[str, Any], page: TablePage) -> dict[str, Any]:
+        """Write down what it has come to, as JSON values and as a page; return the former."""
+        for note in result.get("notes", ()):
+            say(note)
+        write_tables(self.campaign.report, replace(page, command=self.setup.command))
+        self.campaign.finish(result)
+        return result
 
 
 def begin(
@@ -212,8 +229,10 @@ def begin(
         campaign = CampaignFolder(out / SWEEP_FOLDER if of_run else out)
         resume = setup.resume or world.restarted or bool(setup.cells)
         with world.agreed():
-            if of_run:
-                _check_free(RunFolder(out), campaign)
+            if of_run and RunFolder(out).may_be_used(resume=True) and not campaign.started:
+                raise RunError(
+                    f"{out} already contains a run without a sweep: choose another --out"
+                )
             if world.first:
                 if resume and not campaign.started:
                     say(f"no {kind} in {campaign.path} yet: starting it")
@@ -221,14 +240,7 @@ def begin(
         return Experiment(campaign, out, CellTrainer(setup), world.first)
 
 
-def _check_free(run: RunFolder, campaign: CampaignFolder) -> None:
-    if run.started and not campaign.started:
-        raise RunError(f"{run.path} already contains a run without a sweep: choose another --out")
-    if not run.started and not run.free:
-        raise RunError(f"{run.path} exists and contains no run: choose a new or empty folder")
-
-
-def run_cells(cells: Sequence[Cell], experiment: Experiment) -> list[Row]:
+def run_cells(cells: Sequence[Cell], experiment: Experiment) -> dict[str, Row]:
     """Train every cell, each as soon as those that it follows are done.
 
     What is finished or has diverged is not repeated, and what was begun goes on: the files of each
@@ -239,7 +251,7 @@ def run_cells(cells: Sequence[Cell], experiment: Experiment) -> list[Row]:
         experiment: its folder, and how the cells are run
 
     Returns:
-        A row for each cell, in their order.
+        A row for each cell by its name, in their order.
 
     Raises:
         DivergedError: a cell diverged that may not.
@@ -263,25 +275,28 @@ def run_cells(cells: Sequence[Cell], experiment: Experiment) -> list[Row]:
             f"part {experiment.setup.cells} is done, {counted(len(rows), 'run')}: once all parts "
             "are, repeat the command with --resume and without --cells"
         )
-    return [rows[cell.name] for cell in cells]
+    return {cell.name: rows[cell.name] for cell in cells}
 
 
 def _rows(cells: Sequence[Cell], experiment: Experiment) -> dict[str, Row]:
     """Train cells; return their rows by their names."""
     waiting, running, rows = list(cells), dict[str, Cell](), dict[str, Row]()
     before = sum(experiment.run(each).state in ("done", "diverged") for each in cells)
-    began = time.monotonic()
-    with _trainers(experiment.trainer, len(cells)) as trainers:
+    jobs, began = min(experiment.setup.jobs, len(cells)), time.monotonic()
+    with _processes(experiment.trainer, jobs) as processes:
         while waiting or running:
-            for cell in [each for each in waiting if all(name in rows for name in each.after)]:
-                if trainers.free:
-                    waiting.remove(cell)
-                    running[cell.name] = cell
-                    number = len(cells) - len(waiting)
-                    experiment.say(f"run {number} of {len(cells)}: {cell.title}")
-                    place = experiment.run(cell).path
-                    trainers.begin(cell.name, cell.settled(rows), place)
-            name, found = trainers.finished()
+            ready = [each for each in waiting if all(name in rows for name in each.after)]
+            for cell in ready[: jobs - len(running)]:
+                waiting.remove(cell)
+                running[cell.name] = cell = cell.settled(rows)
+                number = len(cells) - len(waiting)
+                experiment.say(f"run {number} of {len(cells)}: {cell.title}")
+                work = cell.recipe, experiment.run(cell).path
+                if processes:
+                    processes.begin(cell.name, *work)
+            name, found = (
+                processes.finished() if processes else (cell.name, experiment.trainer(*work))
+            )
             cell = running.pop(name)
             rows[name] = {**cell.labels, **found, "run": str(experiment.run(cell).path)}
             if message := found.get("diverged"):
@@ -319,15 +334,14 @@ def _part(cells: Sequence[Cell], part: str) -> list[Cell]:
     return [cell for cell in cells if not cell.after][int(found[1]) :: int(found[2])]
 
 
-def _trainers(trainer: CellTrainer, cells: int) -> InTurn[Row] | SideBySide[Row]:
-    """Return what trains so many cells: this process, or several.
+def _processes(trainer: CellTrainer, jobs: int) -> AbstractContextManager[SideBySide[Row] | None]:
+    """Return the processes that train several cells at the same time; None for this one alone.
 
     Raises:
         OptionError: functions or a model of the user's cannot be sent to another process.
     """
-    jobs = min(trainer.setup.jobs, cells)
     if jobs < 2:
-        return InTurn(trainer)
+        return nullcontext()
     quiet = CellTrainer(trainer.setup, quiet=True)
     try:
         pickle.dumps(quiet)
@@ -336,4 +350,4 @@ def _trainers(trainer: CellTrainer, cells: int) -> InTurn[Row] | SideBySide[Row]
             f"jobs={jobs} needs functions that other processes can import ({error}): define them "
             "in a module, or set jobs to 1"
         ) from None
-    return SideBySide(quiet, jobs, max(1, cores() // jobs))
+    return SideBySide(quiet, max(1, cores() // jobs))

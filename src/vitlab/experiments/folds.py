@@ -27,7 +27,7 @@ from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.progress import public
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.report.table_page import Table, TablePage, write_tables
+from vitlab.report.table_page import Table, TablePage
 from vitlab.runs.naming import run_name
 from vitlab.training.step.transform import Transform
 from vitlab.units import percent
@@ -100,7 +100,7 @@ def cross_validate(
     setup = Setup(host or Host(), command, resume, start, transform, loss, jobs, cells)
     name = run_name(recipe, start, f"{folds}-folds")
     experiment = begin("cross-validation", {"folds": folds}, recipe, out, name, setup)
-    rows = run_cells(runs, experiment)
+    rows = list(run_cells(runs, experiment).values())
     if not experiment.first:
         return {}
     return experiment.campaign.record["result"] or _conclude(experiment, runs, rows)
@@ -111,8 +111,6 @@ def _conclude(experiment: Experiment, cells: list[Cell], rows: list[Row]) -> dic
     file = experiment.out / PREDICTIONS
     figures, suspects = write_predictions(file, experiment, cells)
     before = learned_before(rows)
-    for note in before.get("notes", ()):
-        experiment.say(note)
     result = figures | {
         **before,
         "label_errors": write_suspects(file.with_name(LABEL_ERRORS), suspects),
@@ -120,12 +118,9 @@ def _conclude(experiment: Experiment, cells: list[Cell], rows: list[Row]) -> dic
         **mean_and_std(rows),
         "runs": [kept(row, "fold") for row in rows],
         "predictions": str(file),
-        "run": str(experiment.out),
-        "report": str(experiment.campaign.report),
+        **experiment.places,
     }
-    write_tables(experiment.campaign.report, _page(experiment, cells[0].recipe, result, suspects))
-    experiment.campaign.finish(result)
-    return result
+    return experiment.finish(result, _page(cells[0].recipe, result, suspects))
 
 
 def write_predictions(
@@ -171,9 +166,7 @@ def write_predictions(
     return with_intervals(rows, labels), suspects
 
 
-def _page(
-    experiment: Experiment, recipe: Recipe, result: dict[str, Any], suspects: Suspects
-) -> TablePage:
+def _page(recipe: Recipe, result: dict[str, Any], suspects: Suspects) -> TablePage:
     """Return the page of all folds."""
     table = table_of(
         "fold",
@@ -188,7 +181,7 @@ def _page(
         f"A row per image with its probabilities: {PREDICTIONS}, beside this page.",
     ]
     title = f"Cross-validation on {recipe.data.data}"
-    return TablePage(title, lead, tables, notes=notes, command=experiment.setup.command)
+    return TablePage(title, lead, tables, notes=notes)
 
 
 def _doubts(suspects: Suspects) -> list[Table]:

@@ -21,7 +21,7 @@ from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.progress import public
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.report.table_page import Table, TablePage, write_tables
+from vitlab.report.table_page import Table, TablePage
 from vitlab.runs.naming import run_name
 from vitlab.training.step.transform import Transform
 
@@ -101,7 +101,7 @@ def repeat(
     setup = Setup(host or Host(), command, resume, start, transform, loss, jobs, cells)
     name = run_name(recipe, start, f"{seeds}-seeds")
     experiment = begin("series of seeds", settings, recipe, out, name, setup)
-    rows = run_cells([*grid, *runs], experiment)
+    rows = list(run_cells([*grid, *runs], experiment).values())
     if not experiment.first:
         return {}
     search = search_result(rows[: len(grid)], settings["sweep_share"]) if grid else None
@@ -119,8 +119,6 @@ def _conclude(
     """Return the figures of all seeds, and write down result and page."""
     found, seeds = mean_and_std(rows), [row["seed"] for row in rows]
     before = learned_before(rows[:1])
-    for note in before.get("notes", ()):
-        experiment.say(note)
     result = {
         **found["mean"],
         "intervals": intervals_of_means(found, len(rows)),
@@ -131,8 +129,7 @@ def _conclude(
         **found,
         "runs": [kept(row, "seed") for row in rows],
         **({"sweep": search[0]} if search else {}),
-        "run": str(experiment.out),
-        "report": str(experiment.campaign.report),
+        **experiment.places,
     }
     note = "Each model was trained from another seed and tested on the same images."
     tables = [table_of("seed", result, {}, note)]
@@ -141,9 +138,4 @@ def _conclude(
         tables.append(search[1])
         lead += f" All were trained with {title_of(search[0]['chosen'])}, which a sweep chose."
     title = f"{rows[0]['model']} on {recipe.data.data}, {len(rows)} seeds"
-    page = TablePage(
-        title, lead, tables, notes=before.get("notes", []), command=experiment.setup.command
-    )
-    write_tables(experiment.campaign.report, page)
-    experiment.campaign.finish(result)
-    return result
+    return experiment.finish(result, TablePage(title, lead, tables, notes=before.get("notes", ())))

@@ -21,51 +21,16 @@ STOPS = (signal.SIGINT, signal.SIGTERM)
 T = TypeVar("T")
 
 
-class InTurn(Generic[T]):
-    """Does one piece of work after the other, in this process.
-
-    Args:
-        function: does a piece of work, given its arguments
-    """
-
-    def __init__(self, function: Callable[..., T]) -> None:
-        self._function = function
-        self._next: tuple[str, tuple[Any, ...]] | None = None
-
-    def __enter__(self) -> Self:
-        """Return it."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Leave nothing behind."""
-
-    @property
-    def free(self) -> bool:
-        """Whether a piece of work can begin."""
-        return self._next is None
-
-    def begin(self, name: str, *given: Any) -> None:
-        """Take on a piece of work."""
-        self._next = name, given
-
-    def finished(self) -> tuple[str, T]:
-        """Do the piece of work; return its name and its result."""
-        assert self._next is not None
-        (name, given), self._next = self._next, None
-        return name, self._function(*given)
-
-
 class SideBySide(Generic[T]):
     """Does several pieces of work at the same time, each in a process of its own.
 
     Args:
         function: does a piece of work, given its arguments; it, these and its result are pickled
-        count: of processes, which start when they are first needed
-        threads: of each process
+        threads: of each process, which starts when it is first needed
     """
 
-    def __init__(self, function: Callable[..., T], count: int, threads: int) -> None:
-        self._function, self._count, self._threads = function, count, threads
+    def __init__(self, function: Callable[..., T], threads: int) -> None:
+        self._function, self._threads = function, threads
         self._idle: list[Connection] = []
         self._busy: dict[Connection, str] = {}
         self._processes: dict[Connection, Any] = {}
@@ -83,11 +48,6 @@ class SideBySide(Generic[T]):
             pipe.close()
         for process in self._processes.values():
             process.join()
-
-    @property
-    def free(self) -> bool:
-        """Whether a piece of work can begin."""
-        return len(self._busy) < self._count
 
     def begin(self, name: str, *given: Any) -> None:
         """Begin a piece of work."""

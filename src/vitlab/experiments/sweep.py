@@ -16,7 +16,7 @@ from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.progress import public
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.report.table_page import Table, TablePage, write_tables
+from vitlab.report.table_page import Table, TablePage
 from vitlab.runs.naming import run_name
 from vitlab.training.ending import Run
 from vitlab.training.step.transform import Transform
@@ -86,13 +86,13 @@ def sweep(
     setup = Setup(host, command, resume, start, transform, loss, jobs, cells)
     name = run_name(recipe, start)
     experiment = begin("sweep", settings, recipe, out, name, setup, of_run=True)
-    result, table = search_result(run_cells(grid_cells, experiment), settings["sweep_share"])
+    rows = list(run_cells(grid_cells, experiment).values())
+    result, table = search_result(rows, settings["sweep_share"])
     point = result["chosen"]
     if experiment.first:
-        experiment.campaign.finish(result | {"table": asdict(table)})
         lead = f"{len(grid_cells)} runs; {title_of(point)} was best on the held-out images."
-        page = TablePage(f"Sweep on {recipe.data.data}", lead, [table], command=command)
-        write_tables(experiment.campaign.report, page)
+        page = TablePage(f"Sweep on {recipe.data.data}", lead, [table])
+        experiment.finish(result | {"table": asdict(table)}, page)
     experiment.say(f"chosen: {title_of(point)}; training on all training images")
     run = experiment.trainer.run(recipe.changed(**point), experiment.out)
     return replace(run, metrics=run.metrics | {"sweep": result})

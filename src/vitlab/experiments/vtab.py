@@ -6,13 +6,13 @@ configuration). The 800 and 200 training images are learned from together. How t
 is not published: see `VtabSetting.augment`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from vitlab.data.vtab import BY_NAME, SEARCH, TASKS, WHOLE, VtabTask, available, open_task
 from vitlab.errors import DataError
-from vitlab.experiments.cells import Cell, Experiment, Setup, begin, run_cells
+from vitlab.experiments.cells import Cell, Setup, begin, run_cells
 from vitlab.experiments.statistics import Row
 from vitlab.experiments.sweep import best_of
 from vitlab.experiments.vtab_scores import page, summary
@@ -21,7 +21,6 @@ from vitlab.files import SWEEP_FOLDER
 from vitlab.options import check_known
 from vitlab.recipes.named import recipe as named
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.report.table_page import write_tables
 from vitlab.runs.naming import folder_name
 
 IMAGES = 1000  # to learn from
@@ -74,92 +73,49 @@ def vtab(
     """
     setting, root = setting or VtabSetting(), Path(root).expanduser()
     chosen, missing = choose(root, tasks)
+    rates = () if setting.sweep is None else sorted(set(setting.sweep or GRID))
     given = {OF_RECIPE.get(name, name): value for name, value in (known or {}).items()}
 
-    def recipe(task: VtabTask, data: str, lr: float) -> Recipe:
-        return recipe_of(task, weights, data, setting, lr).changed(**given)
+    def cell(name: str, task: VtabTask, part: str, lr: float, *after: str) -> Cell:
+        recipe = recipe_of(task, weights, f"{part}{root / task.name}", setting, lr)
+        labels, decide = {"task": task.name, "lr": lr}, best_rate if after else None
+        return Cell(name, recipe.changed(**given), labels, after, decide, may_diverge=True)
 
-    runs = _cells(chosen, root, setting, recipe)
+    tried = {task: [f"{SWEEP_FOLDER}/{task.name}-{rate:g}" for rate in rates] for task in chosen}
+    runs: list[Cell] = []
+    for task, names in tried.items():
+        runs += (cell(name, task, SEARCH, lr) for name, lr in zip(names, rates, strict=True))
+        runs.append(cell(task.name, task, WHOLE, setting.lr, *names))
+    base = recipe_of(TASKS[0], weights, "", setting, setting.lr).changed(**given)
     setup = Setup(host or Host(), command, resume, jobs=jobs, cells=cells)
-    base, name = recipe(TASKS[0], "", setting.lr), folder_name("vtab", weights)
+    name = folder_name("vtab", weights)
     experiment = begin("vtab", {"data": str(root)}, base, out, name, setup)
     if missing:
         experiment.say(f"no data for {len(missing)} of {len(TASKS)} tasks: {', '.join(missing)}")
-    rows = dict(zip((each.name for each in runs), run_cells(runs, experiment), strict=True))
+    rows = run_cells(runs, experiment)
     if not experiment.first:
         return {}
-    last = {each.name: each for each in runs}
-    found = [
-        {"task": task.name, "group": task.group, "lr": setting.lr}
-        | _searched([rows[name] for name in last[task.name].after])
-        | _figures(rows[task.name])
-        for task in chosen
-    ]
-    about = {"weights": weights, "data": str(root), "setting": setting.as_dict()}
-    return _conclude(experiment, about, found, missing)
-
-
-def _cells(
-    tasks: Sequence[VtabTask],
-    root: Path,
-    setting: VtabSetting,
-    recipe: Callable[[VtabTask, str, float], Recipe],
-) -> list[Cell]:
-    """Return the runs of all tasks, each after those that choose its learning rate, if it has any.
-
-    Args:
-        tasks: to learn
-        root: the folder of their data
-        setting: how each is learned
-        recipe: of a task, its data and a learning rate
-    """
-    rates = () if setting.sweep is None else sorted(set(setting.sweep or GRID))
-    cells: list[Cell] = []
-    for task in tasks:
-        name, data = task.name, str(root / task.name)
-        tried = [
-            Cell(
-                f"{SWEEP_FOLDER}/{name}-{rate:g}",
-                recipe(task, SEARCH + data, rate),
-                {"task": name, "lr": rate},
-                may_diverge=True,
-            )
-            for rate in rates
-        ]
-        names, decide = tuple(each.name for each in tried), best_rate if tried else None
-        last = recipe(task, WHOLE + data, setting.lr)
-        cells += [*tried, Cell(name, last, {"task": name}, names, decide, may_diverge=True)]
-    return cells
-
-
-def _searched(tried: Sequence[Row]) -> Row:
-    """Return what a task's row has of the runs that chose its learning rate, if there were any."""
-    return best_rate(tried) | {"sweep": [_figures(row) for row in tried]} if tried else {}
+    found: list[Row] = []
+    for task, names in tried.items():
+        more = {"sweep": [_figures(rows[name]) for name in names]} if names else {}
+        found.append({"task": task.name, "group": task.group} | more | _figures(rows[task.name]))
+    result = summary({row["task"]: row["accuracy"] for row in found if "note" not in row}) | {
+        "benchmark": "vtab-1k",
+        "weights": weights,
+        "data": str(root),
+        "tasks": found,
+        "missing": missing,
+        "setting": setting.as_dict(),
+        **experiment.places,
+    }
+    return experiment.finish(result, page(result))
 
 
 def _figures(row: Row) -> Row:
-    """Return what the table has of a run; accuracy None if it diverged."""
+    """Return what the table has of a run; accuracy None and a note if it diverged."""
     names = ("lr", "accuracy", "images", "seconds", "run")
-    note = {"note": row["diverged"]} if "diverged" in row else {}
-    return {"accuracy": None} | {key: row[key] for key in names if key in row} | note
-
-
-def _conclude(
-    experiment: Experiment, about: dict[str, Any], rows: list[Row], missing: list[str]
-) -> dict[str, Any]:
-    """Return the result, once it is written down as a page and as JSON."""
-    known = {row["task"]: row["accuracy"] for row in rows if row["accuracy"] is not None}
-    result = summary(known) | {
-        "benchmark": "vtab-1k",
-        **about,
-        "tasks": rows,
-        "missing": missing,
-        "run": str(experiment.out),
-        "report": str(experiment.campaign.report),
-    }
-    write_tables(experiment.campaign.report, page(result, experiment.setup.command))
-    experiment.campaign.finish(result)
-    return result
+    note = {"accuracy": None, "note": row["diverged"]} if "diverged" in row else {}
+    return {key: row[key] for key in names if key in row} | note
 
 
 def choose(root: Path, names: Sequence[str]) -> tuple[list[VtabTask], list[str]]:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 from vitlab.commands import train
 from vitlab.commands.train import Train, show
 from vitlab.errors import OptionError
-from vitlab.experiments.several import Jobs, SeveralRuns
+from vitlab.experiments.several import SeveralRuns
 from vitlab.options import options_of
 from vitlab.recipes.choices import Objective
 from vitlab.recipes.distilling import Distill
@@ -50,7 +50,7 @@ class Pretrain(Train):
         ),
     }
 
-    HIDDEN: ClassVar[frozenset[str]] = frozenset({*options_of(SeveralRuns), *options_of(Jobs)})
+    HIDDEN: ClassVar[frozenset[str]] = frozenset(options_of(SeveralRuns))
 
     @staticmethod
     def check_task(recipe: Recipe, given: dict[str, Any], what: str) -> None:

@@ -7,6 +7,10 @@ from vitlab.options import Options, option
 from vitlab.terminal import print_rows
 
 SUMMARY = "List the runs and experiments in a folder."
+SHOWN = (
+    "name", "kind", "state", "runs", "done", "epoch", "accuracy", "map", "loss", "seconds",
+    "options",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,13 +28,6 @@ def run(options: Runs) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print the experiments, then the runs with the options in which they differ from most."""
-    hidden = {"run", "model", "seed", "step", "best", "images", "params", "macs", "std", "error"}
-    apart = {row["name"]: "" for row in result["runs"] if row["state"] != "damaged"}
-    for flag, values in result["recipe"].items():
-        usual = max(values, key=values.count)
-        for name, value in zip(apart, values, strict=True):
-            apart[name] += f" {flag} {value}" * (value != usual)
-    rows = [row | {"options": apart.get(row["name"], "").strip()} for row in result["runs"]]
-    for each in (result["experiments"], rows):
-        print_rows([{key: row[key] for key in row if key not in hidden} for row in each])
+    """Print the experiments, then the runs."""
+    for rows in (result["experiments"], result["runs"]):
+        print_rows([{key: row[key] for key in SHOWN if key in row} for row in rows])

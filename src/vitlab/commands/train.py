@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from vitlab.errors import OptionError
-from vitlab.experiments.several import Jobs, SeveralRuns, recorded, run_several
+from vitlab.experiments.several import SeveralRuns, recorded, run_several
 from vitlab.options import Options, option, options_of, when
 from vitlab.recipes.named import RECIPES
 from vitlab.recipes.pretext import Pretext
@@ -46,7 +46,6 @@ class Train(Options):
         only=when("resume"),
     )
     several: SeveralRuns = SeveralRuns()
-    jobs: Jobs = Jobs()
     recipe: Recipe = Recipe()
     host: Host = Host()
     command: str = ""
@@ -109,10 +108,6 @@ def begin(options: Train) -> None:
     """Refuse a folder in the way, a run in the place of data, missing packages; say what begins."""
     recipe = options.recipe
     check_packages(recipe)
-    if options.change and not options.several.single:
-        raise OptionError("change applies only to a single run: choose another --out for several")
-    if options.several.single and options.jobs != Jobs():
-        raise OptionError("jobs and cells apply only with sweep, folds or seeds: leave them out")
     data = recipe.data.data
     if data not in ("", "digits") and (RunFolder(data).started or recorded(data)):
         raise OptionError(f"{data} is a run, not data: to continue it, pass --out {data} --resume")
@@ -126,15 +121,16 @@ def begin(options: Train) -> None:
 
 def run(options: Train) -> dict[str, Any]:
     """Train; of several processes only the first one has a result to print."""
-    given: dict[str, Any] = {
-        "resume": options.resume, "host": options.host, "command": options.command,
-    }  # fmt: skip
-    if not options.several.single:
-        return run_several(options.recipe, options.out, options.several, options.jobs, **given)
-    from vitlab.training.run import train  # slow to import
-
-    run = train(options.recipe, options.out, change=options.change, began=options.began, **given)
-    return run.metrics if run.rank == 0 else {}
+    return run_several(
+        options.recipe,
+        options.out,
+        options.several,
+        resume=options.resume,
+        change=options.change,
+        host=options.host,
+        command=options.command,
+        began=options.began,
+    )
 
 
 def show(result: dict[str, Any]) -> None:

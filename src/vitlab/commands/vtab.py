@@ -45,7 +45,7 @@ def run(options: Vtab) -> dict[str, Any]:
         resume=options.resume,
         host=options.host,
         command=options.command,
-        **options.jobs.as_dict(),
+        **options.jobs.shared_out,
     )
 
 

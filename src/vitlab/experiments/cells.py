@@ -129,7 +129,7 @@ class CellTrainer:
         while run.state == "running":  # by what a killed process has left, which saves and ends
             time.sleep(POLL)
         if run.state == "diverged":
-            return {"diverged": run.diverged}
+            return {"diverged": run.decisions.diverged}
         try:
             return self.run(recipe, folder).metrics
         except DivergedError as error:

@@ -25,7 +25,8 @@ def list_runs(folder: str | Path) -> Listed:
         `runs`: of each its `run` (folder), `name` (its path in the folder), `state` (`done`,
         `running`, `stopped`, `diverged`, or `damaged` with the `error`), `model`, `seed`, `step`,
         `epoch`, the accuracy of its test or else the latest one (mAP for several labels, loss
-        without labels), `best`, the best of these so far, and what it cost;
+        without labels), `best`, the best of these so far, what it cost, and `options`,
+        those in which it differs from most others;
         `experiments`: of each its `run`, `name`, `kind`, `state`, `runs` and `done`, numbers of
         runs, and the figures of its result; `recipe`: the options that differ, each with its
         values in the order of the runs, those that are damaged left out.
@@ -46,7 +47,12 @@ def list_runs(folder: str | Path) -> Listed:
     if not runs:
         raise RunError(f"{place} is no folder of runs: name one, such as runs")
     found = [_experiment(path, place, runs) for path in _holding(place, CAMPAIGN_FILE)]
-    recipe = {each.option: list(each.values) for each in differing(entries)}
+    good, recipe = [run for run in runs if "options" in run], {}
+    for option in differing(entries):
+        usual = max(option.values, key=option.values.count)
+        recipe[option.option] = list(option.values)
+        for run, value in zip(good, option.values, strict=True):
+            run["options"] += f"{option.option} {value} " * (value != usual)
     return {"folder": str(place), "runs": runs, "experiments": found, "recipe": recipe}
 
 
@@ -56,7 +62,7 @@ def _holding(place: Path, name: str) -> list[Path]:
 
 def _progress(entry: Entry) -> Listed:
     """Return how far a run is, and how good."""
-    found: Listed = {"model": entry.model, "seed": entry.seed}
+    found: Listed = {"model": entry.model, "seed": entry.seed, "options": ""}
     for point in [*entry.training, *entry.testing]:
         found |= {"step": point.step, "epoch": point.epoch}
     for key in FIGURES:

@@ -11,27 +11,40 @@ from vitlab.options import Only, Options, above, at_least, at_most, below, optio
 from vitlab.recipes.recipe import Host, Recipe
 
 _SWEEPING = Only("with sweep", lambda options: options.sweep is not None)
+_SEVERAL = Only("with sweep, folds or seeds", lambda options: not options.single)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Jobs(Options):
-    """How the runs of an experiment are shared out; nothing here changes their figures."""
+    """How the runs of an experiment are shared out; figures are the same, but for last bits."""
 
     jobs: int = option(
         1,
         "of several runs, how many at the same time, each in a process of its own with its part of "
         "the cores",
         at_least(1),
+        only=_SEVERAL,
     )
     cells: str = option(
         "",
         "of several runs, every n-th, for one of n processes that know nothing of each other, such "
         "as a job array: 0/8, 1/8, … 7/8; once all have ended, repeat the command without it",
+        only=_SEVERAL,
     )
+
+    @property
+    def single(self) -> bool:
+        """Whether there is one run."""
+        return False
+
+    @property
+    def shared_out(self) -> dict[str, Any]:
+        """The arguments of an experiment."""
+        return {"jobs": self.jobs, "cells": self.cells}
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeveralRuns(Options):
+class SeveralRuns(Jobs):
     """Several runs in place of one: a sweep of learning rates, a cross-validation, more seeds."""
 
     sweep: tuple[float, ...] | None = option(
@@ -109,19 +122,33 @@ def run_several(
     recipe: Recipe,
     out: str | None,
     several: SeveralRuns,
-    jobs: Jobs,
     *,
     resume: bool,
+    change: bool,
     host: Host,
     command: str,
+    began: float,
 ) -> dict[str, Any]:
-    """Run what the options ask for; return its figures, empty in all processes but the first."""
+    """Run what the options ask for; return its figures, empty in all processes but the first.
+
+    The clock of a budget was started at `began`, if there is one run; each of several has its own.
+
+    Raises:
+        OptionError: options are to change between several runs.
+    """
     # the command line reads the options without PyTorch
     from vitlab.experiments.folds import cross_validate
     from vitlab.experiments.seeds import repeat
     from vitlab.experiments.sweep import sweep
+    from vitlab.training.run import train
 
-    how: dict[str, Any] = {"resume": resume, "host": host, "command": command, **jobs.as_dict()}
+    how: dict[str, Any] = {"resume": resume, "host": host, "command": command}
+    if several.single:
+        run = train(recipe, out, change=change, began=began, **how)
+        return run.metrics if run.rank == 0 else {}
+    if change:
+        raise OptionError("change applies only to a single run: choose another --out for several")
+    how |= several.shared_out
     if several.folds:
         return cross_validate(recipe, out, several.folds, **how)
     how |= {"layer_decays": several.sweep_layer_decay, "share": several.sweep_share}

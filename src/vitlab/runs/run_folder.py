@@ -19,7 +19,7 @@ import json
 import shutil
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -233,7 +233,7 @@ class RunFolder:
         entries += [{"step": step} | each for each in changes]
         if entries == stored:
             return
-        self.decide(replace(self.decisions, rollbacks=()))  # as many as before may come again
+        self.decide(replace(self.decisions, rollbacks=(), diverged=""))  # it may go back as often
         self._write(self.tables | recipe.as_tables() | {"code": code, "changes": entries})
 
     @property
@@ -249,7 +249,7 @@ class RunFolder:
             tuple((int(first), int(second)) for first, second in table.get(key, ()))
             for key in ("plan", "rollbacks")
         )
-        return Decisions(table.get("micro_batch"), plan, rollbacks)
+        return Decisions(table.get("micro_batch"), plan, rollbacks, table.get("diverged", ""))
 
     def decide(self, decisions: Decisions) -> None:
         """Keep decisions beside the recipe.
@@ -259,11 +259,7 @@ class RunFolder:
             DiskError: the file cannot be written.
         """
         self.check()
-        table: dict[str, Any] = {"plan": [list(each) for each in decisions.plan]}
-        if decisions.rollbacks:
-            table["rollbacks"] = [list(each) for each in decisions.rollbacks]
-        if decisions.micro_batch is not None:
-            table["micro_batch"] = decisions.micro_batch
+        table = {key: each for key, each in vars(decisions).items() if each not in (None, (), "")}
         self._write(self.tables | {"decided": table})
 
     @property
@@ -293,34 +289,18 @@ class RunFolder:
 
     @property
     def state(self) -> str:
-        """`done`, `running` (another process trains it), `diverged` or `stopped`; empty: no run.
+        """`done`, `diverged`, `running` (another process trains it) or `stopped`; empty: no run.
 
         Raises:
             RunError: its files are damaged.
         """
         if not self.started:
             return ""
-        if self.result() is not None:
-            return "done"
-        if self._lock.file.exists():
-            with self._lock.held(shared=True) as mine:
-                if not mine:
-                    return "running"
-        return "diverged" if self.diverged else "stopped"
-
-    @property
-    def diverged(self) -> str:
-        """The message that the run ended with if it diverged; empty for any other."""
-        return str(self.tables.get("decided", {}).get("diverged", ""))
-
-    def note_divergence(self, message: str) -> None:
-        """Keep why the run diverged.
-
-        Raises:
-            DiskError: the file cannot be written.
-        """
-        decided = self.tables.get("decided", {}) | {"diverged": message}
-        self._write(self.tables | {"decided": decided})
+        with (
+            self._lock.held(shared=True) if self._lock.file.exists() else nullcontext(True) as free
+        ):
+            last = "diverged" if self.decisions.diverged else "stopped"
+            return "done" if self.result() else last if free else "running"
 
     def result(self) -> dict[str, Any] | None:
         """Return the figures of a finished run (the keys of the command's JSON), else None.

@@ -87,10 +87,16 @@ def test_parts_of_the_cells_come_to_the_same(
     out = tmp_path / "run"
     how: dict[str, Any] = {"sweep": [0.003, 0.03, 1e30], "share": 0.3, "host": HOST}
     for part in ("1/2", "0/2"):
-        with pytest.raises(CellsLeftError, match="repeat the command with --resume and without"):
+        with pytest.raises(
+            CellsLeftError, match="repeat the command without --cells, with --resume"
+        ):
             vitlab.repeat(recipe(few), out, 2, cells=part, **how)
     names = {file.parent.name for file in out.rglob("run.toml")}
     assert names == {"lr-0.003", "lr-0.03", "lr-1e+30"}, "the others follow these"
+    for part, seed in (("1/2", 4), ("0/2", 5)):
+        with pytest.raises(CellsLeftError):
+            vitlab.repeat(recipe(few), out, 2, cells=part, **how)
+        assert RunFolder(out / f"seed-{seed}").state == "done", "once these are done"
     result = vitlab.repeat(recipe(few), out, 2, resume=True, **how)
     assert result["mean"] == tuned["mean"]
     for wrong in ("2/2", "x", "1"):

@@ -36,6 +36,7 @@ from vitlab.training.stop import Interrupted
 from vitlab.units import counted, duration
 
 POLL = 0.2  # seconds
+OVER = ("done", "diverged")  # states of a run that is not repeated
 
 
 @dataclass(frozen=True)
@@ -261,7 +262,7 @@ def run_cells(cells: Sequence[Cell], experiment: Experiment) -> dict[str, Row]:
         KeyboardInterrupt: a stop was asked for; the states are saved.
     """
     try:
-        rows = _rows(_part(cells, experiment.setup.cells), experiment)
+        rows = _rows(_part(cells, experiment), experiment)
     except UserError:
         if experiment.first and not any(experiment.run(each).started for each in cells):
             experiment.campaign.withdraw()
@@ -273,7 +274,7 @@ def run_cells(cells: Sequence[Cell], experiment: Experiment) -> dict[str, Row]:
     if experiment.setup.cells:
         raise CellsLeftError(
             f"part {experiment.setup.cells} is done, {counted(len(rows), 'run')}: once all parts "
-            "are, repeat the command with --resume and without --cells"
+            "are, repeat the command without --cells, with --resume"
         )
     return {cell.name: rows[cell.name] for cell in cells}
 
@@ -281,7 +282,7 @@ def run_cells(cells: Sequence[Cell], experiment: Experiment) -> dict[str, Row]:
 def _rows(cells: Sequence[Cell], experiment: Experiment) -> dict[str, Row]:
     """Train cells; return their rows by their names."""
     waiting, running, rows = list(cells), dict[str, Cell](), dict[str, Row]()
-    before = sum(experiment.run(each).state in ("done", "diverged") for each in cells)
+    before = sum(experiment.run(each).state in OVER for each in cells)
     jobs, began = min(experiment.setup.jobs, len(cells)), time.monotonic()
     with _processes(experiment.trainer, jobs) as processes:
         while waiting or running:
@@ -320,18 +321,24 @@ def _diverged(cell: Cell, message: str) -> None:
         raise DivergedError(f"{cell.title} diverged: {cause}: try a lower --lr and another --out")
 
 
-def _part(cells: Sequence[Cell], part: str) -> list[Cell]:
-    """Return the cells of a part, which follow no others; all if no part is asked for.
+def _part(cells: Sequence[Cell], experiment: Experiment) -> list[Cell]:
+    """Return the cells of the part that is asked for, but for those that wait for other parts.
+
+    The cells that they follow come with them, as rows that are done.
 
     Raises:
         OptionError: it is no part.
     """
+    part = experiment.setup.cells
     if not part:
         return list(cells)
     found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", part)
     if found is None or int(found[1]) >= int(found[2]):
         raise OptionError(f"cells must be a number from 0 and how many there are, not {part!r}")
-    return [cell for cell in cells if not cell.after][int(found[1]) :: int(found[2])]
+    over = {cell.name for cell in cells if experiment.run(cell).state in OVER}
+    own = [cell for cell in cells[int(found[1]) :: int(found[2])] if over.issuperset(cell.after)]
+    names = {name for cell in own for name in (cell.name, *cell.after)}
+    return [cell for cell in cells if cell.name in names]
 
 
 def _processes(trainer: CellTrainer, jobs: int) -> AbstractContextManager[SideBySide[Row] | None]:

@@ -8,7 +8,7 @@
     delta.safetensors  what a run that trained only some weights changed (`vitlab.Delta`)
     predictions.safetensors  what the model answered to each test image
     report.html     the report
-    sweep/          the runs that chose the learning rate (transfer/campaign_folder.py)
+    sweep/          the runs that chose the learning rate (experiments/campaign_folder.py)
     .lock           held by the process that trains
 
 Files of the code before the first release, which spelled some names the British way, are read too:

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.errors import OptionError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.examined import reopened
@@ -153,54 +152,44 @@ def write_predictions(
             )
             found.append(done)
     rows = np.concatenate([each.probabilities for each in found])
-    truth = np.concatenate([each.labels.values for each in found])
-    several = found[0].labels.several
-    labels = MultiLabels(truth) if several else SingleLabels(truth)
+    labels = type(found[0].labels)(np.concatenate([each.labels.values for each in found]))
     names = [
         source.name(index)
         for source, done in zip(sources, found, strict=True)
         for index in done.indices.tolist()
     ]
-    doubts = find_label_errors(rows, labels)
-    suspects = Suspects(doubts, rows, sources[0].classes, names.__getitem__, several)
+    errors, classes = find_label_errors(rows, labels), sources[0].classes
+    suspects = Suspects(errors, rows, classes, names.__getitem__, labels.several)
     return with_intervals(rows, labels), suspects
 
 
 def _page(recipe: Recipe, result: dict[str, Any], suspects: Suspects) -> TablePage:
-    """Return the page of all folds."""
-    table = table_of(
-        "fold",
-        result,
-        {"all predictions together": result},
-        "Each model was tested on images that its own run did not learn from.",
+    """Return the page of all folds, with the likely label errors, if there are any."""
+    note = "Each model was tested on images that its own run did not learn from."
+    tables = [table_of("fold", result, {"all predictions together": result}, note)]
+    found, listed = (
+        suspects.found,
+        [suspects.row(each) for each in suspects.found.suspects[:LISTED]],
     )
-    lead = lead_of(result, f"{result['folds']} folds")
-    tables = [table, *_doubts(suspects)]
-    notes = [
-        *result.get("notes", ()),
-        f"A row per image with its probabilities: {PREDICTIONS}, beside this page.",
-    ]
-    title = f"Cross-validation on {recipe.data.data}"
-    return TablePage(title, lead, tables, notes=notes)
-
-
-def _doubts(suspects: Suspects) -> list[Table]:
-    """Return the table of likely label errors, if there are any."""
-    found, head = suspects.found, ("image", "label", "likely", "probability of the label")
-    if not found.suspects:
-        return []
-    rows = []
-    for each in found.suspects[:LISTED]:
-        given, better = (
-            ", ".join(suspects.classes[n] for n in own) or "none"
-            for own in (each.given, each.better)
+    if listed:
+        head = ("image", "label", "likely", "probability of the label")
+        keys = suspects.names[:3]
+        rows = [(*(_text(row[key]) for key in keys), percent(row["p_label"])) for row in listed]
+        what = "answers" if suspects.several else "labels"
+        note = (
+            f"By confident learning (Northcutt et al., 2021) from predictions of models that did "
+            f"not learn from the image: {len(found.suspects):,} of {found.images:,} images, "
+            f"likeliest error first; about {found.estimated:,.0f} wrong {what} are estimated in "
+            f"all. The first {len(rows)} are below, all of them in {LABEL_ERRORS}, beside this "
+            "page."
         )
-        rows.append((suspects.name(each.place), given, better, percent(each.own)))
-    what = "answers" if suspects.several else "labels"
-    note = (
-        f"By confident learning (Northcutt et al., 2021) from predictions of models that did not "
-        f"learn from the image: {len(found.suspects):,} of {found.images:,} images, likeliest "
-        f"error first; about {found.estimated:,.0f} wrong {what} are estimated in all. The first "
-        f"{len(rows)} are below, all of them in {LABEL_ERRORS}, beside this page."
-    )
-    return [Table("Likely label errors", head, rows, note=note)]
+        tables.append(Table("Likely label errors", head, rows, note=note))
+    lead = lead_of(result, f"{result['folds']} folds")
+    last = f"A row per image with its probabilities: {PREDICTIONS}, beside this page."
+    notes = [*result.get("notes", ()), last]
+    return TablePage(f"Cross-validation on {recipe.data.data}", lead, tables, notes=notes)
+
+
+def _text(names: str | list[str]) -> str:
+    """Return a name, or several of them."""
+    return names if isinstance(names, str) else ", ".join(names) or "none"

@@ -149,10 +149,8 @@ class RunFolder:
             **({"guide": guide} if guide else {}),
         }
         about = {"run": run, "versions": versions(), "host": host.as_table()}
-        more = {"code": code or {}, "head": head or {}}
-        self._write(
-            about | recipe.as_tables() | {name: each for name, each in more.items() if each}
-        )
+        more = {name: each for name, each in (("code", code), ("head", head)) if each}
+        self._write(about | recipe.as_tables() | more)
 
     def withdraw(self) -> None:
         """Remove a run that was refused before its first step."""
@@ -273,10 +271,9 @@ class RunFolder:
         if not file.is_file():
             return None
         try:
-            found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            return json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise RunError(f"{file} is damaged ({error}): choose another --out") from error
-        return found
 
     def keep_duplicates(self, found: dict[str, Any] | None) -> None:
         """Keep what was found, so that a resumed run learns from the same images.
@@ -339,13 +336,12 @@ class RunFolder:
         if not file.is_file():
             return None
         try:
-            found: dict[str, Any] | None = json.loads(file.read_text(encoding="utf-8"))["result"]
+            return json.loads(file.read_text(encoding="utf-8"))["result"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             from vitlab.progress import say  # slow to import
 
             say(f"{file} is damaged and was skipped: {error}")
             return None
-        return found
 
     @property
     def places(self) -> dict[str, str]:

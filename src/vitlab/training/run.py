@@ -115,7 +115,7 @@ def train(
             task = prepare(recipe, host, folder, *how)
         agreed = replace(task.recipe, precision=world.broadcast(task.recipe.precision))
         task = replace(task, recipe=agreed)
-        result = world.broadcast(task.folder.result() if task.started else None)
+        result = world.broadcast(folder.result())
         if before := finished(task.folder, result, world):
             return before
         task = _without_leaks(task, world, stop)

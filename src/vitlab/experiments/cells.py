@@ -127,7 +127,11 @@ class CellTrainer:
     def __call__(self, recipe: Recipe, folder: Path) -> Row:
         """Train, or go on, or do nothing if it is done; return the figures, or `diverged`."""
         run = RunFolder(folder)
-        while run.state == "running":  # by what a killed process has left, which saves and ends
+        if (
+            run.state == "running"
+        ):  # perhaps by what a killed process has left, which saves and ends
+            say(f"another process is training in {folder}: waiting for it")
+        while run.state == "running":
             time.sleep(POLL)
         if run.state == "diverged":
             return {"diverged": run.decisions.diverged}

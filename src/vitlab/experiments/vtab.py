@@ -73,32 +73,21 @@ def vtab(
     """
     setting, root = setting or VtabSetting(), Path(root).expanduser()
     chosen, missing = choose(root, tasks)
-    rates = () if setting.sweep is None else sorted(set(setting.sweep or GRID))
     given = {OF_RECIPE.get(name, name): value for name, value in (known or {}).items()}
-
-    def cell(name: str, task: VtabTask, part: str, lr: float, *after: str) -> Cell:
-        recipe = recipe_of(task, weights, f"{part}{root / task.name}", setting, lr)
-        labels, decide = {"task": task.name, "lr": lr}, best_rate if after else None
-        return Cell(name, recipe.changed(**given), labels, after, decide, may_diverge=True)
-
-    tried = {task: [f"{SWEEP_FOLDER}/{task.name}-{rate:g}" for rate in rates] for task in chosen}
-    runs: list[Cell] = []
-    for task, names in tried.items():
-        runs += (cell(name, task, SEARCH, lr) for name, lr in zip(names, rates, strict=True))
-        runs.append(cell(task.name, task, WHOLE, setting.lr, *names))
+    by_task = {task: _cells(task, weights, root, setting, given) for task in chosen}
     base = recipe_of(TASKS[0], weights, "", setting, setting.lr).changed(**given)
     setup = Setup(host or Host(), command, resume, jobs=jobs, cells=cells)
     name = folder_name("vtab", weights)
     experiment = begin("vtab", {"data": str(root)}, base, out, name, setup)
     if missing:
         experiment.say(f"no data for {len(missing)} of {len(TASKS)} tasks: {', '.join(missing)}")
-    rows = run_cells(runs, experiment)
+    rows = run_cells([cell for own in by_task.values() for cell in own], experiment)
     if not experiment.first:
         return {}
     found: list[Row] = []
-    for task, names in tried.items():
-        more = {"sweep": [_figures(rows[name]) for name in names]} if names else {}
-        found.append({"task": task.name, "group": task.group} | more | _figures(rows[task.name]))
+    for task, (*tried, last) in by_task.items():
+        more = {"sweep": [_figures(rows[cell.name]) for cell in tried]} if tried else {}
+        found.append({"task": task.name, "group": task.group} | more | _figures(rows[last.name]))
     result = summary({row["task"]: row["accuracy"] for row in found if "note" not in row}) | {
         "benchmark": "vtab-1k",
         "weights": weights,
@@ -109,6 +98,29 @@ def vtab(
         **experiment.places,
     }
     return experiment.finish(result, page(result))
+
+
+def _cells(
+    task: VtabTask, weights: str, root: Path, setting: VtabSetting, given: dict[str, Any]
+) -> list[Cell]:
+    """Return the runs of a task: those that choose its learning rate, if any do, and the last.
+
+    Args:
+        task: to learn
+        weights: to start from
+        root: the folder of the tasks' data
+        setting: how it is learned
+        given: further options of the recipe
+    """
+
+    def cell(name: str, part: str, lr: float, after: tuple[str, ...] = ()) -> Cell:
+        recipe = recipe_of(task, weights, f"{part}{root / task.name}", setting, lr)
+        labels, decide = {"task": task.name, "lr": lr}, best_rate if after else None
+        return Cell(name, recipe.changed(**given), labels, after, decide, may_diverge=True)
+
+    rates = () if setting.sweep is None else sorted(set(setting.sweep or GRID))
+    tried = [cell(f"{SWEEP_FOLDER}/{task.name}-{rate:g}", SEARCH, rate) for rate in rates]
+    return [*tried, cell(task.name, WHOLE, setting.lr, tuple(each.name for each in tried))]
 
 
 def _figures(row: Row) -> Row:

@@ -30,6 +30,7 @@ LAYERS = (
     ("adapters", "evaluation", "measure", "inspect"),
     ("report",),
     ("training",),
+    ("experiments",),
     ("transfer",),
     ("studies", "graphs", "client"),
     ("serve",),

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from vitlab.evaluation.probes.few_shot import fewshot as fewshot
     from vitlab.evaluation.search import search as search
     from vitlab.evaluation.thresholds import choose_thresholds as choose_thresholds
+    from vitlab.experiments.folds import cross_validate as cross_validate
+    from vitlab.experiments.seeds import repeat as repeat
+    from vitlab.experiments.sweep import sweep as sweep
     from vitlab.graphs.exporting import export as export
     from vitlab.models.config import ResNetConfig as ResNetConfig
     from vitlab.models.config import ViTConfig as ViTConfig
@@ -42,12 +45,9 @@ if TYPE_CHECKING:
     from vitlab.training.ending import Run as Run
     from vitlab.training.run import train as train
     from vitlab.transfer.finetuning import finetune as finetune
-    from vitlab.transfer.folds import cross_validate as cross_validate
     from vitlab.transfer.linear_probe import probe as probe
     from vitlab.transfer.mixing import soup as soup
     from vitlab.transfer.multitask import MultiTask as MultiTask
-    from vitlab.transfer.repeats import repeat as repeat
-    from vitlab.transfer.sweep import sweep as sweep
     from vitlab.weights.deltas import Delta as Delta
     from vitlab.weights.deltas import delta as delta
     from vitlab.weights.load import load as load
@@ -81,7 +81,7 @@ _HOMES = {
     "fuse": "vitlab.models.fuse",
     "ResNet": "vitlab.models.resnets.resnet",
     "ResNetConfig": "vitlab.models.config",
-    "cross_validate": "vitlab.transfer.folds",
+    "cross_validate": "vitlab.experiments.folds",
     "delta": "vitlab.weights.deltas",
     "embed": "vitlab.evaluation.embedding",
     "duplicates": "vitlab.data.duplicates.finding",
@@ -99,13 +99,13 @@ _HOMES = {
     "preprocess": "vitlab.data.preprocess",
     "push": "vitlab.weights.publish",
     "recipe": "vitlab.recipes.named",
-    "repeat": "vitlab.transfer.repeats",
+    "repeat": "vitlab.experiments.seeds",
     "save": "vitlab.weights.save",
     "search": "vitlab.evaluation.search",
     "serve": "",
     "soup": "vitlab.transfer.mixing",
     "study": "vitlab.studies.study_by_name",
-    "sweep": "vitlab.transfer.sweep",
+    "sweep": "vitlab.experiments.sweep",
     "train": "vitlab.training.run",
 }
 __all__ = sorted(_HOMES)

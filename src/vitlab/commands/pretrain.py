@@ -6,13 +6,13 @@ from typing import Any, ClassVar, Literal
 from vitlab.commands import train
 from vitlab.commands.train import Train, show
 from vitlab.errors import OptionError
+from vitlab.experiments.several import SeveralRuns
 from vitlab.options import options_of
 from vitlab.recipes.choices import Objective
 from vitlab.recipes.distilling import Distill
 from vitlab.recipes.pretraining import PRETRAINING
 from vitlab.recipes.recipe import Recipe
 from vitlab.runs.run_folder import RunFolder
-from vitlab.transfer.series import Series
 
 __all__ = ["SUMMARY", "begin", "build", "run", "show"]
 
@@ -50,7 +50,7 @@ class Pretrain(Train):
         ),
     }
 
-    HIDDEN: ClassVar[frozenset[str]] = frozenset(options_of(Series))
+    HIDDEN: ClassVar[frozenset[str]] = frozenset(options_of(SeveralRuns))
 
     @staticmethod
     def check_task(recipe: Recipe, given: dict[str, Any], what: str) -> None:

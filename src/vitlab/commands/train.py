@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from vitlab.errors import OptionError
+from vitlab.experiments.several import SeveralRuns, recorded, run_several
 from vitlab.options import Options, option, options_of, when
 from vitlab.recipes.named import RECIPES
 from vitlab.recipes.pretext import Pretext
@@ -16,7 +17,6 @@ from vitlab.runs import naming
 from vitlab.runs.recipe_file import recipe_in, start_from
 from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import print_figures, print_rows
-from vitlab.transfer.series import Series, recorded, run_series
 
 SUMMARY = "Train a model, test it and write a report."
 
@@ -45,7 +45,7 @@ class Train(Options):
         "rate, schedule, clipping, regularization, augmentation",
         only=when("resume"),
     )
-    series: Series = Series()
+    several: SeveralRuns = SeveralRuns()
     recipe: Recipe = Recipe()
     host: Host = Host()
     command: str = ""
@@ -78,7 +78,7 @@ class Train(Options):
             options = cls(recipe=start).changed(**rest)
             if out or not options.resume:
                 return options
-            out = naming.newest(naming.run_name(options.recipe, None, *options.series.words))
+            out = naming.newest(naming.run_name(options.recipe, None, *options.several.words))
             begun = cls._to_continue(out)
             if begun is None:
                 return options
@@ -89,7 +89,7 @@ class Train(Options):
     def _to_continue(cls, out: str | Path | None) -> Self | None:
         """Return the options of the run, or the several runs, in a folder, if there are any."""
         if several := recorded(out):
-            return cls(recipe=several[0], series=several[1])
+            return cls(recipe=several[0], several=several[1])
         return cls(recipe=RunFolder(out).recipe) if out and RunFolder(out).started else None
 
 
@@ -111,7 +111,7 @@ def begin(options: Train) -> None:
     data = recipe.data.data
     if data not in ("", "digits") and (RunFolder(data).started or recorded(data)):
         raise OptionError(f"{data} is a run, not data: to continue it, pass --out {data} --resume")
-    if options.out and options.series.single:
+    if options.out and options.several.single:
         RunFolder(options.out).may_be_used(options.resume)
     if data:
         what = recipe.model.model or recipe.start.weights or "no weights named"
@@ -121,10 +121,10 @@ def begin(options: Train) -> None:
 
 def run(options: Train) -> dict[str, Any]:
     """Train; of several processes only the first one has a result to print."""
-    return run_series(
+    return run_several(
         options.recipe,
         options.out,
-        options.series,
+        options.several,
         resume=options.resume,
         change=options.change,
         host=options.host,
@@ -138,9 +138,9 @@ def show(result: dict[str, Any]) -> None:
     from vitlab.evaluation.metrics import METRICS
 
     left_out = {"images", *(name for name, each in METRICS.items() if not each.key)}
-    campaign = result.get("sweep", result)
-    rows = list(campaign.get("runs", []))
-    what = next(iter(rows[0])) if rows else ""  # such as seed
-    rows += [{what: name} | campaign[name] for name in ("mean", "std") if name in campaign]
-    print_rows([{key: row[key] for key in row if key not in left_out} for row in rows])
+    for campaign in (result.get("sweep", {}), result):
+        rows = list(campaign.get("runs", []))
+        what = next(iter(rows[0])) if rows else ""  # such as seed
+        rows += [{what: name} | campaign[name] for name in ("mean", "std") if name in campaign]
+        print_rows([{key: row[key] for key in row if key not in left_out} for row in rows])
     print_figures(result)

@@ -4,10 +4,11 @@ from dataclasses import MISSING, dataclass
 from typing import Any
 
 from vitlab.commands import WEIGHTS
+from vitlab.experiments.several import Jobs
+from vitlab.experiments.vtab_setting import VtabSetting
 from vitlab.options import Options, option
 from vitlab.recipes.recipe import Host
 from vitlab.terminal import print_table
-from vitlab.transfer.vtab.setting import Setting
 from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import OfNetwork
 
@@ -23,7 +24,8 @@ class Vtab(Options):
     out: str | None = option(None, "folder of the runs (default: a new one, runs/vtab-WEIGHTS)")
     resume: bool = option(False, "continue the runs in that folder; none is repeated")
     tasks: tuple[str, ...] = option((), "tasks to learn (default: all that there is data for)")
-    setting: Setting = Setting()
+    setting: VtabSetting = VtabSetting()
+    jobs: Jobs = Jobs()
     file: OfNetwork = OfNetwork()
     host: Host = Host()
     command: str = ""
@@ -31,7 +33,7 @@ class Vtab(Options):
 
 def run(options: Vtab) -> dict[str, Any]:
     """Learn every task; what is finished is not repeated."""
-    from vitlab.transfer.vtab.benchmark import vtab
+    from vitlab.experiments.vtab import vtab
 
     return vtab(
         options.weights,
@@ -43,12 +45,13 @@ def run(options: Vtab) -> dict[str, Any]:
         resume=options.resume,
         host=options.host,
         command=options.command,
+        **options.jobs.shared_out,
     )
 
 
 def show(result: dict[str, Any]) -> None:
     """Print the table, and what its means leave out."""
-    from vitlab.transfer.vtab.scores import HEAD, remark, table
+    from vitlab.experiments.vtab_scores import HEAD, remark, table
 
     print_table(HEAD, table(result))
     if text := remark(result):

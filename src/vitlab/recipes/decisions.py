@@ -17,11 +17,13 @@ class Decisions:
             (empty: not decided)
         rollbacks: (step, step) pairs: of a state that the run went back to, since the loss was not
             finite, and where it went on with its weights
+        diverged: why the run gave up (empty: it has not)
     """
 
     micro_batch: int | None = None
     plan: tuple[tuple[int, int], ...] = ()
     rollbacks: tuple[tuple[int, int], ...] = ()
+    diverged: str = ""
 
     def total_steps(self, step: int) -> int:
         """Return the total number of steps, as planned when `step` (from 0) is taken."""
@@ -29,7 +31,7 @@ class Decisions:
 
     def goes_on_at(self, step: int) -> int:
         """Return where the run goes on with the weights after `step` steps: there, or later."""
-        return next((later for first, later in reversed(self.rollbacks) if first == step), step)
+        return dict(self.rollbacks).get(step, step)
 
     def applied_to(self, recipe: Recipe, images: int) -> Recipe:
         """Return the recipe with these numbers; warm-up and cooldown keep their share of the run.

@@ -8,7 +8,7 @@
     delta.safetensors  what a run that trained only some weights changed (`vitlab.Delta`)
     predictions.safetensors  what the model answered to each test image
     report.html     the report
-    sweep/          the runs that chose the learning rate (transfer/campaign_folder.py)
+    sweep/          the runs that chose the learning rate (experiments/campaign_folder.py)
     .lock           held by the process that trains
 
 Files of the code before the first release, which spelled some names the British way, are read too:
@@ -19,7 +19,7 @@ import json
 import shutil
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -149,10 +149,8 @@ class RunFolder:
             **({"guide": guide} if guide else {}),
         }
         about = {"run": run, "versions": versions(), "host": host.as_table()}
-        more = {"code": code or {}, "head": head or {}}
-        self._write(
-            about | recipe.as_tables() | {name: each for name, each in more.items() if each}
-        )
+        more = {name: each for name, each in (("code", code), ("head", head)) if each}
+        self._write(about | recipe.as_tables() | more)
 
     def withdraw(self) -> None:
         """Remove a run that was refused before its first step."""
@@ -233,7 +231,7 @@ class RunFolder:
         entries += [{"step": step} | each for each in changes]
         if entries == stored:
             return
-        self.decide(replace(self.decisions, rollbacks=()))  # as many as before may come again
+        self.decide(replace(self.decisions, rollbacks=(), diverged=""))  # it may go back as often
         self._write(self.tables | recipe.as_tables() | {"code": code, "changes": entries})
 
     @property
@@ -249,7 +247,7 @@ class RunFolder:
             tuple((int(first), int(second)) for first, second in table.get(key, ()))
             for key in ("plan", "rollbacks")
         )
-        return Decisions(table.get("micro_batch"), plan, rollbacks)
+        return Decisions(table.get("micro_batch"), plan, rollbacks, table.get("diverged", ""))
 
     def decide(self, decisions: Decisions) -> None:
         """Keep decisions beside the recipe.
@@ -259,11 +257,7 @@ class RunFolder:
             DiskError: the file cannot be written.
         """
         self.check()
-        table: dict[str, Any] = {"plan": [list(each) for each in decisions.plan]}
-        if decisions.rollbacks:
-            table["rollbacks"] = [list(each) for each in decisions.rollbacks]
-        if decisions.micro_batch is not None:
-            table["micro_batch"] = decisions.micro_batch
+        table = {key: each for key, each in vars(decisions).items() if each not in (None, (), "")}
         self._write(self.tables | {"decided": table})
 
     @property
@@ -277,10 +271,9 @@ class RunFolder:
         if not file.is_file():
             return None
         try:
-            found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            return json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise RunError(f"{file} is damaged ({error}): choose another --out") from error
-        return found
 
     def keep_duplicates(self, found: dict[str, Any] | None) -> None:
         """Keep what was found, so that a resumed run learns from the same images.
@@ -290,6 +283,21 @@ class RunFolder:
         """
         if found is not None:
             write_text(self.path / DUPLICATES, json.dumps(found))
+
+    @property
+    def state(self) -> str:
+        """`done`, `diverged`, `running` (another process trains it) or `stopped`; empty: no run.
+
+        Raises:
+            RunError: its files are damaged.
+        """
+        if not self.started:
+            return ""
+        with (
+            self._lock.held(shared=True) if self._lock.file.exists() else nullcontext(True) as free
+        ):
+            last = "diverged" if self.decisions.diverged else "stopped"
+            return "done" if self.result() else last if free else "running"
 
     def result(self) -> dict[str, Any] | None:
         """Return the figures of a finished run (the keys of the command's JSON), else None.
@@ -328,13 +336,12 @@ class RunFolder:
         if not file.is_file():
             return None
         try:
-            found: dict[str, Any] | None = json.loads(file.read_text(encoding="utf-8"))["result"]
+            return json.loads(file.read_text(encoding="utf-8"))["result"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             from vitlab.progress import say  # slow to import
 
             say(f"{file} is damaged and was skipped: {error}")
             return None
-        return found
 
     @property
     def places(self) -> dict[str, str]:

@@ -15,7 +15,7 @@ from vitlab.data.sources.request import Given
 from vitlab.device import forked_random, restart_peak
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import World
-from vitlab.errors import DataError, DeviceError, DiskError, OptionError, RunError
+from vitlab.errors import DataError, DeviceError, DiskError, DivergedError, OptionError, RunError
 from vitlab.models.encoder.recomputing import recomputed
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
@@ -115,7 +115,7 @@ def train(
             task = prepare(recipe, host, folder, *how)
         agreed = replace(task.recipe, precision=world.broadcast(task.recipe.precision))
         task = replace(task, recipe=agreed)
-        result = world.broadcast(task.folder.result() if task.started else None)
+        result = world.broadcast(folder.result())
         if before := finished(task.folder, result, world):
             return before
         task = _without_leaks(task, world, stop)
@@ -129,7 +129,12 @@ def train(
                 stack.enter_context(folder.locked())
                 _begin(task, resume, command)
         _check_visible(folder, world)
-        done = conclude(task, _train(task, state, world, on_line, stop, began), world)
+        try:
+            done = conclude(task, _train(task, state, world, on_line, stop, began), world)
+        except DivergedError as error:
+            if world.first:
+                folder.decide(replace(folder.decisions, diverged=str(error)))
+            raise
         if on_line is not None and world.first:
             on_line({"kind": "result"} | done.metrics)
         return done
@@ -175,10 +180,9 @@ def _without_leaks(task: Task, world: World, stop: Stop) -> Task:
 def _leaks(task: Task) -> dict[str, Any] | None:
     """Return what is known of test images among the training images: found now, or kept."""
     kept = task.folder.duplicates if task.started else None
-    if kept is not None or (task.started and not task.recipe.data.drop_duplicates):
+    found = kept is not None or (task.started and not task.recipe.data.drop_duplicates)
+    if found or task.recipe.pretext.unlabeled:  # without labels nothing is tested
         return kept
-    if task.recipe.pretext.unlabeled:  # nothing is tested
-        return None
     return find_leaks(task.recipe, task.host, task.splits, task.seen)
 
 
@@ -236,10 +240,9 @@ def _train(
 
 def _compiled(task: Task, device: torch.device) -> bool:
     """Return whether the training step is compiled."""
-    if task.host.compile == "auto":
-        one_graph = task.config.fit != "native" and not task.recipe.pretext.unlabeled
-        return device.type == "cuda" and one_graph
-    return task.host.compile == "yes"
+    one_graph = task.config.fit != "native" and not task.recipe.pretext.unlabeled
+    auto = task.host.compile == "auto" and device.type == "cuda" and one_graph
+    return auto or task.host.compile == "yes"
 
 
 @contextmanager
@@ -297,6 +300,5 @@ def _observer(task: Task, trainer: Trainer, state: State, world: World) -> Obser
 
 def _tracker(task: Task, state: State, world: World, on_line: OnLine | None) -> Tracker:
     """What the lines of the journal are passed on to, in the first process."""
-    if not world.first:
-        return Tracker("no", task.folder)
-    return Tracker(task.host.track, task.folder, state.step, on_line)
+    own = task.host.track, task.folder, state.step, on_line
+    return Tracker(*own) if world.first else Tracker("no", task.folder)

@@ -7,12 +7,12 @@ different random starts do not average into anything.
 """
 
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from vitlab.data.learning import open_to_learn
@@ -20,7 +20,6 @@ from vitlab.errors import OptionError, WeightsError
 from vitlab.evaluation.evaluation import evaluate
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
-from vitlab.models.seen import Seen
 from vitlab.progress import public, say
 from vitlab.weights.assembly import whole_state
 from vitlab.weights.identity import fingerprint
@@ -28,57 +27,13 @@ from vitlab.weights.load import load
 from vitlab.weights.save import OF_TRAINING
 
 Split = Literal["auto", "train", "validation", "test", "all"]
+Given = str | Path | Model
 SAME_DATA = ("data", "fingerprint", "held_out", "fold")  # which images a model learned from
-
-
-@dataclass
-class Pot:
-    """The sum of the weights that are in the soup.
-
-    Attributes:
-        sums: of the floating-point tensors, float64; others are those of the first model
-        count: number of models in it
-        like: the first model
-    """
-
-    sums: dict[str, Tensor]
-    count: int
-    like: Model
-
-    @classmethod
-    def of(cls, model: Model) -> "Pot":
-        """Return a pot with one model in it."""
-        state = whole_state(model)
-        sums = {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
-        wide = {n: t.double() for n, t in sums.items() if t.is_floating_point()}
-        return cls(sums | wide, 1, model)
-
-    def with_one_more(self, model: Model) -> "Pot":
-        """Return a pot with another model in it."""
-        state = whole_state(model)
-        sums = {
-            name: total + state[name].detach().cpu().double()
-            if total.is_floating_point()
-            else total
-            for name, total in self.sums.items()
-        }
-        return Pot(sums, self.count + 1, self.like)
-
-    def mean(self) -> Model:
-        """Return the model of the mean weights, in the type of each of the first model's."""
-        types = {name: tensor.dtype for name, tensor in whole_state(self.like).items()}
-        tensors = {
-            name: (total / self.count).to(types[name])
-            if total.is_floating_point()
-            else total.clone()
-            for name, total in self.sums.items()
-        }
-        return assemble(self.like.config, tensors)
 
 
 @public(models=Sequence)
 def soup(
-    models: Sequence[str | Path | Model],
+    models: Sequence[Given],
     greedy: str | None = None,
     *,
     split: Split = "auto",
@@ -111,11 +66,8 @@ def soup(
     """
     if len(models) < 2:
         raise OptionError(f"a soup needs at least two models, not {len(models)}")
-    first = _model(models[0])
-    pot = Pot.of(first)
-    parts: list[dict[str, Any]] = []
-    about: list[dict[str, Any]] = []
-    seen: list[Seen] = []
+    first, sums = _model(models[0]), dict[str, Tensor]()
+    parts, about, seen = list[dict[str, Any]](), list[dict[str, Any]](), []
     for number, each in enumerate(models):
         model = _model(each) if number else first
         _check_alike(first, model, _name(models[0]), _name(each))
@@ -125,88 +77,86 @@ def soup(
         parts.append({"source": _name(each), "fingerprint": mark})
         about.append(model.provenance)
         seen.append(model.seen)
-        if number and greedy is None:
-            pot = pot.with_one_more(model)
+        if greedy is None:
+            sums = _added(sums, model)
     common, union = _common(about), np.unique(np.concatenate(seen))
     if greedy is None:
-        mixed, chosen = pot.mean(), {"kind": "uniform", "ingredients": parts}
+        mixed, chosen = _mean(sums, len(models), first), {"kind": "uniform", "ingredients": parts}
     else:
-        how = _split(greedy, split), device, workers
-        mixed, chosen = _greedy(models, parts, _Taste(greedy, *how, common, union))
+        if split == "auto" and open_to_learn(greedy).validation is not None:
+            split = "validation"
+
+        def tested(model: Model) -> dict[str, Any]:
+            """Test on images that none of the ingredients learned from, if there are any."""
+            asked = copy.copy(model)
+            asked.provenance, asked.seen = common, union
+            return evaluate(asked, greedy, split=split, device=device, workers=workers)
+
+        mixed, chosen = _greedy(models, parts, tested)
+        chosen |= {"kind": "greedy", "data": greedy, "split": split}
     mixed.provenance, mixed.seen = common | {"soup": chosen}, union
     _warn(mixed, about)
     return mixed
 
 
-@dataclass
-class _Taste:
-    """How good a model is on images that none of the ingredients learned from, if there are any.
+def _added(sums: dict[str, Tensor], model: Model) -> dict[str, Tensor]:
+    """Return the sums of the weights with those of one more model; integers are the first one's."""
+    found = {}
+    for name, tensor in whole_state(model).items():
+        kind = torch.float64 if tensor.is_floating_point() else tensor.dtype
+        own = tensor.detach().to("cpu", kind, copy=True)
+        found[name] = own if not sums else sums[name] + own * tensor.is_floating_point()
+    return found
 
-    Attributes:
-        provenance: what the ingredients have in common, as if it were the model's own
-        seen: by all of them
-        learned_from: images that decided and were learned from, since there were no others
-    """
 
-    data: str
-    split: Split
-    device: str
-    workers: int | None
-    provenance: dict[str, Any]
-    seen: Seen
-    learned_from: int = 0
-
-    def __call__(self, model: Model) -> float:
-        asked = copy.copy(model)
-        asked.provenance, asked.seen = self.provenance, self.seen
-        how: dict[str, Any] = {"device": self.device, "workers": self.workers}
-        found = evaluate(asked, self.data, split=self.split, **how)
-        self.learned_from = found.get("learned_from", 0)
-        return float(found.get("accuracy", found.get("map", 0.0)))
+def _mean(sums: dict[str, Tensor], count: int, like: Model) -> Model:
+    """Return the model of the mean weights, in the types of one of the models."""
+    types = {name: tensor.dtype for name, tensor in whole_state(like).items()}
+    means = {n: total / count if total.is_floating_point() else total for n, total in sums.items()}
+    return assemble(like.config, {name: mean.to(types[name]) for name, mean in means.items()})
 
 
 def _greedy(
-    models: Sequence[str | Path | Model], parts: list[dict[str, Any]], taste: _Taste
+    models: Sequence[Given], parts: list[dict[str, Any]], tested: Callable[[Model], dict[str, Any]]
 ) -> tuple[Model, dict[str, Any]]:
     """Return the greedy soup, and how it came about; equal models are tried in the order given."""
-    for number, each in enumerate(models):
-        parts[number]["accuracy"] = taste(_model(each))
-        say(f"{parts[number]['source']}: {parts[number]['accuracy']:.2%}")
+    found: dict[str, Any] = {}
+
+    def score(model: Model) -> float:
+        found.update(tested(model))
+        return float(found.get("accuracy", found.get("map", 0.0)))
+
+    for part, each in zip(parts, models, strict=True):
+        part["accuracy"] = score(_model(each))
+        say(f"{part['source']}: {part['accuracy']:.2%}")
     order = sorted(range(len(models)), key=lambda number: -parts[number]["accuracy"])
-    pot = Pot.of(_model(models[order[0]]))
-    best: float = parts[order[0]]["accuracy"]
+    like = _model(models[order[0]])
+    sums, count, best = _added({}, like), 1, parts[order[0]]["accuracy"]
     parts[order[0]]["kept"] = True
     for number in order[1:]:
-        fuller = pot.with_one_more(_model(models[number]))
-        score = taste(fuller.mean())
-        kept = score >= best
-        parts[number] |= {"kept": kept, "with_it": score}
-        say(f"with {parts[number]['source']}: {score:.2%}, {'kept' if kept else 'left out'}")
+        fuller = _added(sums, _model(models[number]))
+        value = score(_mean(fuller, count + 1, like))
+        kept = value >= best
+        parts[number] |= {"kept": kept, "with_it": value}
+        say(f"with {parts[number]['source']}: {value:.2%}, {'kept' if kept else 'left out'}")
         if kept:
-            pot, best = fuller, score
-    about = {"kind": "greedy", "data": taste.data, "split": taste.split, "accuracy": best}
-    if taste.learned_from:
-        about["learned_from"] = taste.learned_from
+            sums, count, best = fuller, count + 1, value
+    about: dict[str, Any] = {"accuracy": best}
+    if known := found.get("learned_from", 0):
+        about["learned_from"] = known
         say(
-            f"chosen by {taste.learned_from:,} images that the models learned from, since there "
-            "are no others: these figures are too good"
+            f"chosen by {known:,} images that the models learned from, since there are no others: "
+            "these figures are too good"
         )
-    return pot.mean(), about | {"ingredients": [parts[number] for number in order]}
+    return _mean(sums, count, like), about | {"ingredients": [parts[number] for number in order]}
 
 
-def _model(source: str | Path | Model) -> Model:
-    return load(source) if isinstance(source, str | Path) else source
+def _model(source: Given) -> Model:
+    return source if isinstance(source, Model) else load(source)
 
 
-def _name(source: str | Path | Model) -> str:
-    return str(source) if isinstance(source, str | Path) else str(source.source or "a model")
-
-
-def _split(data: str, split: Split) -> Split:
-    """Return the split to choose on."""
-    if split == "auto" and open_to_learn(data).validation is not None:
-        return "validation"
-    return split
+def _name(source: Given) -> str:
+    return str(source.source or "a model") if isinstance(source, Model) else str(source)
 
 
 def _check_alike(first: Model, other: Model, name: str, its: str) -> None:
@@ -215,47 +165,42 @@ def _check_alike(first: Model, other: Model, name: str, its: str) -> None:
     Raises:
         WeightsError: the first difference.
     """
-    one, two = first.config, other.config
-    if type(one) is not type(two):
-        raise WeightsError(f"{its} is {two.name}, but {name} is {one.name}: a soup needs one model")
-    for each in fields(one):
-        mine, theirs = getattr(one, each.name), getattr(two, each.name)
-        if mine != theirs and each.name not in OF_TRAINING:
+    one, two = ({"model": type(m).__name__} | vars(m.config) for m in (first, other))
+    if one["model"] != two["model"]:
+        raise WeightsError(
+            f"{its} is {other.config.name}, but {name} is {first.config.name}: a soup needs one "
+            "model"
+        )
+    for key, mine in one.items():
+        if key not in OF_TRAINING and mine != two[key]:
             raise WeightsError(
-                f"{its} has {each.name}={_short(theirs)}, but {name} has {_short(mine)}: a soup "
-                "needs models of one configuration"
+                f"{its} has {key}={two[key]!s:.60}, but {name} has {mine!s:.60}: a soup needs "
+                "models of one configuration"
             )
     ours, others = (
         {n: (t.shape, t.dtype) for n, t in whole_state(m).items()} for m in (first, other)
     )
     if ours != others:
-        odd = sorted(n for n in ours | others if ours.get(n) != others.get(n))[0]
+        odd = min(n for n in ours | others if ours.get(n) != others.get(n))
         raise WeightsError(f"{its} and {name} differ in the tensor {odd}: they cannot be averaged")
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _common(about: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what the ingredients' provenances agree on."""
     first, *rest = about
     shared = {k: v for k, v in first.items() if all(each.get(k) == v for each in rest)}
-    if any(_images(each) != _images(first) for each in rest):
-        return {key: value for key, value in shared.items() if key not in SAME_DATA}
-    return shared
+    return shared if _same_images(about) else {k: shared[k] for k in shared if k not in SAME_DATA}
 
 
-def _images(about: dict[str, Any]) -> list[Any]:
-    return [about.get(key) for key in SAME_DATA]
+def _same_images(about: list[dict[str, Any]]) -> bool:
+    return all(each.get(key) == about[0].get(key) for each in about for key in SAME_DATA)
 
 
 def _warn(mixed: Model, about: list[dict[str, Any]]) -> None:
     """Say what may be wrong with a soup."""
     if any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in mixed.modules()):
         say("batch-norm statistics were averaged: check the accuracy of the soup")
-    if any(_images(each) != _images(about[0]) for each in about):
+    if not _same_images(about):
         say(
             "the models learned from different images: test the soup only on images that none of "
             "them learned from"

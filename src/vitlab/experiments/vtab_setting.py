@@ -11,7 +11,7 @@ GRID = (0.001, 0.003, 0.01, 0.03)  # ViT paper, Table 4, for small data sets
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting(Options):
+class VtabSetting(Options):
     """How each task is learned; the defaults are the ViT paper's."""
 
     steps: int = option(STEPS, "steps per task, of which 8% are warm-up", at_least(1))

@@ -6,6 +6,7 @@ only ResNets and hybrids used it, as its text suggests: all models try it here.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vitlab.errors import OptionError
@@ -77,9 +78,7 @@ def default_grid(recipe: Recipe, known: PaperData | None) -> list[dict[str, floa
     return grid_of(known.rates)
 
 
-def grid_of(
-    rates: tuple[float, ...] | list[float], decays: tuple[float, ...] = ()
-) -> list[dict[str, float]]:
+def grid_of(rates: Sequence[float], decays: Sequence[float] = ()) -> list[dict[str, float]]:
     """Return every learning rate with every layer decay, the lowest first.
 
     Args:

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.errors import OptionError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.examined import reopened
@@ -13,16 +12,23 @@ from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.label_errors import Suspects, find_label_errors, write_suspects
 from vitlab.evaluation.predictions import predict
 from vitlab.evaluation.rows import Layout, table_to
+from vitlab.experiments.campaign_folder import MOST
+from vitlab.experiments.cells import Cell, Experiment, Setup, begin, run_cells
+from vitlab.experiments.statistics import (
+    Row,
+    kept,
+    lead_of,
+    learned_before,
+    mean_and_std,
+    table_of,
+)
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.progress import public
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.report.table_page import Table, TablePage, write_tables
+from vitlab.report.table_page import Table, TablePage
 from vitlab.runs.naming import run_name
 from vitlab.training.step.transform import Transform
-from vitlab.transfer.campaign_folder import MOST, CampaignFolder
-from vitlab.transfer.spread import lead_of, learned_before, mean_and_std, row_of, table_of
-from vitlab.transfer.trials import Campaign, Parts, Trial, begin, campaign_place
 from vitlab.units import percent
 from vitlab.weights.load import load
 
@@ -42,6 +48,8 @@ def cross_validate(
     host: Host | None = None,
     transform: Transform | None = None,
     loss: Loss | None = None,
+    jobs: int = 1,
+    cells: str = "",
     command: str = "",
     quiet: bool = False,
 ) -> dict[str, Any]:
@@ -61,6 +69,8 @@ def cross_validate(
         host: device, workers, checkpoints
         transform: a function of your own on the training images, as in `vitlab.train`
         loss: a function of your own in place of the recipe's loss, as in `vitlab.train`
+        jobs: runs at the same time, as for `vitlab.sweep`
+        cells: `0/8` for the first of eight processes of an array, as for `vitlab.sweep`
         command: what the user typed, for the report
         quiet: print nothing but warnings
 
@@ -74,64 +84,46 @@ def cross_validate(
     Raises:
         OptionError: fewer than two folds, or a recipe with a fold of its own.
         DivergedError: the run of a fold diverged.
+        CellsLeftError: a part of the runs is done.
         UserError: as `vitlab.train`.
     """
     if not 2 <= folds <= MOST:
         raise OptionError(f"folds must be at least 2 and at most {MOST}, not {folds}")
     if recipe.data.fold or recipe.data.dev_share:
         raise OptionError("folds are chosen by the campaign: leave fold and dev_share out")
-    name = run_name(recipe, start, f"{folds}-folds")
-    folder = CampaignFolder(campaign_place(out, name, resume=resume, host=host))
     parts = [f"{part}/{folds}" for part in range(1, folds + 1)]
-    trials = [
-        Trial(f"fold-{part.replace('/', '-of-')}", recipe.changed(fold=part), f"fold {part}")
+    runs = [
+        Cell(f"fold-{part.replace('/', '-of-')}", recipe.changed(fold=part), {"fold": part})
         for part in parts
     ]
-    host = host or Host()
-    campaign = begin(
-        "cross-validation",
-        folder,
-        {"folds": folds},
-        recipe,
-        resume=resume,
-        host=host,
-        command=command,
-        parts=Parts(start, transform, loss),
-    )
-    outcomes = zip(parts, campaign.outcomes(trials), strict=True)
-    rows = [row_of("fold", part, each) for part, each in outcomes]
-    if not campaign.first:
+    setup = Setup(host or Host(), command, resume, start, transform, loss, jobs, cells)
+    name = run_name(recipe, start, f"{folds}-folds")
+    experiment = begin("cross-validation", {"folds": folds}, recipe, out, name, setup)
+    rows = list(run_cells(runs, experiment).values())
+    if not experiment.first:
         return {}
-    return folder.record["result"] or _conclude(campaign, trials, rows)
+    return experiment.campaign.record["result"] or _conclude(experiment, runs, rows)
 
 
-def _conclude(
-    campaign: Campaign, trials: list[Trial], rows: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _conclude(experiment: Experiment, cells: list[Cell], rows: list[Row]) -> dict[str, Any]:
     """Return the figures of all folds together, and write down predictions, result and page."""
-    file = campaign.folder.path / PREDICTIONS
-    figures, suspects = write_predictions(file, campaign, trials)
+    file = experiment.out / PREDICTIONS
+    figures, suspects = write_predictions(file, experiment, cells)
     before = learned_before(rows)
-    for note in before.get("notes", ()):
-        campaign.say(note)
     result = figures | {
         **before,
         "label_errors": write_suspects(file.with_name(LABEL_ERRORS), suspects),
         "folds": len(rows),
         **mean_and_std(rows),
-        "runs": rows,
+        "runs": [kept(row, "fold") for row in rows],
         "predictions": str(file),
-        "run": str(campaign.folder.path),
-        "report": str(campaign.folder.report),
+        **experiment.places,
     }
-    page = _page(campaign, trials[0].recipe, result, suspects)
-    write_tables(campaign.folder.report, page)
-    campaign.folder.finish(result)
-    return result
+    return experiment.finish(result, _page(cells[0].recipe, result, suspects))
 
 
 def write_predictions(
-    file: Path, campaign: Campaign, trials: list[Trial]
+    file: Path, experiment: Experiment, cells: list[Cell]
 ) -> tuple[dict[str, Any], Suspects]:
     """Write a row per image, predicted by the model of its fold.
 
@@ -143,73 +135,61 @@ def write_predictions(
     Raises:
         DiskError: the file cannot be written.
     """
-    sources = [reopened(campaign.folder.run(trial.name)).test for trial in trials]
+    runs = [experiment.run(cell) for cell in cells]
+    sources = [reopened(run).test for run in runs]
     layouts = [
-        Layout(source, truth=True, more={"fold": trial.recipe.data.fold})
-        for source, trial in zip(sources, trials, strict=True)
+        Layout(source, truth=True, more=dict(cell.labels))
+        for source, cell in zip(sources, cells, strict=True)
     ]
-    host, found = campaign.host, []
+    host, found = experiment.setup.host, []
     with table_to(file, layouts[0]) as write:
-        for trial, layout in zip(trials, layouts, strict=True):
+        for run, layout in zip(runs, layouts, strict=True):
             done = predict(
-                load(campaign.folder.run(trial.name).path),
+                load(run.path),
                 layout.source,
                 Compute(host.device, engine="plain", workers=host.workers),
                 use=lambda part, layout=layout: write(layout.columns(part)),  # type: ignore[misc]
             )
             found.append(done)
     rows = np.concatenate([each.probabilities for each in found])
-    truth = np.concatenate([each.labels.values for each in found])
-    several = found[0].labels.several
-    labels = MultiLabels(truth) if several else SingleLabels(truth)
+    labels = type(found[0].labels)(np.concatenate([each.labels.values for each in found]))
     names = [
         source.name(index)
         for source, done in zip(sources, found, strict=True)
         for index in done.indices.tolist()
     ]
-    doubts = find_label_errors(rows, labels)
-    suspects = Suspects(doubts, rows, sources[0].classes, names.__getitem__, several)
+    errors, classes = find_label_errors(rows, labels), sources[0].classes
+    suspects = Suspects(errors, rows, classes, names.__getitem__, labels.several)
     return with_intervals(rows, labels), suspects
 
 
-def _page(
-    campaign: Campaign, recipe: Recipe, result: dict[str, Any], suspects: Suspects
-) -> TablePage:
-    """Return the page of all folds."""
-    table = table_of(
-        "Folds",
-        "fold",
-        result,
-        {"all predictions together": result},
-        "Each model was tested on images that its own run did not learn from.",
+def _page(recipe: Recipe, result: dict[str, Any], suspects: Suspects) -> TablePage:
+    """Return the page of all folds, with the likely label errors, if there are any."""
+    note = "Each model was tested on images that its own run did not learn from."
+    tables = [table_of("fold", result, {"all predictions together": result}, note)]
+    found, listed = (
+        suspects.found,
+        [suspects.row(each) for each in suspects.found.suspects[:LISTED]],
     )
-    lead = lead_of(result, f"{result['folds']} folds")
-    tables = [table, *_doubts(suspects)]
-    notes = [
-        *result.get("notes", ()),
-        f"A row per image with its probabilities: {PREDICTIONS}, beside this page.",
-    ]
-    title = f"Cross-validation on {recipe.data.data}"
-    return TablePage(title, lead, tables, notes=notes, command=campaign.command)
-
-
-def _doubts(suspects: Suspects) -> list[Table]:
-    """Return the table of likely label errors, if there are any."""
-    found, head = suspects.found, ("image", "label", "likely", "probability of the label")
-    if not found.suspects:
-        return []
-    rows = []
-    for each in found.suspects[:LISTED]:
-        given, better = (
-            ", ".join(suspects.classes[n] for n in own) or "none"
-            for own in (each.given, each.better)
+    if listed:
+        head = ("image", "label", "likely", "probability of the label")
+        keys = suspects.names[:3]
+        rows = [(*(_text(row[key]) for key in keys), percent(row["p_label"])) for row in listed]
+        what = "answers" if suspects.several else "labels"
+        note = (
+            f"By confident learning (Northcutt et al., 2021) from predictions of models that did "
+            f"not learn from the image: {len(found.suspects):,} of {found.images:,} images, "
+            f"likeliest error first; about {found.estimated:,.0f} wrong {what} are estimated in "
+            f"all. The first {len(rows)} are below, all of them in {LABEL_ERRORS}, beside this "
+            "page."
         )
-        rows.append((suspects.name(each.place), given, better, percent(each.own)))
-    what = "answers" if suspects.several else "labels"
-    note = (
-        f"By confident learning (Northcutt et al., 2021) from predictions of models that did not "
-        f"learn from the image: {len(found.suspects):,} of {found.images:,} images, likeliest "
-        f"error first; about {found.estimated:,.0f} wrong {what} are estimated in all. The first "
-        f"{len(rows)} are below, all of them in {LABEL_ERRORS}, beside this page."
-    )
-    return [Table("Likely label errors", head, rows, note=note)]
+        tables.append(Table("Likely label errors", head, rows, note=note))
+    lead = lead_of(result, f"{result['folds']} folds")
+    last = f"A row per image with its probabilities: {PREDICTIONS}, beside this page."
+    notes = [*result.get("notes", ()), last]
+    return TablePage(f"Cross-validation on {recipe.data.data}", lead, tables, notes=notes)
+
+
+def _text(names: str | list[str]) -> str:
+    """Return a name, or several of them."""
+    return names if isinstance(names, str) else ", ".join(names) or "none"

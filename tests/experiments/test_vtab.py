@@ -12,13 +12,13 @@ from conftest import call
 from data.vtab.fakes import listed
 from vitlab.data.vtab import BY_NAME, GROUPS, TASKS
 from vitlab.errors import DataError, DivergedError, OptionError, RunError
+from vitlab.experiments import cells
+from vitlab.experiments.vtab import best_rate, recipe_of, vtab
+from vitlab.experiments.vtab_scores import PAPER, paper_rows, remark, summary, table
+from vitlab.experiments.vtab_setting import VtabSetting
 from vitlab.runs.run_folder import RunFolder
-from vitlab.transfer.vtab import benchmark
-from vitlab.transfer.vtab.benchmark import best_rate, recipe_of, vtab
-from vitlab.transfer.vtab.scores import PAPER, paper_rows, remark, summary, table
-from vitlab.transfer.vtab.setting import Setting
 
-QUICK = Setting(steps=2, batch=16, image_size=8, precision="fp32")
+QUICK = VtabSetting(steps=2, batch=16, image_size=8, precision="fp32")
 HOST = vitlab.Host(device="cpu", workers=0)
 
 
@@ -32,7 +32,7 @@ def weights(tmp_path: Path) -> str:
 
 
 def test_one_setting_for_all_tasks_is_the_papers() -> None:
-    recipe = recipe_of(BY_NAME["dtd"], "base", "vtab:root/dtd", Setting(), 0.01)
+    recipe = recipe_of(BY_NAME["dtd"], "base", "vtab:root/dtd", VtabSetting(), 0.01)
     how, when = recipe.optimizer, recipe.schedule
     assert (recipe.steps, recipe.batch, how.lr) == (2500, 512, 0.01)
     assert (how.optimizer, how.momentum, how.weight_decay, how.clip) == ("sgd", 0.9, 0, 1)
@@ -40,13 +40,13 @@ def test_one_setting_for_all_tasks_is_the_papers() -> None:
         "cosine", 200, 0)  # fmt: skip
     assert recipe.model.chosen()["image_size"] == 384
     assert (recipe.start.weights, recipe.data.data) == ("base", "vtab:root/dtd")
-    short = recipe_of(BY_NAME["dtd"], "base", "x", Setting(steps=100), 0.03)
+    short = recipe_of(BY_NAME["dtd"], "base", "x", VtabSetting(steps=100), 0.03)
     assert (short.schedule.warmup_steps, short.optimizer.lr) == (8, 0.03)
 
 
 def test_tasks_whose_label_a_crop_or_flip_would_change_have_none() -> None:
     def augment(name: str, **setting: Any) -> tuple[bool, bool]:
-        options = recipe_of(BY_NAME[name], "b", "x", Setting(**setting), 0.01).augment
+        options = recipe_of(BY_NAME[name], "b", "x", VtabSetting(**setting), 0.01).augment
         assert options.area in (1, pytest.approx(0.7347, abs=1e-4))
         return options.area < 1, options.flip
 
@@ -69,7 +69,7 @@ def test_every_task_gets_its_run_and_none_is_repeated(weights: str, tmp_path: Pa
     assert (result["done"], result["of"]) == (2, 19)
     mean = sum(row["accuracy"] for row in result["tasks"]) / 2
     assert result["mean_of_done"] == pytest.approx(mean)
-    assert json.loads((out / "vtab.json").read_text()) == result
+    assert json.loads((out / "campaign.json").read_text())["result"] == result
     html = (out / "report.html").read_text()
     assert "2 of 8 structured" not in html
     assert all(text in html for text in ("1 of 8 structured", "No data: caltech101", "2 of 19"))
@@ -77,7 +77,7 @@ def test_every_task_gets_its_run_and_none_is_repeated(weights: str, tmp_path: Pa
     assert folder.recipe.data.data == f"vtab:{root}/svhn"
     before = folder.journal.file.stat().st_mtime_ns
     (out / "dmlab" / "metrics.jsonl").unlink()  # as if it had been stopped
-    with pytest.raises(RunError, match=r"out is not empty: pass --resume to continue the runs"):
+    with pytest.raises(RunError, match=r"out already contains a vtab: pass --resume to continue"):
         vtab(weights, root, out, setting=QUICK, host=HOST)
     again = vtab(weights, root, out, setting=QUICK, resume=True, host=HOST)
     assert folder.journal.file.stat().st_mtime_ns == before
@@ -106,7 +106,7 @@ def test_a_sweep_chooses_on_the_validation_images(weights: str, tmp_path: Path) 
     setting = QUICK.changed(sweep=(0.5, 1e-5))
     row = vtab(weights, root, out, tasks=("svhn",), setting=setting, host=HOST)["tasks"][0]
     assert [each["lr"] for each in row["sweep"]] == [1e-5, 0.5]
-    assert row["lr"] == best_rate(row["sweep"])
+    assert {"lr": row["lr"]} == best_rate(row["sweep"])
     tried = RunFolder(out / "sweep" / "svhn-1e-05")
     assert tried.recipe.data.data == f"vtab-search:{root}/svhn"
     assert tried.result()["images"] == 200
@@ -117,8 +117,11 @@ def test_the_highest_accuracy_is_chosen_and_ties_go_to_the_lower_rate() -> None:
     def chosen(*accuracies: float | None) -> float:
         rates = (0.001, 0.003, 0.01, 0.03)
         return best_rate(
-            [{"lr": lr, "accuracy": each} for lr, each in zip(rates, accuracies, strict=True)]
-        )
+            [
+                {"lr": lr} | ({"diverged": "no"} if each is None else {"accuracy": each})
+                for lr, each in zip(rates, accuracies, strict=True)
+            ]
+        )["lr"]
 
     assert chosen(0.1, 0.3, 0.2, None) == 0.003
     assert chosen(0.1, 0.3, 0.3, 0.2) == 0.003
@@ -136,7 +139,7 @@ def test_a_run_that_diverges_does_not_count(
         metrics = {"accuracy": 0.5, "images": 200, "seconds": 1.0}
         return vitlab.Run(folder, metrics, None)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(benchmark, "train", train)
+    monkeypatch.setattr(cells, "train", train)
     listed(tmp_path / "svhn")
     (tmp_path / "out").mkdir()
     setting = QUICK.changed(sweep=(0.01, 1.0))
@@ -219,4 +222,4 @@ def test_the_command_prints_the_table_or_json(
     status, _, err = call(capsys, "vtab", weights)
     usage = "usage: vitlab vtab WEIGHTS --data TEXT"
     assert (status, err) == (2, f"vitlab vtab: missing --data TEXT; {usage}\n")
-    assert {each.name for each in fields(Setting)} <= set(json.loads(out)["setting"])
+    assert {each.name for each in fields(VtabSetting)} <= set(json.loads(out)["setting"])

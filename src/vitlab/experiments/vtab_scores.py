@@ -73,47 +73,42 @@ HEAD = ("task", "lr", "accuracy", *PAPER)
 
 def table(result: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return the tasks and the means as text, in the columns of `HEAD`."""
-    rows = {row["task"]: row for row in result["tasks"]}
-    paper = paper_rows()
-    means = {model: summary(values) for model, values in paper.items()}
-    lines: list[tuple[str, ...]] = []
-
-    def absent(name: str) -> str:
-        return "no data" if name in result["missing"] else "not run"
-
+    paper, lines = paper_rows().values(), list[tuple[str, ...]]()
+    means = [summary(values) for values in paper]
     for group in GROUPS:
         for task in TASKS:
             if task.group == group:
-                theirs = [percent(values[task.name]) for values in paper.values()]
-                lines.append((task.title, *_cells(rows.get(task.name, absent(task.name))), *theirs))
-        theirs = [percent(each["groups"][group]["accuracy"]) for each in means.values()]
-        lines.append(_line(group, result["groups"][group], theirs))
-    theirs = [percent(each["accuracy"]) for each in means.values()]
-    return [*lines, _line("all", result, theirs)]
+                theirs = [percent(values[task.name]) for values in paper]
+                lines.append((task.title, *_ours(task.name, result), *theirs))
+        of_group = [each["groups"][group] for each in (result, *means)]
+        lines.append(_line(group, *of_group))
+    return [*lines, _line("all", result, *means)]
 
 
-def _cells(row: dict[str, Any] | str) -> tuple[str, str]:
-    if isinstance(row, str):
-        return "", row
+def _ours(task: str, result: dict[str, Any]) -> tuple[str, str]:
+    """Return the learning rate and the accuracy of a task."""
+    row = next((row for row in result["tasks"] if row["task"] == task), None)
+    if row is None:
+        return "", "no data" if task in result["missing"] else "not run"
     accuracy = row["accuracy"]
     return f"{row['lr']:g}", "diverged" if accuracy is None else percent(accuracy)
 
 
-def _line(title: str, mean: dict[str, Any], theirs: Sequence[str]) -> tuple[str, ...]:
+def _line(title: str, mean: dict[str, Any], *theirs: dict[str, Any]) -> tuple[str, ...]:
     """Return the line of a mean, which says so if tasks are missing."""
-    if mean["accuracy"] is not None:
-        return (f"mean, {title}", "", percent(mean["accuracy"]), *theirs)
-    known = mean["mean_of_done"]
-    few = "" if known is None else f"({percent(known)})"
-    return (f"{mean['done']} of {mean['of']} {title}", "", few, *theirs)
+    head, text, known = f"mean, {title}", "", mean["mean_of_done"]
+    if mean["accuracy"] is None:
+        head = f"{mean['done']} of {mean['of']} {title}"
+    if known is not None:
+        text = percent(known) if mean["accuracy"] is not None else f"({percent(known)})"
+    return (head, "", text, *(percent(each["accuracy"]) for each in theirs))
 
 
-def page(result: dict[str, Any], command: str) -> TablePage:
+def page(result: dict[str, Any]) -> TablePage:
     """Return the page of a result: the groups as in Figure 2, and every task."""
     lines = table(result)
     titles = {task.title for task in TASKS}
-    few = result["accuracy"] is None
-    lead = remark(result) if few else f"Mean of all 19 tasks: {percent(result['accuracy'])}."
+    lead = remark(result) or f"Mean of all 19 tasks: {percent(result['accuracy'])}."
     groups = [(line[0], *line[2:]) for line in lines if line[0] not in titles]
     about = ", ".join(f"{key} {value}" for key, value in result["setting"].items())
     missing = [f"No data: {', '.join(result['missing'])}."] if result["missing"] else []
@@ -122,7 +117,6 @@ def page(result: dict[str, Any], command: str) -> TablePage:
         lead,
         [Table("Groups", (HEAD[0], *HEAD[2:]), groups), Table("Tasks", HEAD, lines)],
         notes=[*missing, "The other columns: ViT paper, Table 9.", f"Setting: {about}."],
-        command=command,
     )
 
 

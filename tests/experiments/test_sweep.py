@@ -10,12 +10,12 @@ import vitlab
 from conftest import call
 from steps import asked_to_stop
 from vitlab.errors import OptionError, RunError
+from vitlab.experiments.grids import PaperData, default_grid, paper_data
+from vitlab.experiments.sweep import best_of
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.stop import Interrupted
-from vitlab.transfer.grids import PaperData, default_grid, paper_data
-from vitlab.transfer.sweep import best_of
 
 TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "epochs": 1, "batch": 256}
 FLAGS = [f"--{key}={value}" for key, value in TINY.items()] + ["--workers", "0"]

@@ -5,15 +5,46 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.errors import OptionError
+from vitlab.experiments.campaign_folder import MOST, CampaignFolder
+from vitlab.files import SWEEP_FOLDER
 from vitlab.options import Only, Options, above, at_least, at_most, below, option
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.transfer.campaign_folder import MOST, CampaignFolder, sweep_of
 
 _SWEEPING = Only("with sweep", lambda options: options.sweep is not None)
+_SEVERAL = Only("with sweep, folds or seeds", lambda options: not options.single)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Series(Options):
+class Jobs(Options):
+    """How the runs of an experiment are shared out; figures are the same, but for last bits."""
+
+    jobs: int = option(
+        1,
+        "of several runs, how many at the same time, each in a process of its own with its part of "
+        "the cores",
+        at_least(1),
+        only=_SEVERAL,
+    )
+    cells: str = option(
+        "",
+        "of several runs, every n-th, for one of n processes that know nothing of each other, such "
+        "as a job array: 0/8, 1/8, … 7/8; once all have ended, repeat the command without it",
+        only=_SEVERAL,
+    )
+
+    @property
+    def single(self) -> bool:
+        """Whether there is one run."""
+        return False
+
+    @property
+    def shared_out(self) -> dict[str, Any]:
+        """The arguments of an experiment."""
+        return {"jobs": self.jobs, "cells": self.cells}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeveralRuns(Jobs):
     """Several runs in place of one: a sweep of learning rates, a cross-validation, more seeds."""
 
     sweep: tuple[float, ...] | None = option(
@@ -47,7 +78,7 @@ class Series(Options):
     seeds: int = option(
         0,
         "runs that differ in their seed alone, this one's and those after it, with the mean and "
-        "the deviation of their figures (0: off)",
+        "the deviation of their figures; with sweep, all with the rate that it chooses (0: off)",
         at_least(0),
         at_most(MOST),
     )
@@ -58,9 +89,10 @@ class Series(Options):
         for name in ("folds", "seeds"):
             if getattr(self, name) == 1:
                 raise OptionError(f"{name} must be 0 or at least 2, not 1")
-        given = {"folds": self.folds, "seeds": self.seeds, "sweep": self.sweep is not None}
-        if len(chosen := [name for name, value in given.items() if value]) > 1:
-            raise OptionError(f"{' and '.join(chosen)} exclude each other: set one of them")
+        others = {"seeds": self.seeds, "sweep": self.sweep is not None}
+        for name, given in others.items():
+            if self.folds and given:
+                raise OptionError(f"folds and {name} exclude each other: set one of them")
 
     @property
     def single(self) -> bool:
@@ -70,30 +102,29 @@ class Series(Options):
     @property
     def words(self) -> tuple[str, ...]:
         """What the name of its folder says beside data and model."""
-        if self.seeds:
-            return (f"{self.seeds}-seeds",)
-        return (f"{self.folds}-folds",) if self.folds else ()
+        named = {"seeds": self.seeds, "folds": self.folds}
+        return tuple(f"{count}-{name}" for name, count in named.items() if count)
 
 
-def recorded(out: str | Path | None) -> tuple[Recipe, Series] | None:
+def recorded(out: str | Path | None) -> tuple[Recipe, SeveralRuns] | None:
     """Return the recipe and the options of the campaign in a run's folder, if there is one.
 
     Raises:
         RunError: its file is damaged.
     """
-    for folder in (sweep_of(out), CampaignFolder(out)) if out else ():
+    for folder in map(CampaignFolder, (Path(out, SWEEP_FOLDER), out) if out else ()):
         if folder.started:
-            return folder.recipe, Series.from_dict(folder.record["settings"])
+            return folder.recipe, SeveralRuns.from_dict(folder.record["settings"])
     return None
 
 
-def run_series(
+def run_several(
     recipe: Recipe,
     out: str | None,
-    series: Series,
+    several: SeveralRuns,
     *,
     resume: bool,
-    change: bool = False,
+    change: bool,
     host: Host,
     command: str,
     began: float,
@@ -105,29 +136,23 @@ def run_series(
     Raises:
         OptionError: options are to change between several runs.
     """
-    from vitlab.training.run import train  # the command line reads the options without PyTorch
-    from vitlab.transfer.folds import cross_validate
-    from vitlab.transfer.repeats import repeat
-    from vitlab.transfer.sweep import sweep
+    # the command line reads the options without PyTorch
+    from vitlab.experiments.folds import cross_validate
+    from vitlab.experiments.seeds import repeat
+    from vitlab.experiments.sweep import sweep
+    from vitlab.training.run import train
 
-    if change and not series.single:
+    how: dict[str, Any] = {"resume": resume, "host": host, "command": command}
+    if several.single:
+        run = train(recipe, out, change=change, began=began, **how)
+        return run.metrics if run.rank == 0 else {}
+    if change:
         raise OptionError("change applies only to a single run: choose another --out for several")
-    if series.folds:
-        return cross_validate(recipe, out, series.folds, resume=resume, host=host, command=command)
-    if series.seeds:
-        return repeat(recipe, out, series.seeds, resume=resume, host=host, command=command)
-    if series.sweep is not None:
-        run = sweep(
-            recipe,
-            out,
-            series.sweep or None,
-            layer_decays=series.sweep_layer_decay,
-            share=series.sweep_share,
-            resume=resume,
-            host=host,
-            command=command,
-        )
-    else:
-        how: dict[str, Any] = {"host": host, "command": command, "began": began}
-        run = train(recipe, out, resume=resume, change=change, **how)
+    how |= several.shared_out
+    if several.folds:
+        return cross_validate(recipe, out, several.folds, **how)
+    how |= {"layer_decays": several.sweep_layer_decay, "share": several.sweep_share}
+    if several.seeds:
+        return repeat(recipe, out, several.seeds, sweep=several.sweep, **how)
+    run = sweep(recipe, out, several.sweep or None, **how)
     return run.metrics if run.rank == 0 else {}

@@ -13,10 +13,10 @@ import vitlab
 from conftest import call, photo_folder
 from steps import asked_to_stop
 from vitlab.errors import DivergedError, OptionError, RunError
+from vitlab.experiments.statistics import intervals_of_means, t_quantile
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.stop import Interrupted
-from vitlab.transfer.spread import intervals_of_means, t_quantile
 
 TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/8", "steps": 2, "batch": 8, "warmup": 0.0}
 HOST = Host(workers=0)

@@ -1,0 +1,33 @@
+"""`vitlab runs`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from vitlab.options import Options, option
+from vitlab.terminal import print_rows
+
+SUMMARY = "List the runs and experiments in a folder."
+SHOWN = (
+    "name", "kind", "state", "runs", "done", "epoch", "accuracy", "map", "loss", "seconds",
+    "options",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs(Options):
+    """The folder."""
+
+    folder: str = option("runs", "folder of runs, of an experiment or of one run", positional=True)
+
+
+def run(options: Runs) -> dict[str, Any]:
+    """Read what the runs have left."""
+    from vitlab.experiments.listing import list_runs
+
+    return list_runs(options.folder)
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print the experiments, then the runs."""
+    for rows in (result["experiments"], result["runs"]):
+        print_rows([{key: row[key] for key in SHOWN if key in row} for row in rows])

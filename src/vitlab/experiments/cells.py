@@ -1,0 +1,364 @@
+"""Cells: training runs with one purpose in one folder, resumed after a kill: `run_cells`.
+
+An experiment (`sweep.py`, `seeds.py`, `folds.py`, `vtab.py`) says which cells there are and what
+their rows come to. What is here runs them: in the order that they follow each other, one at a time
+or side by side, by one process, by torchrun's or by an array of jobs.
+"""
+
+import pickle
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from vitlab.data.learning import OpenedData
+from vitlab.distributed.launch import joined
+from vitlab.errors import DivergedError, OptionError, RunError, UserError
+from vitlab.experiments.campaign_folder import CampaignFolder
+from vitlab.experiments.side_by_side import SideBySide
+from vitlab.experiments.statistics import Row
+from vitlab.files import SWEEP_FOLDER
+from vitlab.machine.cores import cores
+from vitlab.models.model import Model
+from vitlab.objectives.classify import Loss
+from vitlab.progress import say
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.report.table_page import TablePage, write_tables
+from vitlab.runs.run_folder import RunFolder
+from vitlab.training.ending import Run
+from vitlab.training.run import train
+from vitlab.training.setup.whereabouts import placed
+from vitlab.training.step.transform import Transform
+from vitlab.training.stop import Interrupted
+from vitlab.units import counted, duration
+
+POLL = 0.2  # seconds
+OVER = ("done", "diverged")  # states of a run that is not repeated
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training run of an experiment.
+
+    Attributes:
+        name: of its folder, in that of the experiment
+        recipe: what it learns; it can be repeated by hand
+        labels: what tells it from the others, such as `{"seed": 4}`, with which its row begins
+        after: names of the cells that it follows
+        decide: from the rows of these to the options that they decide, such as the best rate
+        may_diverge: whether the others go on if it diverges
+    """
+
+    name: str
+    recipe: Recipe
+    labels: Mapping[str, Any]
+    after: tuple[str, ...] = ()
+    decide: Callable[[list[Row]], dict[str, Any]] | None = None
+    may_diverge: bool = False
+
+    @property
+    def title(self) -> str:
+        """Its labels in words: `lr 0.003, layer decay 0.75`."""
+        return title_of(self.labels)
+
+    def settled(self, rows: Mapping[str, Row]) -> "Cell":
+        """Return it as the rows of the cells that it follows decide, which are by their names."""
+        if self.decide is None:
+            return self
+        decided = self.decide([rows[name] for name in self.after])
+        recipe, labels = self.recipe.changed(**decided), {**self.labels, **decided}
+        return replace(self, recipe=recipe, labels=labels)
+
+
+def title_of(labels: Mapping[str, Any]) -> str:
+    """Return labels in words."""
+    texts = {k: f"{v:g}" if isinstance(v, float) else v for k, v in labels.items()}
+    return ", ".join(f"{key.replace('_', ' ')} {text}" for key, text in texts.items())
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How the cells of an experiment are run; nothing here changes what they learn.
+
+    Attributes:
+        host: where to train
+        command: what the user typed
+        resume: continue the experiment in its folder
+        start: a model to start from, in place of the recipe's weights
+        transform: a function of the user's on the training images
+        loss: a function of the user's in place of the recipe's loss
+        jobs: cells at the same time, each in a process of its own with its part of the cores
+        cells: `0/8` for the first of eight processes that know nothing of each other; empty: all
+    """
+
+    host: Host = field(default_factory=Host)
+    command: str = ""
+    resume: bool = False
+    start: Model | None = None
+    transform: Transform | None = None
+    loss: Loss | None = None
+    jobs: int = 1
+    cells: str = ""
+
+
+class CellsLeftError(RunError):
+    """A part of the cells is done, by one process of several; the command line exits with 0."""
+
+    status = 0
+
+
+@dataclass(frozen=True)
+class CellTrainer:
+    """Trains cells by their recipes; the data that they have in common is opened once.
+
+    Attributes:
+        setup: how they are run
+        quiet: whether they print nothing but warnings
+        opened: the data
+    """
+
+    setup: Setup
+    quiet: bool = False
+    opened: OpenedData = field(default_factory=OpenedData)
+
+    def __call__(self, recipe: Recipe, folder: Path) -> Row:
+        """Train, or go on, or do nothing if it is done; return the figures, or `diverged`."""
+        run = RunFolder(folder)
+        if (
+            run.state == "running"
+        ):  # perhaps by what a killed process has left, which saves and ends
+            say(f"another process is training in {folder}: waiting for it")
+        while run.state == "running":
+            time.sleep(POLL)
+        if run.state == "diverged":
+            return {"diverged": run.decisions.diverged}
+        try:
+            return self.run(recipe, folder).metrics
+        except DivergedError as error:
+            return {"diverged": str(error)}
+
+    def run(self, recipe: Recipe, folder: Path) -> Run:
+        """Train, or go on, or do nothing if it is done; return the run."""
+        return train(
+            recipe,
+            folder,
+            start=self.setup.start,
+            resume=RunFolder(folder).started,
+            host=self.setup.host,
+            transform=self.setup.transform,
+            loss=self.setup.loss,
+            opened=self.opened,
+            command=self.setup.command,
+            quiet=self.quiet,
+        )
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Cells with one purpose, in one folder.
+
+    Attributes:
+        campaign: its ledger
+        out: the folder that the names of cells begin in
+        trainer: trains them
+        first: whether this process writes and reports, of those that torchrun started
+    """
+
+    campaign: CampaignFolder
+    out: Path
+    trainer: CellTrainer
+    first: bool
+
+    @property
+    def setup(self) -> Setup:
+        """How the cells are run."""
+        return self.trainer.setup
+
+    def run(self, cell: Cell) -> RunFolder:
+        """Return the folder of a cell."""
+        return RunFolder(self.out / cell.name)
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Where its runs and its page are, as the command's JSON names them."""
+        return {"run": str(self.out), "report": str(self.campaign.report)}
+
+    def say(self, text: str) -> None:
+        """Print a message for the user, once for all processes."""
+        if self.first:
+            say(text)
+
+    def finish(self, result: dict[str, Any], page: TablePage) -> dict[str, Any]:
+        """Write down what it has come to, as JSON values and as a page; return the former."""
+        for note in result.get("notes", ()):
+            say(note)
+        write_tables(self.campaign.report, replace(page, command=self.setup.command))
+        self.campaign.finish(result)
+        return result
+
+
+def begin(
+    kind: str,
+    settings: dict[str, Any],
+    recipe: Recipe,
+    out: str | Path | None,
+    name: Path,
+    setup: Setup,
+    *,
+    of_run: bool = False,
+) -> Experiment:
+    """Start or continue an experiment.
+
+    Args:
+        kind: what it is, in one word
+        settings: what may not change when it is continued, as JSON values
+        recipe: that it varies, which may not change either
+        out: its folder; None for a new one
+        name: of a new one, in `runs/`
+        setup: how its cells are run
+        of_run: whether the folder is that of a run that it decides, and its own is inside
+
+    Raises:
+        RunError: the folder is in the way, or its experiment was started otherwise.
+        OptionError: several jobs at the same time under torchrun.
+        DiskError: it cannot be written to.
+    """
+    with joined(setup.host.device, setup.host.timeout) as (world, _):
+        if setup.jobs > 1 and world.size > 1:
+            raise OptionError("jobs applies only without torchrun: leave it out")
+        with world.agreed():
+            out = placed(out, name, resume=setup.resume, world=world)
+        campaign = CampaignFolder(out / SWEEP_FOLDER if of_run else out)
+        resume = setup.resume or world.restarted or bool(setup.cells)
+        with world.agreed():
+            if of_run and RunFolder(out).may_be_used(resume=True) and not campaign.started:
+                raise RunError(
+                    f"{out} already contains a run without a sweep: choose another --out"
+                )
+            if world.first:
+                if resume and not campaign.started:
+                    say(f"no {kind} in {campaign.path} yet: starting it")
+                campaign.begin(kind, settings, recipe, resume, setup.command)
+        return Experiment(campaign, out, CellTrainer(setup), world.first)
+
+
+def run_cells(cells: Sequence[Cell], experiment: Experiment) -> dict[str, Row]:
+    """Train every cell, each as soon as those that it follows are done.
+
+    What is finished or has diverged is not repeated, and what was begun goes on: the files of each
+    cell say how far it is, so that any process may be killed at any moment.
+
+    Args:
+        cells: in the order in which they are preferred
+        experiment: its folder, and how the cells are run
+
+    Returns:
+        A row for each cell by its name, in their order.
+
+    Raises:
+        DivergedError: a cell diverged that may not.
+        CellsLeftError: the part of the cells that was asked for is done.
+        RunError: a process died.
+        UserError: as `vitlab.train`.
+        KeyboardInterrupt: a stop was asked for; the states are saved.
+    """
+    try:
+        rows = _rows(_part(cells, experiment), experiment)
+    except UserError:
+        if experiment.first and not any(experiment.run(each).started for each in cells):
+            experiment.campaign.withdraw()
+        raise
+    except KeyboardInterrupt as stop:
+        if str(stop):
+            raise
+        raise Interrupted("interrupted: pass --resume to continue") from stop
+    if experiment.setup.cells:
+        raise CellsLeftError(
+            f"part {experiment.setup.cells} is done, {counted(len(rows), 'run')}: once all parts "
+            "are, repeat the command without --cells, with --resume"
+        )
+    return {cell.name: rows[cell.name] for cell in cells}
+
+
+def _rows(cells: Sequence[Cell], experiment: Experiment) -> dict[str, Row]:
+    """Train cells; return their rows by their names."""
+    waiting, running, rows = list(cells), dict[str, Cell](), dict[str, Row]()
+    before = sum(experiment.run(each).state in OVER for each in cells)
+    jobs, began = min(experiment.setup.jobs, len(cells)), time.monotonic()
+    with _processes(experiment.trainer, jobs) as processes:
+        while waiting or running:
+            ready = [each for each in waiting if all(name in rows for name in each.after)]
+            for cell in ready[: jobs - len(running)]:
+                waiting.remove(cell)
+                running[cell.name] = cell = cell.settled(rows)
+                number = len(cells) - len(waiting)
+                experiment.say(f"run {number} of {len(cells)}: {cell.title}")
+                work = cell.recipe, experiment.run(cell).path
+                if processes:
+                    processes.begin(cell.name, *work)
+            name, found = (
+                processes.finished() if processes else (cell.name, experiment.trainer(*work))
+            )
+            cell = running.pop(name)
+            rows[name] = {**cell.labels, **found, "run": str(experiment.run(cell).path)}
+            if message := found.get("diverged"):
+                _diverged(cell, message)
+                experiment.say(f"{cell.title} diverged: {message}")
+            new, left = len(rows) - before, len(cells) - len(rows)
+            if left and new > 0:
+                rest = duration((time.monotonic() - began) / new * left)
+                experiment.say(f"{len(rows)} of {len(cells)} runs done, about {rest} left")
+    return rows
+
+
+def _diverged(cell: Cell, message: str) -> None:
+    """Refuse to go on without a cell.
+
+    Raises:
+        DivergedError: it diverged, and may not: a mean over the others would be too good.
+    """
+    if not cell.may_diverge:
+        cause = message.split(":")[0]
+        raise DivergedError(f"{cell.title} diverged: {cause}: try a lower --lr and another --out")
+
+
+def _part(cells: Sequence[Cell], experiment: Experiment) -> list[Cell]:
+    """Return the cells of the part that is asked for, but for those that wait for other parts.
+
+    The cells that they follow come with them, as rows that are done.
+
+    Raises:
+        OptionError: it is no part.
+    """
+    part = experiment.setup.cells
+    if not part:
+        return list(cells)
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", part)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise OptionError(f"cells must be a number from 0 and how many there are, not {part!r}")
+    over = {cell.name for cell in cells if experiment.run(cell).state in OVER}
+    own = [cell for cell in cells[int(found[1]) :: int(found[2])] if over.issuperset(cell.after)]
+    names = {name for cell in own for name in (cell.name, *cell.after)}
+    return [cell for cell in cells if cell.name in names]
+
+
+def _processes(trainer: CellTrainer, jobs: int) -> AbstractContextManager[SideBySide[Row] | None]:
+    """Return the processes that train several cells at the same time; None for this one alone.
+
+    Raises:
+        OptionError: functions or a model of the user's cannot be sent to another process.
+    """
+    if jobs < 2:
+        return nullcontext()
+    quiet = CellTrainer(trainer.setup, quiet=True)
+    try:
+        pickle.dumps(quiet)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise OptionError(
+            f"jobs={jobs} needs functions that other processes can import ({error}): define them "
+            "in a module, or set jobs to 1"
+        ) from None
+    return SideBySide(quiet, max(1, cores() // jobs))

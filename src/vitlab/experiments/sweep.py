@@ -1,0 +1,195 @@
+"""`vitlab.sweep`: choose the learning rate on a held-out part of the training images."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from vitlab.data.learning import splits_of
+from vitlab.errors import DivergedError, OptionError
+from vitlab.evaluation.metrics import METRICS
+from vitlab.experiments.cells import Cell, Setup, begin, run_cells, title_of
+from vitlab.experiments.grids import SHARE, default_grid, grid_of, paper_data
+from vitlab.experiments.statistics import OF_RUN, Row
+from vitlab.files import SWEEP_FOLDER
+from vitlab.models.model import Model
+from vitlab.objectives.classify import Loss
+from vitlab.progress import public
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.report.table_page import Table, TablePage
+from vitlab.runs.naming import run_name
+from vitlab.training.ending import Run
+from vitlab.training.step.transform import Transform
+from vitlab.units import percent
+
+LABELS = ("lr", "layer_decay")  # of a point of the grid
+
+
+@public(recipe=Recipe)
+def sweep(
+    recipe: Recipe,
+    out: str | Path | None = None,
+    grid: Sequence[float] | None = None,
+    *,
+    layer_decays: Sequence[float] = (),
+    share: float | None = None,
+    start: Model | None = None,
+    resume: bool = False,
+    host: Host | None = None,
+    transform: Transform | None = None,
+    loss: Loss | None = None,
+    jobs: int = 1,
+    cells: str = "",
+    command: str = "",
+    quiet: bool = False,
+) -> Run:
+    """Train with each learning rate of a grid, then with the best one on all training images.
+
+    The protocol of the ViT paper (section 4.1, Table 4): a share of the training images is held
+    out, the same for every run; the highest accuracy on it decides (mAP if images have several
+    labels), ties go to the lower rate, then to the lower layer decay. The test images have no
+    influence: only the last run sees them. A run that diverges counts as such and is not repeated.
+
+    Args:
+        recipe: what to learn; the chosen learning rate replaces its own
+        out: the folder of the last run, which has those of the others in `sweep/`; None for a new
+            one in `runs/`, named after data and model
+        grid: learning rates; None for the paper's grid for the data if the recipe has SGD, or for
+            one around the recipe's own values if it has AdamW (`experiments/grids.py`)
+        layer_decays: to try with each learning rate; none for the recipe's own
+        share: of the training images to hold out; None for the paper's: 1% of ImageNet, 2% of
+            CIFAR-10 and -100, 10% of everything else
+        start: a model to start from, in place of `recipe.start.weights`
+        resume: continue the sweep in that folder, repeating no finished run; start it if there is
+            none
+        host: device, workers, checkpoints
+        transform: a function of your own on the training images, as in `vitlab.train`
+        loss: a function of your own in place of the recipe's loss, as in `vitlab.train`
+        jobs: runs of the grid at the same time, each in a process with its part of the cores; a
+            script needs `if __name__ == "__main__":`
+        cells: `0/8` for the first part of the grid of eight, one for each process of an array
+        command: what the user typed, for the report
+        quiet: print nothing but warnings
+
+    Returns:
+        The last run; its metrics have the sweep under `sweep`.
+
+    Raises:
+        OptionError: no grid for this recipe and data, or one that cannot be.
+        RunError: the folder is in the way, or its sweep was started otherwise.
+        DivergedError: every run of the grid, or the last run, diverged.
+        CellsLeftError: a part of the grid is done.
+        UserError: as `vitlab.train`.
+    """
+    settings, grid_cells = searching(recipe, grid, layer_decays, share)
+    host = host or Host()
+    setup = Setup(host, command, resume, start, transform, loss, jobs, cells)
+    name = run_name(recipe, start)
+    experiment = begin("sweep", settings, recipe, out, name, setup, of_run=True)
+    rows = list(run_cells(grid_cells, experiment).values())
+    result, table = search_result(rows, settings["sweep_share"])
+    point = result["chosen"]
+    if experiment.first:
+        lead = f"{len(grid_cells)} runs; {title_of(point)} was best on the held-out images."
+        page = TablePage(f"Sweep on {recipe.data.data}", lead, [table])
+        experiment.finish(result | {"table": asdict(table)}, page)
+    experiment.say(f"chosen: {title_of(point)}; training on all training images")
+    run = experiment.trainer.run(recipe.changed(**point), experiment.out)
+    return replace(run, metrics=run.metrics | {"sweep": result})
+
+
+def searching(
+    recipe: Recipe,
+    grid: Sequence[float] | None,
+    decays: Sequence[float],
+    share: float | None,
+) -> tuple[dict[str, Any], list[Cell]]:
+    """Return the settings of a search, by the names of the command's options, and its cells.
+
+    Args:
+        recipe: of all runs
+        grid: as for `sweep`
+        decays: as for `sweep`
+        share: as for `sweep`
+
+    Raises:
+        OptionError: as `sweep`.
+        DataError: the data cannot be used.
+    """
+    if recipe.data.fold or recipe.data.dev_share:
+        raise OptionError("a sweep holds images out by itself: leave fold and dev_share out")
+    known, points = None, grid_of(grid, decays) if grid is not None else []
+    if grid is None or share is None:
+        known = paper_data(recipe.data.data, len(splits_of(recipe.data).classes))
+    if grid is None:
+        points = default_grid(recipe, known)
+        if decays:
+            points = grid_of([*dict.fromkeys(point["lr"] for point in points)], decays)
+    share = share if share is not None else known.share if known else SHARE
+    if not 0 < share < 1:
+        raise OptionError(f"sweep_share must be above 0 and below 1, not {share:g}")
+    rates, by_rate = ([*dict.fromkeys(p[key] for p in points if key in p)] for key in LABELS)
+    settings = {"sweep": rates, "sweep_layer_decay": sorted(by_rate), "sweep_share": share}
+    cells = [
+        Cell(
+            f"{SWEEP_FOLDER}/"
+            + "-".join(f"{key.replace('_', '-')}-{value:g}" for key, value in each.items()),
+            recipe.changed(dev_share=share, **each),
+            each,
+            may_diverge=True,
+        )
+        for each in points
+    ]
+    return settings, cells
+
+
+def best_of(rows: Sequence[Row]) -> int | None:
+    """Return the number of the row with the highest accuracy or mAP, ties to the first one."""
+    scores = [row.get("accuracy", row.get("map")) for row in rows]
+    known = [(-score, number) for number, score in enumerate(scores) if score is not None]
+    return min(known)[1] if known else None
+
+
+def best_point(rows: Sequence[Row]) -> dict[str, float]:
+    """Return the point of the grid that was best on the held-out images.
+
+    Raises:
+        DivergedError: there is nothing to choose from.
+    """
+    if (best := best_of(rows)) is None:
+        low = rows[0]["lr"]
+        raise DivergedError(
+            f"all {len(rows)} runs of the sweep diverged: try lower rates, such as --sweep "
+            f"{low / 30:.2g} {low / 10:.2g}, and another --out"
+        )
+    return {key: rows[best][key] for key in LABELS if key in rows[best]}
+
+
+def search_result(rows: Sequence[Row], share: float) -> tuple[dict[str, Any], Table]:
+    """Return what a search has found, as JSON values and as a table.
+
+    Raises:
+        DivergedError: there is nothing to choose from.
+    """
+    point, best = best_point(rows), best_of(rows)
+    assert best is not None
+    names = [*point, "run", *(each.name for each in METRICS.values() if each.key), *OF_RUN]
+    lines = [
+        {"diverged": "diverged" in row} | {key: row[key] for key in names if key in row}
+        for row in rows
+    ]
+    result = {"share": share, "best": best, "chosen": point, "runs": lines}
+    figure, loss = ("accuracy", "nll") if "accuracy" in rows[best] else ("map", "bce")
+    head = [key.replace("lr", "learning rate").replace("_", " ") for key in point]
+    texts = [
+        (*(f"{row[key]:g}" for key in point), "diverged", "")
+        if "diverged" in row
+        else (*(f"{row[key]:g}" for key in point), percent(row[figure]), f"{row[loss]:.3f}")
+        for row in rows
+    ]
+    note = (
+        f"Each run held out {share:.3g} of each class of the training images "
+        f"({rows[best]['images']:,} images) and was measured on them; the marked one was best."
+    )
+    head += [METRICS[figure].word, METRICS[loss].word]
+    return result, Table("Sweep", tuple(head), texts, best, note)

@@ -1,1 +1,0 @@
-"""VTAB-1k: fine-tune on 19 small data sets, one after the other."""

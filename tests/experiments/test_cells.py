@@ -1,0 +1,194 @@
+"""The engine of experiments: parts of the cells, side by side, a rate for all seeds, the list."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vitlab
+from conftest import call, photo_folder
+from steps import asked_to_stop
+from vitlab.errors import DivergedError, OptionError, RunError, UserError
+from vitlab.experiments.cells import Cell, CellsLeftError
+from vitlab.experiments.side_by_side import SideBySide
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.runs.run_folder import RunFolder
+from vitlab.training.stop import Interrupted
+
+TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/8", "steps": 2, "batch": 8, "warmup": 0.0}
+HOST = Host(workers=0, device="cpu")
+
+
+@pytest.fixture(scope="session")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes of twelve and nine pictures, not split."""
+    return photo_folder(tmp_path_factory.mktemp("cells") / "photos", {"blue": 12, "red": 9}, 16, 16)
+
+
+def recipe(few: Path, **more: object) -> Recipe:
+    return vitlab.recipe("small", str(few), **TINY | {"seed": 4, "clip": 0.0} | more)
+
+
+@pytest.fixture(scope="session")
+def tuned(tmp_path_factory: pytest.TempPathFactory, few: Path) -> dict[str, Any]:
+    """Two seeds with the rate of a sweep, of whose three rates one diverges."""
+    out = tmp_path_factory.mktemp("tuned") / "run"
+    rates = [0.003, 1e30, 0.03]
+    return vitlab.repeat(recipe(few), out, 2, sweep=rates, share=0.3, host=HOST, command="typed")
+
+
+def test_all_seeds_have_the_rate_that_the_sweep_chose(
+    tuned: dict[str, Any], few: Path, tmp_path: Path
+) -> None:
+    """The protocol of the ViT paper's Table 2, part by part as the single commands do it."""
+    swept = vitlab.sweep(recipe(few), tmp_path / "sweep", [0.003, 0.03], share=0.3, host=HOST)
+    (rate,) = swept.metrics["sweep"]["chosen"].values()
+    assert tuned["sweep"]["chosen"] == {"lr": rate}
+    same = [(row["lr"], row["nll"]) for row in tuned["sweep"]["runs"] if not row["diverged"]]
+    assert same == [(row["lr"], row["nll"]) for row in swept.metrics["sweep"]["runs"]]
+    plain = vitlab.repeat(recipe(few, lr=rate), tmp_path / "seeds", 2, host=HOST)
+    assert tuned["mean"] == plain["mean"]
+    assert tuned["intervals"] == plain["intervals"]
+    assert tuned["runs"][0]["nll"] == swept.metrics["nll"]
+    page = Path(tuned["report"]).read_text()
+    assert f"All were trained with lr {rate:g}, which a sweep chose." in page
+    assert 'class="chosen"' in page
+    tried = RunFolder(Path(tuned["run"]) / "sweep" / "lr-1e+30")
+    assert (tried.state, tried.recipe.seed, tried.recipe.data.dev_share) == ("diverged", 4, 0.3)
+
+
+def test_the_command_line_says_both(
+    tuned: dict[str, Any], few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(tuned["run"], tmp_path / "copy")
+    code, out, err = call(capsys, "train", "--out", str(folder), "--resume", "--json")
+    assert code == 0, err
+    assert json.loads(out) == tuned
+    code, out, err = call(capsys, "train", "--out", str(folder), "--resume")
+    assert all(word in out for word in ("diverged", "lr", "seed", "std"))
+    words = ["train", "--out", str(folder), "--resume", "--sweep", "0.1"]
+    code, _, err = call(capsys, *words)
+    assert (code, "was started with sweep=[0.003, 0.03, 1e+30], not [0.1]" in err) == (2, True)
+
+
+def test_all_rates_diverged_ends_it(few: Path, tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match="all 2 runs of the sweep diverged"):
+        vitlab.repeat(recipe(few, steps=4), tmp_path / "a", 2, sweep=[1e29, 1e30], host=HOST)
+    assert not (tmp_path / "a" / "seed-4").exists()
+
+
+def test_parts_of_the_cells_come_to_the_same(
+    tuned: dict[str, Any], few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    how: dict[str, Any] = {"sweep": [0.003, 0.03, 1e30], "share": 0.3, "host": HOST}
+    for part in ("1/2", "0/2"):
+        with pytest.raises(
+            CellsLeftError, match="repeat the command without --cells, with --resume"
+        ):
+            vitlab.repeat(recipe(few), out, 2, cells=part, **how)
+    names = {file.parent.name for file in out.rglob("run.toml")}
+    assert names == {"lr-0.003", "lr-0.03", "lr-1e+30"}, "the others follow these"
+    for part, seed in (("1/2", 4), ("0/2", 5)):
+        with pytest.raises(CellsLeftError):
+            vitlab.repeat(recipe(few), out, 2, cells=part, **how)
+        assert RunFolder(out / f"seed-{seed}").state == "done", "once these are done"
+    result = vitlab.repeat(recipe(few), out, 2, resume=True, **how)
+    assert result["mean"] == tuned["mean"]
+    for wrong in ("2/2", "x", "1"):
+        with pytest.raises(OptionError, match="cells must be a number from 0 and how many there"):
+            vitlab.repeat(recipe(few), tmp_path / "b", 2, cells=wrong, host=HOST)
+    assert not (tmp_path / "b").exists()
+    words = ["train", str(few), *(f"--{key}={value}" for key, value in TINY.items())]
+    words += ["--recipe", "small", "--workers", "0", "--seeds", "2", "--out", str(tmp_path / "c")]
+    code, text, err = call(capsys, *words, "--cells", "0/2")
+    assert (code, text) == (0, "")
+    assert "part 0/2 is done, 1 run" in err
+
+
+def test_a_cell_with_functions_that_cannot_be_sent_is_refused(few: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="needs functions that other processes can import"):
+        vitlab.repeat(
+            recipe(few), tmp_path / "a", 2, jobs=2, host=HOST, transform=lambda images, _: images
+        )
+    assert not (tmp_path / "a").exists()
+
+
+def test_labels_in_words() -> None:
+    labels = {"lr": 1e-3, "layer_decay": 0.75, "fold": "1/3", "seed": 2}
+    cell = Cell("a", Recipe(), labels)
+    assert cell.title == "lr 0.001, layer decay 0.75, fold 1/3, seed 2"
+
+
+def work(what: str) -> str:
+    """Something that another process does."""
+    import os
+    import signal
+
+    if what == "refuse":
+        raise RunError("no")
+    if what == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "sleep":
+        time.sleep(600)
+    return what + what
+
+
+def test_processes_side_by_side() -> None:
+    with SideBySide(work, 1) as processes:
+        processes.begin("first", "a")
+        processes.begin("second", "b")
+        assert dict([processes.finished(), processes.finished()]) == {"first": "aa", "second": "bb"}
+        processes.begin("third", "refuse")
+        with pytest.raises(RunError, match=r"^no$"):
+            processes.finished()
+        processes.begin("fourth", "die")
+        with pytest.raises(RunError, match="a process died during fourth"):
+            processes.finished()
+    began = time.monotonic()
+    with pytest.raises(UserError, match="ours"), SideBySide(work, 1) as processes:
+        processes.begin("long", "sleep")
+        raise UserError("ours")
+    assert time.monotonic() - began < 300, "what was being done was interrupted"
+
+
+def test_the_list_says_how_far_runs_are(
+    tuned: dict[str, Any], few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "runs"
+    shutil.copytree(tuned["run"], folder / "tuned")
+    with pytest.raises(Interrupted), asked_to_stop(1):
+        vitlab.train(recipe(few), folder / "cut", host=HOST)
+    (folder / "bad").mkdir()
+    (folder / "bad" / "run.toml").write_text("[")
+    files = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
+    code, text, err = call(capsys, "runs", str(folder), "--json")
+    assert code == 0, err
+    assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == files
+    result = json.loads(text)
+    states = {row["name"]: row["state"] for row in result["runs"]}
+    assert states == {
+        "bad": "damaged", "cut": "stopped", "tuned/seed-4": "done", "tuned/seed-5": "done",
+        "tuned/sweep/lr-0.003": "done", "tuned/sweep/lr-0.03": "done",
+        "tuned/sweep/lr-1e+30": "diverged",
+    }  # fmt: skip
+    rows = {row["name"]: row for row in result["runs"]}
+    assert rows["tuned/seed-5"]["accuracy"] == tuned["runs"][1]["accuracy"]
+    assert rows["tuned/seed-5"]["best"] >= rows["tuned/seed-5"]["accuracy"]
+    (campaign,) = result["experiments"]
+    assert (campaign["name"], campaign["state"], campaign["runs"]) == ("tuned", "done", 5)
+    assert np.isclose(campaign["accuracy"], tuned["accuracy"])
+    listed = [name for name in states if name != "bad"]
+    assert dict(zip(listed, result["recipe"]["--seed"], strict=True))["tuned/seed-5"] == "5"
+    with RunFolder(folder / "cut").locked():
+        assert RunFolder(folder / "cut").state == "running"
+    code, text, _ = call(capsys, "runs", str(folder / "tuned"))
+    assert (code, "--seed 5" in text, "series of seeds" in text) == (0, True, True)
+    (tmp_path / "empty").mkdir()
+    for place in ("empty", "nowhere"):
+        code, _, err = call(capsys, "runs", str(tmp_path / place))
+        assert (code, "is no folder of runs: name one, such as runs" in err) == (2, True)

@@ -83,6 +83,8 @@ def groups(
 ) -> list[dict[str, Any]]:
     """Group parameters by learning rate and by whether they are decayed, the decayed ones first.
 
+    The classifier has groups of its own where it has its own learning rate, whatever that is.
+
     Args:
         model: what is trained
         weights: its parameters, and those beside it
@@ -92,19 +94,22 @@ def groups(
     Raises:
         OptionError: layer-wise learning rates for a model without blocks.
     """
-    scale = 1.0
-    found: dict[tuple[float, bool], list[Tensor]] = {}
+    head = model.head_names[:1] if how.head_lr and isinstance(model, Model) else ()
+    found: dict[tuple[float, bool, bool], list[Tensor]] = {}
     for name, weight in weights.items():
-        if how.layer_decay < 1 and name.startswith(BESIDE):
-            scale = 1.0
-        elif how.layer_decay < 1:
+        scale = 1.0
+        if how.layer_decay < 1 and not name.startswith(BESIDE):
             if not isinstance(model, Model) or not model.layers:
                 raise OptionError("layer_decay needs a model of layers: set layer_decay=1")
             scale = how.layer_decay ** (model.layers - model.layer_of(name))
-        found.setdefault((scale, name in kernels), []).append(weight)
+        found.setdefault((scale, name in kernels, name.startswith(head)), []).append(weight)
     return [
-        {"params": found[key], "lr_scale": key[0], "weight_decay": how.weight_decay * key[1]}
-        for key in sorted(found, reverse=True)
+        {
+            "params": found[scale, kernel, own],
+            "lr_scale": (how.head_lr or how.lr) / how.lr if own else scale,
+            "weight_decay": how.weight_decay * kernel,
+        }
+        for scale, kernel, own in sorted(found, reverse=True)  # whatever the rates are
     ]
 
 

@@ -111,6 +111,9 @@ class Optimization(Options):
 
     optimizer: str = option("adamw", optimizers.about(), choices=lambda: optimizers.OPTIMIZERS)
     lr: float = option(1e-3, "peak learning rate", above(0))
+    head_lr: float | None = option(
+        None, "peak learning rate of the classifier (None: lr, as all else)", above(0)
+    )
     weight_decay: float = option(
         0.05,
         "multiplied by the learning rate and subtracted from the weights; added to the gradient "

@@ -1,7 +1,8 @@
 """The end of a run: its model, its test, its report."""
 
 import shutil
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,9 +19,12 @@ from vitlab.data.summary import most_frequent
 from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DivergedError, RunError
+from vitlab.evaluation.answers import answers_of
+from vitlab.evaluation.calibration import Calibration, before_and_after, temperature_of
 from vitlab.evaluation.examined import keep
 from vitlab.evaluation.intervals import with_intervals
-from vitlab.evaluation.metrics import figures
+from vitlab.evaluation.metrics import METRICS, figures
+from vitlab.evaluation.paired_tests import pairs_of
 from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.predictions import Predictions
 from vitlab.models.cost import cost
@@ -40,6 +44,7 @@ from vitlab.weights.deltas import delta
 from vitlab.weights.load import load
 from vitlab.weights.save import save
 
+CALIBRATES = 50  # validation images from which on their temperature is better than none
 PICTURED = 8  # images in the report of a run without labels
 POSITION = ("kind", "step", "epoch", "seconds")  # keys of a line that are no figures
 
@@ -101,59 +106,121 @@ def conclude(task: Task, session: Session, world: World) -> Run:
     if task.recipe.pretext.unlabeled:
         figures, own = _conclude_pretext(task, session, world)
         return Run(task.folder.path, figures, own.cpu(), world.rank)
-    task, started = _with_start(task, session, world)
-    return conclude_labeled(task, session, world, started)
+    model = plain(session.state.evaluated).eval()
+    found = _calibrated(task, session, model, world)
+    done = saved_and_tested(task, session, model, world, logits=found is not None)
+    own, notes = _beside_start(task, session, done, world)
+    if found is not None and world.first:
+        own["calibration"] = before_and_after(model, found, done)
+    return reported(task, session, model, done, world, own, notes)
 
 
-def _with_start(task: Task, session: Ended, world: World) -> tuple[Task, dict[str, Any]]:
-    """Test the classifier that the run started from, if it was fitted; return its figures."""
+def _calibrated(task: Task, session: Session, model: Model, world: World) -> Calibration | None:
+    """Fit the temperature to the validation images, which the model then has; None if too few."""
+    source, temperature = task.splits.validation, 1.0
+    if source is None or len(source) < CALIBRATES:
+        return None
+    done = _predictions(session, source, model, world, logits=True)
+    _check_converged(task, done, world)
+    if done.logits is not None and world.first:
+        temperature = temperature_of(done.logits, done.labels)
+    found = Calibration(world.broadcast(temperature), task.recipe.data.data, len(source))
+    model.provenance = model.provenance | found.provenance
+    return found
+
+
+def _beside_start(
+    task: Task, session: Session, done: Predictions, world: World
+) -> tuple[dict[str, Any], list[str]]:
+    """Return how the fitted classifier that training started from does on the same test images."""
     if task.fitted is None:
-        return task, {}
-    with session.stop.at_once():
-        model = task.fitted.to(session.observer.device)
-        found = session.observer.predict(task.splits.test, model)
+        return {}, []
+    before = done
+    if not session.state.best.untrained:
+        fitted = task.fitted.to(session.observer.device)
+        before = _predictions(session, task.splits.test, fitted, world)
     if not world.first:
-        return task, {}
-    own = figures(found.probabilities, found.labels)
+        return {}, []
+    both = [answers_of(each.probabilities, each.labels) for each in (before, done)]
+    first, metric = figures(before.probabilities, before.labels)["accuracy"], METRICS["accuracy"]
+    gap = pairs_of(both)[0].differences["accuracy"]
+    about = {"accuracy": first, "gain": gap.value, "gain_interval": gap.interval}
+    own = {"head_start": task.fitted.provenance["head_start"] | about}
+    if before is done:
+        return own, [f"the fitted classifier is kept: {percent(first)} of the test images"]
+    low, high = gap.interval or (gap.value, gap.value)
+    chance = ", which chance may explain" if low <= 0 <= high else ""
     line = (
-        f"the fitted classifier that training started from: {percent(own['accuracy'])} of the test "
-        f"images; it is {task.folder.head_start}"
+        f"training took the fitted classifier from {percent(first)} of the test images by "
+        f"{metric.gap(gap.value, gap.interval)}{chance}; it is {task.folder.head_start}"
     )
-    splits = replace(task.splits, notes=[*task.splits.notes, line])
-    about = task.fitted.provenance["head_start"] | {"accuracy": own["accuracy"]}
-    return replace(task, splits=splits), {"head_start": about}
+    return own, [line]
 
 
-def conclude_labeled(task: Task, session: Ended, world: World, own: dict[str, Any]) -> Run:
-    """Conclude a run with labels.
-
-    Args:
-        task: the run
-        session: as it ended
-        world: the processes
-        own: further figures, by the keys of the command's JSON
+def saved_and_tested(
+    task: Task, session: Ended, model: Model, world: World, *, logits: bool = False
+) -> Predictions:
+    """Save the model of a run with labels, and return its predictions for the test images.
 
     Raises:
-        RunError: as `conclude`, and the others.
+        RunError: the run folder was removed, or a data-loading worker died.
+        DivergedError: the predictions are not numbers.
+        Interrupted: a stop was asked for.
     """
-    model = plain(session.state.evaluated).eval()
     with world.agreed():
         if world.first:
             task.folder.check()
             save(model, task.folder.model)
             if task.base is not None and task.recipe.start.tune != "all":
                 delta(model, task.base).save(task.folder.delta)
+    with session.stop.at_once():
+        found = session.observer.known(task.splits.test)
+    found = found or _predictions(session, task.splits.test, model, world, logits=logits)
+    _check_converged(task, found, world)
+    return found
+
+
+def _predictions(
+    session: Ended, source: Source, model: Model, world: World, *, logits: bool = False
+) -> Predictions:
+    """Return a model's predictions at the end of a run."""
+    slow = named_if_slow(f"testing on {len(source):,} images", world.first)
     try:
-        images = f"{len(task.splits.test):,} images"
-        with session.stop.at_once(), named_if_slow(f"testing on {images}", world.first):
-            predictions = session.observer.test(task.splits.test, model)
+        with session.stop.at_once(), slow:
+            return session.observer.predict(source, model, logits=logits)
     except WorkerDiedError as error:
         raise RunError(f"{error}; pass --resume to finish the run") from error
+
+
+def reported(
+    task: Task,
+    session: Ended,
+    model: Model,
+    done: Predictions,
+    world: World,
+    own: dict[str, Any],
+    notes: Sequence[str] = (),
+) -> Run:
+    """Write the figures of a run with labels, and its report.
+
+    Args:
+        task: the run
+        session: as it ended
+        model: its model, saved
+        done: its predictions for the test images
+        world: the processes
+        own: further figures, by the keys of the command's JSON
+        notes: further remarks, which the user is told too
+
+    Raises:
+        RunError: the run folder was removed.
+    """
     metrics: dict[str, Any] = {}
     with world.agreed():
         if world.first:
-            _check_converged(task, predictions)
-            metrics = _result(task, session, model, predictions, own)
+            for line in notes:
+                world.say(line)
+            metrics = _result(task, session, model, done, own, notes)
             task.folder.check()
             task.folder.journal.write({"kind": "result"} | metrics)
             task.folder.journal.sync()
@@ -161,7 +228,12 @@ def conclude_labeled(task: Task, session: Ended, world: World, own: dict[str, An
 
 
 def _result(
-    task: Task, session: Ended, model: Model, predictions: Predictions, own: dict[str, Any]
+    task: Task,
+    session: Ended,
+    model: Model,
+    predictions: Predictions,
+    own: dict[str, Any],
+    further: Sequence[str],
 ) -> dict[str, Any]:
     """Return the run's figures, once they are in its report, if it is to have one."""
     results, classes = (predictions.probabilities, predictions.labels), task.splits.classes
@@ -171,7 +243,7 @@ def _result(
     metrics |= _without_leaks(task, predictions)
     metrics["classes"] = [each.as_dict() for each in class_figures(*results, classes)]
     metrics["confused"] = [each.as_dict() for each in confused_pairs(*results, classes)]
-    notes = _notes_of(task, session)
+    notes = [*_notes_of(task, session), *further]
     metrics |= task.folder.places | {"notes": notes}
     task.folder.check()
     keep(task.folder, model, task.splits.test, predictions)
@@ -184,20 +256,21 @@ def _result(
     return metrics | task.folder.places
 
 
-def _check_converged(task: Task, predictions: Predictions) -> None:
+def _check_converged(task: Task, done: Predictions, world: World) -> None:
     """Refuse a model whose answers are not numbers, and leave none behind.
 
     Raises:
         DivergedError: they are not, though every step was finite.
     """
-    if not np.isnan(predictions.probabilities).any():
-        return
-    shutil.rmtree(task.folder.model)
-    task.folder.delta.unlink(missing_ok=True)
-    raise DivergedError(
-        f"the model's answers are not numbers after the last step: it diverged with lr="
-        f"{task.recipe.optimizer.lr:g}; start again with a lower --lr and another --out"
-    )
+    with world.agreed():
+        if not world.first or not np.isnan(done.probabilities).any():
+            return
+        shutil.rmtree(task.folder.model, ignore_errors=True)
+        task.folder.delta.unlink(missing_ok=True)
+        raise DivergedError(
+            f"the model's answers are not numbers after the last step: it diverged with lr="
+            f"{task.recipe.optimizer.lr:g}; start again with a lower --lr and another --out"
+        )
 
 
 def _without_leaks(task: Task, predictions: Predictions) -> dict[str, Any]:

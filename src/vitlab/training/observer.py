@@ -67,18 +67,14 @@ class Observer:
             point = curve_point(self.last.probabilities, self.last.labels)
         return point | self._probed()
 
-    def test(self, source: Source, model: Model) -> Predictions:
-        """Return the predictions for the test images, not made again if they have just been.
+    def known(self, source: Source) -> Predictions | None:
+        """Return the predictions of the evaluated weights for images, if they were just made."""
+        same = self.last is not None and shows(self.held_out, source, self.state.model.config)
+        return self.last if same else None
 
-        Args:
-            source: the test images
-            model: the evaluated weights, `plain`
-        """
-        if self.last is not None and shows(self.held_out, source, model.config):
-            return self.last
-        return self.predict(source, model)
-
-    def predict(self, source: Source, model: Model | None = None) -> Predictions:
+    def predict(
+        self, source: Source, model: Model | None = None, *, logits: bool = False
+    ) -> Predictions:
         """Return the predictions of the evaluated weights; damaged images count as in training.
 
         With several processes, only the first gets the probabilities.
@@ -91,6 +87,7 @@ class Observer:
             model or plain(self.state.evaluated),
             source,
             Compute(self.device, "fp32", "plain", self.host.workers, self.world.local_size),
+            logits=logits,
             world=self.world,
         )
         self.note_damage(list(predictions.bad.items()))

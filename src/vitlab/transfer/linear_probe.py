@@ -33,7 +33,7 @@ from vitlab.recipes.model_part import part_of
 from vitlab.recipes.recipe import PROBE, Host
 from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training.ending import Run, conclude_labeled, finished
+from vitlab.training.ending import Run, finished, reported, saved_and_tested
 from vitlab.training.observer import Observer
 from vitlab.training.saving.state import State
 from vitlab.training.setup.leaks import applied, find_leaks
@@ -126,7 +126,9 @@ def probe(
         _begin(task, command, head, found)
         stop.message = f"interrupted: pass --resume to test the model in {folder.model}"
         tried = [each.as_dict() for each in found.tried]
-        return conclude_labeled(task, session, world, {"head": head, "tried": tried})
+        done = saved_and_tested(task, session, session.state.model, world)
+        own = {"head": head, "tried": tried}
+        return reported(task, session, session.state.model, done, world, own)
 
 
 def _finished(folder: RunFolder, resume: bool) -> Run | None:

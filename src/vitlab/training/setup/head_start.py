@@ -8,13 +8,12 @@ features and underperform out-of-distribution, 2022).
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from vitlab.data.holdout import with_train_images
 from vitlab.data.labels import SingleLabels
-from vitlab.data.sources.source import Source, Subset
 from vitlab.distributed.world import World
 from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
@@ -54,7 +53,8 @@ def fitted_start(task: Task, world: World, device: torch.device) -> Task:
         return replace(task, told=[*task.told, line])
     assert task.base is not None
     model = made_from(task.base, task.config, task.recipe.start)
-    source = some_of(task.splits.train, MOST)
+    splits, most = task.splits, max(MOST, task.config.classes)  # each class has an image
+    source = splits.train if len(splits.train) <= most else with_train_images(splits, most).train
     compute = Compute(device, "fp32", "plain", task.host.workers, world.local_size)
     title = "features that the classifier is fitted to"
     learn = features_of(model, source, compute, world=world, cache=default_cache(), title=title)
@@ -75,14 +75,6 @@ def _wanted(task: Task) -> bool:
     """Whether the new classifier of a run is to be fitted."""
     new = task.base is not None and not same_classes(task.base.config, task.config.labels)
     return new and task.recipe.start.head_start == "probe" and task.config.classes > 0
-
-
-def some_of(source: Source, most: int) -> Source:
-    """Return a source, or so many of its images, always the same, the same share of each class."""
-    if len(source) <= most:
-        return source
-    order, least = source.labels.nested(np.random.default_rng(0))
-    return Subset(source, np.sort(order[: max(most, least)]))
 
 
 def _set_head(model: Model, found: FoundHead | None, world: World) -> None:

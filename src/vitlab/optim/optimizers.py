@@ -33,9 +33,11 @@ def build(model: nn.Module, options: Optimization, beside: nn.Module | None = No
         OptionError: the model has nothing that this optimizer takes, or conflicts with it.
     """
     name, entry = options.optimizer, OPTIMIZERS[options.optimizer]
-    named: Weights = dict(model.named_parameters()) | _named_beside(beside)
-    free = {key: weight for key, weight in named.items() if weight.requires_grad}
-    kernels = decayed(model) | _decayed_beside(beside)
+    named, kernels = dict(model.named_parameters()), decayed(model)
+    if beside is not None:
+        named |= {f"{BESIDE}{name}": weight for name, weight in beside.named_parameters()}
+        kernels |= {f"{BESIDE}{name}" for name in decayed(beside)}
+    free: Weights = {key: weight for key, weight in named.items() if weight.requires_grad}
     own = {key: w for key, w in free.items() if _takes(entry, key, w, key in kernels)}
     if not own:
         raise OptionError(f"{name} finds nothing to update in this model: set optimizer=adamw")
@@ -51,15 +53,6 @@ def build(model: nn.Module, options: Optimization, beside: nn.Module | None = No
     return Pair(
         first, _made(OPTIMIZERS[entry.rest], groups(model, rest, options, kernels), options)
     )
-
-
-def _named_beside(beside: nn.Module | None) -> Weights:
-    named = () if beside is None else beside.named_parameters()
-    return {f"{BESIDE}{name}": weight for name, weight in named}
-
-
-def _decayed_beside(beside: nn.Module | None) -> set[str]:
-    return set() if beside is None else {f"{BESIDE}{name}" for name in decayed(beside)}
 
 
 def _made(entry: Entry, params: Groups, options: Optimization) -> Optimizer:

@@ -1,7 +1,7 @@
 """The end of a run: its model, its test, its report."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,7 +36,6 @@ from vitlab.recipes.decisions import Decisions
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.observer import Observer
 from vitlab.training.saving.state import State
-from vitlab.training.session import Session
 from vitlab.training.setup.preparation import Task
 from vitlab.training.stop import Stop
 from vitlab.units import percent
@@ -75,26 +74,24 @@ def finished(folder: RunFolder, result: Any, world: World = ALONE) -> Run | None
 
 
 class Ended(Protocol):
-    """What the end of a run with labels needs of it: a `Session`, or a head that was fitted."""
+    """What the end of a run needs of it: a `Session`, or a head that was fitted.
 
-    @property
-    def state(self) -> State:
-        """Where the run stands."""
+    Attributes:
+        state: where the run stands
+        observer: tests the model
+        decisions: what the run has decided
+        stop: whether a stop was asked for
+        world: this process among those of the run
+    """
 
-    @property
-    def observer(self) -> Observer:
-        """Tests the model."""
-
-    @property
-    def decisions(self) -> Decisions:
-        """What the run has decided."""
-
-    @property
-    def stop(self) -> Stop:
-        """Whether a stop was asked for."""
+    state: State
+    observer: Observer
+    decisions: Decisions
+    stop: Stop
+    world: World
 
 
-def conclude(task: Task, session: Session, world: World) -> Run:
+def conclude(task: Task, session: Ended) -> Run:
     """Save the model, test it, write the report, and finish the journal.
 
     Raises:
@@ -104,61 +101,66 @@ def conclude(task: Task, session: Session, world: World) -> Run:
             is finished.
     """
     if task.recipe.pretext.unlabeled:
-        figures, own = _conclude_pretext(task, session, world)
-        return Run(task.folder.path, figures, own.cpu(), world.rank)
+        return _conclude_pretext(task, session)
     model = plain(session.state.evaluated).eval()
-    found = _calibrated(task, session, model, world)
-    done = saved_and_tested(task, session, model, world, logits=found is not None)
-    own, notes = _beside_start(task, session, done, world)
-    if found is not None and world.first:
+    found = _calibrated(task, session, model)
+    done = saved_and_tested(task, session, model, logits=found is not None)
+    own = _beside_start(task, session, done)
+    if found is not None and session.world.first:
         own["calibration"] = before_and_after(model, found, done)
-    return reported(task, session, model, done, world, own, notes)
+    return reported(task, session, model, done, own)
 
 
-def _calibrated(task: Task, session: Session, model: Model, world: World) -> Calibration | None:
-    """Fit the temperature to the validation images, which the model then has; None if too few."""
+def _calibrated(task: Task, session: Ended, model: Model) -> Calibration | None:
+    """Fit the temperature to the validation images, which the model then has.
+
+    None if they are too few; the classifier that was fitted first has been calibrated.
+    """
     source, temperature = task.splits.validation, 1.0
-    if source is None or len(source) < CALIBRATES:
+    if source is None or len(source) < CALIBRATES or session.state.best.untrained:
         return None
-    done = _predictions(session, source, model, world, logits=True)
-    _check_converged(task, done, world)
-    if done.logits is not None and world.first:
+    done = _predictions(session, source, model, logits=True)
+    _check_converged(task, session, done)
+    if done.logits is not None and session.world.first:
         temperature = temperature_of(done.logits, done.labels)
-    found = Calibration(world.broadcast(temperature), task.recipe.data.data, len(source))
+    found = Calibration(session.world.broadcast(temperature), task.recipe.data.data, len(source))
     model.provenance = model.provenance | found.provenance
     return found
 
 
-def _beside_start(
-    task: Task, session: Session, done: Predictions, world: World
-) -> tuple[dict[str, Any], list[str]]:
-    """Return how the fitted classifier that training started from does on the same test images."""
+def _beside_start(task: Task, session: Ended, done: Predictions) -> dict[str, Any]:
+    """Return what training has made of the classifier that was fitted first, if one was.
+
+    The interval of the difference is that of two models on the same images.
+
+    Args:
+        task: the run
+        session: as it ended
+        done: predictions of its model for the test images
+    """
     if task.fitted is None:
-        return {}, []
-    before = done
+        return {}
+    before, change = done, ", and is kept"
     if not session.state.best.untrained:
         fitted = task.fitted.to(session.observer.device)
-        before = _predictions(session, task.splits.test, fitted, world)
-    if not world.first:
-        return {}, []
-    both = [answers_of(each.probabilities, each.labels) for each in (before, done)]
-    first, metric = figures(before.probabilities, before.labels)["accuracy"], METRICS["accuracy"]
-    gap = pairs_of(both)[0].differences["accuracy"]
-    about = {"accuracy": first, "gain": gap.value, "gain_interval": gap.interval}
-    own = {"head_start": task.fitted.provenance["head_start"] | about}
-    if before is done:
-        return own, [f"the fitted classifier is kept: {percent(first)} of the test images"]
-    low, high = gap.interval or (gap.value, gap.value)
-    chance = ", which chance may explain" if low <= 0 <= high else ""
-    line = (
-        f"training took the fitted classifier from {percent(first)} of the test images by "
-        f"{metric.gap(gap.value, gap.interval)}{chance}; it is {task.folder.head_start}"
-    )
-    return own, [line]
+        before = _predictions(session, task.splits.test, fitted)
+    if not session.world.first:
+        return {}
+    pair = pairs_of([answers_of(each.probabilities, each.labels) for each in (before, done)])[0]
+    first, gap = figures(before.probabilities, before.labels), pair.differences["accuracy"]
+    if before is not done:
+        low, high = gap.interval or (-1.0, 1.0)
+        change = f", training changed that by {METRICS['accuracy'].gap(gap.value, gap.interval)}"
+        change += ", which chance may explain" * (low <= 0 <= high)
+        change += f"; it is {task.folder.head_start}"
+    line = f"the fitted classifier: {percent(first['accuracy'])} of the test images{change}"
+    session.world.say(line)
+    about = {"accuracy": first["accuracy"], "gain": gap.value, "gain_interval": gap.interval}
+    return {"head_start": task.fitted.provenance["head_start"] | about, "notes": [line]}
 
 
 def saved_and_tested(
-    task: Task, session: Ended, model: Model, world: World, *, logits: bool = False
+    task: Task, session: Ended, model: Model, *, logits: bool = False
 ) -> Predictions:
     """Save the model of a run with labels, and return its predictions for the test images.
 
@@ -167,24 +169,24 @@ def saved_and_tested(
         DivergedError: the predictions are not numbers.
         Interrupted: a stop was asked for.
     """
-    with world.agreed():
-        if world.first:
+    with session.world.agreed():
+        if session.world.first:
             task.folder.check()
             save(model, task.folder.model)
             if task.base is not None and task.recipe.start.tune != "all":
                 delta(model, task.base).save(task.folder.delta)
     with session.stop.at_once():
         found = session.observer.known(task.splits.test)
-    found = found or _predictions(session, task.splits.test, model, world, logits=logits)
-    _check_converged(task, found, world)
+    found = found or _predictions(session, task.splits.test, model, logits=logits)
+    _check_converged(task, session, found)
     return found
 
 
 def _predictions(
-    session: Ended, source: Source, model: Model, world: World, *, logits: bool = False
+    session: Ended, source: Source, model: Model, *, logits: bool = False
 ) -> Predictions:
     """Return a model's predictions at the end of a run."""
-    slow = named_if_slow(f"testing on {len(source):,} images", world.first)
+    slow = named_if_slow(f"testing on {len(source):,} images", session.world.first)
     try:
         with session.stop.at_once(), slow:
             return session.observer.predict(source, model, logits=logits)
@@ -193,13 +195,7 @@ def _predictions(
 
 
 def reported(
-    task: Task,
-    session: Ended,
-    model: Model,
-    done: Predictions,
-    world: World,
-    own: dict[str, Any],
-    notes: Sequence[str] = (),
+    task: Task, session: Ended, model: Model, done: Predictions, own: dict[str, Any]
 ) -> Run:
     """Write the figures of a run with labels, and its report.
 
@@ -208,32 +204,31 @@ def reported(
         session: as it ended
         model: its model, saved
         done: its predictions for the test images
-        world: the processes
-        own: further figures, by the keys of the command's JSON
-        notes: further remarks, which the user is told too
+        own: further figures, by the keys of the command's JSON, and further `notes`
 
     Raises:
         RunError: the run folder was removed.
     """
+    return _concluded(task, session, model, lambda: _result(task, session, model, done, own))
+
+
+def _concluded(
+    task: Task, session: Ended, model: Model, figures: Callable[[], dict[str, Any]]
+) -> Run:
+    """Return the finished run, with figures that the first process works out and writes down."""
     metrics: dict[str, Any] = {}
-    with world.agreed():
-        if world.first:
-            for line in notes:
-                world.say(line)
-            metrics = _result(task, session, model, done, own, notes)
+    with session.world.agreed():
+        if session.world.first:
+            metrics = figures()
             task.folder.check()
             task.folder.journal.write({"kind": "result"} | metrics)
             task.folder.journal.sync()
-    return Run(task.folder.path, world.broadcast(metrics), model.cpu(), world.rank)
+    metrics = session.world.broadcast(metrics)
+    return Run(task.folder.path, metrics, model.cpu(), session.world.rank)
 
 
 def _result(
-    task: Task,
-    session: Ended,
-    model: Model,
-    predictions: Predictions,
-    own: dict[str, Any],
-    further: Sequence[str],
+    task: Task, session: Ended, model: Model, predictions: Predictions, own: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the run's figures, once they are in its report, if it is to have one."""
     results, classes = (predictions.probabilities, predictions.labels), task.splits.classes
@@ -243,7 +238,7 @@ def _result(
     metrics |= _without_leaks(task, predictions)
     metrics["classes"] = [each.as_dict() for each in class_figures(*results, classes)]
     metrics["confused"] = [each.as_dict() for each in confused_pairs(*results, classes)]
-    notes = [*_notes_of(task, session), *further]
+    notes = [*_notes_of(task, session), *own.get("notes", ())]
     metrics |= task.folder.places | {"notes": notes}
     task.folder.check()
     keep(task.folder, model, task.splits.test, predictions)
@@ -256,14 +251,14 @@ def _result(
     return metrics | task.folder.places
 
 
-def _check_converged(task: Task, done: Predictions, world: World) -> None:
+def _check_converged(task: Task, session: Ended, done: Predictions) -> None:
     """Refuse a model whose answers are not numbers, and leave none behind.
 
     Raises:
         DivergedError: they are not, though every step was finite.
     """
-    with world.agreed():
-        if not world.first or not np.isnan(done.probabilities).any():
+    with session.world.agreed():
+        if not session.world.first or not np.isnan(done.probabilities).any():
             return
         shutil.rmtree(task.folder.model, ignore_errors=True)
         task.folder.delta.unlink(missing_ok=True)
@@ -318,44 +313,39 @@ def _notes_of(task: Task, session: Ended) -> list[str]:
     return notes
 
 
-def _conclude_pretext(task: Task, session: Session, world: World) -> tuple[dict[str, Any], Model]:
-    """Save a model that learned without labels; return its figures, in every process, and it."""
-    model, metrics = session.state.evaluated.eval(), dict[str, Any]()
+def _conclude_pretext(task: Task, session: Ended) -> Run:
+    """Conclude a run that learned without labels."""
+    model, world = session.state.evaluated.eval(), session.world
     with world.agreed():
         if world.first:
             task.folder.check()
             model.provenance = session.state.model.provenance
             model.seen = session.state.model.seen
             save(model, task.folder.model)
-    point = _last_point(task, session, world)
+    point = _last_point(task, session)
     if point is None:
         with session.stop.at_once(), named_if_slow("measuring the held-out images", world.first):
             point = session.observer.measure()
-    with world.agreed():
-        if world.first:
-            metrics = _held_out_result(task, session, model, point)
-            task.folder.check()
-            task.folder.journal.write({"kind": "result"} | metrics)
-            task.folder.journal.sync()
-    return world.broadcast(metrics), model
+    known = point
+    return _concluded(task, session, model, lambda: _held_out_result(task, session, model, known))
 
 
-def _last_point(task: Task, session: Session, world: World) -> dict[str, float] | None:
+def _last_point(task: Task, session: Ended) -> dict[str, float] | None:
     """Return what was measured after the last step; None if earlier weights are kept."""
     if task.recipe.patience:
         return None
-    lines = task.folder.journal.read() if world.first else []
+    lines = task.folder.journal.read() if session.world.first else []
     found = [
         {key: value for key, value in line.items() if key not in POSITION}
         for line in lines
         if line["kind"] == session.observer.on and line["step"] == session.state.step
     ]
-    point: dict[str, float] | None = world.broadcast(found[-1] if found else None)
+    point: dict[str, float] | None = session.world.broadcast(found[-1] if found else None)
     return point
 
 
 def _held_out_result(
-    task: Task, session: Session, model: Model, point: dict[str, float]
+    task: Task, session: Ended, model: Model, point: dict[str, float]
 ) -> dict[str, Any]:
     """Return the run's figures, once they are in its report, if it is to have one."""
     own, notes = session.state.task, _notes_of(task, session)

@@ -26,8 +26,7 @@ from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training import rehearsal
 from vitlab.training.ending import Run, conclude, finished
-from vitlab.training.held_out import HeldOut, measured_on
-from vitlab.training.observer import Observer
+from vitlab.training.observer import HeldOut, Observer, measured_on
 from vitlab.training.rollback import Rollback
 from vitlab.training.saving.checkpoint import Checkpoint
 from vitlab.training.saving.saver import Saver
@@ -129,7 +128,7 @@ def train(
                 stack.enter_context(folder.locked())
                 _begin(task, resume, command)
         _check_visible(folder, world)
-        done = conclude(task, _train(task, state, world, on_line, stop, began), world)
+        done = conclude(task, _train(task, state, world, on_line, stop, began))
         if on_line is not None and world.first:
             on_line({"kind": "result"} | done.metrics)
         return done

@@ -66,13 +66,10 @@ class Pot:
 
     def mean(self) -> Model:
         """Return the model of the mean weights, in the type of each of the first model's."""
-        types = {name: tensor.dtype for name, tensor in whole_state(self.like).items()}
-        tensors = {
-            name: (total / self.count).to(types[name])
-            if total.is_floating_point()
-            else total.clone()
-            for name, total in self.sums.items()
-        }
+        like, tensors = whole_state(self.like), {}
+        for name, total in self.sums.items():
+            mean = total / self.count if total.is_floating_point() else total
+            tensors[name] = mean.to(like[name].dtype, copy=True)
         return assemble(self.like.config, tensors)
 
 
@@ -159,8 +156,9 @@ class _Taste:
     def __call__(self, model: Model) -> float:
         asked = copy.copy(model)
         asked.provenance, asked.seen = self.provenance, self.seen
-        how: dict[str, Any] = {"device": self.device, "workers": self.workers}
-        found = evaluate(asked, self.data, split=self.split, **how)
+        found = evaluate(
+            asked, self.data, split=self.split, device=self.device, workers=self.workers
+        )
         self.learned_from = found.get("learned_from", 0)
         return float(found.get("accuracy", found.get("map", 0.0)))
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from vitlab.data.holdout import with_train_images
 from vitlab.data.labels import SingleLabels
@@ -20,6 +19,7 @@ from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import default_cache, features_of
 from vitlab.evaluation.probes.searching import KINDS, FeatureChoice, FoundHead, fit_head
 from vitlab.models.model import Model
+from vitlab.recipes.recipe import CHOOSABLE
 from vitlab.training.setup.preparation import Task, signed
 from vitlab.training.setup.starting import made_from, same_classes
 from vitlab.units import percent
@@ -43,16 +43,16 @@ def fitted_start(task: Task, world: World, device: torch.device) -> Task:
         world: the processes, which compute features together
         device: where
     """
-    if not _wanted(task):
+    base, start = task.base, task.recipe.start
+    if base is None or start.head_start != "probe" or same_classes(base.config, task.config.labels):
         return task
     if task.started:  # the checkpoints have gone on from there
         kept = task.folder.head_start
-        return replace(task, fitted=load(kept, base=task.base) if kept.is_file() else None)
+        return replace(task, fitted=load(kept, base=base) if kept.is_file() else None)
     if not isinstance(task.splits.train.labels, SingleLabels):
         line = "the classifier starts at zero: images with several labels have no logistic fit"
         return replace(task, told=[*task.told, line])
-    assert task.base is not None
-    model = made_from(task.base, task.config, task.recipe.start)
+    model = made_from(base, task.config, start)
     splits, most = task.splits, max(MOST, task.config.classes)  # each class has an image
     source = splits.train if len(splits.train) <= most else with_train_images(splits, most).train
     compute = Compute(device, "fp32", "plain", task.host.workers, world.local_size)
@@ -71,18 +71,10 @@ def fitted_start(task: Task, world: World, device: torch.device) -> Task:
     return _told(replace(task, fitted=model), found, len(source), world)
 
 
-def _wanted(task: Task) -> bool:
-    """Whether the new classifier of a run is to be fitted."""
-    new = task.base is not None and not same_classes(task.base.config, task.config.labels)
-    return new and task.recipe.start.head_start == "probe" and task.config.classes > 0
-
-
 def _set_head(model: Model, found: FoundHead | None, world: World) -> None:
     """Give a model the fitted classifier, that of the first process, divided by its temperature."""
-    classify = model.head_names[0]
-    tensors = dict(model.named_parameters())
     for name, fitted in {"weight": "weights", "bias": "bias"}.items():
-        own: Tensor = tensors[f"{classify}{name}"].data
+        own = model.get_parameter(f"{model.head_names[0]}{name}").data
         if found is not None:
             own.copy_(torch.from_numpy(getattr(found.head, fitted) / found.temperature))
         if world.size > 1:
@@ -101,6 +93,11 @@ def _told(task: Task, found: FoundHead | None, images: int, world: World) -> Tas
         f"images: {percent(about['cross_validated'])} in cross-validation (l2 {about['l2']:g}); "
         f"{task.folder.model} is that one until training is done"
     )
+    if task.splits.validation is None:
+        line += (
+            f"; with fewer than {CHOOSABLE} training images none are held out to choose between it "
+            "and the fine-tuned one, which is kept: the test sets both side by side"
+        )
     return replace(task, told=[*task.told, line])
 
 

@@ -124,7 +124,7 @@ def _calibrated(task: Task, session: Ended, model: Model) -> Calibration | None:
     if done.logits is not None and session.world.first:
         temperature = temperature_of(done.logits, done.labels)
     found = Calibration(session.world.broadcast(temperature), task.recipe.data.data, len(source))
-    model.provenance = model.provenance | found.provenance
+    model.provenance |= found.provenance
     return found
 
 
@@ -146,16 +146,17 @@ def _beside_start(task: Task, session: Ended, done: Predictions) -> dict[str, An
         before = _predictions(session, task.splits.test, fitted)
     if not session.world.first:
         return {}
-    pair = pairs_of([answers_of(each.probabilities, each.labels) for each in (before, done)])[0]
-    first, gap = figures(before.probabilities, before.labels), pair.differences["accuracy"]
+    both = [answers_of(each.probabilities, each.labels) for each in (before, done)]
+    gap = pairs_of(both)[0].differences["accuracy"]
+    first = figures(before.probabilities, before.labels)["accuracy"]
     if before is not done:
         low, high = gap.interval or (-1.0, 1.0)
         change = f", training changed that by {METRICS['accuracy'].gap(gap.value, gap.interval)}"
         change += ", which chance may explain" * (low <= 0 <= high)
         change += f"; it is {task.folder.head_start}"
-    line = f"the fitted classifier: {percent(first['accuracy'])} of the test images{change}"
+    line = f"the fitted classifier: {percent(first)} of the test images{change}"
     session.world.say(line)
-    about = {"accuracy": first["accuracy"], "gain": gap.value, "gain_interval": gap.interval}
+    about = {"accuracy": first, "gain": gap.value, "gain_interval": gap.interval}
     return {"head_start": task.fitted.provenance["head_start"] | about, "notes": [line]}
 
 
@@ -216,15 +217,14 @@ def _concluded(
     task: Task, session: Ended, model: Model, figures: Callable[[], dict[str, Any]]
 ) -> Run:
     """Return the finished run, with figures that the first process works out and writes down."""
-    metrics: dict[str, Any] = {}
-    with session.world.agreed():
-        if session.world.first:
+    metrics, world = dict[str, Any](), session.world
+    with world.agreed():
+        if world.first:
             metrics = figures()
             task.folder.check()
             task.folder.journal.write({"kind": "result"} | metrics)
             task.folder.journal.sync()
-    metrics = session.world.broadcast(metrics)
-    return Run(task.folder.path, metrics, model.cpu(), session.world.rank)
+    return Run(task.folder.path, world.broadcast(metrics), model.cpu(), world.rank)
 
 
 def _result(

@@ -146,18 +146,19 @@ def _beside_start(task: Task, session: Ended, done: Predictions) -> dict[str, An
         before = _predictions(session, task.splits.test, fitted)
     if not session.world.first:
         return {}
-    both = [answers_of(each.probabilities, each.labels) for each in (before, done)]
-    gap = pairs_of(both)[0].differences["accuracy"]
     first = figures(before.probabilities, before.labels)["accuracy"]
+    about = task.fitted.provenance["head_start"] | {"accuracy": first}
     if before is not done:
+        both = [answers_of(each.probabilities, each.labels) for each in (before, done)]
+        gap = pairs_of(both)[0].differences["accuracy"]
+        about |= {"gain": gap.value, "gain_interval": gap.interval}
         low, high = gap.interval or (-1.0, 1.0)
         change = f", training changed that by {METRICS['accuracy'].gap(gap.value, gap.interval)}"
-        change += ", which chance may explain" * (low <= 0 <= high)
+        change += ", which chance may explain: vitlab probe needs no training" * (low <= 0 <= high)
         change += f"; it is {task.folder.head_start}"
     line = f"the fitted classifier: {percent(first)} of the test images{change}"
     session.world.say(line)
-    about = {"accuracy": first, "gain": gap.value, "gain_interval": gap.interval}
-    return {"head_start": task.fitted.provenance["head_start"] | about, "notes": [line]}
+    return {"head_start": about, "notes": [line]}
 
 
 def saved_and_tested(

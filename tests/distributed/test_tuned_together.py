@@ -49,3 +49,6 @@ def test_two_processes_learn_what_one_does(
         kept = tensor.shape == frozen[name].shape and torch.equal(one[name], frozen[name])
         assert not kept or torch.equal(tensor, frozen[name]), name
     assert (tmp_path / "two" / "delta.safetensors").is_file()
+    temperatures = [vitlab.load(folder).temperature for folder in (alone, tmp_path / "two")]
+    assert temperatures[1] == pytest.approx(temperatures[0], rel=0.05)
+    assert 1 not in temperatures

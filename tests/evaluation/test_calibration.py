@@ -16,7 +16,7 @@ from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.errors import DataError, DiskError, OptionError, WeightsError
 from vitlab.evaluation.answers import SingleAnswers
-from vitlab.evaluation.calibration import fitted_temperature, validation_of
+from vitlab.evaluation.calibration import fitted_temperature, temperature_of, validation_of
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.predictions import predict
@@ -89,6 +89,18 @@ def test_where_no_temperature_fits() -> None:
         fitted_temperature(-np.eye(3)[labels.values], labels)
     with pytest.raises(DataError, match="no mistake"):  # all classes alike: the first is right
         fitted_temperature(np.zeros((4, 3)), SingleLabels(np.zeros(4, np.int64)))
+
+
+def test_a_temperature_whatever_the_logits() -> None:
+    labels = SingleLabels(np.repeat(np.arange(3), 20))
+    right = np.eye(3).repeat(20, 0)
+    assert 0.05 < temperature_of(right, labels) < 0.5
+    assert temperature_of(-right, labels) == 1.0
+    table = MultiLabels(right.astype(np.uint8))
+    assert 0.05 < temperature_of(right - 0.5, table) < 0.5
+    logits, values = some(10)
+    every = SingleLabels(values)
+    assert temperature_of(logits, every) == fitted_temperature(logits, every)
 
 
 @pytest.fixture
@@ -235,8 +247,10 @@ def test_what_training_held_out_to_stop_is_validation_data(
     assert code == 0
     assert result["report"] == str(run.folder / "report.html")
     report = (run.folder / "report.html").read_text()
-    assert f"{len(held_out)} validation images" in report
-    assert f"{len(held_out)} validation images" not in plain
+    assert run.metrics["calibration"]["temperature"] == run.model.temperature
+    assert run.model.temperature == pytest.approx(result["temperature"], rel=1e-6)
+    for each in (plain, report):  # training has done the same
+        assert f"{len(held_out)} validation images" in each
     data, whole = (
         text.split('<section id="data"')[1].split("</section>")[0] for text in (plain, report)
     )

@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,17 @@ import vitlab
 from oracles.peers import timm
 from steps import asked_to_stop
 from vitlab.optim.averaging import WeightAverage
-from vitlab.optim.moments import pack, size
+from vitlab.optim.moments import pack, size, unpack
 from vitlab.optim.optimizers import Pair, build, evaluation_weights, set_rate
 from vitlab.optim.sam import statistics_kept, uphill
 from vitlab.optim.shampoo import inverse_root
 from vitlab.optim.table import OPTIMIZERS, Entry, Groups, about, users
 from vitlab.options import applies
-from vitlab.recipes.choices import Optimization
+from vitlab.recipes.choices import Optimization, Start
 from vitlab.training.saving import checkpoint
 from vitlab.training.saving.state import State
 from vitlab.training.step.trainer import Trainer
+from vitlab.tuning.begin import begin_tuning
 
 NAMES = tuple(OPTIMIZERS)
 STEPS = 12
@@ -420,6 +422,69 @@ def test_layer_decay_by_beits_rule() -> None:
     theirs = timm_optim().param_groups_layer_decay(peer, layer_decay=0.5)
     scales = {g["lr_scale"] for g in theirs}
     assert scales == {g["lr_scale"] for g in optimizer.param_groups}
+
+
+@pytest.mark.parametrize("layer_decay", [1.0, 0.5])
+@pytest.mark.parametrize("kind", NAMES)
+def test_the_classifier_has_its_own_rate(kind: str, layer_decay: float) -> None:
+    model = tiny()
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    rates = {}
+    for head_lr in (None, 0.7, 0.2):  # the last is that of all else
+        how = Optimization(optimizer=kind, lr=0.2, head_lr=head_lr, layer_decay=layer_decay)
+        optimizer = build(model, how)
+        set_rate(optimizer, 0.1)  # half of the peak
+        found = {names[id(w)]: g["lr"] for g in optimizer.param_groups for w in g["params"]}
+        assert found.keys() == set(names.values())
+        rates[head_lr] = found
+    own = {"head.classify.weight", "head.classify.bias"}
+    assert rates[0.2] == pytest.approx(rates[None])
+    for name, rate in rates[0.7].items():
+        assert rate == pytest.approx(0.35 if name in own else rates[None][name]), name
+
+
+def test_the_rate_of_the_classifier_is_a_group_of_torch() -> None:
+    def peer(model: nn.Module) -> Callable[[], None]:
+        head = [w for n, w in model.named_parameters() if n.startswith("head.classify.")]
+        rest = [w for n, w in model.named_parameters() if not n.startswith("head.classify.")]
+        groups = [{"params": rest}, {"params": head, "lr": 0.05}]
+        return torch.optim.SGD(groups, 0.01, momentum=0.8).step
+
+    how = {"optimizer": "sgd", "lr": 0.01, "momentum": 0.8, "weight_decay": 0.0}
+    same(*both(Optimization(**how, head_lr=0.05), peer))
+    with pytest.raises(AssertionError, match="not close"):
+        same(*both(Optimization(**how), peer))
+
+
+@pytest.mark.parametrize("tune", ["lora", "head", "norms"])
+def test_the_classifier_has_its_own_rate_beside_what_is_frozen(tune: Any) -> None:
+    model = vitlab.create("ViT(width=12,depth=2,heads=2,mlp=20)/4", 5, 8)
+    begin_tuning(model, Start(tune=tune), torch.Generator().manual_seed(0))
+    optimizer = build(model, Optimization(lr=0.1, head_lr=0.3, layer_decay=0.9))
+    set_rate(optimizer, 0.1)
+    head = {id(weight) for weight in model.head.classify.parameters()}
+    for group in optimizer.param_groups:
+        for weight in group["params"]:
+            assert weight.requires_grad
+            assert (group["lr"] == pytest.approx(0.3)) == (id(weight) in head)
+            assert group["lr"] < 0.31
+
+
+def test_another_rate_within_a_run_leaves_that_of_the_classifier() -> None:
+    model, how = tiny(), Optimization(lr=0.1, head_lr=0.3)
+    optimizer = build(model, how)
+    learn(model, optimizer.step, 1)
+    tensors, rest = pack(optimizer)
+    later = build(model, replace(how, lr=0.5))  # above that of the classifier
+    unpack(later, tensors, rest)
+    set_rate(later, 0.5)
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    for group in later.param_groups:
+        for weight in group["params"]:
+            head = names[id(weight)].startswith("head.classify.")
+            assert group["lr"] == pytest.approx(0.3 if head else 0.5)
+            kept = optimizer.state[weight]["exp_avg"]
+            assert torch.equal(later.state[weight]["exp_avg"], kept)
 
 
 def test_layer_decay_in_a_resnet_counts_its_units() -> None:

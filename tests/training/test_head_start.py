@@ -11,14 +11,16 @@ from sklearn.linear_model import LogisticRegression
 import vitlab
 from conftest import call, photo_folder
 from steps import asked_to_stop
-from vitlab.data.learning import open_to_learn
-from vitlab.data.sources.source import Subset
+from vitlab.evaluation.answers import answers_of
+from vitlab.evaluation.calibration import validation_of
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.examined import reopened
 from vitlab.evaluation.features import features_in_memory
+from vitlab.evaluation.paired_tests import pairs_of
+from vitlab.evaluation.predictions import predict
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training.setup.head_start import some_of
+from vitlab.training import observer
 from vitlab.training.stop import Interrupted
 
 HOST = Host(workers=0, report="no")
@@ -73,8 +75,73 @@ def test_the_better_of_both_is_kept_by_validation(digits: vitlab.Run) -> None:
     assert bits(digits.model) == bits(fitted)
     assert digits.metrics["accuracy"] == digits.metrics["head_start"]["accuracy"] > 0.5
     assert any("between the fitted classifier and" in each for each in digits.metrics["notes"])
+    assert "calibration" not in digits.metrics  # it has been, by cross-validation
     evaluated = vitlab.evaluate(digits.model, "digits")
     assert evaluated["accuracy"] == digits.metrics["accuracy"]
+
+
+def predicted(monkeypatch: pytest.MonkeyPatch, count: int) -> list[int]:
+    """Notes how often so many images are predicted."""
+    real, calls = observer.predict, list[int]()
+
+    def note(model: Any, source: Any, *rest: Any, **options: Any) -> Any:
+        if len(source) == count:
+            calls.append(len(source))
+        return real(model, source, *rest, **options)
+
+    monkeypatch.setattr(observer, "predict", note)
+    return calls
+
+
+@pytest.mark.parametrize(("lr", "tests"), [(1.0, 1), (1e-4, 2)])
+def test_a_classifier_that_is_kept_is_tested_once(
+    weights: str, lr: float, tests: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = predicted(monkeypatch, 359)
+    run = vitlab.finetune("digits", weights, tmp_path / "run", host=HOST, **QUICK | {"lr": lr})
+    assert len(calls) == tests
+    about, notes = run.metrics["head_start"], run.metrics["notes"]
+    kept = f"the fitted classifier: {100 * about['accuracy']:.1f}% of the test images, and is kept"
+    assert (kept in notes) == (tests == 1)
+    assert ("gain" in about) == (tests == 2)
+    if tests == 2:
+        gain = run.metrics["accuracy"] - about["accuracy"]
+        assert about["gain"] == pytest.approx(gain)
+        low, high = about["gain_interval"]
+        assert low <= gain <= high
+
+
+def test_the_interval_of_the_gain_is_that_of_compare(
+    weights: str, photos: str, tmp_path: Path
+) -> None:
+    run = vitlab.finetune(photos, weights, tmp_path / "run", host=HOST, **QUICK | {"lr": 0.03})
+    splits = reopened(RunFolder(run.folder))
+    start = vitlab.load(run.folder / "head-start.safetensors")
+    both = []
+    for model in (start, run.model):
+        done = predict(model, splits.test, Compute("cpu", engine="plain", workers=0))
+        both.append(answers_of(done.probabilities, done.labels))
+    want, found = pairs_of(both)[0].differences["accuracy"], run.metrics["head_start"]
+    assert found["gain"] == want.value
+    assert found["gain_interval"] == pytest.approx(want.interval)
+    assert "which chance may explain: vitlab probe needs" in run.metrics["notes"][-1]
+
+
+def test_the_temperature_is_fitted_to_what_was_held_out(
+    weights: str, tmp_path: Path, photos: str
+) -> None:
+    run = vitlab.finetune("digits", weights, tmp_path / "run", host=HOST, **QUICK | {"lr": 1e-3})
+    kept, found = vitlab.load(run.folder), run.metrics["calibration"]
+    assert kept.temperature == run.model.temperature == found["temperature"] != 1
+    assert found["images"] == len(validation_of(kept, "digits"))
+    assert vitlab.calibrate(kept, "digits", workers=0).temperature == pytest.approx(
+        found["temperature"], rel=1e-4
+    )
+    assert found["after"]["nll"] == run.metrics["nll"] != found["before"]["nll"]
+    assert vitlab.evaluate(run.model, "digits")["nll"] == pytest.approx(run.metrics["nll"])
+    few = vitlab.finetune(photos, weights, tmp_path / "few", host=HOST, **QUICK, patience=3)
+    assert few.model.temperature == 1  # three validation images
+    assert "calibration" not in few.metrics
 
 
 def test_a_run_that_is_stopped_leaves_a_classifier_and_goes_on_to_the_same_bits(
@@ -138,10 +205,10 @@ def test_several_labels_start_at_zero(weights: str, tmp_path: Path, photos: str)
     assert "head_start" not in run.metrics
 
 
-def test_a_head_is_fitted_to_a_share_of_very_many_images() -> None:
-    source = open_to_learn("digits").train
-    some = some_of(source, 200)
-    assert isinstance(some, Subset)
-    assert len(some) == 200
-    assert set(some.labels.counts(10)) <= {19, 20, 21}
-    assert some_of(source, 2000) is source
+def test_a_head_is_fitted_to_a_share_of_very_many_images(
+    weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitlab.training.setup.head_start.MOST", 200)
+    run = vitlab.finetune("digits", weights, tmp_path / "run", host=HOST, **QUICK)
+    assert run.metrics["head_start"]["images"] == 200
+    assert run.metrics["head_start"]["accuracy"] > 0.5

@@ -198,7 +198,7 @@ WRONG = [
     ("flat --task tokenizer --model ViT-Ti/4", "--task tokenizer trains a tokenizer, not ViT-Ti/4"),
     (f"{FLAT} --task dino --local-size 6", "local_size=6 is not a multiple of patch=4"),
     (f"{FLAT} --task masked-patch --budget soon", "budget must be"),
-    (f"{FLAT} --task masked-patch --precision bf16-pure", "task=masked-patch cannot use bf16-pure"),
+    (f"{FLAT} --task masked-patch --precision bf16-pure", "task cannot be used with bf16-pure"),
     (f"{FLAT} --task masked-patch --shard", "--shard needs several processes"),
 ]
 

@@ -19,7 +19,6 @@ from vitlab.evaluation.probes.heads import LinearHead
 from vitlab.evaluation.probes.searching import (
     FoundHead,
     choices_of,
-    temperature_of,
     with_head,
 )
 from vitlab.recipes.recipe import Host
@@ -251,13 +250,6 @@ def test_a_cut_model_computes_the_features_that_were_chosen(
         cut = with_head(model, FoundHead(choice, head, 0.5, 1.0, ()))
         own = features_in_memory(cut, source, compute).values
         np.testing.assert_allclose(own, choice.of(values), atol=1e-4)
-
-
-def test_a_temperature_for_logits_without_a_mistake() -> None:
-    logits = np.eye(3).repeat(20, 0)
-    y = np.repeat(np.arange(3), 20)
-    assert 0.05 < temperature_of(logits, y) < 0.5
-    assert temperature_of(-logits, y) == 1.0
 
 
 def test_another_run_in_the_folder(tmp_path: Path, digits_run: Path) -> None:

@@ -151,12 +151,7 @@ def fitted_temperature(logits: Floats, labels: Labels) -> float:
     """
     from scipy import optimize  # slow to import
 
-    match labels:
-        case SingleLabels(truth):
-            scores, own = logits, truth
-        case MultiLabels(table):  # each decision is one between two classes
-            scores = np.stack([np.zeros(logits.size), logits.reshape(-1)], 1)
-            own = table.reshape(-1).astype(np.int64)
+    scores, own = _decisions(logits, labels)
     scores = scores - scores.max(1, keepdims=True)
     mine = np.take_along_axis(scores, own[:, None], axis=1)[:, 0]
     if not mine.any():
@@ -173,6 +168,37 @@ def fitted_temperature(logits: Floats, labels: Labels) -> float:
     while _slope(high, scores, mine) < 0:
         high *= 2
     return 1 / float(optimize.brentq(_slope, 0.0, high, (scores, mine), xtol=1e-14, rtol=1e-13))
+
+
+def temperature_of(logits: Floats, labels: Labels) -> float:
+    """Return what calibrates logits, however good they are; 1 if nothing does.
+
+    Where all are right, as if one more, of the median margin, had been wrong.
+
+    Args:
+        logits: (n, classes)
+        labels: of the same n images
+    """
+    scores, own = _decisions(logits, labels)
+    if (scores.argmax(1) == own).all():
+        two = np.sort(scores, 1)[:, -2:]
+        row = np.zeros((1, scores.shape[1]))
+        row[0, 0] = np.median(two[:, 1] - two[:, 0])
+        scores, own = np.concatenate([scores, row]), np.append(own, 1)
+    try:
+        return fitted_temperature(scores, SingleLabels(own))
+    except DataError:  # no better than guessing
+        return 1.0
+
+
+def _decisions(logits: Floats, labels: Labels) -> tuple[Floats, NDArray[np.int64]]:
+    """Return scores and the right one of each row; each of several labels is one of two classes."""
+    match labels:
+        case SingleLabels(truth):
+            return logits, truth
+        case MultiLabels(table):
+            scores = np.stack([np.zeros(logits.size), logits.reshape(-1)], 1)
+            return scores, table.reshape(-1).astype(np.int64)
 
 
 def _slope(factor: float, scores: Floats, mine: Floats) -> float:

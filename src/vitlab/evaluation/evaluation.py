@@ -49,6 +49,16 @@ class How:
     columns: Columns | None = None
     on: On = ""
 
+    @property
+    def fitting(self) -> dict[str, Any]:
+        """The same for `calibrate` and `choose_thresholds`, by the names of their arguments."""
+        return {
+            "columns": self.columns,
+            "device": str(self.compute.device),
+            "precision": fixed(self.compute.precision),
+            "workers": self.compute.workers,
+        }
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -190,9 +200,11 @@ def evaluation(
     asked = choose(model, data, split, how.columns)
     source = asked.source
     devices.restart_peak(how.compute.where)
-    found = _fitted(model, data, how) if calibrate else None
+    found = calibration.calibrate(model, data, **how.fitting) if calibrate else None
     before = thresholds.given_or_kept(model, how.threshold, several=source.labels.several)
-    chosen = _chosen(model, data, choosing, how) if choosing else None
+    chosen = None
+    if choosing:
+        chosen = thresholds.choose_thresholds(model, data, choosing, **how.fitting)
     above = np.array(chosen.values) if chosen else before
     form = how.compute.fast(model, source, how.views.count)
     if spread:
@@ -246,29 +258,6 @@ def _examined(
         outputs=outputs,
         compute=replace(how.compute, precision=fixed(how.compute.precision)),
         views=how.views,
-    )
-
-
-def _fitted(model: Model, data: Given, how: How) -> calibration.Calibration:
-    return calibration.calibrate(
-        model,
-        data,
-        columns=how.columns,
-        device=str(how.compute.device),
-        precision=fixed(how.compute.precision),
-        workers=how.compute.workers,
-    )
-
-
-def _chosen(model: Model, data: Given, per: thresholds.Per, how: How) -> thresholds.Thresholds:
-    return thresholds.choose_thresholds(
-        model,
-        data,
-        per,
-        columns=how.columns,
-        device=str(how.compute.device),
-        precision=fixed(how.compute.precision),
-        workers=how.compute.workers,
     )
 
 

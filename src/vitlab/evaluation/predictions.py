@@ -114,6 +114,7 @@ def predict(
     if not world.sums(len(indices))[0]:
         damage = [text for each in world.gather([*bad.values()]) for text in each]
         raise world.shared(DataError(next(iter(damage), "there are no images")))
-    (indices, chances), bad = gathered(world, (indices, chances), bad)
+    columns = (indices, chances, scores) if logits else (indices, chances)
+    (indices, chances, *asked), bad = gathered(world, columns, bad)
     labels, seconds = source.labels.take(indices), time.perf_counter() - start
-    return Predictions(chances, labels, indices, bad, seconds, scores if logits else None)
+    return Predictions(chances, labels, indices, bad, seconds, *asked)

@@ -8,11 +8,8 @@ from torch.optim import Optimizer
 
 from vitlab.optim.sliced import is_sliced, placed
 
-OF_RECIPE = (
-    "weight_decay",
-    "momentum",
-    "eps",
-)  # numbers of a group that never change by themselves
+# numbers of a group that never change by themselves
+OF_RECIPE = ("lr_scale", "weight_decay", "momentum", "eps")
 
 
 def pack(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:

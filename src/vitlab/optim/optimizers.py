@@ -33,9 +33,11 @@ def build(model: nn.Module, options: Optimization, beside: nn.Module | None = No
         OptionError: the model has nothing that this optimizer takes, or conflicts with it.
     """
     name, entry = options.optimizer, OPTIMIZERS[options.optimizer]
-    named: Weights = dict(model.named_parameters()) | _named_beside(beside)
-    free = {key: weight for key, weight in named.items() if weight.requires_grad}
-    kernels = decayed(model) | _decayed_beside(beside)
+    named, kernels = dict(model.named_parameters()), decayed(model)
+    if beside is not None:
+        named |= {f"{BESIDE}{name}": weight for name, weight in beside.named_parameters()}
+        kernels |= {f"{BESIDE}{name}" for name in decayed(beside)}
+    free: Weights = {key: weight for key, weight in named.items() if weight.requires_grad}
     own = {key: w for key, w in free.items() if _takes(entry, key, w, key in kernels)}
     if not own:
         raise OptionError(f"{name} finds nothing to update in this model: set optimizer=adamw")
@@ -51,15 +53,6 @@ def build(model: nn.Module, options: Optimization, beside: nn.Module | None = No
     return Pair(
         first, _made(OPTIMIZERS[entry.rest], groups(model, rest, options, kernels), options)
     )
-
-
-def _named_beside(beside: nn.Module | None) -> Weights:
-    named = () if beside is None else beside.named_parameters()
-    return {f"{BESIDE}{name}": weight for name, weight in named}
-
-
-def _decayed_beside(beside: nn.Module | None) -> set[str]:
-    return set() if beside is None else {f"{BESIDE}{name}" for name in decayed(beside)}
 
 
 def _made(entry: Entry, params: Groups, options: Optimization) -> Optimizer:
@@ -83,6 +76,8 @@ def groups(
 ) -> list[dict[str, Any]]:
     """Group parameters by learning rate and by whether they are decayed, the decayed ones first.
 
+    The classifier has groups of its own where it has its own learning rate, whatever that is.
+
     Args:
         model: what is trained
         weights: its parameters, and those beside it
@@ -92,19 +87,22 @@ def groups(
     Raises:
         OptionError: layer-wise learning rates for a model without blocks.
     """
-    scale = 1.0
-    found: dict[tuple[float, bool], list[Tensor]] = {}
+    head = model.head_names[:1] if how.head_lr and isinstance(model, Model) else ()
+    found: dict[tuple[float, bool, bool], list[Tensor]] = {}
     for name, weight in weights.items():
-        if how.layer_decay < 1 and name.startswith(BESIDE):
-            scale = 1.0
-        elif how.layer_decay < 1:
+        scale = 1.0
+        if how.layer_decay < 1 and not name.startswith(BESIDE):
             if not isinstance(model, Model) or not model.layers:
                 raise OptionError("layer_decay needs a model of layers: set layer_decay=1")
             scale = how.layer_decay ** (model.layers - model.layer_of(name))
-        found.setdefault((scale, name in kernels), []).append(weight)
+        found.setdefault((scale, name in kernels, name.startswith(head)), []).append(weight)
     return [
-        {"params": found[key], "lr_scale": key[0], "weight_decay": how.weight_decay * key[1]}
-        for key in sorted(found, reverse=True)
+        {
+            "params": found[scale, kernel, own],
+            "lr_scale": (how.head_lr or how.lr) / how.lr if own else scale,
+            "weight_decay": how.weight_decay * kernel,
+        }
+        for scale, kernel, own in sorted(found, reverse=True)  # whatever the rates are
     ]
 
 

@@ -111,6 +111,9 @@ class Optimization(Options):
 
     optimizer: str = option("adamw", optimizers.about(), choices=lambda: optimizers.OPTIMIZERS)
     lr: float = option(1e-3, "peak learning rate", above(0))
+    head_lr: float | None = option(
+        None, "peak learning rate of the classifier (None: lr, as all else)", above(0)
+    )
     weight_decay: float = option(
         0.05,
         "multiplied by the learning rate and subtracted from the weights; added to the gradient "
@@ -157,10 +160,6 @@ class Optimization(Options):
     )
 
 
-def _falls(options: "Schedule") -> bool:
-    return options.schedule != "constant" or options.cooldown > 0
-
-
 @dataclass(frozen=True, kw_only=True)
 class Schedule(Options):
     """The learning rate over a run: linearly up, then down."""
@@ -179,7 +178,10 @@ class Schedule(Options):
         "learning rate at the end, as a share of the peak",
         at_least(0),
         at_most(1),
-        only=Only("with a schedule other than constant, or a cooldown", _falls),
+        only=Only(
+            "with a schedule other than constant, or a cooldown",
+            lambda options: options.schedule != "constant" or options.cooldown > 0,
+        ),
     )
     timescale: int = option(
         10_000,

@@ -7,6 +7,7 @@ from vitlab.options import Options, above, at_least, at_most, below, option, whe
 from vitlab.weights.hub import check_weights
 
 DINO = when("task", "dino")
+MAE, TOKENIZER = when("task", "mae"), when("task", "tokenizer")
 MASKED = ("masked-patch", "beit", "mae")
 
 
@@ -43,41 +44,39 @@ class Pretext(Options):
         at_least(0),
         only=when("task", "beit"),
     )
-    decoder_width: int = option(
-        512, "channels of the decoder's tokens", at_least(1), only=when("task", "mae")
-    )
-    decoder_depth: int = option(8, "blocks of the decoder", at_least(1), only=when("task", "mae"))
+    decoder_width: int = option(512, "channels of the decoder's tokens", at_least(1), only=MAE)
+    decoder_depth: int = option(8, "blocks of the decoder", at_least(1), only=MAE)
     decoder_heads: int = option(
         16, "attention heads of the decoder; they must divide its width", at_least(1),
-        only=when("task", "mae"),
+        only=MAE,
     )  # fmt: skip
     normalize_pixels: bool = option(
         True, "predict each patch's pixels less their mean, by their deviation",
-        only=when("task", "mae"),
+        only=MAE,
     )  # fmt: skip
     reconstruction: Literal["mse", "smooth-l1", "laplace"] = option(
         "mse",
         "error of the tokenizer's reconstructions; laplace: DALL-E's logit-Laplace likelihood",
-        only=when("task", "tokenizer"),
+        only=TOKENIZER,
     )
     temperature: tuple[float, float] = option(
         (1.0, 0.0625),
         "temperature of the Gumbel-softmax over the codes at the start and at the end, a cosine "
         "between them",
         above(0),
-        only=when("task", "tokenizer"),
+        only=TOKENIZER,
     )
     kl_weight: float = option(
         0.0,
         "weight of the KL divergence of the codes from uniform ones, which grows from 0 over the "
         "first tenth of the run",
         at_least(0),
-        only=when("task", "tokenizer"),
+        only=TOKENIZER,
     )
     straight_through: bool = option(
         False,
         "decode one code per place, and pass gradients as if it were the soft mixture",
-        only=when("task", "tokenizer"),
+        only=TOKENIZER,
     )
     local_crops: int = option(
         8, "small crops per image beside the two large ones", at_least(0), only=DINO

@@ -104,8 +104,9 @@ class Recipe(Options):
         seconds(self.budget)
         if self.pretext.unlabeled:
             self._check_pretext()
-        if self.distill.teacher and self.precision == "bf16-pure":
-            raise OptionError("teacher cannot be used with bf16-pure: set precision=bf16")
+        own = "task" if self.pretext.unlabeled else "teacher" if self.distill.teacher else ""
+        if own and self.precision == "bf16-pure":
+            raise OptionError(f"{own} cannot be used with bf16-pure: set precision=bf16")
         if self.micro_batch == 1 and (self.augment.mixup or self.augment.cutmix):
             raise OptionError("micro_batch must be at least 2 with mixup or cutmix, not 1")
         if OPTIMIZERS[self.optimizer.optimizer].own_schedule:
@@ -122,14 +123,13 @@ class Recipe(Options):
             "loss": self.objective.loss != "softmax",
             "tune": self.start.tune != "all",
             "head_start": self.start.head_start != "zero",
+            "head_lr": self.optimizer.head_lr,
             "dev_share": self.data.dev_share,
             "fold": self.data.fold,
         }
         for name, given in needing.items():
             if given:
                 raise OptionError(f"{name} needs labels, but task={self.pretext.task} has none")
-        if self.precision == "bf16-pure":
-            raise OptionError(f"task={self.pretext.task} cannot use bf16-pure: set precision=bf16")
 
     def _check_schedule_free(self) -> None:
         """Refuse what conflicts with an optimizer that is its own schedule and its own average."""

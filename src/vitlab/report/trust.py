@@ -59,7 +59,8 @@ def _diagrams(facts: Facts) -> list[tuple[Sequence[Bin], float, str]]:
 def _table(facts: Facts) -> list[tuple[str, list[str], list[str]]]:
     found, rows = facts.figures.get("calibration", {}), []
     for when in ("before", "after"):
-        each, known = found.get(when, {}), [key for key in found.get(when, {}) if key in METRICS]
+        each = found.get(when, {})
+        known = [key for key in each if key in METRICS]
         ends = {key: METRICS[key].range(each.get("intervals", {}).get(key)) for key in known}
         texts = [
             METRICS[key].text(each[key]) + f" ({ends[key]})" * bool(ends[key]) for key in known
@@ -94,7 +95,7 @@ def _verdict(facts: Facts) -> str:
     text = (
         f"Mean confidence {percent(confidence)}, accuracy {percent(accuracy)}: the model is {word}."
     )
-    causes = _causes(facts)
+    causes = [] if facts.uncalibrated else _causes(facts)
     if causes and accuracy - confidence > EVEN and _ece(facts) > HIGH:
         text += (
             f" It was trained with {' and '.join(causes)}, which keeps confidence below accuracy; "

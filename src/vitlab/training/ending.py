@@ -1,7 +1,8 @@
 """The end of a run: its model, its test, its report."""
 
 import shutil
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,9 +19,12 @@ from vitlab.data.summary import most_frequent
 from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DivergedError, RunError
+from vitlab.evaluation.answers import answers_of
+from vitlab.evaluation.calibration import Calibration, before_and_after, temperature_of
 from vitlab.evaluation.examined import keep
 from vitlab.evaluation.intervals import with_intervals
-from vitlab.evaluation.metrics import figures
+from vitlab.evaluation.metrics import METRICS, figures
+from vitlab.evaluation.paired_tests import pairs_of
 from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.predictions import Predictions
 from vitlab.models.cost import cost
@@ -32,7 +36,6 @@ from vitlab.recipes.decisions import Decisions
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.observer import Observer
 from vitlab.training.saving.state import State
-from vitlab.training.session import Session
 from vitlab.training.setup.preparation import Task
 from vitlab.training.stop import Stop
 from vitlab.units import percent
@@ -40,6 +43,7 @@ from vitlab.weights.deltas import delta
 from vitlab.weights.load import load
 from vitlab.weights.save import save
 
+CALIBRATES = 50  # validation images from which on their temperature is better than none
 PICTURED = 8  # images in the report of a run without labels
 POSITION = ("kind", "step", "epoch", "seconds")  # keys of a line that are no figures
 
@@ -70,26 +74,24 @@ def finished(folder: RunFolder, result: Any, world: World = ALONE) -> Run | None
 
 
 class Ended(Protocol):
-    """What the end of a run with labels needs of it: a `Session`, or a head that was fitted."""
+    """What the end of a run needs of it: a `Session`, or a head that was fitted.
 
-    @property
-    def state(self) -> State:
-        """Where the run stands."""
+    Attributes:
+        state: where the run stands
+        observer: tests the model
+        decisions: what the run has decided
+        stop: whether a stop was asked for
+        world: this process among those of the run
+    """
 
-    @property
-    def observer(self) -> Observer:
-        """Tests the model."""
-
-    @property
-    def decisions(self) -> Decisions:
-        """What the run has decided."""
-
-    @property
-    def stop(self) -> Stop:
-        """Whether a stop was asked for."""
+    state: State
+    observer: Observer
+    decisions: Decisions
+    stop: Stop
+    world: World
 
 
-def conclude(task: Task, session: Session, world: World) -> Run:
+def conclude(task: Task, session: Ended) -> Run:
     """Save the model, test it, write the report, and finish the journal.
 
     Raises:
@@ -99,61 +101,127 @@ def conclude(task: Task, session: Session, world: World) -> Run:
             is finished.
     """
     if task.recipe.pretext.unlabeled:
-        figures, own = _conclude_pretext(task, session, world)
-        return Run(task.folder.path, figures, own.cpu(), world.rank)
-    task, started = _with_start(task, session, world)
-    return conclude_labeled(task, session, world, started)
+        return _conclude_pretext(task, session)
+    model = plain(session.state.evaluated).eval()
+    found = _calibrated(task, session, model)
+    done = saved_and_tested(task, session, model, logits=found is not None)
+    own = _beside_start(task, session, done)
+    if found is not None and session.world.first:
+        own["calibration"] = before_and_after(model, found, done)
+    return reported(task, session, model, done, own)
 
 
-def _with_start(task: Task, session: Ended, world: World) -> tuple[Task, dict[str, Any]]:
-    """Test the classifier that the run started from, if it was fitted; return its figures."""
-    if task.fitted is None:
-        return task, {}
-    with session.stop.at_once():
-        model = task.fitted.to(session.observer.device)
-        found = session.observer.predict(task.splits.test, model)
-    if not world.first:
-        return task, {}
-    own = figures(found.probabilities, found.labels)
-    line = (
-        f"the fitted classifier that training started from: {percent(own['accuracy'])} of the test "
-        f"images; it is {task.folder.head_start}"
-    )
-    splits = replace(task.splits, notes=[*task.splits.notes, line])
-    about = task.fitted.provenance["head_start"] | {"accuracy": own["accuracy"]}
-    return replace(task, splits=splits), {"head_start": about}
+def _calibrated(task: Task, session: Ended, model: Model) -> Calibration | None:
+    """Fit the temperature to the validation images, which the model then has.
+
+    None if they are too few; the classifier that was fitted first has been calibrated.
+    """
+    source, temperature = task.splits.validation, 1.0
+    if source is None or len(source) < CALIBRATES or session.state.best.untrained:
+        return None
+    done = _predictions(session, source, model, logits=True)
+    _check_converged(task, session, done)
+    if done.logits is not None and session.world.first:
+        temperature = temperature_of(done.logits, done.labels)
+    found = Calibration(session.world.broadcast(temperature), task.recipe.data.data, len(source))
+    model.provenance |= found.provenance
+    return found
 
 
-def conclude_labeled(task: Task, session: Ended, world: World, own: dict[str, Any]) -> Run:
-    """Conclude a run with labels.
+def _beside_start(task: Task, session: Ended, done: Predictions) -> dict[str, Any]:
+    """Return what training has made of the classifier that was fitted first, if one was.
+
+    The interval of the difference is that of two models on the same images.
 
     Args:
         task: the run
         session: as it ended
-        world: the processes
-        own: further figures, by the keys of the command's JSON
+        done: predictions of its model for the test images
+    """
+    if task.fitted is None:
+        return {}
+    before, change = done, ", and is kept"
+    if not session.state.best.untrained:
+        fitted = task.fitted.to(session.observer.device)
+        before = _predictions(session, task.splits.test, fitted)
+    if not session.world.first:
+        return {}
+    first = figures(before.probabilities, before.labels)["accuracy"]
+    about = task.fitted.provenance["head_start"] | {"accuracy": first}
+    if before is not done:
+        both = [answers_of(each.probabilities, each.labels) for each in (before, done)]
+        gap = pairs_of(both)[0].differences["accuracy"]
+        about |= {"gain": gap.value, "gain_interval": gap.interval}
+        low, high = gap.interval or (-1.0, 1.0)
+        change = f", training changed that by {METRICS['accuracy'].gap(gap.value, gap.interval)}"
+        change += ", which chance may explain: vitlab probe needs no training" * (low <= 0 <= high)
+        change += f"; it is {task.folder.head_start}"
+    line = f"the fitted classifier: {percent(first)} of the test images{change}"
+    session.world.say(line)
+    return {"head_start": about, "notes": [line]}
+
+
+def saved_and_tested(
+    task: Task, session: Ended, model: Model, *, logits: bool = False
+) -> Predictions:
+    """Save the model of a run with labels, and return its predictions for the test images.
 
     Raises:
-        RunError: as `conclude`, and the others.
+        RunError: the run folder was removed, or a data-loading worker died.
+        DivergedError: the predictions are not numbers.
+        Interrupted: a stop was asked for.
     """
-    model = plain(session.state.evaluated).eval()
-    with world.agreed():
-        if world.first:
+    with session.world.agreed():
+        if session.world.first:
             task.folder.check()
             save(model, task.folder.model)
             if task.base is not None and task.recipe.start.tune != "all":
                 delta(model, task.base).save(task.folder.delta)
+    with session.stop.at_once():
+        found = session.observer.known(task.splits.test)
+    found = found or _predictions(session, task.splits.test, model, logits=logits)
+    _check_converged(task, session, found)
+    return found
+
+
+def _predictions(
+    session: Ended, source: Source, model: Model, *, logits: bool = False
+) -> Predictions:
+    """Return a model's predictions at the end of a run."""
+    slow = named_if_slow(f"testing on {len(source):,} images", session.world.first)
     try:
-        images = f"{len(task.splits.test):,} images"
-        with session.stop.at_once(), named_if_slow(f"testing on {images}", world.first):
-            predictions = session.observer.test(task.splits.test, model)
+        with session.stop.at_once(), slow:
+            return session.observer.predict(source, model, logits=logits)
     except WorkerDiedError as error:
         raise RunError(f"{error}; pass --resume to finish the run") from error
-    metrics: dict[str, Any] = {}
+
+
+def reported(
+    task: Task, session: Ended, model: Model, done: Predictions, own: dict[str, Any]
+) -> Run:
+    """Write the figures of a run with labels, and its report.
+
+    Args:
+        task: the run
+        session: as it ended
+        model: its model, saved
+        done: its predictions for the test images
+        own: further figures, by the keys of the command's JSON, and further `notes`
+
+    Raises:
+        RunError: the run folder was removed.
+    """
+    return _concluded(task, session, model, lambda: _result(task, session, model, done, own))
+
+
+def _concluded(
+    task: Task, session: Ended, model: Model, figures: Callable[[], dict[str, Any]]
+) -> Run:
+    """Return the finished run, with figures that the first process works out and writes down."""
+    metrics, world = dict[str, Any](), session.world
     with world.agreed():
         if world.first:
-            _check_converged(task, predictions)
-            metrics = _result(task, session, model, predictions, own)
+            metrics = figures()
             task.folder.check()
             task.folder.journal.write({"kind": "result"} | metrics)
             task.folder.journal.sync()
@@ -171,7 +239,7 @@ def _result(
     metrics |= _without_leaks(task, predictions)
     metrics["classes"] = [each.as_dict() for each in class_figures(*results, classes)]
     metrics["confused"] = [each.as_dict() for each in confused_pairs(*results, classes)]
-    notes = _notes_of(task, session)
+    notes = [*_notes_of(task, session), *own.get("notes", ())]
     metrics |= task.folder.places | {"notes": notes}
     task.folder.check()
     keep(task.folder, model, task.splits.test, predictions)
@@ -184,20 +252,21 @@ def _result(
     return metrics | task.folder.places
 
 
-def _check_converged(task: Task, predictions: Predictions) -> None:
+def _check_converged(task: Task, session: Ended, done: Predictions) -> None:
     """Refuse a model whose answers are not numbers, and leave none behind.
 
     Raises:
         DivergedError: they are not, though every step was finite.
     """
-    if not np.isnan(predictions.probabilities).any():
-        return
-    shutil.rmtree(task.folder.model)
-    task.folder.delta.unlink(missing_ok=True)
-    raise DivergedError(
-        f"the model's answers are not numbers after the last step: it diverged with lr="
-        f"{task.recipe.optimizer.lr:g}; start again with a lower --lr and another --out"
-    )
+    with session.world.agreed():
+        if not session.world.first or not np.isnan(done.probabilities).any():
+            return
+        shutil.rmtree(task.folder.model, ignore_errors=True)
+        task.folder.delta.unlink(missing_ok=True)
+        raise DivergedError(
+            f"the model's answers are not numbers after the last step: it diverged with lr="
+            f"{task.recipe.optimizer.lr:g}; start again with a lower --lr and another --out"
+        )
 
 
 def _without_leaks(task: Task, predictions: Predictions) -> dict[str, Any]:
@@ -245,44 +314,39 @@ def _notes_of(task: Task, session: Ended) -> list[str]:
     return notes
 
 
-def _conclude_pretext(task: Task, session: Session, world: World) -> tuple[dict[str, Any], Model]:
-    """Save a model that learned without labels; return its figures, in every process, and it."""
-    model, metrics = session.state.evaluated.eval(), dict[str, Any]()
+def _conclude_pretext(task: Task, session: Ended) -> Run:
+    """Conclude a run that learned without labels."""
+    model, world = session.state.evaluated.eval(), session.world
     with world.agreed():
         if world.first:
             task.folder.check()
             model.provenance = session.state.model.provenance
             model.seen = session.state.model.seen
             save(model, task.folder.model)
-    point = _last_point(task, session, world)
+    point = _last_point(task, session)
     if point is None:
         with session.stop.at_once(), named_if_slow("measuring the held-out images", world.first):
             point = session.observer.measure()
-    with world.agreed():
-        if world.first:
-            metrics = _held_out_result(task, session, model, point)
-            task.folder.check()
-            task.folder.journal.write({"kind": "result"} | metrics)
-            task.folder.journal.sync()
-    return world.broadcast(metrics), model
+    known = point
+    return _concluded(task, session, model, lambda: _held_out_result(task, session, model, known))
 
 
-def _last_point(task: Task, session: Session, world: World) -> dict[str, float] | None:
+def _last_point(task: Task, session: Ended) -> dict[str, float] | None:
     """Return what was measured after the last step; None if earlier weights are kept."""
     if task.recipe.patience:
         return None
-    lines = task.folder.journal.read() if world.first else []
+    lines = task.folder.journal.read() if session.world.first else []
     found = [
         {key: value for key, value in line.items() if key not in POSITION}
         for line in lines
         if line["kind"] == session.observer.on and line["step"] == session.state.step
     ]
-    point: dict[str, float] | None = world.broadcast(found[-1] if found else None)
+    point: dict[str, float] | None = session.world.broadcast(found[-1] if found else None)
     return point
 
 
 def _held_out_result(
-    task: Task, session: Session, model: Model, point: dict[str, float]
+    task: Task, session: Ended, model: Model, point: dict[str, float]
 ) -> dict[str, Any]:
     """Return the run's figures, once they are in its report, if it is to have one."""
     own, notes = session.state.task, _notes_of(task, session)

@@ -1,24 +1,34 @@
 """What is measured of a model while it is trained, and after it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 
+from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.cache import shows
-from vitlab.data.sources.source import Source
+from vitlab.data.loading.loader import choose_workers, deaths_explained, loader
+from vitlab.data.sources.source import Source, Subset
 from vitlab.distributed.parallel import plain
-from vitlab.distributed.world import World
+from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.metrics import curve_point
 from vitlab.evaluation.predictions import Predictions, predict
 from vitlab.evaluation.probes.watching import Probe
+from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
-from vitlab.recipes.recipe import Host
-from vitlab.training.held_out import HeldOut
-from vitlab.training.saving.state import State
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.training.plan import batches_of, step_seed
+from vitlab.training.saving.state import State, means
+from vitlab.training.step.trainer import Trainer
 
+MOST = 1024  # images
+AT_ONCE = 64  # images per pass; fewer where they are large
+PIXELS = 64 * 224 * 224
 ALWAYS = 5  # damaged images that end no run, unless none may be
+
+Damage = list[tuple[int, str]]
 
 
 @dataclass
@@ -51,7 +61,7 @@ class Observer:
     tested: int
     on: str = "test"
     probe: Probe | None = None
-    own: HeldOut | None = None
+    own: "HeldOut | None" = None
     told: list[str] = field(default_factory=list)
     last: Predictions | None = None
 
@@ -67,18 +77,14 @@ class Observer:
             point = curve_point(self.last.probabilities, self.last.labels)
         return point | self._probed()
 
-    def test(self, source: Source, model: Model) -> Predictions:
-        """Return the predictions for the test images, not made again if they have just been.
+    def known(self, source: Source) -> Predictions | None:
+        """Return the predictions of the evaluated weights for images, if they were just made."""
+        same = self.last is not None and shows(self.held_out, source, self.state.model.config)
+        return self.last if same else None
 
-        Args:
-            source: the test images
-            model: the evaluated weights, `plain`
-        """
-        if self.last is not None and shows(self.held_out, source, model.config):
-            return self.last
-        return self.predict(source, model)
-
-    def predict(self, source: Source, model: Model | None = None) -> Predictions:
+    def predict(
+        self, source: Source, model: Model | None = None, *, logits: bool = False
+    ) -> Predictions:
         """Return the predictions of the evaluated weights; damaged images count as in training.
 
         With several processes, only the first gets the probabilities.
@@ -91,6 +97,7 @@ class Observer:
             model or plain(self.state.evaluated),
             source,
             Compute(self.device, "fp32", "plain", self.host.workers, self.world.local_size),
+            logits=logits,
             world=self.world,
         )
         self.note_damage(list(predictions.bad.items()))
@@ -137,3 +144,55 @@ class Observer:
             f"{accuracy:.1%}"
         )
         return {self.probe.key: accuracy}
+
+
+def measured_on(source: Source) -> Source:
+    """Return the images that the loss is measured on: all, or 1,024 of them, evenly spaced."""
+    if len(source) <= MOST:
+        return source
+    return Subset(source, np.linspace(0, len(source) - 1, num=MOST, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Measures a task on held-out images, with the same crops, colors and masks each time.
+
+    The weights are those that learn, also where an average or a teacher is saved: the task's own
+    modules go with them.
+
+    Attributes:
+        trainer: has the model and the task
+        recipe: as the images are learned
+        config: of the model
+        source: the images
+        host: workers
+    """
+
+    trainer: Trainer
+    recipe: Recipe
+    config: ModelConfig
+    source: Source
+    host: Host
+
+    def measure(self) -> tuple[dict[str, float], Damage]:
+        """Return the means of the loss and of the task's figures, and the damaged images.
+
+        Raises:
+            WorkerDiedError: a data-loading worker died.
+        """
+        names = ("loss", *self.trainer.objective.figures)
+        sums, images, bad = torch.zeros(len(names), dtype=torch.float64), 0, Damage()
+        size = max(1, min(AT_ONCE, PIXELS // self.config.area, len(self.source)))
+        workers = choose_workers(self.source, self.host.workers)
+        with deaths_explained():
+            count = len(self.source) // size
+            for k, batch in enumerate(loader(self._batches(size), range(count), workers)):
+                bad += batch.bad
+                if len(batch):
+                    sums += self.trainer.held_out(batch, step_seed(self.recipe.seed, k)).cpu()
+                    images += len(batch)
+        return means(dict(zip(names, sums.tolist(), strict=True)) | {"images": float(images)}), bad
+
+    def _batches(self, size: int) -> TrainingBatches:
+        """Return the first epoch of the images, in batches of a size of its own."""
+        return batches_of(replace(self.recipe, batch=size), self.source, self.config, ALONE)

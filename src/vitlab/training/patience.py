@@ -32,6 +32,11 @@ class Best:
         self.step, self.accuracy, self.loss, self.since = step, accuracy, loss, 0
         self.weights = {name: value.clone() for name, value in model.state_dict().items()}
 
+    @property
+    def untrained(self) -> bool:
+        """Whether these are the weights before the first step."""
+        return bool(self.weights) and not self.step
+
     def exhausted(self, patience: int) -> bool:
         """Return whether `patience` evaluations (0: no limit) have passed without a gain."""
         return 0 < patience <= self.since
@@ -50,7 +55,7 @@ class Best:
             total: number planned
         """
         self.restore(model)
-        of = f"those of step {self.step:,}" if self.step else "the classifier as it was fitted"
+        of = "the classifier as it was fitted" if self.untrained else f"those of step {self.step:,}"
         lines = [f"the best weights are {of}: {self.accuracy:.1%} on the validation images"]
         if step < total:
             early = f"no gain in {self.since} evaluations: ended after step {step:,} of {total:,}"

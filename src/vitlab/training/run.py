@@ -26,8 +26,7 @@ from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training import rehearsal
 from vitlab.training.ending import Run, conclude, finished
-from vitlab.training.held_out import HeldOut, measured_on
-from vitlab.training.observer import Observer
+from vitlab.training.observer import HeldOut, Observer, measured_on
 from vitlab.training.rollback import Rollback
 from vitlab.training.saving.checkpoint import Checkpoint
 from vitlab.training.saving.saver import Saver
@@ -130,7 +129,7 @@ def train(
                 _begin(task, resume, command)
         _check_visible(folder, world)
         try:
-            done = conclude(task, _train(task, state, world, on_line, stop, began), world)
+            done = conclude(task, _train(task, state, world, on_line, stop, began))
         except DivergedError as error:
             if world.first:
                 folder.decide(replace(folder.decisions, diverged=str(error)))

@@ -8,8 +8,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitlab.data.loading.batches import Batch
-from vitlab.data.loading.loader import WorkerDiedError, deaths_reported_late
+from vitlab.data.loading.loader import (
+    Upload,
+    WorkerDiedError,
+    choose_workers,
+    deaths_explained,
+    deaths_reported_late,
+    loader,
+    started,
+)
 from vitlab.data.sources.source import Source
+from vitlab.distributed import shares
 from vitlab.distributed.world import World
 from vitlab.errors import RunError, SourceError, UserError
 from vitlab.progress import Meter, terminal_width
@@ -17,9 +26,8 @@ from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.budget import Pacer
-from vitlab.training.feeding import Feed
 from vitlab.training.observer import Observer
-from vitlab.training.plan import Plan, plan_for
+from vitlab.training.plan import Plan, batches_of, plan_for
 from vitlab.training.rollback import Rollback
 from vitlab.training.saving.saver import Saver
 from vitlab.training.saving.state import State, means
@@ -166,14 +174,33 @@ class Session:
         state = self.state
         return state.step >= self.plan.total or state.best.exhausted(self.recipe.patience)
 
-    def batches(self, stop: int) -> Generator[Batch]:
-        """Yield the batches from where the run stands to step `stop`, or until asked to stop.
+    def batches(self, last: int) -> Generator[Batch]:
+        """Yield the batches from where the run stands to step `last`, or until asked to stop.
+
+        The time that they take counts as training.
 
         Raises:
             WorkerDiedError: a data-loading worker died.
         """
-        feed = Feed(self.recipe, self.source, self.host, self.world, self.stop)
-        return feed.batches(self.state, stop)
+        state, world, alone = self.state, self.world, self.world.size == 1
+        batches = batches_of(self.recipe, self.source, state.model.config, world)
+        upload = Upload(self.trainer.device)
+        workers = choose_workers(self.source, self.host.workers, world.local_size)
+        steps = range(state.step, last)
+        with deaths_reported_late():
+            coming = started(loader(batches, steps, workers))
+            try:
+                for _ in steps:
+                    start = time.perf_counter()
+                    try:
+                        with self.stop.at_once() if alone else nullcontext(), deaths_explained():
+                            batch = upload(next(coming))
+                    except Interrupted:
+                        return
+                    state.tally.seconds += time.perf_counter() - start
+                    yield shares.counted(batch, world)
+            finally:
+                del coming  # ends the workers, while nobody minds how
 
     # The events of a step, in their order
 

@@ -12,7 +12,7 @@ from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.request import Given
 from vitlab.device import restart_peak
 from vitlab.distributed.launch import joined
-from vitlab.distributed.world import World
+from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DataError, OptionError, RunError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import ImageFeatures, cache_of, features_of
@@ -33,7 +33,7 @@ from vitlab.recipes.model_part import part_of
 from vitlab.recipes.recipe import PROBE, Host
 from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training.ending import Run, conclude_labeled, finished
+from vitlab.training.ending import Run, finished, reported, saved_and_tested
 from vitlab.training.observer import Observer
 from vitlab.training.saving.state import State
 from vitlab.training.setup.leaks import applied, find_leaks
@@ -48,13 +48,14 @@ NAMES = {"logistic": "logistic regression", "ridge": "ridge", "means": "class me
 POOLED = {"token": "the class token", "mean": "the mean of the patches", "both": "both"}
 
 
-@dataclass(frozen=True)
+@dataclass
 class ProbeEnd:
     """A run that ends where its head is fitted; what its end needs of it (`Ended`)."""
 
     state: State
     observer: Observer
     stop: Stop
+    world: World = ALONE
     decisions: Decisions = Decisions()
 
 
@@ -112,21 +113,23 @@ def probe(
             raise OptionError("a probe runs in one process: start it without torchrun")
         name = run_name(recipe, start, PROBE)
         folder = RunFolder(placed(out, name, resume=resume, world=world))
-        if done := _finished(folder, resume):
-            return done
+        if before := _finished(folder, resume):
+            return before
         with stop.at_once():
             task = _opened(prepare(recipe, host, folder, False, world, start, data=images), device)
             restart_peak(device)
             pool = recipe.model.chosen().get("pool", "")
             learn, found, model = _fitted(task, searched, pool, device, cache)
-            task, session = _ended(task, model, found, learn, stop, world, device)
+            task, session = _ended(task, model, found, learn, stop, device)
         session.state.tally.seconds = time.monotonic() - began
         stack.enter_context(folder.locked())
         head = _about(task, found, searched)
         _begin(task, command, head, found)
         stop.message = f"interrupted: pass --resume to test the model in {folder.model}"
-        tried = [each.as_dict() for each in found.tried]
-        return conclude_labeled(task, session, world, {"head": head, "tried": tried})
+        model = session.state.model.eval()
+        done = saved_and_tested(task, session, model)
+        own = {"head": head, "tried": [each.as_dict() for each in found.tried]}
+        return reported(task, session, model, done, own)
 
 
 def _finished(folder: RunFolder, resume: bool) -> Run | None:
@@ -186,7 +189,6 @@ def _ended(
     found: FoundHead,
     learn: ImageFeatures,
     stop: Stop,
-    world: World,
     device: torch.device,
 ) -> tuple[Task, ProbeEnd]:
     """Return the task as it came out, and what its end needs.
@@ -195,23 +197,27 @@ def _ended(
         DataError: too many images are damaged.
     """
     line = _line(task, found)
-    chosen = replace(task.recipe, model=part_of(model.config, task.recipe.model.model))
-    notes = [*task.splits.notes, line]
     task = replace(
         task,
-        recipe=chosen,
+        recipe=replace(task.recipe, model=part_of(model.config, task.recipe.model.model)),
         config=model.config,
         fitted=model,
-        splits=replace(task.splits, notes=notes),
+        splits=replace(task.splits, notes=[*task.splits.notes, line]),
     )
-    state = first_state(task, device, world)
-    about = {"data": task.recipe.data.data, "images": len(learn.indices), "by": "cross-validation"}
-    state.model.provenance |= {"temperature": found.temperature, "calibration": about}
+    state = first_state(task, device, ALONE)
+    state.model.provenance |= {
+        "temperature": found.temperature,
+        "calibration": {
+            "data": task.recipe.data.data,
+            "images": len(learn.indices),
+            "by": "cross-validation",
+        },
+    }
     del state.model.provenance["epochs"]
     state.tally.seen = len(learn.indices)
     test = task.splits.test
     observer = Observer(
-        state, task.host, world, device, held_out=test, images=task.images, tested=len(test)
+        state, task.host, ALONE, device, held_out=test, images=task.images, tested=len(test)
     )
     observer.note_damage(list(enumerate(learn.bad)))
     say(line)
@@ -252,8 +258,9 @@ def _begin(task: Task, command: str, head: dict[str, Any], found: FoundHead) -> 
     """Write `run.toml`, and what was tried into the journal."""
     folder = task.folder
     folder.keep_duplicates(task.leaks)
-    marks = task.fingerprint, task.base_fingerprint
-    folder.start(task.recipe, task.host, command, *marks, head=head)
+    folder.start(
+        task.recipe, task.host, command, task.fingerprint, task.base_fingerprint, head=head
+    )
     folder.continue_from(b"", 0)
     for each in found.tried:
         folder.journal.write({"kind": "tried"} | each.as_dict())

@@ -19,7 +19,7 @@ from vitlab.data.holdout import chances, groups_known
 from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.source import Source, Subset
 from vitlab.errors import DataError
-from vitlab.evaluation.calibration import fitted_temperature
+from vitlab.evaluation.calibration import temperature_of
 from vitlab.evaluation.features import ImageFeatures
 from vitlab.evaluation.infer import Vectors
 from vitlab.evaluation.probes.heads import (
@@ -28,7 +28,6 @@ from vitlab.evaluation.probes.heads import (
     Blocks,
     By,
     Crossed,
-    Floats,
     LinearHead,
     best_ridge,
     crossed,
@@ -236,27 +235,9 @@ def search(
     assert best is not None
     accuracy, choice, found = best
     head = HEADS[found.by](Blocks(choice.of(values), device), y, classes, found.l2, None)
-    return FoundHead(choice, head, accuracy, temperature_of(found.logits, y), tuple(tried))
-
-
-def temperature_of(logits: Floats, y: NDArray[np.int64]) -> float:
-    """Return what calibrates logits of images that were not learned from; 1 if nothing does.
-
-    Where all are right, as if one more, of the median margin, had been wrong.
-
-    Args:
-        logits: (n, c)
-        y: (n,)
-    """
-    if (logits.argmax(1) == y).all():
-        two = np.sort(logits, 1)[:, -2:]
-        row = np.zeros((1, logits.shape[1]))
-        row[0, 0] = np.median(two[:, 1] - two[:, 0])
-        logits, y = np.concatenate([logits, row]), np.append(y, 1)
-    try:
-        return fitted_temperature(logits, SingleLabels(y))
-    except DataError:  # no better than guessing
-        return 1.0
+    return FoundHead(
+        choice, head, accuracy, temperature_of(found.logits, SingleLabels(y)), tuple(tried)
+    )
 
 
 def with_head(model: Model, found: FoundHead) -> Model:

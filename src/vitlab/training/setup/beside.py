@@ -13,7 +13,6 @@ from vitlab.models.model import Model
 from vitlab.objectives.classify import Classify
 from vitlab.objectives.distill.distillation import distillation
 from vitlab.objectives.distill.teacher import check_teacher, remarks_of
-from vitlab.objectives.distill.two_heads import with_distillation_token
 from vitlab.objectives.objective import Objective
 from vitlab.objectives.owning import OwningObjective
 from vitlab.objectives.pretext_tasks import TASKS
@@ -70,17 +69,6 @@ def check_beside(
         return []
     check_teacher(taught, config, guide, labels.several)
     return remarks_of(config, guide, taught)
-
-
-def with_tokens(recipe: Recipe, config: ModelConfig, trained: bool) -> ModelConfig:
-    """Return a model's configuration with the distillation token, if the recipe wants one.
-
-    Raises:
-        OptionError: the model cannot have it.
-    """
-    if not recipe.distill.distill_token:
-        return config
-    return with_distillation_token(config, trained)
 
 
 def beside(

@@ -8,19 +8,18 @@ features and underperform out-of-distribution, 2022).
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
+from vitlab.data.holdout import with_train_images
 from vitlab.data.labels import SingleLabels
-from vitlab.data.sources.source import Source, Subset
 from vitlab.distributed.world import World
 from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import default_cache, features_of
 from vitlab.evaluation.probes.searching import KINDS, FeatureChoice, FoundHead, fit_head
 from vitlab.models.model import Model
+from vitlab.recipes.recipe import CHOOSABLE
 from vitlab.training.setup.preparation import Task, signed
 from vitlab.training.setup.starting import made_from, same_classes
 from vitlab.units import percent
@@ -44,17 +43,18 @@ def fitted_start(task: Task, world: World, device: torch.device) -> Task:
         world: the processes, which compute features together
         device: where
     """
-    if not _wanted(task):
+    base, start = task.base, task.recipe.start
+    if base is None or start.head_start != "probe" or same_classes(base.config, task.config.labels):
         return task
     if task.started:  # the checkpoints have gone on from there
         kept = task.folder.head_start
-        return replace(task, fitted=load(kept, base=task.base) if kept.is_file() else None)
+        return replace(task, fitted=load(kept, base=base) if kept.is_file() else None)
     if not isinstance(task.splits.train.labels, SingleLabels):
         line = "the classifier starts at zero: images with several labels have no logistic fit"
         return replace(task, told=[*task.told, line])
-    assert task.base is not None
-    model = made_from(task.base, task.config, task.recipe.start)
-    source = some_of(task.splits.train, MOST)
+    model = made_from(base, task.config, start)
+    splits, most = task.splits, max(MOST, task.config.classes)  # each class has an image
+    source = splits.train if len(splits.train) <= most else with_train_images(splits, most).train
     compute = Compute(device, "fp32", "plain", task.host.workers, world.local_size)
     title = "features that the classifier is fitted to"
     learn = features_of(model, source, compute, world=world, cache=default_cache(), title=title)
@@ -71,26 +71,10 @@ def fitted_start(task: Task, world: World, device: torch.device) -> Task:
     return _told(replace(task, fitted=model), found, len(source), world)
 
 
-def _wanted(task: Task) -> bool:
-    """Whether the new classifier of a run is to be fitted."""
-    new = task.base is not None and not same_classes(task.base.config, task.config.labels)
-    return new and task.recipe.start.head_start == "probe" and task.config.classes > 0
-
-
-def some_of(source: Source, most: int) -> Source:
-    """Return a source, or so many of its images, always the same, the same share of each class."""
-    if len(source) <= most:
-        return source
-    order, least = source.labels.nested(np.random.default_rng(0))
-    return Subset(source, np.sort(order[: max(most, least)]))
-
-
 def _set_head(model: Model, found: FoundHead | None, world: World) -> None:
     """Give a model the fitted classifier, that of the first process, divided by its temperature."""
-    classify = model.head_names[0]
-    tensors = dict(model.named_parameters())
     for name, fitted in {"weight": "weights", "bias": "bias"}.items():
-        own: Tensor = tensors[f"{classify}{name}"].data
+        own = model.get_parameter(f"{model.head_names[0]}{name}").data
         if found is not None:
             own.copy_(torch.from_numpy(getattr(found.head, fitted) / found.temperature))
         if world.size > 1:
@@ -109,6 +93,11 @@ def _told(task: Task, found: FoundHead | None, images: int, world: World) -> Tas
         f"images: {percent(about['cross_validated'])} in cross-validation (l2 {about['l2']:g}); "
         f"{task.folder.model} is that one until training is done"
     )
+    if task.splits.validation is None:
+        line += (
+            f"; with fewer than {CHOOSABLE} training images none are held out to choose between it "
+            "and the fine-tuned one, which is kept: the test sets both side by side"
+        )
     return replace(task, told=[*task.told, line])
 
 

@@ -28,6 +28,7 @@ from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.models.names import shape_of
 from vitlab.models.seen import NOTHING, Seen
+from vitlab.objectives.distill.two_heads import with_distillation_token
 from vitlab.objectives.objective import Objective, objective_of
 from vitlab.optim import optimizers
 from vitlab.optim.averaging import WeightAverage
@@ -43,7 +44,6 @@ from vitlab.training.setup.beside import (
     check_beside,
     guide_of,
     guiding,
-    with_tokens,
 )
 from vitlab.training.setup.changing import check_same
 from vitlab.training.setup.hooks import NONE, Hooks
@@ -344,7 +344,9 @@ def resolve(
         raise OptionError(
             f"queries={config.answers} gives that many outputs per image: classification needs 1"
         )
-    return with_tokens(recipe, config, base is not None), remarks
+    if recipe.distill.distill_token:
+        config = with_distillation_token(config, base is not None)
+    return config, remarks
 
 
 def provenance(task: Task) -> dict[str, Any]:

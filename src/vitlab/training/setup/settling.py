@@ -1,5 +1,6 @@
 """What a recipe leaves to the data, and what data, images and earlier runs ask of it."""
 
+import re
 from collections.abc import Sized
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,9 @@ from vitlab.recipes.named import RECIPES, default_data
 from vitlab.recipes.recipe import Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.runs.versions import processor
+
+# what Python makes of bytes that are not UTF-8, and neither run.toml nor config.json can hold
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def learning_from(recipe: Recipe, data: Given | None) -> tuple[Recipe, Sized | None]:
@@ -60,8 +64,9 @@ def settled(
     """
     recipe = recipe.decided_as(before) if before else recipe
     data, objective = recipe.data, recipe.objective
-    if labeled := not recipe.pretext.unlabeled:
-        check_classes(splits)
+    labeled = not recipe.pretext.unlabeled
+    if labeled and (odd := next(filter(SURROGATE.search, splits.classes), "")):
+        raise DataError(f"the class name {odd!r} is not Unicode: rename it")
     if data.train_images and not data.dev_share:  # else `partitioned` has chosen them
         splits = with_train_images(splits, data.train_images)
         data = replace(data, train_images=len(splits.train))
@@ -145,21 +150,5 @@ def check_names(recipe: Recipe, folder: RunFolder) -> None:
     values = [value for part in recipe.as_tables().values() for value in part.values()]
     within = [each for value in values if isinstance(value, list) for each in value]
     for name in (str(folder.path), *values, *within):
-        if isinstance(name, str) and not is_unicode(name):
+        if isinstance(name, str) and SURROGATE.search(name):
             raise OptionError(f"the name {name!r} is not Unicode: rename it")
-
-
-def check_classes(splits: Splits) -> None:
-    """Refuse names of classes that config.json cannot hold.
-
-    Raises:
-        DataError: the first of them.
-    """
-    for name in splits.classes:
-        if not is_unicode(name):
-            raise DataError(f"the class name {name!r} is not Unicode: rename it")
-
-
-def is_unicode(name: str) -> bool:
-    """Return whether a name can be written as UTF-8, which what Python makes of bytes cannot."""
-    return not any("\ud800" <= char <= "\udfff" for char in name)

@@ -32,6 +32,7 @@ from vitlab.evaluation.probes.heads import (
     LinearHead,
     best_ridge,
     crossed,
+    single,
 )
 from vitlab.evaluation.probes.probing import classes_of
 from vitlab.evaluation.probes.wanted import Cuts, Pooled
@@ -217,7 +218,7 @@ def search(
     """
     tried, ranks = [], []
     for choice in choices:
-        z = Blocks(choice.of(values)).standardized()[0]
+        z = Blocks(choice.of(values)).whole()
         accuracy, l2 = best_ridge(z, y, classes, free_bias=True)
         tried.append(HeadTrial(choice.layer, choice.pool, "ridge", l2, accuracy, "leave-one-out"))
         ranks.append((-accuracy, choice.width, -choice.layer, choice, l2))
@@ -235,7 +236,9 @@ def search(
                 best = found.accuracy, choice, found
     assert best is not None
     accuracy, choice, found = best
-    head = HEADS[found.by](Blocks(choice.of(values), device), y, classes, found.l2, None)
+    x = choice.of(values)
+    blocks = single(x, device) if found.by == "logistic" else Blocks(x)
+    head = HEADS[found.by](blocks, y, classes, found.l2)
     return FoundHead(choice, head, accuracy, temperature_of(found.logits, y), tuple(tried))
 
 

@@ -8,7 +8,8 @@ import torch
 
 from vitlab.data.learning import open_to_learn
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.probes.probing import Probing, probe
+from vitlab.evaluation.probes.probing import probe
+from vitlab.evaluation.probes.protocols import Probing
 from vitlab.models.create import create
 from vitlab.studies.grid.design import Trained
 from vitlab.studies.measures.few_shot import DRAWS, SHOTS, few_shot
@@ -27,7 +28,7 @@ def test_is_the_mean_of_the_probes_draws(tmp_path: Path) -> None:
     trained = Trained(model, small("digits", TINY), splits, tmp_path, torch.device("cpu"))
     found = few_shot(trained)["few_shot"]
     probing = Probing(
-        shots=(SHOTS,), seeds=DRAWS, neighbors=(), logistic=False, compute=Compute("cpu", workers=0)
+        protocols=("fewshot",), shots=(SHOTS,), seeds=DRAWS, compute=Compute("cpu", workers=0)
     )
     expected = probe(model, "digits", probing)["fewshot"][str(SHOTS)]
     assert found == pytest.approx(expected["accuracy"], abs=1e-9)

@@ -1,19 +1,19 @@
 """`vitlab fewshot`."""
 
 from dataclasses import MISSING, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from vitlab.commands import DEVICE, PRECISION, WEIGHTS, WORKERS
 from vitlab.data.presence import check_data
 from vitlab.data.settings import Columns
-from vitlab.evaluation.probes.wanted import Pooled
-from vitlab.options import Options, above, at_least, option
+from vitlab.evaluation.probes.wanted import ProtocolName
+from vitlab.options import Options, above, at_least, option, when
 from vitlab.terminal import print_table
 from vitlab.units import percent
 from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Stated
 
-SUMMARY = "Measure features: few shots, nearest neighbors, a linear probe."
+SUMMARY = "Measure features by the protocols of papers: few shots, k-NN, linear classifiers."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,21 +31,32 @@ class Fewshot(Options):
         positional=True,
         check=check_data,
     )
+    protocol: tuple[ProtocolName, ...] = option(
+        get_args(ProtocolName),
+        "fewshot: least squares on few images of each class (big_vision, the ViT paper); knn: 10, "
+        "20, 100 and 200 neighbors (DINO, DINOv2); means: the nearest class mean; logistic, "
+        "simclr: logistic regression as DINOv2 and SimCLR evaluate",
+    )
     shots: tuple[int, ...] = option((1, 5, 10, 25), "training images per class", at_least(1))
     seeds: int = option(3, "times the shots are drawn: seeds 0, 1, …", at_least(1))
     l2: float | Literal["auto"] = option(
-        1024.0,
-        "penalty of the closed-form few-shot fit (auto: beside 1024, the ViT paper's, the best by "
+        "auto",
+        "penalty of the few-shot fit (auto: 1024, the paper's, and beside it the best by "
         "leave-one-out on the shots)",
         above(0),
     )
-    neighbors: tuple[int, ...] = option(
-        (10, 20), "neighbors that vote in k-NN (0: leave it out)", at_least(0)
+    what: Literal["features", "mean", "all"] = option(
+        "features",
+        "features: what the classifier sees; mean: the mean of the patch tokens; all: a table of "
+        "class token, mean, both and the last blocks, the best chosen on training images",
     )
-    logistic: bool = option(
-        True, "fit a logistic regression to all training images, its penalty chosen on a fifth"
+    layer: int | None = option(
+        None,
+        "the block (of a ResNet: stage) whose mean is taken, 0 for the input of the first one "
+        "(None: the last one, after the final norm)",
+        at_least(0),
+        only=when("what", "mean"),
     )
-    features: Pooled = Pooled()
     columns: Columns = Columns()
     file: Stated = Stated()
     cache: str = option(
@@ -63,17 +74,18 @@ def run(options: Fewshot) -> dict[str, Any]:
     import vitlab
     from vitlab.evaluation.compute import Compute
     from vitlab.evaluation.features import cache_of
-    from vitlab.evaluation.probes.probing import Probing, probe
+    from vitlab.evaluation.probes.probing import probe
+    from vitlab.evaluation.probes.protocols import Probing
+    from vitlab.evaluation.probes.wanted import Pooled
     from vitlab.progress import say
 
     model = vitlab.load(options.weights, **options.file.arguments())
     probing = Probing(
+        protocols=options.protocol,
         shots=tuple(sorted(set(options.shots))),
         seeds=options.seeds,
         l2=options.l2,
-        neighbors=tuple(sorted({k for k in options.neighbors if k})),
-        logistic=options.logistic,
-        taken=options.features,
+        taken=None if options.what == "all" else Pooled(what=options.what, layer=options.layer),
         columns=options.columns,
         cache=cache_of(None if options.cache == "no" else options.cache),
         compute=Compute(options.device, options.precision, workers=options.workers),
@@ -85,23 +97,39 @@ def run(options: Fewshot) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print the accuracy of each probe."""
+    """Print the accuracy of each protocol: of one kind of features, or of all side by side."""
+    from vitlab.evaluation.probes.protocols import named_rows
+
+    if "by_features" not in result:
+        every = f"all {result['train_images']:,} images"
+        rows = [(name, _accuracy(each), _about(each, every)) for name, each in named_rows(result)]
+        print_table(("protocol", "accuracy", "seeds, or learned from"), rows)
+        return
+    kinds, best = result["by_features"], result["best"]
+    tables = {kind: dict(named_rows(figures)) for kind, figures in kinds.items()}
+    names = dict.fromkeys(name for table in tables.values() for name in table)
     rows = [
         (
-            f"{shots} shot{'s' * (shots != '1')}{note}",
-            f"{percent(each['accuracy'])} ± {percent(each['std'])}",
-            ", ".join(percent(one) for one in each["seeds"]),
+            name,
+            *(
+                _accuracy(own[name]) + " *" * (best.get(name) == kind)
+                for kind, own in tables.items()
+            ),
         )
-        for name, note in (("fewshot", ""), ("fewshot_auto", ", l2 auto"))
-        for shots, each in result.get(name, {}).items()
+        for name in names
     ]
-    every = f"all {result['train_images']:,} images"
-    rows += [
-        (f"{k} neighbors", percent(each["accuracy"]), every)
-        for k, each in result.get("knn", {}).items()
-    ]
-    rows.append(("class means", percent(result["means"]["accuracy"]), every))
-    if "logistic" in result:
-        own = result["logistic"]
-        rows.append(("logistic regression", percent(own["accuracy"]), f"{every}, l2 {own['l2']:g}"))
-    print_table(("probe", "accuracy", "seeds, or learned from"), rows)
+    print_table(("protocol", *kinds), rows)
+    print("* the best on validation images, which are a part of the training images")
+
+
+def _accuracy(row: dict[str, Any]) -> str:
+    """Format an accuracy with its interval."""
+    low, high = row["interval"]
+    return f"{percent(row['accuracy'])} ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def _about(row: dict[str, Any], every: str) -> str:
+    """Format what else is known of a row."""
+    if "seeds" in row:
+        return f"{', '.join(map(percent, row['seeds']))}: ± {100 * row['std']:.1f}"
+    return every + (f", l2 {row['l2']:.3g}" if "l2" in row else "")

@@ -12,11 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
-from vitlab.data.labels import SingleLabels
 from vitlab.device import with_float64
-from vitlab.errors import DataError
 
 By = Literal["logistic", "ridge", "means"]
 Floats = NDArray[np.float64]
@@ -26,7 +23,7 @@ PENALTIES = tuple(10.0**power for power in range(2, -7, -1))
 RIDGES = tuple(2.0**power for power in range(20, -5, -2))  # l2 of ridge, a sum over the images
 HELD_OUT = 0.2  # of each class
 STEPS, HISTORY = 200, 20  # of L-BFGS: most per fit, and how many it remembers
-PRECISE, ROUGH = 3e-5, 3e-4  # the gradients that end it
+PRECISE, ROUGH = 1e-5, 3e-4  # the gradients that end it
 BLOCK = 4096  # rows
 MEMORY = 2**30  # bytes of features that are kept in float64
 NEVER = -1e4  # the output of a class without a training image, by class means
@@ -196,9 +193,9 @@ class LogisticFits:
             loss = total + l2 / 2 * self.weights.square().sum()
             return loss.item(), found.double().cpu().numpy()
 
-        start = torch.cat([self.weights.flatten(), self.bias.flatten()]) / scales
+        begin = torch.cat([self.weights.flatten(), self.bias.flatten()]) / scales
         limits = {"gtol": enough, "ftol": enough**2, "maxiter": STEPS, "maxcor": HISTORY}
-        start = start.double().cpu().numpy()
+        start = begin.double().cpu().numpy()
         moved_to(optimize.minimize(moved_to, start, jac=True, method="L-BFGS-B", options=limits).x)
 
     def _slopes(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -272,9 +269,9 @@ def means(x: Blocks, y: NDArray[np.int64], classes: int, l2: float = 0) -> Linea
 HEADS: dict[By, Fit] = {"logistic": logistic, "ridge": ridge, "means": means}
 
 
-def single(values: NDArray[np.float32], device: torch.device = CPU) -> Blocks:
+def single(values: NDArray[np.float32], device: torch.device = CPU, scaled: bool = True) -> Blocks:
     """Return rows in single precision, which is enough for logistic regressions, and fast."""
-    return Blocks(values, device, dtype=torch.float32)
+    return Blocks(values, with_float64(device), dtype=torch.float32, scaled=scaled)
 
 
 def signs(y: NDArray[np.int64], classes: int) -> Floats:
@@ -406,6 +403,7 @@ def swept_logistic(
     y: NDArray[np.int64],
     held: NDArray[np.int64],
     penalties: Sequence[float],
+    summed: bool = False,
     device: torch.device = CPU,
 ) -> LinearHead:
     """Fit a logistic regression to features as they are, its penalty the best on held-out images.
@@ -417,15 +415,18 @@ def swept_logistic(
         y: classes, (n,)
         held: numbers of the images on which the penalty is chosen
         penalties: the values of l2 to try, strongest first
+        summed: whether they stand beside the sum of the losses, not their mean
         device: where to compute
     """
     classes, place = np.unique(y, return_inverse=True)
-    blocks = Blocks(x, device, dtype=torch.float32, scaled=False)
-    fits = LogisticFits(blocks, place, len(classes), ~np.isin(np.arange(len(y)), held)[:, None])
+    blocks = single(x, device, scaled=False)
+    learn = ~np.isin(np.arange(len(y)), held)
+    fits = LogisticFits(blocks, place, len(classes), learn[:, None])
     test, best = x[held], (-1.0, 0.0)
     for l2 in penalties:
-        fits.fit(l2, ROUGH)
+        fits.fit(l2 / learn.sum() if summed else l2, ROUGH)
         accuracy = float((fits.head(l2).logits(test).argmax(1) == place[held]).mean())
         best = max(best, (accuracy, l2))
-    found = logistic(blocks, place, len(classes), best[1])
-    return replace(found, classes=classes, validation=best[0])
+    accuracy, l2 = best
+    found = logistic(blocks, place, len(classes), l2 / len(y) if summed else l2)
+    return replace(found, classes=classes, l2=l2, validation=accuracy)

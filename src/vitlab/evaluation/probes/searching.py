@@ -22,6 +22,7 @@ from vitlab.errors import DataError
 from vitlab.evaluation.calibration import fitted_temperature
 from vitlab.evaluation.features import ImageFeatures
 from vitlab.evaluation.infer import Vectors
+from vitlab.evaluation.probes.few_shot import classes_of
 from vitlab.evaluation.probes.heads import (
     HEADS,
     PENALTIES,
@@ -34,7 +35,6 @@ from vitlab.evaluation.probes.heads import (
     crossed,
     single,
 )
-from vitlab.evaluation.probes.probing import classes_of
 from vitlab.evaluation.probes.wanted import Cuts, Pooled
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.create import assemble
@@ -136,6 +136,28 @@ def choices_of(model: Model, layers: int, pool: Pool = "") -> tuple[Vectors, lis
             first, end = (start + width * place for place in places[each])
             found.append(FeatureChoice(layer, each, first, end))
     return Cuts(layers=numbers), found
+
+
+def feature_sets(model: Model) -> tuple[Vectors, dict[str, NDArray[np.int64]]]:
+    """Return what to compute of each image, and the numbers in it of each kind of features.
+
+    Class token, mean of the patch tokens and both after the last block, and what DINOv2's linear
+    evaluation compares with the first and the last (dinov2/eval/linear.py): the class tokens of
+    the last four blocks, alone and with the mean.
+    """
+    vectors, choices = choices_of(model, 4)
+    kinds: dict[str, list[FeatureChoice]] = {
+        each.pool or "features": [each] for each in choices
+    }  # the last block comes last
+    tokens = [each for each in choices if each.pool == "token"]
+    if len(tokens) > 1:
+        name = f"{len(tokens)} tokens"
+        kinds |= {name: tokens, f"{name}, mean": [*tokens, *kinds["mean"]]}
+    numbers = {
+        kind: np.concatenate([np.arange(each.first, each.end) for each in chosen])
+        for kind, chosen in kinds.items()
+    }
+    return vectors, numbers
 
 
 def _can_be_cut(config: ViTConfig) -> bool:

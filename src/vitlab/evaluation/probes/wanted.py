@@ -1,9 +1,12 @@
-"""Features: what can be taken of a model, as options of commands and arguments of functions."""
+"""Features: what can be taken of a model, and by which protocols it is judged, as options."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from vitlab.options import Options, at_least, option, when
+
+ProtocolName = Literal["fewshot", "knn", "means", "logistic", "simclr"]
+"""A published way to judge features (`vitlab.evaluation.probes.protocols`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

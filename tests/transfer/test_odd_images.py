@@ -1,4 +1,4 @@
-"""`probe`, `fewshot` and `finetune` on odd data and weights: each works, or says why in one line."""
+"""`probe`, `fewshot`, `finetune` on odd data and weights: each works, or says why in one line."""
 
 import json
 from pathlib import Path

@@ -19,13 +19,12 @@ By = Literal["logistic", "ridge", "means"]
 Floats = NDArray[np.float64]
 
 # strongest first: each fit starts from the one before, which is nearly right
-PENALTIES = tuple(10.0**power for power in range(2, -7, -1))
+PENALTIES = tuple(10.0**-power for power in range(7))
 RIDGES = tuple(2.0**power for power in range(20, -5, -2))  # l2 of ridge, a sum over the images
-HELD_OUT = 0.2  # of each class
 STEPS, HISTORY = 200, 20  # of L-BFGS: most per fit, and how many it remembers
 PRECISE, ROUGH = 1e-5, 3e-4  # the gradients that end it
 BLOCK = 4096  # rows
-MEMORY = 2**30  # bytes of features that are kept in float64
+MEMORY = 2**30  # bytes of features that are kept
 NEVER = -1e4  # the output of a class without a training image, by class means
 CPU = torch.device("cpu")
 
@@ -39,16 +38,12 @@ class LinearHead:
         bias: float64 (c,)
         by: how it was fitted
         l2: the penalty; 0 for class means
-        classes: the class of each output, int64 (c,)
-        validation: accuracy on held-out training images, where the penalty was chosen by it
     """
 
     weights: Floats
     bias: Floats
     by: By
     l2: float
-    classes: NDArray[np.int64]
-    validation: float = float("nan")
 
     def logits(self, x: NDArray[np.float32]) -> Floats:
         """Compute the outputs, in blocks: (m, d) -> float64 (m, c)."""
@@ -59,41 +54,39 @@ class LinearHead:
 
     def predict(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
         """Predict classes: (m, d) -> int64 (m,)."""
-        return self.classes[self.logits(x).argmax(1)]
+        return self.logits(x).argmax(1)
 
 
 class Blocks:
-    """Standardized rows of features as tensors, in blocks; kept where they fit into memory.
+    """Standardized rows of features as float32 tensors, in blocks; kept where they fit into memory.
 
     Attributes:
         mean: of each feature, float64 (d,)
         std: its standard deviation plus 1e-5, or 1 for features that are not scaled; float64 (d,)
+        device: where the tensors are
     """
 
     def __init__(
         self,
         values: NDArray[np.float32],
         device: torch.device = CPU,
-        rows: NDArray[np.int64] | None = None,
-        dtype: torch.dtype = torch.float64,
         scaled: bool = True,
     ) -> None:
-        self.values, self.device, self.dtype = values, device, dtype
-        self.rows = np.arange(len(values)) if rows is None else rows
-        self.mean = sum(block.sum(0) for _, block in self._read()) / len(self.rows)
+        self.values, self.device = values, with_float64(device)  # which can decompose matrices
+        self.mean = sum(block.sum(0) for _, block in self._read()) / len(values)
         self.std = np.ones_like(self.mean)
         if scaled:
             square = sum(((block - self.mean) ** 2).sum(0) for _, block in self._read())
-            self.std = np.sqrt(square / len(self.rows)) + 1e-5
+            self.std = np.sqrt(square / len(values)) + 1e-5
         self.kept: list[tuple[slice, Tensor]] | None = None
-        if 8 * len(self.rows) * values.shape[1] <= MEMORY:
+        if 4 * values.size <= MEMORY:
             self.kept = list(self)
 
     def _read(self) -> Iterator[tuple[slice, Floats]]:
         """Yield the features as they are, and which rows they are."""
-        for first in range(0, len(self.rows), BLOCK):
-            numbers = self.rows[first : first + BLOCK]
-            yield slice(first, first + len(numbers)), self.values[numbers].astype(np.float64)
+        for first in range(0, len(self.values), BLOCK):
+            block = self.values[first : first + BLOCK].astype(np.float64)
+            yield slice(first, first + len(block)), block
 
     def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
         if self.kept is not None:
@@ -101,11 +94,11 @@ class Blocks:
             return
         for places, block in self._read():
             rows = torch.from_numpy((block - self.mean) / self.std)
-            yield places, rows.to(self.dtype).to(self.device)
+            yield places, rows.float().to(self.device)
 
     def zeros(self, *shape: int) -> Tensor:
         """Return zeros like the blocks."""
-        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+        return torch.zeros(shape, device=self.device)
 
     def axes(self) -> tuple[Tensor, Tensor]:
         """Return the principal axes, (d, r), and the variances along them, (r,).
@@ -115,19 +108,19 @@ class Blocks:
         width = len(self.mean)
         total = self.zeros(width, width)
         for _, rows in self:
-            total += rows.T @ rows / len(self.rows)
+            total += rows.T @ rows / len(self.values)
         variances, axes = torch.linalg.eigh(total)
         seen = variances > 1e-6 * variances.max()
         return axes[:, seen], variances[seen]
 
     def whole(self) -> Floats:
-        """Return all rows in memory, (n, d)."""
-        return torch.cat([rows for _, rows in self]).double().cpu().numpy()
+        """Return all rows in memory, in double precision, (n, d)."""
+        return np.concatenate([(block - self.mean) / self.std for _, block in self._read()])
 
     def folded(self, weights: Floats, bias: Floats, by: By, l2: float) -> LinearHead:
         """Return a head on standardized features, weights (c, d), for them as they are."""
         plain = weights / self.std
-        return LinearHead(plain, bias - plain @ self.mean, by, l2, np.arange(len(bias)))
+        return LinearHead(plain, bias - plain @ self.mean, by, l2)
 
 
 Fit = Callable[[Blocks, NDArray[np.int64], int, float], LinearHead]
@@ -211,19 +204,10 @@ class LogisticFits:
             moved += errors.sum(0)
         return total, (self.axes.T @ slopes).view_as(self.weights), moved
 
-    def logits(self, parts: NDArray[np.int64]) -> Floats:
-        """Return what one of the fits says of each row, (n, classes), given its number, (n,)."""
-        chosen = torch.from_numpy(parts).to(self.targets)[:, None, None]
-        found = [
-            logits.gather(1, chosen[places].expand(-1, 1, logits.shape[2]))[:, 0]
-            for places, _, logits in self.outputs()
-        ]
-        return torch.cat(found).double().cpu().numpy()
-
-    def head(self, l2: float) -> LinearHead:
-        """Return the first fit."""
-        weights = self.axes @ self.weights[:, 0]
-        plain, bias = (each.double().cpu().numpy() for each in (weights.T, self.bias[0]))
+    def head(self, l2: float, part: int = 0) -> LinearHead:
+        """Return one of the fits."""
+        weights = self.axes @ self.weights[:, part]
+        plain, bias = (each.double().cpu().numpy() for each in (weights.T, self.bias[part]))
         return self.x.folded(plain, bias, "logistic", l2)
 
 
@@ -267,11 +251,6 @@ def means(x: Blocks, y: NDArray[np.int64], classes: int, l2: float = 0) -> Linea
 
 
 HEADS: dict[By, Fit] = {"logistic": logistic, "ridge": ridge, "means": means}
-
-
-def single(values: NDArray[np.float32], device: torch.device = CPU, scaled: bool = True) -> Blocks:
-    """Return rows in single precision, which is enough for logistic regressions, and fast."""
-    return Blocks(values, with_float64(device), dtype=torch.float32, scaled=scaled)
 
 
 def signs(y: NDArray[np.int64], classes: int) -> Floats:
@@ -373,22 +352,22 @@ def crossed(
         penalties: to try, strongest first, until one is worse than the one before
         device: where logistic regressions are fitted
     """
-    every, place = np.unique(folds, return_inverse=True)
+    parts = np.unique(folds)
     fits = None
     if by == "logistic":
-        blocks = single(x, device)
-        fits = LogisticFits(blocks, y, classes, place[:, None] != np.arange(len(every)))
+        fits = LogisticFits(Blocks(x, device), y, classes, folds[:, None] != parts)
     best: tuple[float, Crossed] | None = None
     for l2 in penalties:
         if fits is not None:
             fits.fit(l2, ROUGH)
-            logits = fits.logits(place)
-        else:
-            logits = np.empty((len(y), classes))
-            for number in range(len(every)):
-                rows, rest = np.flatnonzero(place != number), place == number
-                head = HEADS[by](Blocks(x, rows=rows), y[rows], classes, l2)
-                logits[rest] = head.logits(x[rest])
+        logits = np.empty((len(y), classes))
+        for number, part in enumerate(parts):
+            learn = folds != part
+            if fits is not None:
+                head = fits.head(l2, number)
+            else:
+                head = HEADS[by](Blocks(x[learn]), y[learn], classes, l2)
+            logits[~learn] = head.logits(x[~learn])
         likely = logits[np.arange(len(y)), y] - np.logaddexp.reduce(logits, 1)
         if best is not None and -likely.mean() >= best[0]:
             break
@@ -399,34 +378,34 @@ def crossed(
 
 
 def swept_logistic(
-    x: NDArray[np.float32],
+    x: Blocks,
     y: NDArray[np.int64],
+    classes: int,
     held: NDArray[np.int64],
     penalties: Sequence[float],
     summed: bool = False,
-    device: torch.device = CPU,
-) -> LinearHead:
-    """Fit a logistic regression to features as they are, its penalty the best on held-out images.
+) -> tuple[LinearHead, float]:
+    """Fit a logistic regression, its penalty being the best on held-out images.
 
     The final fit uses all images. Of equally good penalties the strongest is taken.
 
     Args:
-        x: features, (n, d), possibly memory-mapped: many of them are read in blocks
-        y: classes, (n,)
+        x: features, in blocks
+        y: index of each row's output, (n,)
+        classes: number of outputs
         held: numbers of the images on which the penalty is chosen
         penalties: the values of l2 to try, strongest first
         summed: whether they stand beside the sum of the losses, not their mean
-        device: where to compute
+
+    Returns:
+        The head, and its accuracy on the held-out images before the final fit.
     """
-    classes, place = np.unique(y, return_inverse=True)
-    blocks = single(x, device, scaled=False)
     learn = ~np.isin(np.arange(len(y)), held)
-    fits = LogisticFits(blocks, place, len(classes), learn[:, None])
-    test, best = x[held], (-1.0, 0.0)
+    fits, best = LogisticFits(x, y, classes, learn[:, None]), (-1.0, 0.0)
     for l2 in penalties:
         fits.fit(l2 / learn.sum() if summed else l2, ROUGH)
-        accuracy = float((fits.head(l2).logits(test).argmax(1) == place[held]).mean())
-        best = max(best, (accuracy, l2))
+        right = fits.head(l2).predict(x.values[held]) == y[held]
+        best = max(best, (float(right.mean()), l2))
     accuracy, l2 = best
-    found = logistic(blocks, place, len(classes), l2 / len(y) if summed else l2)
-    return replace(found, classes=classes, l2=l2, validation=accuracy)
+    head = logistic(x, y, classes, l2 / len(y) if summed else l2)
+    return replace(head, l2=l2), accuracy

@@ -127,7 +127,7 @@ def dinov2_logistic(learn: Side, test: Side, how: Probing) -> Found:
     """
     count = len(learn.y)
     held = torch.randperm(count, generator=torch.Generator().manual_seed(0))[: count // 10]
-    return _logistic("logistic", "DINOv2", learn, test, how, held.numpy(), 1 / GRID)
+    return _logistic("logistic", "DINOv2", learn, test, how, held.numpy())
 
 
 def simclr_logistic(learn: Side, test: Side, how: Probing) -> Found:
@@ -136,26 +136,21 @@ def simclr_logistic(learn: Side, test: Side, how: Probing) -> Found:
     Source: SimCLR (Chen et al., 2020), B.8: l2 is from 1e-6 to 1e5, here beside the mean loss; the
     validation images are a fifth of each class here, and the last fit is to all images.
     """
-    return _logistic("simclr", "SimCLR", learn, test, how, held_out(learn), GRID[::-1])
+    return _logistic("simclr", "SimCLR", learn, test, how, held_out(learn))
 
 
 def _logistic(
-    key: ProtocolName,
-    source: str,
-    learn: Side,
-    test: Side,
-    how: Probing,
-    held: NDArray[np.int64],
-    penalties: NDArray[np.float64],
+    key: str, source: str, learn: Side, test: Side, how: Probing, held: NDArray[np.int64]
 ) -> Found:
     """Return the row of a logistic regression, unless no image is held out."""
-    name = f"logistic regression, {source}"
+    name, summed = f"logistic regression, {source}", key == "logistic"
     if not len(held):
         return {}, [f"left out: {name}, since there are too few training images to hold some out"]
-    summed, device = key == "logistic", how.compute.where
-    fitted = swept_logistic(learn.x, learn.y, held, penalties.tolist(), summed, device)
-    about = {"l2": fitted.l2, "validation": fitted.validation}
-    return {key: _row(name, test, fitted.predict(test.x)) | about}, []
+    penalties = (1 / GRID if summed else GRID[::-1]).tolist()
+    blocks = Blocks(learn.x, how.compute.where, scaled=False)
+    head, accuracy = swept_logistic(blocks, learn.y, len(learn.classes), held, penalties, summed)
+    about = {"l2": head.l2, "validation": accuracy}
+    return {key: _row(name, test, head.predict(test.x)) | about}, []
 
 
 def _row(

@@ -33,7 +33,6 @@ from vitlab.evaluation.probes.heads import (
     LinearHead,
     best_ridge,
     crossed,
-    single,
 )
 from vitlab.evaluation.probes.wanted import Cuts, Pooled
 from vitlab.models.config import ModelConfig, ViTConfig
@@ -249,7 +248,7 @@ def search(
     for *_, choice, l2 in sorted(ranks, key=lambda each: each[:3])[:FINALISTS]:
         x = choice.of(values)
         for kind in kinds:
-            penalties = {"logistic": PENALTIES[2:], "ridge": (l2,), "means": (0.0,)}[kind]
+            penalties = {"logistic": PENALTIES, "ridge": (l2,), "means": (0.0,)}[kind]
             found = crossed(kind, x, y, classes, folds, penalties, device)
             tried.append(
                 HeadTrial(choice.layer, choice.pool, kind, found.l2, found.accuracy, parts)
@@ -258,9 +257,7 @@ def search(
                 best = found.accuracy, choice, found
     assert best is not None
     accuracy, choice, found = best
-    x = choice.of(values)
-    blocks = single(x, device) if found.by == "logistic" else Blocks(x)
-    head = HEADS[found.by](blocks, y, classes, found.l2)
+    head = HEADS[found.by](Blocks(choice.of(values), device), y, classes, found.l2)
     return FoundHead(choice, head, accuracy, temperature_of(found.logits, y), tuple(tried))
 
 

@@ -6,8 +6,8 @@ from typing import Any, Literal, get_args
 from vitlab.commands import DEVICE, PRECISION, WEIGHTS, WORKERS
 from vitlab.data.presence import check_data
 from vitlab.data.settings import Columns
-from vitlab.evaluation.probes.wanted import ProtocolName
-from vitlab.options import Options, above, at_least, option, when
+from vitlab.evaluation.probes.wanted import Pooled, ProtocolName
+from vitlab.options import Options, above, at_least, option
 from vitlab.terminal import print_table
 from vitlab.units import percent
 from vitlab.weights.hub import check_weights
@@ -45,18 +45,7 @@ class Fewshot(Options):
         "leave-one-out on the shots)",
         above(0),
     )
-    what: Literal["features", "mean", "all"] = option(
-        "features",
-        "features: what the classifier sees; mean: the mean of the patch tokens; all: a table of "
-        "class token, mean, both and the last blocks, the best chosen on training images",
-    )
-    layer: int | None = option(
-        None,
-        "the block (of a ResNet: stage) whose mean is taken, 0 for the input of the first one "
-        "(None: the last one, after the final norm)",
-        at_least(0),
-        only=when("what", "mean"),
-    )
+    features: Pooled = Pooled()
     columns: Columns = Columns()
     file: Stated = Stated()
     cache: str = option(
@@ -76,7 +65,6 @@ def run(options: Fewshot) -> dict[str, Any]:
     from vitlab.evaluation.features import cache_of
     from vitlab.evaluation.probes.probing import probe
     from vitlab.evaluation.probes.protocols import Probing
-    from vitlab.evaluation.probes.wanted import Pooled
     from vitlab.progress import say
 
     model = vitlab.load(options.weights, **options.file.arguments())
@@ -85,7 +73,7 @@ def run(options: Fewshot) -> dict[str, Any]:
         shots=tuple(sorted(set(options.shots))),
         seeds=options.seeds,
         l2=options.l2,
-        taken=None if options.what == "all" else Pooled(what=options.what, layer=options.layer),
+        taken=options.features,
         columns=options.columns,
         cache=cache_of(None if options.cache == "no" else options.cache),
         compute=Compute(options.device, options.precision, workers=options.workers),
@@ -100,32 +88,26 @@ def show(result: dict[str, Any]) -> None:
     """Print the accuracy of each protocol: of one kind of features, or of all side by side."""
     from vitlab.evaluation.probes.protocols import named_rows
 
+    every, best = f"all {result['train_images']:,} images", result.get("best", {})
+    columns = {
+        kind: {name: _accuracy(row, best.get(name) == kind) for name, row in named_rows(own)}
+        for kind, own in result.get("by_features", {"accuracy": result}).items()
+    }
     if "by_features" not in result:
-        every = f"all {result['train_images']:,} images"
-        rows = [(name, _accuracy(each), _about(each, every)) for name, each in named_rows(result)]
-        print_table(("protocol", "accuracy", "seeds, or learned from"), rows)
-        return
-    kinds, best = result["by_features"], result["best"]
-    tables = {kind: dict(named_rows(figures)) for kind, figures in kinds.items()}
-    names = dict.fromkeys(name for table in tables.values() for name in table)
-    rows = [
-        (
-            name,
-            *(
-                _accuracy(own[name]) + " *" * (best.get(name) == kind)
-                for kind, own in tables.items()
-            ),
-        )
-        for name in names
-    ]
-    print_table(("protocol", *kinds), rows)
-    print("* the best on validation images, which are a part of the training images")
+        columns["seeds, or learned from"] = {
+            name: _about(row, every) for name, row in named_rows(result)
+        }
+    names = next(iter(columns.values()))
+    rows = [(name, *(own[name] for own in columns.values())) for name in names]
+    print_table(("protocol", *columns), rows)
+    if best:
+        print("* the best on validation images, which are a part of the training images")
 
 
-def _accuracy(row: dict[str, Any]) -> str:
+def _accuracy(row: dict[str, Any], best: bool) -> str:
     """Format an accuracy with its interval."""
     low, high = row["interval"]
-    return f"{percent(row['accuracy'])} ({100 * low:.1f} to {100 * high:.1f})"
+    return f"{percent(row['accuracy'])} ({100 * low:.1f} to {100 * high:.1f})" + " *" * best
 
 
 def _about(row: dict[str, Any], every: str) -> str:

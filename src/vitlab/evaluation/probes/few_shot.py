@@ -61,10 +61,10 @@ def fewshot(
         raise DataError(f"y_train must be {len(x)} whole numbers, one per row of x_train")
     classes, place = np.unique(labels, return_inverse=True)
     mean, std = x.mean(0), x.std(0) + 1e-5
-    own = _extended((x - mean) / std)
+    own = (x - mean) / std
     if l2 == "auto":
         l2 = best_ridge(own, place, len(classes))[1] if len(x) > len(classes) else L2
-    weights = solved(own, signs(place, len(classes)), l2)
+    weights = solved(_extended(own), signs(place, len(classes)), l2)
     outputs = _extended((test - mean) / std) @ weights
     return classes[outputs.argmax(1)].astype(np.int64)
 

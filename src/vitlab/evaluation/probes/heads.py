@@ -272,19 +272,18 @@ def solved(x: Floats, y: Floats, l2: float) -> Floats:
 
 
 def left_one_out(
-    x: Floats, y: Floats, penalties: Sequence[float] = RIDGES, free_bias: bool = False
+    x: Floats, y: Floats, penalties: Sequence[float] = RIDGES
 ) -> Iterator[tuple[float, Floats]]:
-    """Yield, for each l2 of `solved`, what it says of each row when fitted to all the others.
+    """Yield, for each l2 of `ridge`, what it says of each row when fitted to all the others.
 
     In closed form, from one decomposition: y - (y - Hy) / (1 - diag H).
 
     Args:
-        x: (n, d); of columns whose mean is zero for `free_bias`
+        x: (n, d), the mean of each column being zero
         y: (n, c)
         penalties: the values of l2
-        free_bias: whether the fit has a bias without a penalty, beside x
     """
-    middle = y.mean(0) if free_bias else np.zeros(y.shape[1])
+    middle = y.mean(0)
     y = y - middle
     if x.shape[0] >= x.shape[1]:
         values, vectors = np.linalg.eigh(x.T @ x)
@@ -297,22 +296,19 @@ def left_one_out(
     for l2 in penalties:
         share = values / (values + l2)
         error = y - basis @ (share[:, None] * inner)
-        rest = 1 - squares @ share - free_bias / len(y)
+        rest = 1 - squares @ share - 1 / len(y)  # of the bias, which has no penalty
         yield l2, middle + y - error / np.maximum(rest, 1e-9)[:, None]
 
 
-def best_ridge(
-    x: Floats, y: NDArray[np.int64], classes: int, free_bias: bool = False
-) -> tuple[float, float]:
+def best_ridge(x: Floats, y: NDArray[np.int64], classes: int) -> tuple[float, float]:
     """Return the accuracy, leaving one out, of the best l2, and that l2; of equals the strongest.
 
     Args:
         x: standardized features, (n, d)
         y: index of each row's output, (n,)
         classes: number of outputs
-        free_bias: as `left_one_out`
     """
-    outputs = left_one_out(x, signs(y, classes), free_bias=free_bias)
+    outputs = left_one_out(x, signs(y, classes))
     return max((float((each.argmax(1) == y).mean()), l2) for l2, each in outputs)
 
 

@@ -22,6 +22,8 @@ from vitlab.evaluation.probes.searching import feature_sets
 from vitlab.models.model import Model
 from vitlab.progress import say
 
+TIMEOUT = 600.0  # seconds that a process of torchrun waits for the others
+
 
 def probe(model: Model, data: Given, probing: Probing) -> dict[str, Any]:
     """Measure a model's features on the test split of DATA, learning from its training split.
@@ -43,7 +45,7 @@ def probe(model: Model, data: Given, probing: Probing) -> dict[str, Any]:
         OptionError: a layer that the model does not have.
     """
     begin = time.monotonic()
-    with joined(str(probing.compute.device), probing.timeout) as (world, device):
+    with joined(str(probing.compute.device), TIMEOUT) as (world, device):
         with world.agreed():
             splits = open_to_learn(data, columns=probing.columns)
             classes_of(splits.train, title_of(data))
@@ -52,7 +54,8 @@ def probe(model: Model, data: Given, probing: Probing) -> dict[str, Any]:
             probing.compute, device=device, sharing=world.local_size, measure=world.size == 1
         )
         probing = replace(probing, compute=compute)
-        vectors, kinds = feature_sets(model) if probing.taken is None else (probing.taken, {})
+        compared = probing.taken.what == "all"
+        vectors, kinds = feature_sets(model) if compared else (probing.taken, {})
         learn, test = (
             _side(model, source, vectors, name, probing, world)
             for name, source in (("training", splits.train), ("test", asked.source))
@@ -107,18 +110,19 @@ def _measured(
     Raises:
         DataError: that is all.
     """
-    if not kinds:
-        figures, lines = judged(learn, test, probing)
-        if not any(named_rows(figures)):
-            raise DataError("nothing is left to measure: " + "; ".join(lines))
-        return figures, lines
-    by_features, lines = {}, []
+    tables: dict[str, Any] = {}
     best: dict[str, tuple[float, str]] = {}
-    for kind, columns in kinds.items():
+    lines: list[str] = []
+    every: dict[str, Any] = kinds or {"": slice(None)}
+    for kind, columns in every.items():
         own, asked = (replace(each, x=each.x[:, columns]) for each in (learn, test))
-        by_features[kind], left_out = judged(own, asked, probing)
+        tables[kind], left_out = judged(own, asked, probing)
         lines += left_out
-        for name, accuracy in validated(by_features[kind], own, probing).items():
-            best[name] = max(best.get(name, (-1.0, "")), (accuracy, kind), key=lambda each: each[0])
+        for name, accuracy in validated(tables[kind], own, probing).items() if kinds else ():
+            if accuracy > best.get(name, (-1.0, ""))[0]:
+                best[name] = accuracy, kind
+    if not any(named_rows(tables)):
+        raise DataError("nothing is left to measure: " + "; ".join(lines))
     chosen = {name: kind for name, (_, kind) in best.items()}
-    return {"by_features": by_features, "best": chosen}, [*dict.fromkeys(lines)]
+    figures = {"by_features": tables, "best": chosen} if kinds else tables[""]
+    return figures, [*dict.fromkeys(lines)]

@@ -54,22 +54,20 @@ class Probing:
         seeds: how many times they are drawn: seeds 0, 1, …
         l2: penalty of the few-shot evaluation; auto: the paper's, and beside it the best by
             leave-one-out
-        taken: what of the model; None to compare all that a head could see
+        taken: what of the model
         columns: which columns of a list or a table hold what
         cache: where features are kept; None for nowhere
         compute: where and how
-        timeout: seconds that a process of torchrun waits for the others
     """
 
     protocols: tuple[ProtocolName, ...] = get_args(ProtocolName)
     shots: tuple[int, ...] = SHOTS
     seeds: int = SEEDS
     l2: float | Literal["auto"] = "auto"
-    taken: Pooled | None = Pooled()
+    taken: Pooled = Pooled()
     columns: Columns = Columns()
     cache: Path | None = None
     compute: Compute = Compute()
-    timeout: float = 600.0
 
 
 Found = tuple[dict[str, Any], list[str]]
@@ -98,19 +96,14 @@ def few_shots(learn: Side, test: Side, how: Probing) -> Found:
 
 
 def nearest(learn: Side, test: Side, how: Probing) -> Found:
-    """Let the k training images of highest cosine similarity vote.
+    """Let the k training images of highest cosine similarity vote, for each k that there are.
 
     Source: dinov2/eval/knn.py (`nearest_neighbors`).
     """
-    fit = [k for k in NEIGHBORS if k <= len(learn.y)]
-    left = ", ".join(str(k) for k in NEIGHBORS if k > len(learn.y))
-    reason = f"since there are {counted(len(learn.y), 'training image')}"
-    notes = [f"left out: {left} neighbors, {reason}"] if left else []
-    if not fit:
-        return {}, notes
+    count = len(learn.y)
+    fit = [k for k in NEIGHBORS if k <= count] or [count]
     voted = nearest_neighbors(learn.x, learn.y, test.x, fit, device=how.compute.where)
-    rows = {str(k): _row(f"{k} neighbors", test, guess) for k, guess in voted.items()}
-    return {"knn": rows}, notes
+    return {"knn": {str(k): _row(f"{k} neighbors", test, each) for k, each in voted.items()}}, []
 
 
 def class_means(learn: Side, test: Side, how: Probing) -> Found:

@@ -240,7 +240,7 @@ def search(
     tried, ranks = [], []
     for choice in choices:
         z = Blocks(choice.of(values)).whole()
-        accuracy, l2 = best_ridge(z, y, classes, free_bias=True)
+        accuracy, l2 = best_ridge(z, y, classes)
         tried.append(HeadTrial(choice.layer, choice.pool, "ridge", l2, accuracy, "leave-one-out"))
         ranks.append((-accuracy, choice.width, -choice.layer, choice, l2))
     parts = f"{len(np.unique(folds))} folds"

@@ -11,14 +11,16 @@ ProtocolName = Literal["fewshot", "knn", "means", "logistic", "simclr"]
 
 @dataclass(frozen=True, kw_only=True)
 class Pooled(Options):
-    """One vector per image.
+    """One vector per image; or, to be compared, all that a head could see.
 
     Raises:
         OptionError: a layer of what the classifier sees, which has none.
     """
 
-    what: Literal["features", "mean"] = option(
-        "features", "features: what the classifier sees; mean: the mean of the patch tokens"
+    what: Literal["features", "mean", "all"] = option(
+        "features",
+        "features: what the classifier sees; mean: the mean of the patch tokens; all: a table of "
+        "class token, mean, both and the last blocks, the best chosen on training images",
     )
     layer: int | None = option(
         None,

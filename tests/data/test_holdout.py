@@ -21,8 +21,7 @@ from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, RunError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.examined import reopened
-from vitlab.evaluation.probes.probing import probe
-from vitlab.evaluation.probes.protocols import Probing
+from vitlab.evaluation.probes.probing import Probing, probe
 from vitlab.models.model import Model
 from vitlab.models.seen import NOTHING, marked
 from vitlab.recipes.recipe import Host

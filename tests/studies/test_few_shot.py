@@ -8,8 +8,7 @@ import torch
 
 from vitlab.data.learning import open_to_learn
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.probes.probing import probe
-from vitlab.evaluation.probes.protocols import Probing
+from vitlab.evaluation.probes.probing import Probing, probe
 from vitlab.models.create import create
 from vitlab.studies.grid.design import Trained
 from vitlab.studies.measures.few_shot import DRAWS, SHOTS, few_shot

@@ -19,8 +19,7 @@ from vitlab.data.sources.source import Source
 from vitlab.distributed.world import ALONE
 from vitlab.errors import DataError
 from vitlab.evaluation.probes import watching
-from vitlab.evaluation.probes.probing import probe
-from vitlab.evaluation.probes.protocols import Probing
+from vitlab.evaluation.probes.probing import Probing, probe
 from vitlab.evaluation.probes.watching import KEYS, By, Probe
 from vitlab.files import sha256
 from vitlab.models.model import Model

@@ -63,8 +63,7 @@ def run(options: Fewshot) -> dict[str, Any]:
     import vitlab
     from vitlab.evaluation.compute import Compute
     from vitlab.evaluation.features import cache_of
-    from vitlab.evaluation.probes.probing import probe
-    from vitlab.evaluation.probes.protocols import Probing
+    from vitlab.evaluation.probes.probing import Probing, probe
     from vitlab.progress import say
 
     model = vitlab.load(options.weights, **options.file.arguments())
@@ -86,7 +85,7 @@ def run(options: Fewshot) -> dict[str, Any]:
 
 def show(result: dict[str, Any]) -> None:
     """Print the accuracy of each protocol: of one kind of features, or of all side by side."""
-    from vitlab.evaluation.probes.protocols import named_rows
+    from vitlab.evaluation.probes.probing import named_rows
 
     every, best = f"all {result['train_images']:,} images", result.get("best", {})
     columns = {

@@ -125,7 +125,7 @@ def probe(
         head = _about(task, found, searched)
         _begin(task, command, head, found)
         stop.message = f"interrupted: pass --resume to test the model in {folder.model}"
-        tried = [each.as_dict() for each in found.tried]
+        tried = [*found.tried]
         return conclude_labeled(task, session, world, {"head": head, "tried": tried})
 
 
@@ -256,4 +256,4 @@ def _begin(task: Task, command: str, head: dict[str, Any], found: FoundHead) -> 
     folder.start(task.recipe, task.host, command, *marks, head=head)
     folder.continue_from(b"", 0)
     for each in found.tried:
-        folder.journal.write({"kind": "tried"} | each.as_dict())
+        folder.journal.write({"kind": "tried"} | each)

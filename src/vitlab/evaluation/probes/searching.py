@@ -7,7 +7,7 @@ norm, is an ordinary one of fewer blocks, so that whatever is chosen is an ordin
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -70,24 +70,10 @@ class FeatureChoice:
         """Return these features in memory, (n, width)."""
         return np.ascontiguousarray(values[:, self.first : self.end])
 
-
-@dataclass(frozen=True)
-class HeadTrial:
-    """A head that was tried: its features, kind and penalty, and the accuracy `how` it was found.
-
-    `how` is leave-one-out, or as many folds.
-    """
-
-    layer: int
-    pool: str
-    head: By
-    l2: float
-    accuracy: float
-    how: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields, as JSON has them."""
-        return asdict(self)
+    def trial(self, head: By, l2: float, accuracy: float, how: str) -> dict[str, Any]:
+        """Return what a head gave that was tried on these features, as JSON has it."""
+        about = {"head": head, "l2": l2, "accuracy": accuracy, "how": how}
+        return {"layer": self.layer, "pool": self.pool} | about
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,14 +85,15 @@ class FoundHead:
         head: its weights and bias
         accuracy: in cross-validation
         temperature: that calibrates the logits of the images it had not learned from
-        tried: all that was tried, in order
+        tried: all that was tried, in order: `layer`, `pool`, `head`, `l2`, and the `accuracy` with
+            `how` it was found: by leave-one-out, or so many folds
     """
 
     choice: FeatureChoice
     head: LinearHead
     accuracy: float
     temperature: float
-    tried: tuple[HeadTrial, ...]
+    tried: tuple[dict[str, Any], ...]
 
 
 def choices_of(model: Model, layers: int, pool: Pool = "") -> tuple[Vectors, list[FeatureChoice]]:
@@ -241,7 +228,7 @@ def search(
     for choice in choices:
         z = Blocks(choice.of(values)).whole()
         accuracy, l2 = best_ridge(z, y, classes)
-        tried.append(HeadTrial(choice.layer, choice.pool, "ridge", l2, accuracy, "leave-one-out"))
+        tried.append(choice.trial("ridge", l2, accuracy, "leave-one-out"))
         ranks.append((-accuracy, choice.width, -choice.layer, choice, l2))
     parts = f"{len(np.unique(folds))} folds"
     best: tuple[float, FeatureChoice, Crossed] | None = None
@@ -250,9 +237,7 @@ def search(
         for kind in kinds:
             penalties = {"logistic": PENALTIES, "ridge": (l2,), "means": (0.0,)}[kind]
             found = crossed(kind, x, y, classes, folds, penalties, device)
-            tried.append(
-                HeadTrial(choice.layer, choice.pool, kind, found.l2, found.accuracy, parts)
-            )
+            tried.append(choice.trial(kind, found.l2, found.accuracy, parts))
             if best is None or found.accuracy > best[0]:
                 best = found.accuracy, choice, found
     assert best is not None

@@ -6,7 +6,7 @@ from typing import Literal
 from vitlab.options import Options, at_least, option, when
 
 ProtocolName = Literal["fewshot", "knn", "means", "logistic", "simclr"]
-"""A published way to judge features (`vitlab.evaluation.probes.protocols`)."""
+"""A published way to judge features (`vitlab.evaluation.probes.probing`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from dataclasses import MISSING, dataclass
 from typing import Any, Literal, get_args
 
-from vitlab.commands import DEVICE, PRECISION, WEIGHTS, WORKERS
+from vitlab.commands import CACHE, DEVICE, PRECISION, WEIGHTS, WORKERS
 from vitlab.data.presence import check_data
 from vitlab.data.settings import Columns
 from vitlab.evaluation.probes.wanted import Pooled, ProtocolName
@@ -48,11 +48,7 @@ class Fewshot(Options):
     features: Pooled = Pooled()
     columns: Columns = Columns()
     file: Stated = Stated()
-    cache: str = option(
-        "auto",
-        "folder in which features are kept for the next time, or no (auto: vitlab/features in the "
-        "user's cache folder, at most 20 GB)",
-    )
+    cache: str = option("auto", CACHE)
     device: str = option("auto", DEVICE)
     precision: Literal["fp32", "bf16"] = option("fp32", PRECISION)
     workers: int | None = option(None, WORKERS, at_least(0))
@@ -69,12 +65,12 @@ def run(options: Fewshot) -> dict[str, Any]:
     model = vitlab.load(options.weights, **options.file.arguments())
     probing = Probing(
         protocols=options.protocol,
-        shots=tuple(sorted(set(options.shots))),
+        shots=options.shots,
         seeds=options.seeds,
         l2=options.l2,
         taken=options.features,
         columns=options.columns,
-        cache=cache_of(None if options.cache == "no" else options.cache),
+        cache=cache_of(options.cache),
         compute=Compute(options.device, options.precision, workers=options.workers),
     )
     result = probe(model, options.data, probing)

@@ -102,8 +102,9 @@ def few_shots(learn: Side, test: Side, how: Probing) -> Found:
     Source: big_vision's evaluators/fewshot_lsr.py (`fewshot`, `sample_shots`).
     """
     have, reason = smallest(learn.y, learn.classes)
-    shots = [each for each in how.shots if each <= have]
-    left = [counted(each, "shot") for each in how.shots if each > have]
+    asked = sorted({*how.shots})
+    shots = [each for each in asked if each <= have]
+    left = [counted(each, "shot") for each in asked if each > have]
     seeds = range(how.seeds if shots else 0)
     drawn = [sample_shots(learn.y, learn.classes, shots, seed) for seed in seeds]
     paper = L2 if how.l2 == "auto" else how.l2

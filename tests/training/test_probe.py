@@ -18,8 +18,10 @@ from vitlab.data.augment.augment import normalize
 from vitlab.data.sources.source import Source
 from vitlab.distributed.world import ALONE
 from vitlab.errors import DataError
+from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.probes import watching
-from vitlab.evaluation.probes.probing import Probing, probe
+from vitlab.evaluation.probes.probing import probe
+from vitlab.evaluation.probes.wanted import Probing
 from vitlab.evaluation.probes.watching import KEYS, By, Probe
 from vitlab.files import sha256
 from vitlab.models.model import Model
@@ -69,8 +71,8 @@ def test_the_bits_are_those_of_a_run_without_it(watched: Path, plain: Path) -> N
 
 
 def test_the_figure_is_that_of_the_fewshot_command(watched: Path) -> None:
-    probing = Probing(protocols=("fewshot",), shots=(10,))
-    found = probe(vitlab.load(watched), "digits", probing)
+    probing = Probing(protocol=("fewshot",), shots=(10,), cache="no")
+    found = probe(vitlab.load(watched), "digits", probing, Compute())
     values = curve(watched)
     assert len(values) == 2
     assert values[-1] == pytest.approx(found["fewshot"]["10"]["accuracy"], abs=1.5 / 359)

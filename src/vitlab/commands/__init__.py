@@ -13,10 +13,6 @@ from vitlab.recipes.recipe import Host
 # help of the options that several commands have
 DEVICE = options_of(Host)["device"].help
 WORKERS = options_of(Host)["workers"].help
-CACHE = (
-    "folder in which features are kept for the next time, or no (auto: vitlab/features in the "
-    "user's cache folder, at most 20 GB)"
-)
 PRECISION = "fp32, or bf16 autocast"
 ENGINE = (
     "what computes: plain PyTorch, its packed form, compiled, onnxruntime, openvino; or auto: for "

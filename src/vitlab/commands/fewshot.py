@@ -1,13 +1,12 @@
 """`vitlab fewshot`."""
 
 from dataclasses import MISSING, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from vitlab.commands import CACHE, DEVICE, PRECISION, WEIGHTS, WORKERS
+from vitlab.commands import DEVICE, PRECISION, WEIGHTS, WORKERS
 from vitlab.data.presence import check_data
-from vitlab.data.settings import Columns
-from vitlab.evaluation.probes.wanted import Pooled, ProtocolName
-from vitlab.options import Options, above, at_least, option
+from vitlab.evaluation.probes.wanted import Probing
+from vitlab.options import Options, at_least, option
 from vitlab.terminal import print_table
 from vitlab.units import percent
 from vitlab.weights.hub import check_weights
@@ -31,24 +30,8 @@ class Fewshot(Options):
         positional=True,
         check=check_data,
     )
-    protocol: tuple[ProtocolName, ...] = option(
-        get_args(ProtocolName),
-        "fewshot: least squares on few images of each class (big_vision, the ViT paper); knn: 10, "
-        "20, 100 and 200 neighbors (DINO, DINOv2); means: the nearest class mean; logistic, "
-        "simclr: logistic regression as DINOv2 and SimCLR evaluate",
-    )
-    shots: tuple[int, ...] = option((1, 5, 10, 25), "training images per class", at_least(1))
-    seeds: int = option(3, "times the shots are drawn: seeds 0, 1, …", at_least(1))
-    l2: float | Literal["auto"] = option(
-        "auto",
-        "penalty of the few-shot fit (auto: 1024, the paper's, and beside it the best by "
-        "leave-one-out on the shots)",
-        above(0),
-    )
-    features: Pooled = Pooled()
-    columns: Columns = Columns()
+    probing: Probing = Probing()
     file: Stated = Stated()
-    cache: str = option("auto", CACHE)
     device: str = option("auto", DEVICE)
     precision: Literal["fp32", "bf16"] = option("fp32", PRECISION)
     workers: int | None = option(None, WORKERS, at_least(0))
@@ -58,22 +41,12 @@ def run(options: Fewshot) -> dict[str, Any]:
     """Measure; of several processes only the first one has a result to print."""
     import vitlab
     from vitlab.evaluation.compute import Compute
-    from vitlab.evaluation.features import cache_of
-    from vitlab.evaluation.probes.probing import Probing, probe
+    from vitlab.evaluation.probes.probing import probe
     from vitlab.progress import say
 
     model = vitlab.load(options.weights, **options.file.arguments())
-    probing = Probing(
-        protocols=options.protocol,
-        shots=options.shots,
-        seeds=options.seeds,
-        l2=options.l2,
-        taken=options.features,
-        columns=options.columns,
-        cache=cache_of(options.cache),
-        compute=Compute(options.device, options.precision, workers=options.workers),
-    )
-    result = probe(model, options.data, probing)
+    compute = Compute(options.device, options.precision, workers=options.workers)
+    result = probe(model, options.data, options.probing, compute)
     for note in result.get("notes", ()):
         say(note)
     return result
@@ -83,15 +56,13 @@ def show(result: dict[str, Any]) -> None:
     """Print the accuracy of each protocol: of one kind of features, or of all side by side."""
     from vitlab.evaluation.probes.probing import named_rows
 
-    every, best = f"all {result['train_images']:,} images", result.get("best", {})
+    best = result.get("best", {})
     columns = {
         kind: {name: _accuracy(row, best.get(name) == kind) for name, row in named_rows(own)}
         for kind, own in result.get("by_features", {"accuracy": result}).items()
     }
     if "by_features" not in result:
-        columns["seeds, or learned from"] = {
-            name: _about(row, every) for name, row in named_rows(result)
-        }
+        columns["seeds, or l2"] = {name: _about(row) for name, row in named_rows(result)}
     names = next(iter(columns.values()))
     rows = [(name, *(own[name] for own in columns.values())) for name in names]
     print_table(("protocol", *columns), rows)
@@ -105,8 +76,8 @@ def _accuracy(row: dict[str, Any], best: bool) -> str:
     return f"{percent(row['accuracy'])} ({100 * low:.1f} to {100 * high:.1f})" + " *" * best
 
 
-def _about(row: dict[str, Any], every: str) -> str:
+def _about(row: dict[str, Any]) -> str:
     """Format what else is known of a row."""
     if "seeds" in row:
         return f"{', '.join(map(percent, row['seeds']))}: ± {100 * row['std']:.1f}"
-    return every + (f", l2 {row['l2']:.3g}" if "l2" in row else "")
+    return f"l2 {row['l2']:.3g}" if "l2" in row else ""

@@ -4,8 +4,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vitlab.commands import CACHE
 from vitlab.errors import OptionError
+from vitlab.evaluation.probes.wanted import CACHE
 from vitlab.options import Options, option, options_of
 from vitlab.recipes.head_search import INSTEAD, OF_STEPS, HeadSearch, probe_recipe
 from vitlab.recipes.recipe import Host, Recipe

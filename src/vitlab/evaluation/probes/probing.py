@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
-from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Given, title_of
 from vitlab.data.sources.source import Source
 from vitlab.distributed.launch import joined
@@ -20,13 +19,11 @@ from vitlab.distributed.world import World
 from vitlab.errors import DataError
 from vitlab.evaluation.choosing import unlearned
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.features import described, features_of
+from vitlab.evaluation.features import cache_of, described, features_of
 from vitlab.evaluation.infer import Vectors
 from vitlab.evaluation.intervals import wilson
 from vitlab.evaluation.probes.few_shot import (
     L2,
-    SEEDS,
-    SHOTS,
     classes_of,
     fewshot,
     sample_shots,
@@ -35,7 +32,7 @@ from vitlab.evaluation.probes.few_shot import (
 from vitlab.evaluation.probes.heads import Blocks, means, swept_logistic
 from vitlab.evaluation.probes.neighbors import NEIGHBORS, nearest_neighbors
 from vitlab.evaluation.probes.searching import feature_sets
-from vitlab.evaluation.probes.wanted import Pooled, ProtocolName
+from vitlab.evaluation.probes.wanted import Probing, ProtocolName
 from vitlab.models.model import Model
 from vitlab.progress import say
 from vitlab.units import counted
@@ -54,42 +51,18 @@ class Side:
         y: the class of each image, int64 (n,)
         classes: their names
         bad: messages about damaged images
+        device: where to compute
     """
 
     x: NDArray[np.float32]
     y: NDArray[np.int64]
     classes: Sequence[str]
-    bad: Sequence[str] = ()
+    bad: Sequence[str]
+    device: torch.device
 
     def some(self, rows: NDArray[Any]) -> "Side":
         """Return those of some images, by their numbers or a mask."""
         return replace(self, x=self.x[rows], y=self.y[rows])
-
-
-@dataclass(frozen=True)
-class Probing:
-    """What is measured, and where.
-
-    Attributes:
-        protocols: names of those to follow
-        shots: training images per class
-        seeds: how many times they are drawn: seeds 0, 1, …
-        l2: penalty of the few-shot evaluation; auto: the paper's, and beside it the best by
-            leave-one-out
-        taken: what of the model
-        columns: which columns of a list or a table hold what
-        cache: where features are kept; None for nowhere
-        compute: where and how
-    """
-
-    protocols: tuple[ProtocolName, ...] = get_args(ProtocolName)
-    shots: tuple[int, ...] = SHOTS
-    seeds: int = SEEDS
-    l2: float | Literal["auto"] = "auto"
-    taken: Pooled = Pooled()
-    columns: Columns = Columns()
-    cache: Path | None = None
-    compute: Compute = Compute()
 
 
 Found = tuple[dict[str, Any], list[str]]
@@ -125,7 +98,7 @@ def nearest(learn: Side, test: Side, how: Probing) -> Found:
     """
     count = len(learn.y)
     fit = [k for k in NEIGHBORS if k <= count] or [count]
-    voted = nearest_neighbors(learn.x, learn.y, test.x, fit, device=how.compute.where)
+    voted = nearest_neighbors(learn.x, learn.y, test.x, fit, device=learn.device)
     return {"knn": {str(k): _row(f"{k} neighbors", test, each) for k, each in voted.items()}}, []
 
 
@@ -163,7 +136,7 @@ def _logistic(
     if not len(held):
         return {}, [f"left out: {name}, since there are too few training images to hold some out"]
     penalties = (1 / GRID if summed else GRID[::-1]).tolist()
-    blocks = Blocks(learn.x, how.compute.where, scaled=False)
+    blocks = Blocks(learn.x, learn.device, scaled=False)
     head, accuracy = swept_logistic(blocks, learn.y, len(learn.classes), held, penalties, summed)
     about = {"l2": head.l2, "validation": accuracy}
     return {key: _row(name, test, head.predict(test.x)) | about}, []
@@ -192,7 +165,7 @@ PROTOCOLS: dict[ProtocolName, Callable[[Side, Side, Probing], Found]] = {
 
 def judged(learn: Side, test: Side, how: Probing) -> Found:
     """Return the figures of all protocols that are asked for, and lines about what is left out."""
-    found = [PROTOCOLS[name](learn, test, how) for name in how.protocols]
+    found = [PROTOCOLS[name](learn, test, how) for name in how.protocol]
     figures = {key: each for rows, _ in found for key, each in rows.items()}
     return figures, [line for _, lines in found for line in lines]
 
@@ -215,8 +188,8 @@ def validated(figures: dict[str, Any], learn: Side, how: Probing) -> dict[str, f
         how: as for the figures
     """
     held = held_out(learn)
-    rest = [name for name in how.protocols if name not in ("logistic", "simclr")]
-    kept, how = np.setdiff1d(np.arange(len(learn.y)), held), replace(how, protocols=tuple(rest))
+    rest = [name for name in how.protocol if name not in ("logistic", "simclr")]
+    kept, how = np.setdiff1d(np.arange(len(learn.y)), held), replace(how, protocol=tuple(rest))
     inner = judged(learn.some(kept), learn.some(held), how)[0] if len(held) else {}
     own = {name: row["validation"] for name, row in named_rows(figures) if "validation" in row}
     return own | {name: row["accuracy"] for name, row in named_rows(inner)}
@@ -227,7 +200,7 @@ def held_out(learn: Side) -> NDArray[np.int64]:
     return SingleLabels(learn.y).held_out(HELD_OUT, np.random.default_rng(0))
 
 
-def probe(model: Model, data: Given, probing: Probing) -> dict[str, Any]:
+def probe(model: Model, data: Given, how: Probing, compute: Compute) -> dict[str, Any]:
     """Measure a model's features on the test split of DATA, learning from its training split.
 
     Under torchrun, all processes compute features; the first one has the result.
@@ -247,26 +220,24 @@ def probe(model: Model, data: Given, probing: Probing) -> dict[str, Any]:
         OptionError: a layer that the model does not have.
     """
     begin = time.monotonic()
-    with joined(str(probing.compute.device), TIMEOUT) as (world, device):
+    with joined(str(compute.device), TIMEOUT) as (world, device):
         with world.agreed():
-            splits = open_to_learn(data, columns=probing.columns)
+            splits = open_to_learn(data, columns=how.columns)
             classes_of(splits.train, title_of(data))
             asked = unlearned(splits.test, model.seen)
-        compute = replace(
-            probing.compute, device=device, sharing=world.local_size, measure=world.size == 1
-        )
-        probing = replace(probing, compute=compute)
-        compared = probing.taken.what == "all"
-        vectors, kinds = feature_sets(model) if compared else (probing.taken, {})
+        alone = world.size == 1
+        compute = replace(compute, device=device, sharing=world.local_size, measure=alone)
+        cache, compared = cache_of(how.cache), how.features.what == "all"
+        vectors, kinds = feature_sets(model) if compared else (how.features, {})
         learn, test = (
-            _side(model, source, vectors, name, probing, world)
+            _side(model, source, vectors, name, compute, world, cache)
             for name, source in (("training", splits.train), ("test", asked.source))
         )
         if not world.first:
             return {}
-        figures, left_out = _measured(learn, test, kinds, probing)
-    if probing.cache is not None:
-        say(described(probing.cache))
+        figures, left_out = _measured(learn, test, kinds, how)
+    if cache is not None:
+        say(described(cache))
     bad = [*learn.bad, *test.bad]
     return {
         "model": model.config.name,
@@ -288,24 +259,23 @@ def probe(model: Model, data: Given, probing: Probing) -> dict[str, Any]:
 
 
 def _side(
-    model: Model, source: Source, vectors: Vectors, name: str, probing: Probing, world: World
+    model: Model,
+    source: Source,
+    vectors: Vectors,
+    name: str,
+    compute: Compute,
+    world: World,
+    cache: Path | None,
 ) -> Side:
     """Return the features of a split, with their classes."""
-    found = features_of(
-        model,
-        source,
-        probing.compute,
-        vectors,
-        world=world,
-        cache=probing.cache,
-        title=f"{name} features",
-    )
+    title = f"{name} features"
+    found = features_of(model, source, compute, vectors, world=world, cache=cache, title=title)
     labels = classes_of(source, name)[found.indices]
-    return Side(found.values, labels, source.classes, found.bad)
+    return Side(found.values, labels, source.classes, found.bad, compute.where)
 
 
 def _measured(
-    learn: Side, test: Side, kinds: dict[str, NDArray[np.int64]], probing: Probing
+    learn: Side, test: Side, kinds: dict[str, NDArray[np.int64]], how: Probing
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the figures of all protocols, of each kind of features, and what is left out.
 
@@ -318,9 +288,9 @@ def _measured(
     every: dict[str, Any] = kinds or {"": slice(None)}
     for kind, columns in every.items():
         own, asked = (replace(each, x=each.x[:, columns]) for each in (learn, test))
-        tables[kind], left_out = judged(own, asked, probing)
+        tables[kind], left_out = judged(own, asked, how)
         lines += left_out
-        for name, accuracy in validated(tables[kind], own, probing).items() if kinds else ():
+        for name, accuracy in validated(tables[kind], own, how).items() if kinds else ():
             if accuracy > best.get(name, (-1.0, ""))[0]:
                 best[name] = accuracy, kind
     if not any(named_rows(tables)):

@@ -148,6 +148,13 @@ def test_cross_validation_asks_each_fit_about_what_it_did_not_learn(by: By) -> N
         assert crossed(by, x, y, 4, folds, (1e3, 0.1, 1e-6)).l2 == 0.1
 
 
+def test_features_that_do_not_vary_leave_the_shares_of_the_classes() -> None:
+    x, y = np.ones((6, 5), np.float32), np.array([0, 0, 1, 1, 1, 2])
+    outputs = logistic(Blocks(x), y, 3, 1e-2).logits(x)
+    chances = np.exp(outputs - np.logaddexp.reduce(outputs, 1)[:, None])
+    np.testing.assert_allclose(chances, np.tile([2 / 6, 3 / 6, 1 / 6], (6, 1)), atol=1e-3)
+
+
 def test_a_class_without_images_is_never_the_answer_of_means() -> None:
     x, y = examples(60)
     assert set(HEADS["means"](Blocks(x), y, 6, 0).predict(x)) <= {0, 1, 2, 3}

@@ -46,11 +46,8 @@ class LinearHead:
     l2: float
 
     def logits(self, x: NDArray[np.float32]) -> Floats:
-        """Compute the outputs, in blocks: (m, d) -> float64 (m, c)."""
-        found = [np.empty((0, len(self.bias)))]
-        for first in range(0, len(x), BLOCK):
-            found.append(x[first : first + BLOCK].astype(np.float64) @ self.weights.T + self.bias)
-        return np.concatenate(found)
+        """Compute the outputs: (m, d) -> float64 (m, c)."""
+        return x.astype(np.float64) @ self.weights.T + self.bias
 
     def predict(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
         """Predict classes: (m, d) -> int64 (m,)."""
@@ -73,28 +70,24 @@ class Blocks:
         scaled: bool = True,
     ) -> None:
         self.values, self.device = values, with_float64(device)  # which can decompose matrices
-        self.mean = sum(block.sum(0) for _, block in self._read()) / len(values)
+        count = len(values)
+        self.places = [slice(first, first + BLOCK) for first in range(0, count, BLOCK)]
+        self.mean = values.mean(0, dtype=np.float64)
         self.std = np.ones_like(self.mean)
         if scaled:
-            square = sum(((block - self.mean) ** 2).sum(0) for _, block in self._read())
-            self.std = np.sqrt(square / len(values)) + 1e-5
+            squares = [((values[own] - self.mean) ** 2).sum(0) for own in self.places]
+            self.std = np.sqrt(np.sum(squares, 0) / count) + 1e-5
         self.kept: list[tuple[slice, Tensor]] | None = None
         if 4 * values.size <= MEMORY:
             self.kept = list(self)
-
-    def _read(self) -> Iterator[tuple[slice, Floats]]:
-        """Yield the features as they are, and which rows they are."""
-        for first in range(0, len(self.values), BLOCK):
-            block = self.values[first : first + BLOCK].astype(np.float64)
-            yield slice(first, first + len(block)), block
 
     def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
         if self.kept is not None:
             yield from self.kept
             return
-        for places, block in self._read():
-            rows = torch.from_numpy((block - self.mean) / self.std)
-            yield places, rows.float().to(self.device)
+        for own in self.places:
+            rows = torch.from_numpy((self.values[own] - self.mean) / self.std)
+            yield own, rows.float().to(self.device)
 
     def zeros(self, *shape: int) -> Tensor:
         """Return zeros like the blocks."""
@@ -115,7 +108,7 @@ class Blocks:
 
     def whole(self) -> Floats:
         """Return all rows in memory, in double precision, (n, d)."""
-        return np.concatenate([(block - self.mean) / self.std for _, block in self._read()])
+        return (self.values - self.mean) / self.std
 
     def folded(self, weights: Floats, bias: Floats, by: By, l2: float) -> LinearHead:
         """Return a head on standardized features, weights (c, d), for them as they are."""

@@ -112,12 +112,11 @@ def choices_of(model: Model, layers: int, pool: Pool = "") -> tuple[Vectors, lis
     if config.norm_at == "pooled":
         pools = [each for each in pools if each != "both"]
     width = config.width
-    places = {"token": (0, 1), "mean": (0, 1), "both": (0, 2)}
-    if config.has_token:
-        places["mean"] = (1, 2)
+    token = int(config.has_token)
+    places = {"token": (0, 1), "mean": (token, token + 1), "both": (0, 2)}
     found = []
     for row, layer in enumerate(numbers):
-        start = row * width * (1 + config.has_token)
+        start = row * width * (1 + token)
         for each in pools if not pool else [pool]:
             first, end = (start + width * place for place in places[each])
             found.append(FeatureChoice(layer, each, first, end))

@@ -28,8 +28,8 @@ def test_the_figures_are_those_of_the_parts(
     found = json.loads(out)
     assert code == 0
     assert f"features are kept in {default_cache()}" in err
-    assert list(found["fewshot"]) == ["2", "5"]
-    assert set(found["knn"]) == {"10", "20"}
+    assert list(found["fewshot"]) == list(found["fewshot_auto"]) == ["2", "5"]
+    assert set(found["knn"]) == {"10", "20", "100", "200"}
     assert found["images"] == 359
     assert found["train_images"] == 1438
     model, splits = vitlab.load(digits_run), open_to_learn("digits")
@@ -46,7 +46,10 @@ def test_the_figures_are_those_of_the_parts(
         assert own["seeds"] == pytest.approx(each, abs=2 / 359)
         assert own["accuracy"] == pytest.approx(np.mean(own["seeds"]))
         assert own["std"] == pytest.approx(np.std(own["seeds"], ddof=1))
-    assert found["logistic"]["accuracy"] > found["fewshot"]["5"]["accuracy"]
+        low, high = own["interval"]
+        assert low < own["accuracy"] < high < low + 0.11
+    for name in ("logistic", "simclr"):
+        assert found[name]["accuracy"] > found["fewshot"]["5"]["accuracy"]
     code, again, _ = call(capsys, *words, *QUIET)
     old, new = (json.loads(text) | {"seconds": 0} for text in (out, again))
     assert old == new, "from the cache"
@@ -67,12 +70,40 @@ def test_the_table_and_the_probes_that_are_left_out(
     words = ("fewshot", weights, str(photos), "--shots", "1", "--workers", "0", "--cache", "no")
     code, out, err = call(capsys, *words)
     assert code == 0
-    for text in ("1 shot ", "10 neighbors", "logistic regression", "all 49 images"):
+    for text in ("1 shot, l2 1024", "1 shot, l2 auto", "10 neighbors", "DINOv2"):
         assert text in out
+    assert "100 neighbors" not in out, "there are no more than 49"
     assert "kept in" not in err
     assert not default_cache().exists()
-    code, out, _ = call(capsys, *words, "--neighbors", "0", "--no-logistic", "--json")
-    assert not {"knn", "logistic"} & set(json.loads(out))
+    code, out, _ = call(capsys, *words, "--protocol", "means", "fewshot", "--l2", "4", "--json")
+    found = json.loads(out)
+    assert set(found) & {"knn", "means", "logistic", "simclr", "fewshot", "fewshot_auto"} == {
+        "means",
+        "fewshot",
+    }
+    assert found["fewshot"]["1"]["name"] == "1 shot, l2 4"
+
+
+def test_all_kinds_of_features_side_by_side(
+    capsys: pytest.CaptureFixture[str], weights: str, photos: Path
+) -> None:
+    """Each has the figures that it has alone, and the test images do not choose the best."""
+    words = ("fewshot", weights, str(photos), "--shots", "2", "--workers", "0")
+    few = ("--protocol", "fewshot", "knn", "means", "simclr")
+    code, out, err = call(capsys, *words, *few, "--what", "all", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert list(found["by_features"]) == ["token", "mean", "both"]
+    for what, kind in {"features": "token", "mean": "mean"}.items():
+        code, out, _ = call(capsys, *words, *few, "--what", what, "--json")
+        alone = json.loads(out)
+        for key, own in found["by_features"][kind].items():
+            assert own == alone[key], (kind, key)
+    assert set(found["best"].values()) <= set(found["by_features"])
+    assert "2 shots, l2 auto" in found["best"]
+    code, out, _ = call(capsys, *words, *few, "--what", "all")
+    assert out.count(" *") == len(found["best"])
+    assert "which are a part of the training images" in out
 
 
 def test_images_can_be_prepared_as_big_vision_does(
@@ -91,12 +122,14 @@ def test_images_can_be_prepared_as_big_vision_does(
     ("words", "message"),
     [
         (["--l2", "some"], "l2 must be a number or auto, above 0, not some"),
+        (["--protocol", "svm"], "protocol must be"),
+        (["--protocol", "fewshot", "--shots", "99"], "nothing is left to measure: left out: 99 "),
         (["--shots", "0"], "shots must be at least 1, not (0,)"),
         (["--seeds", "0"], "seeds must be at least 1"),
         (["--l2", "0"], "l2 must be above 0"),
         (["--layer", "1"], "layer=1 applies only with what=mean"),
         (["--what", "mean", "--layer", "2"], "layer 2 of ViT(width=16,depth=1,heads=2,mlp=32)/4"),
-        (["--what", "patches"], "what must be one of features, mean, not patches"),
+        (["--what", "patches"], "what must be one of features, mean, all, not patches"),
     ],
 )
 def test_one_line_for_what_cannot_be(
@@ -116,7 +149,7 @@ def test_one_line_for_what_cannot_be(
 def test_rows_that_a_class_is_too_small_for_are_left_out_and_named(
     capsys: pytest.CaptureFixture[str], weights: str, photos: Path
 ) -> None:
-    given = ("fewshot", weights, str(photos), "--workers", "0", "--l2", "auto")
+    given = ("fewshot", weights, str(photos), "--workers", "0")
     code, out, err = call(capsys, *given, "--shots", "1", "5", "17", "25", "--json")
     assert code == 0
     line = "left out: 17 shots, 25 shots, since class 'red' has 12 training images"
@@ -124,11 +157,11 @@ def test_rows_that_a_class_is_too_small_for_are_left_out_and_named(
     found = json.loads(out)
     assert line in found["notes"]
     assert [list(found[name]) for name in ("fewshot", "fewshot_auto")] == [["1", "5"]] * 2
-    assert found["l2"] == 1024
-    assert found["fewshot"]["1"] == found["fewshot_auto"]["1"], "nothing can be left out of 1 shot"
+    one, other = (found[name]["1"]["seeds"] for name in ("fewshot", "fewshot_auto"))
+    assert one == other, "nothing can be left out of 1 shot"
     code, out, _ = call(capsys, *given, "--shots", "5", "--image-size", "16")
     assert code == 0
-    for text in ("5 shots ", "5 shots, l2 auto", "class means"):
+    for text in ("5 shots, l2 1024", "5 shots, l2 auto", "class means"):
         assert text in out
 
 
@@ -139,11 +172,13 @@ def test_a_class_of_one_image_and_no_row_left(
     code, out, err = call(capsys, "fewshot", weights, folder, "--shots", "5", *QUIET)
     assert code == 0, err
     assert "left out: 5 shots, since class 'a' has 1 training image" in err
-    assert "left out: the logistic probe needs at least 3 training images of some class" in err
+    for text in ("logistic regression, DINOv2", "logistic regression, SimCLR"):
+        assert f"left out: {text}, since there are too few training images to hold some out" in err
     found = json.loads(out)
     assert found["fewshot"] == {}
-    assert "logistic" not in found
-    assert set(found) > {"knn", "means"}
+    assert not {"logistic", "simclr"} & set(found)
+    assert "means" in found
+    assert list(found["knn"]) == [str(found["train_images"])], "there are fewer than ten"
 
 
 def test_several_labels_and_unknown_data_are_refused(

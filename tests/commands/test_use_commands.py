@@ -174,9 +174,7 @@ def test_columns_of_lists_are_options_of_every_command(
     commands: dict[tuple[str, ...], tuple[str, ...]] = {
         ("evaluate", run, data): ("--split", "all"),
         ("embed", run, data, "--out", f"{out}.parquet"): (),
-        ("fewshot", run, data, "--shots", "1", "--cache", "no"): (
-            "--neighbors", "0", "--no-logistic",
-        ),
+        ("fewshot", run, data, "--cache", "no", "--protocol", "means"): (),
         ("prepare", data, out): (),
         ("duplicates", data): (),
     }  # fmt: skip

@@ -88,7 +88,7 @@ def test_its_advice_works(
     [
         (("export", "RUN", "--to", "timm", "--out", "timm"), "for timm"),
         (("embed", "RUN", "image.png", "--out", "features.parquet"), "16"),
-        (("fewshot", "RUN", "digits", "--no-logistic", "--cache", "no"), "20 neighbors"),
+        (("fewshot", "RUN", "digits", "--protocol", "knn", "--cache", "no"), "20 neighbors"),
         (("measure", "RUN"), "attention"),
     ],
 )

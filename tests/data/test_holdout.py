@@ -21,7 +21,8 @@ from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, RunError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.examined import reopened
-from vitlab.evaluation.probes.probing import Probing, probe
+from vitlab.evaluation.probes.probing import probe
+from vitlab.evaluation.probes.wanted import Probing
 from vitlab.models.model import Model
 from vitlab.models.seen import NOTHING, marked
 from vitlab.recipes.recipe import Host
@@ -262,11 +263,11 @@ def test_probes_leave_out_what_was_learned_from(
     (folder / "halves.csv").write_text("path,label,split\n" + "\n".join(rows))
     held_out = names(open_to_learn(str(folder)).test) & {file.name for file in files[1::2]}
     assert 0 < len(held_out) < 45
-    probing = Probing(shots=(2,), seeds=1, compute=Compute(device="cpu", workers=0))
-    found = probe(run.model, str(folder / "halves.csv"), probing)
+    how = Probing(shots=(2,), seeds=1, cache="no"), Compute(device="cpu", workers=0)
+    found = probe(run.model, str(folder / "halves.csv"), *how)
     assert found["images"] == len(held_out)
     assert any(note.startswith("left out") for note in found["notes"])
-    found = probe(of_all(run.model, folder), str(folder / "halves.csv"), probing)
+    found = probe(of_all(run.model, folder), str(folder / "halves.csv"), *how)
     assert found["learned_from"] == found["images"] == 45
     assert any(
         "45 of 45 images were learned from: figures are too good" in n for n in found["notes"]

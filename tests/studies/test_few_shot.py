@@ -8,7 +8,8 @@ import torch
 
 from vitlab.data.learning import open_to_learn
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.probes.probing import Probing, probe
+from vitlab.evaluation.probes.probing import probe
+from vitlab.evaluation.probes.wanted import Probing
 from vitlab.models.create import create
 from vitlab.studies.base import small
 from vitlab.studies.design import Trained
@@ -26,10 +27,8 @@ def test_is_the_mean_of_the_probes_draws(tmp_path: Path) -> None:
     splits = open_to_learn("digits")
     trained = Trained(model, small("digits", TINY), splits, tmp_path, torch.device("cpu"))
     found = few_shot(trained)["few_shot"]
-    probing = Probing(
-        shots=(SHOTS,), seeds=DRAWS, neighbors=(), logistic=False, compute=Compute("cpu", workers=0)
-    )
-    expected = probe(model, "digits", probing)["fewshot"][str(SHOTS)]
+    probing = Probing(protocol=("fewshot",), shots=(SHOTS,), seeds=DRAWS, cache="no")
+    expected = probe(model, "digits", probing, Compute("cpu", workers=0))["fewshot"][str(SHOTS)]
     assert found == pytest.approx(expected["accuracy"], abs=1e-9)
     assert 0.2 < found < 0.95  # features of random weights say something of digits
 

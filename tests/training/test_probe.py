@@ -18,8 +18,10 @@ from vitlab.data.augment.augment import normalize
 from vitlab.data.sources.source import Source
 from vitlab.distributed.world import ALONE
 from vitlab.errors import DataError
+from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.probes import watching
-from vitlab.evaluation.probes.probing import Probing, probe
+from vitlab.evaluation.probes.probing import probe
+from vitlab.evaluation.probes.wanted import Probing
 from vitlab.evaluation.probes.watching import KEYS, By, Probe
 from vitlab.files import sha256
 from vitlab.models.model import Model
@@ -69,9 +71,8 @@ def test_the_bits_are_those_of_a_run_without_it(watched: Path, plain: Path) -> N
 
 
 def test_the_figure_is_that_of_the_fewshot_command(watched: Path) -> None:
-    found = probe(
-        vitlab.load(watched), "digits", Probing(shots=(10,), neighbors=(), logistic=False)
-    )
+    probing = Probing(protocol=("fewshot",), shots=(10,), cache="no")
+    found = probe(vitlab.load(watched), "digits", probing, Compute())
     values = curve(watched)
     assert len(values) == 2
     assert values[-1] == pytest.approx(found["fewshot"]["10"]["accuracy"], abs=1.5 / 359)
@@ -182,8 +183,8 @@ def test_a_class_with_too_few_images_is_refused_before_anything(
     code, out, err = call(capsys, *words)
     assert (code, out) == (2, "")
     assert err.splitlines(keepends=True)[-1] == (
-        f"vitlab train: the probe needs 10 training images per class, but {photos} has 9 of class "
-        "'red': add images, use --probe-by knn, or other data for --probe\n"
+        f"vitlab train: the probe needs 10 training images per class, but in {photos} class 'red' "
+        "has 9 training images: add images, use --probe-by knn, or other data for --probe\n"
     )
     assert not (tmp_path / "run").exists()
     assert Probe.of(str(photos), 3, "knn").draws == ()  # as the message says

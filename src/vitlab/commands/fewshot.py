@@ -5,15 +5,14 @@ from typing import Any, Literal
 
 from vitlab.commands import DEVICE, PRECISION, WEIGHTS, WORKERS
 from vitlab.data.presence import check_data
-from vitlab.data.settings import Columns
-from vitlab.evaluation.probes.wanted import Pooled
-from vitlab.options import Options, above, at_least, option
+from vitlab.evaluation.probes.wanted import Probing
+from vitlab.options import Options, at_least, option
 from vitlab.terminal import print_table
 from vitlab.units import percent
 from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Stated
 
-SUMMARY = "Measure features: few shots, nearest neighbors, a linear probe."
+SUMMARY = "Measure features by the protocols of papers: few shots, k-NN, linear classifiers."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,28 +30,8 @@ class Fewshot(Options):
         positional=True,
         check=check_data,
     )
-    shots: tuple[int, ...] = option((1, 5, 10, 25), "training images per class", at_least(1))
-    seeds: int = option(3, "times the shots are drawn: seeds 0, 1, …", at_least(1))
-    l2: float | Literal["auto"] = option(
-        1024.0,
-        "penalty of the closed-form few-shot fit (auto: beside 1024, the ViT paper's, the best by "
-        "leave-one-out on the shots)",
-        above(0),
-    )
-    neighbors: tuple[int, ...] = option(
-        (10, 20), "neighbors that vote in k-NN (0: leave it out)", at_least(0)
-    )
-    logistic: bool = option(
-        True, "fit a logistic regression to all training images, its penalty chosen on a fifth"
-    )
-    features: Pooled = Pooled()
-    columns: Columns = Columns()
+    probing: Probing = Probing()
     file: Stated = Stated()
-    cache: str = option(
-        "auto",
-        "folder in which features are kept for the next time, or no (auto: vitlab/features in the "
-        "user's cache folder, at most 20 GB)",
-    )
     device: str = option("auto", DEVICE)
     precision: Literal["fp32", "bf16"] = option("fp32", PRECISION)
     workers: int | None = option(None, WORKERS, at_least(0))
@@ -62,46 +41,43 @@ def run(options: Fewshot) -> dict[str, Any]:
     """Measure; of several processes only the first one has a result to print."""
     import vitlab
     from vitlab.evaluation.compute import Compute
-    from vitlab.evaluation.features import cache_of
-    from vitlab.evaluation.probes.probing import Probing, probe
+    from vitlab.evaluation.probes.probing import probe
     from vitlab.progress import say
 
     model = vitlab.load(options.weights, **options.file.arguments())
-    probing = Probing(
-        shots=tuple(sorted(set(options.shots))),
-        seeds=options.seeds,
-        l2=options.l2,
-        neighbors=tuple(sorted({k for k in options.neighbors if k})),
-        logistic=options.logistic,
-        taken=options.features,
-        columns=options.columns,
-        cache=cache_of(None if options.cache == "no" else options.cache),
-        compute=Compute(options.device, options.precision, workers=options.workers),
-    )
-    result = probe(model, options.data, probing)
+    compute = Compute(options.device, options.precision, workers=options.workers)
+    result = probe(model, options.data, options.probing, compute)
     for note in result.get("notes", ()):
         say(note)
     return result
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print the accuracy of each probe."""
-    rows = [
-        (
-            f"{shots} shot{'s' * (shots != '1')}{note}",
-            f"{percent(each['accuracy'])} ± {percent(each['std'])}",
-            ", ".join(percent(one) for one in each["seeds"]),
-        )
-        for name, note in (("fewshot", ""), ("fewshot_auto", ", l2 auto"))
-        for shots, each in result.get(name, {}).items()
-    ]
-    every = f"all {result['train_images']:,} images"
-    rows += [
-        (f"{k} neighbors", percent(each["accuracy"]), every)
-        for k, each in result.get("knn", {}).items()
-    ]
-    rows.append(("class means", percent(result["means"]["accuracy"]), every))
-    if "logistic" in result:
-        own = result["logistic"]
-        rows.append(("logistic regression", percent(own["accuracy"]), f"{every}, l2 {own['l2']:g}"))
-    print_table(("probe", "accuracy", "seeds, or learned from"), rows)
+    """Print the accuracy of each protocol: of one kind of features, or of all side by side."""
+    from vitlab.evaluation.probes.probing import named_rows
+
+    best = result.get("best", {})
+    columns = {
+        kind: {name: _accuracy(row, best.get(name) == kind) for name, row in named_rows(own)}
+        for kind, own in result.get("by_features", {"accuracy": result}).items()
+    }
+    if "by_features" not in result:
+        columns["seeds, or l2"] = {name: _about(row) for name, row in named_rows(result)}
+    names = next(iter(columns.values()))
+    rows = [(name, *(own[name] for own in columns.values())) for name in names]
+    print_table(("protocol", *columns), rows)
+    if best:
+        print("* the best on validation images, which are a part of the training images")
+
+
+def _accuracy(row: dict[str, Any], best: bool) -> str:
+    """Format an accuracy with its interval."""
+    low, high = row["interval"]
+    return f"{percent(row['accuracy'])} ({100 * low:.1f} to {100 * high:.1f})" + " *" * best
+
+
+def _about(row: dict[str, Any]) -> str:
+    """Format what else is known of a row."""
+    if "seeds" in row:
+        return f"{', '.join(map(percent, row['seeds']))}: ± {100 * row['std']:.1f}"
+    return f"l2 {row['l2']:.3g}" if "l2" in row else ""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vitlab.errors import OptionError
+from vitlab.evaluation.probes.wanted import CACHE
 from vitlab.options import Options, option, options_of
 from vitlab.recipes.head_search import INSTEAD, OF_STEPS, HeadSearch, probe_recipe
 from vitlab.recipes.recipe import Host, Recipe
@@ -33,11 +34,7 @@ class ProbeRun(Options):
         None, "folder of the run (default: runs/DATA-WEIGHTS-probe; then with -2, -3, …)"
     )
     resume: bool = option(False, "finish the run in that folder, if it was interrupted")
-    cache: str = option(
-        "auto",
-        "folder in which features are kept for the next time, or no (auto: vitlab/features in the "
-        "user's cache folder, at most 20 GB)",
-    )
+    cache: str = option("auto", CACHE)
     search: HeadSearch = HeadSearch()
     recipe: Recipe = Recipe()
     host: Host = Host()
@@ -68,9 +65,9 @@ def run(options: ProbeRun) -> dict[str, Any]:
     chosen |= recipe.model.chosen() | options.search.as_dict()
     data, weights = chosen.pop("data"), chosen.pop("weights")
     del chosen["tune"]
-    cache = None if options.cache == "no" else options.cache
-    how: dict[str, Any] = {"host": options.host, "command": options.command, "cache": cache}
-    found = vitlab.probe(data, weights, options.out, resume=options.resume, **how, **chosen)
+    how: dict[str, Any] = {"host": options.host, "command": options.command}
+    how |= {"cache": options.cache, "resume": options.resume}
+    found = vitlab.probe(data, weights, options.out, **how, **chosen)
     return found.metrics
 
 

@@ -53,6 +53,7 @@ LIMIT = 20 * 10**9  # bytes; the features that were not used for longest go firs
 ROWS = 2048  # most images of a shard
 BYTES = 2**25  # of a shard's features, unless one batch has more
 FEATURES = Pooled()
+ARRAYS = ("features", "indices")  # of a file
 CHUNK = 256  # images whose checksum is one number
 PACKAGES = ("vitlab", "torch", "numpy", "pillow", "simplejpeg")  # they decide the numbers too
 
@@ -78,10 +79,10 @@ def default_cache() -> Path:
 
 
 def cache_of(choice: str | Path | None) -> Path | None:
-    """Return the folder that a user chose: `auto` is the user's cache; None, or none, is no."""
+    """Return the folder that a user chose: `auto` is the user's cache; `no`, or none, is None."""
     if choice == "auto":
         return default_cache()
-    return Path(choice).expanduser() if choice else None
+    return Path(choice).expanduser() if choice and choice != "no" else None
 
 
 def features_in_memory(
@@ -260,54 +261,36 @@ def _shard(width: int, file: Path, split: str) -> Iterator[Use]:
 
 
 def _merge(files: Sequence[Path], out: Path) -> None:
-    """Write shards, one after the other, as one file that can be memory-mapped."""
+    """Write shards, one after the other, as one file."""
     with ExitStack() as stack:
         parts = [stack.enter_context(safe_open(each, framework="numpy")) for each in files]
-        bad = [text for each in parts for text in json.loads(each.metadata()["damaged"])]
-        indices = np.concatenate([each.get_tensor("indices") for each in parts])
-        width = parts[0].get_slice("features").get_shape()[1]
-        digest = hashlib.sha256()
-        with out.open("wb") as stream:
-            stream.write(_header(len(indices), width, bad, "0" * 64))
-            for part in parts:
-                rows = np.ascontiguousarray(part.get_tensor("features")).data
-                digest.update(rows)
-                stream.write(rows)
-            digest.update(indices.data)
-            stream.write(indices.data)
-            digest.update(json.dumps(bad).encode())
-            stream.seek(0)
-            stream.write(_header(len(indices), width, bad, digest.hexdigest()))
+        bad = json.dumps(
+            [text for each in parts for text in json.loads(each.metadata()["damaged"])]
+        )
+        arrays = {
+            name: np.concatenate([each.get_tensor(name) for each in parts]) for name in ARRAYS
+        }
+    save_file(arrays, out, {"damaged": bad, "sha256": _checksum(arrays, bad)})
 
 
-def _header(rows: int, width: int, bad: list[str], digest: str) -> bytes:
-    """Return the start of a file of safetensors: its length depends not on the digest."""
-    end = 4 * rows * width
-    content = {
-        "__metadata__": {"damaged": json.dumps(bad), "sha256": digest},
-        "features": {"dtype": "F32", "shape": [rows, width], "data_offsets": [0, end]},
-        "indices": {"dtype": "I64", "shape": [rows], "data_offsets": [end, end + 8 * rows]},
-    }
-    text = json.dumps(content).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
+def _checksum(arrays: dict[str, NDArray[Any]], bad: str) -> str:
+    """Return a checksum of what a file holds, in hexadecimal."""
+    digest = hashlib.sha256()
+    for name in ARRAYS:
+        digest.update(arrays[name].data)
+    digest.update(bad.encode())
+    return digest.hexdigest()
 
 
 def read_features(file: Path) -> ImageFeatures | None:
     """Return stored features, memory-mapped; None if there are none, or they are damaged."""
     try:
-        with safe_open(file, framework="numpy") as stored:
-            about: dict[str, Any] = stored.metadata()
-            indices = stored.get_tensor("indices")
-            shape = stored.get_slice("features").get_shape()
-        with file.open("rb") as stream:
-            start = 8 + int.from_bytes(stream.read(8), "little")
-        values = np.memmap(file, np.float32, "r", start, tuple(shape))
-        digest = hashlib.sha256(values.data)
-        digest.update(indices.data)
-        digest.update(about["damaged"].encode())
-        if digest.hexdigest() != about["sha256"]:
+        with safe_open(file, framework="pt") as stored:  # its tensors are maps of the file
+            about: dict[str, str] = stored.metadata()
+            arrays = {name: stored.get_tensor(name).numpy() for name in ARRAYS}
+        if _checksum(arrays, about["damaged"]) != about["sha256"]:
             return None
-        return ImageFeatures(values, indices, json.loads(about["damaged"]))
+        bad = json.loads(about["damaged"])
+        return ImageFeatures(arrays["features"], arrays["indices"], bad)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError):
         return None

@@ -128,7 +128,7 @@ def probe(
         stop.message = f"interrupted: pass --resume to test the model in {folder.model}"
         model = session.state.model.eval()
         done = saved_and_tested(task, session, model)
-        own = {"head": head, "tried": [each.as_dict() for each in found.tried]}
+        own = {"head": head, "tried": [*found.tried]}
         return reported(task, session, model, done, own)
 
 
@@ -263,4 +263,4 @@ def _begin(task: Task, command: str, head: dict[str, Any], found: FoundHead) -> 
     )
     folder.continue_from(b"", 0)
     for each in found.tried:
-        folder.journal.write({"kind": "tried"} | each.as_dict())
+        folder.journal.write({"kind": "tried"} | each)

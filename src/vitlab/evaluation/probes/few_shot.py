@@ -6,6 +6,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from vitlab.data.labels import SingleLabels
+from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.probes.heads import best_ridge, signs, solved
 
@@ -59,10 +61,10 @@ def fewshot(
         raise DataError(f"y_train must be {len(x)} whole numbers, one per row of x_train")
     classes, place = np.unique(labels, return_inverse=True)
     mean, std = x.mean(0), x.std(0) + 1e-5
-    own = _extended((x - mean) / std)
+    own = (x - mean) / std
     if l2 == "auto":
         l2 = best_ridge(own, place, len(classes))[1] if len(x) > len(classes) else L2
-    weights = solved(own, signs(place, len(classes)), l2)
+    weights = solved(_extended(own), signs(place, len(classes)), l2)
     outputs = _extended((test - mean) / std) @ weights
     return classes[outputs.argmax(1)].astype(np.int64)
 
@@ -87,24 +89,15 @@ def sample_shots(
     Raises:
         DataError: a class has fewer examples than the most shots.
     """
-    check_shots(labels, classes, max(shots))
+    have, line = smallest(labels, classes)
+    if have < max(shots):
+        advice = f"choose at most {have}" if have else "add images of it"
+        raise DataError(f"{line}, too few for {max(shots)} shots: {advice}")
     generator = np.random.default_rng(seed)
     order = [
         generator.permutation(np.flatnonzero(labels == number)) for number in range(len(classes))
     ]
     return {count: np.concatenate([own[:count] for own in order]) for count in shots}
-
-
-def check_shots(labels: NDArray[np.int64], classes: Sequence[str], shots: int) -> None:
-    """Refuse more shots than the smallest class has examples.
-
-    Raises:
-        DataError: it names that class.
-    """
-    have, line = smallest(labels, classes)
-    if have < shots:
-        advice = f"choose at most {have}" if have else "add images of it"
-        raise DataError(f"{line}, too few for {shots} shots: {advice}")
 
 
 def smallest(labels: NDArray[np.int64], classes: Sequence[str]) -> tuple[int, str]:
@@ -113,6 +106,17 @@ def smallest(labels: NDArray[np.int64], classes: Sequence[str]) -> tuple[int, st
     number = int(counts.argmin())
     have = int(counts[number])
     return have, f"class {classes[number]!r} has {have} training image{'s' * (have != 1)}"
+
+
+def classes_of(source: Source, data: str) -> NDArray[np.int64]:
+    """Return the class of each image, (n,).
+
+    Raises:
+        DataError: they have several labels each.
+    """
+    if not isinstance(source.labels, SingleLabels):
+        raise DataError(f"{data} has several labels per image: a probe needs one class per image")
+    return source.labels.values
 
 
 def _features(name: str, given: ArrayLike) -> NDArray[np.float64]:

@@ -12,22 +12,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
-from vitlab.data.labels import SingleLabels
 from vitlab.device import with_float64
-from vitlab.errors import DataError
 
 By = Literal["logistic", "ridge", "means"]
 Floats = NDArray[np.float64]
 
 # strongest first: each fit starts from the one before, which is nearly right
-PENALTIES = tuple(10.0**power for power in range(2, -7, -1))
+PENALTIES = tuple(10.0**-power for power in range(7))
 RIDGES = tuple(2.0**power for power in range(20, -5, -2))  # l2 of ridge, a sum over the images
-HELD_OUT = 0.2  # of each class
-STEPS, PRECISE, ROUGH = 200, 1e-5, 3e-4  # of L-BFGS: most per fit, and the gradients that end it
-BLOCK = 16_384  # rows
-MEMORY = 2**30  # bytes of features that are kept in float64
+STEPS, HISTORY = 200, 20  # of L-BFGS: most per fit, and how many it remembers
+PRECISE, ROUGH = 1e-4, 3e-4  # the gradients that end it
+BLOCK = 4096  # rows
+MEMORY = 2**30  # bytes of features that are kept
 NEVER = -1e4  # the output of a class without a training image, by class means
 CPU = torch.device("cpu")
 
@@ -41,180 +38,209 @@ class LinearHead:
         bias: float64 (c,)
         by: how it was fitted
         l2: the penalty; 0 for class means
-        classes: the class of each output, int64 (c,)
-        validation: accuracy on held-out training images, where the penalty was chosen by it
     """
 
     weights: Floats
     bias: Floats
     by: By
     l2: float
-    classes: NDArray[np.int64]
-    validation: float = float("nan")
 
     def logits(self, x: NDArray[np.float32]) -> Floats:
-        """Compute the outputs, in blocks: (m, d) -> float64 (m, c)."""
-        found = [np.empty((0, len(self.bias)))]
-        for first in range(0, len(x), BLOCK):
-            found.append(x[first : first + BLOCK].astype(np.float64) @ self.weights.T + self.bias)
-        return np.concatenate(found)
+        """Compute the outputs: (m, d) -> float64 (m, c)."""
+        return x.astype(np.float64) @ self.weights.T + self.bias
 
     def predict(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
         """Predict classes: (m, d) -> int64 (m,)."""
-        return self.classes[self.logits(x).argmax(1)]
+        return self.logits(x).argmax(1)
 
 
 class Blocks:
-    """Rows of features as tensors, in blocks; kept where they fit into memory."""
+    """Standardized rows of features as float32 tensors, in blocks; kept where they fit into memory.
+
+    Attributes:
+        mean: of each feature, float64 (d,)
+        std: its standard deviation plus 1e-5, or 1 for features that are not scaled; float64 (d,)
+        device: where the tensors are
+    """
 
     def __init__(
         self,
         values: NDArray[np.float32],
         device: torch.device = CPU,
-        rows: NDArray[np.int64] | None = None,
-        dtype: torch.dtype = torch.float64,
+        scaled: bool = True,
     ) -> None:
-        self.values, self.device, self.dtype = values, device, dtype
-        self.rows = np.arange(len(values)) if rows is None else rows
-        self.kept: list[tuple[int, Tensor]] | None = None
-        if 8 * len(self.rows) * values.shape[1] <= MEMORY:
+        self.values, self.device = values, with_float64(device)  # which can decompose matrices
+        count = len(values)
+        self.places = [slice(first, first + BLOCK) for first in range(0, count, BLOCK)]
+        self.mean = values.mean(0, dtype=np.float64)
+        self.std = np.ones_like(self.mean)
+        if scaled:
+            squares = [((values[own] - self.mean) ** 2).sum(0) for own in self.places]
+            self.std = np.sqrt(np.sum(squares, 0) / count) + 1e-5
+        self.kept: list[tuple[slice, Tensor]] | None = None
+        if 4 * values.size <= MEMORY:
             self.kept = list(self)
 
-    def __iter__(self) -> Iterator[tuple[int, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
         if self.kept is not None:
             yield from self.kept
             return
-        for first in range(0, len(self.rows), BLOCK):
-            block = self.values[self.rows[first : first + BLOCK]]
-            yield first, torch.from_numpy(np.array(block)).to(self.device, self.dtype)
+        for own in self.places:
+            rows = torch.from_numpy((self.values[own] - self.mean) / self.std)
+            yield own, rows.float().to(self.device)
 
     def zeros(self, *shape: int) -> Tensor:
         """Return zeros like the blocks."""
-        return torch.zeros(*shape, dtype=self.dtype, device=self.device)
-
-    def moments(self) -> tuple[Tensor, Tensor]:
-        """Return the mean of each feature, and its standard deviation plus 1e-5: (d,) each."""
-        mean = square = self.zeros(self.values.shape[1])
-        for _, block in self:
-            mean = mean + block.sum(0) / len(self.rows)
-        for _, block in self:
-            square = square + (block - mean).square().sum(0) / len(self.rows)
-        return mean, square.sqrt() + 1e-5
+        return torch.zeros(shape, device=self.device)
 
     def axes(self) -> tuple[Tensor, Tensor]:
-        """Return the principal axes of the standardized features, (d, d), and variances, (d,)."""
-        (mean, std), width = self.moments(), self.values.shape[1]
+        """Return the principal axes, (d, r), and the variances along them, (r,).
+
+        Axes along which the rows do not vary are left out: r is at most their number.
+        """
+        width = len(self.mean)
         total = self.zeros(width, width)
-        for _, block in self:
-            rows = (block - mean) / std
-            total += rows.T @ rows / len(self.rows)
+        for _, rows in self:
+            total += rows.T @ rows / len(self.values)
         variances, axes = torch.linalg.eigh(total)
-        return axes, variances.clamp(min=0)
+        seen = variances > 1e-6 * variances.max()
+        return axes[:, seen], variances[seen]
 
-    def standardized(self) -> tuple[Floats, Floats, Floats]:
-        """Return all rows standardized, (n, d), with mean and deviation; all in memory."""
-        mean, std = self.moments()
-        rows = torch.cat([(block - mean) / std for _, block in self])
-        return rows.cpu().numpy(), mean.cpu().numpy(), std.cpu().numpy()
+    def whole(self) -> Floats:
+        """Return all rows in memory, in double precision, (n, d)."""
+        return (self.values - self.mean) / self.std
+
+    def folded(self, weights: Floats, bias: Floats, by: By, l2: float) -> LinearHead:
+        """Return a head on standardized features, weights (c, d), for them as they are."""
+        plain = weights / self.std
+        return LinearHead(plain, bias - plain @ self.mean, by, l2)
 
 
-Fit = Callable[[Blocks, NDArray[np.int64], int, float, LinearHead | None], LinearHead]
+Fit = Callable[[Blocks, NDArray[np.int64], int, float], LinearHead]
 
 
-def logistic(
-    x: Blocks,
-    y: NDArray[np.int64],
-    classes: int,
-    l2: float,
-    start: LinearHead | None = None,
-    enough: float = PRECISE,
-    axes: tuple[Tensor, Tensor] | None = None,
-) -> LinearHead:
-    """Fit a logistic regression by L-BFGS, without a penalty on the bias.
+class LogisticFits:
+    """Logistic regressions on parts of the same images, fitted together: one product for all.
 
-    It minimizes the mean cross-entropy plus l2 / 2 times the squared norm of the weights on
-    standardized features. The steps are taken along principal axes, each divided by the root of
-    the curvature to expect there, which leaves the minimum where it is and is soon done.
+    Each minimizes the mean cross-entropy of its part plus l2 / 2 times the squared norm of the
+    weights, without a penalty on the bias. L-BFGS steps along principal axes, each divided by the
+    root of the curvature there, which leaves the minimum where it is and is soon done. A fit begins
+    where the one before ended: penalties come strongest first.
+    """
+
+    def __init__(
+        self, x: Blocks, y: NDArray[np.int64], classes: int, parts: NDArray[np.bool_]
+    ) -> None:
+        """Begin at zero.
+
+        Args:
+            x: features, in blocks
+            y: index of each row's output, (n,)
+            classes: number of outputs
+            parts: whether each of the P fits learns from a row, (n, P)
+        """
+        self.x, (self.axes, self.variances) = x, x.axes()
+        self.targets = torch.from_numpy(y).to(x.device)
+        self.shares = torch.from_numpy(parts / parts.sum(0)).to(self.axes)  # of each loss, (n, P)
+        self.weights = x.zeros(len(self.variances), parts.shape[1], classes)
+        self.bias = x.zeros(parts.shape[1], classes)
+
+    def outputs(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Yield the places of rows, the rows, (b, d), and their logits, (b, P, classes)."""
+        weights = self.axes @ self.weights.flatten(1)
+        for places, rows in self.x:  # one block's outputs are in memory at a time
+            yield places, rows, (rows @ weights).unflatten(1, self.bias.shape) + self.bias
+
+    def fit(self, l2: float, enough: float = PRECISE) -> None:
+        """Go on to the minimum for a penalty.
+
+        Args:
+            l2: the penalty
+            enough: the largest entry of the gradient that ends it
+        """
+        from scipy import optimize  # slow to import
+
+        curvature = torch.zeros_like(self.bias)
+        for places, _, logits in self.outputs():
+            chances = logits.softmax(-1)
+            curvature += (chances * (1 - chances) * self.shares[places, :, None]).sum(0)
+        scale = (self.variances[:, None, None] * curvature + l2).rsqrt()
+        shift = (curvature + l2).rsqrt()
+        scales = torch.cat([scale.flatten(), shift.flatten()])
+
+        def moved_to(point: Floats) -> tuple[float, Floats]:
+            """Take these weights and biases; return their loss and its gradient."""
+            own = torch.from_numpy(point).to(scales) * scales
+            weights, bias = own.tensor_split([self.weights.numel()])
+            self.weights, self.bias = weights.view_as(self.weights), bias.view_as(self.bias)
+            total, *slopes = self._slopes()
+            slopes[0] += l2 * self.weights
+            found = torch.cat([each.flatten() for each in slopes]) * scales
+            loss = total + l2 / 2 * self.weights.square().sum()
+            return loss.item(), found.double().cpu().numpy()
+
+        begin = torch.cat([self.weights.flatten(), self.bias.flatten()]) / scales
+        limits = {"gtol": enough, "ftol": enough**2, "maxiter": STEPS, "maxcor": HISTORY}
+        start = begin.double().cpu().numpy()
+        moved_to(optimize.minimize(moved_to, start, jac=True, method="L-BFGS-B", options=limits).x)
+
+    def _slopes(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the sum of the mean losses, and its gradients for weights and bias."""
+        total, moved = self.x.zeros(), torch.zeros_like(self.bias)
+        slopes = self.x.zeros(len(self.axes), self.bias.numel())
+        for places, rows, logits in self.outputs():
+            shares, likely = self.shares[places, :, None], logits.log_softmax(-1)
+            own = self.targets[places, None, None].expand_as(shares)
+            total -= (likely.gather(2, own) * shares).sum()
+            errors = likely.exp_().scatter_add_(2, own, -torch.ones_like(shares)) * shares
+            slopes += rows.T @ errors.flatten(1)
+            moved += errors.sum(0)
+        return total, (self.axes.T @ slopes).view_as(self.weights), moved
+
+    def head(self, l2: float, part: int = 0) -> LinearHead:
+        """Return one of the fits."""
+        weights = self.axes @ self.weights[:, part]
+        plain, bias = (each.double().cpu().numpy() for each in (weights.T, self.bias[part]))
+        return self.x.folded(plain, bias, "logistic", l2)
+
+
+def logistic(x: Blocks, y: NDArray[np.int64], classes: int, l2: float) -> LinearHead:
+    """Fit a logistic regression to all rows, as `LogisticFits` says.
 
     Args:
         x: features, in blocks
         y: index of each row's output, (n,)
         classes: number of outputs
         l2: the penalty
-        start: what to begin with
-        enough: the largest entry of the gradient that ends it
-        axes: of these features, or of nearly the same, by `Blocks.axes`; None to find them
     """
-    mean, std = x.moments()
-    targets, (turned, variances) = torch.from_numpy(y).to(x.device), axes or x.axes()
-    scale = (variances * (classes - 1) / classes**2 + l2).rsqrt()[:, None]
-    inner, bias = x.zeros(len(std), classes), x.zeros(classes)
-    if start is not None:
-        plain, own = (torch.from_numpy(each).to(std) for each in (start.weights, start.bias))
-        inner, bias = turned.T @ (plain.T * std[:, None]) / scale, own + plain @ mean
-    inner, bias = inner.requires_grad_(), bias.detach().requires_grad_()
-    solver = torch.optim.LBFGS(
-        [inner, bias],
-        max_iter=STEPS,
-        tolerance_grad=enough,
-        tolerance_change=enough**2,  # nearly what the loss is above its minimum
-        line_search_fn="strong_wolfe",
-    )
-
-    def loss() -> Tensor:
-        solver.zero_grad()
-        weights = turned @ (inner * scale)
-        shared = (weights / std[:, None]).detach().requires_grad_()
-        total = torch.zeros_like(bias[0])
-        for first, block in x:  # gradients add up: one block's outputs are in memory at a time
-            outputs = block @ shared + (bias - mean @ shared)
-            part = targets[first : first + len(block)]
-            own = F.cross_entropy(outputs, part, reduction="sum") / len(targets)
-            own.backward()
-            total += own.detach()
-        penalty = l2 / 2 * weights.square().sum()
-        assert shared.grad is not None
-        (penalty + (weights / std[:, None] * shared.grad).sum()).backward()
-        return total + penalty.detach()
-
-    solver.step(loss)
-    plain = (turned @ (inner * scale) / std[:, None]).detach()
-    ends = plain.T, (bias - mean @ plain).detach()
-    folded, moved = (each.double().cpu().numpy() for each in ends)
-    return LinearHead(folded, moved, "logistic", l2, np.arange(classes))
+    fits = LogisticFits(x, y, classes, np.ones((len(y), 1), np.bool_))
+    fits.fit(l2)
+    return fits.head(l2)
 
 
-def ridge(
-    x: Blocks, y: NDArray[np.int64], classes: int, l2: float, start: LinearHead | None = None
-) -> LinearHead:
+def ridge(x: Blocks, y: NDArray[np.int64], classes: int, l2: float) -> LinearHead:
     """Fit least squares to 1 for the class and -1 for the others, in closed form.
 
     It minimizes the squared error, summed over the images, plus l2 times the squared norm of the
     weights; the bias is free. That is scikit-learn's RidgeClassifier.
     """
-    z, mean, std = x.standardized()
     targets = signs(y, classes)
     middle = targets.mean(0)
-    weights = solved(z, targets - middle, l2).T / std
-    return LinearHead(weights, middle - weights @ mean, "ridge", l2, np.arange(classes))
+    return x.folded(solved(x.whole(), targets - middle, l2).T, middle, "ridge", l2)
 
 
-def means(
-    x: Blocks, y: NDArray[np.int64], classes: int, l2: float = 0, start: LinearHead | None = None
-) -> LinearHead:
+def means(x: Blocks, y: NDArray[np.int64], classes: int, l2: float = 0) -> LinearHead:
     """Take the class whose mean of standardized features is the nearest (scikit-learn's centroids).
 
     The output of a class is z · m - |m|² / 2: half the squared distance, but for what all share.
     """
-    (mean, std), targets = x.moments(), torch.from_numpy(y).to(x.device)
-    sums, counts = x.zeros(classes, len(mean)), np.bincount(y, minlength=classes)
-    for first, block in x:
-        sums.index_add_(0, targets[first : first + len(block)], (block - mean) / std)
-    centers = sums.cpu().numpy() / np.maximum(counts, 1)[:, None]
-    weights = centers / std.cpu().numpy()
-    square = (centers**2).sum(1)
-    bias = np.where(counts > 0, -square / 2 - weights @ mean.cpu().numpy(), NEVER)
-    return LinearHead(weights, bias, "means", 0.0, np.arange(classes))
+    targets, counts = torch.from_numpy(y).to(x.device), np.bincount(y, minlength=classes)
+    sums = x.zeros(classes, len(x.mean))
+    for places, rows in x:
+        sums.index_add_(0, targets[places], rows)
+    centers = sums.double().cpu().numpy() / np.maximum(counts, 1)[:, None]
+    bias = np.where(counts > 0, -(centers**2).sum(1) / 2, NEVER)
+    return x.folded(centers, bias, "means", 0.0)
 
 
 HEADS: dict[By, Fit] = {"logistic": logistic, "ridge": ridge, "means": means}
@@ -239,19 +265,18 @@ def solved(x: Floats, y: Floats, l2: float) -> Floats:
 
 
 def left_one_out(
-    x: Floats, y: Floats, penalties: Sequence[float] = RIDGES, free_bias: bool = False
+    x: Floats, y: Floats, penalties: Sequence[float] = RIDGES
 ) -> Iterator[tuple[float, Floats]]:
-    """Yield, for each l2 of `solved`, what it says of each row when fitted to all the others.
+    """Yield, for each l2 of `ridge`, what it says of each row when fitted to all the others.
 
     In closed form, from one decomposition: y - (y - Hy) / (1 - diag H).
 
     Args:
-        x: (n, d); of columns whose mean is zero for `free_bias`
+        x: (n, d), the mean of each column being zero
         y: (n, c)
         penalties: the values of l2
-        free_bias: whether the fit has a bias without a penalty, beside x
     """
-    middle = y.mean(0) if free_bias else np.zeros(y.shape[1])
+    middle = y.mean(0)
     y = y - middle
     if x.shape[0] >= x.shape[1]:
         values, vectors = np.linalg.eigh(x.T @ x)
@@ -264,22 +289,19 @@ def left_one_out(
     for l2 in penalties:
         share = values / (values + l2)
         error = y - basis @ (share[:, None] * inner)
-        rest = 1 - squares @ share - free_bias / len(y)
+        rest = 1 - squares @ share - 1 / len(y)  # of the bias, which has no penalty
         yield l2, middle + y - error / np.maximum(rest, 1e-9)[:, None]
 
 
-def best_ridge(
-    x: Floats, y: NDArray[np.int64], classes: int, free_bias: bool = False
-) -> tuple[float, float]:
+def best_ridge(x: Floats, y: NDArray[np.int64], classes: int) -> tuple[float, float]:
     """Return the accuracy, leaving one out, of the best l2, and that l2; of equals the strongest.
 
     Args:
         x: standardized features, (n, d)
         y: index of each row's output, (n,)
         classes: number of outputs
-        free_bias: as `left_one_out`
     """
-    outputs = left_one_out(x, signs(y, classes), free_bias=free_bias)
+    outputs = left_one_out(x, signs(y, classes))
     return max((float((each.argmax(1) == y).mean()), l2) for l2, each in outputs)
 
 
@@ -307,7 +329,8 @@ def crossed(
 ) -> Crossed:
     """Cross-validate a kind of head, and choose its penalty by the negative log-likelihood.
 
-    That is smoother than the accuracy, and has one minimum.
+    That is smoother than the accuracy, and has one minimum. Logistic regressions are fitted to all
+    folds together, in single precision, and standardized by all images.
 
     Args:
         by: the kind
@@ -316,24 +339,24 @@ def crossed(
         classes: number of outputs
         folds: the part of each row, (n,)
         penalties: to try, strongest first, until one is worse than the one before
-        device: where to compute, if it has float64; else the CPU
+        device: where logistic regressions are fitted
     """
-    device, every = with_float64(device), np.unique(folds)
-    learn = [(np.flatnonzero(folds != each), np.flatnonzero(folds == each)) for each in every]
-    dtype, axes = torch.float64, None
+    parts = np.unique(folds)
+    fits = None
     if by == "logistic":
-        dtype = torch.float32
-        axes = Blocks(x, device, dtype=dtype).axes()
-    blocks = [Blocks(x, device, rows, dtype) for rows, _ in learn]
-    starts: list[LinearHead | None] = [None] * len(learn)
+        fits = LogisticFits(Blocks(x, device), y, classes, folds[:, None] != parts)
     best: tuple[float, Crossed] | None = None
     for l2 in penalties:
+        if fits is not None:
+            fits.fit(l2, ROUGH)
         logits = np.empty((len(y), classes))
-        for number, (rows, rest) in enumerate(learn):
-            given = blocks[number], y[rows], classes, l2, starts[number]
-            head = logistic(*given, ROUGH, axes) if by == "logistic" else HEADS[by](*given)
-            logits[rest] = head.logits(x[rest])
-            starts[number] = head
+        for number, part in enumerate(parts):
+            learn = folds != part
+            if fits is not None:
+                head = fits.head(l2, number)
+            else:
+                head = HEADS[by](Blocks(x[learn]), y[learn], classes, l2)
+            logits[~learn] = head.logits(x[~learn])
         likely = logits[np.arange(len(y)), y] - np.logaddexp.reduce(logits, 1)
         if best is not None and -likely.mean() >= best[0]:
             break
@@ -344,37 +367,34 @@ def crossed(
 
 
 def swept_logistic(
-    x: NDArray[np.float32],
+    x: Blocks,
     y: NDArray[np.int64],
-    penalties: Sequence[float] = PENALTIES,
-    device: torch.device | None = None,
-) -> LinearHead:
-    """Fit a logistic regression, its penalty being the best on a fifth of each class held out.
+    classes: int,
+    held: NDArray[np.int64],
+    penalties: Sequence[float],
+    summed: bool = False,
+) -> tuple[LinearHead, float]:
+    """Fit a logistic regression, its penalty being the best on held-out images.
 
-    The final fit uses all images. Of equally good penalties the strongest is taken. No paper of
-    this house states a grid; this one has nine powers of ten.
+    The final fit uses all images. Of equally good penalties the strongest is taken.
 
     Args:
-        x: features, (n, d), possibly memory-mapped: many of them are read in blocks
-        y: classes, (n,)
+        x: features, in blocks
+        y: index of each row's output, (n,)
+        classes: number of outputs
+        held: numbers of the images on which the penalty is chosen
         penalties: the values of l2 to try, strongest first
-        device: where to compute, if it has float64; else, and for None, the CPU
+        summed: whether they stand beside the sum of the losses, not their mean
 
-    Raises:
-        DataError: there are too few images to hold some out.
+    Returns:
+        The head, and its accuracy on the held-out images before the final fit.
     """
-    device = with_float64(device or CPU)
-    held = SingleLabels(np.asarray(y)).held_out(HELD_OUT, np.random.default_rng(0))
-    if not len(held):
-        raise DataError("the logistic probe needs at least 3 training images of some class")
-    kept = np.setdiff1d(np.arange(len(y)), held)
-    classes, place = np.unique(y, return_inverse=True)
-    best, head = (-1.0, 0.0), None
-    train, test = Blocks(x, device, kept), x[held]
-    axes = train.axes()
+    learn = ~np.isin(np.arange(len(y)), held)
+    fits, best = LogisticFits(x, y, classes, learn[:, None]), (-1.0, 0.0)
     for l2 in penalties:
-        head = logistic(train, place[kept], len(classes), l2, head, axes=axes)
-        accuracy = float((head.logits(test).argmax(1) == place[held]).mean())
-        best = max(best, (accuracy, l2))
-    found = logistic(Blocks(x, device), place, len(classes), best[1], head)
-    return replace(found, classes=classes, validation=best[0])
+        fits.fit(l2 / learn.sum() if summed else l2, ROUGH)
+        right = fits.head(l2).predict(x.values[held]) == y[held]
+        best = max(best, (float(right.mean()), l2))
+    accuracy, l2 = best
+    head = logistic(x, y, classes, l2 / len(y) if summed else l2)
+    return replace(head, l2=l2), accuracy

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-NEIGHBORS = (10, 20)
+NEIGHBORS = (10, 20, 100, 200)
 TEMPERATURE = 0.07
 TRAIN, TEST = 16_384, 1024  # rows that are compared at once
 
@@ -27,7 +27,8 @@ def nearest_neighbors(
     A neighbor's vote is exp(similarity / temperature). The features are not standardized. Where
     there are fewer than k training images, all of them vote.
 
-    Source: eval_knn.py of DINO (Caron et al., 2021), with its temperature.
+    Source: eval_knn.py of DINO (Caron et al., 2021), with its temperature; dinov2/eval/knn.py, with
+    its numbers of neighbors.
 
     Args:
         x_train: features, (n, d), possibly memory-mapped: they are read in blocks

@@ -7,7 +7,7 @@ norm, is an ordinary one of fewer blocks, so that whatever is chosen is an ordin
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +22,7 @@ from vitlab.errors import DataError
 from vitlab.evaluation.calibration import temperature_of
 from vitlab.evaluation.features import ImageFeatures
 from vitlab.evaluation.infer import Vectors
+from vitlab.evaluation.probes.few_shot import classes_of
 from vitlab.evaluation.probes.heads import (
     HEADS,
     PENALTIES,
@@ -32,7 +33,6 @@ from vitlab.evaluation.probes.heads import (
     best_ridge,
     crossed,
 )
-from vitlab.evaluation.probes.probing import classes_of
 from vitlab.evaluation.probes.wanted import Cuts, Pooled
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.create import assemble
@@ -69,24 +69,10 @@ class FeatureChoice:
         """Return these features in memory, (n, width)."""
         return np.ascontiguousarray(values[:, self.first : self.end])
 
-
-@dataclass(frozen=True)
-class HeadTrial:
-    """A head that was tried: its features, kind and penalty, and the accuracy `how` it was found.
-
-    `how` is leave-one-out, or as many folds.
-    """
-
-    layer: int
-    pool: str
-    head: By
-    l2: float
-    accuracy: float
-    how: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields, as JSON has them."""
-        return asdict(self)
+    def trial(self, head: By, l2: float, accuracy: float, how: str) -> dict[str, Any]:
+        """Return what a head gave that was tried on these features, as JSON has it."""
+        about = {"head": head, "l2": l2, "accuracy": accuracy, "how": how}
+        return {"layer": self.layer, "pool": self.pool} | about
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,14 +84,15 @@ class FoundHead:
         head: its weights and bias
         accuracy: in cross-validation
         temperature: that calibrates the logits of the images it had not learned from
-        tried: all that was tried, in order
+        tried: all that was tried, in order: `layer`, `pool`, `head`, `l2`, and the `accuracy` with
+            `how` it was found: by leave-one-out, or so many folds
     """
 
     choice: FeatureChoice
     head: LinearHead
     accuracy: float
     temperature: float
-    tried: tuple[HeadTrial, ...]
+    tried: tuple[dict[str, Any], ...]
 
 
 def choices_of(model: Model, layers: int, pool: Pool = "") -> tuple[Vectors, list[FeatureChoice]]:
@@ -124,16 +111,37 @@ def choices_of(model: Model, layers: int, pool: Pool = "") -> tuple[Vectors, lis
     if config.norm_at == "pooled":
         pools = [each for each in pools if each != "both"]
     width = config.width
-    places = {"token": (0, 1), "mean": (0, 1), "both": (0, 2)}
-    if config.has_token:
-        places["mean"] = (1, 2)
+    token = int(config.has_token)
+    places = {"token": (0, 1), "mean": (token, token + 1), "both": (0, 2)}
     found = []
     for row, layer in enumerate(numbers):
-        start = row * width * (1 + config.has_token)
+        start = row * width * (1 + token)
         for each in pools if not pool else [pool]:
             first, end = (start + width * place for place in places[each])
             found.append(FeatureChoice(layer, each, first, end))
     return Cuts(layers=numbers), found
+
+
+def feature_sets(model: Model) -> tuple[Vectors, dict[str, NDArray[np.int64]]]:
+    """Return what to compute of each image, and the numbers in it of each kind of features.
+
+    Class token, mean of the patch tokens and both after the last block, and what DINOv2's linear
+    evaluation compares with the first and the last (dinov2/eval/linear.py): the class tokens of
+    the last four blocks, alone and with the mean.
+    """
+    vectors, choices = choices_of(model, 4)
+    kinds: dict[str, list[FeatureChoice]] = {
+        each.pool or "features": [each] for each in choices
+    }  # the last block comes last
+    tokens = [each for each in choices if each.pool == "token"]
+    if len(tokens) > 1:
+        name = f"{len(tokens)} tokens"
+        kinds |= {name: tokens, f"{name}, mean": [*tokens, *kinds["mean"]]}
+    numbers = {
+        kind: np.concatenate([np.arange(each.first, each.end) for each in chosen])
+        for kind, chosen in kinds.items()
+    }
+    return vectors, numbers
 
 
 def _can_be_cut(config: ViTConfig) -> bool:
@@ -216,28 +224,25 @@ def search(
     """
     tried, ranks = [], []
     for choice in choices:
-        z = Blocks(choice.of(values)).standardized()[0]
-        accuracy, l2 = best_ridge(z, y, classes, free_bias=True)
-        tried.append(HeadTrial(choice.layer, choice.pool, "ridge", l2, accuracy, "leave-one-out"))
+        z = Blocks(choice.of(values)).whole()
+        accuracy, l2 = best_ridge(z, y, classes)
+        tried.append(choice.trial("ridge", l2, accuracy, "leave-one-out"))
         ranks.append((-accuracy, choice.width, -choice.layer, choice, l2))
     parts = f"{len(np.unique(folds))} folds"
     best: tuple[float, FeatureChoice, Crossed] | None = None
     for *_, choice, l2 in sorted(ranks, key=lambda each: each[:3])[:FINALISTS]:
         x = choice.of(values)
         for kind in kinds:
-            penalties = {"logistic": PENALTIES[2:], "ridge": (l2,), "means": (0.0,)}[kind]
+            penalties = {"logistic": PENALTIES, "ridge": (l2,), "means": (0.0,)}[kind]
             found = crossed(kind, x, y, classes, folds, penalties, device)
-            tried.append(
-                HeadTrial(choice.layer, choice.pool, kind, found.l2, found.accuracy, parts)
-            )
+            tried.append(choice.trial(kind, found.l2, found.accuracy, parts))
             if best is None or found.accuracy > best[0]:
                 best = found.accuracy, choice, found
     assert best is not None
     accuracy, choice, found = best
-    head = HEADS[found.by](Blocks(choice.of(values), device), y, classes, found.l2, None)
-    return FoundHead(
-        choice, head, accuracy, temperature_of(found.logits, SingleLabels(y)), tuple(tried)
-    )
+    head = HEADS[found.by](Blocks(choice.of(values), device), y, classes, found.l2)
+    temperature = temperature_of(found.logits, SingleLabels(y))
+    return FoundHead(choice, head, accuracy, temperature, tuple(tried))
 
 
 def with_head(model: Model, found: FoundHead) -> Model:

@@ -1,21 +1,31 @@
-"""Features: what can be taken of a model, as options of commands and arguments of functions."""
+"""Features: what can be taken of a model, and by which protocols it is judged, as options."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-from vitlab.options import Options, at_least, option, when
+from vitlab.data.settings import Columns
+from vitlab.options import Options, above, at_least, option, when
+
+CACHE = (
+    "folder in which features are kept for the next time, or no (auto: vitlab/features in the "
+    "user's cache folder, at most 20 GB)"
+)
+ProtocolName = Literal["fewshot", "knn", "means", "logistic", "simclr"]
+"""A published way to judge features (`vitlab.evaluation.probes.probing`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pooled(Options):
-    """One vector per image.
+    """One vector per image; or, to be compared, all that a head could see.
 
     Raises:
         OptionError: a layer of what the classifier sees, which has none.
     """
 
-    what: Literal["features", "mean"] = option(
-        "features", "features: what the classifier sees; mean: the mean of the patch tokens"
+    what: Literal["features", "mean", "all"] = option(
+        "features",
+        "features: what the classifier sees; mean: the mean of the patch tokens; all: a table of "
+        "class token, mean, both and the last blocks, the best chosen on training images",
     )
     layer: int | None = option(
         None,
@@ -29,6 +39,29 @@ class Pooled(Options):
     def layers(self) -> tuple[int, ...]:
         """The blocks; none for the last one, after the final norm."""
         return () if self.layer is None else (self.layer,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probing(Options):
+    """By which protocols features are judged, and which features."""
+
+    protocol: tuple[ProtocolName, ...] = option(
+        get_args(ProtocolName),
+        "fewshot: least squares on few images of each class (big_vision, the ViT paper); knn: 10, "
+        "20, 100 and 200 neighbors (DINO, DINOv2); means: the nearest class mean; logistic, "
+        "simclr: logistic regression as DINOv2 and SimCLR evaluate",
+    )
+    shots: tuple[int, ...] = option((1, 5, 10, 25), "training images per class", at_least(1))
+    seeds: int = option(3, "times the shots are drawn: seeds 0, 1, …", at_least(1))
+    l2: float | Literal["auto"] = option(
+        "auto",
+        "penalty of the few-shot fit (auto: 1024, the paper's, and beside it the best by "
+        "leave-one-out on the shots)",
+        above(0),
+    )
+    features: Pooled = Pooled()
+    columns: Columns = Columns()
+    cache: str = option("auto", CACHE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,8 @@ from vitlab.errors import DataError
 from vitlab.evaluation.choosing import unlearned
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory
-from vitlab.evaluation.probes.few_shot import SEEDS, check_shots, fewshot, sample_shots
+from vitlab.evaluation.probes.few_shot import SEEDS, classes_of, fewshot, sample_shots, smallest
 from vitlab.evaluation.probes.neighbors import nearest_neighbors
-from vitlab.evaluation.probes.probing import classes_of
 from vitlab.models.model import Model
 from vitlab.models.seen import NOTHING, Seen
 from vitlab.progress import say
@@ -153,13 +152,10 @@ def _shots(
     Raises:
         DataError: a class has too few.
     """
-    try:
-        check_shots(labels, classes, SHOTS)
-    except DataError:
-        counts = np.bincount(labels, minlength=len(classes))
-        few = int(counts.argmin())
+    have, line = smallest(labels, classes)
+    if have < SHOTS:
         raise DataError(
-            f"the probe needs {SHOTS} training images per class, but {data} has {counts[few]} of "
-            f"class {classes[few]!r}: add images, use --probe-by knn, or other data for --probe"
-        ) from None
+            f"the probe needs {SHOTS} training images per class, but in {data} {line}: add images, "
+            "use --probe-by knn, or other data for --probe"
+        )
     return [sample_shots(labels, classes, [SHOTS], seed)[SHOTS] for seed in range(SEEDS)]

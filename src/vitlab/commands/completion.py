@@ -1,7 +1,10 @@
 """`vitlab completion`: a script by which a shell completes commands, options and their values."""
 
 import argparse
+import importlib
+import pkgutil
 from dataclasses import MISSING, dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from vitlab.console.leaves import Leaf, all_leaves, kinds_of
@@ -43,13 +46,11 @@ def show(result: dict[str, Any]) -> None:
 
 def _everything() -> argparse.ArgumentParser:
     """Return a parser of all commands with all their options."""
-    from vitlab.cli import command_module, commands
-
     parser = argparse.ArgumentParser("vitlab", description="The Vision Transformer workbench.")
     each = parser.add_subparsers()
-    for name in commands():
-        command = command_module(name)
-        own = each.add_parser(name, help=command.SUMMARY, allow_abbrev=False)
+    for found in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        command = importlib.import_module(f"vitlab.commands.{found.name}")
+        own = each.add_parser(found.name.replace("_", "-"), help=command.SUMMARY)
         for leaf in all_leaves(get_type_hints(command.run)["options"]):
             _add(own, leaf)
     return parser

@@ -17,7 +17,7 @@ from on_gpu.test_steps_on_gpu import CHOICES, ON_GPU, QUICK, SMALL
 from vitlab import device as devices
 from vitlab.data.augment import augment as augmenting
 from vitlab.errors import DeviceError
-from vitlab.evaluation.probes.heads import swept_logistic
+from vitlab.evaluation.probes.heads import Blocks, logistic
 from vitlab.inspect.curvature.mean_loss import MeanLoss
 from vitlab.models.stems.kernels import resample_kernels
 
@@ -75,7 +75,7 @@ def test_predictions_and_features_are_those_of_the_cpu(
 def test_a_probe_is_fitted_on_the_host(apple: StandIn) -> None:
     x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
     y = np.repeat(np.arange(3), 20)
-    found = [swept_logistic(x, y, [1.0], device=torch.device(each)) for each in ("cpu", "cuda")]
+    found = [logistic(Blocks(x, torch.device(each)), y, 3, 1.0) for each in ("cpu", "cuda")]
     assert np.array_equal(found[0].weights, found[1].weights)
 
 

@@ -47,10 +47,8 @@ def fewshot(
     """
     x, test = _features("x_train", x_train), _features("x_test", x_test)
     labels = np.asarray(y_train)
-    if isinstance(l2, str) and l2 != "auto":
+    if l2 != "auto" and (isinstance(l2, str) or not 0 < l2 < np.inf):
         raise OptionError(f"l2 must be a number above 0 or auto, not {l2!r}")
-    if l2 != "auto" and not (np.isfinite(l2) and l2 > 0):
-        raise OptionError(f"l2 must be a number above 0, not {l2}")
     if not len(x) or x.shape[1] != test.shape[1]:
         raise DataError(
             f"x_train {x.shape} and x_test {test.shape} must be (n, d) and (m, d) with n above 0"
@@ -87,24 +85,15 @@ def sample_shots(
     Raises:
         DataError: a class has fewer examples than the most shots.
     """
-    check_shots(labels, classes, max(shots))
+    have, line = smallest(labels, classes)
+    if have < max(shots):
+        advice = f"choose at most {have}" if have else "add images of it"
+        raise DataError(f"{line}, too few for {max(shots)} shots: {advice}")
     generator = np.random.default_rng(seed)
     order = [
         generator.permutation(np.flatnonzero(labels == number)) for number in range(len(classes))
     ]
     return {count: np.concatenate([own[:count] for own in order]) for count in shots}
-
-
-def check_shots(labels: NDArray[np.int64], classes: Sequence[str], shots: int) -> None:
-    """Refuse more shots than the smallest class has examples.
-
-    Raises:
-        DataError: it names that class.
-    """
-    have, line = smallest(labels, classes)
-    if have < shots:
-        advice = f"choose at most {have}" if have else "add images of it"
-        raise DataError(f"{line}, too few for {shots} shots: {advice}")
 
 
 def smallest(labels: NDArray[np.int64], classes: Sequence[str]) -> tuple[int, str]:

@@ -54,10 +54,11 @@ class LinearHead:
 
     def logits(self, x: NDArray[np.float32]) -> Floats:
         """Compute the outputs, in blocks: (m, d) -> float64 (m, c)."""
-        found = [np.empty((0, len(self.bias)))]
+        found = np.empty((len(x), len(self.bias)))
         for first in range(0, len(x), BLOCK):
-            found.append(x[first : first + BLOCK].astype(np.float64) @ self.weights.T + self.bias)
-        return np.concatenate(found)
+            some = slice(first, first + BLOCK)
+            found[some] = x[some].astype(np.float64) @ self.weights.T + self.bias
+        return found
 
     def predict(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
         """Predict classes: (m, d) -> int64 (m,)."""

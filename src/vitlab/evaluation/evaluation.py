@@ -23,7 +23,7 @@ from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.predictions import Predictions, check_classifier, predict
 from vitlab.evaluation.protocols.grading import Outputs, Protocol, check_alone, examine
 from vitlab.evaluation.records import EvaluationRecord
-from vitlab.evaluation.rows import rows_to
+from vitlab.evaluation.rows import Layout, rows_to
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.places import NO_FILES, Files, check_files
@@ -48,6 +48,17 @@ class How:
     threshold: float | None = None
     columns: Columns | None = None
     on: On = ""
+
+    @property
+    def fitting(self) -> dict[str, Any]:
+        """The arguments of `calibrate` and `choose_thresholds`."""
+        where, precision = str(self.compute.device), fixed(self.compute.precision)
+        return {
+            "columns": self.columns,
+            "device": where,
+            "precision": precision,
+            "workers": self.compute.workers,
+        }
 
 
 @dataclass(frozen=True)
@@ -190,14 +201,17 @@ def evaluation(
     asked = choose(model, data, split, how.columns)
     source = asked.source
     devices.restart_peak(how.compute.where)
-    found = _fitted(model, data, how) if calibrate else None
+    found = calibration.calibrate(model, data, **how.fitting) if calibrate else None
     before = thresholds.given_or_kept(model, how.threshold, several=source.labels.several)
-    chosen = _chosen(model, data, choosing, how) if choosing else None
+    chosen = None
+    if choosing:
+        chosen = thresholds.choose_thresholds(model, data, choosing, **how.fitting)
     above = np.array(chosen.values) if chosen else before
     form = how.compute.fast(model, source, how.views.count)
     if spread:
         batches = infer_on_ray(model, source, wanted, how.views, progress)
-    with rows_to(files.rows, source, truth=True, threshold=above) as use:
+    layout = Layout(source, truth=True, threshold=above, far=model.unlike is not None)
+    with rows_to(files.rows, layout) as use:
         done = predict(
             form.model,
             source,
@@ -246,29 +260,6 @@ def _examined(
         outputs=outputs,
         compute=replace(how.compute, precision=fixed(how.compute.precision)),
         views=how.views,
-    )
-
-
-def _fitted(model: Model, data: Given, how: How) -> calibration.Calibration:
-    return calibration.calibrate(
-        model,
-        data,
-        columns=how.columns,
-        device=str(how.compute.device),
-        precision=fixed(how.compute.precision),
-        workers=how.compute.workers,
-    )
-
-
-def _chosen(model: Model, data: Given, per: thresholds.Per, how: How) -> thresholds.Thresholds:
-    return thresholds.choose_thresholds(
-        model,
-        data,
-        per,
-        columns=how.columns,
-        device=str(how.compute.device),
-        precision=fixed(how.compute.precision),
-        workers=how.compute.workers,
     )
 
 

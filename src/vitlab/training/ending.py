@@ -144,8 +144,8 @@ def conclude_labeled(task: Task, session: Ended, world: World, own: dict[str, An
             if task.base is not None and task.recipe.start.tune != "all":
                 delta(model, task.base).save(task.folder.delta)
     try:
-        images = f"{len(task.splits.test):,} images"
-        with session.stop.at_once(), named_if_slow(f"testing on {images}", world.first):
+        what = f"testing on {len(task.splits.test):,} images"
+        with session.stop.at_once(), named_if_slow(what, world.first):
             predictions = session.observer.test(task.splits.test, model)
     except WorkerDiedError as error:
         raise RunError(f"{error}; pass --resume to finish the run") from error

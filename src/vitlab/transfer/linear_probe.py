@@ -207,6 +207,7 @@ def _ended(
     state = first_state(task, device, world)
     about = {"data": task.recipe.data.data, "images": len(learn.indices), "by": "cross-validation"}
     state.model.provenance |= {"temperature": found.temperature, "calibration": about}
+    state.model.unlike = found.unlike
     del state.model.provenance["epochs"]
     state.tally.seen = len(learn.indices)
     test = task.splits.test

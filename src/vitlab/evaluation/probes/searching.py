@@ -35,9 +35,11 @@ from vitlab.evaluation.probes.heads import (
 )
 from vitlab.evaluation.probes.probing import classes_of
 from vitlab.evaluation.probes.wanted import Cuts, Pooled
+from vitlab.evaluation.unlike import fit_unlike
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
+from vitlab.models.unlike import Unlike
 from vitlab.progress import named_if_slow
 from vitlab.weights.assembly import empty, whole_state
 
@@ -100,6 +102,7 @@ class FoundHead:
         accuracy: in cross-validation
         temperature: that calibrates the logits of the images it had not learned from
         tried: all that was tried, in order
+        unlike: how far an image is from those it has learned from
     """
 
     choice: FeatureChoice
@@ -107,6 +110,7 @@ class FoundHead:
     accuracy: float
     temperature: float
     tried: tuple[HeadTrial, ...]
+    unlike: Unlike | None = None
 
 
 def choices_of(model: Model, layers: int, pool: Pool = "") -> tuple[Vectors, list[FeatureChoice]]:
@@ -235,8 +239,10 @@ def search(
                 best = found.accuracy, choice, found
     assert best is not None
     accuracy, choice, found = best
-    head = HEADS[found.by](Blocks(choice.of(values), device), y, classes, found.l2, None)
-    return FoundHead(choice, head, accuracy, temperature_of(found.logits, y), tuple(tried))
+    x = choice.of(values)
+    head = HEADS[found.by](Blocks(x, device), y, classes, found.l2, None)
+    own = temperature_of(found.logits, y), tuple(tried), fit_unlike(x, y, folds)
+    return FoundHead(choice, head, accuracy, *own)
 
 
 def temperature_of(logits: Floats, y: NDArray[np.int64]) -> float:
@@ -284,4 +290,5 @@ def with_head(model: Model, found: FoundHead) -> Model:
     kept = {name: tensors[name].to("cpu", copy=True) for name in empty(config)}
     made = assemble(config, kept)
     made.provenance, made.source, made.seen = dict(model.provenance), model.source, model.seen
+    made.unlike = found.unlike
     return made

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.source import Source, Subset
@@ -67,6 +66,7 @@ def fitted_start(task: Task, world: World, device: torch.device) -> Task:
             reason = f"the classifier starts at zero: {error}"
     if reason := world.broadcast(reason):
         return replace(task, told=[*task.told, reason])
+    model.unlike = found.unlike if found else None
     _set_head(model, found, world)
     return _told(replace(task, fitted=model), found, len(source), world)
 
@@ -88,9 +88,8 @@ def some_of(source: Source, most: int) -> Source:
 def _set_head(model: Model, found: FoundHead | None, world: World) -> None:
     """Give a model the fitted classifier, that of the first process, divided by its temperature."""
     classify = model.head_names[0]
-    tensors = dict(model.named_parameters())
     for name, fitted in {"weight": "weights", "bias": "bias"}.items():
-        own: Tensor = tensors[f"{classify}{name}"].data
+        own = model.get_parameter(f"{classify}{name}").data
         if found is not None:
             own.copy_(torch.from_numpy(getattr(found.head, fitted) / found.temperature))
         if world.size > 1:

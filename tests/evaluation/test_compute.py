@@ -18,7 +18,7 @@ from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.memory import Arrays
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation import compute as room
-from vitlab.evaluation.compute import Compute, FastForm, fast_form
+from vitlab.evaluation.compute import Compute, FastForm
 from vitlab.evaluation.predictions import predict
 from vitlab.models.fast import accelerate as engines
 from vitlab.models.fast.accelerate import CHANCES
@@ -67,30 +67,30 @@ def test_every_architecture_has_the_same_probabilities(case: str, eager: None) -
     model = a_model(case)
     source = source_for(model, 2)
     wanted = chances(FastForm(model, "fp32"), source)
-    fast = fast_form(model, source, CPU, "fp32")
+    fast = Compute(CPU, "fp32").fast(model, source)
     assert fast.precision == "fp32"
     assert fast.model is not model
     assert np.abs(chances(fast, source) - wanted).max() < 1e-5
-    half = fast_form(model, source, CPU, "auto")
+    half = Compute(CPU, "auto").fast(model, source)
     assert np.abs(chances(half, source) - wanted).max() <= CHANCES
 
 
 @pytest.mark.parametrize("precision", ["auto", "fp32"])
 def test_little_work_is_left_to_the_model(precision: Precision) -> None:
     model = a_digits_model()
-    form = fast_form(model, source_for(model, 100), CPU, precision)
+    form = Compute(CPU, precision).fast(model, source_for(model, 100))
     assert form.model is model
     assert (form.autocast, form.precision) == ("fp32", "fp32")
 
 
 def test_bf16_that_is_asked_for_is_computed(eager: None) -> None:
     model = a_digits_model()
-    assert fast_form(model, source_for(model), CPU, "bf16").precision == "bf16"
+    assert Compute(CPU, "bf16").fast(model, source_for(model)).precision == "bf16"
 
 
 def test_bf16_that_is_asked_for_on_little_work_is_autocast() -> None:
     model = a_digits_model()
-    form = fast_form(model, source_for(model), CPU, "bf16")
+    form = Compute(CPU, "bf16").fast(model, source_for(model))
     assert (form.model is model, form.autocast, form.precision) == (True, "bf16", "bf16")
 
 
@@ -99,9 +99,9 @@ def test_bf16_needs_more_work_than_packing(
     name: str, eager: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = a_digits_model()
-    assert fast_form(model, source_for(model), CPU, "auto").precision == "bf16"
+    assert Compute(CPU, "auto").fast(model, source_for(model)).precision == "bf16"
     monkeypatch.setattr(room, name, 1e12)
-    form = fast_form(model, source_for(model), CPU, "auto")
+    form = Compute(CPU, "auto").fast(model, source_for(model))
     assert form.model is not model
     assert form.precision == "fp32"
 
@@ -109,7 +109,7 @@ def test_bf16_needs_more_work_than_packing(
 def test_processors_without_bf16_stay_in_fp32(eager: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "multiplies_bf16", lambda device: False)
     model = a_digits_model()
-    assert fast_form(model, source_for(model), CPU, "auto").precision == "fp32"
+    assert Compute(CPU, "auto").fast(model, source_for(model)).precision == "fp32"
 
 
 def test_bf16_that_does_not_agree_is_not_used(
@@ -118,14 +118,14 @@ def test_bf16_that_does_not_agree_is_not_used(
     model = a_digits_model()
     with torch.no_grad():  # the answer hangs on differences that bf16 does not have
         model.head.classify.weight *= 1e4  # type: ignore[union-attr, operator]
-    form = fast_form(model, source_for(model), CPU, "auto")
+    form = Compute(CPU, "auto").fast(model, source_for(model))
     assert form.precision == "fp32"
     assert not caplog.records
 
 
 def test_a_line_says_that_it_is_bf16(eager: None, caplog: pytest.LogCaptureFixture) -> None:
     model = a_digits_model()
-    fast_form(model, source_for(model), CPU, "auto")
+    Compute(CPU, "auto").fast(model, source_for(model))
     (line,) = [each.getMessage() for each in caplog.records]
     assert line.startswith("computing in bf16: 8 of the images have the features and probabilities")
     assert "--precision fp32" in line
@@ -167,7 +167,7 @@ def test_models_that_are_not_plain_compute_themselves(
     change: Callable[[Model], Model], eager: None
 ) -> None:
     model = change(a_digits_model())
-    assert fast_form(model, source_for(model), CPU, "auto").model is model
+    assert Compute(CPU, "auto").fast(model, source_for(model)).model is model
 
 
 def test_the_model_stays_as_it_was(eager: None) -> None:
@@ -227,7 +227,7 @@ def test_files_of_predictions_too(
 def test_another_precision_is_refused() -> None:
     model = a_digits_model()
     with pytest.raises(OptionError, match="precision must be auto, fp32 or bf16, not 'fp8'"):
-        fast_form(model, source_for(model), CPU, "fp8")  # type: ignore[arg-type]
+        Compute(CPU, "fp8").fast(model, source_for(model))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("precision", "limit"), [("fp32", 1e-5), ("bf16", 0.05)])
@@ -248,14 +248,16 @@ def test_embedded_features_agree(
     plain = rows("plain", "fp32")
     used: list[FastForm] = []
 
-    def form(*given: Any) -> FastForm:
-        made = fast_form(*given)
-        used.extend([made] if given[5] == "auto" else [])  # not of what is a form already
+    find = Compute.fast
+
+    def form(compute: Compute, *given: Any) -> FastForm:
+        made = find(compute, *given)
+        used.extend([made] if compute.engine == "auto" else [])  # not of what is a form already
         return made
 
     for name in ("PACKING", "FEW"):
         monkeypatch.setattr(room, name, 0)
-    monkeypatch.setattr(room, "fast_form", form)
+    monkeypatch.setattr(Compute, "fast", form)
     fast = rows("fast", precision)
     assert used
     assert all(each.model is not model and each.precision == precision for each in used)

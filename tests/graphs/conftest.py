@@ -20,7 +20,8 @@ def _traced_once() -> Iterator[None]:
 
     def traced(model: Model, form: Traceable) -> Any:
         several = model.provenance.get("multi_label")
-        key = (fingerprint(model), model.temperature, several, form.input, str(form.free))
+        parts = form.input, form.outputs, str(form.free)
+        key = (fingerprint(model), model.temperature, several, *parts)
         if key not in made:
             made[key] = trace(model, form)
         return copy.deepcopy(made[key])

@@ -49,7 +49,7 @@ class Gate:
         self.open, self.reached = threading.Event(), threading.Event()
         self.sizes: list[int] = []
         self.open.set()
-        model.register_forward_pre_hook(self._pass)
+        model.head.register_forward_pre_hook(self._pass)
 
     def _pass(self, model: Any, inputs: Any) -> None:
         self.sizes.append(len(inputs[0]))

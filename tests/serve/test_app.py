@@ -7,17 +7,19 @@ import logging
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel
 
 from serve.calling import Reply, ask, form, send
-from serve.fakes import FakeEngine, png
+from serve.fakes import FakeEngine, card, png
 from vitlab.errors import BusyError, LateError, OptionError, ServiceError
 from vitlab.serve.app import application
 from vitlab.serve.http import replies
 from vitlab.serve.http.logs import Lines
 from vitlab.serve.limits import Limits
+from vitlab.serve.seen import Seen
 
 RED, GREEN = png((250, 20, 10)), png((10, 250, 20))
 TOKEN = "a-token-of-more-than-16"
@@ -76,6 +78,17 @@ def test_features_attention_and_several_labels() -> None:
     assert first["attention"] == [[0, 0.5], [1, 0.25]]
     assert (first["box"], first["predicted"]) == ([0, 0, 1, 0.5], ["cat"])
     assert second["error"] == "b: cannot be decoded"
+
+
+def test_an_answer_says_that_an_image_is_unlike_the_training_images() -> None:
+    chances, first = np.array([0.7, 0.2, 0.1]), card("first")
+    seen = [Seen(chances, 1.5), Seen(chances, 0.5), Seen(chances)]
+    rows = replies.predictions(["a", "b", "c"], seen, first, 1, False)
+    assert [(row.get("unlike"), row.get("distance")) for row in rows] == [
+        (True, 1.5), (False, 0.5), (None, None),
+    ]  # fmt: skip
+    whole = {"model": "first", "predictions": rows, "request": "1"}
+    replies.Predictions.model_validate_json(json.dumps(whole), strict=True)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from PIL import Image
 import vitlab
 from serve.made import TINY, Running, encoded, nudged, tiny
 from vitlab.errors import OptionError, WeightsError
+from vitlab.evaluation.unlike import fit_unlike
 from vitlab.serve.computing.best_batch import best_batch
 from vitlab.serve.computing.roster import Roster
 
@@ -26,6 +27,7 @@ def check(running: Running, model: Any, name: str, images: list[bytes] = IMAGES)
         classes = model.config.labels or [str(n) for n in range(model.config.classes)]
         found = dict(zip(classes, seen.probabilities, strict=True))
         assert found == pytest.approx(dict(answer.classes), abs=1e-6)
+        assert seen.distance == pytest.approx(answer.distance, rel=1e-4, nan_ok=True)
     if model.config.fit != "native":
         rows = [seen.features for seen in running.answer(*images, model=name, what="features")]
         want = model.features(vitlab.preprocess(model)(images)).detach()
@@ -56,6 +58,27 @@ def test_each_model_says_what_classify_says(running: Running, kind: str) -> None
         assert card.image_size == model.config.size
     finally:
         running.engine.remove("other")
+
+
+def test_distances_are_those_of_each_model(running: Running) -> None:
+    """A model of its own, and a delta on the weights of another, in one batch."""
+    rng = np.random.default_rng(0)
+    x, y, folds = rng.normal(size=(60, 16)), np.arange(60) % 5, np.arange(60) // 5 % 3
+    base = tiny(seed=7)
+    whole, changed = nudged(base, 8), nudged(base, 9, "classify")
+    for model, scale in ((whole, 1), (changed, 9)):
+        model.unlike = fit_unlike((scale * x).astype(np.float32), y, folds)
+    running.engine.add("base", base)
+    running.engine.add("whole", whole)
+    running.engine.add("changed", vitlab.delta(changed, base))
+    try:
+        for name, model in {"base": base, "whole": whole, "changed": changed}.items():
+            check(running, model, name)
+        assert np.isfinite(running.answer(IMAGES[0], model="changed")[0].distance)
+        assert np.isnan(running.answer(IMAGES[0], model="base")[0].distance)
+    finally:
+        for name in ("changed", "whole", "base"):
+            running.engine.remove(name)
 
 
 def test_the_first_model_is_the_usual_one(running: Running) -> None:

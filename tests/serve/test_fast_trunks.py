@@ -42,8 +42,10 @@ def test_answers_agree(case: str, precision: Any, limit: float, eager: None) -> 
     trunk = Trunk(model, CPU, precision, "packed")
     assert trunk.fast is not trunk.base
     tasks = [BASE] * len(images)
-    assert (chances(trunk.scores(images, tasks)) - wanted).abs().max() <= limit
-    got = torch.stack(trunk.features(images, tasks))
+    assert (
+        chances([scores for _, scores in trunk.scored(images, tasks)]) - wanted
+    ).abs().max() <= limit
+    got = torch.stack([features for features, _ in trunk.scored(images, tasks)])
     assert (got - features).norm() <= (1e-5 if precision == "fp32" else 0.05) * features.norm()
 
 
@@ -55,7 +57,7 @@ def test_deltas_and_rollouts_are_of_the_model_itself(eager: None) -> None:
     other.head.classify.bias.add_(1.0)
     trunk = Trunk(model, CPU, "fp32", "packed")
     trunk.add("other", delta(other, model))
-    got = trunk.scores(images, ["other", BASE, "other"])
+    got = [scores for _, scores in trunk.scored(images, ["other", BASE, "other"])]
     want = [other(images)[0], model(images)[1], other(images)[2]]
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(got, want, strict=True))
     assert torch.equal(trunk.rollout(images[0], BASE), rollout(model, images[:1])[0])

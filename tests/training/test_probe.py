@@ -183,8 +183,8 @@ def test_a_class_with_too_few_images_is_refused_before_anything(
     code, out, err = call(capsys, *words)
     assert (code, out) == (2, "")
     assert err.splitlines(keepends=True)[-1] == (
-        f"vitlab train: the probe needs 10 training images per class, but in {photos} class 'red' "
-        "has 9 training images: add images, use --probe-by knn, or other data for --probe\n"
+        f"vitlab train: {photos}: class 'red' has 9 training images, and the probe needs 10 of "
+        "each class: add images, use --probe-by knn, or other data for --probe\n"
     )
     assert not (tmp_path / "run").exists()
     assert Probe.of(str(photos), 3, "knn").draws == ()  # as the message says

@@ -34,6 +34,7 @@ from vitlab.weights.stated import Stated
 
 if TYPE_CHECKING:
     from vitlab.evaluation.compute import Compute
+    from vitlab.evaluation.infer import Views
 
 SUMMARY = "Print the most likely classes of images."
 
@@ -95,7 +96,6 @@ def run(options: Predict) -> dict[str, Any]:
     """Classify; images that cannot be decoded are reported on stderr."""
     import vitlab
     from vitlab.evaluation.classification import answers_of, unlabeled
-    from vitlab.evaluation.infer import Views
     from vitlab.progress import say
 
     parted = bool(options.out and is_folder(options.out))
@@ -112,7 +112,7 @@ def run(options: Predict) -> dict[str, Any]:
     source = unlabeled(model, options.paths, known)
     if file is not None:
         return result | _into(file, model, source, options)
-    views, compute = Views(options.flips, options.crops), _compute(options, options.workers or 0)
+    compute, views = _how(options, options.workers or 0)
     form = compute.fast(model, source, views.count)
     answers = answers_of(form, source, compute, options.top, views)
     damaged = [each.error for each in answers if each.error]
@@ -124,10 +124,12 @@ def run(options: Predict) -> dict[str, Any]:
     return result | {"predictions": [each.as_dict() for each in answers]}
 
 
-def _compute(options: Predict, workers: int | None) -> "Compute":
+def _how(options: Predict, workers: int | None) -> "tuple[Compute, Views]":
     from vitlab.evaluation.compute import Compute
+    from vitlab.evaluation.infer import Views
 
-    return Compute(options.device, options.precision, options.engine, workers)
+    compute = Compute(options.device, options.precision, options.engine, workers)
+    return compute, Views(options.flips, options.crops)
 
 
 def _known(options: Predict) -> Columns:
@@ -154,17 +156,17 @@ def _check_alone() -> None:
 def _into(file: Path, model: Any, images: Any, options: Predict) -> dict[str, Any]:
     """Write the rows."""
     from vitlab.evaluation.classification import classify_into
-    from vitlab.evaluation.infer import Views
     from vitlab.progress import Meter, say
 
+    compute, views = _how(options, options.workers or 0)
     with Meter(0, title="predicting") as meter:
         counts = classify_into(
             file,
             model,
             images,
-            _compute(options, options.workers or 0),
+            compute,
             top=options.top,
-            views=Views(options.flips, options.crops),
+            views=views,
             warn=lambda message: say(f"skipped: {message}"),
             progress=meter.images,
         )
@@ -176,16 +178,16 @@ def _into_folder(
 ) -> dict[str, Any]:
     """Write the rows into a folder of shards."""
     from vitlab.evaluation.classification import classify_shards, unlabeled
-    from vitlab.evaluation.infer import Views
 
+    compute, views = _how(options, options.workers)
     found = classify_shards(
         Path(options.out or "").expanduser(),
         model,
         lambda: unlabeled(model, options.paths, known),
-        _compute(options, options.workers),
+        compute,
         ending=options.format,
         top=options.top,
-        views=Views(options.flips, options.crops),
+        views=views,
         timeout=options.timeout,
         part_images=options.part_images,
         shard=options.shard,
@@ -204,6 +206,7 @@ def show(result: dict[str, Any]) -> None:
         print(f"{result['file']}: {result['images']:,} images{damaged}")
     for each in (line for line in result.get("predictions", ()) if "top" in line):
         best = "  ".join(f"{item['class']} {item['probability']:.1%}" for item in each["top"])
+        best += "  unlike the training images" * each.get("unlike", False)
         print(f"{one_line(each['image'])}  {best}")
     if result["temperature"] != 1:
         print(f"probabilities are calibrated: temperature {result['temperature']:.4g}")

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitlab.data.augment.augment import normalize
+from vitlab.data.augment.augment import normalize, standardize
 from vitlab.data.decode.filters import filter_matrix, is_tall, resize, resize_tall
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.crops import center, fitted_image
@@ -77,11 +77,7 @@ class Preprocess(nn.Module):
         )
         form = resize_tall if is_tall(rows, columns, spec, bottom - top) else resize
         pixels = form(images.float(), *(side.to(images.device) for side in sides))
-        mean, std = (
-            torch.tensor(each, device=images.device).reshape(-1, 1, 1)
-            for each in (spec.mean, spec.std)
-        )
-        return (pixels / 255 - mean) / std
+        return standardize(pixels / 255, spec)
 
     def extra_repr(self) -> str:
         """Name the size and how images are fitted."""

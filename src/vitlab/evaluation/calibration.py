@@ -204,11 +204,11 @@ def _decisions(logits: Floats, labels: Labels) -> tuple[Floats, NDArray[np.int64
 def _slope(factor: float, scores: Floats, mine: Floats) -> float:
     """Return the derivative of the summed loss with respect to the factor on the logits."""
     slope = 0.0
-    for rows in np.array_split(np.arange(len(scores)), -(-scores.size // BLOCK)):
-        part = scores[rows[0] : rows[-1] + 1]
+    count = -(-scores.size // BLOCK)
+    for part, own in zip(*(np.array_split(each, count) for each in (scores, mine)), strict=True):
         chances = np.exp(factor * part)
         mean = (chances * part).sum(1) / chances.sum(1)
-        slope += float((mean - mine[rows[0] : rows[-1] + 1]).sum())
+        slope += float((mean - own).sum())
     return slope
 
 

@@ -1,12 +1,13 @@
 """The likeliest classes of images: `classify`, and `vitlab predict` into files and shards."""
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Relabeled, Source
 from vitlab.distributed.launch import joined
 from vitlab.errors import DataError
-from vitlab.evaluation.answers import check_numbers
+from vitlab.evaluation.answers import Floats, check_numbers
 from vitlab.evaluation.compute import Compute, FastForm
 from vitlab.evaluation.infer import (
     ONE_VIEW,
@@ -51,12 +52,42 @@ class Answer:
         error: why there are none
         predicted: all classes above their threshold, best first, of a model for several labels per
             image; None of others
+        distance: how far it is from the training images, above 1 if it is unlike them; NaN if the
+            model does not know
     """
 
     image: str
     classes: tuple[tuple[str, float], ...] = ()
     error: str = ""
     predicted: tuple[str, ...] | None = None
+    distance: float = math.nan
+
+    @classmethod
+    def of(
+        cls,
+        image: str,
+        chances: Floats,
+        classes: Sequence[str],
+        top: int,
+        thresholds: Sequence[float] | None,
+        distance: float,
+    ) -> Self:
+        """Return the answer in the probabilities of an image.
+
+        Args:
+            image: its name
+            chances: of each class, (classes,)
+            classes: their names
+            top: how many are named
+            thresholds: of each class, of a model for several labels per image
+            distance: from the training images
+        """
+        best = np.argsort(-chances, kind="stable")
+        named = tuple((classes[number], float(chances[number])) for number in best[:top])
+        above = None
+        if thresholds is not None:
+            above = tuple(classes[n] for n in best if chances[n] > thresholds[n])
+        return cls(image, named, predicted=above, distance=float(distance))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the answer as JSON holds it."""
@@ -64,7 +95,9 @@ class Answer:
             return {"image": self.image, "error": self.error}
         top = [{"class": name, "probability": chance} for name, chance in self.classes]
         several = {} if self.predicted is None else {"predicted": list(self.predicted)}
-        return {"image": self.image, "top": top} | several
+        far = self.distance
+        known = {} if math.isnan(far) else {"unlike": far > 1, "distance": far}
+        return {"image": self.image, "top": top} | several | known
 
 
 @public(model=Model)
@@ -112,16 +145,14 @@ def answers_of(
 ) -> list[Answer]:
     """Return the likeliest classes of a source's images, as `classify` does."""
     model = form.model
-    thresholds, many = model.thresholds, source.labels.several
+    thresholds = model.thresholds if source.labels.several else None
     names, classes = [source.name(index) for index in range(len(source))], source.classes
     predictions = predict(model, source, compute.of(form), views=views)
     check_numbers(predictions.probabilities)
     answers = {index: Answer(names[index], error=text) for index, text in predictions.bad.items()}
-    for index, row in zip(predictions.indices.tolist(), predictions.probabilities, strict=True):
-        best = np.argsort(-row, kind="stable")
-        named = tuple((classes[number], float(row[number])) for number in best[:top])
-        above = tuple(classes[n] for n in best if row[n] > thresholds[n]) if many else None
-        answers[index] = Answer(names[index], named, predicted=above)
+    rows = predictions.indices.tolist(), predictions.probabilities, predictions.distances
+    for index, chances, far in zip(*rows, strict=True):
+        answers[index] = Answer.of(names[index], chances, classes, top, thresholds, far)
     return [answers[index] for index in range(len(names))]
 
 
@@ -157,7 +188,7 @@ def classify_into(
         DiskError: the file cannot be written.
     """
     counts, want = {"images": 0, "damaged": 0}, ["probabilities"]
-    with rows_to(file, images, truth=False, top=top, threshold=np.array(model.thresholds)) as use:
+    with rows_to(file, _layout(model, images, top)) as use:
         form = compute.fast(model, images, views.count)
         how = {"views": views, "progress": progress}
         for batch in infer(form.model, images, compute.of(form), want, **how):  # type: ignore[arg-type]
@@ -246,7 +277,8 @@ def _job(
     form = compute.fast(model, source, views.count)
     compute, batch = compute.of(form), batch_of(model, views)
     images = -(-part_images // batch) * batch
-    decided = (model.thresholds, source.classes, source.labels.several)
+    layout = _layout(model, source, top)
+    decided = (model.thresholds, source.classes, source.labels.several, *layout.far)
     about = {
         "job": "predict",
         "model": model.config.name,
@@ -262,7 +294,6 @@ def _job(
         "format": ending,
         **({} if form.precision == "fp32" else {"precision": form.precision}),
     }
-    layout = Layout(source, False, top, threshold=np.array(model.thresholds))
 
     def computed(split: str, numbers: Sequence[int], progress: Progress) -> Iterator[Inferred]:
         want = ["probabilities"]
@@ -279,6 +310,12 @@ def _job(
     splits = {"part": len(source)}
     names = splits, batch, images, f".{ending}"
     return ShardJob("predicting", about, *names, computed, table), form
+
+
+def _layout(model: Model, source: Source, top: int) -> Layout:
+    """Return the columns of a model's answers."""
+    above, far = np.array(model.thresholds), model.unlike is not None
+    return Layout(source, False, top, threshold=above, far=far)
 
 
 def unlabeled(

@@ -65,9 +65,57 @@ class Compute:
         return devices.choose(self.device) if isinstance(self.device, str) else self.device
 
     def fast(self, model: Model, source: Source, views: int = 1) -> "FastForm":
-        """Return what computes a source's images best; see `fast_form`."""
-        how = self.where, self.precision, views, self.engine, self.measure
-        return fast_form(model, source, *how)
+        """Return what computes a source's images best.
+
+        The model itself computes little work, and whatever `can_accelerate` refuses. From 4e11
+        multiply-adds and 8 images on, it is its packed form, and from 1e13 on, or where it has been
+        measured before, the fastest engine for so many images (`vitlab.accelerate`). `auto` is bf16
+        from 1e12 multiply-adds and 64 images on, where the device multiplies it faster than fp32,
+        and where features and probabilities of 8 images of the source agree with those in fp32; a
+        line says so.
+
+        Args:
+            model: any; it stays as it is
+            source: all images of the work
+            views: of each image
+
+        Raises:
+            OptionError: another precision or engine.
+            PackageError: the engine is not installed.
+        """
+        check_precision(self.precision)
+        check_engine(self.engine)
+        precision, engine, count = self.precision, self.engine, len(source) * views
+        work = cost(model).macs * count
+        little = len(source) < FEW or work < PACKING
+        if engine == "plain" or (engine == "auto" and little) or not can_accelerate(model):
+            return FastForm(model, fixed(precision))
+        if engine == "auto":
+            timed = work >= MEASURING or remembered(model, self.where, precision, BATCH)
+            engine = "auto" if self.measure and timed else "packed"
+        few = self.engine == "auto" and (work < HALVING or len(source) < SOME)
+        if precision == "auto" and few:
+            precision = "fp32"
+        probe = spread(model, source)
+        with devices.forked_random(self.where):  # what compiles and tunes engines may draw
+            fast = accelerate(
+                model,
+                device=str(self.where),
+                precision=precision,
+                engine=engine,
+                batch=BATCH,
+                images=count,
+                probe=probe if len(probe) else None,
+            )
+        if fast.engine == "plain":
+            return FastForm(model, "fp32")
+        if fast.computes == "bf16" and precision == "auto":
+            logging.getLogger("vitlab").warning(
+                f"computing in bf16: {len(probe)} of the images have the features and "
+                "probabilities of fp32 within 5% and 0.02; --precision fp32 (in Python "
+                "precision='fp32') computes in fp32"
+            )
+        return FastForm(fast, "fp32")
 
     def of(self, form: "FastForm") -> "Compute":
         """Return the same with the precision and engine that a form has."""
@@ -110,71 +158,6 @@ class FastForm:
     def about(self) -> dict[str, str]:
         """What results say of it: `precision` and `engine`."""
         return {"precision": self.precision, "engine": self.model.engine}
-
-
-def fast_form(
-    model: Model,
-    source: Source,
-    device: torch.device,
-    precision: Precision,
-    views: int = 1,
-    engine: Engine = "auto",
-    measure: bool = True,
-) -> FastForm:
-    """Return what computes a source's images best.
-
-    The model itself computes little work, and whatever `can_accelerate` refuses. From 4e11
-    multiply-adds and 8 images on, it is its packed form, and from 1e13 on, or where it has been
-    measured before, the fastest engine for so many images (`vitlab.accelerate`). `auto` is bf16
-    from 1e12 multiply-adds and 64 images on, where the device multiplies it faster than fp32, and
-    where features and probabilities of 8 images of the source agree with those in fp32; a line says
-    so.
-
-    Args:
-        model: any; it stays as it is
-        source: all images of the work
-        device: that computes
-        precision: auto, fp32 or bf16
-        views: of each image
-        engine: auto, or one by its name
-        measure: whether `auto` may measure; processes that share the work must choose the same
-
-    Raises:
-        OptionError: another precision or engine.
-        PackageError: the engine is not installed.
-    """
-    check_precision(precision)
-    check_engine(engine)
-    asked, count, given = fixed(precision), len(source) * views, engine
-    work = cost(model).macs * count
-    little = len(source) < FEW or work < PACKING
-    if engine == "plain" or (engine == "auto" and little) or not can_accelerate(model):
-        return FastForm(model, asked)
-    if engine == "auto":
-        known = measure and (work >= MEASURING or remembered(model, device, precision, BATCH))
-        engine = "auto" if known else "packed"
-    if precision == "auto" and (work < HALVING or len(source) < SOME) and given == "auto":
-        precision = "fp32"
-    probe = spread(model, source)
-    with devices.forked_random(device):  # what compiles and tunes engines may draw
-        fast = accelerate(
-            model,
-            device=str(device),
-            precision=precision,
-            engine=engine,
-            batch=BATCH,
-            images=count,
-            probe=probe if len(probe) else None,
-        )
-    if fast.engine == "plain":
-        return FastForm(model, "fp32")
-    if fast.computes == "bf16" and precision == "auto":
-        logging.getLogger("vitlab").warning(
-            f"computing in bf16: {len(probe)} of the images have the features and probabilities of "
-            "fp32 within 5% and 0.02; --precision fp32 (in Python precision='fp32') computes in "
-            "fp32"
-        )
-    return FastForm(fast, "fp32")
 
 
 def spread(model: Model, source: Source) -> Tensor:

@@ -140,7 +140,9 @@ def embed(
             if spread:
                 compute, asked = shared_out(asked)
             opened = open_images(data, "optional", columns=columns)
-            table = EmbeddingTable.of(model, opened.by_split(), taken, compute)
+            table = EmbeddingTable(
+                model, opened.by_split(), taken, compute, shape_taken(model, taken)
+            )
             job = table.job(size)
         notes = opened.notes
         if "--label-column" in opened.lacks:
@@ -194,17 +196,6 @@ class EmbeddingTable:
     taken: Taken
     compute: Compute
     shape: tuple[int, ...]
-
-    @classmethod
-    def of(
-        cls, model: Model, splits: dict[str, Source], taken: Taken, compute: Compute
-    ) -> "EmbeddingTable":
-        """Find out what the table will look like.
-
-        Raises:
-            OptionError: a layer that the model does not have.
-        """
-        return cls(model, splits, taken, compute, shape_taken(model, taken))
 
     @cached_property
     def form(self) -> FastForm:

@@ -23,7 +23,7 @@ from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.predictions import Predictions, check_classifier, predict
 from vitlab.evaluation.protocols.grading import Outputs, Protocol, check_alone, examine
 from vitlab.evaluation.records import EvaluationRecord
-from vitlab.evaluation.rows import rows_to
+from vitlab.evaluation.rows import Layout, rows_to
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.places import NO_FILES, Files, check_files
@@ -209,7 +209,8 @@ def evaluation(
     form = how.compute.fast(model, source, how.views.count)
     if spread:
         batches = infer_on_ray(model, source, wanted, how.views, progress)
-    with rows_to(files.rows, source, truth=True, threshold=above) as use:
+    layout = Layout(source, truth=True, threshold=above, far=model.unlike is not None)
+    with rows_to(files.rows, layout) as use:
         done = predict(
             form.model,
             source,

@@ -51,15 +51,16 @@ class Examined:
     keys: Integers
 
     @classmethod
-    def of(cls, model: Model, source: Source, predictions: Predictions, by_name: bool) -> Self:
+    def of(cls, folder: RunFolder, model: Model, source: Source, predictions: Predictions) -> Self:
         """Return the answers in a model's predictions for a source.
 
         Args:
+            folder: of its run; images on another machine are recognized by their names
             model: that made them
             source: the images
             predictions: of these
-            by_name: recognize images by their names, not by reading them once more
         """
+        by_name = is_url(str(folder.tables.get("data", {}).get("data", "")))
         above = np.array(model.thresholds)
         answers = answers_of(predictions.probabilities, predictions.labels, above)
         keys = image_keys(source, predictions.indices, by_name)
@@ -117,8 +118,7 @@ def keep(folder: RunFolder, model: Model, source: Source, predictions: Predictio
     Raises:
         DiskError: the folder cannot be written to.
     """
-    by_name = is_url(str(folder.tables.get("data", {}).get("data", "")))
-    found = Examined.of(model, source, predictions, by_name)
+    found = Examined.of(folder, model, source, predictions)
     if sum(each.nbytes for each in found.arrays.values()) <= LARGEST:
         about = _marks(folder) | {"classes": list(found.classes)}
         keep_predictions(folder.predictions, found.arrays, about)
@@ -173,8 +173,7 @@ def examine(
         return keep(folder, model, source, done)
     except DiskError as error:
         say(f"{error}; its predictions will be computed again next time")
-        by_name = is_url(folder.recipe.data.data)
-        return Examined.of(model, source, done, by_name)
+        return Examined.of(folder, model, source, done)
 
 
 def reopened(folder: RunFolder) -> Splits:

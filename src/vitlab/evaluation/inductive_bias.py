@@ -28,7 +28,6 @@ random shifts of an image are compared; here, the image and its shift by a given
 
 import logging
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -37,6 +36,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitlab.data.augment.augment import standardize
 from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Source
@@ -46,6 +46,7 @@ from vitlab.evaluation.compute import Compute, borrowed
 from vitlab.evaluation.predictions import check_classifier
 from vitlab.evaluation.probed_images import Probed, probed_images, share
 from vitlab.models.model import Model
+from vitlab.objectives.unit_pixels import unit_pixels
 from vitlab.progress import public
 
 RADII = (0.25, 0.5, 0.75)  # of the Nyquist frequency
@@ -155,20 +156,15 @@ def cue_figures(probed: Probed, generator: np.random.Generator) -> dict[str, flo
     """
     labels = probed.labels.numpy()
     others = torch.from_numpy(partners(labels, generator))
-    predicted = probed.predicted(partial(_conflicting, probed=probed, others=others))
+    predicted = probed.predicted(partial(_conflicting, probed=probed), others)
     return shape_bias(predicted, probed.labels, probed.labels[others])
 
 
-def _conflicting(images: Tensor, places: slice, *, probed: Probed, others: Tensor) -> Tensor:
-    """Give the images at some places the amplitudes of their partners among all."""
-    config = probed.model.config
-    mean, std = (
-        torch.tensor(each, device=images.device).reshape(-1, 1, 1)
-        for each in (config.mean, config.std)
-    )
-    texture = probed.normalized(probed.pixels[others[places]])
-    mixed = recombine(images * std + mean, texture * std + mean)
-    return (mixed.clamp(0, 1) - mean) / std
+def _conflicting(images: Tensor, others: Tensor, *, probed: Probed) -> Tensor:
+    """Give images the amplitudes of their partners, whose places among all these are."""
+    config, texture = probed.model.config, probed.normalized(probed.pixels[others])
+    mixed = recombine(unit_pixels(images, config), unit_pixels(texture, config))
+    return standardize(mixed.clamp(0, 1), config)
 
 
 def filtered_figures(probed: Probed) -> dict[str, float]:
@@ -179,19 +175,10 @@ def filtered_figures(probed: Probed) -> dict[str, float]:
     low-pass filter, convolutions as high-pass filters).
     """
     return {
-        f"{name}_{round(100 * radius)}": probed.accuracy(
-            partial(_filtered, change=change, radius=radius)
-        )
+        f"{name}_{round(100 * radius)}": probed.accuracy(partial(change, radius=radius))
         for name, change in (("low_pass", low_pass), ("high_pass", high_pass))
         for radius in RADII
     }
-
-
-def _filtered(
-    images: Tensor, places: slice, *, change: Callable[[Tensor, float], Tensor], radius: float
-) -> Tensor:
-    """Filter images, the same wherever they are among all."""
-    return change(images, radius)
 
 
 GRID = 8  # patches per side, whatever the patches of a ViT
@@ -266,16 +253,11 @@ def occluded_figures(probed: Probed, generator: np.random.Generator) -> dict[str
     orders = {"": noise, "salient_": salient, "nonsalient_": -salient}
     return {
         f"occluded_{name}{round(100 * fraction)}": probed.accuracy(
-            partial(_dropped, scores=scores, fraction=fraction)
+            partial(drop_patches, fraction=fraction), scores
         )
         for name, scores in orders.items()
         for fraction in SHARES
     }
-
-
-def _dropped(images: Tensor, places: slice, *, scores: Tensor, fraction: float) -> Tensor:
-    """Drop patches of the images at some places, by scores for all (n, patches)."""
-    return drop_patches(images, scores[places], fraction)
 
 
 GRIDS = (2, 4, 8)  # tiles per side
@@ -334,13 +316,8 @@ def shuffled_figures(probed: Probed, generator: np.random.Generator) -> dict[str
     for grid in GRIDS:
         if not any(side % grid for side in probed.size):
             orders = tile_orders(len(probed), grid**2, generator)
-            figures[f"shuffled_{grid}"] = probed.accuracy(partial(_shuffled, orders=orders))
+            figures[f"shuffled_{grid}"] = probed.accuracy(shuffle_tiles, orders)
     return figures
-
-
-def _shuffled(images: Tensor, places: slice, *, orders: Tensor) -> Tensor:
-    """Shuffle the images at some places, by the orders of all (n, tiles)."""
-    return shuffle_tiles(images, orders[places])
 
 
 DISTANCES = (1, 2, 3, 4)  # pixels of the model's input
@@ -393,15 +370,10 @@ def shifted_figures(
     figures = {}
     for distance in DISTANCES:
         if distance < min(probed.size):
-            classes = probed.predicted(partial(_shifted, shifts=distance * directions))
+            classes = probed.predicted(shift, distance * directions)
             figures[f"shift_{distance}"] = share(classes == probed.labels)
             figures[f"consistency_{distance}"] = share(classes == clean)
     return figures
-
-
-def _shifted(images: Tensor, places: slice, *, shifts: Tensor) -> Tensor:
-    """Shift the images at some places, by the shifts of all (n, 2)."""
-    return shift(images, shifts[places])
 
 
 @public(model=Model)

@@ -3,6 +3,7 @@
 Predictions, evaluations, features, tables of millions of rows, maps and probes are made of it.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitlab.data.augment.augment import normalize
 from vitlab.data.labels import Labels, kind_of
@@ -97,6 +98,8 @@ class Inferred:
         logits: float64 (b, classes), without the model's temperature; (0, classes) if several
             views are averaged
         probabilities: float64 (b, classes)
+        distances: float64 (b,), how far each image is from the training images, above 1 if it is
+            unlike them (models/unlike.py); NaN if the model does not know
         features: float32 (b, …)
         pixels: as the model's preprocessing leaves them, uint8 (b, H, W, channels), or packed
     """
@@ -106,6 +109,7 @@ class Inferred:
     bad: list[tuple[int, str]]
     logits: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
     probabilities: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
+    distances: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     features: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))
     pixels: Tensor | Packed = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
 
@@ -215,21 +219,25 @@ class _Pass:
 
     def _results(self, images: Tensor | Packed) -> dict[str, Tensor]:
         """Return what is wanted of normalized images."""
-        model, results, mirrored = self.form.model, {}, None
-        shared = self.scored and self.taken is not None and self.taken.what == "features"
+        model, results, mirrored = self.form.model, dict[str, Tensor](), None
         with autocast(self.device, self.form.autocast):
-            seen = model.features(images) if shared else None
+            seen = model.features(images) if self.scored else None
             if self.taken is not None:
-                found = take(model, images, self.taken) if seen is None else seen.flatten(1)
+                same = seen if self.taken.what == "features" else None
+                found = take(model, images, self.taken) if same is None else same.flatten(1)
                 results["features"] = found.float()
-            if not self.scored:
+            if seen is None:
                 return results
-            logits = exact(model(images) if seen is None else classified(model, seen))
+            logits = exact(model.scores(seen))[..., : model.config.classes]  # without any: none
             if self.views.mirrored:
                 mirrored = exact(model(images.flip(-1)))
         chances = probabilities(logits, model, self.labels, mirrored, self.views.boxes)
+        far = logits.new_full(logits.shape[:1], math.nan)
+        if model.unlike is not None:
+            far = model.unlike.distances(exact(seen))
+        far = far.unflatten(0, (-1, self.views.boxes)).mean(1)
         kept = logits if self.views.count == 1 else logits[:0]
-        return results | {"logits": kept, "probabilities": chances}
+        return results | {"logits": kept, "probabilities": chances, "distances": far}
 
 
 def probabilities(
@@ -261,16 +269,6 @@ def probabilities(
         found = found + kind.probabilities(mirrored / model.temperature)
     views = boxes * (1 + (mirrored is not None))
     return found if views == 1 else found.unflatten(0, (-1, boxes)).sum(1) / views
-
-
-def classified(model: Model, features: Tensor) -> Tensor:
-    """Return the logits of `model.features`; (b, 0) of a model without a classifier."""
-    if not model.config.classes:
-        return features.new_zeros(len(features), 0)
-    name = "head" if isinstance(model, VisionTransformer) else "classify"
-    classify: nn.Module = model.get_submodule(name)
-    logits: Tensor = classify(features)
-    return logits
 
 
 def take(model: Model, images: Tensor | Packed, taken: Vectors) -> Tensor:

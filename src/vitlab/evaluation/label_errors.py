@@ -165,16 +165,10 @@ def _of_one(probabilities: Floats, truth: NDArray[np.int64]) -> LabelErrors:
     own = rows[places, truth[doubtful]]
     rows[places, truth[doubtful]] = -1.0  # fancy indexing above has made a copy
     margins = own - rows.max(1, initial=-1.0)
+    found = zip(doubtful.tolist(), own.tolist(), margins.tolist(), strict=True)
     suspects = [
-        Suspect(place, (given,), (better,), chance, margin)
-        for place, given, better, margin, chance in zip(
-            doubtful.tolist(),
-            truth[doubtful].tolist(),
-            likely[doubtful].tolist(),
-            margins.tolist(),
-            own.tolist(),
-            strict=True,
-        )
+        Suspect(place, (int(truth[place]),), (int(likely[place]),), chance, margin)
+        for place, chance, margin in found
         if margin < 0  # else the model itself thinks that the label is right
     ]
     counts = np.bincount(truth, minlength=len(joint))

@@ -197,12 +197,10 @@ def mcnemar(only_first: int, only_second: int) -> float:
         only_first: images that the first model alone gets right
         only_second: images that the second alone gets right
     """
-    images, fewer = only_first + only_second, min(only_first, only_second)
-    term = total = 1  # C(images, k), in whole numbers: nothing is rounded before the end
-    for k in range(fewer):
-        term = term * (images - k) // (k + 1)
-        total += term
-    return min(1.0, 2 * total / 2**images)
+    from scipy.stats import binomtest
+
+    images = only_first + only_second
+    return float(binomtest(only_first, images).pvalue) if images else 1.0
 
 
 def holm(values: Sequence[float]) -> list[float]:

@@ -3,7 +3,7 @@
 import shlex
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ class Predictions:
         bad: message about each damaged image, by its number
         seconds: time spent, loading included
         logits: float64 (n, classes) if they were asked for
+        distances: float64 (n,), how far each is from the training images, as `Inferred` has it
     """
 
     probabilities: NDArray[np.float64]
@@ -47,6 +48,7 @@ class Predictions:
     bad: dict[int, str]
     seconds: float
     logits: NDArray[np.float64] | None = None
+    distances: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
 
 
 def check_classifier(model: Model) -> None:
@@ -102,19 +104,20 @@ def predict(
     check_classifier(model)
     start = time.perf_counter()
     none = np.empty((0, model.config.classes))
-    kept, bad = [(np.empty(0, np.int64), none, none)], dict[int, str]()
+    kept, bad = [(np.empty(0, np.int64), none, np.empty(0), none)], dict[int, str]()
     own = slice_of(batches_of(model, source, views), world.rank, world.size)
     if batches is None:
         batches = infer(model, source, compute, views=views, only=own, progress=progress)
     for batch in batches:
         use(batch)
         bad.update(batch.bad)
-        kept.append((batch.indices, batch.probabilities, batch.logits))
-    indices, chances, scores = (np.concatenate(each) for each in zip(*kept, strict=True))
+        kept.append((batch.indices, batch.probabilities, batch.distances, batch.logits))
+    indices, chances, far, scores = (np.concatenate(each) for each in zip(*kept, strict=True))
     if not world.sums(len(indices))[0]:
         damage = [text for each in world.gather([*bad.values()]) for text in each]
         raise world.shared(DataError(next(iter(damage), "there are no images")))
-    columns = (indices, chances, scores) if logits else (indices, chances)
-    (indices, chances, *asked), bad = gathered(world, columns, bad)
+    columns = (indices, chances, far, scores) if logits else (indices, chances, far)
+    (indices, chances, far, *asked), bad = gathered(world, columns, bad)
     labels, seconds = source.labels.take(indices), time.perf_counter() - start
-    return Predictions(chances, labels, indices, bad, seconds, *asked)
+    kept_logits = asked[0] if logits else None
+    return Predictions(chances, labels, indices, bad, seconds, kept_logits, far)

@@ -21,8 +21,8 @@ from vitlab.precision import fixed
 
 PASSES = 24  # over the images without gradients, for all figures
 
-Change = Callable[[Tensor, slice], Tensor]
-"""Changes normalized images (b, channels, H, W), given their places among all that are probed."""
+Change = Callable[..., Tensor]
+"""Changes normalized images (b, channels, H, W), given what is drawn for each of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,18 +85,23 @@ class Probed:
         return found
 
     @torch.no_grad()
-    def predicted(self, change: Change = lambda images, places: images) -> Tensor:
-        """Return the likeliest class of each image once it is changed, int64 (n,)."""
+    def predicted(self, change: Change = lambda images: images, *drawn: Tensor) -> Tensor:
+        """Return the likeliest class of each image once it is changed, int64 (n,).
+
+        Args:
+            change: of the images of a batch
+            drawn: further arguments of it, each with a row for every image, (n, …)
+        """
         found = []
         for images, places in self.batches():
-            changed = change(images, places)
+            changed = change(images, *(each[places] for each in drawn))
             with autocast(self.device, self.form.autocast):
                 found.append(self.form.model(changed).float().argmax(-1).cpu())
         return torch.cat(found)
 
-    def accuracy(self, change: Change = lambda images, places: images) -> float:
+    def accuracy(self, change: Change = lambda images: images, *drawn: Tensor) -> float:
         """Return the share of images whose class is right once they are changed."""
-        return share(self.predicted(change) == self.labels)
+        return share(self.predicted(change, *drawn) == self.labels)
 
 
 def share(true: Tensor) -> float:

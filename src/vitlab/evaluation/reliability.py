@@ -45,8 +45,8 @@ def bins(probabilities: Floats, labels: Truth, count: int = BINS) -> list[Bin]:
     confidence, right = probabilities.max(1), probabilities.argmax(1) == labels
     edges, table = np.linspace(0, 1, count + 1), _members(bin_of(confidence, count), count)
     images, sure, hits = table.sum(0), confidence @ table, right @ table
-    rows = zip(edges, edges[1:], images, ratio(sure, images), ratio(hits, images), strict=False)
-    return [Bin(float(a), float(b), int(n), float(c), float(d)) for a, b, n, c, d in rows]
+    columns = edges[:-1], edges[1:], images.astype(int), ratio(sure, images), ratio(hits, images)
+    return [Bin(*row) for row in zip(*(each.tolist() for each in columns), strict=True)]
 
 
 def bin_of(confidence: Floats, count: int = BINS) -> Integers:

@@ -6,6 +6,8 @@
 | label, labels | the true class or classes (of an evaluation) |
 | predicted | the likeliest class |
 | confidence | its probability |
+| distance | how far the image is from the training images, where the model knows it |
+| unlike | whether that is above 1 |
 | error | why the image could not be used; the columns around it are then empty |
 | p(CLASS) | the probability of each class, if there are at most 100 |
 | class_1, p_1, … | else the likeliest classes and their probabilities, best first |
@@ -38,27 +40,16 @@ Use = Callable[[Inferred], None]
 
 
 @contextmanager
-def rows_to(
-    file: Path | None,
-    source: Source,
-    *,
-    truth: bool,
-    top: int = 5,
-    threshold: Floats | float = 0.5,
-) -> Iterator[Use]:
+def rows_to(file: Path | None, layout: "Layout") -> Iterator[Use]:
     """Yield what writes the rows of each batch; the file appears when the block succeeds.
 
     Args:
         file: ends in .csv or .parquet; None to write nothing
-        source: the images
-        truth: whether its labels are the true ones
-        top: classes per row, of more classes than `WIDE`
-        threshold: above which a class is predicted where images have several
+        layout: its columns
     """
     if file is None:
         yield lambda part: None
         return
-    layout = Layout(source, truth, top, threshold=threshold)
     with table_to(file, layout) as use:
         yield lambda part: use(layout.columns(part))
 
@@ -96,6 +87,7 @@ class Layout:
         top: classes per row, of more classes than `WIDE`
         more: further columns, and what stands in each row of them
         threshold: above which a class is predicted where images have several
+        far: whether the model knows how far images are from its training images
     """
 
     def __init__(
@@ -105,8 +97,9 @@ class Layout:
         top: int = 5,
         more: dict[str, str] | None = None,
         threshold: Floats | float = 0.5,
+        far: bool = False,
     ) -> None:
-        self.threshold = threshold
+        self.threshold, self.far = threshold, ("distance", "unlike") if far else ()
         self.source, self.truth, self.more = source, truth, more or {}
         self.several, self.column = source.labels.several, source.labels.column
         self.classes = source.classes
@@ -128,6 +121,7 @@ class Layout:
             *self.more,
             "predicted",
             "confidence",
+            *self.far,
             "error",
             *self.chances,
             *best,
@@ -136,7 +130,12 @@ class Layout:
     @property
     def numbers(self) -> set[str]:
         """The columns of probabilities."""
-        return {"confidence", *self.chances, *(f"p_{place + 1}" for place in range(self.top))}
+        return {
+            "confidence",
+            "distance",
+            *self.chances,
+            *(f"p_{place + 1}" for place in range(self.top)),
+        }
 
     @property
     def lists(self) -> set[str]:
@@ -155,7 +154,9 @@ class Layout:
             if self.truth:
                 row[self.column] = self._named(self.source.labels.classes_of(index))
             if place < usable:
+                far = float(part.distances[place])
                 row |= self._answer(part.probabilities[place])
+                row |= {"distance": far, "unlike": far > 1}
             else:
                 row["error"] = part.bad[place - usable][1]
             for name, values in table.items():
@@ -223,6 +224,8 @@ def _parquet(draft: Path, layout: Columned) -> Iterator[Callable[[Columns], None
         if name in layout.numbers
         else pa.list_(pa.string())
         if name in layout.lists
+        else pa.bool_()
+        if name == "unlike"
         else pa.string()
         for name in layout.names
     }

@@ -21,7 +21,6 @@ from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.pictures import Picture
 from vitlab.data.sources.request import Given
-from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, OptionError, WeightsError, one_line
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding import ABOUT, DAMAGED, SOURCE
@@ -286,23 +285,28 @@ def search(
     own = table if isinstance(table, FeatureTable) else FeatureTable.open(table)
     if not isinstance(k, int) or not 1 <= k <= own.rows:
         raise OptionError(f"k must be from 1 to {own.rows:,}, the rows of {own.name}, not {k}")
+    bad: dict[int, str] = {}
     if isinstance(images, np.ndarray) and images.dtype.kind == "f" and images.ndim in (1, 2):
-        asked = _Asked.given(images)
+        vectors = np.atleast_2d(images)
+        numbers = np.arange(len(vectors))
+        names = [f"vector {number}" for number in numbers]
     else:
         opened, model = open_images(images, "ignored", columns=columns), own.model(weights)
         for note in opened.notes:
             say(note)
-        compute = Compute(device, own.about["precision"], workers=workers)
-        asked = _Asked.computed(own.about, opened.every(), model, compute)
-    if asked.vectors.shape[1] != own.about["dimension"]:
-        both = f"{asked.vectors.shape[1]} numbers, those of {own.name} {own.about['dimension']}"
+        source, compute = opened.every(), Compute(device, own.about["precision"], workers=workers)
+        batches = list(infer(model, source, compute, [_taken(own.about)]))
+        vectors, numbers, bad = stacked(batches, (own.about["dimension"],))
+        names = [source.name(number) for number in range(len(source))]
+    if vectors.shape[1] != own.about["dimension"]:
+        both = f"{vectors.shape[1]} numbers, those of {own.name} {own.about['dimension']}"
         raise OptionError(f"the features have {both}: take the same what and layer")
-    if not np.isfinite(asked.vectors).all():
+    if not np.isfinite(vectors).all():
         raise OptionError("features to search for must be finite numbers")
-    names, found = asked.names, nearest(own, asked.vectors, min(k + not_self, own.rows))
+    found = nearest(own, vectors, min(k + not_self, own.rows))
     texts = own.texts(row for row in found[0].ravel().tolist() if row >= 0)
-    answers = {n: Nearest(names[n], error=text) for n, text in asked.bad.items()}
-    for number, rows, scores in zip(asked.numbers, *map(np.ndarray.tolist, found), strict=True):
+    answers = {n: Nearest(names[n], error=text) for n, text in bad.items()}
+    for number, rows, scores in zip(*map(np.ndarray.tolist, (numbers, *found)), strict=True):
         neighbors = [
             Neighbor(row, score=score, same=_same(names[number], texts[row], score), **texts[row])
             for row, score in zip(rows, scores, strict=True)
@@ -311,32 +315,6 @@ def search(
         kept = [each for each in neighbors if not (not_self and each.same)][:k]
         answers[number] = Nearest(names[number], tuple(kept))
     return [answers[number] for number in range(len(names))]
-
-
-class _Asked(NamedTuple):
-    """Names of images; numbers and features (n, dimension) of those that can be read; damage."""
-
-    names: list[str]
-    numbers: list[int]
-    vectors: NDArray[np.floating]
-    bad: dict[int, str]
-
-    @classmethod
-    def given(cls, features: NDArray[Any]) -> Self:
-        """Take features as they are."""
-        vectors = np.atleast_2d(features)
-        numbers = [*range(len(vectors))]
-        return cls([f"vector {number}" for number in numbers], numbers, vectors, {})
-
-    @classmethod
-    def computed(
-        cls, about: dict[str, Any], source: Source, model: Model, compute: Compute
-    ) -> Self:
-        """Compute features as those of a table."""
-        batches = list(infer(model, source, compute, [_taken(about)]))
-        vectors, numbers, bad = stacked(batches, (about["dimension"],))
-        names = [source.name(number) for number in range(len(source))]
-        return cls(names, numbers.tolist(), vectors, bad)
 
 
 def nearest(

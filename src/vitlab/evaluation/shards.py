@@ -21,7 +21,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from hashlib import sha256 as checksum
 from itertools import islice
@@ -142,26 +142,6 @@ class Receipt:
     bad: list[str]
 
 
-@dataclass
-class Draft:
-    """A part that is being written.
-
-    Attributes:
-        file: to write into
-        images: rows that have a result, so far
-        bad: messages about damaged images
-    """
-
-    file: Path
-    images: int = 0
-    bad: list[str] = field(default_factory=list)
-
-    def take(self, batch: Inferred) -> None:
-        """Count rows and damaged images."""
-        self.images += len(batch.indices)
-        self.bad += [unicode(text) for _, text in batch.bad]
-
-
 @dataclass(frozen=True, eq=False)
 class ShardFolder:
     """The folder of a job.
@@ -265,19 +245,6 @@ class ShardFolder:
                     with explained(self.path):
                         self._receipt(shard).unlink(missing_ok=True)
 
-    @contextmanager
-    def writing(self, shard: Shard) -> Iterator[Draft]:
-        """Yield a draft that becomes the part if the block succeeds.
-
-        Raises:
-            DiskError: it cannot be written.
-        """
-        with staged_file(self.file(shard)) as place:
-            draft = Draft(place)
-            yield draft
-            receipt = Receipt(place.stat().st_size, sha256(place), draft.images, draft.bad)
-        write_text(self._receipt(shard), json.dumps(asdict(receipt)) + "\n")
-
     def write(self, shards: Sequence[Shard], shown: bool) -> None:
         """Compute parts."""
         with Meter(sum(each.images for each in shards), 0, self.job.title, shown) as meter:
@@ -295,12 +262,18 @@ class ShardFolder:
                 before += sum(each.images for each in own)
 
     def _write(self, shard: Shard, batches: Iterable[Inferred]) -> None:
-        with self.writing(shard) as draft, self.job.table(draft.file, shard.split) as use:
-            for batch in batches:
-                use(batch)
-                draft.take(batch)
-                for _, message in batch.bad:
-                    self.job.warn(f"skipped: {message}")
+        """Write a part from a draft, then its receipt."""
+        images, bad = 0, list[str]()
+        with staged_file(self.file(shard)) as draft:
+            with self.job.table(draft, shard.split) as use:
+                for batch in batches:
+                    use(batch)
+                    images += len(batch.indices)
+                    for _, message in batch.bad:
+                        bad.append(unicode(message))
+                        self.job.warn(f"skipped: {message}")
+            receipt = Receipt(draft.stat().st_size, sha256(draft), images, bad)
+        write_text(self._receipt(shard), json.dumps(asdict(receipt)) + "\n")
 
     @property
     def contents(self) -> dict[str, Any]:

@@ -30,6 +30,8 @@ def about(model: Model) -> dict[str, Any]:
     }
     if len(model.seen):
         facts["learned_from"] = len(model.seen)
+    if model.unlike is not None:
+        facts["unlike"] = "distance > 1"
     if facts["multi_label"]:
         facts["thresholds"] = list(model.thresholds)
     kept = ("recipe", "license", "source_license", "commit", *ORIGINS)

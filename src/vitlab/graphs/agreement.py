@@ -1,6 +1,6 @@
 """Whether an exported file computes what its model computes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from vitlab.models.model import Model
 COUNTS = (1, 2, 7)  # of images in a batch
 TOLERANCE = 1e-4  # of a file in fp32
 Pixels = NDArray[np.uint8]
-Run = Callable[[NDArray[Any]], NDArray[Any]]  # a batch of images to the first output of a file
+Run = Callable[[NDArray[Any]], Sequence[NDArray[Any]]]  # images to a file's numbers
 
 
 def agree(
@@ -37,7 +37,7 @@ def agree(
         bare: whether the file takes normalized images
         where: it runs, for the message
         any_size: whether normalized images may be of another size than the model's
-        tolerance: of probabilities; of logits and features, relative to the largest
+        tolerance: of probabilities; of logits, features and distances, relative to the largest
 
     Returns:
         `batches`, the numbers of images compared; `difference`, the largest.
@@ -50,12 +50,13 @@ def agree(
         images: NDArray[Any]
         if bare:
             images = normal_noise(model, count, number if any_size else 0)
-            want = wanted(model, torch.from_numpy(images), bare)
+            ready = torch.from_numpy(images)
         else:
             images = noise(model, count, number)
-            want = wanted(model, preprocess(model)([*images]), bare)
-        away = np.abs(run(images) - want).max() / max(1.0, np.abs(want).max())
-        worst = max(worst, float(away))
+            ready = preprocess(model)([*images])
+        for found, own in zip(run(images), wanted(model, ready, bare), strict=True):
+            away = np.abs(found - own).max() / max(1.0, np.abs(own).max())
+            worst = max(worst, float(away))
     if not worst <= tolerance:
         raise WeightsError(
             f"the file would differ from {model.config.name} by {worst:.2g} in {where}, more "
@@ -80,14 +81,14 @@ def normal_noise(model: Model, count: int, number: int) -> NDArray[np.float32]:
     return draw.standard_normal((count, config.channels, *shape), np.float32)
 
 
-def wanted(model: Model, images: Tensor, bare: bool) -> NDArray[np.float64]:
+def wanted(model: Model, images: Tensor, bare: bool) -> list[NDArray[np.float64]]:
     """Return what the model itself gives for normalized images."""
-    device = next(model.parameters()).device
+    device, classes = next(model.parameters()).device, model.config.classes
     with evaluating(model), torch.inference_mode():
-        ready = images.to(device)
-        if not model.config.classes:
-            return model.features(ready).double().cpu().numpy()
-        found = model(ready).double()
-        if not bare:
-            found = probabilities(found, model)
-        return found.cpu().numpy()
+        seen = model.features(images.to(device))
+        found = [(model.scores(seen) if classes else seen).double()]
+        if classes and not bare:
+            found = [probabilities(found[0], model)]
+            if model.unlike is not None:
+                found.append(model.unlike.distances(seen.double()))
+        return [each.cpu().numpy() for each in found]

@@ -41,7 +41,8 @@ class Complete(nn.Module):
 
     Pixels are prepared as `vitlab.preprocess` does it, logits are divided by the temperature, and
     become probabilities that sum to one, or one for each class by itself where images have several
-    labels. A model without a classifier gives its features.
+    labels. A model without a classifier gives its features. One that knows how far images are from
+    its training images gives that too, (B,).
     """
 
     def __init__(self, model: Model) -> None:
@@ -50,13 +51,15 @@ class Complete(nn.Module):
         self.several = kind_of(model).several
         self.classes, self.temperature = model.config.classes, model.temperature
 
-    def forward(self, image: Tensor) -> Tensor:
+    def forward(self, image: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Classify images of one size, or compute their features."""
-        images = self.pixels(image)
+        features = self.model.features(self.pixels(image))
         if not self.classes:
-            return self.model.features(images)
-        logits = self.model(images) / self.temperature
-        return logits.sigmoid() if self.several else logits.softmax(-1)
+            return features
+        logits = self.model.scores(features) / self.temperature
+        found = logits.sigmoid() if self.several else logits.softmax(-1)
+        unlike = self.model.unlike
+        return found if unlike is None else (found, unlike.distances(features))
 
 
 class Bare(nn.Module):
@@ -86,6 +89,8 @@ def traceable(model: Model, bare: bool = False, any_size: bool = False) -> Trace
     """
     config = model.config
     rows, columns = config.size
+    answer = "logits" if bare else "probabilities"
+    outputs: tuple[str, ...] = (answer if config.classes else "features",)
     if bare:
         free, step = {0: "batch"}, config.step
         if any_size and not fixed(model):
@@ -93,12 +98,12 @@ def traceable(model: Model, bare: bool = False, any_size: bool = False) -> Trace
             prefix = f"{step}*" if step > 1 else ""
             free |= {2: f"{prefix}rows", 3: f"{prefix}columns"}
         example = torch.zeros(BATCH, config.channels, rows, columns)
-        outputs = ("logits" if config.classes else "features",)
         form = Bare(model, any_size=len(free) > 1)
         return Traceable(form.eval(), example, free, "images", outputs)
     check_answers(model)
     example = torch.zeros(BATCH, rows + 8, columns + 24, config.channels, dtype=torch.uint8)
-    outputs = ("probabilities" if config.classes else "features",)
+    if model.unlike is not None:
+        outputs = *outputs, "distance"
     free = {0: "batch", 1: "rows", 2: "columns"}
     return Traceable(Complete(model).eval(), example, free, "image", outputs)
 

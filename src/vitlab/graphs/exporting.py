@@ -68,15 +68,13 @@ def export(
     check_precision(to, precision, data is not None)
     whole_state(inner)
     inner = on_processor(inner)
-    if precision == "fp32":
-        found = TARGETS[to].write(inner, path, bare=bare)
-    else:
-        sample = None if data is None else Sample(data, images)
-        found = TARGETS[to].write(inner, path, bare, precision, sample)
-        if sample is None:
-            logging.getLogger("vitlab").warning(
-                f"what {precision} costs in accuracy is unmeasured: --data (data=…) measures it"
-            )
+    sample = None if data is None else Sample(data, images)
+    narrow = () if precision == "fp32" else (precision, sample)
+    found = TARGETS[to].write(inner, path, bare, *narrow)
+    if narrow and sample is None:
+        logging.getLogger("vitlab").warning(
+            f"what {precision} costs in accuracy is unmeasured: --data (data=…) measures it"
+        )
     written: dict[str, Any] = {"model": inner.config.name, "format": to}
     if path.is_dir():
         return written | {"folder": str(path)} | found

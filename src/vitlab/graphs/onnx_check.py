@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
 from vitlab.errors import WeightsError
-from vitlab.graphs.agreement import TOLERANCE, agree
+from vitlab.graphs.agreement import TOLERANCE, Run, agree
 from vitlab.models.model import Model
 from vitlab.packages import silent_onnxruntime
 
@@ -27,22 +25,25 @@ def check(file: Path, model: Model, bare: bool, tolerance: float = TOLERANCE) ->
         WeightsError: onnxruntime refuses the file, or its numbers differ.
     """
     session = opened(file)
-    entry, answer = session.get_inputs()[0], session.get_outputs()[0].name
-
-    def run(images: NDArray[Any]) -> NDArray[Any]:
-        return session.run([answer], {entry.name: images})[0]
-
+    entry, outputs = session.get_inputs()[0], session.get_outputs()
     return {
         "inputs": {entry.name: list(entry.shape)},
-        "outputs": {each.name: list(each.shape) for each in session.get_outputs()},
+        "outputs": {each.name: list(each.shape) for each in outputs},
     } | agree(
-        run,
+        runs(session),
         model,
         bare=bare,
         where="onnxruntime",
         any_size=isinstance(entry.shape[2], str),
         tolerance=tolerance,
     )
+
+
+def runs(session: Any) -> Run:
+    """Return what computes, of a batch of images, the outputs of a session that are numbers."""
+    entry = session.get_inputs()[0].name
+    names = [each.name for each in session.get_outputs() if each.type != "tensor(string)"]
+    return lambda images: session.run(names, {entry: images})
 
 
 def opened(file: Path | bytes) -> Any:

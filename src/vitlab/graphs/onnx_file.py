@@ -97,11 +97,16 @@ def _traced(model: Model, form: Traceable) -> Any:
                 input_names=[form.input],
                 output_names=list(form.outputs),
             )
-        except Exception as error:  # of many kinds, with pages of text
-            reason = str(error.__cause__ or error).strip().partition("\n")[0]
-            raise WeightsError(f"{model.config.name} cannot be exported: {reason}") from error
+        except Exception as error:  # of many kinds
+            raise unexported(model, error) from error
     assert program is not None  # with dynamo
     return program.model_proto
+
+
+def unexported(model: Model, error: BaseException) -> WeightsError:
+    """Return one line about what PyTorch's exporter said, in pages of text."""
+    reason = str(error.__cause__ or error).strip().partition("\n")[0]
+    return WeightsError(f"{model.config.name} cannot be exported: {reason}")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vitlab.errors import PackageError, WeightsError
 from vitlab.files import staged_file
@@ -16,7 +17,7 @@ from vitlab.graphs.about import about
 from vitlab.graphs.agreement import agree
 from vitlab.graphs.compiler import HOW
 from vitlab.graphs.complete import Traceable, dynamic_shapes, traceable
-from vitlab.graphs.onnx_file import quiet
+from vitlab.graphs.onnx_file import quiet, unexported
 from vitlab.models.model import Model
 from vitlab.progress import named_if_slow
 
@@ -62,7 +63,8 @@ def write(model: Model, file: Path, bare: bool = False) -> dict[str, Any]:
             found = _check(draft, model, bare)
         with staged_file(file) as place:
             shutil.copyfile(draft, place)
-    outputs = {form.outputs[0]: ["batch", model.config.classes or model.config.features]}
+    outputs: dict[str, list[Any]] = {key: ["batch"] for key in form.outputs}
+    outputs[form.outputs[0]] = ["batch", model.config.classes or model.config.features]
     return made_for | {"inputs": {form.input: shape}, "outputs": outputs} | found
 
 
@@ -71,8 +73,9 @@ def _check(file: Path, model: Model, bare: bool) -> dict[str, Any]:
     with quiet():
         package = torch._inductor.aoti_load_package(str(file))
 
-    def run(images: NDArray[Any]) -> NDArray[Any]:
-        return package(torch.from_numpy(images)).numpy()
+    def run(images: NDArray[Any]) -> list[NDArray[Any]]:
+        found = package(torch.from_numpy(images))
+        return [each.numpy() for each in ([found] if isinstance(found, Tensor) else found)]
 
     return agree(run, model, bare=bare, where="PyTorch's package")
 
@@ -106,8 +109,7 @@ def _explained(error: Exception, model: Model) -> PackageError | WeightsError:
         lines = [line for line in inner.output.splitlines() if "error" in line.lower()]
         reason = lines[0].strip() if lines else "without a message"
         return PackageError(f"the C++ compiler failed: {reason}; {HOW}")
-    reason = str(inner.__cause__ or inner).strip().partition("\n")[0]
-    return WeightsError(f"{model.config.name} cannot be exported: {reason}")
+    return unexported(model, inner)
 
 
 def _options(facts: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from vitlab.models.model import Model
 from vitlab.packages import silent_onnxruntime
 from vitlab.pages.assets import WEB, asset
 from vitlab.pages.runtime import RUNTIME, runtime_files
+from vitlab.weights.containers.parts import some
 
 PART = 6 * 2**20  # bytes of the model in each part
 MOST_BYTES = 2**30  # of a model: a page has 2 to 4 GB, and holds it twice at first
@@ -149,7 +150,7 @@ def facts_of(card: Mapping[str, Any]) -> dict[str, Any]:
     kind = "labels" if several else "classes"
     return {
         "title": f"{card['model']}: {len(classes):,} {kind}",
-        "about": _listed(classes),
+        "about": f"Tells apart: {some(classes)}",
         "model": str(card["model"]),
         "classes": classes,
         **{name: card[name] for name in ("channels", "image_size", "crop")},
@@ -159,12 +160,6 @@ def facts_of(card: Mapping[str, Any]) -> dict[str, Any]:
         "version": str(card.get("version") or ""),
         "runtime": RUNTIME.version,
     }
-
-
-def _listed(names: Sequence[str], most: int = 8) -> str:
-    """Return the first names in one line."""
-    more = f", … ({len(names) - most:,} more)" if len(names) > most else ""
-    return f"Tells apart: {', '.join(names[:most])}{more}"
 
 
 def licenses() -> str:

@@ -14,6 +14,7 @@ from vitlab.models.config import ModelConfig
 from vitlab.models.encoder.layout import DenseFeatures
 from vitlab.models.packed import Packed
 from vitlab.models.seen import NOTHING, Seen
+from vitlab.models.unlike import Unlike
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Model(nn.Module):
         config: every choice of the architecture
         provenance: data, recipe, … of the weights, saved with them; source: their file
         seen: the images that they were learned from (models/seen.py), saved with them
+        unlike: how far an image is from them (models/unlike.py), saved too; None if it is unknown
         computes: fp32; or bf16 in a form of `vitlab.accelerate` whose products are in it
         engine: plain; or what computes a form of `vitlab.accelerate`
         head_names: prefixes of the tensors of the classifier and of the layers before it alone
@@ -46,6 +48,7 @@ class Model(nn.Module):
     computes: Literal["fp32", "bf16"] = "fp32"
     engine: str = "plain"
     seen: Seen = NOTHING
+    unlike: Unlike | None = None
     head_names: ClassVar[tuple[str, ...]] = ("classify.",)
     undecayed: ClassVar[tuple[str, ...]] = ()  # own parameters that weight decay leaves alone
 
@@ -70,15 +73,27 @@ class Model(nn.Module):
 
     def forward(self, images: Tensor | Packed) -> Tensor:
         """Compute class scores from normalized images: (B, channels, H, W) -> (B, classes)."""
+        return self.scores(self.features(images))
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Compute class scores from the classifier's input: (B, features) -> (B, classes)."""
         raise NotImplementedError
 
     def features(self, images: Tensor | Packed) -> Tensor:
         """Compute the classifier's input: (B, channels, H, W) -> (B, features)."""
-        raise NotImplementedError
+        return self.encode(images).mean(1)
 
     def encode(self, images: Tensor | Packed, extra: Tensor | None = None) -> Tensor:
-        """Compute tokens, or a map in raster order: (B, channels, H, W) -> (B, N, width)."""
-        raise NotImplementedError
+        """Compute tokens, or a map in raster order: (B, channels, H, W) -> (B, N, width).
+
+        Raises:
+            OptionError: images of another shape, or extra tokens, which only a ViT can take.
+        """
+        if extra is not None:
+            raise OptionError(f"{self.config.name} takes no extra tokens: use a Vision Transformer")
+        last = self.last_layer
+        self.check_images(images)
+        return self.leaving(images, [last], norm=True)[last].flatten(2).transpose(1, 2)
 
     @overload
     def intermediates(
@@ -148,8 +163,8 @@ class Model(nn.Module):
         raise NotImplementedError
 
     def as_map(self, values: Tensor, size: tuple[int, int]) -> DenseFeatures:
-        """Return what leaves a layer, of images of this size, as a map."""
-        raise NotImplementedError
+        """Return what leaves a layer, of images of this size, as a map: it is one."""
+        return DenseFeatures(values, values.flatten(2).transpose(1, 2)[:, :0])
 
     def attention_maps(self, images: Tensor) -> list[Tensor]:
         """Return each layer's attention, (B, heads, N, N).
@@ -177,7 +192,7 @@ class Model(nn.Module):
         Raises:
             OptionError: the model is limited to one image size.
         """
-        raise NotImplementedError
+        return tensors  # of convolutions
 
     @property
     def layers(self) -> int:
@@ -277,7 +292,7 @@ class Model(nn.Module):
         for name, weight in model.named_parameters():
             weight.requires_grad_(free[name])
         model.provenance, model.source = dict(self.provenance), self.source
-        model.seen = self.seen
+        model.seen, model.unlike = self.seen, self.unlike
         return model.train(self.training)
 
     def take(self, tensors: dict[str, Tensor]) -> None:

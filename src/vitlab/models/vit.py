@@ -92,9 +92,9 @@ class VisionTransformer(Model):
             reset_norm(norm)
         self.head.reset_parameters(generator)
 
-    def forward(self, images: Tensor | Packed) -> Tensor:
-        """Compute class scores from normalized images: (B, channels, H, W) -> (B, classes)."""
-        return self.head(self.features(images))
+    def scores(self, features: Tensor) -> Tensor:
+        """Compute class scores: (…, features) -> (…, classes)."""
+        return self.head(features)
 
     def features(self, images: Tensor | Packed) -> Tensor:
         """Compute the classifier's input: (B, features), or (B, queries, features)."""

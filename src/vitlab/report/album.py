@@ -45,7 +45,7 @@ def mistakes(model: Model, source: Source, predictions: Predictions) -> list[Jud
 
 def listed(source: Source, predictions: Predictions) -> list[Judged]:
     """Return the most confident mistakes, most confident first, without their pictures."""
-    return [_named(source, predictions, int(place)) for place in _wrong(predictions)[:LISTED]]
+    return [named(source, predictions, int(place)) for place in _wrong(predictions)[:LISTED]]
 
 
 def examples(model: Model, source: Source, predictions: Predictions) -> list[Judged]:
@@ -101,10 +101,10 @@ def _judged(
 ) -> Judged:
     shown = picture(source, int(predictions.indices[place]), model)
     above = np.array(model.thresholds)
-    return _named(source, predictions, place, above, shown, attention)
+    return named(source, predictions, place, above, shown, attention)
 
 
-def _named(
+def named(
     source: Source,
     predictions: Predictions,
     place: int,
@@ -112,6 +112,7 @@ def _named(
     shown: Picture | None = None,
     attention: NDArray[np.float32] | None = None,
 ) -> Judged:
+    """Return an image of predictions by its place, with what it was taken for."""
     chances, labels = predictions.probabilities[place], predictions.labels
     single, best = isinstance(labels, SingleLabels), int(chances.argmax())
     guesses = [best] if single else np.flatnonzero(chances > above).tolist()
@@ -124,6 +125,7 @@ def _named(
         float(chances[labels.values[place]]) if single else None,
         _pair(predictions, place) if single else None,
         attention,
+        bool((predictions.distances[place : place + 1] > 1).any()),
     )
 
 

@@ -37,6 +37,7 @@ class Judged:
         own: probability of the true class; None where there may be several
         pair: numbers of the true and of the predicted class, of a mistake
         attention: the rollout map, non-negative weights of the patches, float32 (rows, columns)
+        unlike: whether the model finds it unlike its training images
     """
 
     picture: Picture | None
@@ -47,6 +48,7 @@ class Judged:
     own: float | None = None
     pair: tuple[int, int] | None = None
     attention: NDArray[np.float32] | None = None
+    unlike: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from vitlab.data.sources.request import Splits
 from vitlab.data.sources.source import Source
 from vitlab.errors import UserError
 from vitlab.evaluation.examined import reopened
+from vitlab.report.album import in_colors
 from vitlab.report.facts import Picture, Sizes, Survey
 from vitlab.runs.run_folder import RunFolder
 
@@ -75,9 +76,7 @@ def _picture(source: Source, index: int, channels: int) -> Picture | None:
     except UserError:
         return None
     left, top, right, bottom = (round(edge) for edge in box)
-    pixels = pixels[top:bottom, left:right]
-    shown = pixels[..., 0] if pixels.shape[-1] in (1, 2) else pixels[..., :3]
-    return Picture(np.ascontiguousarray(shown), source.name(index))
+    return in_colors(pixels[top:bottom, left:right], source.name(index))
 
 
 def _square(rows: int, columns: int) -> tuple[float, float, float, float]:

@@ -1,5 +1,6 @@
 """What the engine says: about an image, and about the models it serves."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +18,7 @@ class Seen:
 
     Attributes:
         probabilities: float64 (classes,), those of `vitlab.classify`; for classes and attention
+        distance: from the training images, likewise; NaN if the model does not know
         features: float32 (features,), for features
         attention: float32 (rows, columns), the rollout divided by its largest value; None where the
             model has no attention
@@ -26,6 +28,7 @@ class Seen:
     """
 
     probabilities: NDArray[np.float64] | None = None
+    distance: float = math.nan
     features: NDArray[np.float32] | None = None
     attention: NDArray[np.float32] | None = None
     box: Box = (0.0, 0.0, 1.0, 1.0)

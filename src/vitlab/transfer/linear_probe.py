@@ -205,14 +205,9 @@ def _ended(
         splits=replace(task.splits, notes=[*task.splits.notes, line]),
     )
     state = first_state(task, device, ALONE)
-    state.model.provenance |= {
-        "temperature": found.temperature,
-        "calibration": {
-            "data": task.recipe.data.data,
-            "images": len(learn.indices),
-            "by": "cross-validation",
-        },
-    }
+    about = {"data": task.recipe.data.data, "images": len(learn.indices), "by": "cross-validation"}
+    state.model.provenance |= {"temperature": found.temperature, "calibration": about}
+    state.model.unlike = found.unlike
     del state.model.provenance["epochs"]
     state.tally.seen = len(learn.indices)
     test = task.splits.test

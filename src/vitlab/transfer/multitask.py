@@ -5,7 +5,7 @@ the FFNs, two thirds of the weights, so that a batch of several tasks' images ne
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -31,8 +31,6 @@ from vitlab.weights.load import load, load_delta
 from vitlab.weights.save import OF_IMAGES
 
 Change = Delta | Model | str | Path
-Compute = Callable[[list["Task"], list[int], Tensor], Iterable[Tensor]]
-"""Results of the images of some tasks, given how many each task has."""
 # Fields that say nothing about how a model in evaluation mode computes its features.
 NEUTRAL = frozenset(
     {
@@ -140,7 +138,6 @@ class MultiTask:
             check_known([name], self._tasks, "task")
             self._tasks = {key: task for key, task in self._tasks.items() if key != name}
 
-    @torch.inference_mode()
     def __call__(self, images: Tensor | Sequence[Tensor], tasks: Sequence[str]) -> list[Tensor]:
         """Compute class scores of images of several tasks.
 
@@ -156,12 +153,11 @@ class MultiTask:
         Raises:
             OptionError: an unknown task, or images that do not fit; the message says what would.
         """
-        return self._run(_scores, images, tasks)
+        return [scores for _, scores in self.scored(images, tasks)]
 
-    @torch.inference_mode()
     def features(self, images: Tensor | Sequence[Tensor], tasks: Sequence[str]) -> list[Tensor]:
         """Compute the classifier's input: (features,) for each image, as `__call__` its scores."""
-        return self._run(_features, images, tasks)
+        return [features for features, _ in self.scored(images, tasks)]
 
     def body(self, task: str) -> Model:
         """Return a task's model up to its features; what it shares is not copied.
@@ -175,20 +171,18 @@ class MultiTask:
         check_known([task], known, "task")
         return cast(Model, known[task].body)
 
-    def _run(
-        self,
-        compute: Compute,
-        images: Tensor | Sequence[Tensor],
-        tasks: Sequence[str],
-    ) -> list[Tensor]:
-        """Compute something for each image, in as few passes as their tasks' structures allow."""
+    @torch.inference_mode()
+    def scored(
+        self, images: Tensor | Sequence[Tensor], tasks: Sequence[str]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Compute features and scores, in as few passes as the tasks' structures allow."""
         known = self._tasks  # replaced by `add` and `remove`, never changed
         if len(images) != len(tasks):
             raise OptionError(f"{len(images)} images need as many tasks, not {len(tasks)}")
         check_known(tasks, known, "task")
         for number, name in enumerate(tasks):
             _check_image(images[number], name, known[name].config)
-        found: dict[int, Tensor] = {}
+        found: dict[int, tuple[Tensor, Tensor]] = {}
         for names in _passes(known, set(tasks)):
             places = [[i for i, each in enumerate(tasks) if each == name] for name in names]
             order = [number for numbers in places for number in numbers]
@@ -197,7 +191,7 @@ class MultiTask:
                 batch = images.index_select(0, rows)
             else:
                 batch = torch.stack([images[number] for number in order])
-            results = compute([known[name] for name in names], [*map(len, places)], batch)
+            results = _scored([known[name] for name in names], [*map(len, places)], batch)
             found |= dict(zip(order, results, strict=True))
         return [found[number] for number in range(len(tasks))]
 
@@ -268,20 +262,15 @@ def _passes(known: Mapping[str, Task], names: Iterable[str]) -> list[list[str]]:
     return list(groups.values())
 
 
-def _features(tasks: list[Task], rows: list[int], batch: Tensor) -> Tensor:
-    """Return the features of the images of some tasks of one structure, a task after the other."""
-    return together([task.body for task in tasks], rows).features(batch)
-
-
-def _scores(tasks: list[Task], rows: list[int], batch: Tensor) -> list[Tensor]:
-    """Return their scores."""
-    features = _features(tasks, rows, batch)
+def _scored(tasks: list[Task], rows: list[int], batch: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
+    """Return features and scores of some tasks' images, of one structure, task after task."""
+    features = together([task.body for task in tasks], rows).features(batch)
     parts = list(zip([task.classify for task in tasks], features.split(rows), strict=True))
     scores: list[Tensor] = []
     for _, same in groupby(parts, lambda part: id(part[0])):
         classifiers, seen = zip(*same, strict=True)
         scores += classifiers[0](torch.cat(seen))
-    return scores
+    return zip(features, scores, strict=True)
 
 
 def _tensors_of(module: nn.Module) -> Iterable[Tensor]:

@@ -27,11 +27,13 @@ from vitlab.models.config import ModelConfig
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
 from vitlab.models.seen import NOTHING, Seen
+from vitlab.models.unlike import NAMES, Unlike
 from vitlab.progress import public
 from vitlab.values import conform
 from vitlab.weights.assembly import empty, fits, whole_state
 from vitlab.weights.formats.entries import same
 from vitlab.weights.formats.origins import Origin
+from vitlab.weights.formats.own import read_unlike
 from vitlab.weights.formats.room import Hints, Reading
 from vitlab.weights.identity import (
     Base,
@@ -47,6 +49,7 @@ from vitlab.weights.source import Source
 
 VERSION = "vitlab-delta-1"
 SEEN = "seen"  # beside the tensors: Model.seen, as int64
+BESIDE = (SEEN, *NAMES)
 TYPES = get_type_hints(Base)
 
 
@@ -60,6 +63,7 @@ class Delta:
         base: the model that the other tensors come from
         provenance: of the model
         seen: what the model has learned from
+        unlike: how far an image is from that; None if it is not known
     """
 
     config: ModelConfig
@@ -67,6 +71,7 @@ class Delta:
     base: Base
     provenance: dict[str, Any]
     seen: Seen = field(default_factory=lambda: NOTHING)
+    unlike: Unlike | None = None
 
     @property
     def bytes(self) -> int:
@@ -84,7 +89,7 @@ class Delta:
         nearby = None
         if source is not None and Path(source).exists():
             nearby = os.path.relpath(Path(source).resolve(), file.parent.resolve())
-        tensors = self.tensors
+        tensors = self.tensors | (self.unlike.tensors if self.unlike else {})
         if len(self.seen):
             tensors = tensors | {SEEN: torch.from_numpy(self.seen.view(np.int64).copy())}
         content = description(self.config) | {
@@ -112,7 +117,7 @@ class Delta:
         tensors = merged(self.config, self.tensors, whole)
         copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
         model = assemble(self.config, copies)
-        model.provenance, model.seen = dict(self.provenance), self.seen
+        model.provenance, model.seen, model.unlike = dict(self.provenance), self.seen, self.unlike
         return model.to(device)
 
 
@@ -136,7 +141,8 @@ def delta(model: Model, base: Model) -> Delta:
         for name, tensor in whole_state(model).items()
         if name not in theirs or not _equal(tensor, theirs[name])
     }
-    return Delta(model.config, changed, Base.of(base), dict(model.provenance), model.seen)
+    about = dict(model.provenance)
+    return Delta(model.config, changed, Base.of(base), about, model.seen, model.unlike)
 
 
 def check_base(wanted: Base, base: Model) -> None:
@@ -200,13 +206,14 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     return Reading(
         f"delta from {base.name}",
         config,
-        [checked(same(name, name), sums, damaged) for name in sums if name != SEEN],
-        {SEEN: "the images that it learned from"},
+        [checked(same(name, name), sums, damaged) for name in sums if name not in BESIDE],
+        dict.fromkeys(BESIDE, "the images that it learned from"),
         origins=dict.fromkeys(config.as_dict(), Origin.FILE),
         exact=True,
         provenance=provenance,
         base=base,
         seen=source.numbers(SEEN).numpy().view(np.uint64) if SEEN in sums else NOTHING,
+        unlike=read_unlike(source, config, sums),
     )
 
 

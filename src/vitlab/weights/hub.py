@@ -24,6 +24,7 @@ from vitlab.weights.sharded import (
     PICKLED,
     PREPROCESSOR,
     PROCESSOR,
+    UNLIKE,
     model_files,
     shard_files,
 )
@@ -31,7 +32,7 @@ from vitlab.weights.sharded import (
 PREFIXES = ("hf-hub:", "hf://")
 OF_FILES = (*ENDINGS, ".tar", ".json", ".toml")  # ends of local paths, not of names on the Hub
 CARD = "README.md"
-EXPLAINING = (CONFIG, PREPROCESSOR, PROCESSOR, OPEN_CLIP, ADAPTER, CARD, SEEN)
+EXPLAINING = (CONFIG, PREPROCESSOR, PROCESSOR, OPEN_CLIP, ADAPTER, CARD, SEEN, UNLIKE)
 TIMEOUT = 10.0  # seconds until the Hub counts as unreachable
 UNREACHABLE = "the Hub cannot be reached"
 _NAME = re.compile(  # what the Hub allows
@@ -126,7 +127,7 @@ def publish(
             repo_id=repo,
             folder_path=folder,
             commit_message=message,
-            delete_patterns=["model*.safetensors", INDEX, SEEN],  # of an earlier model
+            delete_patterns=["model*.safetensors", INDEX, SEEN, UNLIKE],  # of an earlier model
         )
     except Exception as error:  # whatever the libraries below the Hub's may raise
         raise _refused(error, f"push to {repo}") from error

@@ -51,12 +51,15 @@ class Base:
             WeightsError: the model is fused.
         """
         config, about = model.config, model.provenance
-        source, commit = model.source or about.get("source"), about.get("commit")
+        source, commit = (
+            None if each is None else str(each)
+            for each in (model.source or about.get("source"), about.get("commit"))
+        )
         return cls(
             fingerprint(model),
             config.name,
-            None if source is None else str(source),
-            None if commit is None else str(commit),
+            source,
+            commit,
             None,
             config.classes,
             config.image_size,

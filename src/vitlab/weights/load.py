@@ -85,7 +85,7 @@ def load(
     if classes is not None:  # the new classifier is not calibrated
         about = {key: value for key, value in about.items() if key not in OF_HEAD}
     model.provenance, model.source = about, str(source)
-    model.seen = reading.seen
+    model.seen, model.unlike = reading.seen, reading.unlike if classes is None else None
     return model
 
 
@@ -100,7 +100,7 @@ def load_delta(file: str | Path) -> Delta | None:
         return None
     tensors = collect(reading, source)
     about = dict(reading.provenance or {})
-    return Delta(reading.config, tensors, reading.base, about, reading.seen)
+    return Delta(reading.config, tensors, reading.base, about, reading.seen, reading.unlike)
 
 
 def load_base(of: Delta, file: str | Path) -> Model:

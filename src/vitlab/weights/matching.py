@@ -72,14 +72,10 @@ def with_channels(reading: Reading, source: Source) -> Reading:
     if len(have) != len(want) or len(apart) != 1 or apart[0][1] != expected[name].shape[1]:
         return reading
     (there, count), old = apart[0], entry
-
-    def read(tensors: list[Tensor]) -> list[Tensor]:
-        return [_for_channels(old.read(tensors)[0], count)]
-
-    def write(tensors: list[Tensor]) -> list[Tensor]:
-        return old.write([_for_channels(tensors[0], there)])
-
-    new = old._replace(read=read, write=write)
+    new = old._replace(
+        read=lambda tensors: [_for_channels(old.read(tensors)[0], count)],
+        write=lambda tensors: old.write([_for_channels(tensors[0], there)]),
+    )
     entries = [new if each is old else each for each in reading.entries]
     note = f"{source.path}: the kernel for {there} channels is made one for {count}, as by timm"
     return replace(reading, entries=entries, notes=(*reading.notes, note))

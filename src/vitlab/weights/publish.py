@@ -170,11 +170,10 @@ def _front(model: Model, name: str, classifies: bool) -> str:
 def _measured(about: dict[str, Any]) -> dict[str, float]:
     """The figures of the table of metrics, if they are finite numbers."""
     given = about["metrics"] if isinstance(about.get("metrics"), dict) else {}
-    known = {key: given.get(key) for key in METRICS}
     return {
-        key: float(value)
-        for key, value in known.items()
-        if isinstance(value, int | float) and math.isfinite(value)
+        key: float(given[key])
+        for key in METRICS
+        if isinstance(given.get(key), int | float) and math.isfinite(given[key])
     }
 
 

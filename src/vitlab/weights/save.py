@@ -28,7 +28,15 @@ from vitlab.weights.formats.transformers.families import FAMILIES
 from vitlab.weights.hub import is_hub_name
 from vitlab.weights.load import load, place_of, recognize
 from vitlab.weights.matching import collect
-from vitlab.weights.sharded import ADAPTER, ADAPTER_TENSORS, CONFIG, LIMIT, beside, write_tensors
+from vitlab.weights.sharded import (
+    ADAPTER,
+    ADAPTER_TENSORS,
+    CONFIG,
+    LIMIT,
+    UNLIKE,
+    beside,
+    write_tensors,
+)
 
 ARCHIVE = "model.npz"
 # Fields that matter in training alone, or whose exact number does.
@@ -97,7 +105,9 @@ def save(
         else:
             _write(draft, writing, state, shard_bytes)
         if to == "vitlab":
-            files |= {CONFIG: sealed(files[CONFIG], state)}
+            if kept := model.unlike.tensors if model.unlike else {}:
+                save_file(kept, draft / UNLIKE)
+            files |= {CONFIG: sealed(files[CONFIG], state | kept)}
         write_seen(model.seen, draft)
         for name, content in files.items():
             (draft / name).write_text(_as_text(content), encoding="utf-8")
@@ -154,10 +164,12 @@ def _compare(model: Model, entries: Sequence[Entry], draft: Path, to: str) -> No
                 pair = [torch.cat(each.chunk(3)[::2]) for each in pair]
             if not torch.equal(*pair):
                 raise cannot(to, f"the values of {name} in this model")
-    if model.temperature != 1:
-        lost.append(f"temperature={model.temperature:.4g}")
-    if "thresholds" in model.provenance:
-        lost.append("the thresholds of its classes")
+    own = {
+        f"temperature={model.temperature:.4g}": model.temperature != 1,
+        "the thresholds of its classes": "thresholds" in model.provenance,
+        "how far an image is from its training images": model.unlike,
+    }
+    lost += [what for what, there in own.items() if there]
     if lost:
         message = f"{to} cannot represent {', '.join(lost)}: left out"
         logging.getLogger("vitlab").warning(message)

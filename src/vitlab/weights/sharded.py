@@ -20,6 +20,7 @@ CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
 PROCESSOR = "processor_config.json"  # with that of images inside, as transformers 5 writes it
 OPEN_CLIP = "open_clip_config.json"
 ADAPTER, ADAPTER_TENSORS = "adapter_config.json", "adapter_model.safetensors"  # of peft
+UNLIKE = "unlike.safetensors"  # how far an image is from what the model has learned from
 TENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 INDEXED = ".index.json"  # the end of an index of shards

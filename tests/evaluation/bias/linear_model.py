@@ -30,9 +30,12 @@ class Linear(Model):
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         nn.init.zeros_(self.templates)
 
-    def forward(self, images: Tensor | Packed) -> Tensor:
+    def features(self, images: Tensor | Packed) -> Tensor:
         assert isinstance(images, Tensor)
-        return torch.einsum("bchw,kchw->bk", images, self.templates)
+        return images
+
+    def scores(self, features: Tensor) -> Tensor:
+        return torch.einsum("bchw,kchw->bk", features, self.templates)
 
 
 def probed(model: Model, pixels: NDArray[np.uint8], labels: list[int], batch: int = 5) -> Probed:

@@ -40,8 +40,8 @@ def normalize(images: Images, spec: ImageSpec) -> Images:
     """
     if isinstance(images, Packed):
         patches = images.patches.unflatten(1, (images.channels, images.patch, -1))
-        return replace(images, patches=_standardize(_unit(patches), spec).flatten(1))
-    return _standardize(_unit(images.permute(0, 3, 1, 2)), spec)
+        return replace(images, patches=standardize(_unit(patches), spec).flatten(1))
+    return standardize(_unit(images.permute(0, 3, 1, 2)), spec)
 
 
 def augment(images: Images, draws: Tensor, options: Augment, spec: ImageSpec) -> Images:
@@ -93,7 +93,7 @@ def _augment(images: Tensor, draws: Tensor, options: Augment, spec: ImageSpec) -
         result = _unit(_apply(pixels, draws, ops, arguments, options, fill))
     else:
         result = _move(_unit(pixels), draws, options)
-    result = _standardize(result, spec)
+    result = standardize(result, spec)
     return erase(result, numbers[:, policy.ERASE], options.erase) if options.erase else result
 
 
@@ -155,7 +155,8 @@ def _unit(pixels: Tensor) -> Tensor:
     return pixels.float().div_(255)
 
 
-def _standardize(pixels: Tensor, spec: ImageSpec) -> Tensor:
+def standardize(pixels: Tensor, spec: ImageSpec) -> Tensor:
+    """Normalize pixels in [0, 1], float32 (B, C, H, W), in place."""
     shape = (1, -1, 1, 1)
     offset, scale = send(np.array([spec.mean, spec.std], np.float32), pixels.device)
     return pixels.sub_(offset.view(shape)).div_(scale.view(shape))

@@ -49,10 +49,8 @@ def fewshot(
     """
     x, test = _features("x_train", x_train), _features("x_test", x_test)
     labels = np.asarray(y_train)
-    if isinstance(l2, str) and l2 != "auto":
+    if l2 != "auto" and (isinstance(l2, str) or not 0 < l2 < np.inf):
         raise OptionError(f"l2 must be a number above 0 or auto, not {l2!r}")
-    if l2 != "auto" and not (np.isfinite(l2) and l2 > 0):
-        raise OptionError(f"l2 must be a number above 0, not {l2}")
     if not len(x) or x.shape[1] != test.shape[1]:
         raise DataError(
             f"x_train {x.shape} and x_test {test.shape} must be (n, d) and (m, d) with n above 0"

@@ -46,8 +46,12 @@ class LinearHead:
     l2: float
 
     def logits(self, x: NDArray[np.float32]) -> Floats:
-        """Compute the outputs: (m, d) -> float64 (m, c)."""
-        return x.astype(np.float64) @ self.weights.T + self.bias
+        """Compute the outputs, in blocks: (m, d) -> float64 (m, c)."""
+        found = np.empty((len(x), len(self.bias)))
+        for first in range(0, len(x), BLOCK):
+            some = slice(first, first + BLOCK)
+            found[some] = x[some].astype(np.float64) @ self.weights.T + self.bias
+        return found
 
     def predict(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
         """Predict classes: (m, d) -> int64 (m,)."""

@@ -44,7 +44,7 @@ def nearest_neighbors(
     device = device or torch.device("cpu")
     labels = torch.from_numpy(np.asarray(y_train)).to(device)
     classes = int(labels.max()) + 1
-    found: dict[int, list[Tensor]] = {k: [] for k in neighbors}
+    found = {k: np.empty(len(x_test), np.int64) for k in neighbors}
     for start in range(0, len(x_test), TEST):
         queries = _normalized(x_test[start : start + TEST], device)
         similar, nearest = _nearest(queries, x_train, max(neighbors), device)
@@ -52,9 +52,8 @@ def nearest_neighbors(
         for k in neighbors:
             tally = votes.new_zeros(len(queries), classes)
             tally.scatter_add_(1, labels[nearest[:, :k]], votes[:, :k])
-            found[k].append(tally.argmax(1).cpu())
-    empty = torch.empty(0, dtype=torch.int64)
-    return {k: torch.cat([empty, *each]).numpy() for k, each in found.items()}
+            found[k][start : start + TEST] = tally.argmax(1).cpu()
+    return found
 
 
 def _nearest(

@@ -34,9 +34,11 @@ from vitlab.evaluation.probes.heads import (
     crossed,
 )
 from vitlab.evaluation.probes.wanted import Cuts, Pooled
+from vitlab.evaluation.unlike import fit_unlike
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
+from vitlab.models.unlike import Unlike
 from vitlab.progress import named_if_slow
 from vitlab.weights.assembly import empty, whole_state
 
@@ -86,6 +88,7 @@ class FoundHead:
         temperature: that calibrates the logits of the images it had not learned from
         tried: all that was tried, in order: `layer`, `pool`, `head`, `l2`, and the `accuracy` with
             `how` it was found: by leave-one-out, or so many folds
+        unlike: how far an image is from those it has learned from
     """
 
     choice: FeatureChoice
@@ -93,6 +96,7 @@ class FoundHead:
     accuracy: float
     temperature: float
     tried: tuple[dict[str, Any], ...]
+    unlike: Unlike | None = None
 
 
 def choices_of(model: Model, layers: int, pool: Pool = "") -> tuple[Vectors, list[FeatureChoice]]:
@@ -240,9 +244,10 @@ def search(
                 best = found.accuracy, choice, found
     assert best is not None
     accuracy, choice, found = best
-    head = HEADS[found.by](Blocks(choice.of(values), device), y, classes, found.l2)
+    x = choice.of(values)
+    head = HEADS[found.by](Blocks(x, device), y, classes, found.l2)
     temperature = temperature_of(found.logits, SingleLabels(y))
-    return FoundHead(choice, head, accuracy, temperature, tuple(tried))
+    return FoundHead(choice, head, accuracy, temperature, tuple(tried), fit_unlike(x, y, folds))
 
 
 def with_head(model: Model, found: FoundHead) -> Model:
@@ -270,4 +275,5 @@ def with_head(model: Model, found: FoundHead) -> Model:
     kept = {name: tensors[name].to("cpu", copy=True) for name in empty(config)}
     made = assemble(config, kept)
     made.provenance, made.source, made.seen = dict(model.provenance), model.source, model.seen
+    made.unlike = found.unlike
     return made

@@ -14,6 +14,7 @@ from vitlab.distributed.world import World
 from vitlab.errors import DataError
 from vitlab.evaluation.choosing import unlearned
 from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.embedding_map import sample
 from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.probes.few_shot import SEEDS, classes_of, fewshot, sample_shots, smallest
 from vitlab.evaluation.probes.neighbors import nearest_neighbors
@@ -80,7 +81,10 @@ class Probe:
         for note in asked.notes:
             say(f"probe on {data}: {note}")
         if by == "knn":
-            learn, test = (cached(_some(part), channels) for part in (splits.train, asked.source))
+            learn, test = (
+                cached(Subset(part, sample(len(part), MOST, 0)), channels)
+                for part in (splits.train, asked.source)
+            )
             return cls(data, learn, (), test, by)
         drawn = _shots(data, labels, splits.classes)
         every = np.unique(np.concatenate(drawn))
@@ -136,14 +140,6 @@ class Probe:
         return float(np.mean(each)), bad
 
 
-def _some(source: Source) -> Source:
-    """Return a source, or at most `MOST` of its images, in their order."""
-    if len(source) <= MOST:
-        return source
-    drawn = np.random.default_rng(0).choice(len(source), MOST, replace=False)
-    return Subset(source, np.sort(drawn))
-
-
 def _shots(
     data: str, labels: NDArray[np.int64], classes: tuple[str, ...]
 ) -> list[NDArray[np.int64]]:
@@ -155,7 +151,7 @@ def _shots(
     have, line = smallest(labels, classes)
     if have < SHOTS:
         raise DataError(
-            f"the probe needs {SHOTS} training images per class, but in {data} {line}: add images, "
-            "use --probe-by knn, or other data for --probe"
+            f"{data}: {line}, and the probe needs {SHOTS} of each class: add images, use "
+            "--probe-by knn, or other data for --probe"
         )
     return [sample_shots(labels, classes, [SHOTS], seed)[SHOTS] for seed in range(SEEDS)]

@@ -25,7 +25,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -121,9 +121,13 @@ class SelectedOutputs(Model):
         home = next(model.parameters()).device
         self.register_buffer("columns", torch.from_numpy(columns).to(home), persistent=False)
 
-    def forward(self, images: Tensor | Packed) -> Tensor:
-        """Compute class scores: (B, channels, H, W) -> (B, chosen outputs)."""
-        return self.model(images)[:, self.columns]
+    def features(self, images: Tensor | Packed) -> Tensor:
+        """Compute what the classifier sees."""
+        return self.model.features(images)
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Compute class scores: (B, features) -> (B, chosen outputs)."""
+        return self.model.scores(features)[:, self.columns]
 
 
 BORDER = 2  # pixels of red around every image of ObjectNet
@@ -153,26 +157,6 @@ class Exam:
     compete: bool = False
     left_out: int = 0
     notes: tuple[str, ...] = ()
-
-
-def validation(data: str) -> dict[str, Exam]:
-    """Return ImageNet's validation images."""
-    return {"": _by_class(data, "ImageNet", imagenet(), 50_000)}
-
-
-def sketch(data: str) -> dict[str, Exam]:
-    """Return the drawings of ImageNet-Sketch."""
-    return {"": _by_class(data, "ImageNet-Sketch", imagenet(), 50_889)}
-
-
-def adversarial(data: str) -> dict[str, Exam]:
-    """Return the images of ImageNet-A."""
-    return {"": replace(_by_class(data, "ImageNet-A", imagenet("a"), 7_500), compete=True)}
-
-
-def renditions(data: str) -> dict[str, Exam]:
-    """Return the images of ImageNet-R."""
-    return {"": replace(_by_class(data, "ImageNet-R", imagenet("r"), 30_000), compete=True)}
 
 
 def second(data: str) -> dict[str, Exam]:
@@ -290,9 +274,11 @@ def _number(path: Path, most: int) -> int:
     return int(found[1])
 
 
-def _by_class(data: str, title: str, known: Sequence[str], expected: int) -> Exam:
-    """Return the exam of a data set whose classes are named by WordNet ids."""
-    source = _labeled(data)
+def _by_class(
+    data: str, title: str, expected: int, mark: str = "", compete: bool = False
+) -> dict[str, Exam]:
+    """Return the exam of a data set whose classes, those with a mark, are named by WordNet ids."""
+    source, known = _labeled(data), imagenet(mark)
     place = {wnid: number for number, wnid in enumerate(imagenet())}
     notes: list[str] = []
     if any(map(is_wnid, source.classes)):
@@ -311,7 +297,8 @@ def _by_class(data: str, title: str, known: Sequence[str], expected: int) -> Exa
     notes += _counted(len(source), expected, title)
     shared = np.array([place[wnid] for wnid in known], np.int64)
     accepted = np.eye(len(place), dtype=bool)
-    return Exam(title, _relabeled(source, rows), accepted, shared, notes=tuple(notes))
+    images = _relabeled(source, rows)
+    return {"": Exam(title, images, accepted, shared, compete, notes=tuple(notes))}
 
 
 def _labeled(data: str) -> Source:
@@ -364,11 +351,11 @@ def _folders(root: Path) -> list[Path]:
 
 
 EXAMS: dict[str, Callable[[str], dict[str, Exam]]] = {
-    "imagenet": validation,
+    "imagenet": partial(_by_class, title="ImageNet", expected=50_000),
     "v2": second,
     "objectnet": objects,
-    "a": adversarial,
-    "r": renditions,
-    "sketch": sketch,
+    "a": partial(_by_class, title="ImageNet-A", expected=7_500, mark="a", compete=True),
+    "r": partial(_by_class, title="ImageNet-R", expected=30_000, mark="r", compete=True),
+    "sketch": partial(_by_class, title="ImageNet-Sketch", expected=50_889),
 }
 """By the name of the protocol; `reassessed` takes its labels besides."""

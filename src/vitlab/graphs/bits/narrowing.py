@@ -84,19 +84,19 @@ def _quantized(proto: Any) -> Any:
 
 
 def _products(graph: Any) -> list[str]:
-    """Return the names of the model's products by constant matrices.
+    """Return the names of the products by constant matrices that the first output needs.
 
-    Preprocessing has products too, of matrices that depend on the size of the image.
+    Preprocessing has products too, of matrices that depend on the size of the image. Distances,
+    another output, keep all their bits.
 
     Raises:
         OptionError: they hold less than half of the weights.
     """
     size = {each.name: prod(each.dims) for each in graph.initializer}
-    reached = {name for name in size if name.startswith("model.")}
-    found, covered = [], 0
-    for node in graph.node:  # in their order
-        if reached.intersection(node.input):
-            reached.update(node.output)
+    needed, found, covered = {graph.output[0].name}, [], 0
+    for node in reversed(graph.node):
+        if needed.intersection(node.output):
+            needed.update(node.input)
             if node.op_type == "MatMul" and node.input[1] in size:
                 found.append(node.name)
                 covered += size[node.input[1]]

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ from vitlab.evaluation.choosing import choose
 from vitlab.evaluation.infer import probabilities
 from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.predictions import check_classifier
-from vitlab.graphs.onnx_check import opened
+from vitlab.graphs.agreement import Run
+from vitlab.graphs.onnx_check import opened, runs
 from vitlab.graphs.targets import IMAGES
 from vitlab.models.model import Model
 from vitlab.units import percent
@@ -44,7 +45,7 @@ class Sample:
 class Timed:
     """A file, what it gave, and how long that took."""
 
-    run: Callable[[NDArray[Any]], NDArray[Any]]
+    run: Run
     rows: list[NDArray[Any]] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -53,7 +54,7 @@ class Timed:
         if not self.rows:
             self.run(images)
         start = time.perf_counter()
-        self.rows.append(self.run(images))
+        self.rows.append(self.run(images)[0])
         self.seconds += time.perf_counter() - start
 
 
@@ -91,7 +92,7 @@ def narrowing_cost(
         logging.getLogger("vitlab").warning(note)
     count = min(sample.images, len(source))
     chosen = np.sort(np.random.default_rng(0).permutation(len(source))[:count]).tolist()
-    old, new = Timed(_runs(before)), Timed(_runs(file))
+    old, new = (Timed(runs(opened(each))) for each in (before, file))
     seen: list[int] = []
     for numbers, images in _batches(source, chosen, model, bare=bare):
         seen += numbers
@@ -141,13 +142,6 @@ def _chances(
     """Return probabilities, (n, classes), of what a file gave."""
     table = torch.from_numpy(np.concatenate(rows)).double()
     return (probabilities(table, model, labels) if bare else table).numpy()
-
-
-def _runs(file: Path | bytes) -> Callable[[NDArray[Any]], NDArray[Any]]:
-    """Return an ONNX file as a function to its first output."""
-    session = opened(file)
-    entry, answer = session.get_inputs()[0].name, session.get_outputs()[0].name
-    return lambda images: session.run([answer], {entry: images})[0]
 
 
 def _batches(

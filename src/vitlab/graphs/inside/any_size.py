@@ -5,9 +5,10 @@ from collections.abc import Callable
 from typing import cast
 
 import torch
-from torch import SymInt, Tensor, nn
+from torch import Tensor, nn
 
 from vitlab.data.decode.filters import kernel
+from vitlab.graphs.inside.raw_pixels import number
 from vitlab.models.config import ViTConfig
 from vitlab.models.configs.vit_config import Resampling
 from vitlab.models.model import Model
@@ -119,7 +120,7 @@ def matrices(old: Sides, new: Sides, resampling: Resampling) -> tuple[Tensor, Te
     They are the weights of PyTorch's `interpolate` as `resample` calls it, computed from numbers
     that may be known only when the graph runs.
     """
-    high, wide = (_number(side) for side in new)
+    high, wide = (number(side) for side in new)
     same = (high == old[0]) & (wide == old[1])
     found = []
     for size, length, side in ((old[0], high, new[0]), (old[1], wide, new[1])):
@@ -159,8 +160,3 @@ def _antialiased(center: Tensor, size: int, scale: Tensor, *, cubic: bool) -> Te
     distance = (torch.arange(size, dtype=torch.float64) - center[:, None]) / wide
     weights = kernel(distance, cubic=cubic)
     return weights / weights.sum(1, keepdim=True)
-
-
-def _number(size: int | SymInt) -> Tensor:
-    """Return a side as a number in double precision."""
-    return torch.full((), size, dtype=torch.float64)  # type: ignore[arg-type]

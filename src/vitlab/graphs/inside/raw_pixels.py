@@ -3,7 +3,7 @@
 import torch
 from torch import SymInt, Tensor, nn
 
-from vitlab.data.decode.crop import resized_box
+from vitlab.data.decode.crop import center_box, resized_box
 from vitlab.data.decode.filters import filter_matrix, is_tall, resize, resize_tall
 from vitlab.errors import OptionError
 from vitlab.images import ImageSpec
@@ -37,7 +37,7 @@ class Pixels(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         """Crop, resize and normalize."""
         rows, columns = image.shape[1:3]
-        (high, wide), out = (_number(rows), _number(columns)), self.spec.size
+        (high, wide), out = (number(rows), number(columns)), self.spec.size
         left, top, right, bottom = self._box(high, wide)
         sides = (
             filter_matrix(rows, top, bottom, out[0], self.spec.interpolation),
@@ -51,16 +51,8 @@ class Pixels(nn.Module):
         """Return the box of evaluation, as `crops.center` does."""
         if self.spec.center != "exact":
             return resized_box(rows, columns, self.spec)
-        high, wide = self.spec.size
-        if self.spec.fit == "squash":
-            inner = rows, columns
-        else:
-            inner = (
-                torch.minimum(rows, columns * high / wide),
-                torch.minimum(columns, rows * wide / high),
-            )
-        top, left = (rows - inner[0] * self.crop) / 2, (columns - inner[1] * self.crop) / 2
-        return left, top, columns - left, rows - top
+        high, wide = (rows, columns) if self.spec.fit == "squash" else self.spec.size
+        return center_box(rows, columns, high, wide, self.crop, torch.minimum)
 
 
 def _resize(image: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -99,6 +91,6 @@ def check_pixels(spec: ImageSpec) -> None:
         )
 
 
-def _number(size: int | SymInt) -> Tensor:
+def number(size: int | SymInt) -> Tensor:
     """Return a size as a number in double precision, as the box is computed."""
     return torch.full((), size, dtype=torch.float64)  # type: ignore[arg-type]

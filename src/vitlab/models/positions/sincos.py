@@ -55,10 +55,13 @@ class SinCos(Added):
         return self.table
 
 
-def sines(grid: Grid, width: int, device: torch.device | str = "cpu") -> Tensor:
+def sines(
+    grid: Grid, width: int, device: torch.device | str = "cpu", whole: bool = False
+) -> Tensor:
     """Compute sines and cosines of columns in the first half of the channels, of rows in the other.
 
-    Frequency i of n = width / 4 is 10,000^(-i / n); sines come before cosines in each half. So it
+    Frequency i of n = width / 4 is 10,000^(-i / n); or 10,000^(-i / (n - 1)), down to the whole
+    10,000, as in big_vision's code. Sines come before cosines in each half. So it
     is in MAE's code (facebookresearch/mae, util/pos_embed.py). Angles are computed on the CPU in
     float64, so that every device has the same numbers.
 
@@ -66,13 +69,14 @@ def sines(grid: Grid, width: int, device: torch.device | str = "cpu") -> Tensor:
         grid: rows and columns of patches
         width: channels, a multiple of 4
         device: where the result is to be
+        whole: whether the lowest frequency is that of the whole base
 
     Returns:
         float32 (rows * columns, width), in raster order.
     """
     rows, columns = grid
     quarter = width // 4
-    steps = torch.arange(quarter, dtype=torch.float64, device="cpu") / quarter
+    steps = torch.arange(quarter, dtype=torch.float64, device="cpu") / (quarter - whole)
     frequencies = BASE**-steps
     y = torch.arange(rows, dtype=torch.float64, device="cpu")[:, None, None] * frequencies
     x = torch.arange(columns, dtype=torch.float64, device="cpu")[None, :, None] * frequencies

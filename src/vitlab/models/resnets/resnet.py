@@ -8,7 +8,6 @@ from torch import Tensor
 
 from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, ResNetConfig
-from vitlab.models.encoder.layout import DenseFeatures
 from vitlab.models.layers import (
     classifier,
     counted_macs,
@@ -32,9 +31,6 @@ class ResNet(Model):
 
     config: ResNetConfig
 
-    def __init__(self, config: ResNetConfig, generator: torch.Generator | None = None) -> None:
-        super().__init__(config, generator)
-
     def build(self) -> None:
         """Create the modules that the configuration names."""
         config = self.config
@@ -50,25 +46,9 @@ class ResNet(Model):
         self.body.reset_parameters(generator)
         reset_classifier(self.classify, self.config, generator)
 
-    def forward(self, images: Tensor | Packed) -> Tensor:
-        """Compute class scores from normalized images: (B, channels, H, W) -> (B, classes)."""
-        return self.classify(self.features(images))
-
-    def features(self, images: Tensor | Packed) -> Tensor:
-        """Compute the classifier's input, the mean over the last map: (B, features)."""
-        return self.encode(images).mean(1)
-
-    def encode(self, images: Tensor | Packed, extra: Tensor | None = None) -> Tensor:
-        """Compute the last map in raster order: (B, rows * columns, features).
-
-        Raises:
-            OptionError: images of another shape, or extra tokens, which a ResNet cannot take.
-        """
-        if extra is not None:
-            raise OptionError(f"{self.config.name} takes no extra tokens: use a Vision Transformer")
-        self.check_images(images)
-        assert not isinstance(images, Packed)
-        return self.body(images).flatten(2).transpose(1, 2)
+    def scores(self, features: Tensor) -> Tensor:
+        """Compute class scores: (B, features) -> (B, classes)."""
+        return self.classify(features)
 
     @property
     def layers(self) -> int:
@@ -105,10 +85,6 @@ class ResNet(Model):
                 final = norm and number == self.last_layer
                 found[number] = self.body.finish(values) if final else values
         return found
-
-    def as_map(self, values: Tensor, size: tuple[int, int]) -> DenseFeatures:
-        """Return a map with no tokens before it."""
-        return DenseFeatures(values, values.flatten(2).transpose(1, 2)[:, :0])
 
     def parts(self) -> Sequence[Part]:
         """Count body and head."""

@@ -9,7 +9,6 @@ from torch.nn import functional as F
 
 from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, TokenizerConfig
-from vitlab.models.encoder.layout import DenseFeatures
 from vitlab.models.layers import counted_macs, params_of
 from vitlab.models.model import Model, Part
 from vitlab.models.packed import Packed
@@ -105,9 +104,6 @@ class Tokenizer(Model):
 
     config: TokenizerConfig
     head_names = ()
-
-    def __init__(self, config: TokenizerConfig, generator: torch.Generator | None = None) -> None:
-        super().__init__(config, generator)
 
     def build(self) -> None:
         """Create the modules that the configuration names."""
@@ -212,25 +208,9 @@ class Tokenizer(Model):
         """Return the pixels of normalized images, in [0, 1] where these are images."""
         return self.normalization.pixels(images)
 
-    def forward(self, images: Tensor | Packed) -> Tensor:
-        """Compute features, for there is no classifier: (B, channels, H, W) -> (B, features)."""
-        return self.features(images)
-
-    def features(self, images: Tensor | Packed) -> Tensor:
-        """Compute the mean of the map that codes are told from: (B, features)."""
-        return self.encode(images).mean(1)
-
-    def encode(self, images: Tensor | Packed, extra: Tensor | None = None) -> Tensor:
-        """Compute the map that codes are told from, in raster order: (B, codes of it, features).
-
-        Raises:
-            OptionError: images of another shape, or extra tokens.
-        """
-        if extra is not None:
-            raise OptionError(f"{self.config.name} takes no extra tokens: use a Vision Transformer")
-        self.check_images(images)
-        assert not isinstance(images, Packed)
-        return self.encoder(self._entering(images)).flatten(2).transpose(1, 2)
+    def scores(self, features: Tensor) -> Tensor:
+        """Return the features, for there is no classifier."""
+        return features
 
     @property
     def last_layer(self) -> int:
@@ -245,10 +225,6 @@ class Tokenizer(Model):
         assert not isinstance(images, Packed)
         maps = self.encoder.maps(self._entering(images))
         return {layer: maps[layer] for layer in layers}
-
-    def as_map(self, values: Tensor, size: tuple[int, int]) -> DenseFeatures:
-        """Return a map with no tokens before it."""
-        return DenseFeatures(values, values.flatten(2).transpose(1, 2)[:, :0])
 
     def parts(self) -> Sequence[Part]:
         """Count encoder, scores, codebook (which is looked up) and decoder."""
@@ -267,13 +243,6 @@ class Tokenizer(Model):
             parts.append(Part("codebook", params_of(self.codebook), 0))
             parts.append(Part("decoder", params_of(self.decoder), decoding))
         return tuple(parts)
-
-    @classmethod
-    def resized(
-        cls, tensors: dict[str, Tensor], old: ModelConfig, new: ModelConfig
-    ) -> dict[str, Tensor]:
-        """Return the tensors as they are: convolutions take images of any size."""
-        return tensors
 
     def _entering(self, images: Tensor | Packed) -> Tensor:
         """What the first layer sees: DALL-E's takes pixels, squeezed, instead of images."""

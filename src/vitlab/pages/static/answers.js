@@ -72,11 +72,13 @@ vitlab.Card = class {
   }
 
   /* top: [{class, probability}, …], best first; notes: lines in small print */
-  show(top, notes) {
+  show(top, notes, unlike = false) {
     this.root.removeAttribute("aria-busy");
-    this.fill(vitlab.bars(top), ...notes.map((line) => vitlab.element("p", "small", line)));
+    const doubt = "Unlike the training images: none of these classes may be right.";
+    const warning = unlike ? [vitlab.element("p", "wrong", doubt)] : [];
+    this.fill(...warning, vitlab.bars(top), ...notes.map((line) => vitlab.element("p", "small", line)));
     const [best] = top;
-    vitlab.say(`${this.name}: ${best.class}, ${vitlab.percent(best.probability)}`);
+    vitlab.say(`${this.name}: ${best.class}, ${vitlab.percent(best.probability)}${unlike ? `. ${doubt}` : ""}`);
   }
 
   /* text: one sentence; again: what a second try does, if it can help */

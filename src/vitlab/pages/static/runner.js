@@ -19,9 +19,10 @@ vitlab.work = function () {
   async function run({ pixels, rows, columns, channels }) {
     const begun = performance.now();
     const image = new ort.Tensor("uint8", pixels, [1, rows, columns, channels]);
-    const found = await session.run({ image }, ["probabilities"]);
+    const wanted = ["probabilities", "distance"].filter((name) => session.outputNames.includes(name));
+    const found = await session.run({ image }, wanted);
     const seconds = (performance.now() - begun) / 1000;
-    return { probabilities: [...found.probabilities.data], seconds };
+    return { probabilities: [...found.probabilities.data], unlike: found.distance?.data[0] > 1, seconds };
   }
 
   onmessage = async ({ data: { number, what, ...rest } }) => {

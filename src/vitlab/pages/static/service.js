@@ -131,7 +131,7 @@ function show(card, seen, { model, request }) {
   } else {
     notes.push("This model has no attention that could show where it looked.");
   }
-  card.show(seen.top, [...notes, small]);
+  card.show(seen.top, [...notes, small], seen.unlike);
 }
 
 /* Models and the token. */

@@ -106,8 +106,8 @@ async function answer(card) {
   try {
     const { pixels, rows, columns, whole } = await vitlab.pixels(card.file, facts);
     const message = { pixels, rows, columns, channels: facts.channels };
-    const { probabilities, seconds } = await runner.ask("run", message, [pixels.buffer]);
-    card.show(likeliest(probabilities), notes(probabilities, seconds, whole));
+    const { probabilities, unlike, seconds } = await runner.ask("run", message, [pixels.buffer]);
+    card.show(likeliest(probabilities), notes(probabilities, seconds, whole), unlike);
   } catch (error) {
     if (error instanceof vitlab.Unreadable) card.fail(error.message);
     else card.fail("The model could not be run on this photo.", [error.message], () => ask(card));

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding_map import embedding_map, look_at, sample
 from vitlab.evaluation.predictions import Predictions
 from vitlab.models.model import Model
+from vitlab.report.album import named
 from vitlab.report.atlas.plotted import ImageMap, Spot
 
 MOST = 1_000  # images chosen at random; the page stays under 600 kB
@@ -109,17 +109,15 @@ def _spot(
     point: list[float],
     cell: list[int],
 ) -> Spot:
-    chances, labels = predictions.probabilities[place], predictions.labels
-    single, best = isinstance(labels, SingleLabels), int(chances.argmax())
-    guesses = [best] if single else np.flatnonzero(chances > np.array(model.thresholds)).tolist()
-    truth = labels.classes_of(place)
+    seen = named(source, predictions, place, np.array(model.thresholds))
+    truth, guess = seen.pair or (-1, -1)
     return Spot(
-        source.name(int(predictions.indices[place])),
-        ", ".join(source.classes[number] for number in truth) or "none",
-        ", ".join(source.classes[number] for number in guesses) or "none",
-        float(chances[best]),
-        truth[0] if single else -1,
-        single and truth[0] != best,
+        seen.name,
+        seen.truth,
+        seen.guess,
+        seen.confidence,
+        truth,
+        truth != guess,
         doubted,
         (point[0], point[1]),
         (cell[0], cell[1]),

@@ -1,8 +1,9 @@
 """What a batch of images is answered: one pass for all of one trunk, whatever their models."""
 
 import asyncio
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -51,48 +52,31 @@ class Ticket(Question):
 
 def answers(questions: Sequence[Question]) -> list[Seen]:
     """Answer questions about images of one trunk, in their order."""
-    found: dict[int, Seen] = {}
-    scored = [question for question in questions if question.what != "features"]
-    others = [question for question in questions if question.what == "features"]
+    trunk, found = questions[0].served.trunk, dict[int, Seen]()
     with torch.inference_mode():
-        if scored:
-            found |= _scored(scored)
-        if others:
-            found |= _features(others)
-    return [found[id(question)] for question in questions]
+        images = _images(questions)
+        pairs = trunk.scored(images, [question.served.task for question in questions])
+        for served, places in _groups(questions).items():
+            parts = zip(*(pairs[place] for place in places), strict=True)
+            features, scores = (exact(torch.stack(part)) for part in parts)
+            chances = served.labels.probabilities(scores / served.facts.temperature).cpu().numpy()
+            far = [math.nan] * len(places)
+            if (unlike := served.facts.unlike) is not None:
+                far = unlike.distances(features).tolist()
+            for place, row, own, distance in zip(places, features, chances, far, strict=True):
+                question = questions[place]
+                found[place] = Seen(own, distance, box=question.image.box)
+                if question.what == "features":
+                    found[place] = Seen(features=row.float().cpu().numpy(), box=question.image.box)
+                elif np.isnan(own).any():
+                    found[place] = Seen(box=question.image.box, error=NOT_A_NUMBER)
+                elif _looks(question) and not isinstance(images, Packed):
+                    shown = _rollout(question, images[place])
+                    found[place] = replace(found[place], attention=shown)
+    return [found[place] for place in range(len(questions))]
 
 
-def _scored(questions: list[Question]) -> dict[int, Seen]:
-    """Return probabilities, and where attention is asked for, the rollout."""
-    trunk, images = questions[0].served.trunk, _images(questions)
-    logits = trunk.scores(images, [question.served.task for question in questions])
-    found = {}
-    for served, places in _groups(questions).items():
-        scores = exact(torch.stack([logits[place] for place in places]))
-        chances = served.labels.probabilities(scores / served.facts.temperature).cpu().numpy()
-        for place, row in zip(places, chances, strict=True):
-            question = questions[place]
-            if np.isnan(row).any():
-                found[id(question)] = Seen(box=question.image.box, error=NOT_A_NUMBER)
-                continue
-            seen = None
-            if _looks(question) and not isinstance(images, Packed):
-                seen = _rollout(question, images[place])
-            found[id(question)] = Seen(row, attention=seen, box=question.image.box)
-    return found
-
-
-def _features(questions: list[Question]) -> dict[int, Seen]:
-    """Return the features of each image."""
-    trunk = questions[0].served.trunk
-    rows = trunk.features(_images(questions), [question.served.task for question in questions])
-    return {
-        id(question): Seen(features=row.float().cpu().numpy(), box=question.image.box)
-        for question, row in zip(questions, rows, strict=True)
-    }
-
-
-def _images(questions: list[Question]) -> Tensor | Packed | list[Tensor]:
+def _images(questions: Sequence[Question]) -> Tensor | Packed | list[Tensor]:
     """Return images as their models want them: a batch, or a list if there are several models."""
     batch: Tensor | Packed
     prepared: dict[int, Tensor] = {}
@@ -107,7 +91,7 @@ def _images(questions: list[Question]) -> Tensor | Packed | list[Tensor]:
     return [prepared[place] for place in range(len(questions))]
 
 
-def _groups(questions: list[Question]) -> dict[Served, list[int]]:
+def _groups(questions: Sequence[Question]) -> dict[Served, list[int]]:
     """Return the places of each model's questions."""
     groups: dict[Served, list[int]] = {}
     for place, question in enumerate(questions):

@@ -204,7 +204,7 @@ class Roster:
         try:
             with torch.device("meta"):
                 facts = build(change.config)
-            facts.provenance = dict(change.provenance)
+            facts.provenance, facts.unlike = dict(change.provenance), change.unlike
             return self._begin(name, facts, trunk, task, change.bytes)
         except BaseException:
             trunk.remove(task)

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 import torch
@@ -94,37 +94,29 @@ class Trunk:
         if self._tasks is not None and task != BASE:
             self._tasks.remove(task)
 
-    def scores(self, images: Tensor | Packed | list[Tensor], tasks: Sequence[str]) -> list[Tensor]:
-        """Compute the logits of normalized images, one task each: (classes,) each."""
-        run: Callable[..., list[Tensor]] | None = self._tasks
-        return self._run(self.fast, run, images, tasks)
-
-    def features(
+    def scored(
         self, images: Tensor | Packed | list[Tensor], tasks: Sequence[str]
-    ) -> list[Tensor]:
-        """Compute the features of normalized images, one task each: (features,) each."""
-        run = self._tasks.features if self._tasks else None
-        return self._run(self.fast.features, run, images, tasks)
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Compute the features and the logits of normalized images, one task each.
+
+        Returns:
+            (features,) and (classes,) for each image.
+        """
+        if self._tasks is not None and any(tasks):
+            assert not isinstance(images, Packed)  # which have a trunk of their own
+            with autocast(self.device, self._precision):
+                return self._tasks.scored(images, tasks)
+        precision = self._precision if self.fast is self.base else "fp32"  # it casts by itself
+        with autocast(self.device, precision):
+            whole = torch.stack(images) if isinstance(images, list) else images
+            features = self.fast.features(whole)
+            return list(zip(features, self.fast.scores(features), strict=True))
 
     def rollout(self, image: Tensor, task: str) -> Tensor:
         """Compute the attention rollout of a normalized image (C, H, W): (rows, columns)."""
         body = self.base if self._tasks is None or task == BASE else self._tasks.body(task)
         with autocast(self.device, self._precision):
             return rollout(body, image[None])[0]
-
-    def _run(
-        self,
-        alone: Callable[..., Tensor],
-        mixed: Callable[..., list[Tensor]] | None,
-        images: Tensor | Packed | list[Tensor],
-        tasks: Sequence[str],
-    ) -> list[Tensor]:
-        if mixed is not None and any(tasks):
-            with autocast(self.device, self._precision):
-                return mixed(images, tasks)
-        precision = self._precision if self.fast is self.base else "fp32"  # it casts by itself
-        with autocast(self.device, precision):
-            return list(alone(torch.stack(images) if isinstance(images, list) else images))
 
 
 def fast_beside(

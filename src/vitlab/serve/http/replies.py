@@ -7,6 +7,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from vitlab.errors import one_line
+from vitlab.evaluation.classification import Answer as Answered
 from vitlab.serve.http.problems import Refused
 from vitlab.serve.seen import Seen, ServedModel
 
@@ -59,6 +60,16 @@ class Prediction(Answer):
             description="every class above its threshold; only of a model for several classes "
             "per image"
         ),
+    ] = None
+    unlike: Annotated[
+        bool | None,
+        Field(
+            description="whether the image is unlike the training images; only of a model that "
+            "knows how far images are from them"
+        ),
+    ] = None
+    distance: Annotated[
+        float | None, Field(ge=0, description="how far it is from them; above 1 it is unlike them")
     ] = None
 
 
@@ -174,14 +185,9 @@ def predictions(
         if each.error or chances is None or not np.isfinite(chances).all():
             rows.append(_bad(number, name, each.error or "its probabilities are not numbers"))
             continue
-        best = np.argsort(-chances, kind="stable")
-        row: dict[str, Any] = {"image": name}
-        row["top"] = [
-            {"class": card.classes[n], "probability": float(chances[n])} for n in best[:top]
-        ]
-        if card.several:
-            above = [n for n in best if chances[n] > card.thresholds[n]]
-            row["predicted"] = [card.classes[n] for n in above]
+        above = card.thresholds if card.several else None
+        answer = Answered.of(name, chances, card.classes, top, above, each.distance)
+        row = answer.as_dict()
         if looked:
             row["attention"] = None if each.attention is None else each.attention.tolist()
             row["box"] = list(each.box)

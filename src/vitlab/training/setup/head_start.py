@@ -67,6 +67,7 @@ def fitted_start(task: Task, world: World, device: torch.device) -> Task:
             reason = f"the classifier starts at zero: {error}"
     if reason := world.broadcast(reason):
         return replace(task, told=[*task.told, reason])
+    model.unlike = found.unlike if found else None
     _set_head(model, found, world)
     return _told(replace(task, fitted=model), found, len(source), world)
 

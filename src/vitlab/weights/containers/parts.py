@@ -139,11 +139,9 @@ def _without_engines(names: Mapping[str, object]) -> dict[str, str]:
 
 def _models(root: Mapping[str, Any]) -> list[tuple[tuple[str, ...], Tensors]]:
     """The dictionaries that hold a model, by where they are; else the first with tensors."""
-    every = [(wrapper, tensors) for wrapper, tensors in _dictionaries(root, ()) if tensors]
+    every = [each for each in _dictionaries(root, ()) if each[1]]
     large = [
-        (wrapper, tensors)
-        for wrapper, tensors in every
-        if len(tensors) >= FEWEST and not any(map(STATE.fullmatch, wrapper))
+        each for each in every if len(each[1]) >= FEWEST and not any(map(STATE.fullmatch, each[0]))
     ]
     with_kernel = [each for each in large if any(len(s.shape) >= 4 for s in each[1].values())]
     numbered = [each for each in large if any(map(NUMBERED.search, each[1]))]

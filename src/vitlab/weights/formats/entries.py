@@ -6,6 +6,7 @@ conversion is enough to read, to write and to check.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isqrt
 from typing import Literal, NamedTuple
 
 import torch
@@ -89,20 +90,18 @@ def flat_table(name: str) -> StoredAs:
 
 def gridded(name: str) -> StoredAs:
     """Store positions (1, N, D) as (1, rows, columns, D)."""
-
-    def write(tensors: Tensors, config: ModelConfig | None) -> Tensors:
-        return [tensors[0].unflatten(1, _vit(config).grid)]
-
-    return StoredAs((name,), lambda t, _: [t[0].reshape(1, -1, t[0].shape[-1])], write)
+    return StoredAs(
+        (name,),
+        lambda t, _: [t[0].reshape(1, -1, t[0].shape[-1])],
+        lambda t, config: [t[0].unflatten(1, _vit(config).grid)],
+    )
 
 
 def joined(name: str) -> StoredAs:
     """Store queries (D, D), and keys and values (2 D, D), of attention pooling as (3 D, D)."""
-
-    def read(tensors: Tensors, config: ModelConfig | None) -> Tensors:
-        return list(tensors[0].tensor_split([len(tensors[0]) // 3]))
-
-    return StoredAs((name,), read, lambda t, _: [torch.cat(t)])
+    return StoredAs(
+        (name,), lambda t, _: list(t[0].tensor_split([len(t[0]) // 3])), lambda t, _: [torch.cat(t)]
+    )
 
 
 def keyless(query: str, value: str) -> StoredAs:
@@ -135,16 +134,11 @@ def masked(bias: str, mask: str) -> StoredAs:
 
 def halves(first: str, second: str) -> StoredAs:
     """Store one classifier of two representations as two, whose scores are averaged."""
-
-    def read(tensors: Tensors, config: ModelConfig | None) -> Tensors:
-        first, second = tensors
-        return [(first + second if first.ndim == 1 else torch.cat(tensors, dim=1)) / 2]
-
-    def write(tensors: Tensors, config: ModelConfig | None) -> Tensors:
-        whole = tensors[0]
-        return [whole, whole.clone()] if whole.ndim == 1 else list((2 * whole).chunk(2, dim=1))
-
-    return StoredAs((first, second), read, write)
+    return StoredAs(
+        (first, second),
+        lambda t, _: [(t[0] + t[1] if t[0].ndim == 1 else torch.cat(t, 1)) / 2],
+        lambda t, _: [*t, t[0].clone()] if t[0].ndim == 1 else list((2 * t[0]).chunk(2, 1)),
+    )
 
 
 def patches(name: str) -> StoredAs:
@@ -152,10 +146,9 @@ def patches(name: str) -> StoredAs:
 
     def read(tensors: Tensors, config: ModelConfig | None) -> Tensors:
         width, pixels = tensors[0].shape
-        sides = {count: round((pixels / count) ** 0.5) for count in (3, 1, 4)}
-        fits = next((n for n, side in sides.items() if n * side**2 == pixels), 1)
+        fits = next((n for n in (3, 1, 4) if n * isqrt(pixels // n) ** 2 == pixels), 1)
         channels = getattr(config, "channels", fits)  # without a configuration, the usual number
-        side = round((pixels / channels) ** 0.5)
+        side = isqrt(pixels // channels)
         return [tensors[0].reshape(width, side, side, channels).permute(0, 3, 1, 2)]
 
     return StoredAs((name,), read, lambda t, _: [t[0].permute(0, 2, 3, 1).flatten(1)])
@@ -257,18 +250,14 @@ def paired(entry: Entry, config: ViTConfig, columns_first: bool) -> Entry:
         pairs = tensor.unflatten(0, (-1, 2, 2, head // 4)).movedim(1, 3)
         return (pairs.flip(1) if flipped else pairs).flatten(0, 3)
 
-    def turning(change: Callable[[Tensor], Tensor]) -> Conversion:
-        def convert(tensors: list[Tensor]) -> list[Tensor]:
-            (whole,) = tensors
-            count = min(len(whole), 2 * config.width)  # values do not turn
-            return [torch.cat([change(whole[:count]), whole[count:]])]
+    def turned(change: Callable[[Tensor], Tensor], tensors: Tensors) -> Tensors:
+        (whole,) = tensors
+        count = min(len(whole), 2 * config.width)  # values do not turn
+        return [torch.cat([change(whole[:count]), whole[count:]])]
 
-        return convert
-
-    read, write = turning(halved), turning(joined)
     return entry._replace(
-        read=lambda tensors: read(entry.read(tensors)),
-        write=lambda tensors: entry.write(write(tensors)),
+        read=lambda tensors: turned(halved, entry.read(tensors)),
+        write=lambda tensors: entry.write(turned(joined, tensors)),
     )
 
 
@@ -280,16 +269,17 @@ def frequencies(name: str, columns_first: bool) -> StoredAs:
         columns_first: theirs are for columns, then rows
     """
     flat = name == "freqs"
-    axes = [1, 0] if columns_first else [0, 1]
+
+    def turned(tensor: Tensor) -> Tensor:
+        return tensor.flip(0) if columns_first else tensor
 
     def read(tensors: list[Tensor], config: ModelConfig | None) -> list[Tensor]:
         heads = getattr(config, "heads", 1)
         stored = tensors[0].unflatten(2, (heads, -1)) if flat else tensors[0]
-        return list(torch.stack([stored[axis] for axis in axes]).unbind(1))
+        return list(turned(stored).unbind(1))
 
     def write(tensors: list[Tensor], config: ModelConfig | None) -> list[Tensor]:
-        every = torch.stack(tensors, 1)
-        stored = torch.stack([every[axis] for axis in axes])
+        stored = turned(torch.stack(tensors, 1))
         return [stored.flatten(2) if flat else stored]
 
     return StoredAs((name,), read, write)

@@ -11,14 +11,16 @@ Flax's kernels are (inputs, outputs) or (rows, columns, inputs, outputs); those 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from vitlab.errors import WeightsError
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.models.positions.sincos import sines
 from vitlab.weights.formats.entries import (
     Names,
     Row,
@@ -82,29 +84,22 @@ def _attention(word: str, parts: tuple[str, ...], *names: str) -> Names:
         turned = (part.t() if last == 1 else part for part in tensors[0].chunk(len(parts)))
         return [part.unflatten(last, (config.heads, -1)) for part in turned]
 
-    def kernels(name: str) -> StoredAs:
-        def read(tensors: list[Tensor], _: object) -> list[Tensor]:
-            return [torch.cat([kernel.flatten(1).t() for kernel in tensors])]
+    def stored(end: str, ours: Callable[[Tensor], Tensor]) -> list[Row]:
+        theirs = [tuple(f"{name}/{part}/{end}" for part in parts) for name in names]
+        return [StoredAs(own, lambda t, _: [torch.cat([*map(ours, t)])], split) for own in theirs]
 
-        return StoredAs(tuple(f"{name}/{part}/kernel" for part in parts), read, split)
-
-    def biases(name: str) -> StoredAs:
-        def read(tensors: list[Tensor], _: object) -> list[Tensor]:
-            return [torch.cat([bias.flatten() for bias in tensors])]
-
-        return StoredAs(tuple(f"{name}/{part}/bias" for part in parts), read, split)
-
-    return {f"{word}.weight": list(map(kernels, names)), f"{word}.bias": list(map(biases, names))}
+    kernels = stored("kernel", lambda kernel: kernel.flatten(1).t())
+    return {f"{word}.weight": kernels, f"{word}.bias": stored("bias", torch.flatten)}
 
 
 def _out(word: str, *names: str) -> Names:
     """The output projection of attention, (h, d, D)."""
-
-    def write(tensors: list[Tensor], config: Any) -> list[Tensor]:
-        return [tensors[0].t().unflatten(0, (config.heads, -1))]
-
     kernels: list[Row] = [
-        StoredAs((f"{name}/out/kernel",), lambda t, _: [t[0].flatten(0, 1).t()], write)
+        StoredAs(
+            (f"{name}/out/kernel",),
+            lambda t, _: [t[0].flatten(0, 1).t()],
+            lambda t, config: [t[0].t().unflatten(0, (config.heads, -1))],  # type: ignore[union-attr]
+        )
         for name in names
     ]
     return {f"{word}.weight": kernels, f"{word}.bias": [f"{name}/out/bias" for name in names]}
@@ -112,14 +107,8 @@ def _out(word: str, *names: str) -> Names:
 
 def sincos(config: ViTConfig) -> Tensor:
     """big_vision's fixed positions, sine and cosine of columns and of rows: (1, 1 + N, D)."""
-    rows, columns = config.grid
-    quarter = config.width // 4
-    omega = 10_000 ** (-torch.arange(quarter, dtype=torch.float64) / (quarter - 1))
-    y = torch.arange(rows, dtype=torch.float64).repeat_interleave(columns)[:, None] * omega
-    x = torch.arange(columns, dtype=torch.float64).repeat(rows)[:, None] * omega
-    table = torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1)[None].float()
-    first = torch.zeros(1, int(config.has_token), config.width)
-    return torch.cat([first, table], dim=1)
+    table = sines(config.grid, config.width, whole=True)
+    return pad(table, (0, 0, int(config.has_token), 0))[None]
 
 
 _OLD, _NEW = "/MultiHeadDotProductAttention_1", "/MultiHeadDotProductAttention_0"

@@ -10,14 +10,16 @@ from torch import Tensor
 
 from vitlab.errors import WeightsError
 from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.unlike import NAMES, Unlike
 from vitlab.weights.assembly import empty
+from vitlab.weights.containers.open import open_source
 from vitlab.weights.formats.catalog import format_named
 from vitlab.weights.formats.entries import Entry, same
 from vitlab.weights.formats.origins import Origin
 from vitlab.weights.formats.room import Files, Hints, Reading, Writing
 from vitlab.weights.formats.transformers.processor import write_processor
 from vitlab.weights.identity import checked, checksum, checksums, described, description
-from vitlab.weights.sharded import CONFIG, PREPROCESSOR, beside
+from vitlab.weights.sharded import CONFIG, PREPROCESSOR, UNLIKE, beside
 from vitlab.weights.source import Source
 
 VERSION = "vitlab-1"
@@ -65,8 +67,11 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         )
     prefix = first.removesuffix(FIRST) if first else "model." * rewritten
     entries: Sequence[Entry] = [same(name, prefix + name) for name in empty(config)]
+    unlike = None
     if source.config == content and not (prefix or rewritten):  # else a state dict, or a module
         entries = _checked(entries, content, source)
+        if (folder / UNLIKE).is_file() and isinstance(sums := content.get("tensors"), dict):
+            unlike = read_unlike(open_source(folder / UNLIKE), config, sums)
     provenance = content.get("provenance")
     return Reading(
         "ViTLab",
@@ -76,7 +81,29 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         origins=dict.fromkeys(config.as_dict(), Origin.FILE),
         exact=True,
         provenance=dict(provenance) if isinstance(provenance, dict) else None,
+        unlike=unlike,
     )
+
+
+def read_unlike(source: Source, config: ModelConfig, sums: Mapping[str, Any]) -> Unlike | None:
+    """Return what a file keeps of the training images; None if nothing.
+
+    Args:
+        source: a delta, or the file beside a folder's tensors
+        config: of the model
+        sums: the sha256 of all tensors that were saved
+
+    Raises:
+        WeightsError: it is damaged, or does not fit the model.
+    """
+    if NAMES[0] not in sums:
+        return None
+    shapes = [source.shape(name) for name in NAMES]
+    count, axes = (*shapes[1], 0, 0)[:2]
+    if shapes != [(config.features, axes), (count, axes), (axes,), (2,)] or count < 2 or not axes:
+        raise WeightsError(f"{source.path}: {NAMES[0]} {shapes[0]} does not fit {config.name}")
+    entry = checked(Entry(NAMES, NAMES, list, list), sums, str(source.path))
+    return Unlike(*entry.read([source.read(name) for name in NAMES]))
 
 
 def _checked(entries: Sequence[Entry], content: dict[str, Any], source: Source) -> Sequence[Entry]:

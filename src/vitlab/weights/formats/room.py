@@ -8,6 +8,7 @@ from vitlab.errors import WeightsError
 from vitlab.images import Size
 from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViTConfig
 from vitlab.models.seen import NOTHING, Seen
+from vitlab.models.unlike import Unlike
 from vitlab.options import check_known, options_of
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.origins import Origin
@@ -66,6 +67,7 @@ class Reading:
         image_size: that the model is used at, where the user does not say; None for that of the
             configuration, which its positions have
         seen: what the model has learned from, where the file itself says it
+        unlike: how far an image is from that; None if it is not known
     """
 
     format: str
@@ -79,6 +81,7 @@ class Reading:
     base: Base | None = None
     image_size: Size | None = None
     seen: Seen = field(default_factory=lambda: NOTHING)
+    unlike: Unlike | None = None
 
 
 @dataclass(frozen=True)

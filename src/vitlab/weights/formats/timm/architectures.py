@@ -14,6 +14,7 @@ import torch
 from vitlab.errors import WeightsError
 from vitlab.images import IMAGENET, INCEPTION, OPENAI
 from vitlab.models.config import config_of
+from vitlab.models.positions.sincos import sines
 from vitlab.weights.formats.dialects import PLAIN, Layout
 from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.timm.arguments import Arguments
@@ -410,8 +411,5 @@ def _is_moco(source: Source, file: Layout) -> bool:
     side = math.isqrt(max(places, 0))
     if "token" not in file.parts or side < 1 or side**2 != places:
         return False
-    omega = 10_000 ** -(torch.arange(96, dtype=torch.float64) / 96)
-    steps = torch.arange(side, dtype=torch.float64)[:, None] * omega
-    y, x = steps.repeat_interleave(side, 0), steps.repeat(side, 1)
-    table = torch.cat([y.sin(), y.cos(), x.sin(), x.cos()], 1).float()
+    table = sines((side, side), 384).roll(192, 1)
     return bool(torch.allclose(source.read(stored)[0, 1:], table, atol=1e-4))

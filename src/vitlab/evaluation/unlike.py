@@ -1,0 +1,57 @@
+"""Unlike the training images: fit what a classifier keeps of their features, and its threshold."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitlab.evaluation.embedding_map import sample
+from vitlab.models.unlike import Unlike
+
+LIKE = 0.95  # share of new images of the same kind that are within the threshold
+AXES = 128  # those along which classes lie furthest apart
+MOST = 20_000  # images that it is fitted to
+LEAST = 1e-6  # variance of features, and difference of distances, that is told from none
+
+
+def fit_unlike(x: NDArray[np.float32], y: NDArray[np.int64], folds: NDArray[np.int64]) -> Unlike:
+    """Fit the covariance within classes and that of all images, shrunk (Ledoit and Wolf, 2004).
+
+    The threshold is a quantile of the distances of images that a fit has not seen (split conformal
+    prediction; Vovk et al., 2005): a new image of the same kind exceeds it once in twenty times at
+    most. With fewer than 19 images, it is the largest distance.
+
+    Args:
+        x: features, (n, d); of more than 20,000 rows so many are drawn
+        y: the class of each, (n,)
+        folds: the part of each, (n,); those of the other parts are fitted to
+    """
+    rows = sample(len(y), MOST, 0)
+    x, y, folds = x[rows], y[rows], folds[rows]
+    far = np.empty(len(y))
+    for each in np.unique(folds):
+        part = folds == each
+        far[part] = _fitted(x[~part], y[~part]).relative(torch.from_numpy(x[part]).double())
+    least, share = far.min(), min(1, LIKE * (1 + 1 / len(y)))
+    limit = max(np.quantile(far, share, method="inverted_cdf"), least + LEAST)
+    return replace(_fitted(x, y), level=torch.tensor([least, limit]).float())
+
+
+def _fitted(x: NDArray[np.float32], y: NDArray[np.int64]) -> Unlike:
+    """Return what is kept, without a threshold."""
+    from scipy.linalg import eigh
+    from sklearn.covariance import ledoit_wolf
+
+    z, (classes, place) = x.astype(np.float64), np.unique(y, return_inverse=True)
+    middle = z.mean(0)
+    centers = np.stack([middle, *(z[place == each].mean(0) for each in range(len(classes)))])
+    apart = z - (centers[1 + place] if len(classes) < len(z) else middle)  # else all are zero
+    within, total = (
+        ledoit_wolf(each, assume_centered=True)[0] + LEAST * np.eye(z.shape[1])
+        for each in (apart, z - middle)
+    )
+    spread, axes = eigh(total, within)  # by rising spread, at least 1 but for the shrinkage
+    axes = axes[:, -AXES:]
+    kept = axes, centers @ axes, spread[-AXES:].clip(1), np.arange(2)
+    return Unlike(*(torch.from_numpy(each).float().contiguous() for each in kept))

@@ -1,0 +1,168 @@
+"""Unlike the training images: the distance against scipy's, its threshold, and what is said."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
+from sklearn.covariance import LedoitWolf
+from sklearn.metrics import roc_auc_score
+
+import vitlab
+from conftest import call
+from vitlab.evaluation.unlike import AXES, LIKE, fit_unlike
+from vitlab.models.model import Model
+from vitlab.models.unlike import Unlike
+from vitlab.recipes.recipe import Host
+
+
+def drawn(
+    count: int, seed: int, width: int = 12, classes: int = 4
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Features of one shape around the means of their classes, far from zero."""
+    fixed, rng = np.random.default_rng(0), np.random.default_rng(seed)
+    centers, shape = fixed.normal(40, 9, (classes, width)), fixed.normal(size=(width, width))
+    y = np.arange(count) % classes
+    return (centers[y] + rng.normal(size=(count, width)) @ shape).astype(np.float32), y
+
+
+def distances(unlike: Unlike, x: NDArray[np.float32]) -> NDArray[np.float64]:
+    return unlike.distances(torch.from_numpy(x).double()).numpy()
+
+
+def test_distances_are_relative_mahalanobis_and_the_threshold_is_of_images_left_out() -> None:
+    (x, y), (new, _) = drawn(200, 1), drawn(50, 2)
+    folds = np.arange(200) // 4 % 5
+
+    def expected(
+        x: NDArray[np.float32], y: NDArray[np.int64], new: NDArray[np.float32]
+    ) -> NDArray[np.float64]:
+        centers = np.stack([x[y == each].mean(0, np.float64) for each in range(4)])
+        middle = x.mean(0, np.float64, keepdims=True)
+        within, total = (
+            LedoitWolf(assume_centered=True).fit(each).precision_
+            for each in (x - centers[y], x - middle)
+        )
+        nearest = cdist(new, centers, "mahalanobis", VI=within).min(1)
+        return nearest**2 - cdist(new, middle, "mahalanobis", VI=total)[:, 0] ** 2
+
+    parts = [expected(x[folds != k], y[folds != k], x[folds == k]) for k in range(5)]
+    left_out = np.sort(np.concatenate(parts))
+    limit, least = left_out[int(np.ceil(LIKE * 201)) - 1], left_out[0]
+    unlike, wanted = fit_unlike(x, y, folds), expected(x, y, new)
+    known = np.maximum((wanted - least) / (limit - least), 0)
+    np.testing.assert_allclose(distances(unlike, new), known, rtol=1e-3, atol=1e-3)
+    single = unlike.distances(torch.from_numpy(new)).numpy()  # as in a graph
+    np.testing.assert_allclose(single, known, rtol=1e-2, atol=1e-2)
+
+
+def test_few_axes_are_kept_of_wide_features() -> None:
+    x, y = drawn(300, 1, width=200)
+    unlike = fit_unlike(x, y, np.arange(300) // 4 % 5)
+    assert unlike.axes.shape == (200, AXES)
+    assert sum(each.nbytes for each in unlike.tensors.values()) < 4 * AXES * 210
+    new, _ = drawn(100, 2, width=200)
+    strange = np.random.default_rng(3).normal(40, 90, (100, 200)).astype(np.float32)
+    assert np.median(distances(unlike, new)) < 1 < np.median(distances(unlike, strange))
+
+
+@pytest.mark.parametrize("count", [40, 100, 1000])
+def test_one_in_twenty_new_images_of_the_same_kind_is_beyond_the_threshold(count: int) -> None:
+    x, y = drawn(count, 1)
+    new, _ = drawn(4000, 2)
+    beyond = (distances(fit_unlike(x, y, np.arange(count) // 4 % 5), new) > 1).mean()
+    assert beyond < 0.1 if count < 1000 else 0.03 < beyond < 0.07
+
+
+def test_few_images_and_features_that_do_not_vary() -> None:
+    x, y = drawn(4, 1)  # one of each class
+    assert np.isfinite(distances(fit_unlike(x, y, y), x)).all()
+    same = np.ones((6, 3), np.float32)
+    found = distances(fit_unlike(same, np.arange(6) % 2, np.arange(6) // 2), same)
+    assert np.isfinite(found).all()
+    one, of_one = drawn(30, 1, classes=1)
+    assert np.isfinite(distances(fit_unlike(one, of_one, np.arange(30) % 3), one)).all()
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
+    """A classifier of the digits 0 to 6, on features that were never trained."""
+    folder = tmp_path_factory.mktemp("unlike")
+    model = vitlab.create(
+        "ViT(width=32,depth=2,heads=2,mlp=64)/2", classes=0, image_size=8, channels=1,
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    images, labels = digits()
+    known = labels < 7
+    pairs = list(zip(images[known], labels[known].tolist(), strict=True))
+    how = {"host": Host(workers=0, report="no"), "cache": None, "layers": 1, "by": "ridge"}
+    data = {"train": pairs[:900], "test": pairs[900:]}
+    return vitlab.probe(data, model, folder / "run", quiet=True, **how)
+
+
+def digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    return (found.images * 15).astype(np.uint8), found.target
+
+
+def test_classes_left_out_are_told_from_others(fitted: vitlab.Run) -> None:
+    images, labels = digits()
+    known = [*images[labels < 7][900:]]
+    strange = [*images[labels >= 7]]
+    answers = vitlab.classify(fitted.model, [*known, *strange])
+    far = np.array([each.distance for each in answers])
+    assert roc_auc_score(np.arange(len(far)) >= len(known), far) > 0.65
+    assert (far[: len(known)] > 1).mean() < 0.15
+    assert [each.as_dict()["unlike"] for each in answers] == (far > 1).tolist()
+
+
+def test_the_command_says_it(
+    fitted: vitlab.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from PIL import Image
+
+    images, labels = digits()
+    noise = np.random.default_rng(0).integers(0, 256, (8, 8), np.uint8)
+    for name, pixels in {"like": images[labels < 7][0], "noise": noise}.items():
+        Image.fromarray(pixels).save(tmp_path / f"{name}.png")
+    words = ("predict", str(fitted.folder), str(tmp_path / "*.png"), "--top", "1")
+    code, out, _ = call(capsys, *words)
+    assert code == 0
+    like, strange = out.splitlines()[:2]
+    assert "unlike" not in like
+    assert strange.endswith("  unlike the training images")
+    _, out, _ = call(capsys, *words, "--json")
+    rows = json.loads(out)["predictions"]
+    assert [row["unlike"] for row in rows] == [row["distance"] > 1 for row in rows] == [False, True]
+    call(capsys, *words, "--out", str(tmp_path / "rows.csv"))
+    with (tmp_path / "rows.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert [row["unlike"] for row in table] == ["False", "True"]
+    assert [float(row["distance"]) for row in table] == pytest.approx(
+        [row["distance"] for row in rows], rel=1e-6
+    )
+
+
+def test_a_model_that_does_not_know_says_nothing(
+    digits_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model: Model = vitlab.load(digits_run, classes=10)
+    assert model.unlike is None
+    answers = vitlab.classify(model, [digits()[0][0]])
+    assert "distance" not in answers[0].as_dict()
+
+
+def test_several_views_have_the_mean_distance(fitted: vitlab.Run) -> None:
+    picture = digits()[0][:3]
+    plain, flipped, cropped = (
+        [each.distance for each in vitlab.classify(fitted.model, [*picture], **how)]
+        for how in ({}, {"flips": True}, {"crops": 5})
+    )
+    assert flipped == pytest.approx(plain)  # mirror images have no part in it
+    assert all(np.isfinite(cropped))

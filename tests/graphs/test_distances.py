@@ -1,0 +1,60 @@
+"""The distance from the training images, an output of its own."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+
+import vitlab
+from vitlab.evaluation.unlike import fit_unlike
+from vitlab.graphs.complete import Complete
+from vitlab.models.model import Model
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    """A model that knows how far images are from those of one gray each."""
+    made: Model = vitlab.create(
+        "ViT(width=32,depth=2,heads=2,mlp=128)/8", 3, 32, labels=("a", "b", "c"),
+        generator=torch.Generator().manual_seed(0),
+    ).eval()  # fmt: skip
+    levels = np.random.default_rng(0).integers(0, 256, (90, 1, 1, 3), np.uint8)
+    with torch.inference_mode():
+        ready = vitlab.preprocess(made)([*np.broadcast_to(levels, (90, 32, 32, 3))])
+        features = made.features(ready).numpy()
+    made.unlike = fit_unlike(features, np.arange(90) % 3, np.arange(90) // 3 % 5)
+    return made
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+def test_the_file_gives_the_distances_of_classify(
+    precision: str, model: Model, tmp_path: Path
+) -> None:
+    found = vitlab.export(model, tmp_path / "model.onnx", precision=precision)  # type: ignore[arg-type]
+    assert found["outputs"]["distance"] == ["batch"]
+    images = np.random.default_rng(1).integers(0, 256, (5, 40, 50, 3), np.uint8)
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    (far,) = session.run(["distance"], {"image": images})
+    want = [each.distance for each in vitlab.classify(model, [*images])]
+    limit = {"fp32": 1e-3, "fp16": 0.05, "int8": 0.5}[precision]
+    np.testing.assert_allclose(far, want, rtol=limit, atol=limit)
+    assert max(want) > 0
+    (entry,) = onnx.load(tmp_path / "model.onnx").metadata_props
+    assert json.loads(entry.value)["unlike"] == "distance > 1"
+
+
+def test_a_program_of_pytorch_gets_both(model: Model) -> None:
+    images = np.zeros((2, 32, 32, 3), np.uint8)
+    chances, far = Complete(model).eval()(torch.from_numpy(images))
+    answers = vitlab.classify(model, [*images])
+    assert far.tolist() == pytest.approx([each.distance for each in answers], rel=1e-4)
+    assert chances.max(1).values.tolist() == pytest.approx([e.classes[0][1] for e in answers])
+
+
+def test_a_bare_file_has_none(model: Model, tmp_path: Path) -> None:
+    found = vitlab.export(model, tmp_path / "bare.onnx", bare=True)
+    assert [*found["outputs"]] == ["logits"]

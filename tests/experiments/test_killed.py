@@ -21,7 +21,7 @@ WORDS = (
 )  # fmt: skip
 SHORT = (*WORDS, "--epochs", "1", "--batch", "256", "--seeds", "2", "--jobs", "2")
 LONG = (*WORDS, "--epochs", "2", "--batch", "64", "--seeds", "3", "--sweep", "1e-3", "1e-2")
-SLOWEST = 300.0  # seconds of a command
+SLOWEST = 900.0  # seconds of a command
 
 
 def started(words: Sequence[str], out: Path) -> "subprocess.Popen[str]":
@@ -34,7 +34,11 @@ def started(words: Sequence[str], out: Path) -> "subprocess.Popen[str]":
 
 def rows(words: Sequence[str], out: Path) -> list[dict[str, Any]]:
     """The rows of the sweep and of the seeds, once all is done, without times and places."""
-    text, err = (process := started(words, out)).communicate(timeout=SLOWEST)
+    process = started(words, out)
+    try:
+        text, err = process.communicate(timeout=SLOWEST)
+    finally:
+        process.kill()
     assert process.returncode == 0, err
     result = json.loads(text)
     found = [*result.get("sweep", {}).get("runs", ()), *result["runs"]]

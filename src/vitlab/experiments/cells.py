@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from vitlab.data.learning import OpenedData
 from vitlab.distributed.launch import joined
 from vitlab.errors import DivergedError, OptionError, RunError, UserError
@@ -21,7 +23,6 @@ from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.experiments.side_by_side import SideBySide
 from vitlab.experiments.statistics import Row
 from vitlab.files import SWEEP_FOLDER
-from vitlab.machine.cores import cores
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.progress import say
@@ -361,4 +362,4 @@ def _processes(trainer: CellTrainer, jobs: int) -> AbstractContextManager[SideBy
             f"jobs={jobs} needs functions that other processes can import ({error}): define them "
             "in a module, or set jobs to 1"
         ) from None
-    return SideBySide(quiet, max(1, cores() // jobs))
+    return SideBySide(quiet, max(1, torch.get_num_threads() // jobs))

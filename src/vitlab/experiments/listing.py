@@ -1,5 +1,6 @@
 """The runs and experiments in a folder: how far each is, its figures, what tells them apart."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ def list_runs(folder: str | Path) -> Listed:
 
 
 def _holding(place: Path, name: str) -> list[Path]:
-    return sorted(file.parent for file in place.rglob(name))
+    walk = os.walk(place) if place.is_dir() else ()
+    return sorted(Path(folder) for folder, _, files in walk if name in files)
 
 
 def _progress(entry: Entry) -> Listed:

@@ -8,6 +8,7 @@ import pytest
 import vitlab
 from vitlab.data.learning import open_to_learn
 from vitlab.device import choose
+from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.models.cost import cost
 from vitlab.recipes.recipe import Host
 from vitlab.studies.base import Base, small
@@ -16,7 +17,6 @@ from vitlab.studies.design import Trained
 from vitlab.studies.jobs import jobs_of
 from vitlab.studies.papers import bias as bias_study
 from vitlab.studies.papers.bias import BIAS, arms, measure
-from vitlab.transfer.campaign_folder import CampaignFolder
 
 TINY = "ViT(width=16,depth=1,heads=2,mlp=16)/2"
 

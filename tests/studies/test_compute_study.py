@@ -11,6 +11,7 @@ from scipy import stats
 
 from conftest import call
 from vitlab.errors import OptionError
+from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.models.config import config_of
 from vitlab.models.cost import cost, exaflops
 from vitlab.recipes.recipe import Host
@@ -28,7 +29,6 @@ from vitlab.studies.compute_card import (
 )
 from vitlab.studies.papers.compute import COMPUTE, arms, curves, findings
 from vitlab.studies.picture import drawn
-from vitlab.transfer.campaign_folder import CampaignFolder
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.recipes.recipe import Host
 from vitlab.studies.base import Base, small
 from vitlab.studies.campaign import Asked, Campaign
 from vitlab.studies.jobs import jobs_of
 from vitlab.studies.study_by_name import grid_study as study_of
 from vitlab.studies.study_names import GRIDS
-from vitlab.transfer.campaign_folder import CampaignFolder
 
 TINY = "ViT(width=32,depth=2,heads=2,mlp=32)/2"
 # run in their own tests, most of them with fewer runs and steps

@@ -8,6 +8,7 @@ import pytest
 import vitlab
 from vitlab.cli import main
 from vitlab.errors import PackageError
+from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.models.cost import cost
 from vitlab.recipes.choices import Optimization
 from vitlab.recipes.recipe import Host
@@ -24,7 +25,6 @@ from vitlab.studies.papers.optimizers import (
     arms,
     update_cost,
 )
-from vitlab.transfer.campaign_folder import CampaignFolder
 
 TINY = "ViT(width=16,depth=1,heads=2,mlp=32)/4"
 HOST = Host(device="cpu", workers=0, check_duplicates="no")

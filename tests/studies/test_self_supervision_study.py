@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
 from vitlab.studies.base import Base, small
 from vitlab.studies.campaign import Asked, Campaign
 from vitlab.studies.one_run import step_macs
 from vitlab.studies.papers.self_supervision import SELF_SUPERVISION
-from vitlab.transfer.campaign_folder import CampaignFolder
 
 METHODS = ("supervised", "masked-patch", "mae", "beit", "dino")
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.models.cost import cost
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.studies.base import Base, small
@@ -12,7 +13,6 @@ from vitlab.studies.jobs import jobs_of
 from vitlab.studies.papers import sgd_adam as sgd_adam_study
 from vitlab.studies.papers.sgd_adam import SGD_ADAM, arms
 from vitlab.studies.plan import Cost, planned
-from vitlab.transfer.campaign_folder import CampaignFolder
 
 HOST = Host(device="cpu", workers=0, check_duplicates="no")
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.models.config import ViTConfig
 from vitlab.models.cost import cost
 from vitlab.recipes.recipe import Host
@@ -11,7 +12,6 @@ from vitlab.studies.base import Base, small
 from vitlab.studies.campaign import Asked, Campaign
 from vitlab.studies.design import Arm
 from vitlab.studies.papers.stems import STEMS
-from vitlab.transfer.campaign_folder import CampaignFolder
 from vitlab.weights.load import load
 
 # Three things, Table 7: stem, norm, activation; ImageNet-val and -V2 accuracy in percent, GFLOPs,

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 import vitlab
+from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.recipes.recipe import Host
 from vitlab.studies.base import Base, small
 from vitlab.studies.campaign import Asked, Campaign
 from vitlab.studies.papers.three_things import TUNE, tune_arms
-from vitlab.transfer.campaign_folder import CampaignFolder
 
 HOST = Host(device="cpu", workers=0, check_duplicates="no")
 ONLY = ("resolution-none", "resolution-sgd-all", "resolution-sgd-attention",

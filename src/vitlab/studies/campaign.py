@@ -22,6 +22,7 @@ import torch
 from vitlab.device import choose
 from vitlab.distributed.launch import joined
 from vitlab.errors import RunError
+from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.files import CAMPAIGN_FILE
 from vitlab.machine.cores import cores
 from vitlab.models.cost import cost
@@ -38,7 +39,6 @@ from vitlab.studies.plan import Plan, planned, unit_of, with_lengths
 from vitlab.studies.pool import Workers
 from vitlab.studies.results import rows_of, written
 from vitlab.studies.statistics import detectable, seeds_to_see
-from vitlab.transfer.campaign_folder import CampaignFolder
 from vitlab.units import counted, duration, epochs, percent, si
 
 SMALL = 1e9  # multiply-adds of a forward pass: of smaller models several are trained at once

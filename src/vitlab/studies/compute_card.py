@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.errors import DataError
+from vitlab.experiments.statistics import LEVEL, t_quantile
 from vitlab.models.config import ModelConfig
 from vitlab.models.cost import exaflops
 from vitlab.models.model import Model
 from vitlab.studies.papers import table
-from vitlab.transfer.spread import LEVEL, t_quantile
 
 FAMILIES = ("ViT", "ResNet", "hybrid")
 JFT_IMAGES, JFT_EPOCHS = 303e6, 7.0

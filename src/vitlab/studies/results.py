@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
+from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.files import write_text
 from vitlab.report.drawings.drawing import standalone
 from vitlab.report.table_page import Table, TablePage, write_tables
@@ -12,7 +13,6 @@ from vitlab.studies.claims import Verdict, judged
 from vitlab.studies.design import Column, Row, Study
 from vitlab.studies.jobs import FAILED, Figures, Job, edge_of, tried
 from vitlab.studies.picture import drawn
-from vitlab.transfer.campaign_folder import CampaignFolder
 from vitlab.units import percent
 
 Lines = list[tuple[str, ...]]

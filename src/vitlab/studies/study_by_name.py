@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.errors import OptionError
+from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.progress import public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.naming import folder_name
@@ -14,7 +15,6 @@ from vitlab.studies.base import Base, small
 from vitlab.studies.campaign import Asked, Campaign
 from vitlab.studies.design import Study
 from vitlab.studies.study_names import GRIDS, PAPER_BUDGET, budget_seconds
-from vitlab.transfer.campaign_folder import CampaignFolder
 
 
 @public(what=(str, Study))

@@ -63,7 +63,7 @@ def test_what_matters_first_comes_first(capsys: pytest.CaptureFixture[str]) -> N
     heads = [number for number, line in enumerate(lines) if re.match(r" \w", line)]
     titles = [lines[number] for number in heads]
     assert titles[:4] == [
-        " positional arguments", " options", " series options", " other recipe options",
+        " positional arguments", " options", " several options", " other recipe options",
     ]  # fmt: skip
     first = [line.split()[0] for line in lines[heads[1] : heads[2]] if line.startswith("  -")]
     words = [name.replace("weights", "from").replace("_", "-") for name in Train.FIRST]

@@ -12,7 +12,7 @@ from vitlab.units import percent
 from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Stated
 
-SUMMARY = "Measure features by the protocols of papers: few shots, k-NN, linear classifiers."
+SUMMARY = "Measure features: few shots, k-NN, linear classifiers by protocol."
 
 
 @dataclass(frozen=True, kw_only=True)

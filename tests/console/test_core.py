@@ -17,7 +17,7 @@ from vitlab.errors import PackageError
 from vitlab.packages import EXTRAS, check_installed, needed
 
 OPTIONAL = ["datasets", "pyarrow", "pandas", "pytorch_optimizer", "peft", "transformers", "timm",
-            "tensorboard", "torchvision", "sklearn", "scipy", "accelerate", "requests", "onnx",
+            "tensorboard", "torchvision", "accelerate", "requests", "onnx",
             "onnxscript", "onnxruntime", "fastapi", "uvicorn", "prometheus_client"]  # fmt: skip
 # Runs command lines one after the other where none of these can be imported.
 RUNNER = """

@@ -173,7 +173,7 @@ def test_names_cannot_leave_their_script(tmp_path: Path) -> None:
     assert "\\u2028" in text
     facts = json.loads(text.removeprefix("vitlab.facts = ").rstrip(";\n"))
     assert facts["classes"] == CARD["classes"]
-    assert facts["about"].endswith("(12 more)")
+    assert facts["about"].endswith("and 12 more")
     assert (facts["several"], facts["size"], len(facts["parts"])) == (True, PART + 5, 3)
     assert "MIT License" in (tmp_path / "page" / "licenses.txt").read_text()
 

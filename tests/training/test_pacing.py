@@ -148,7 +148,7 @@ def test_a_budget_that_holds_no_useful_run_is_refused_with_what_works(
     run = vitlab.train(recipe.changed(batch=int(advice[2])), tmp_path / "run")
     assert RunFolder(run.folder).decisions.plan[0][1] >= 10
     monkeypatch.setattr(session.Session, "run", lambda self: None)
-    monkeypatch.setattr("vitlab.training.run.conclude", lambda task, done, world: done)
+    monkeypatch.setattr("vitlab.training.run.conclude", lambda task, done: done)
     longer = vitlab.train(recipe.changed(budget=advice[1]), tmp_path / "longer")
     assert longer.plan.total >= 10
 

@@ -18,6 +18,7 @@ from vitlab.data.loading.loader import WorkerDiedError, deaths_reported_late, st
 from vitlab.errors import DataError, OptionError, RunError
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
+from vitlab.training.observer import Observer
 from vitlab.training.saving import checkpoint
 from vitlab.training.stop import Interrupted, Stop
 
@@ -97,7 +98,7 @@ MOMENTS = {
     "last": ("vitlab.training.observer.Observer.measure", 2, "after step 12 of 12; pass"),
     "best": ("vitlab.training.session.Session.save", 1, "after the last step: pass --resume"),
     "model saved": ("vitlab.training.ending.save", 1, "after the last step: pass --resume"),
-    "test": ("vitlab.training.observer.Observer.test", 1, "after the last step: pass --resume"),
+    "test": ("vitlab.training.observer.Observer.known", 1, "after the last step: pass --resume"),
 }
 
 
@@ -185,7 +186,8 @@ def test_a_worker_that_dies_in_an_evaluation_saves_the_run(whole: Path, tmp_path
             vitlab.train(RECIPE, tmp_path / "run")
     assert resumed(tmp_path / "run") == outcome(whole)
     with pytest.MonkeyPatch.context() as patch:
-        then(patch, "vitlab.training.observer.Observer.test", die)
+        patch.setattr(Observer, "known", lambda self, source: None)
+        then(patch, "vitlab.training.observer.Observer.predict", die, turn=3)
         with pytest.raises(RunError, match="died; pass --resume to finish the run"):
             vitlab.train(RECIPE, tmp_path / "other")
     assert resumed(tmp_path / "other") == outcome(whole)
@@ -335,7 +337,7 @@ def test_a_folder_that_vanishes_ends_the_run_and_stays_away(
         names.append(sorted(str(each) for each in tmp_path.rglob("*")))
 
     if phase == "test":
-        then(monkeypatch, "vitlab.training.observer.Observer.test", act)
+        then(monkeypatch, "vitlab.training.observer.Observer.known", act)
     with (
         each_step(after=lambda t, s, b: s.step == 3 and phase == "steps" and act()),
         pytest.raises(RunError, match=said),

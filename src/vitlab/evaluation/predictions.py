@@ -38,8 +38,8 @@ class Predictions:
         indices: int64 (n,), their numbers in the source
         bad: message about each damaged image, by its number
         seconds: time spent, loading included
-        logits: float64 (n, classes) if they were asked for
         distances: float64 (n,), how far each is from the training images, as `Inferred` has it
+        logits: float64 (n, classes) if they were asked for
     """
 
     probabilities: NDArray[np.float64]
@@ -47,8 +47,8 @@ class Predictions:
     indices: NDArray[np.int64]
     bad: dict[int, str]
     seconds: float
-    logits: NDArray[np.float64] | None = None
     distances: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    logits: NDArray[np.float64] | None = None
 
 
 def check_classifier(model: Model) -> None:
@@ -119,5 +119,4 @@ def predict(
     columns = (indices, chances, far, scores) if logits else (indices, chances, far)
     (indices, chances, far, *asked), bad = gathered(world, columns, bad)
     labels, seconds = source.labels.take(indices), time.perf_counter() - start
-    kept_logits = asked[0] if logits else None
-    return Predictions(chances, labels, indices, bad, seconds, kept_logits, far)
+    return Predictions(chances, labels, indices, bad, seconds, far, *asked)

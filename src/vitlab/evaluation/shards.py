@@ -60,8 +60,12 @@ class ShardNumber:
     count: int = 1
 
     @classmethod
-    def of(cls, text: str) -> Self:
+    def of(cls, text: str, option: str = "shard") -> Self:
         """Read `0/8`, the first of eight; an empty text is everything.
+
+        Args:
+            text: the value of an option
+            option: its name, for the error
 
         Raises:
             OptionError: it is not that.
@@ -69,7 +73,7 @@ class ShardNumber:
         found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text or "0/1")
         if found is None or int(found[1]) >= int(found[2]):
             raise OptionError(
-                f"shard must be a number from 0 and how many there are, 0/8, not {text!r}"
+                f"{option} must be a number from 0 and how many there are, 0/8, not {text!r}"
             )
         return cls(int(found[1]), int(found[2]))
 

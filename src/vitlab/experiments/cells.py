@@ -6,7 +6,6 @@ or side by side, by one process, by torchrun's or by an array of jobs.
 """
 
 import pickle
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,6 +18,7 @@ import torch
 from vitlab.data.learning import OpenedData
 from vitlab.distributed.launch import joined
 from vitlab.errors import DivergedError, OptionError, RunError, UserError
+from vitlab.evaluation.shards import ShardNumber
 from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.experiments.side_by_side import SideBySide
 from vitlab.experiments.statistics import Row
@@ -128,9 +128,7 @@ class CellTrainer:
     def __call__(self, recipe: Recipe, folder: Path) -> Row:
         """Train, or go on, or do nothing if it is done; return the figures, or `diverged`."""
         run = RunFolder(folder)
-        if (
-            run.state == "running"
-        ):  # perhaps by what a killed process has left, which saves and ends
+        if run.state == "running":  # perhaps by a process that a killed one left, which saves
             say(f"another process is training in {folder}: waiting for it")
         while run.state == "running":
             time.sleep(POLL)
@@ -334,14 +332,11 @@ def _part(cells: Sequence[Cell], experiment: Experiment) -> list[Cell]:
     Raises:
         OptionError: it is no part.
     """
-    part = experiment.setup.cells
-    if not part:
+    if not experiment.setup.cells:
         return list(cells)
-    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", part)
-    if found is None or int(found[1]) >= int(found[2]):
-        raise OptionError(f"cells must be a number from 0 and how many there are, not {part!r}")
+    part = ShardNumber.of(experiment.setup.cells, "cells")
     over = {cell.name for cell in cells if experiment.run(cell).state in OVER}
-    own = [cell for cell in cells[int(found[1]) :: int(found[2])] if over.issuperset(cell.after)]
+    own = [cell for cell in cells[part.number :: part.count] if over.issuperset(cell.after)]
     names = {name for cell in own for name in (cell.name, *cell.after)}
     return [cell for cell in cells if cell.name in names]
 

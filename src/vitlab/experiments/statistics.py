@@ -59,7 +59,7 @@ def intervals_of_means(found: dict[str, dict[str, float]], runs: int) -> dict[st
     return result
 
 
-def t_quantile(freedom: int, level: float) -> float:
+def t_quantile(freedom: float, level: float) -> float:
     """Return how far from 0 the middle share `level` of Student's t distribution reaches."""
     from scipy import special  # slow to import
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev, variance
 from typing import Self
 
+from vitlab.experiments.statistics import t_quantile
+
 LEVEL = 0.05  # of a two-sided test; intervals hold the other 95%
 POWER = 0.8  # the usual chance of seeing a difference that is there
 MOST_SEEDS = 200
@@ -36,9 +38,7 @@ class Estimate:
     @property
     def reach(self) -> float | None:
         """Half of the 95% confidence interval (Student's t); None with one seed."""
-        from scipy.special import stdtrit  # slow to import
-
-        return float(stdtrit(self.freedom, 1 - LEVEL / 2)) * self.error if self.freedom else None
+        return t_quantile(self.freedom, 1 - LEVEL) * self.error if self.freedom else None
 
     def plus(self, number: float) -> Self:
         """Return the estimate of the contrast and a known number together."""

@@ -18,7 +18,7 @@ def attention_distance(values: Array, title: str = "", *, dark: bool = False) ->
 
     Args:
         values: of `vitlab.inspect.attention_distance`, (layers, heads), pixels
-        title: of the figure: the model's name, say
+        title: of the figure, such as the model's name
         dark: for a dark page
 
     Raises:

@@ -255,8 +255,8 @@ class Host(Options):
     )
     compile: Literal["auto", "yes", "no"] = option(
         "auto",
-        "compile the training step (auto: on GPUs); the last bits change, and which units dropout "
-        "drops",
+        "compile the training step (auto: on GPUs, where the run is long enough to win back the "
+        "half minute that it takes); the last bits change, and which units dropout drops",
     )
     checkpoint_activations: bool = option(
         False,

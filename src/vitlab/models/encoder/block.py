@@ -176,7 +176,8 @@ class Branch(nn.Module, Generic[Body]):
         if layout and layout.packed:
             kept = tokens.new_zeros(count).index_copy_(0, chosen, weights.to(tokens.dtype))
             return self._added(tokens, layout) * layout.per_token(kept)
-        part = self._added(tokens[chosen], layout)
+        # not `tokens[chosen]`, whose backward pass sorts the indices
+        part = self._added(tokens.index_select(0, chosen), layout)
         part = part * weights[:, None, None].to(part.dtype)
         return part.new_zeros(count, *part.shape[1:]).index_copy(0, chosen, part)
 

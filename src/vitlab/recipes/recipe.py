@@ -200,7 +200,7 @@ class Recipe(Options):
         tables = {"recipe": own} | {name: getattr(self, name).as_table() for name in groups}
         if self.recipe != PROBE:
             return tables
-        own = {name: own[name] for name in ("recipe", "seed")}
+        own = {name: own[name] for name in ("recipe", "seed", "precision")}
         return {name: tables[name] for name in NO_STEP} | {"recipe": own}
 
     @classmethod

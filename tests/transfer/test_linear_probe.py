@@ -109,7 +109,7 @@ def test_features_in_bf16_are_as_good(probed: tuple[str, vitlab.Run], tmp_path: 
     assert half.metrics["accuracy"] == pytest.approx(run.metrics["accuracy"], abs=0.03)
     bits = [each.model.head.classify.weight for each in (half, run)]
     assert not torch.equal(*bits)
-    for each, precision in ((half, "bf16"), (run, "auto")):
+    for each, precision in ((half, "bf16"), (run, "fp32")):
         written = tomllib.loads((each.folder / "run.toml").read_text())
         assert written["recipe"]["precision"] == precision
 

@@ -58,7 +58,9 @@ def probe_recipe(weights: str | None = None, **fields: Any) -> Recipe:
             raise OptionError(f"{name} {INSTEAD}")
     start = Start(weights=BACKBONE if weights is None else weights, tune="head")
     any_labels = Objective(loss="bce")  # what several labels need is said by the probe
-    found = Recipe(recipe=PROBE, start=start, model=model_part(""), objective=any_labels)
+    found = Recipe(
+        recipe=PROBE, start=start, model=model_part(""), objective=any_labels, precision="fp32"
+    )
     found = found.changed(**fields)
     if found.precision == "bf16-pure":
         raise OptionError(f"precision=bf16-pure {INSTEAD}, or precision=bf16")

@@ -58,13 +58,14 @@ def test_a_folder_of_pictures_numbers_and_a_page(
     assert np.shape(facts["embedding_filters"]) == (24, 8, 8, 3)
     assert [each["image"] for each in facts["seen"]] == files
     for each in facts["seen"]:
-        for kind in ("rollout", "relevance", "gradcam", "norm_map", "similar_patches"):
+        for kind in ("late_attention", "rollout", "relevance", "gradcam", "norm_map"):
             assert np.shape(each[kind]) == (4, 4)
         assert np.shape(each["heads"]) == (3, 4, 4)
         assert {one["class"] for one in each["top"]} == set(CLASSES)
     assert ["occlusion" in each for each in facts["seen"]] == [True, False]
     names = {file.stem for file in out.glob("*.png")}
     kinds = {"rollout", "relevance", "gradcam", "norm_map", "similar_patches", "heads", "colors"}
+    kinds |= {"late_attention"}
     assert names == {"01-occlusion"} | {f"0{n}-{kind}" for kind in kinds for n in (1, 2)} | {
         "distance", "entropy", "filters", "positions", "norms", "similarity",
     }  # fmt: skip
@@ -78,7 +79,7 @@ def test_a_folder_of_pictures_numbers_and_a_page(
     assert not re.findall(r"url\((?!data:)", page)
     assert page.count('class="plot"') == 4  # distance, entropy, norms, similarity
     assert (
-        len(re.findall(r'class="lens[" ]', page)) == len(files) * (7 + 3) + 1
+        len(re.findall(r'class="lens[" ]', page)) == len(files) * (8 + 3) + 1
     )  # maps, photo, heads
     assert "CKA: it compares at least 4 images, and there are 2" in page
     assert f"vitlab inspect {model}" in page
@@ -133,7 +134,8 @@ def test_a_resnet_shows_what_it_has_beside_another_model(
     }  # fmt: skip
     lines = [line for line in said.splitlines() if "has no attention maps" in line]
     assert len(lines) == 1
-    names = "positions, attention distance, attention entropy, rollout, relevance, heads: "
+    names = "positions, attention distance, attention entropy, attention of the last layers, "
+    names += "rollout, relevance, heads: "
     assert lines[0].startswith(names)
     facts = json.loads((out / "inspect.json").read_text())
     assert np.shape(facts["cka"]) == (3, 3)

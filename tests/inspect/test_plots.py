@@ -20,13 +20,14 @@ SHAPES = {
     "attention_distance": (3, 4), "attention_entropy": (3, 4), "token_norms": (2, 4, 7),
     "token_similarity": (2, 4), "cka": (4, 3), "embedding_filters": (9, 4, 4, 3),
     "position_similarity": (3, 4, 3, 4), "rollout": (3, 4), "relevance": (3, 4), "gradcam": (3, 4),
-    "occlusion": (3, 4), "similar_patches": (3, 4), "norm_map": (3, 4),
+    "late_attention": (3, 4), "occlusion": (3, 4), "similar_patches": (3, 4), "norm_map": (3, 4),
     "class_attention": (2, 3, 4), "feature_colors": (3, 4, 3),
 }  # fmt: skip
 UNITS = {
     "attention_distance": "pixels", "attention_entropy": "bits", "token_norms": "length",
     "token_similarity": "cosine", "cka": "CKA", "position_similarity": "cosine",
     "rollout": "share", "relevance": "share", "gradcam": "share", "occlusion": "nats",
+    "late_attention": "share",
     "similar_patches": "cosine", "norm_map": "length", "class_attention": "%",
 }  # fmt: skip
 

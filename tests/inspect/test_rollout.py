@@ -92,6 +92,21 @@ def test_it_can_stop_at_a_layer() -> None:
         vitlab.inspect.rollout(model, images, layer=4)
 
 
+def test_late_attention_begins_three_layers_before_the_end() -> None:
+    model: Any = vitlab.create("ViT(width=16,depth=5,heads=2,mlp=16)/8", 2, (24, 32)).eval()
+    images = torch.randn(2, 3, 24, 32)
+    flow = torch.eye(13)
+    for weights in model.attention_maps(images)[2:]:
+        flow = (weights.mean(1) + torch.eye(13)) / 2 @ flow
+    found = vitlab.inspect.late_attention(model, images)
+    torch.testing.assert_close(found.flatten(1), flow[:, 0, 1:])
+    shallow = vitlab.create("ViT(width=16,depth=2,heads=2,mlp=16)/8", 2, (24, 32)).eval()
+    whole = vitlab.inspect.rollout(shallow, images)
+    assert torch.equal(vitlab.inspect.late_attention(shallow, images), whole)
+    with pytest.raises(OptionError, match="first must be from 1 to 2, not 3"):
+        vitlab.inspect.rollout(model, images, layer=2, first=3)
+
+
 def test_half_precision_loses_nothing_of_an_even_share() -> None:
     model: Any = vitlab.create("ViT(width=16,depth=1,heads=1,mlp=16)/8", 2, (24, 56), pool="mean")
     with torch.no_grad():

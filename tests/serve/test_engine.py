@@ -89,10 +89,10 @@ def test_the_first_model_is_the_usual_one(running: Running) -> None:
     assert card.bytes == sum(t.nbytes for t in tiny().state_dict().values())
 
 
-def test_where_it_looked_is_the_rollout(running: Running) -> None:
+def test_where_it_looked_is_the_attention_of_the_last_layers(running: Running) -> None:
     (seen,) = running.answer(IMAGES[0], what="attention")
     model = tiny()
-    want = vitlab.inspect.rollout(model, vitlab.preprocess(model)(IMAGES[0]))[0]
+    want = vitlab.inspect.late_attention(model, vitlab.preprocess(model)(IMAGES[0]))[0]
     np.testing.assert_allclose(seen.attention, want / want.max(), atol=1e-5)
     np.testing.assert_allclose(
         seen.probabilities, running.answer(IMAGES[0])[0].probabilities, atol=1e-6
@@ -149,7 +149,7 @@ def test_deltas_share_their_bases_weights_in_mixed_batches(
         for name, model in tuned.items():
             check(running, model, name)
         (seen,) = running.answer(IMAGES[0], model="c", what="attention")
-        want = vitlab.inspect.rollout(tuned["c"], vitlab.preprocess(base)(IMAGES[0]))[0]
+        want = vitlab.inspect.late_attention(tuned["c"], vitlab.preprocess(base)(IMAGES[0]))[0]
         np.testing.assert_allclose(seen.attention, want / want.max(), atol=1e-5)
     finally:
         for name in (*"abc", "alone"):

@@ -7,7 +7,7 @@ import torch
 
 from models.test_architectures import a_model, some_images
 from vitlab.errors import OptionError
-from vitlab.inspect.rollout import rollout
+from vitlab.inspect.rollout import late_attention
 from vitlab.models.fast.accelerate import CHANCES
 from vitlab.serve.computing import trunk as room
 from vitlab.serve.computing.trunk import BASE, Trunk
@@ -60,7 +60,7 @@ def test_deltas_and_rollouts_are_of_the_model_itself(eager: None) -> None:
     got = [scores for _, scores in trunk.scored(images, ["other", BASE, "other"])]
     want = [other(images)[0], model(images)[1], other(images)[2]]
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(got, want, strict=True))
-    assert torch.equal(trunk.rollout(images[0], BASE), rollout(model, images[:1])[0])
+    assert torch.equal(trunk.attention(images[0], BASE), late_attention(model, images[:1])[0])
     assert trunk.is_base(trunk.identity)
 
 

@@ -17,7 +17,7 @@ from vitlab.inspect.patch_maps import norm_map, similar_patches
 from vitlab.inspect.position_similarity import position_similarity
 from vitlab.inspect.principal_filters import embedding_filters
 from vitlab.inspect.receptive_field import receptive_field
-from vitlab.inspect.rollout import rollout
+from vitlab.inspect.rollout import late_attention, rollout
 from vitlab.inspect.through_depth import token_norms, token_similarity
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "hessian_product",
     "hessian_spectrum",
     "hessian_trace",
+    "late_attention",
     "loss_line",
     "loss_surface",
     "noise_increase",

@@ -12,7 +12,7 @@ from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.source import Source
 from vitlab.evaluation.predictions import Predictions
-from vitlab.inspect.rollout import rollout
+from vitlab.inspect.rollout import late_attention
 from vitlab.models.model import Model
 from vitlab.report.facts import Judged, Picture
 
@@ -76,7 +76,7 @@ def _attention(model: Model, source: Source, index: int) -> NDArray[np.float32]:
     config, device = model.config, next(model.parameters()).device
     image = fitted_image(source.image(index), config)  # each may have its own size
     pixels = normalize(torch.from_numpy(image)[None].to(device), config)
-    found: NDArray[np.float32] = rollout(model, pixels)[0].cpu().numpy()
+    found: NDArray[np.float32] = late_attention(model, pixels)[0].cpu().numpy()
     return found
 
 

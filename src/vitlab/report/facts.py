@@ -36,7 +36,7 @@ class Judged:
         confidence: the highest probability of a class
         own: probability of the true class; None where there may be several
         pair: numbers of the true and of the predicted class, of a mistake
-        attention: the rollout map, non-negative weights of the patches, float32 (rows, columns)
+        attention: where the last layers look, weights of the patches, float32 (rows, columns)
         unlike: whether the model finds it unlike its training images
     """
 

@@ -20,8 +20,8 @@ class Seen:
         probabilities: float64 (classes,), those of `vitlab.classify`; for classes and attention
         distance: from the training images, likewise; NaN if the model does not know
         features: float32 (features,), for features
-        attention: float32 (rows, columns), the rollout divided by its largest value; None where the
-            model has no attention
+        attention: float32 (rows, columns), where the last layers look, divided by its largest
+            value; None where the model has no attention
         box: left, top, right and bottom of the part of the upright image that the model saw, as
             fractions
         error: why the image cannot be used, in one line; empty if it can

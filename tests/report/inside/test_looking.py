@@ -123,7 +123,7 @@ def test_what_has_no_meaning_is_said_once_and_the_rest_goes_on(kind: str, files:
 def test_a_model_without_classes_shows_its_tokens(files: list[str]) -> None:
     model = vitlab.create("ViT(width=24,depth=2,heads=3,mlp=32)/8", 0, 32)
     found = look(model, images_for(model, files[:1]), CPU)
-    assert {"rollout", "norm_map", "similar_patches"} == {*found.images[0].maps}
+    assert {"late_attention", "rollout", "norm_map", "similar_patches"} == {*found.images[0].maps}
     assert found.images[0].top == ()
     assert any("relevance, Grad-CAM: " in each for each in found.remarks)
 
@@ -158,7 +158,8 @@ def test_attention_that_does_not_fit_into_memory_is_left_out(
     assert found.norms is not None
     assert {*found.images[0].maps} == {"gradcam", "norm_map", "similar_patches"}
     assert found.remarks[0].startswith(
-        "attention distance, attention entropy, rollout, relevance, heads: the attention maps of 17"
+        "attention distance, attention entropy, attention of the last layers, rollout, relevance, "
+        "heads: the attention maps of 17"
     )
 
 

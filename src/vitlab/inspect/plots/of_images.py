@@ -62,6 +62,13 @@ def rollout(
     return _over(_shares(values), image, title, _Scale(SHARE), dark=dark)
 
 
+def late_attention(
+    values: Array, image: Pixels | None = None, title: str = "", *, dark: bool = False
+) -> Figure:
+    """Draw where the last layers look; arguments and errors as of `rollout`."""
+    return rollout(values, image, title, dark=dark)
+
+
 def relevance(
     values: Array, image: Pixels | None = None, title: str = "", *, dark: bool = False
 ) -> Figure:

@@ -17,8 +17,8 @@ class SeenImage:
         pixels: the part of it that the model sees, uint8 (H, W) or (H, W, 3)
         top: the likeliest classes with their probabilities, best first
         watched: the class that `relevance`, `gradcam` and `occlusion` are for
-        maps: by the name of the function that made them, (rows, columns): rollout, relevance,
-            gradcam, occlusion, similar_patches, norm_map
+        maps: by the name of the function that made them, (rows, columns): late_attention,
+            rollout, relevance, gradcam, occlusion, similar_patches, norm_map
         patch: row and column of the patch that `similar_patches` compares the others with
         heads: attention of each head of the class token, or of the pool, (heads, rows, columns)
         colors: principal components of its patch features, (rows, columns, 3), 0 to 1

@@ -9,6 +9,7 @@ from vitlab.inspect import plots
 from vitlab.report.inside.looked import Looked, SeenImage
 
 MAPS = {
+    "late_attention": plots.late_attention,
     "rollout": plots.rollout,
     "relevance": plots.relevance,
     "gradcam": plots.gradcam,

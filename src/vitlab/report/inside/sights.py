@@ -214,11 +214,12 @@ def _lens(kind: str, values: Floats, image: SeenImage) -> Lens:
             title, scale = "Token norms", Scale(HEAT, f"{low:.3g}", f"{high:.3g}")
         case _:
             names = {
-                "rollout": "Attention rollout",
+                "late_attention": "Attention of the last layers",
+                "rollout": "Attention rollout, through all layers",
                 "relevance": "Relevance",
                 "gradcam": "Grad-CAM",
             }
-            title = names[kind] if kind == "rollout" else f"{names[kind]} {title}"
+            title = names[kind] if "attention" in names[kind].lower() else f"{names[kind]} {title}"
             share = high / max(float(values.sum()), 1e-30)
             low, scale = 0.0, Scale(HEAT, "0", f"{share:.2%} of the sum")
     return Lens(

@@ -18,6 +18,8 @@ from vitlab.report.inside.looked import Floats, Looked, SeenImage
 from vitlab.report.inside.measuring import roomy, tried
 
 SQUARES = 49  # places of an image that are covered, each a pass of the model
+NAMES = {"norm_map": "token norms", "similar_patches": "similar patches", "gradcam": "Grad-CAM"}
+NAMES |= {"late_attention": "attention of the last layers"}
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,7 @@ def _block(model: Model, layer: int) -> int | None:
 
 def _made(found: Looked, maps: dict[str, Callable[[], Tensor]]) -> dict[str, Floats]:
     """Return the maps that have a meaning, (rows, columns) each."""
-    names = {"norm_map": "token norms", "similar_patches": "similar patches", "gradcam": "Grad-CAM"}
-    tries = {kind: tried(found, names.get(kind, kind), make) for kind, make in maps.items()}
+    tries = {kind: tried(found, NAMES.get(kind, kind), make) for kind, make in maps.items()}
     return {kind: values[0] for kind, values in tries.items() if values is not None}
 
 
@@ -133,6 +134,7 @@ def _explaining(
     """Return what explains a prediction, by the name of its function."""
     label = torch.tensor([target], device=image.device)
     found: dict[str, Callable[[], Tensor]] = {
+        "late_attention": lambda: inspect.late_attention(model, roomy(model, image)),
         "rollout": lambda: inspect.rollout(model, roomy(model, image)),
         "relevance": lambda: inspect.relevance(model, roomy(model, image), label),
         "gradcam": partial(inspect.gradcam, model, image, label),
@@ -145,7 +147,7 @@ def _explaining(
 
 def _peak(maps: dict[str, Floats], grid: tuple[int, ...]) -> tuple[int, int]:
     """Return the patch that speaks most for the class; the middle one if nothing tells."""
-    for kind in ("relevance", "rollout", "gradcam"):
+    for kind in ("relevance", "late_attention", "gradcam"):
         if kind in maps and maps[kind].shape == grid and maps[kind].any():
             place = int(maps[kind].argmax())
             return place // grid[1], place % grid[1]

@@ -71,7 +71,7 @@ def answers(questions: Sequence[Question]) -> list[Seen]:
                 elif np.isnan(own).any():
                     found[place] = Seen(box=question.image.box, error=NOT_A_NUMBER)
                 elif _looks(question) and not isinstance(images, Packed):
-                    shown = _rollout(question, images[place])
+                    shown = _attention(question, images[place])
                     found[place] = replace(found[place], attention=shown)
     return [found[place] for place in range(len(questions))]
 
@@ -103,11 +103,11 @@ def _looks(question: Question) -> bool:
     return question.what == "attention" and question.served.card.attention
 
 
-def _rollout(question: Question, image: Tensor) -> NDArray[np.float32] | None:
+def _attention(question: Question, image: Tensor) -> NDArray[np.float32] | None:
     """Return where the model looked, the largest value 1."""
     trunk = question.served.trunk
     try:
-        flow = trunk.rollout(image, question.served.task)
+        flow = trunk.attention(image, question.served.task)
     except UserError:  # a kind of layer that has none
         return None
     top = flow.max().clamp(min=torch.finfo(torch.float32).tiny)

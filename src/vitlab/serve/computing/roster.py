@@ -16,7 +16,7 @@ from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.options import check_known
 from vitlab.precision import Engine, Precision
-from vitlab.serve.computing.trunk import BASE, Trunk, has_rollout
+from vitlab.serve.computing.trunk import BASE, Trunk, has_attention
 from vitlab.serve.decoding.decoders import Wanted
 from vitlab.serve.figures import OfModel
 from vitlab.serve.seen import ServedModel
@@ -225,7 +225,7 @@ class Roster:
             trunk="",
             bytes=size,
             added=time.time(),
-            attention=has_rollout(facts),
+            attention=has_attention(facts),
             engine=trunk.fast.engine,
             precision=trunk.precision,
         )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitlab.device import autocast
 from vitlab.errors import WeightsError
-from vitlab.inspect.rollout import rollout
+from vitlab.inspect.rollout import late_attention
 from vitlab.models.cost import cost
 from vitlab.models.fast.accelerate import accelerate, can_accelerate
 from vitlab.models.model import Model
@@ -112,11 +112,11 @@ class Trunk:
             features = self.fast.features(whole)
             return list(zip(features, self.fast.scores(features), strict=True))
 
-    def rollout(self, image: Tensor, task: str) -> Tensor:
-        """Compute the attention rollout of a normalized image (C, H, W): (rows, columns)."""
+    def attention(self, image: Tensor, task: str) -> Tensor:
+        """Compute where the last layers look in a normalized image (C, H, W): (rows, columns)."""
         body = self.base if self._tasks is None or task == BASE else self._tasks.body(task)
         with autocast(self.device, self._precision):
-            return rollout(body, image[None])[0]
+            return late_attention(body, image[None])[0]
 
 
 def fast_beside(
@@ -139,8 +139,8 @@ def fast_beside(
     return fast
 
 
-def has_rollout(model: Model) -> bool:
-    """Whether `inspect.rollout` can say where a model looked, in bounded memory."""
+def has_attention(model: Model) -> bool:
+    """Whether `inspect.late_attention` can say where a model looked, in bounded memory."""
     config = model.config
     if not isinstance(model, VisionTransformer) or config.fit == "native":
         return False

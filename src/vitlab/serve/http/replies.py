@@ -78,7 +78,9 @@ class Looked(Prediction):
 
     attention: Annotated[
         list[list[Fraction]] | None,
-        Field(description="attention rollout, row by row; null for models without attention"),
+        Field(
+            description="where the last layers look, row by row; null for models without attention"
+        ),
     ]
     box: Annotated[
         list[float],

@@ -124,5 +124,9 @@ class LateError(ServiceError):
     """A service gave no answer within the time allowed."""
 
 
+class FailedError(ServiceError):
+    """A service failed to compute an answer, which its log describes."""
+
+
 class PackageError(UserError):
     """An optional package that is not installed."""

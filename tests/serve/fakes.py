@@ -57,7 +57,8 @@ class FakeEngine:
     ) -> None:
         self.limits, self.error, self.gate = limits or Limits(), error, gate
         self.models = {name: card(name, several=name == "labels") for name in names}
-        self.ready, self.stopped = True, False
+        self.ready, self.stopped, self.trouble = True, False, ""
+        self.allow_empty = True
         self.asked: list[tuple[int, str, str]] = []
         self.sources: dict[str, object] = {}
         self.read: Callable[[object], object] = lambda source: source
@@ -115,4 +116,4 @@ class FakeEngine:
         sizes, seconds = Histogram(SIZES), Histogram(SECONDS)
         sizes.add(3)
         models = {name: OfModel(images=7) for name in self.models}
-        return Figures(1, 2, 3, 4, 5, 6, 7, sizes, seconds, models)
+        return Figures(1, 2, 3, 4, 0, 5, 6, 7, sizes, seconds, models)

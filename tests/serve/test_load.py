@@ -83,6 +83,8 @@ def test_late_and_cancelled_requests_are_not_computed(running: Running, gate: Ga
         gone = asked(running)
         await until(lambda: held(running) == 2)
         engine.limits = replace(usual, timeout=0.05)
+        engine._decoders.pace = 0.0  # nothing is known that would refuse it at once
+        engine._roster.models["slow"].trunk.pace = 0.0
         with pytest.raises(LateError, match=r"no answer within 0\.05 seconds"):
             await engine.answer([IMAGE], "slow")
         gone.cancel()

@@ -1,6 +1,7 @@
 """The end of an engine: what was accepted is answered, and nothing stays behind."""
 
 import asyncio
+import math
 import os
 import threading
 import time
@@ -58,15 +59,15 @@ def test_what_cannot_be_answered_in_time_is_refused() -> None:
     image = Decoded(np.zeros((16, 16, 3), np.uint8))
 
     async def stop() -> None:
-        loop, batcher = asyncio.get_running_loop(), Batcher(0.0)
+        loop, batcher = asyncio.get_running_loop(), Batcher(0.0, 60.0)
         futures: list[asyncio.Future[Seen]] = [loop.create_future() for _ in range(4)]
         batcher.start()
         gate.close()
         for future in futures[:3]:
-            batcher.put(Ticket(served, "classes", image, time.monotonic(), future))
+            batcher.put(Ticket(served, "classes", image, time.monotonic(), math.inf, future))
             await until(gate.reached.is_set)
         await batcher.stop(0.05)
-        batcher.put(Ticket(served, "classes", image, time.monotonic(), futures[3]))
+        batcher.put(Ticket(served, "classes", image, time.monotonic(), math.inf, futures[3]))
         for future in (futures[0], futures[3]):
             with pytest.raises(ServiceError, match="the service is stopping"):
                 await future

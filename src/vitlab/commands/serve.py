@@ -5,7 +5,7 @@ from typing import Any
 
 from vitlab.commands import DEVICE, ENGINE, PRECISION_AUTO
 from vitlab.errors import OptionError
-from vitlab.options import Options, at_least, at_most, option
+from vitlab.options import Options, at_least, at_most, option, when
 from vitlab.packages import check_installed
 from vitlab.precision import Engine, Precision
 from vitlab.serve.limits import Limits
@@ -49,6 +49,11 @@ class Serve(Options):
     watch: str = option(
         "", "folder whose models are served, and added, replaced and removed as they come and go"
     )
+    allow_empty: bool = option(
+        False,
+        "be ready without a model, and let an emptied folder remove the last ones",
+        only=when("watch"),
+    )
     drain: float = option(
         30.0, "most seconds to answer what was accepted, once asked to stop", at_least(0)
     )
@@ -89,6 +94,7 @@ def run(options: Serve) -> dict[str, Any]:
         address=(options.host, options.port),
         token_file=options.token_file,
         watch=options.watch,
+        allow_empty=options.allow_empty,
         drain=options.drain,
         device=options.device,
         precision=options.precision,

@@ -27,6 +27,7 @@ from vitlab.weights.deltas import Delta
 
 DECODING = 10.0  # seconds of computing that one image may take
 CORES = 4  # for each decoder, if their number is not chosen
+IN_TIME = 0.8  # of the time limit, within which an answer is expected, or the request refused
 LEAST_WAIT, MOST_WAIT = 0.05, 60.0  # seconds after which a refused request may come again
 
 
@@ -38,6 +39,7 @@ class Engine:
 
     Args:
         limits: of what may be asked
+        allow_empty: whether it is ready without a model
         device: auto, cpu, cuda, cuda:N or mps
         precision: fp32; bf16; or auto: bf16 where the device multiplies it faster and a model's
             probabilities agree with those in fp32
@@ -45,22 +47,23 @@ class Engine:
 
     Attributes:
         limits: of what may be asked
-        ready: whether it answers
+        allow_empty: whether it is ready without a model
     """
 
     def __init__(
         self,
         *,
         limits: Limits = Limits(),
+        allow_empty: bool = True,
         device: str = "auto",
         precision: Precision = "auto",
         engine: EngineName = "auto",
     ) -> None:
         check_precision(precision)
         check_engine(engine)
-        self.limits, self.ready = limits, False
+        self.limits, self.allow_empty, self._started = limits, allow_empty, False
         self._roster = Roster(devices.choose(device), self._prepare, precision, engine)
-        self._batcher = Batcher(limits.max_delay / 1000)
+        self._batcher = Batcher(limits.max_delay / 1000, limits.timeout)
         bounds = Bounds(min(DECODING, limits.timeout), int(limits.max_pixels * 1e6))
         self._decoders = Decoders(limits.decoders or default_decoders(), bounds)
         self._total = OfModel()  # of all models, also of those removed
@@ -106,6 +109,19 @@ class Engine:
         """
         self._leave(self._roster.remove(name))
 
+    @property
+    def ready(self) -> bool:
+        """Whether it answers."""
+        return self._started and not self.trouble and (self.allow_empty or len(self._roster) > 0)
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be computed until the process is started anew; empty while all is well.
+
+        Its device is lost, or a batch does not end.
+        """
+        return self._batcher.trouble
+
     def cards(self) -> list[ServedModel]:
         """Return what there is to know about each model, in the order in which they were added."""
         return self._roster.cards()
@@ -123,7 +139,7 @@ class Engine:
             await self._decoders.stop()
             raise
         self._batcher.start()
-        self.ready = True
+        self._started = True
 
     async def stop(self, seconds: float = 30.0) -> None:
         """Answer what was accepted, as far as the time allows; then end everything.
@@ -131,7 +147,7 @@ class Engine:
         Args:
             seconds: that the requests under way have left
         """
-        self.ready = False
+        self._started = False
         try:
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
@@ -153,21 +169,23 @@ class Engine:
 
         Raises:
             OptionError: no such model or question, or more images than the queue has places.
-            BusyError: the queue is full.
+            BusyError: the queue is full, or the answer could not be there in time.
             LateError: the answer was not there in time.
+            FailedError: the model failed.
             ServiceError: the service is not ready, a decoder was killed, or the model was removed.
         """
         served = self._accepted(len(images), model, what)
         start = time.monotonic()
+        due = start + self.limits.timeout
         self._hold(served, len(images))
         tasks = [
-            asyncio.create_task(self._seen(data, f"image {number}", served, what))
+            asyncio.create_task(self._seen(data, f"image {number}", served, what, due))
             for number, data in enumerate(images)
         ]
         try:
             async with asyncio.timeout(self.limits.timeout):
                 seen = list(await asyncio.gather(*tasks))
-        except TimeoutError:
+        except (TimeoutError, LateError):
             for each in (served.counts, self._total):
                 each.late += len(images)
             raise LateError(f"no answer within {self.limits.timeout:g} seconds") from None
@@ -190,6 +208,7 @@ class Engine:
             computing=batcher.computing,
             decoded=self._decoded,
             failed=total.failed,
+            broken=self._batcher.failures,
             shed=total.shed,
             late=total.late,
             restarts=self._decoders.restarts,
@@ -201,7 +220,8 @@ class Engine:
     def _accepted(self, images: int, model: str, what: What) -> Served:
         """Return the model for a request, or refuse it."""
         if not self.ready:
-            raise ServiceError("the service is not ready: it is starting or stopping")
+            why = self.trouble or "it is starting or stopping, or has no model"
+            raise ServiceError(f"the service is not ready: {why}")
         if what not in get_args(What):
             raise OptionError(f"unknown question {what!r}: ask for {', '.join(get_args(What))}")
         served, places = self._roster.find(model), self.limits.queue
@@ -215,9 +235,22 @@ class Engine:
         if not admitted(images, served.held, self._held, places, len(self._roster) == 1):
             for each in (served.counts, self._total):
                 each.shed += images
-            wait = min(max(self._held * self._batcher.pace, LEAST_WAIT), MOST_WAIT)
+            wait = min(max(self._expected(served, 0), LEAST_WAIT), MOST_WAIT)
             raise BusyError(f"the queue is full: try again in {wait:.1f} seconds", wait)
+        if (late := self._expected(served, images) - IN_TIME * self.limits.timeout) > 0:
+            for each in (served.counts, self._total):
+                each.shed += images
+            wait = min(max(late, LEAST_WAIT), MOST_WAIT)
+            raise BusyError(f"an answer would come too late: try again in {wait:.1f} seconds", wait)
         return served
+
+    def _expected(self, served: Served, images: int) -> float:
+        """Return the seconds until further images of a model are answered, all others before."""
+        computing = images * served.trunk.pace + sum(
+            each.held * each.trunk.pace for each in self._roster.models.values()
+        )
+        decoders = self._decoders
+        return max(computing, (self._held + images) * decoders.pace / decoders.count)
 
     def _hold(self, served: Served, images: int) -> None:
         """Count images accepted, or answered if negative."""
@@ -228,7 +261,7 @@ class Engine:
         else:
             self._idle.set()
 
-    async def _seen(self, data: bytes, name: str, served: Served, what: What) -> Seen:
+    async def _seen(self, data: bytes, name: str, served: Served, what: What, due: float) -> Seen:
         """Answer a question about one image."""
         with self._batcher.coming(served.trunk):
             image = await self._decoders.decode(data, name, served, served.wanted)
@@ -237,14 +270,16 @@ class Engine:
                 return Seen(error=image.error)
             self._decoded += 1
             future: asyncio.Future[Seen] = asyncio.get_running_loop().create_future()
-            self._batcher.put(Ticket(served, what, image, time.monotonic(), future))
+            self._batcher.put(Ticket(served, what, image, time.monotonic(), due, future))
         return await future
 
     def _prepare(self, served: Served) -> None:
         """Let a model compute, and measure its best batch if none is chosen."""
         most = max(1, self.limits.queue // 2)  # while one batch computes, another gathers
         if not served.batch:
-            served.batch = self.limits.max_batch or best_batch(served, most)
+            served.batch = self.limits.max_batch
+            if not served.batch:
+                served.batch, served.trunk.pace = best_batch(served, most)
         warm(served, 1)
 
     def _leave(self, served: Served) -> None:

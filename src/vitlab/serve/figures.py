@@ -67,7 +67,8 @@ class Figures:
         computing: images in the model now
         decoded: images that were decoded
         failed: images that could not be decoded
-        shed: images refused because the queue was full
+        broken: images of batches that failed
+        shed: images refused because they could not be answered in time
         late: images given up after the time limit
         restarts: decoder processes that ended and were replaced
         batch_sizes: images of each batch
@@ -79,6 +80,7 @@ class Figures:
     computing: int
     decoded: int
     failed: int
+    broken: int
     shed: int
     late: int
     restarts: int

@@ -43,10 +43,12 @@ class Ticket(Question):
 
     Attributes:
         entered: when it was put, by `time.monotonic`
+        due: when its request is given up, likewise
         future: of the answer
     """
 
     entered: float
+    due: float
     future: asyncio.Future[Seen]
 
 

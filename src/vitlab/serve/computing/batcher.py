@@ -7,18 +7,22 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from vitlab.errors import ServiceError
+from vitlab.errors import FailedError, LateError, ServiceError
 from vitlab.serve.computing.answers import Ticket, answers
+from vitlab.serve.computing.best_batch import warm
 from vitlab.serve.computing.roster import Served
 from vitlab.serve.computing.trunk import Trunk
 from vitlab.serve.decoding.decoders import settle
 from vitlab.serve.figures import SECONDS, SIZES, Histogram
+from vitlab.serve.http.logs import log
 from vitlab.serve.queueing import Rounds
 from vitlab.serve.seen import Seen
 
 LEAVE = 10.0  # seconds
 Outcome = tuple[Ticket, Seen | ServiceError]
-MEMORY = 0.1  # share of the newest batch in the average seconds of an image
+MEMORY = 0.3  # share of the newest batch, if it is a full one, in the average seconds of an image
+FAILURES = 3  # batches in a row that fail, after which a blank image is tried
+OVERDUE = 10.0  # times the average seconds of a batch, after which it counts as one that never ends
 
 
 class Batcher:
@@ -28,15 +32,25 @@ class Batcher:
     where more images of the same trunk are being decoded just then, it waits for them, up to
     `delay`. Models take turns; images of one trunk's models share a batch.
 
+    A batch that fails is the answer to its requests. After several in a row a blank image is tried;
+    if that fails too, the device is lost: an error of CUDA stays until the process ends.
+
     Args:
         delay: seconds
+        timeout: of requests, in seconds: a batch may take that long without being overdue
+
+    Attributes:
+        sizes: images of each batch
+        seconds: of each batch that did not fail
+        failures: images of batches that failed
     """
 
-    def __init__(self, delay: float) -> None:
-        self.sizes, self.seconds = Histogram(SIZES), Histogram(SECONDS)
-        self.pace = 0.0  # seconds per image
-        self._delay = delay
+    def __init__(self, delay: float, timeout: float) -> None:
+        self.sizes, self.seconds, self.failures = Histogram(SIZES), Histogram(SECONDS), 0
+        self._delay, self._timeout = delay, timeout
         self._batch: list[Ticket] = []  # that is computed now
+        self._began, self._usual = 0.0, 0.0  # when; seconds of an average batch
+        self._in_a_row, self._lost = 0, ""  # failed batches; why none can be computed any more
         self._waiting: Rounds[Ticket] = Rounds()
         self._changed = threading.Condition()
         self._stopping = False
@@ -47,6 +61,14 @@ class Batcher:
     def computing(self) -> int:
         """Images in a model now."""
         return len(self._batch)
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing is computed any more; empty while all is well."""
+        batch, seconds = self._batch, time.monotonic() - self._began
+        if batch and seconds > max(self._timeout, OVERDUE * self._usual):
+            return f"a batch of {len(batch)} images has been computing for {seconds:.0f} seconds"
+        return self._lost
 
     def start(self) -> None:
         """Start the thread; answers are given in the event loop that calls this."""
@@ -89,16 +111,41 @@ class Batcher:
 
     def _run(self) -> None:
         while batch := self._next():
-            self._batch = batch
-            start = time.perf_counter()
-            outcomes = _outcomes(batch)
-            seconds = time.perf_counter() - start
-            self.sizes.add(len(batch))
-            self.seconds.add(seconds)
-            pace = seconds / len(batch)
-            self.pace += (pace - self.pace) * (MEMORY if self.pace else 1)
+            self._began, self._batch = time.monotonic(), batch
+            outcomes = self._computed(batch)
             self._batch = []
             self._deliver(outcomes)
+
+    def _computed(self, batch: list[Ticket]) -> list[Outcome]:
+        """Compute a batch; what goes wrong is the answer to its requests, not the thread's end."""
+        self.sizes.add(len(batch))
+        try:
+            outcomes: list[Outcome] = list(zip(batch, answers(batch), strict=True))
+        except Exception as error:
+            return self._failed(batch, error)
+        self._in_a_row = 0
+        seconds = time.monotonic() - self._began
+        self.seconds.add(seconds)
+        self._usual += (seconds - self._usual) * (MEMORY if self._usual else 1)
+        first, pace = batch[0].served, seconds / len(batch)
+        full = len(batch) / first.batch  # a small batch says little of the pace under load
+        first.trunk.pace += (pace - first.trunk.pace) * (MEMORY * full if first.trunk.pace else 1)
+        return outcomes
+
+    def _failed(self, batch: list[Ticket], error: Exception) -> list[Outcome]:
+        """Count and describe a failure, and find out whether anything can be computed still."""
+        models = sorted({ticket.served.card.name for ticket in batch})
+        log("batch failed", logging.ERROR, error=True, images=len(batch), models=models)
+        self.failures += len(batch)
+        self._in_a_row += 1
+        if self._in_a_row >= FAILURES:
+            try:
+                warm(batch[0].served, 1)
+                self._in_a_row = 0
+            except Exception as again:
+                self._lost = f"the device computes no more: {again or type(again).__name__}"
+        failed = FailedError(f"the model failed ({type(error).__name__})")
+        return [(ticket, failed) for ticket in batch]
 
     def _next(self) -> list[Ticket]:
         """Wait for the next batch; none at the end."""
@@ -132,8 +179,11 @@ class Batcher:
         key: Served | None = served
         while key is not None and len(batch) < served.batch:
             ticket = self._waiting.pop(key)
+            done = time.monotonic() + (len(batch) + 1) * served.trunk.pace
             if key.gone:
                 self._deliver([(ticket, _removed(ticket))])
+            elif done > ticket.due:  # it would be computed for nobody
+                self._deliver([(ticket, LateError("no answer in time"))])
             elif not ticket.future.done():  # else nobody waits for it any more
                 batch.append(ticket)
             turns = (self._waiting.line(each)[0].served for each in self._waiting)
@@ -148,16 +198,6 @@ class Batcher:
         assert self._loop is not None
         with suppress(RuntimeError):  # closed: nobody waits any more
             self._loop.call_soon_threadsafe(_give, outcomes)
-
-
-def _outcomes(batch: list[Ticket]) -> list[Outcome]:
-    """Compute a batch; whatever goes wrong is the answer to its requests, not the thread's end."""
-    try:
-        return list(zip(batch, answers(batch), strict=True))
-    except Exception as error:
-        logging.getLogger("vitlab").error("a batch of %d images failed: %s", len(batch), error)
-        failed = ServiceError(f"the model failed ({type(error).__name__})")
-        return [(ticket, failed) for ticket in batch]
 
 
 def _removed(ticket: Ticket) -> ServiceError:

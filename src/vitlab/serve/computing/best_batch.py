@@ -22,8 +22,8 @@ REPEATS = 3
 BUDGET = 5.0  # seconds for all of it
 
 
-def best_batch(served: Served, most: int) -> int:
-    """Return the smallest batch, from `LEAST` on, whose rate is as good as any.
+def best_batch(served: Served, most: int) -> tuple[int, float]:
+    """Return the smallest batch, from `LEAST` on, whose rate is as good as any; seconds an image.
 
     Args:
         served: a model
@@ -40,7 +40,8 @@ def best_batch(served: Served, most: int) -> int:
             break
     best = max(rates.values())
     good = [size for size, rate in rates.items() if rate >= ENOUGH * best]
-    return min((size for size in good if size >= LEAST), default=max(good))
+    chosen = min((size for size in good if size >= LEAST), default=max(good))
+    return chosen, 1 / rates[chosen]
 
 
 def warm(served: Served, size: int) -> None:

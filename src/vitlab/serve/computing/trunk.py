@@ -34,6 +34,7 @@ class Trunk:
         base: on the device
         fast: what computes images of the base alone: its fast form, or the base
         coming: images that are being decoded for any of its models
+        pace: seconds that an image takes under load; 0 until it is known
         bytes: of the base
 
     Args:
@@ -54,7 +55,7 @@ class Trunk:
         self.fast = fast_beside(self.base, device, precision, engine)
         self._precision = fixed(precision)
         self.bytes = sum(tensor.nbytes for tensor in base.state_dict().values())
-        self.coming = 0  # images that are being decoded
+        self.coming, self.pace = 0, 0.0
         self._tasks: MultiTask | None = None
 
     @property

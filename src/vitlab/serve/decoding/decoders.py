@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import time
 from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from vitlab.weights.identity import description
 LONGEST = 2**14  # bytes of an answer without its pixels
 ERROR = 500  # characters
 GRACE = 5.0  # seconds for the messages of an image
+MEMORY = 0.1  # share of the newest image in the average seconds
 NONE: Pixels = np.empty((0, 0, 0), np.uint8)
 Result = TypeVar("Result")
 # How a process ends when an image finds a fault in a library.
@@ -93,6 +95,7 @@ class Decoders:
 
     def __init__(self, count: int, bounds: Bounds) -> None:
         self.count, self.bounds = count, bounds
+        self.pace = 0.0  # seconds that one of them takes for an image
         self.restarts = 0
         self._nursery = Nursery(bounds)
         self._jobs: Rounds[_Job] = Rounds()
@@ -153,7 +156,9 @@ class Decoders:
         try:
             if decoder is None or decoder.reader.at_eof():  # it was killed meanwhile
                 decoder = await self._another(decoder)
+            began = time.monotonic()
             result = await self._decoded(decoder, job)
+            self.pace += (time.monotonic() - began - self.pace) * (MEMORY if self.pace else 1)
         except ServiceError as error:
             result = error
         except asyncio.CancelledError:

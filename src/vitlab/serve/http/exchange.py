@@ -19,7 +19,7 @@ IDENTITY = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 LINGER = 1.0  # seconds in which the rest of a refused body is read, so that the answer is seen
 REST = 16 * 2**20  # bytes of it
 LONGEST = 16 * 2**10  # bytes of an address, and of all headers
-METHODS = ("GET", "POST", "PUT", "DELETE")
+METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
 OTHER = "other"  # of methods and routes, so that their number is bounded
 HEADERS = {
     "X-Content-Type-Options": "nosniff",

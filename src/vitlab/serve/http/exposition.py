@@ -28,14 +28,15 @@ GAUGES = {
 COUNTERS = {
     "decoded": "Images that were decoded",
     "failed": "Images that could not be decoded",
-    "shed": "Images refused because the queue was full",
+    "broken": "Images of batches that failed",
+    "shed": "Images refused because they could not be answered in time",
     "late": "Images given up after the time limit",
     "restarts": "Decoder processes that ended and were replaced",
 }
 OF_MODEL = {
     "images": "Images answered",
     "failed": "Images that could not be decoded",
-    "shed": "Images refused because the queue was full",
+    "shed": "Images refused because they could not be answered in time",
     "late": "Images given up after the time limit",
 }
 
@@ -52,6 +53,9 @@ class OfEngine:
         ready = GaugeMetricFamily("vitlab_ready", "1 while the service takes requests")
         ready.add_metric([], float(self.engine.ready))
         yield ready
+        models = GaugeMetricFamily("vitlab_models", "Models that are served")
+        models.add_metric([], float(len(figures.models)))
+        yield models
         for name, help_ in GAUGES.items():
             yield GaugeMetricFamily(f"vitlab_{name}_images", help_, value=getattr(figures, name))
         for name, help_ in COUNTERS.items():

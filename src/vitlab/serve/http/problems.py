@@ -3,7 +3,15 @@
 import math
 from collections.abc import Mapping
 
-from vitlab.errors import BusyError, LateError, OptionError, ServiceError, UserError, one_line
+from vitlab.errors import (
+    BusyError,
+    FailedError,
+    LateError,
+    OptionError,
+    ServiceError,
+    UserError,
+    one_line,
+)
 
 LONGEST = 500  # characters of a message
 
@@ -36,6 +44,8 @@ def refused(error: UserError) -> Refused:
         return busy(str(error), error.retry_after)
     if isinstance(error, LateError):
         return Refused(504, str(error))
+    if isinstance(error, FailedError):
+        return Refused(500, f"{error}: the log describes it")
     if isinstance(error, ServiceError):
         return busy(str(error))
     return Refused(400 if isinstance(error, OptionError) else 422, str(error))

@@ -27,6 +27,7 @@ def serve(
     address: tuple[str, int],
     token_file: str = "",
     watch: str = "",
+    allow_empty: bool = False,
     drain: float = 30.0,
     device: str = "auto",
     precision: Precision = "auto",
@@ -41,6 +42,7 @@ def serve(
         address: host and port; port 0 for any
         token_file: file with the token that requests must carry; empty for none
         watch: folder whose models are served too; empty for none
+        allow_empty: ready without a model, and an empty folder removes the last ones
         drain: seconds in which requests under way are answered after the signal
         device: auto, cpu, cuda, cuda:N or mps
         precision: auto, fp32 or bf16, as `vitlab serve` has it
@@ -59,7 +61,9 @@ def serve(
         text = "this system sets no bound on the memory of the processes that decode images"
         log("warning", logging.WARNING, reason=text)
     token, warning = read_token(token_file) if token_file else ("", "")
-    core = Engine(limits=limits, device=device, precision=precision, engine=engine)
+    core = Engine(
+        limits=limits, allow_empty=allow_empty, device=device, precision=precision, engine=engine
+    )
     for name, place in models:
         core.add(name, place)
     app = application(core, limits=limits, token=token, hosts=hosts_of(address[0]))

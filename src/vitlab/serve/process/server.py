@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
+from vitlab.errors import ServiceError
 from vitlab.serve.engine import Engine
 from vitlab.serve.http.connection import Connection
 from vitlab.serve.http.logs import log
@@ -22,6 +24,8 @@ STATUS = 130  # of a process that a second signal ended
 KEEP_ALIVE = 5  # seconds that a connection may wait for its next request
 SPARE = 5  # seconds for the last answers after the engine has given up
 HEADERS = 16 * 1024  # bytes of the headers of a request
+PAUSE = 0.5  # seconds between two looks at whether the engine still computes
+NOTICED = 2.0  # seconds in which those who ask for its health see that it failed
 
 
 class Server(uvicorn.Server):
@@ -83,20 +87,34 @@ class Service:
 
         Raises:
             UserError: the engine cannot be started.
+            ServiceError: the device is lost, or a batch does not end.
         """
         with self._signals(asyncio.get_running_loop()):
             serving = asyncio.create_task(self._server.serve([opened]))
             starting = asyncio.create_task(self._start())
             asked = asyncio.create_task(self._asked.wait())
-            await asyncio.wait({serving, starting, asked}, return_when=asyncio.FIRST_COMPLETED)
+            failing = asyncio.create_task(self._failing())
+            ends = {serving, asked, failing}
+            await asyncio.wait({starting, *ends}, return_when=asyncio.FIRST_COMPLETED)
             failed = starting.exception() if starting.done() else None
             if failed is None:
-                await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             starting.cancel()
-            await self._stop(serving)
-            asked.cancel()
+            if failing.done():
+                failed = failing.result()
+            await self._stop(serving, 0 if failing.done() else self.drain)
+            for task in (asked, failing):
+                task.cancel()
             if failed is not None:
                 raise failed
+
+    async def _failing(self) -> ServiceError:
+        """Wait until the engine can compute no more; return why."""
+        while not (trouble := self.engine.trouble):
+            await asyncio.sleep(PAUSE)
+        log("failed", logging.ERROR, reason=trouble)
+        await asyncio.sleep(NOTICED)
+        return ServiceError(f"{trouble}: start the service anew")
 
     async def _start(self) -> None:
         if self.watched is not None:  # what is there now is served before anyone asks
@@ -106,13 +124,13 @@ class Service:
         if self.watched is not None:
             await self.watched.watch()
 
-    async def _stop(self, serving: "asyncio.Task[None]") -> None:
+    async def _stop(self, serving: "asyncio.Task[None]", drain: float) -> None:
         """Take no more connections, answer what is under way, and end the engine's processes."""
         desk: Desk = self.app.state.desk
         desk.ending = True
-        log("stopping", requests=desk.under_way, seconds=self.drain)
+        log("stopping", requests=desk.under_way, seconds=drain)
         self._server.should_exit = True
-        await asyncio.wait({serving}, timeout=self.drain)
+        await asyncio.wait({serving}, timeout=drain)
         await self.engine.stop(0)  # what still waits gets an error
         await serving
         log("stopped")

@@ -7,22 +7,27 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from vitlab.serve.http import replies
 from vitlab.serve.http.exposition import TEXT, as_text
-from vitlab.serve.http.problems import busy
+from vitlab.serve.http.problems import Refused, busy
 from vitlab.serve.http.replies import Problem
 from vitlab.serve.routes import reference
 from vitlab.serve.routes.asking import desk_of
 
 state = APIRouter()  # for those who watch over the service: no token is needed
 figures = APIRouter()
-NOT_READY = {"model": Problem, "description": "it is warming up, or ending"}
+NOT_READY = {"model": Problem, "description": "it is warming up, has no model, or is ending"}
+LOST = {"model": Problem, "description": "its device is lost, or a batch does not end"}
 
 
-@state.get("/health", response_model=replies.State)
-async def health() -> JSONResponse:
-    """Return that the service is alive."""
+@state.head("/health", include_in_schema=False)
+@state.get("/health", response_model=replies.State, responses={500: LOST})
+async def health(request: Request) -> JSONResponse:
+    """Return that the service is alive, unless it has to be started anew."""
+    if trouble := desk_of(request).engine.trouble:
+        raise Refused(500, trouble)
     return JSONResponse({"status": "alive"})
 
 
+@state.head("/ready", include_in_schema=False)
 @state.get("/ready", response_model=replies.State, responses={503: NOT_READY})
 async def ready(request: Request) -> JSONResponse:
     """Return whether the service takes requests."""
@@ -30,7 +35,7 @@ async def ready(request: Request) -> JSONResponse:
     if desk.ending:
         raise busy("the service is ending", 10)
     if not desk.engine.ready:
-        raise busy("the models are warming up")
+        raise busy(desk.engine.trouble or "no model is served yet: they may be warming up")
     return JSONResponse({"status": "ready"})
 
 

@@ -1,0 +1,223 @@
+"""What goes wrong in production: lost devices, hanging batches, folders that vanish, overload."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve.calling import ask
+from serve.fakes import FakeEngine, png
+from serve.made import Gate, Running, encoded, tiny, until
+from vitlab.errors import BusyError, FailedError, LateError, ServiceError
+from vitlab.serve.app import application
+from vitlab.serve.computing.batcher import FAILURES
+from vitlab.serve.engine import Engine
+from vitlab.serve.limits import Limits
+from vitlab.serve.process.addresses import listen
+from vitlab.serve.process.server import Service
+from vitlab.serve.process.watched import LOOKS, Watched
+
+IMAGE = encoded(0)
+
+
+@pytest.fixture
+def failing() -> Iterator[tuple[Running, list[str]]]:
+    """An engine whose model fails at `any` image, or at `colored` ones, once that is said."""
+    model, said = tiny(), list[str]()
+
+    def fail(model: Any, inputs: Any) -> None:
+        if said == ["any"] or (said == ["colored"] and inputs[0].std() > 1e-6):
+            raise RuntimeError("CUDA error: device-side assert triggered")
+
+    model.stem.register_forward_pre_hook(fail)
+    running = Running(("tiny", model), max_batch=2)
+    yield running, said
+    said.clear()
+    running.close()
+
+
+def test_a_lost_device_is_no_longer_healthy(
+    failing: tuple[Running, list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error of CUDA that stays: every batch fails, and so does a blank image."""
+    running, said = failing
+    running.answer(IMAGE)
+    said.append("any")
+    for number in range(FAILURES):
+        assert running.engine.ready, number
+        with pytest.raises(FailedError, match=r"the model failed \(RuntimeError\)"):
+            running.answer(IMAGE)
+    assert running.engine.trouble == (
+        "the device computes no more: CUDA error: device-side assert triggered"
+    )
+    assert not running.engine.ready
+    assert running.engine.figures().broken == FAILURES
+    records = [each for each in caplog.records if each.getMessage() == "batch failed"]
+    assert len(records) == FAILURES
+    assert all(each.exc_info for each in records)
+    app = application(running.engine)
+    assert ask(app, "GET", "/health").status == 500
+    assert "device-side assert" in ask(app, "GET", "/health").error
+    assert ask(app, "GET", "/ready").status == 503
+    assert "vitlab_images_broken_total 3.0" in ask(app, "GET", "/metrics").body.decode()
+
+
+def test_images_at_which_a_model_fails_do_not_end_the_service(
+    failing: tuple[Running, list[str]],
+) -> None:
+    running, said = failing
+    said.append("colored")
+    for _ in range(2 * FAILURES):
+        with pytest.raises(FailedError):
+            running.answer(IMAGE)
+    assert running.engine.ready
+    assert running.engine.figures().broken == 2 * FAILURES
+
+
+def test_a_batch_that_never_ends_is_noticed() -> None:
+    model = tiny()
+    gate, running = Gate(model), Running(("tiny", model), max_batch=2, timeout=0.2)
+    running.answer(IMAGE)
+    gate.close()
+    with pytest.raises(LateError):
+        running.answer(IMAGE)
+    running(until(lambda: running.engine.trouble))
+    assert "has been computing for" in running.engine.trouble
+    gate.open.set()
+    running(until(lambda: not running.engine.trouble))  # it has ended after all
+    running.answer(IMAGE)
+    running.close()
+
+
+def test_a_service_that_can_compute_no_more_ends_with_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("vitlab.serve.process.server.NOTICED", 0.01)
+    monkeypatch.setattr("vitlab.serve.process.server.PAUSE", 0.01)
+    engine = FakeEngine()
+
+    async def run() -> None:
+        service = Service(application(engine), engine, 1.0)  # type: ignore[arg-type]
+        with listen("127.0.0.1", 0) as opened:
+            serving = asyncio.create_task(service.run(opened))
+            await asyncio.sleep(0.1)
+            assert not serving.done()
+            engine.trouble = "the device computes no more"
+            await serving
+
+    with pytest.raises(ServiceError, match="computes no more: start the service anew"):
+        asyncio.run(run())
+    assert engine.stopped
+
+
+def test_head_is_answered_as_get() -> None:
+    engine = FakeEngine()
+    app = application(engine)  # type: ignore[arg-type]
+    for address in ("/health", "/ready"):
+        assert ask(app, "HEAD", address).status == 200
+    engine.ready = False
+    assert ask(app, "HEAD", "/ready").status == 503
+
+
+def test_without_a_model_it_is_not_ready_unless_it_may_be_empty() -> None:
+    for allowed in (False, True):
+        engine = Engine(limits=Limits(decoders=1), allow_empty=allowed, device="cpu")
+
+        async def run(engine: Engine = engine, allowed: bool = allowed) -> None:
+            await engine.start()
+            assert engine.ready is allowed
+            if not allowed:
+                with pytest.raises(ServiceError, match="or has no model"):
+                    await engine.answer([IMAGE])
+            engine.add("tiny", tiny())
+            assert engine.ready
+            await engine.stop(1)
+
+        asyncio.run(run())
+
+
+def test_a_folder_that_cannot_be_read_or_is_not_mounted_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, folder, away = FakeEngine(names=()), tmp_path / "models", tmp_path / "away"
+    folder.mkdir()
+    for name in ("cats", "dogs"):
+        (folder / f"{name}.safetensors").write_bytes(b"weights")
+    engine.allow_empty = False
+    watched = Watched(folder, engine)  # type: ignore[arg-type]
+
+    def looked(times: int = 2 * LOOKS) -> list[str]:
+        for _ in range(times):
+            watched.look()
+        return list(engine.models)
+
+    assert looked() == ["cats", "dogs"]
+    folder.rename(away)
+    assert looked() == ["cats", "dogs"]
+    folder.mkdir()  # where nothing is mounted yet
+    assert looked() == ["cats", "dogs"]
+    said = [each for each in caplog.records if each.getMessage() == "folder not read"]
+    assert len(said) == 2  # once for each reason
+    folder.rmdir()
+    away.rename(folder)
+    (folder / "cats.safetensors").unlink()
+    assert looked(LOOKS - 1) == ["cats", "dogs"]
+    assert looked(1) == ["dogs"]
+    engine.allow_empty = True
+    (folder / "dogs.safetensors").unlink()
+    assert looked(LOOKS) == []
+
+
+def test_what_cannot_be_ready_in_time_is_refused_at_once() -> None:
+    model = tiny()
+    gate, running = Gate(model), Running(("tiny", model), max_batch=1, timeout=10)
+    (served,) = running.engine._roster.models.values()
+    served.trunk.pace = 3.0  # seconds an image: two fit into the time limit, with some to spare
+
+    async def crowd() -> None:
+        gate.close()
+        waiting = [asyncio.ensure_future(running.engine.answer([IMAGE])) for _ in range(2)]
+        await until(lambda: running.engine.figures().decoded == 2)
+        began = time.monotonic()
+        with pytest.raises(BusyError, match="an answer would come too late") as refused:
+            await running.engine.answer([IMAGE])
+        assert time.monotonic() - began < 1
+        assert refused.value.retry_after == pytest.approx(1.0)  # 9 seconds, and 8 are allowed
+        gate.open.set()
+        for (seen,) in await asyncio.gather(*waiting):
+            assert seen.probabilities is not None
+
+    running(crowd())
+    assert running.engine.figures().shed == 1
+    running.close()
+
+
+def test_what_will_not_be_done_in_time_is_not_begun() -> None:
+    model = tiny()
+    gate, running = Gate(model), Running(("tiny", model), max_batch=1, timeout=1)
+    (served,) = running.engine._roster.models.values()
+
+    async def crowd() -> None:
+        gate.close()
+        waiting = [asyncio.ensure_future(running.engine.answer([IMAGE])) for _ in range(2)]
+        await until(lambda: running.engine.figures().decoded == 2)
+        served.trunk.pace = 5.0  # it has become slow
+        gate.open.set()
+        first, second = await asyncio.gather(*waiting, return_exceptions=True)
+        assert isinstance(first, list)
+        assert isinstance(second, LateError)
+
+    running(crowd())
+    assert len(gate.sizes) == 1
+    assert running.engine.figures().late == 1
+    running.close()
+
+
+def test_errors_of_a_model_are_500() -> None:
+    engine = FakeEngine(error=FailedError("the model failed (RuntimeError)"))
+    reply = ask(application(engine), "POST", "/predict", png())  # type: ignore[arg-type]
+    assert reply.status == 500
+    assert reply.error == "the model failed (RuntimeError): the log describes it"

@@ -158,6 +158,18 @@ def option(
 class Options:
     """A group of choices, checked when it is created; the base of frozen dataclasses."""
 
+    def __init_subclass__(cls) -> None:
+        """Keep the representation of this class, which `dataclass` would replace."""
+        super().__init_subclass__()
+        cls.__repr__ = Options.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        """Show what differs from the defaults."""
+        usual = {each.name: each.default for each in fields(cast(Any, self))}
+        given = [(name, getattr(self, name)) for name in usual]
+        inside = ", ".join(f"{name}={value!r}" for name, value in given if value != usual[name])
+        return f"{type(self).__name__}({inside})"
+
     def __post_init__(self) -> None:
         """Convert every field to its type and check it.
 

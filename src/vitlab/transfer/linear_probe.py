@@ -4,7 +4,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -24,6 +24,7 @@ from vitlab.evaluation.probes.searching import (
     fit_head,
     with_head,
 )
+from vitlab.keywords import ProbeKeywords
 from vitlab.models.model import Model
 from vitlab.options import options_of
 from vitlab.progress import public, say
@@ -70,7 +71,7 @@ def probe(
     cache: str | Path | None = "auto",
     command: str = "",
     quiet: bool = False,
-    **fields: Any,
+    **fields: Unpack[ProbeKeywords],
 ) -> Run:
     """Fit a linear classifier to a model's frozen features, test it, and leave a run folder.
 
@@ -102,12 +103,11 @@ def probe(
         UserError: as `vitlab.train`; several labels per image, options of training.
     """
     host, began = host or Host(), time.monotonic()
-    searched = HeadSearch(
-        **{key: fields.pop(key) for key in options_of(HeadSearch) & fields.keys()}
-    )
+    given: dict[str, Any] = {**fields}
+    searched = HeadSearch(**{key: given.pop(key) for key in options_of(HeadSearch) & given.keys()})
     start = weights if isinstance(weights, Model) else None
     named = "" if start is not None else None if weights is None else str(weights)
-    recipe, images = learning_from(probe_recipe(named, **fields), data)
+    recipe, images = learning_from(probe_recipe(named, **given), data)
     with Stop() as stop, joined(host.device, host.timeout) as (world, device), ExitStack() as stack:
         if world.size > 1:
             raise OptionError("a probe runs in one process: start it without torchrun")

@@ -4,18 +4,16 @@ They are listed once, in `__init__.pyi` beside this file.
 """
 
 import importlib
-import re
 import sys
-from pathlib import Path
 from typing import Any
 
 if sys.platform == "win32":  # it has no fcntl and no resource, and forks no process
     raise ImportError("vitlab needs Linux or macOS: on Windows use WSL 2")
 
-_LINES = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
-_HOMES = {
-    name: home for home, name in re.findall(r"^from (\S+) import (\w+) as \w+$", _LINES, re.M)
-}
+# pathlib would take time to import
+with open(f"{__file__}i", encoding="utf-8") as _list:  # noqa: PTH123
+    _WORDS = [_line.split() for _line in _list if _line.startswith("from ")]
+_HOMES = {words[3]: words[1] for words in _WORDS}
 __all__ = sorted(_HOMES)
 __version__ = "0.1.0"
 

@@ -29,6 +29,18 @@ VERSION = {"-V", "--version"}
 FIRST = (  # in the overview
     "finetune", "train", "pretrain", "evaluate", "predict", "measure", "models", "recipes",
 )  # fmt: skip
+OVERVIEW = """usage: vitlab COMMAND [OPTIONS]
+
+The Vision Transformer workbench. To begin: vitlab finetune PHOTOS, a folder of
+class folders; or, without a network, vitlab train digits
+
+commands:
+{}
+
+vitlab COMMAND --help lists the options of a command, vitlab --version prints
+the version. Results go to stdout (one JSON object with --json), messages to
+stderr. Exit status: 0 done, 2 an error you can fix, 1 a bug, 130
+interrupted."""
 
 
 def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None) -> NoReturn:
@@ -54,7 +66,9 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
         if name in HELP:
             print(overview())
         elif name in VERSION:
-            print(f"vitlab {_version()}")
+            from importlib.metadata import version
+
+            print(f"vitlab {version('vitlab')}")
         else:
             command = command_module(name)
             interrupts.prog = f"vitlab {name}"
@@ -77,23 +91,7 @@ def commands() -> tuple[str, ...]:
 
 def overview() -> str:
     """Return what `vitlab --help` prints."""
-    lines = [f"  {name:<10}  {_summary(name)}" for name in commands()]
-    return "\n".join(
-        [
-            "usage: vitlab COMMAND [OPTIONS]",
-            "",
-            "The Vision Transformer workbench. To begin: vitlab finetune PHOTOS, a folder of",
-            "class folders; or, without a network, vitlab train digits",
-            "",
-            "commands:",
-            *lines,
-            "",
-            "vitlab COMMAND --help lists the options of a command, vitlab --version prints",
-            "the version. Results go to stdout (one JSON object with --json), messages to",
-            "stderr. Exit status: 0 done, 2 an error you can fix, 1 a bug, 130",
-            "interrupted.",
-        ]
-    )
+    return OVERVIEW.format("\n".join(f"  {name:<10}  {_summary(name)}" for name in commands()))
 
 
 def _summary(name: str) -> str:
@@ -157,8 +155,17 @@ def _run(command: ModuleType, words: list[str], interrupts: Interrupts) -> None:
         import_torch()  # here, while a signal may end the process at once
     interrupts.started()
     result: dict[str, Any] = command.run(options)
-    if result:
-        print(json.dumps(result, ensure_ascii=False)) if as_json else command.show(result)
+    if as_json and result:
+        print(json.dumps(result, ensure_ascii=False))
+    elif result:
+        getattr(command, "show", _show)(result)
+
+
+def _show(result: dict[str, Any]) -> None:
+    """Print every figure."""
+    from vitlab.terminal import print_figures
+
+    print_figures(result)
 
 
 def import_torch() -> None:
@@ -193,12 +200,6 @@ def _begin(command: ModuleType, options: "Options", given: Iterable[str]) -> Non
             leaf.about.check(leaf.default)
     if hasattr(command, "begin"):
         command.begin(options)
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("vitlab")
 
 
 def _fail(status: int, prog: str, message: str) -> NoReturn:

@@ -222,6 +222,10 @@ class Options:
             result.check_applies(name)
         return result
 
+    def values(self, names: str) -> dict[str, Any]:
+        """Return some options by name, `"device workers"`, as keyword arguments."""
+        return {name: getattr(self, name) for name in names.split()}
+
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as JSON has them: lists for tuples, objects for groups."""
         return {name: _plain(getattr(self, name)) for name in hints(type(self))}

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vitlab.commands import DEVICE
+from vitlab.commands import DeviceOptions
 from vitlab.data.presence import check_data
 from vitlab.explore.told_apart import told_apart
-from vitlab.options import Options, above, at_least, at_most, option
+from vitlab.options import above, at_least, at_most, option
 from vitlab.packages import check_installed
 from vitlab.weights.stated import Stated
 
@@ -19,7 +19,7 @@ MOST = 32  # images that are opened at the start
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explore(Options):
+class Explore(DeviceOptions):
     """Models, images, and where the page is."""
 
     weights: tuple[str, ...] = option(
@@ -40,7 +40,6 @@ class Explore(Options):
     browser: bool = option(True, "open the page in a browser, where one is at hand")
     max_pixels: float = option(25.0, "largest image, in megapixels", above(0), at_most(50))
     file: Stated = Stated()
-    device: str = option("auto", DEVICE)
 
 
 def begin(options: Explore) -> None:

@@ -4,6 +4,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from vitlab.commands import RunOptions
 from vitlab.errors import OptionError
 from vitlab.evaluation.probes.wanted import CACHE
 from vitlab.options import Options, option, options_of
@@ -18,7 +19,7 @@ USED = ("device", "workers", "check_duplicates", "report", "max_bad", "timeout")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeRun(Options):
+class ProbeRun(RunOptions):
     """Data, weights, what is searched, and the run's folder."""
 
     FIRST: ClassVar[tuple[str, ...]] = (
@@ -37,8 +38,6 @@ class ProbeRun(Options):
     cache: str = option("auto", CACHE)
     search: HeadSearch = HeadSearch()
     recipe: Recipe = Recipe()
-    host: Host = Host()
-    command: str = ""
 
 
 def build(given: dict[str, Any]) -> ProbeRun:
@@ -65,10 +64,8 @@ def run(options: ProbeRun) -> dict[str, Any]:
     chosen |= recipe.model.chosen() | options.search.as_dict()
     data, weights = chosen.pop("data"), chosen.pop("weights")
     del chosen["tune"]
-    how: dict[str, Any] = {"host": options.host, "command": options.command}
-    how |= {"cache": options.cache, "resume": options.resume}
-    found = vitlab.probe(data, weights, options.out, **how, **chosen)
-    return found.metrics
+    how = options.values("host command cache resume")
+    return vitlab.probe(data, weights, options.out, **how, **chosen).metrics
 
 
 def _chosen(part: Options) -> dict[str, Any]:
@@ -84,15 +81,9 @@ def show(result: dict[str, Any]) -> None:
     """Print what was tried, the best first, and the test figures."""
     tried = sorted(result.get("tried", ()), key=lambda each: -each["accuracy"])
     rows = [
-        (
-            str(each["layer"]),
-            each["pool"] or "features",
-            each["head"],
-            f"{each['l2']:g}" if each["l2"] else "",
-            each["how"],
-            percent(each["accuracy"]),
-        )
+        (str(each["layer"]), each["pool"] or "features", each["head"],
+         f"{each['l2']:g}" if each["l2"] else "", each["how"], percent(each["accuracy"]))
         for each in tried
-    ]
+    ]  # fmt: skip
     print_table(("block", "features", "head", "l2", "by", "accuracy"), rows)
     print_figures(result)

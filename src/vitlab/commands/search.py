@@ -4,11 +4,11 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
-from vitlab.commands import DEVICE, REPLACE, WORKERS
+from vitlab.commands import REPLACE, DeviceOptions, WorkersOptions, say_skipped
 from vitlab.data.presence import check_data, check_each
 from vitlab.data.settings import Columns
 from vitlab.errors import DataError, one_line
-from vitlab.options import Options, at_least, option, when
+from vitlab.options import at_least, option, options_of, when
 from vitlab.packages import check_installed
 from vitlab.places import check_page, exists
 from vitlab.weights.hub import check_weights
@@ -19,7 +19,7 @@ _LINES = 100  # of the answer on the terminal
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search(Options):
+class Search(WorkersOptions, DeviceOptions):
     """A table of features, photographs to look for; `command` is what the user typed."""
 
     table: str = option(
@@ -53,8 +53,7 @@ class Search(Options):
     )
     columns: Columns = Columns()
     file: Stated = Stated()
-    device: str = option("auto", DEVICE)
-    workers: int | None = option(0, WORKERS, at_least(0))
+    workers: int | None = option(0, options_of(WorkersOptions)["workers"].help, at_least(0))
     command: str = ""
 
 
@@ -81,18 +80,10 @@ def run(options: Search) -> dict[str, Any]:
     for note in opened.notes:
         say(note)
     photos = opened.every()
-    found = vitlab.search(
-        table,
-        photos,
-        options.k,
-        weights=model,
-        not_self=options.not_self,
-        device=options.device,
-        workers=options.workers,
-    )
+    how = options.values("k not_self device workers")
+    found = vitlab.search(table, photos, weights=model, **how)
     damaged = [each.error for each in found if each.error]
-    for error in damaged:
-        say(f"skipped: {error}")
+    say_skipped(damaged)
     result: dict[str, Any] = {
         "table": options.table,
         "rows": table.rows,

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-from vitlab.commands import DEVICE, ENGINE, PRECISION_AUTO
+from vitlab.commands import ComputeOptions
 from vitlab.errors import OptionError
-from vitlab.options import Options, at_least, at_most, option
+from vitlab.options import at_least, at_most, option
 from vitlab.packages import check_installed
-from vitlab.precision import Engine, Precision
 from vitlab.serve.limits import Limits
 from vitlab.serve.model_names import split
 from vitlab.weights.hub import check_weights
@@ -29,7 +28,7 @@ def check_served(models: tuple[str, ...]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serve(Options):
+class Serve(ComputeOptions):
     """Models, an address, and bounds on what may be asked."""
 
     models: tuple[str, ...] = option(
@@ -53,9 +52,6 @@ class Serve(Options):
         30.0, "most seconds to answer what was accepted, once asked to stop", at_least(0)
     )
     limits: Limits = Limits()
-    device: str = option("auto", DEVICE)
-    precision: Precision = option("auto", PRECISION_AUTO)
-    engine: Engine = option("auto", ENGINE)
 
 
 def begin(options: Serve) -> None:
@@ -83,18 +79,10 @@ def run(options: Serve) -> dict[str, Any]:
     from vitlab.progress import say
     from vitlab.serve.process.running import serve
 
-    return serve(
-        [split(each) for each in options.models],
-        limits=options.limits,
-        address=(options.host, options.port),
-        token_file=options.token_file,
-        watch=options.watch,
-        drain=options.drain,
-        device=options.device,
-        precision=options.precision,
-        engine=options.engine,
-        say=say if sys.stderr.isatty() else lambda text: None,  # else all lines are JSON
-    )
+    how = options.values("limits token_file watch drain device precision engine")
+    how["say"] = say if sys.stderr.isatty() else lambda text: None  # else all lines are JSON
+    named = [split(each) for each in options.models]
+    return serve(named, address=(options.host, options.port), **how)
 
 
 def show(result: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Iterable, Iterator
+from inspect import get_annotations
 
 from vitlab.console.leaves import JSON, Leaf, Start, groups_of, leaves_of, spelled
 from vitlab.options import Options
@@ -49,14 +50,23 @@ def _groups(start: Start) -> tuple[dict[str, tuple[str, list[Leaf]]], list[Leaf]
     first = [name for name in getattr(start, "FIRST", ()) if name in there]
     rest = set(there) - set(first)
     own = [there[name] for name in first]
-    own += [leaf for leaf in leaves_of(start, nested=False) if leaf.name in rest]
+    shared = _shared(start)
+    others = [leaf for leaf in leaves_of(start, nested=False) if leaf.name in rest]
+    own += sorted(others, key=lambda leaf: leaf.name in shared)
     groups = {}
-    for name, group in groups_of(start):
+    for name, group in sorted(groups_of(start), key=lambda each: each[0] in shared):
         mine = [leaf for leaf in leaves_of(group, nested=False) if leaf.name in rest]
         if mine := [there[leaf.name] for leaf in mine]:
             title = f"other {name}" if name in there else name  # an option has the name already
             groups[title.replace("_", " ")] = summary_of(group), mine
     return groups, [leaf for leaf in own if not leaf.about.positional]
+
+
+def _shared(start: Start) -> set[str]:
+    """Return the options and groups that a command has in common with others: they come last."""
+    kinds = (start if isinstance(start, type) else type(start)).__mro__
+    shared = (get_annotations(each) for each in kinds if each.__module__ == "vitlab.commands")
+    return {name for names in shared for name in names}
 
 
 def _place(leaf: Leaf) -> str:

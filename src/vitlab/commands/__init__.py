@@ -14,6 +14,7 @@ The options that several commands have are declared here, once, as classes to in
 from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from vitlab.machine.open_files import check_open_files
 from vitlab.options import Only, Options, at_least, option, options_of, when
 from vitlab.places import PART, is_folder
 from vitlab.precision import Engine, Precision
@@ -24,6 +25,7 @@ from vitlab.weights.stated import Stated
 if TYPE_CHECKING:
     from vitlab.models.model import Model
 
+WORKERS = options_of(Host)["workers"].help
 WEIGHTS = "a run folder, a saved model, a weights file, or user/name on the Hugging Face Hub"
 OUT = "a new .csv, .jsonl or .parquet file for a row per image"
 REPLACE = "replace the file that --out names"
@@ -64,7 +66,7 @@ class DeviceOptions(Options):
 class WorkersOptions(Options):
     """How many processes decode."""
 
-    workers: int | None = option(None, options_of(Host)["workers"].help, at_least(0))
+    workers: int | None = option(None, WORKERS, at_least(0), check=check_open_files)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ from vitlab.commands import (
 from vitlab.data.presence import check_each
 from vitlab.data.settings import Columns
 from vitlab.errors import OptionError, one_line
+from vitlab.machine.open_files import check_open_files
 from vitlab.options import at_least, option, options_of
 from vitlab.packages import check_installed
 from vitlab.places import check_file, check_parts, is_folder
@@ -64,6 +65,7 @@ class Predict(ComputeOptions, PartsOptions, ViewsOptions, WeightsOptions):
         None,
         "processes that decode images (None: 0; with a folder as out, one per core, at most eight)",
         at_least(0),
+        check=check_open_files,
     )
 
 

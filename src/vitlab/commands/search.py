@@ -4,11 +4,12 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
-from vitlab.commands import REPLACE, DeviceOptions, WorkersOptions, say_skipped
+from vitlab.commands import REPLACE, WORKERS, DeviceOptions, WorkersOptions, say_skipped
 from vitlab.data.presence import check_data, check_each
 from vitlab.data.settings import Columns
 from vitlab.errors import DataError, one_line
-from vitlab.options import at_least, option, options_of, when
+from vitlab.machine.open_files import check_open_files
+from vitlab.options import at_least, option, when
 from vitlab.packages import check_installed
 from vitlab.places import check_page, exists
 from vitlab.weights.hub import check_weights
@@ -53,7 +54,7 @@ class Search(WorkersOptions, DeviceOptions):
     )
     columns: Columns = Columns()
     file: Stated = Stated()
-    workers: int | None = option(0, options_of(WorkersOptions)["workers"].help, at_least(0))
+    workers: int | None = option(0, WORKERS, at_least(0), check=check_open_files)
     command: str = ""
 
 

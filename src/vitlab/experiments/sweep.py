@@ -15,7 +15,7 @@ from vitlab.experiments.statistics import OF_RUN, Row
 from vitlab.files import SWEEP_FOLDER
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
-from vitlab.progress import public
+from vitlab.progress import PLACE, public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage
 from vitlab.runs.naming import run_name
@@ -26,7 +26,7 @@ from vitlab.units import percent
 LABELS = ("lr", "layer_decay")  # of a point of the grid
 
 
-@public(recipe=Recipe)
+@public(recipe=Recipe, out=PLACE)
 def sweep(
     recipe: Recipe,
     out: str | Path | None = None,

@@ -7,7 +7,7 @@ from vitlab.data.sources.request import Given
 from vitlab.keywords import FinetuneKeywords
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
-from vitlab.progress import public
+from vitlab.progress import PLACE, public
 from vitlab.recipes.named import recipe as named
 from vitlab.recipes.recipe import Host
 from vitlab.training.ending import Run
@@ -17,7 +17,7 @@ from vitlab.training.step.transform import Transform
 from vitlab.tuning.free import Tune
 
 
-@public(recipe=str)
+@public(recipe=str, out=PLACE)
 def finetune(
     data: Given,
     weights: str | Path | Model | None = None,

@@ -27,7 +27,7 @@ from vitlab.evaluation.probes.searching import (
 from vitlab.keywords import ProbeKeywords
 from vitlab.models.model import Model
 from vitlab.options import options_of
-from vitlab.progress import public, say
+from vitlab.progress import PLACE, public, say
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.head_search import HeadSearch, probe_recipe
 from vitlab.recipes.model_part import part_of
@@ -60,7 +60,7 @@ class ProbeEnd:
     decisions: Decisions = Decisions()
 
 
-@public()
+@public(out=PLACE)
 def probe(
     data: Given,
     weights: str | Path | Model | None = None,

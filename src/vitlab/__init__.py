@@ -12,8 +12,7 @@ if sys.platform == "win32":  # it has no fcntl and no resource, and forks no pro
 
 # pathlib would take time to import
 with open(f"{__file__}i", encoding="utf-8") as _list:  # noqa: PTH123
-    _WORDS = [_line.split() for _line in _list if _line.startswith("from ")]
-_HOMES = {words[3]: words[1] for words in _WORDS}
+    _HOMES = {words[3]: words[1] for words in map(str.split, _list) if words[:1] == ["from"]}
 __all__ = sorted(_HOMES)
 __version__ = "0.1.0"
 

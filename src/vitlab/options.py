@@ -155,6 +155,16 @@ def option(
     return field(metadata=about) if default is MISSING else field(default=default, metadata=about)
 
 
+def argument(
+    help: str,
+    check: Callable[[Any], None] | None = None,
+    default: object = MISSING,
+    choices: Callable[[], Iterable[str]] | None = None,
+) -> Any:
+    """Declare an option that is given by its position, and is required without a default."""
+    return option(default, help, choices=choices, positional=True, check=check)
+
+
 class Options:
     """A group of choices, checked when it is created; the base of frozen dataclasses."""
 

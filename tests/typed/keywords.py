@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from vitlab.console.leaves import all_leaves
+from vitlab.console.leaves import OF_ALL, all_leaves
 from vitlab.data.settings import Data
 from vitlab.models.config import ResNetConfig, TokenizerConfig, ViTConfig
 from vitlab.options import Option, Options, hints, options_of
@@ -70,7 +70,7 @@ def of_models() -> dict[str, str]:
 
 def of(*kinds: type[Options]) -> dict[str, str]:
     """Options of some groups, the nested ones included."""
-    leaves = [leaf for kind in kinds for leaf in all_leaves(kind) if leaf.name != "json"]
+    leaves = [leaf for kind in kinds for leaf in all_leaves(kind) if leaf not in OF_ALL]
     return {leaf.name: rendered(leaf.hint, _words(leaf.about)) for leaf in leaves}
 
 

@@ -4,19 +4,19 @@ A file holds a `SUMMARY`, `run(options) -> dict` (the JSON object) and `show(res
 without one, every figure has a line). Where the defaults depend on what is given, `build(given)`
 makes the options, else their class does. `begin(options)` comes before PyTorch is imported: it
 refuses early what checks of single options cannot, and may say what begins. A command that works
-without PyTorch has `LIGHT = True`.
+without PyTorch has `LIGHT = True`, one that cannot without some packages names them in `NEEDS`.
 
 The options that several commands have are declared here, once, as classes to inherit from:
 `WeightsOptions`, `ComputeOptions` and what it is made of, `ViewsOptions`, `PartsOptions`,
 `RunOptions`; those of data are `data.settings.Columns`.
 """
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from vitlab.machine.open_files import check_open_files
-from vitlab.options import Only, Options, at_least, option, options_of, when
-from vitlab.places import PART, is_folder
+from vitlab.options import Only, Options, argument, at_least, option, options_of, when
+from vitlab.places import PART, check_page, is_folder
 from vitlab.precision import Engine, Precision
 from vitlab.recipes.recipe import Host
 from vitlab.weights.hub import check_weights
@@ -45,7 +45,7 @@ FILED = Only("with a file as out", lambda options: bool(options.out and not is_f
 class WeightsOptions(Options):
     """A model, and what its file may not say."""
 
-    weights: str = option(MISSING, WEIGHTS, positional=True, check=check_weights)
+    weights: str = argument(WEIGHTS, check_weights)
     file: Stated = Stated()
 
     def load(self) -> "Model":
@@ -134,6 +134,20 @@ class PartsOptions(Options):
     )
     on: On = option("", ON)
     timeout: float = option(600.0, TIMEOUT, at_least(0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageOptions(Options):
+    """A page of the result, and what the user typed for it."""
+
+    out: str | None = option(None, "write a page of the result: FILE.html")
+    replace: bool = option(False, REPLACE, only=when("out"))
+    command: str = ""
+
+    def check_page(self) -> None:
+        """Refuse a page that cannot be written."""
+        if self.out:
+            check_page(self.out, replace=self.replace)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,10 @@
 """`vitlab compare`."""
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from vitlab.commands import REPLACE, DeviceOptions, WorkersOptions
-from vitlab.options import option, when
-from vitlab.places import check_page
+from vitlab.commands import DeviceOptions, PageOptions, WorkersOptions
+from vitlab.options import argument
 from vitlab.runs.several_runs import check_runs
 from vitlab.terminal import print_rows, print_table
 
@@ -15,24 +14,17 @@ COSTS = ("params", "macs", "seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare(WorkersOptions, DeviceOptions):
+class Compare(WorkersOptions, DeviceOptions, PageOptions):
     """The runs, the page to write, and what the user typed."""
 
-    runs: tuple[str, ...] = option(
-        MISSING,
-        "folders of 2 to 20 runs; that of a sweep, seeds or folds stands for its runs",
-        positional=True,
-        check=check_runs,
+    runs: tuple[str, ...] = argument(
+        "folders of 2 to 20 runs; that of a sweep, seeds or folds stands for its runs", check_runs
     )
-    out: str | None = option(None, "write a page: FILE.html")
-    replace: bool = option(False, REPLACE, only=when("out"))
-    command: str = ""
 
 
 def begin(options: Compare) -> None:
     """Refuse a page that cannot be written."""
-    if options.out:
-        check_page(options.out, replace=options.replace)
+    options.check_page()
 
 
 def run(options: Compare) -> dict[str, Any]:

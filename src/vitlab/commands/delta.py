@@ -4,7 +4,7 @@ from dataclasses import MISSING, dataclass, replace
 from typing import Any
 
 from vitlab.commands import WEIGHTS, WeightsOptions
-from vitlab.options import option
+from vitlab.options import argument, option
 from vitlab.units import percent, storage
 from vitlab.weights.hub import check_weights
 
@@ -15,12 +15,8 @@ SUMMARY = "Save only the weights that fine-tuning changed, in one file."
 class Delta(WeightsOptions):
     """A fine-tuned model, its base, and the file."""
 
-    weights: str = option(
-        MISSING, f"the fine-tuned model: {WEIGHTS}", positional=True, check=check_weights
-    )
-    start: str = option(
-        MISSING, "the model that fine-tuning started from", positional=True, check=check_weights
-    )
+    weights: str = argument(f"the fine-tuned model: {WEIGHTS}", check_weights)
+    start: str = argument("the model that fine-tuning started from", check_weights)
     out: str = option(MISSING, "the new file, ending in .safetensors")
 
 

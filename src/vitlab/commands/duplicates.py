@@ -1,6 +1,6 @@
 """`vitlab duplicates`."""
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vitlab.commands import WorkersOptions
 from vitlab.data.presence import check_data
 from vitlab.data.settings import Columns
-from vitlab.options import option
+from vitlab.options import argument, option
 from vitlab.terminal import print_table
 from vitlab.units import duration
 
@@ -23,18 +23,15 @@ _LINES = 20  # pairs in the table
 class Duplicates(WorkersOptions):
     """Two sets of images, or one, and the page to write; `command` is what the user typed."""
 
-    train: str = option(
-        MISSING,
+    train: str = argument(
         "any DATA of `vitlab train`, or a folder of images; its training images if it has splits",
-        positional=True,
-        check=check_data,
+        check_data,
     )
-    test: str = option(
-        "",
+    test: str = argument(
         "the same; its test images if it has splits (empty: compare the splits of TRAIN, or look "
         "for pairs within it)",
-        positional=True,
-        check=check_data,
+        check_data,
+        default="",
     )
     out: str | None = option(None, "write a page of the pairs: FILE.html")
     columns: Columns = Columns()

@@ -14,24 +14,22 @@ from vitlab.commands import (
 from vitlab.data.presence import check_data
 from vitlab.data.settings import Columns
 from vitlab.evaluation.probes.wanted import Taken
-from vitlab.options import option
-from vitlab.packages import check_installed
+from vitlab.options import argument, option
 from vitlab.places import check_new
 from vitlab.terminal import print_figures
 
 SUMMARY = "Write the features of images into Parquet."
+NEEDS = ("pyarrow",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Embed(WorkersOptions, EngineOptions, PrecisionOptions, PartsOptions, WeightsOptions):
     """A model, images, what to take, and where to compute."""
 
-    data: str = option(
-        MISSING,
+    data: str = argument(
         "any DATA of `vitlab train`, all of its splits; or images without labels: a folder of "
         "files, or a glob pattern",
-        positional=True,
-        check=check_data,
+        check_data,
     )
     out: str = option(
         MISSING,
@@ -41,11 +39,6 @@ class Embed(WorkersOptions, EngineOptions, PrecisionOptions, PartsOptions, Weigh
     )
     features: Taken = Taken()
     columns: Columns = Columns()
-
-
-def begin(options: Embed) -> None:
-    """Refuse to begin without the package that writes the file."""
-    check_installed("pyarrow", "vitlab embed")
 
 
 def run(options: Embed) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """`vitlab evaluate`."""
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from textwrap import fill
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from vitlab.commands import (
 )  # fmt: skip
 from vitlab.data.presence import check_data
 from vitlab.data.settings import Columns
-from vitlab.options import Only, at_least, below, option, when
+from vitlab.options import Only, argument, at_least, below, option, when
 from vitlab.places import check_files
 from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import print_figures, print_rows, print_table
@@ -32,9 +32,7 @@ SUMMARY = "Measure accuracy and calibration on labeled images."
 class Evaluate(WorkersOptions, ComputeOptions, ViewsOptions, WeightsOptions):
     """A model, data, and where to compute."""
 
-    data: str = option(
-        MISSING, "labeled images, any DATA of `vitlab train`", positional=True, check=check_data
-    )
+    data: str = argument("labeled images, any DATA of `vitlab train`", check_data)
     split: Split = option(
         "auto",
         "auto: the test split if there is one; of data without splits, what training held out if "

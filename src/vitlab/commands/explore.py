@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 from vitlab.commands import DeviceOptions
 from vitlab.data.presence import check_data
 from vitlab.explore.told_apart import told_apart
-from vitlab.options import above, at_least, at_most, option
-from vitlab.packages import check_installed
+from vitlab.options import above, argument, at_least, at_most, option
 from vitlab.weights.stated import Stated
 
 if TYPE_CHECKING:
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from vitlab.models.model import Model
 
 SUMMARY = "Look inside models in the browser: point at a patch, and see."
+NEEDS = ("fastapi", "uvicorn")
 MOST = 32  # images that are opened at the start
 
 
@@ -22,11 +22,10 @@ MOST = 32  # images that are opened at the start
 class Explore(DeviceOptions):
     """Models, images, and where the page is."""
 
-    weights: tuple[str, ...] = option(
-        (),
+    weights: tuple[str, ...] = argument(
         "models (a run folder, a saved model, a weights file, user/name on the Hugging Face Hub; "
         "NAME=WEIGHTS names it), and image files, folders or glob patterns, in any order",
-        positional=True,
+        default=(),
     )
     data: str = option(
         "",
@@ -44,8 +43,6 @@ class Explore(DeviceOptions):
 
 def begin(options: Explore) -> None:
     """Refuse what cannot be shown or listened on, before PyTorch is imported."""
-    for package in ("fastapi", "uvicorn"):
-        check_installed(package, "vitlab explore")
     from vitlab.serve.process.addresses import listen
 
     told_apart(options.weights)

@@ -1,12 +1,12 @@
 """`vitlab fewshot`."""
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from vitlab.commands import PrecisionOptions, WeightsOptions, WorkersOptions
 from vitlab.data.presence import check_data
 from vitlab.evaluation.probes.wanted import Probing
-from vitlab.options import option
+from vitlab.options import argument
 from vitlab.terminal import print_table
 from vitlab.units import percent
 
@@ -20,12 +20,10 @@ class Fewshot(WorkersOptions, PrecisionOptions, WeightsOptions):
     big_vision's few-shot evaluation prepares images with --fit squash --crop 0.875.
     """
 
-    data: str = option(
-        MISSING,
+    data: str = argument(
         "labeled images, any DATA of `vitlab train`: learns from the training split, is measured "
         "on the test split",
-        positional=True,
-        check=check_data,
+        check_data,
     )
     probing: Probing = Probing()
 

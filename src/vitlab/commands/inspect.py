@@ -6,7 +6,7 @@ from typing import Any
 
 from vitlab.commands import DeviceOptions, WeightsOptions
 from vitlab.data.presence import check_each
-from vitlab.options import at_least, option
+from vitlab.options import argument, at_least, option
 from vitlab.places import check_new_folder
 from vitlab.weights.hub import check_weights
 
@@ -17,11 +17,9 @@ SUMMARY = "Look inside a model: attention, filters, positions, features."
 class Inspect(DeviceOptions, WeightsOptions):
     """A model, images, and a folder for the pictures; `command` is what the user typed."""
 
-    paths: tuple[str, ...] = option(
-        MISSING,
+    paths: tuple[str, ...] = argument(
         "any DATA of `vitlab predict`: image files, folders, glob patterns, lists, tables, …",
-        positional=True,
-        check=check_each,
+        check_each,
     )
     out: str = option(
         MISSING,

@@ -1,12 +1,22 @@
 """`vitlab measure`."""
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from vitlab.commands import DeviceOptions
 from vitlab.errors import OptionError
-from vitlab.options import Options, above, at_least, at_most, option, options_of, when, when_any
+from vitlab.options import (
+    Options,
+    above,
+    argument,
+    at_least,
+    at_most,
+    option,
+    options_of,
+    when,
+    when_any,
+)
 from vitlab.places import check_new_folder
 from vitlab.progress import named_if_slow, say
 from vitlab.recipes.model_part import ModelPart, ViTPart, model_part
@@ -22,9 +32,7 @@ class Measure(Options):
 
     HIDDEN: ClassVar[frozenset[str]] = frozenset({"model"})
 
-    models: tuple[str, ...] = option(
-        MISSING, "names such as ViT-B/16, run folders or saved models", positional=True
-    )
+    models: tuple[str, ...] = argument("names such as ViT-B/16, run folders or saved models")
     speed: bool = option(False, "measure inference time and memory too")
     full: bool = option(
         False,

@@ -1,10 +1,10 @@
 """`vitlab predict`."""
 
 import os
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from vitlab.commands import (
     COMPUTE,
@@ -25,30 +25,28 @@ from vitlab.data.presence import check_each
 from vitlab.data.settings import Columns
 from vitlab.errors import OptionError, one_line
 from vitlab.machine.open_files import check_open_files
-from vitlab.options import at_least, option, options_of
+from vitlab.options import argument, at_least, option, options_of
 from vitlab.packages import check_installed
 from vitlab.places import check_file, check_parts, is_folder
 from vitlab.terminal import print_figures
 
 SUMMARY = "Print the most likely classes of images."
-COLUMNS = "path_column images allow_outside cache_data"  # those of `Columns` that say no labels
 
 
 @dataclass(frozen=True, kw_only=True)
 class Predict(ComputeOptions, PartsOptions, ViewsOptions, WeightsOptions):
     """A model, images, and where to compute."""
 
-    paths: tuple[str, ...] = option(
-        MISSING,
+    HIDDEN: ClassVar[frozenset[str]] = frozenset(options_of(Columns)) - {
+        "path_column", "images", "allow_outside", "cache_data",
+    }  # fmt: skip
+
+    paths: tuple[str, ...] = argument(
         "any DATA of `vitlab train`, labels or not: image files, folders, glob patterns, lists, "
         "tables, tar shards; - for paths on standard input, one per line",
-        positional=True,
-        check=check_each,
+        check_each,
     )
-    path_column: str = option("", options_of(Columns)["path_column"].help)
-    images: str = option("", options_of(Columns)["images"].help)
-    allow_outside: bool = option(False, options_of(Columns)["allow_outside"].help)
-    cache_data: str = option("", options_of(Columns)["cache_data"].help)
+    columns: Columns = Columns()
     top: int = option(5, "number of classes to print", at_least(1))
     out: str | None = option(
         None,
@@ -97,15 +95,14 @@ def run(options: Predict) -> dict[str, Any]:
     if model.config.classes and not model.config.labels:
         say("the weights do not name their classes: numbers stand for them; --labels names them")
     result: dict[str, Any] = {"model": model.config.name, "temperature": model.temperature}
-    columns = Columns(**options.values(COLUMNS))
     how: dict[str, Any] = {"top": options.top, "views": views}
     if parted:
         how |= options.values(options.KEYS) | {"ending": options.format}
         folder = Path(options.out or "").expanduser()
-        images = partial(unlabeled, model, options.paths, columns)
+        images = partial(unlabeled, model, options.paths, options.columns)
         found = classify_shards(folder, model, images, Compute(**options.values(COMPUTE)), **how)
         return found and result | found
-    source = unlabeled(model, options.paths, columns)
+    source = unlabeled(model, options.paths, options.columns)
     compute = Compute(**options.values(COMPUTE) | {"workers": options.workers or 0})
     if file is not None:
         with Meter(0, title="predicting") as meter:

@@ -1,12 +1,12 @@
 """`vitlab prepare`."""
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from vitlab.commands import WorkersOptions, say_skipped
 from vitlab.data.presence import check_data
 from vitlab.data.settings import Columns
-from vitlab.options import at_least, at_most, option
+from vitlab.options import argument, at_least, at_most, option
 from vitlab.places import check_new_folder
 
 SUMMARY = "Write a resized, verified, training-ready copy of a data set."
@@ -16,18 +16,10 @@ SUMMARY = "Write a resized, verified, training-ready copy of a data set."
 class Prepare(WorkersOptions):
     """What to copy, where to, and in what form."""
 
-    data: str = option(
-        MISSING,
-        "any DATA of `vitlab train`; its splits and the order of its classes are kept",
-        positional=True,
-        check=check_data,
+    data: str = argument(
+        "any DATA of `vitlab train`; its splits and the order of its classes are kept", check_data
     )
-    out: str = option(
-        MISSING,
-        "a new folder, which can then be used as DATA",
-        positional=True,
-        check=check_new_folder,
-    )
+    out: str = argument("a new folder, which can then be used as DATA", check_new_folder)
     side: int = option(
         256, "largest shorter side in pixels; smaller images keep their size", at_least(1)
     )

@@ -1,6 +1,5 @@
 """`vitlab probe`."""
 
-import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -8,6 +7,7 @@ from vitlab.commands import RunOptions
 from vitlab.errors import OptionError
 from vitlab.evaluation.probes.wanted import CACHE
 from vitlab.options import Options, option, options_of
+from vitlab.progress import say
 from vitlab.recipes.head_search import INSTEAD, OF_STEPS, HeadSearch, probe_recipe
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
@@ -52,7 +52,7 @@ def begin(options: ProbeRun) -> None:
         raise OptionError(f"{data} is a run, not data: to take its features, pass --from {data}")
     if options.out:
         RunFolder(options.out).may_be_used(options.resume)
-    print(f"{options.recipe.start.weights} on {data}", file=sys.stderr, flush=True)
+    say(f"{options.recipe.start.weights} on {data}")
 
 
 def run(options: ProbeRun) -> dict[str, Any]:

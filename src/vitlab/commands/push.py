@@ -1,10 +1,10 @@
 """`vitlab push`."""
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from vitlab.commands import WeightsOptions
-from vitlab.options import option
+from vitlab.options import argument, option
 from vitlab.runs.run_folder import RunFolder
 
 SUMMARY = "Upload a model to the Hugging Face Hub, with a model card."
@@ -14,7 +14,7 @@ SUMMARY = "Upload a model to the Hugging Face Hub, with a model card."
 class Push(WeightsOptions):
     """A model and its place on the Hub."""
 
-    repository: str = option(MISSING, "user/name on the Hub", positional=True)
+    repository: str = argument("user/name on the Hub")
     private: bool = option(False, "make a new repository private")
     license: str | None = option(
         None, "license of the weights, such as apache-2.0 (default: that of their source, if known)"

@@ -5,13 +5,13 @@ from typing import Any
 
 from vitlab.commands import ComputeOptions
 from vitlab.errors import OptionError
-from vitlab.options import at_least, at_most, option
-from vitlab.packages import check_installed
+from vitlab.options import argument, at_least, at_most, option
 from vitlab.serve.limits import Limits
 from vitlab.serve.model_names import split
 from vitlab.weights.hub import check_weights
 
 SUMMARY = "Serve models over HTTP: classes, features, and where they look."
+NEEDS = ("fastapi", "uvicorn", "prometheus_client")
 
 
 def check_served(models: tuple[str, ...]) -> None:
@@ -31,12 +31,11 @@ def check_served(models: tuple[str, ...]) -> None:
 class Serve(ComputeOptions):
     """Models, an address, and bounds on what may be asked."""
 
-    models: tuple[str, ...] = option(
-        (),
+    models: tuple[str, ...] = argument(
         "a run folder, a saved model, a weights file or delta, or user/name on the Hugging Face "
         "Hub; NAME=WEIGHTS names it",
-        positional=True,
-        check=check_served,
+        check_served,
+        default=(),
     )
     port: int = option(8000, "port to listen on; 0 for any", at_least(0), at_most(65535))
     host: str = option(
@@ -56,8 +55,6 @@ class Serve(ComputeOptions):
 
 def begin(options: Serve) -> None:
     """Refuse what cannot be served or listened on, before PyTorch is imported."""
-    for package in ("fastapi", "uvicorn", "prometheus_client"):
-        check_installed(package, "vitlab serve")
     from vitlab.serve.http.access import read_token
     from vitlab.serve.process.addresses import listen
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from vitlab.commands import WEIGHTS, DeviceOptions, Split, WorkersOptions
 from vitlab.data.presence import check_data
-from vitlab.options import option
+from vitlab.options import argument, option
 from vitlab.places import check_new_folder
 from vitlab.terminal import print_rows
 from vitlab.units import percent
@@ -19,11 +19,8 @@ SUMMARY = "Average the weights of several fine-tuned models into one."
 class Soup(WorkersOptions, DeviceOptions):
     """The models, how to choose among them, and the folder of the new one."""
 
-    weights: tuple[str, ...] = option(
-        MISSING,
-        f"two or more models of one configuration: {WEIGHTS}",
-        positional=True,
-        check=check_weights,
+    weights: tuple[str, ...] = argument(
+        f"two or more models of one configuration: {WEIGHTS}", check_weights
     )
     out: str = option(MISSING, "the new folder", check=check_new_folder)
     greedy: str = option(

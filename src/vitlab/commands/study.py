@@ -1,11 +1,11 @@
 """`vitlab study`."""
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vitlab.commands import RunOptions
 from vitlab.errors import OptionError
-from vitlab.options import above, at_least, option, owners
+from vitlab.options import above, argument, at_least, option, owners
 from vitlab.recipes.recipe import Recipe
 from vitlab.runs.recipe_file import start_from
 from vitlab.studies.base import small
@@ -26,7 +26,7 @@ class Study(RunOptions):
     )  # fmt: skip
     HIDDEN: ClassVar[frozenset[str]] = frozenset({"budget", "epochs"})
 
-    name: str = option(MISSING, ABOUT, choices=lambda: GRIDS, positional=True)
+    name: str = argument(ABOUT, choices=lambda: GRIDS)
     allowed: str = option(
         "",
         "time for all runs, such as 10m or 2h: their length is fitted into it (default: 10m); "

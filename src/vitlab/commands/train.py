@@ -1,6 +1,5 @@
 """`vitlab train`."""
 
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from vitlab.commands import RunOptions
 from vitlab.errors import OptionError
 from vitlab.experiments.several import SeveralRuns, recorded, run_several
 from vitlab.options import option, options_of, when
+from vitlab.progress import say
 from vitlab.recipes.named import RECIPES
 from vitlab.recipes.pretext import Pretext
 from vitlab.recipes.recipe import Recipe
@@ -115,7 +115,7 @@ def begin(options: Train) -> None:
     if data:
         what = recipe.model.model or recipe.start.weights or "no weights named"
         resumed = ", continuing" if options.resume else ""
-        print(f"{what} on {data}, recipe {recipe.recipe}{resumed}", file=sys.stderr, flush=True)
+        say(f"{what} on {data}, recipe {recipe.recipe}{resumed}")
 
 
 def run(options: Train) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 from vitlab.commands import WEIGHTS, RunOptions
 from vitlab.experiments.several import Jobs
 from vitlab.experiments.vtab_setting import VtabSetting
-from vitlab.options import option
+from vitlab.options import argument, option
 from vitlab.terminal import print_table
 from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import OfNetwork
@@ -18,7 +18,7 @@ SUMMARY = "Fine-tune on VTAB-1k's 19 tasks, beside the ViT paper's figures."
 class Vtab(RunOptions):
     """The weights, the tasks, how each is learned, and where."""
 
-    weights: str = option(MISSING, WEIGHTS, positional=True, check=check_weights)
+    weights: str = argument(WEIGHTS, check_weights)
     data: str = option(MISSING, "folder with a sub-folder per task, such as cifar100")
     out: str | None = option(None, "folder of the runs (default: a new one, runs/vtab-WEIGHTS)")
     resume: bool = option(False, "continue the runs in that folder; none is repeated")

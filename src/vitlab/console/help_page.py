@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from inspect import get_annotations
 
-from vitlab.console.leaves import JSON, Leaf, Start, groups_of, leaves_of, spelled
+from vitlab.console.leaves import OF_ALL, Leaf, Start, groups_of, leaves_of, spelled
 from vitlab.options import Options
 
 COLUMN, WIDTH = 25, 80  # where help begins, and the most characters of a line
@@ -30,7 +30,7 @@ def help_text(start: Start, prog: str, summary: str, whole: bool = False) -> str
     lines += ["", " options", *_entry("-h, --help", "show this help message and exit")]
     if titles:
         lines += _entry(HELP_ALL, "show every option and exit")
-    lines += _entries([*own, Leaf("json", bool, JSON, False)])
+    lines += _entries([*own, *OF_ALL])
     if titles and not whole:
         lines += ["", f" more options, with {HELP_ALL}"]
         for title, (about, group) in titles.items():

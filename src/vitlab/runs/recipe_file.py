@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.data.settings import Data
-from vitlab.errors import RunError
+from vitlab.errors import OptionError, RunError
 from vitlab.recipes.named import RECIPES, default_recipe, recipe
 from vitlab.recipes.recipe import Recipe
 
@@ -34,11 +34,12 @@ def recipe_in(place: str | Path) -> Recipe | None:
         return None
     try:
         stored = tomllib.loads(file.read_text(encoding="utf-8"))
-        tables = current(stored, file)
+    except (OSError, ValueError) as error:
+        raise RunError(f"{file} cannot be read as a recipe: {error}") from error
+    tables = current(stored, file)
+    try:
         found = Recipe.from_tables(tables)
-    except NewerError:
-        raise
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OptionError, TypeError) as error:
         raise RunError(f"{file} cannot be read as a recipe: {error}") from error
     if code := [f"{k}={v}" for k, v in tables.get("code", {}).items() if "sha256" not in k]:
         logging.getLogger("vitlab").warning(
@@ -73,20 +74,15 @@ def start_from(choices: dict[str, Any], otherwise: str = "") -> tuple[Recipe, di
     return recipe(name, **taken), rest
 
 
-class NewerError(RunError):
-    """A file of a newer version of ViTLab."""
-
-
 def current(tables: dict[str, Any], file: Path) -> dict[str, Any]:
     """Return the tables of a `run.toml` of any format as the present one has them.
 
     Raises:
-        NewerError: they are of a newer format.
-        TypeError: they are no tables of a run.
+        RunError: they are of a newer format, or of none.
     """
     number = tables.get("run", {}).get("format", 1)
-    if number > FORMAT:
-        raise NewerError(
+    if number not in range(1, FORMAT + 1):
+        raise RunError(
             f"{file} has format {number}, but this version of ViTLab reads formats up to {FORMAT}: "
             "pip install --upgrade vitlab"
         )

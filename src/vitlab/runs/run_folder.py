@@ -44,7 +44,7 @@ from vitlab.files import (
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.journal import Journal
-from vitlab.runs.recipe_file import FORMAT, NewerError, current
+from vitlab.runs.recipe_file import FORMAT, current
 from vitlab.runs.versions import versions
 
 DUPLICATES = "duplicates.json"
@@ -171,11 +171,9 @@ class RunFolder:
         if self._tables is None:
             try:
                 stored = tomllib.loads(self._file.read_text(encoding="utf-8"))
-                self._tables = current(stored, self._file)
-            except NewerError:
-                raise
-            except (OSError, ValueError, TypeError, AttributeError) as error:
+            except (OSError, ValueError) as error:
                 raise self._damaged(error) from error
+            self._tables = current(stored, self._file)
         return self._tables
 
     @property

@@ -12,7 +12,7 @@ The options that several commands have are declared here, once, as classes to in
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from vitlab.machine.open_files import check_open_files
 from vitlab.options import Only, Options, argument, at_least, option, options_of, when
@@ -37,6 +37,7 @@ TIMEOUT = "seconds that a process of torchrun waits for the slowest, before givi
 On = Literal["", "ray"]
 Split = Literal["auto", "train", "validation", "test", "all"]
 COMPUTE = "device precision engine workers"  # the arguments of `Compute`
+PARTS = "part_images shard on timeout"  # those of passes that fill a folder
 PARTED = Only("with a folder as out", lambda options: bool(options.out and is_folder(options.out)))
 FILED = Only("with a file as out", lambda options: bool(options.out and not is_folder(options.out)))
 
@@ -117,8 +118,6 @@ class ViewsOptions(Options):
 @dataclass(frozen=True, kw_only=True)
 class PartsOptions(Options):
     """A folder of parts, which several processes may share."""
-
-    KEYS: ClassVar[str] = "part_images shard on timeout"
 
     part_images: int = option(
         PART,

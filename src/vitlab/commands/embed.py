@@ -5,12 +5,13 @@ from typing import Any
 
 from vitlab.commands import (
     COMPUTE,
+    PARTS,
     EngineOptions,
     PartsOptions,
     PrecisionOptions,
     WeightsOptions,
     WorkersOptions,
-)  # fmt: skip
+)
 from vitlab.data.presence import check_data
 from vitlab.data.settings import Columns
 from vitlab.evaluation.probes.wanted import Taken
@@ -45,8 +46,8 @@ def run(options: Embed) -> dict[str, Any]:
     """Embed; of several processes only the first one has a result to print."""
     import vitlab
 
-    how = options.features.values("what layer dtype") | options.values(f"columns {COMPUTE}")
-    how |= options.values(options.KEYS)
+    how = options.features.values("what layer dtype")
+    how |= options.values(f"columns {COMPUTE} {PARTS}")
     return vitlab.embed(options.load(), options.data, options.out, **how)
 
 

@@ -15,7 +15,7 @@ from vitlab.commands import (
     WeightsOptions,
     WorkersOptions,
     say_skipped,
-)  # fmt: skip
+)
 from vitlab.data.presence import check_data
 from vitlab.data.settings import Columns
 from vitlab.options import Only, argument, at_least, below, option, when

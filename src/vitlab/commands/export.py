@@ -15,9 +15,7 @@ from vitlab.weights.formats.catalog import export_help, export_names
 SUMMARY = "Write a model as ONNX, for PyTorch, browsers or other libraries."
 
 
-def files() -> str:
-    """Return the formats that are files."""
-    return ", ".join(name for name, target in TARGETS.items() if target.ending)
+FILES = ", ".join(name for name, target in TARGETS.items() if target.ending)
 
 
 def names() -> list[str]:
@@ -30,7 +28,7 @@ class Export(WeightsOptions):
     """A model, the format and the new file or folder."""
 
     to: str = option(MISSING, f"the format: {target_help()}; {export_help()}", choices=names)
-    out: str = option(MISSING, f"the new file (for {files()}) or folder")
+    out: str = option(MISSING, f"the new file (for {FILES}) or folder")
     bare: bool = option(
         False,
         "leave preprocessing and probabilities out: normalized images to logits",

@@ -12,6 +12,7 @@ from vitlab.commands import (
     ON,
     OUT,
     PARTED,
+    PARTS,
     REPLACE,
     TIMEOUT,
     ComputeOptions,
@@ -20,7 +21,7 @@ from vitlab.commands import (
     ViewsOptions,
     WeightsOptions,
     say_skipped,
-)  # fmt: skip
+)
 from vitlab.data.presence import check_each
 from vitlab.data.settings import Columns
 from vitlab.errors import OptionError, one_line
@@ -84,7 +85,7 @@ def run(options: Predict) -> dict[str, Any]:
         classify_into,
         classify_shards,
         unlabeled,
-    )  # fmt: skip
+    )
     from vitlab.evaluation.compute import Compute
     from vitlab.evaluation.infer import Views
     from vitlab.progress import Meter, say
@@ -97,7 +98,7 @@ def run(options: Predict) -> dict[str, Any]:
     result: dict[str, Any] = {"model": model.config.name, "temperature": model.temperature}
     how: dict[str, Any] = {"top": options.top, "views": views}
     if parted:
-        how |= options.values(options.KEYS) | {"ending": options.format}
+        how |= options.values(PARTS) | {"ending": options.format}
         folder = Path(options.out or "").expanduser()
         images = partial(unlabeled, model, options.paths, options.columns)
         found = classify_shards(folder, model, images, Compute(**options.values(COMPUTE)), **how)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from vitlab.commands import RunOptions
 from vitlab.errors import OptionError
 from vitlab.evaluation.probes.wanted import CACHE
-from vitlab.options import Options, option, options_of
+from vitlab.options import option, options_of
 from vitlab.progress import say
 from vitlab.recipes.head_search import INSTEAD, OF_STEPS, HeadSearch, probe_recipe
 from vitlab.recipes.recipe import Host, Recipe
@@ -57,24 +57,10 @@ def begin(options: ProbeRun) -> None:
 
 def run(options: ProbeRun) -> dict[str, Any]:
     """Fit, test and report."""
-    import vitlab
+    from vitlab.transfer.linear_probe import probe_by
 
-    recipe = options.recipe
-    chosen = {**_chosen(recipe.data), **_chosen(recipe.start), "seed": recipe.seed}
-    chosen |= recipe.model.chosen() | options.search.as_dict()
-    data, weights = chosen.pop("data"), chosen.pop("weights")
-    del chosen["tune"]
-    how = options.values("host command cache resume")
-    return vitlab.probe(data, weights, options.out, **how, **chosen).metrics
-
-
-def _chosen(part: Options) -> dict[str, Any]:
-    """Return the options of a part that are not at their defaults."""
-    usual = type(part)()
-    names = options_of(type(part))
-    return {
-        name: getattr(part, name) for name in names if getattr(part, name) != getattr(usual, name)
-    }
+    asked = options.values("recipe out resume host cache command")
+    return probe_by(searched=options.search, images=None, start=None, **asked).metrics
 
 
 def show(result: dict[str, Any]) -> None:

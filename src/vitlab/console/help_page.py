@@ -65,8 +65,8 @@ def _groups(start: Start) -> tuple[dict[str, tuple[str, list[Leaf]]], list[Leaf]
 def _shared(start: Start) -> set[str]:
     """Return the options and groups that a command has in common with others: they come last."""
     kinds = (start if isinstance(start, type) else type(start)).__mro__
-    shared = (get_annotations(each) for each in kinds if each.__module__ == "vitlab.commands")
-    return {name for names in shared for name in names}
+    shared = [each for each in kinds if each.__module__ == "vitlab.commands"]
+    return {name for each in shared for name in get_annotations(each)}
 
 
 def _place(leaf: Leaf) -> str:

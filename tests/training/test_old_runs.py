@@ -111,7 +111,7 @@ def test_a_newer_file_is_refused_in_one_line(tmp_path: Path) -> None:
     file = run.folder / "run.toml"
     whole = file.read_text()
     file.write_text(whole.replace("format = 2", "format = 3"))
-    advice = "has format 3, but this version of ViTLab reads formats up to 2: pip install --upgrade"
+    advice = "has format 3, but this version of ViTLab reads formats up to 2: pip install -U vitlab"
     for opened in (lambda: RunFolder(run.folder).recipe, lambda: recipe_in(run.folder),
                    lambda: vitlab.train(recipe, run.folder, resume=True)):  # fmt: skip
         with pytest.raises(RunError, match=advice):
@@ -125,6 +125,6 @@ def test_a_newer_file_is_refused_in_one_line(tmp_path: Path) -> None:
     assert '"format": "vitlab-1"' in text or '"format": "vitlab-2"' in text
     config.write_text(re.sub(r'"vitlab-\d"', '"vitlab-9"', text))
     with pytest.raises(
-        WeightsError, match=r"reads formats up to 'vitlab-2': pip install --upgrade"
+        WeightsError, match=r"reads formats up to 'vitlab-2': pip install -U vitlab"
     ):
         vitlab.load(config.parent)

@@ -84,7 +84,7 @@ def current(tables: dict[str, Any], file: Path) -> dict[str, Any]:
     if number not in range(1, FORMAT + 1):
         raise RunError(
             f"{file} has format {number}, but this version of ViTLab reads formats up to {FORMAT}: "
-            "pip install --upgrade vitlab"
+            "pip install -U vitlab"
         )
     if number == 1:
         tables = renamed(tables)

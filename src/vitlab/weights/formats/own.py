@@ -53,7 +53,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     if version not in (VERSION, NAMED):
         raise WeightsError(
             f"{file} has format {version!r}, but this version of ViTLab reads formats up to "
-            f"{NAMED!r}: pip install --upgrade vitlab"
+            f"{NAMED!r}: pip install -U vitlab"
         )
     try:
         config = described(content, hints.choices)

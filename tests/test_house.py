@@ -19,7 +19,7 @@ HOUSE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("house.toml").rea
 # Lowest first. A file imports from its own layer or a lower one.
 LAYERS = (
     ("errors", "units", "values"),
-    ("options", "files", "machine", "device", "packages", "precision", "progress"),
+    ("options", "keywords", "files", "machine", "device", "packages", "precision", "progress"),
     ("places",),
     ("images", "pages"),
     ("models",),

@@ -14,7 +14,7 @@ import torch
 
 import vitlab
 from conftest import TINY
-from vitlab.errors import DiskError, OptionError
+from vitlab.errors import DataError, DiskError, OptionError
 from vitlab.evaluation.records import EvaluationRecord
 
 WRONG = [3, None, 1.5, b"x", {}, object(), len]
@@ -40,6 +40,29 @@ def test_a_wrong_type_is_one_line_that_says_what_is_needed(name: str) -> None:
         assert words in text
         assert f"is of type {type(value).__name__}, but" in text
         assert "\n" not in text
+
+
+OUT = ("train", "finetune", "probe", "sweep", "cross_validate", "repeat", "compare")
+
+
+@pytest.mark.parametrize("name", OUT)
+def test_where_a_run_goes_is_a_name(name: str) -> None:
+    recipe = vitlab.recipe("digits")
+    first = (["a", "b"],) if name == "compare" else (recipe,)
+    if name in ("finetune", "probe"):
+        first = ("digits", "/nowhere")
+    for value in (3, True, [1], len):
+        with pytest.raises(OptionError, match=r"^out is of type .*, but a name is needed$"):
+            getattr(vitlab, name)(*first, value)
+
+
+def test_arrays_and_models_of_another_type_are_one_line() -> None:
+    for value in ("photos", b"x", object()):
+        with pytest.raises(DataError, match=r"^x_train must be an array of numbers"):
+            vitlab.fewshot(value, value, value)  # type: ignore[arg-type]
+    for value in (3, None, [1]):
+        with pytest.raises(OptionError, match="a model or its configuration is needed"):
+            vitlab.preprocess(value)
 
 
 @pytest.mark.parametrize("name", ["a" * 300, "a" * 300 + ".parquet", "a" * 245 + ".parquet"])

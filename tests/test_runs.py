@@ -77,7 +77,7 @@ def test_a_damaged_file_is_named(folder: RunFolder, text: str) -> None:
 
 def test_names_of_the_code_before_the_release_are_read(folder: RunFolder) -> None:
     file = folder.path / "run.toml"
-    text = file.read_text()
+    text = file.read_text().replace("format = 2\n", "")
     assert RENAMED["optimiser"] == "optimizer"
     file.write_text(text.replace("optimizer", "optimiser"))
     assert RunFolder(folder.path).recipe == folder.recipe

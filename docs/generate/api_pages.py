@@ -1,6 +1,9 @@
 """The Python reference: the public names, and every module, rendered from docstrings."""
 
+import inspect
 import pkgutil
+import re
+from pathlib import Path
 
 import vitlab
 
@@ -51,7 +54,13 @@ def python_page() -> str:
     """Return the page of the public names; a name in no group comes last, so none is left out."""
     named = {name for names in GROUPS.values() for name in names} | set(MODULES)
     rest = [n for n in vitlab.__all__ if n not in named and not n.endswith("Error")]
-    lines = ["# Python", "", "The public names, as `import vitlab` gives them.", ""]
+    lines = [
+        "# Python", "",
+        "The public names, as `import vitlab` gives them; "
+        "[CONTRIBUTING](../contributing.md#the-stable-surface) says what may change.", "",
+        "| name | | since |", "| --- | --- | --- |",
+        *(f"| [`{n}`](#vitlab.{n}) | {about(n)} | {when} |" for n, when in since().items()), "",
+    ]  # fmt: skip
     for title, names in (GROUPS | {"Others": tuple(rest)}).items():
         public = [f"vitlab.{name}" for name in names if name in vitlab.__all__]
         if title == "Errors":
@@ -63,6 +72,23 @@ def python_page() -> str:
         for name in public:
             lines += [f"::: {name}", "    options:", "      heading_level: 3", ""]
     return "\n".join(lines)
+
+
+def since() -> dict[str, str]:
+    """Return the version that each public name came with, as `__init__.pyi` says."""
+    found, version = {}, ""
+    for line in Path(vitlab.__file__).with_suffix(".pyi").read_text().splitlines():
+        if heading := re.fullmatch(r"# since (\S+)", line):
+            version = heading[1]
+        elif imported := re.fullmatch(r"from \S+ import \w+ as (\w+)", line):
+            found[imported[1]] = version
+    return dict(sorted(found.items(), key=lambda each: each[0].lower()))
+
+
+def about(name: str) -> str:
+    """Return the first sentence of a name's docstring."""
+    text = (inspect.getdoc(getattr(vitlab, name)) or "").split("\n\n")[0]
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def room_pages() -> dict[str, str]:

@@ -23,7 +23,7 @@ def imports(package: Path) -> dict[str, set[str]]:
     their name in a string, and public names that are used as `vitlab.name`.
     """
     rooms: dict[str, set[str]] = {}
-    public = _public(package / "__init__.py")
+    public = _public(package / "__init__.pyi")
     for file in sorted(package.rglob("*.py")):
         room = file.relative_to(package).with_suffix("").parts[0]
         if room in ("__init__", "__main__"):  # the doors of the house

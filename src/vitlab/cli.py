@@ -11,6 +11,7 @@ import pkgutil
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
+from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -25,10 +26,23 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent / "commands"
 HELP = {"-h", "--help", "--help-all"}
+MOST = 60  # characters of an unknown command that are repeated
 VERSION = {"-V", "--version"}
 FIRST = (  # in the overview
     "finetune", "train", "pretrain", "evaluate", "predict", "measure", "models", "recipes",
 )  # fmt: skip
+OVERVIEW = """usage: vitlab COMMAND [OPTIONS]
+
+The Vision Transformer workbench. To begin: vitlab finetune PHOTOS, a folder of
+class folders; or, without a network, vitlab train digits
+
+commands:
+{}
+
+vitlab COMMAND --help lists the options of a command, vitlab --version prints
+the version. Results go to stdout (one JSON object with --json), messages to
+stderr. Exit status: 0 done, 2 an error you can fix, 1 a bug, 130
+interrupted."""
 
 
 def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None) -> NoReturn:
@@ -54,11 +68,13 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
         if name in HELP:
             print(overview())
         elif name in VERSION:
-            print(f"vitlab {_version()}")
+            from vitlab.packages import version_of
+
+            print(f"vitlab {version_of('vitlab')}")
         else:
             command = command_module(name)
             interrupts.prog = f"vitlab {name}"
-            _run(command, words[1:], interrupts)
+            copy_context().run(_run, command, words[1:], interrupts)  # quiet or not
         sys.stdout.flush()
     except BrokenPipeError:  # whoever reads our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -77,23 +93,7 @@ def commands() -> tuple[str, ...]:
 
 def overview() -> str:
     """Return what `vitlab --help` prints."""
-    lines = [f"  {name:<10}  {_summary(name)}" for name in commands()]
-    return "\n".join(
-        [
-            "usage: vitlab COMMAND [OPTIONS]",
-            "",
-            "The Vision Transformer workbench. To begin: vitlab finetune PHOTOS, a folder of",
-            "class folders; or, without a network, vitlab train digits",
-            "",
-            "commands:",
-            *lines,
-            "",
-            "vitlab COMMAND --help lists the options of a command, vitlab --version prints",
-            "the version. Results go to stdout (one JSON object with --json), messages to",
-            "stderr. Exit status: 0 done, 2 an error you can fix, 1 a bug, 130",
-            "interrupted.",
-        ]
-    )
+    return OVERVIEW.format("\n".join(f"  {name:<10}  {_summary(name)}" for name in commands()))
 
 
 def _summary(name: str) -> str:
@@ -114,19 +114,24 @@ def command_module(name: str) -> ModuleType:
 
     known = commands()
     if name not in known:
-        raise OptionError(f"unknown command {name!r}; {nearest(name, known)}")
+        raise OptionError(f"unknown command {name[:MOST]!r}; {nearest(name, known)}")
     return importlib.import_module(f"vitlab.commands.{name.replace('-', '_')}")
 
 
 def _explain(error: BaseException, prog: str) -> NoReturn:
     """Exit with one line for the user; a bug keeps its traceback."""
+    status, text = 2, str(error)
     if isinstance(error, UserError):
-        _fail(error.status, prog, "" if error.quiet else str(error))
-    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        _fail(2, prog, f"no file can have so long a name: {error.filename}")
-    if isinstance(error, KeyboardInterrupt):
-        _fail(130, prog, "" if getattr(error, "quiet", False) else str(error) or "interrupted")
-    raise error
+        status = error.status
+    elif isinstance(error, KeyboardInterrupt):
+        status, text = 130, text or "interrupted"
+    elif isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        text = f"no file can have so long a name: {error.filename}"
+    else:
+        raise error
+    if text and not getattr(error, "quiet", False):
+        print(f"{prog}: {' '.join(text.split())}", file=sys.stderr)
+    sys.exit(status)
 
 
 def _run(command: ModuleType, words: list[str], interrupts: Interrupts) -> None:
@@ -139,6 +144,10 @@ def _run(command: ModuleType, words: list[str], interrupts: Interrupts) -> None:
     asked = [word for word in words if word not in HELP]
     given = parsing.parse(kind, asked, prog)
     as_json = given.pop("json", False)
+    if given.pop("quiet", False):
+        from vitlab.progress import QUIET
+
+        QUIET.set(True)
     missing = leaves.missing(kind, given)
     if asked != words:
         start = kind if missing else build(given)
@@ -152,13 +161,22 @@ def _run(command: ModuleType, words: list[str], interrupts: Interrupts) -> None:
     options = build(given)
     if hasattr(options, "command"):
         options = replace(options, command=f"{prog} {shlex.join(words)}")
-    _begin(command, options, given)
+    _begin(command, options, given, prog)
     if not getattr(command, "LIGHT", False):
         import_torch()  # here, while a signal may end the process at once
     interrupts.started()
     result: dict[str, Any] = command.run(options)
-    if result:
-        print(json.dumps(result, ensure_ascii=False)) if as_json else command.show(result)
+    if as_json and result:
+        print(json.dumps(result, ensure_ascii=False))
+    elif result:
+        getattr(command, "show", _show)(result)
+
+
+def _show(result: dict[str, Any]) -> None:
+    """Print every figure."""
+    from vitlab.terminal import print_figures
+
+    print_figures(result)
 
 
 def import_torch() -> None:
@@ -179,30 +197,20 @@ def import_torch() -> None:
             gc.enable()
 
 
-def _begin(command: ModuleType, options: "Options", given: Iterable[str]) -> None:
+def _begin(command: ModuleType, options: "Options", given: Iterable[str], prog: str) -> None:
     """Refuse what cannot be there before PyTorch is imported; of several processes, later.
 
     Several processes agree on an error, so that only one of them reports it.
     """
     from vitlab.console.leaves import leaves_of
+    from vitlab.packages import check_installed
 
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return
     for leaf in leaves_of(options):
         if leaf.about.check and leaf.name in given:
             leaf.about.check(leaf.default)
+    for package in getattr(command, "NEEDS", ()):
+        check_installed(package, prog)
     if hasattr(command, "begin"):
         command.begin(options)
-
-
-def _version() -> str:
-    from vitlab.packages import version_of
-
-    return version_of("vitlab")
-
-
-def _fail(status: int, prog: str, message: str) -> NoReturn:
-    """Print one line on stderr unless it is empty, and exit."""
-    if message:
-        print(f"{prog}: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(status)

@@ -155,8 +155,30 @@ def option(
     return field(metadata=about) if default is MISSING else field(default=default, metadata=about)
 
 
+def argument(
+    help: str,
+    check: Callable[[Any], None] | None = None,
+    default: object = MISSING,
+    choices: Callable[[], Iterable[str]] | None = None,
+) -> Any:
+    """Declare an option that is given by its position, and is required without a default."""
+    return option(default, help, choices=choices, positional=True, check=check)
+
+
 class Options:
     """A group of choices, checked when it is created; the base of frozen dataclasses."""
+
+    def __init_subclass__(cls) -> None:
+        """Keep the representation of this class, which `dataclass` would replace."""
+        super().__init_subclass__()
+        cls.__repr__ = Options.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        """Show what differs from the defaults."""
+        usual = {each.name: each.default for each in fields(cast(Any, self))}
+        given = [(name, getattr(self, name)) for name in usual]
+        inside = ", ".join(f"{name}={value!r}" for name, value in given if value != usual[name])
+        return f"{type(self).__name__}({inside})"
 
     def __post_init__(self) -> None:
         """Convert every field to its type and check it.
@@ -209,6 +231,10 @@ class Options:
         for name in mine:
             result.check_applies(name)
         return result
+
+    def values(self, names: str) -> dict[str, Any]:
+        """Return some options by name, `"device workers"`, as keyword arguments."""
+        return {name: getattr(self, name) for name in names.split()}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as JSON has them: lists for tuples, objects for groups."""

@@ -7,6 +7,7 @@ logging does. `public` gives functions `quiet=True`, and a line for an argument 
 import errno
 import inspect
 import logging
+import os
 import sys
 import threading
 import time
@@ -33,6 +34,7 @@ LOG = logging.getLogger("vitlab")
 QUIET = ContextVar("quiet", default=False)
 F = TypeVar("F", bound=Callable[..., Any])
 MODEL = "a model is needed: vitlab.load(...), vitlab.create(...) or a run's .model"
+PLACE = (str, os.PathLike, type(None))  # of what a run writes; None for a new folder
 NEEDED = {  # by the type of an argument
     "Recipe": "a Recipe is needed: vitlab.recipe(...)",
     "Model": MODEL,

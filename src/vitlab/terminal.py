@@ -1,6 +1,6 @@
 """Tables on stdout."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from textwrap import wrap
 from typing import Any
 
@@ -80,17 +80,20 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
     print_table(head, [tuple(text.get(name, "") for name in head) for text in texts])
 
 
-def print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Print rows under their head."""
+def print_table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], width: int | None = None
+) -> None:
+    """Print rows under their head; in whole lines, if their width is given."""
     from rich import box
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(*head, box=box.SIMPLE_HEAD)
+    columns = (Column(each, no_wrap=width is not None) for each in head)
+    table = Table(*columns, box=box.SIMPLE_HEAD)
     for row in rows:
         table.add_row(*map(Text, row))  # as it is: a name may look like markup
-    Console().print(table)
+    Console(width=width).print(table)
 
 
 def print_wide(head: Sequence[str], rows: Sequence[Sequence[str]], names: int = 1) -> None:
@@ -105,44 +108,24 @@ def print_wide(head: Sequence[str], rows: Sequence[Sequence[str]], names: int = 
     """
     from rich.console import Console
 
-    widths = _widths(head, rows)
-    if Console().is_terminal and 3 * len(head) + sum(widths) > Console().width:
-        head = (", ".join(head[:names]), *head[names:])
-        rows = [(", ".join(filter(None, row[:names])), *row[names:]) for row in rows]
-        widths = _widths(head, rows)
-    _print_first(head, rows, widths)
+    console, left = Console(), list[str]()
+    columns = [[title, *cells] for title, cells in zip(head, zip(*rows, strict=True), strict=True)]
+    if console.is_terminal and _room(columns) > console.width:
+        name = [", ".join(filter(None, cells)) for cells in zip(*columns[:names], strict=True)]
+        columns = [name, *columns[names:]]
+        while len(columns) > 1 and _room(columns) > console.width:
+            left.insert(0, columns.pop()[0])
+    titles = ["\n".join(wrap(each[0], _width(each), break_long_words=False)) for each in columns]
+    print_table(titles, [*zip(*columns, strict=True)][1:], _room(columns) + 4)
+    if left:
+        print(f"too wide for this terminal, and in the report: {', '.join(left)}")
 
 
-def _widths(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    """Return the characters of each column, whose heading may be broken between words."""
-    return [
-        max([*map(len, column), *map(len, title.split())])
-        for title, column in zip(head, zip(*rows, strict=True), strict=True)
-    ]
+def _width(column: Sequence[str]) -> int:
+    """Return the characters of a column, whose title may be broken between words."""
+    title, *cells = column
+    return max(map(len, [*title.split(), *cells]))
 
 
-def _print_first(head: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int]) -> None:
-    from rich.console import Console
-
-    console, count = Console(), len(head)
-    while console.is_terminal and count > 1 and 3 * count + sum(widths[:count]) > console.width:
-        count -= 1
-    titles = [
-        "\n".join(wrap(title, width, break_long_words=False))
-        for title, width in zip(head, widths, strict=True)
-    ]
-    _print_whole(titles[:count], [row[:count] for row in rows], 3 * count + sum(widths[:count]))
-    if left := ", ".join(head[count:]):
-        print(f"too wide for this terminal, and in the report: {left}")
-
-
-def _print_whole(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Column, Table
-    from rich.text import Text
-
-    table = Table(*(Column(each, no_wrap=True) for each in head), box=box.SIMPLE_HEAD)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console(width=width + 4).print(table)
+def _room(columns: Sequence[Sequence[str]]) -> int:
+    return sum(3 + _width(each) for each in columns)

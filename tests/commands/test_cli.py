@@ -8,6 +8,7 @@ import pytest
 
 import vitlab
 from conftest import call, environment, photo_folder
+from vitlab.cli import FOLDER as COMMANDS
 from vitlab.commands.recipes import Recipes
 from vitlab.errors import UserError
 
@@ -113,6 +114,22 @@ def test_an_interrupt_and_what_another_process_has_reported(
         assert call(capsys, "recipes") == (status, "", words)
         raised.quiet = True  # type: ignore[attr-defined]
         assert call(capsys, "recipes") == (status, "", "")
+
+
+def test_a_very_long_command_is_shown_shortened(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = call(capsys, "x" * 5000)
+    assert code == 2
+    assert err.startswith("vitlab: unknown command 'xxx")
+    assert len(err) < 400
+
+
+def test_options_of_several_commands_are_declared_once() -> None:
+    """But for those whose help or default differs."""
+    own = {"workers": {"predict", "search"}, "device": {"measure"}, "engine": set(),
+           "weights": {"delta", "explore", "search", "soup", "vtab"}}  # fmt: skip
+    for name, others in own.items():
+        files = {file.stem for file in COMMANDS.glob("*.py") if f"    {name}: " in file.read_text()}
+        assert files - {"__init__"} == others, name
 
 
 def test_an_empty_result_prints_nothing(

@@ -35,6 +35,18 @@ def test_train_prints_one_json_object(
     assert (code, json.loads(out)) == (0, figures)
 
 
+def test_a_quiet_run_says_nothing_but_its_figures(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, photos: Path
+) -> None:
+    out = tmp_path / "r"
+    code, text, err = call(capsys, "train", str(photos), "--out", str(out), "--quiet", *QUICK)
+    assert (code, err) == (0, "")
+    assert "accuracy" in text
+    code, _, err = call(capsys, "train", str(photos), "--out", str(out), "--quiet")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "already finished" in call(capsys, "train", "--out", str(out), "--resume")[2]
+
+
 def test_a_run_is_not_overwritten(capsys: pytest.CaptureFixture[str], digits_run: Path) -> None:
     code, _, err = call(capsys, "train", "digits", "--out", str(digits_run))
     assert code == 2

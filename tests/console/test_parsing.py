@@ -151,7 +151,7 @@ def test_options_and_those_of_other_kinds() -> None:
     names = [leaf.name for leaf in leaves_of(Toy)]
     assert names[-1] == "depth"
     assert "kind" not in names
-    assert [leaf.name for leaf in all_leaves(Toy)][len(names) :] == ["widen", "json"]
+    assert [leaf.name for leaf in all_leaves(Toy)][len(names) :] == ["widen", "json", "quiet"]
     assert {leaf.name: leaf.default for leaf in leaves_of(Part(depth=7))}["depth"] == 7
 
 

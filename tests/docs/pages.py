@@ -45,7 +45,7 @@ def understood(name: str, given: list[str]) -> Any:
     kind = get_type_hints(command.run)["options"]
     values = parsing.parse(kind, given, f"vitlab {name}")
     assert not leaves.missing(kind, values), given
-    values.pop("json", None)
+    values = {name: each for name, each in values.items() if name not in ("json", "quiet")}
     return getattr(command, "build", lambda values: kind.of(**values))(values)
 
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from api_pages import python_page, room_pages
+from api_pages import python_page, room_pages, since
 from command_pages import commands_page
 from house_drawing import direct, drawing, floors, imports
 from option_pages import groups, options_page
@@ -45,6 +45,8 @@ def test_every_public_name_and_every_module_has_its_place() -> None:
     for name in vitlab.__all__:
         assert f"::: vitlab.{name}\n" in page or name.endswith("Error"), name
     assert "::: vitlab.errors\n" in page
+    assert {*since()} == {*vitlab.__all__}
+    assert "| [`create`](#vitlab.create) | Create a freshly" in page
     named = set(re.findall(r"^::: vitlab\.(\w+)$", "\n".join(room_pages().values()), re.MULTILINE))
     package = ROOT / "src" / "vitlab"
     files = {each.stem for each in package.glob("*.py") if not each.stem.startswith("__")}
@@ -56,7 +58,7 @@ def test_every_public_name_and_every_module_has_its_place() -> None:
 def house(tmp_path: Path) -> Path:
     """Five rooms, each on the one before: errors, data, train, commands, cli."""
     for name, text in {
-        "__init__.py": "from vitlab.train.run import run",
+        "__init__.pyi": "from vitlab.train.run import run as run",
         "errors.py": "import os",
         "data/__init__.py": "",
         "data/read.py": "from vitlab import __version__\nfrom vitlab.errors import Error",

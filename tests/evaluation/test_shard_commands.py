@@ -62,7 +62,7 @@ def test_predict_fills_a_folder_and_says_what_it_holds(
         assert (code, out) == (2, "")
         assert words in err
     code, _, err = call(capsys, *base[:-2], "--format", "csv")
-    assert (code, err) == (2, "vitlab predict: format=csv applies only with a folder as out\n")
+    assert (code, err) == (2, "vitlab predict: part_images=8 applies only with a folder as out\n")
 
 
 @pytest.mark.parametrize(("command", "names"), [("predict", 1), ("predict", 2), ("embed", 1)])

@@ -1,44 +1,165 @@
 """The commands, one file each: options, what runs, how the result is printed.
 
-A file holds a `SUMMARY`, `run(options) -> dict` (the JSON object) and `show(result)` (the table).
-Where the defaults depend on what is given, `build(given)` makes the options, else their class does.
-`begin(options)` comes before PyTorch is imported: it refuses early what checks of single options
-cannot, and may say what begins. A command that works without PyTorch has `LIGHT = True`.
+A file holds a `SUMMARY`, `run(options) -> dict` (the JSON object) and `show(result)` (the table;
+without one, every figure has a line). Where the defaults depend on what is given, `build(given)`
+makes the options, else their class does. `begin(options)` comes before PyTorch is imported: it
+refuses early what checks of single options cannot, and may say what begins. A command that works
+without PyTorch has `LIGHT = True`, one that cannot without some packages names them in `NEEDS`.
+
+The options that several commands have are declared here, once, as classes to inherit from:
+`WeightsOptions`, `ComputeOptions` and what it is made of, `ViewsOptions`, `PartsOptions`,
+`RunOptions`; those of data are `data.settings.Columns`.
 """
 
-from vitlab.options import Only, options_of
-from vitlab.places import is_folder
-from vitlab.recipes.recipe import Host
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-# help of the options that several commands have
-DEVICE = options_of(Host)["device"].help
+from vitlab.machine.open_files import check_open_files
+from vitlab.options import Only, Options, argument, at_least, option, options_of, when
+from vitlab.places import PART, check_page, is_folder
+from vitlab.precision import Engine, Precision
+from vitlab.recipes.recipe import Host
+from vitlab.weights.hub import check_weights
+from vitlab.weights.stated import Stated
+
+if TYPE_CHECKING:
+    from vitlab.models.model import Model
+
 WORKERS = options_of(Host)["workers"].help
-PRECISION = "fp32, or bf16 autocast"
-ENGINE = (
-    "what computes: plain PyTorch, its packed form, compiled, onnxruntime, openvino; or auto: for "
-    "much work the fastest that agrees with plain, found by measuring"
-)
-PRECISION_AUTO = (
-    "fp32; bf16; or auto: bf16 for many images, where the device multiplies it faster and "
-    "probabilities agree with those in fp32"
-)
 WEIGHTS = "a run folder, a saved model, a weights file, or user/name on the Hugging Face Hub"
-FLIPS = "average the probabilities over each image and its mirror image"
-CROPS = (
-    "average the probabilities over 5 crops (corners and center), or over 10 (these and their "
-    "mirror images)"
-)
 OUT = "a new .csv, .jsonl or .parquet file for a row per image"
-PARTED = Only("with a folder as out", lambda options: bool(options.out and is_folder(options.out)))
-FILED = Only("with a file as out", lambda options: bool(options.out and not is_folder(options.out)))
-PART_HELP = "images of each file in the folder, rounded up to whole batches"
-SHARD = (
-    "every n-th file of the folder, for one of n processes that know nothing of each other: 0/8, "
-    "1/8, … 7/8 (empty: all files)"
-)
+REPLACE = "replace the file that --out names"
 ON = (
     "ray: on a Ray cluster, that of RAY_ADDRESS or one on this machine, whose actors have a GPU or "
     "up to 4 cores each"
 )
 TIMEOUT = "seconds that a process of torchrun waits for the slowest, before giving up"
-REPLACE = "replace the file that --out names"
+On = Literal["", "ray"]
+Split = Literal["auto", "train", "validation", "test", "all"]
+COMPUTE = "device precision engine workers"  # the arguments of `Compute`
+PARTS = "part_images shard on timeout"  # those of passes that fill a folder
+PARTED = Only("with a folder as out", lambda options: bool(options.out and is_folder(options.out)))
+FILED = Only("with a file as out", lambda options: bool(options.out and not is_folder(options.out)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightsOptions(Options):
+    """A model, and what its file may not say."""
+
+    weights: str = argument(WEIGHTS, check_weights)
+    file: Stated = Stated()
+
+    def load(self) -> "Model":
+        """Load the model."""
+        import vitlab
+
+        return vitlab.load(self.weights, **self.file.arguments())
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceOptions(Options):
+    """Where to compute."""
+
+    device: str = option("auto", options_of(Host)["device"].help)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkersOptions(Options):
+    """How many processes decode."""
+
+    workers: int | None = option(None, WORKERS, at_least(0), check=check_open_files)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrecisionOptions(DeviceOptions):
+    """Where to compute, and in what precision."""
+
+    precision: Literal["fp32", "bf16"] = option("fp32", "fp32, or bf16 autocast")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions(Options):
+    """What computes."""
+
+    engine: Engine = option(
+        "auto",
+        "what computes: plain PyTorch, its packed form, compiled, onnxruntime, openvino; or auto: "
+        "for much work the fastest that agrees with plain, found by measuring",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeOptions(EngineOptions, DeviceOptions):
+    """Where, how and in what precision to compute."""
+
+    precision: Precision = option(
+        "auto",
+        "fp32; bf16; or auto: bf16 for many images, where the device multiplies it faster and "
+        "probabilities agree with those in fp32",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewsOptions(Options):
+    """Views of each image."""
+
+    flips: bool = option(
+        False,
+        "average the probabilities over each image and its mirror image",
+        only=when("crops", 1, 5),
+    )
+    crops: Literal[1, 5, 10] = option(
+        1,
+        "average the probabilities over 5 crops (corners and center), or over 10 (these and their "
+        "mirror images)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartsOptions(Options):
+    """A folder of parts, which several processes may share."""
+
+    part_images: int = option(
+        PART,
+        "images of each file in the folder, rounded up to whole batches",
+        at_least(1),
+        only=PARTED,
+    )
+    shard: str = option(
+        "",
+        "every n-th file of the folder, for one of n processes that know nothing of each other: "
+        "0/8, 1/8, … 7/8 (empty: all files)",
+        only=PARTED,
+    )
+    on: On = option("", ON)
+    timeout: float = option(600.0, TIMEOUT, at_least(0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageOptions(Options):
+    """A page of the result, and what the user typed for it."""
+
+    out: str | None = option(None, "write a page of the result: FILE.html")
+    replace: bool = option(False, REPLACE, only=when("out"))
+    command: str = ""
+
+    def check_page(self) -> None:
+        """Refuse a page that cannot be written."""
+        if self.out:
+            check_page(self.out, replace=self.replace)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(Options):
+    """Where and how a run works, and what the user typed."""
+
+    host: Host = Host()
+    command: str = ""
+
+
+def say_skipped(messages: Any) -> None:
+    """Report images that cannot be used."""
+    from vitlab.progress import say
+
+    for message in messages:
+        say(f"skipped: {message}")

@@ -1,11 +1,10 @@
 """`vitlab compare`."""
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from vitlab.commands import DEVICE, REPLACE, WORKERS
-from vitlab.options import Options, at_least, option, when
-from vitlab.places import check_page
+from vitlab.commands import DeviceOptions, PageOptions, WorkersOptions
+from vitlab.options import argument
 from vitlab.runs.several_runs import check_runs
 from vitlab.terminal import print_rows, print_table
 
@@ -15,26 +14,17 @@ COSTS = ("params", "macs", "seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare(Options):
+class Compare(WorkersOptions, DeviceOptions, PageOptions):
     """The runs, the page to write, and what the user typed."""
 
-    runs: tuple[str, ...] = option(
-        MISSING,
-        "folders of 2 to 20 runs; that of a sweep, seeds or folds stands for its runs",
-        positional=True,
-        check=check_runs,
+    runs: tuple[str, ...] = argument(
+        "folders of 2 to 20 runs; that of a sweep, seeds or folds stands for its runs", check_runs
     )
-    out: str | None = option(None, "write a page: FILE.html")
-    replace: bool = option(False, REPLACE, only=when("out"))
-    device: str = option("auto", DEVICE)
-    workers: int | None = option(None, WORKERS, at_least(0))
-    command: str = ""
 
 
 def begin(options: Compare) -> None:
     """Refuse a page that cannot be written."""
-    if options.out:
-        check_page(options.out, replace=options.replace)
+    options.check_page()
 
 
 def run(options: Compare) -> dict[str, Any]:
@@ -42,16 +32,10 @@ def run(options: Compare) -> dict[str, Any]:
     import vitlab
     from vitlab.progress import Meter, say
 
+    how = options.values("replace device workers command")
     with Meter(0, title="evaluating") as meter:
-        result = vitlab.compare(
-            options.runs,
-            options.out,
-            replace=options.replace,
-            device=options.device,
-            workers=options.workers,
-            command=options.command,
-            progress=lambda name, images, total: meter.show(images, f"images of {name}", total),
-        )
+        how["progress"] = lambda name, done, of: meter.show(done, f"images of {name}", of)
+        result = vitlab.compare(options.runs, options.out, **how)
     for note in result["notes"]:
         say(note)
     return result

@@ -3,13 +3,13 @@
 import argparse
 import importlib
 import pkgutil
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from vitlab.console.leaves import Leaf, all_leaves, kinds_of
 from vitlab.console.parsing import add_option
-from vitlab.options import Options, option
+from vitlab.options import Options, argument
 
 SUMMARY = "Print a script that completes the command line in a shell."
 LIGHT = True
@@ -19,7 +19,7 @@ LIGHT = True
 class Completion(Options):
     """Options of `vitlab completion`."""
 
-    shell: Literal["bash", "zsh", "fish"] = option(MISSING, "bash, zsh or fish", positional=True)
+    shell: Literal["bash", "zsh", "fish"] = argument("bash, zsh or fish")
 
 
 def about() -> str:

@@ -1,13 +1,14 @@
 """`vitlab duplicates`."""
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitlab.commands import WORKERS
+from vitlab.commands import WorkersOptions
 from vitlab.data.presence import check_data
 from vitlab.data.settings import Columns
-from vitlab.options import Options, at_least, option
+from vitlab.options import argument, option
 from vitlab.terminal import print_table
 from vitlab.units import duration
 
@@ -19,25 +20,21 @@ _LINES = 20  # pairs in the table
 
 
 @dataclass(frozen=True, kw_only=True)
-class Duplicates(Options):
+class Duplicates(WorkersOptions):
     """Two sets of images, or one, and the page to write; `command` is what the user typed."""
 
-    train: str = option(
-        MISSING,
+    train: str = argument(
         "any DATA of `vitlab train`, or a folder of images; its training images if it has splits",
-        positional=True,
-        check=check_data,
+        check_data,
     )
-    test: str = option(
-        "",
+    test: str = argument(
         "the same; its test images if it has splits (empty: compare the splits of TRAIN, or look "
         "for pairs within it)",
-        positional=True,
-        check=check_data,
+        check_data,
+        default="",
     )
     out: str | None = option(None, "write a page of the pairs: FILE.html")
     columns: Columns = Columns()
-    workers: int | None = option(None, WORKERS, at_least(0))
     command: str = ""
 
 
@@ -53,12 +50,8 @@ def run(options: Duplicates) -> dict[str, Any]:
     train, test = sets(options.train, options.test or None, options.columns)
     images = len(train) + (0 if test is None else len(test))
     with Meter(images, title="reading") as meter:
-        done = compare(
-            train,
-            test,
-            workers=options.workers,
-            progress=lambda count: meter.show(count, "images"),
-        )
+        shown = partial(meter.show, note="images")
+        done = compare(train, test, workers=options.workers, progress=shown)
     for note in notes(done):
         say(note)
     result = _figures(done)
@@ -73,7 +66,11 @@ def _figures(done: "Comparison") -> dict[str, Any]:
     from vitlab.report.pairs_page import summary
 
     pairs = done.pairs
-    rows = zip(pairs.tuples(), pairs.exact.tolist(), strict=True)
+    rows = [
+        {"train": i, "test": j, "score": score, "exact": exact}
+        | {"train_name": done.train.name(i), "test_name": done.test.name(j)}
+        for (i, j, score), exact in zip(pairs.tuples(), pairs.exact.tolist(), strict=True)
+    ]
     return {
         "summary": summary(done),
         "images": done.images,
@@ -82,17 +79,7 @@ def _figures(done: "Comparison") -> dict[str, Any]:
         "flat": sum(pairs.flat[: 1 if done.within else 2]),
         "seconds": done.seconds,
         "images_per_second": done.images / done.seconds,
-        "pairs": [
-            {
-                "train": i,
-                "test": j,
-                "score": score,
-                "exact": exact,
-                "train_name": done.train.name(i),
-                "test_name": done.test.name(j),
-            }
-            for (i, j, score), exact in rows
-        ],
+        "pairs": rows,
     }
 
 
@@ -100,19 +87,14 @@ def show(result: dict[str, Any]) -> None:
     """Print the first pairs, then what was found."""
     pairs = result["pairs"]
     if pairs:
-        rows = [
-            (
-                "same bytes" if each["exact"] else f"{each['score']:.3f}",
-                each["train_name"],
-                each["test_name"],
-            )
-            for each in pairs[:_LINES]
-        ]
+        rows = [(_score(each), each["train_name"], each["test_name"]) for each in pairs[:_LINES]]
         print_table(("score", "training image", "test image"), rows)
-    if len(pairs) > _LINES:
-        print(
-            f"{len(pairs) - _LINES:,} more pairs: --json lists them all, --out FILE.html shows them"
-        )
+    if more := len(pairs[_LINES:]):
+        print(f"{more:,} more pairs: --json lists them all, --out FILE.html shows them")
     print(f"{result['summary']} {duration(result['seconds'])}.")
     if "report" in result:
         print(result["report"])
+
+
+def _score(pair: dict[str, Any]) -> str:
+    return "same bytes" if pair["exact"] else f"{pair['score']:.3f}"

@@ -1,37 +1,39 @@
 """`vitlab evaluate`."""
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from vitlab.commands import CROPS, DEVICE, ENGINE, FLIPS, ON, OUT, PRECISION_AUTO, WEIGHTS, WORKERS
+from vitlab.commands import (
+    COMPUTE,
+    ON,
+    OUT,
+    ComputeOptions,
+    On,
+    Split,
+    ViewsOptions,
+    WeightsOptions,
+    WorkersOptions,
+    say_skipped,
+)
 from vitlab.data.presence import check_data
 from vitlab.data.settings import Columns
-from vitlab.options import Only, Options, at_least, below, option, when
+from vitlab.options import Only, argument, at_least, below, option, when
 from vitlab.places import check_files
-from vitlab.precision import Engine, Precision
 from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import print_figures, print_rows, print_table
 from vitlab.units import percent
-from vitlab.weights.hub import check_weights
-from vitlab.weights.stated import Stated
-
-if TYPE_CHECKING:
-    from vitlab.evaluation.evaluation import How
 
 OF_VARIANT = ("accuracy", "top5", "nll", "images")
 SUMMARY = "Measure accuracy and calibration on labeled images."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(Options):
+class Evaluate(WorkersOptions, ComputeOptions, ViewsOptions, WeightsOptions):
     """A model, data, and where to compute."""
 
-    weights: str = option(MISSING, WEIGHTS, positional=True, check=check_weights)
-    data: str = option(
-        MISSING, "labeled images, any DATA of `vitlab train`", positional=True, check=check_data
-    )
-    split: Literal["auto", "train", "validation", "test", "all"] = option(
+    data: str = argument("labeled images, any DATA of `vitlab train`", check_data)
+    split: Split = option(
         "auto",
         "auto: the test split if there is one; of data without splits, what training held out if "
         "the model was trained on it, else every image",
@@ -55,8 +57,6 @@ class Evaluate(Options):
         below(1),
         only=Only("without choose_thresholds", lambda options: not options.choose_thresholds),
     )
-    flips: bool = option(False, FLIPS, only=when("crops", 1, 5))
-    crops: Literal[1, 5, 10] = option(1, CROPS)
     out: str | None = option(None, OUT)
     label_errors: str | None = option(
         None,
@@ -80,7 +80,7 @@ class Evaluate(Options):
         "its authors have it",
         only=when("protocol"),
     )
-    on: Literal["", "ray"] = option(
+    on: On = option(
         "",
         ON,
         only=Only(
@@ -89,11 +89,6 @@ class Evaluate(Options):
         ),
     )
     columns: Columns = Columns()
-    file: Stated = Stated()
-    device: str = option("auto", DEVICE)
-    precision: Precision = option("auto", PRECISION_AUTO)
-    engine: Engine = option("auto", ENGINE)
-    workers: int | None = option(None, WORKERS, at_least(0))
 
     def __post_init__(self) -> None:
         """Check every option, and that none is given that a protocol decides."""
@@ -101,14 +96,8 @@ class Evaluate(Options):
         if self.protocol is not None:
             from vitlab.evaluation.protocols.grading import check_alone
 
-            check_alone(
-                split=self.split,
-                calibrate=self.calibrate,
-                choose_thresholds=self.choose_thresholds,
-                threshold=self.threshold,
-                out=self.out,
-                label_errors=self.label_errors,
-            )
+            names = "split calibrate choose_thresholds threshold out label_errors"
+            check_alone(**self.values(names))
 
     @property
     def fits(self) -> bool:
@@ -132,87 +121,48 @@ def begin(options: Evaluate) -> None:
 
 def run(options: Evaluate) -> dict[str, Any]:
     """Evaluate; images that are skipped are reported on stderr."""
-    return _examined(options) if options.protocol else _evaluated(options)
-
-
-def _examined(options: Evaluate) -> dict[str, Any]:
-    """Evaluate by a protocol; its remarks go to stderr."""
-    import vitlab
     from vitlab.evaluation.compute import Compute
+    from vitlab.evaluation.evaluation import How, evaluation, examined
     from vitlab.evaluation.infer import Views
-    from vitlab.evaluation.protocols.grading import examine
-    from vitlab.precision import fixed
-    from vitlab.progress import Meter, say
-
-    assert options.protocol
-    with Meter(0, title="evaluating") as meter:
-        result = examine(
-            vitlab.load(options.weights, **options.file.arguments()),
-            options.data,
-            options.protocol,
-            real_labels=options.real_labels,
-            outputs=options.outputs,
-            compute=Compute(
-                options.device, fixed(options.precision), options.engine, options.workers
-            ),
-            views=Views(options.flips, options.crops),
-            progress=meter.images,
-        )
-    for note in result["notes"]:
-        say(note)
-    return result
-
-
-def _how(options: Evaluate) -> "How":
-    from vitlab.evaluation.compute import Compute
-    from vitlab.evaluation.evaluation import How
-    from vitlab.evaluation.infer import Views
-
-    return How(
-        Compute(options.device, options.precision, options.engine, options.workers),
-        Views(options.flips, options.crops),
-        options.threshold,
-        options.columns,
-        options.on,
-    )
-
-
-def _evaluated(options: Evaluate) -> dict[str, Any]:
-    import vitlab
-    from vitlab.evaluation.evaluation import evaluation
     from vitlab.evaluation.label_errors import LEARNED
     from vitlab.progress import Meter, say
-    from vitlab.weights.save import own_folder, save_provenance
+    from vitlab.weights.save import own_folder
 
     files = check_files(options.out, options.label_errors, replace=options.replace)
     folder = own_folder(options.weights) if options.fits else None
-    model = vitlab.load(options.weights, **options.file.arguments())
+    model, compute = options.load(), Compute(**options.values(COMPUTE))
+    views = Views(options.flips, options.crops)
+    how = How(compute, views, **options.values("threshold columns on"))
     with Meter(0, title="evaluating") as meter:
-        done = evaluation(
-            model,
-            options.data,
-            _how(options),
-            split=options.split,
-            calibrate=options.calibrate,
-            choosing=options.choose_thresholds,
-            files=files,
-            progress=meter.images,
-        )
-    for note in done.predictions.bad.values():
-        say(f"skipped: {note}")
+        if options.protocol:
+            by = options.protocol, how, options.real_labels, options.outputs, meter.images
+            result = examined(model, options.data, *by)
+            for note in result["notes"]:
+                say(note)
+            return result
+        wanted = options.values("split calibrate") | {"choosing": options.choose_thresholds}
+        done = evaluation(model, options.data, how, files=files, progress=meter.images, **wanted)
+    say_skipped(done.predictions.bad.values())
     if LEARNED in done.figures["notes"]:
         say(LEARNED)
     if folder is not None:
-        save_provenance(model, folder)
-        for key in ("calibration", "chosen_thresholds"):
-            if key in done.figures:
-                done.figures[key]["saved"] = str(folder)
-        if (run := RunFolder(options.weights)).started:
-            from vitlab.report.gather import write_calibrated  # draws, slow to import
-
-            if (report := write_calibrated(run, model, done)) is not None:
-                done.figures["report"] = str(report)
+        _keep(options, model, folder, done)
     return done.figures
+
+
+def _keep(options: Evaluate, model: Any, folder: Any, done: Any) -> None:
+    """Save with the weights what was fitted, and draw a run's calibration."""
+    from vitlab.weights.save import save_provenance
+
+    save_provenance(model, folder)
+    for key in ("calibration", "chosen_thresholds"):
+        if key in done.figures:
+            done.figures[key]["saved"] = str(folder)
+    if (run := RunFolder(options.weights)).started:
+        from vitlab.report.gather import write_calibrated  # draws, slow to import
+
+        if (report := write_calibrated(run, model, done)) is not None:
+            done.figures["report"] = str(report)
 
 
 def show(result: dict[str, Any]) -> None:
@@ -220,12 +170,8 @@ def show(result: dict[str, Any]) -> None:
     print_figures({key: value for key, value in result.items() if key != "variants"})
     if "protocol" in result:
         several: dict[str, dict[str, Any]] = result.get("variants", {})
-        print_rows(
-            [
-                {"variant": name} | {key: each[key] for key in OF_VARIANT}
-                for name, each in several.items()
-            ]
-        )
+        kept = {name: {key: each[key] for key in OF_VARIANT} for name, each in several.items()}
+        print_rows([{"variant": name} | each for name, each in kept.items()])
         return
     if found := result.get("calibration"):
         print(f"temperature {found['temperature']:.4g}, fitted to {found['images']:,} images")
@@ -237,22 +183,17 @@ def show(result: dict[str, Any]) -> None:
         print(f"{found['listed']:,} labels are likely wrong: {found['file']}")
     seen = [each for each in result["classes"] if each["images"]]
     worst = sorted(seen, key=lambda each: each["f1"])[:10]
+    shares = [[percent(each[key]) for key in ("precision", "recall", "f1")] for each in worst]
     rows = [
-        (
-            each["class"],
-            *(percent(each[key]) for key in ("precision", "recall", "f1")),
-            f"{each['images']:,}",
-        )
-        for each in worst
+        (each["class"], *share, f"{each['images']:,}")
+        for each, share in zip(worst, shares, strict=True)
     ]
     if len(worst) < len(result["classes"]):
         print(f"the {len(worst)} classes with the lowest F1, of {len(result['classes']):,}")
     print_table(("class", "precision", "recall", "F1", "images"), rows)
-    pairs = [
-        (each["true"], each["predicted"], f"{each['images']:,}") for each in result["confused"][:5]
-    ]
-    if pairs:
-        print_table(("true class", "predicted as", "images"), pairs)
+    if pairs := result["confused"][:5]:
+        cells = [(each["true"], each["predicted"], f"{each['images']:,}") for each in pairs]
+        print_table(("true class", "predicted as", "images"), cells)
 
 
 def _show_change(found: dict[str, Any]) -> None:

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vitlab.commands import DEVICE
+from vitlab.commands import DeviceOptions
 from vitlab.data.presence import check_data
 from vitlab.explore.told_apart import told_apart
-from vitlab.options import Options, above, at_least, at_most, option
-from vitlab.packages import check_installed
+from vitlab.options import above, argument, at_least, at_most, option
 from vitlab.weights.stated import Stated
 
 if TYPE_CHECKING:
@@ -15,18 +14,18 @@ if TYPE_CHECKING:
     from vitlab.models.model import Model
 
 SUMMARY = "Look inside models in the browser: point at a patch, and see."
+NEEDS = ("fastapi", "uvicorn")
 MOST = 32  # images that are opened at the start
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explore(Options):
+class Explore(DeviceOptions):
     """Models, images, and where the page is."""
 
-    weights: tuple[str, ...] = option(
-        (),
+    weights: tuple[str, ...] = argument(
         "models (a run folder, a saved model, a weights file, user/name on the Hugging Face Hub; "
         "NAME=WEIGHTS names it), and image files, folders or glob patterns, in any order",
-        positional=True,
+        default=(),
     )
     data: str = option(
         "",
@@ -40,13 +39,10 @@ class Explore(Options):
     browser: bool = option(True, "open the page in a browser, where one is at hand")
     max_pixels: float = option(25.0, "largest image, in megapixels", above(0), at_most(50))
     file: Stated = Stated()
-    device: str = option("auto", DEVICE)
 
 
 def begin(options: Explore) -> None:
     """Refuse what cannot be shown or listened on, before PyTorch is imported."""
-    for package in ("fastapi", "uvicorn"):
-        check_installed(package, "vitlab explore")
     from vitlab.serve.process.addresses import listen
 
     told_apart(options.weights)

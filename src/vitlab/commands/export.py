@@ -4,29 +4,18 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
-from vitlab.commands import WEIGHTS
-from vitlab.graphs.targets import (
-    IMAGES,
-    PRECISION,
-    TARGETS,
-    Precision,
-    check_target,
-    target_help,
-)
-from vitlab.options import Options, at_least, option, when
+from vitlab.commands import WeightsOptions
+from vitlab.graphs.targets import IMAGES, PRECISION, TARGETS, Precision, check_target, target_help
+from vitlab.options import at_least, option, when
 from vitlab.places import check_new_folder
 from vitlab.terminal import print_table
 from vitlab.units import percent, storage
 from vitlab.weights.formats.catalog import export_help, export_names
-from vitlab.weights.hub import check_weights
-from vitlab.weights.stated import Stated
 
 SUMMARY = "Write a model as ONNX, for PyTorch, browsers or other libraries."
 
 
-def files() -> str:
-    """Return the formats that are files."""
-    return ", ".join(name for name, target in TARGETS.items() if target.ending)
+FILES = ", ".join(name for name, target in TARGETS.items() if target.ending)
 
 
 def names() -> list[str]:
@@ -35,12 +24,11 @@ def names() -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Export(Options):
+class Export(WeightsOptions):
     """A model, the format and the new file or folder."""
 
-    weights: str = option(MISSING, WEIGHTS, positional=True, check=check_weights)
     to: str = option(MISSING, f"the format: {target_help()}; {export_help()}", choices=names)
-    out: str = option(MISSING, f"the new file (for {files()}) or folder")
+    out: str = option(MISSING, f"the new file (for {FILES}) or folder")
     bare: bool = option(
         False,
         "leave preprocessing and probabilities out: normalized images to logits",
@@ -55,7 +43,6 @@ class Export(Options):
     images: int = option(
         IMAGES, "at most so many of them, drawn at random", at_least(1), only=when("data")
     )
-    file: Stated = Stated()
 
 
 def begin(options: Export) -> None:
@@ -70,17 +57,10 @@ def run(options: Export) -> dict[str, Any]:
     """Load and write."""
     import vitlab
 
-    model = vitlab.load(options.weights, **options.file.arguments())
+    model = options.load()
     if options.to in TARGETS:
-        return vitlab.export(
-            model,
-            options.out,
-            options.to,
-            bare=options.bare,
-            precision=options.precision,
-            data=options.data,
-            images=options.images,
-        )
+        how = options.values("bare precision data images")
+        return vitlab.export(model, options.out, options.to, **how)
     folder = str(vitlab.save(model, options.out, to=options.to, base=options.file.base))
     return {"model": model.config.name, "format": options.to, "folder": folder}
 
@@ -108,13 +88,11 @@ def show(result: dict[str, Any]) -> None:
 def _show_cost(result: dict[str, Any]) -> None:
     """Print what fewer bits change."""
     name = "accuracy" if "accuracy" in result else "map"
+    forms = {name: percent, "images_per_second": "{:,.0f}".format, "bytes": storage}
+    titles = "mAP" if name == "map" else name, "images/s", "size"
     rows = [
-        (title, *(form(result[key]) for key in (f"{key}_before", key)))
-        for title, key, form in (
-            ("mAP" if name == "map" else name, name, percent),
-            ("images/s", "images_per_second", "{:,.0f}".format),
-            ("size", "bytes", storage),
-        )
+        (title, form(result[f"{key}_before"]), form(result[key]))
+        for title, (key, form) in zip(titles, forms.items(), strict=True)
     ]
     print_table(("", "fp32", result["precision"]), rows)
     print(

@@ -1,52 +1,41 @@
 """`vitlab fewshot`."""
 
-from dataclasses import MISSING, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
-from vitlab.commands import DEVICE, PRECISION, WEIGHTS, WORKERS
+from vitlab.commands import PrecisionOptions, WeightsOptions, WorkersOptions
 from vitlab.data.presence import check_data
 from vitlab.evaluation.probes.wanted import Probing
-from vitlab.options import Options, at_least, option
+from vitlab.options import argument
 from vitlab.terminal import print_table
 from vitlab.units import percent
-from vitlab.weights.hub import check_weights
-from vitlab.weights.stated import Stated
 
 SUMMARY = "Measure features: few shots, k-NN, linear classifiers by protocol."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fewshot(Options):
+class Fewshot(WorkersOptions, PrecisionOptions, WeightsOptions):
     """A model, data, which probes, and where to compute.
 
     big_vision's few-shot evaluation prepares images with --fit squash --crop 0.875.
     """
 
-    weights: str = option(MISSING, WEIGHTS, positional=True, check=check_weights)
-    data: str = option(
-        MISSING,
+    data: str = argument(
         "labeled images, any DATA of `vitlab train`: learns from the training split, is measured "
         "on the test split",
-        positional=True,
-        check=check_data,
+        check_data,
     )
     probing: Probing = Probing()
-    file: Stated = Stated()
-    device: str = option("auto", DEVICE)
-    precision: Literal["fp32", "bf16"] = option("fp32", PRECISION)
-    workers: int | None = option(None, WORKERS, at_least(0))
 
 
 def run(options: Fewshot) -> dict[str, Any]:
     """Measure; of several processes only the first one has a result to print."""
-    import vitlab
     from vitlab.evaluation.compute import Compute
     from vitlab.evaluation.probes.probing import probe
     from vitlab.progress import say
 
-    model = vitlab.load(options.weights, **options.file.arguments())
-    compute = Compute(options.device, options.precision, workers=options.workers)
-    result = probe(model, options.data, options.probing, compute)
+    compute = Compute(**options.values("device precision workers"))
+    result = probe(options.load(), options.data, options.probing, compute)
     for note in result.get("notes", ()):
         say(note)
     return result
@@ -71,7 +60,6 @@ def show(result: dict[str, Any]) -> None:
 
 
 def _accuracy(row: dict[str, Any], best: bool) -> str:
-    """Format an accuracy with its interval."""
     low, high = row["interval"]
     return f"{percent(row['accuracy'])} ({100 * low:.1f} to {100 * high:.1f})" + " *" * best
 

@@ -4,26 +4,22 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
-from vitlab.commands import DEVICE, WEIGHTS
+from vitlab.commands import DeviceOptions, WeightsOptions
 from vitlab.data.presence import check_each
-from vitlab.options import Options, at_least, option
+from vitlab.options import argument, at_least, option
 from vitlab.places import check_new_folder
 from vitlab.weights.hub import check_weights
-from vitlab.weights.stated import Stated
 
 SUMMARY = "Look inside a model: attention, filters, positions, features."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inspect(Options):
+class Inspect(DeviceOptions, WeightsOptions):
     """A model, images, and a folder for the pictures; `command` is what the user typed."""
 
-    weights: str = option(MISSING, WEIGHTS, positional=True, check=check_weights)
-    paths: tuple[str, ...] = option(
-        MISSING,
+    paths: tuple[str, ...] = argument(
         "any DATA of `vitlab predict`: image files, folders, glob patterns, lists, tables, …",
-        positional=True,
-        check=check_each,
+        check_each,
     )
     out: str = option(
         MISSING,
@@ -48,8 +44,6 @@ class Inspect(Options):
         "other)",
         check=check_weights,
     )
-    file: Stated = Stated()
-    device: str = option("auto", DEVICE)
     command: str = ""
 
 
@@ -61,31 +55,21 @@ def run(options: Inspect) -> dict[str, Any]:
     from vitlab.report.inside.looking import Choices, images_for, look, steps
     from vitlab.report.inside.writing import write_inspection
 
-    model = vitlab.load(options.weights, **options.file.arguments())
+    model = options.load()
     other = vitlab.load(options.beside) if options.beside else None
     source = images_for(model, options.paths)
     choices = Choices(options.watch, options.layer, options.occlusion, other)
     with Meter(steps(source), title="looking") as meter:
-        found = look(
-            model,
-            source,
-            devices.choose(options.device),
-            choices,
-            progress=lambda done: meter.show(done, "steps"),
-        )
+        device = devices.choose(options.device)
+        found = look(model, source, device, choices, lambda done: meter.show(done, "steps"))
     for note in found.remarks:
         say(note)
     with named_if_slow("drawing"):
         write_inspection(Path(options.out).expanduser(), found, options.command)
+    about = {"model": found.model, "images": found.count, "folder": options.out}
+    about |= {"page": str(Path(options.out) / "inspect.html"), "notes": found.remarks}
     tops = [{"image": each.name, "top": each.top[:1]} for each in found.images]
-    return {
-        "model": found.model,
-        "images": found.count,
-        "folder": options.out,
-        "page": str(Path(options.out) / "inspect.html"),
-        "predictions": tops,
-        "notes": found.remarks,
-    }
+    return about | {"predictions": tops}
 
 
 def show(result: dict[str, Any]) -> None:

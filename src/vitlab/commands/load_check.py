@@ -1,11 +1,11 @@
 """`vitlab load-check`."""
 
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from vitlab.commands import WEIGHTS
 from vitlab.models.config import ResNetConfig, TokenizerConfig, ViTConfig
-from vitlab.options import Options, hints, option
+from vitlab.options import Options, argument, hints
 from vitlab.terminal import print_table
 from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Stated
@@ -21,7 +21,7 @@ SUMMARY = "Identify a weights file: format, model, and every tensor."
 class LoadCheck(Options):
     """Weights, and what they may not say of themselves."""
 
-    source: str = option(MISSING, WEIGHTS, positional=True, check=check_weights)
+    source: str = argument(WEIGHTS, check_weights)
     file: Stated = Stated()
 
 

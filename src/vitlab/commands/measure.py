@@ -1,12 +1,22 @@
 """`vitlab measure`."""
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from vitlab.commands import DEVICE
+from vitlab.commands import DeviceOptions
 from vitlab.errors import OptionError
-from vitlab.options import Options, above, at_least, at_most, option, when, when_any
+from vitlab.options import (
+    Options,
+    above,
+    argument,
+    at_least,
+    at_most,
+    option,
+    options_of,
+    when,
+    when_any,
+)
 from vitlab.places import check_new_folder
 from vitlab.progress import named_if_slow, say
 from vitlab.recipes.model_part import ModelPart, ViTPart, model_part
@@ -22,9 +32,7 @@ class Measure(Options):
 
     HIDDEN: ClassVar[frozenset[str]] = frozenset({"model"})
 
-    models: tuple[str, ...] = option(
-        MISSING, "names such as ViT-B/16, run folders or saved models", positional=True
-    )
+    models: tuple[str, ...] = argument("names such as ViT-B/16, run folders or saved models")
     speed: bool = option(False, "measure inference time and memory too")
     full: bool = option(
         False,
@@ -70,7 +78,11 @@ class Measure(Options):
         only=when("full"),
         check=check_new_folder,
     )
-    device: str = option("auto", DEVICE, only=when_any("speed", "full", "engines"))
+    device: str = option(
+        "auto",
+        options_of(DeviceOptions)["device"].help,
+        only=when_any("speed", "full", "engines"),
+    )
     precision: Literal["fp32", "bf16", "bf16-pure"] = option(
         "fp32",
         "fp32, bf16 autocast, or bf16-pure: weights in bf16 too, in training beside fp32 masters "
@@ -124,23 +136,15 @@ def _timed(options: Measure) -> list[dict[str, Any]]:
     """Return the cost of each model, and its speed if asked."""
     from vitlab.measure.summary import measure
 
+    how: dict[str, Any] = {"timed": options.speed, "fused": options.fuse}
+    how |= options.values("engines batch device") | {"known": options.file.arguments()}
+    how["precision"] = "bf16" if options.precision == "bf16" else "fp32"
     rows = []
     for number, name in enumerate(options.models, 1):
         if len(options.models) > 1:
             say(f"model {number} of {len(options.models)}: {name}")
         with named_if_slow(f"measuring {name}", len(options.models) == 1):
-            row = measure(
-                name,
-                timed=options.speed,
-                fused=options.fuse,
-                engines=options.engines,
-                batch=options.batch,
-                device=options.device,
-                precision="bf16" if options.precision == "bf16" else "fp32",
-                known=options.file.arguments(),
-                **options.model.chosen(),
-            )
-        rows.append(row)
+            rows.append(measure(name, **how, **options.model.chosen()))
     return rows
 
 
@@ -148,14 +152,7 @@ def _whole(options: Measure) -> list[dict[str, Any]]:
     """Return all figures of each model."""
     from vitlab.studies.whole import How, whole
 
-    how = How(
-        image_sizes=options.image_sizes,
-        mode=options.mode,
-        precision=options.precision,
-        device=options.device,
-        seconds=options.seconds,
-        training=options.training,
-    )
+    how = How(**options.values("image_sizes mode precision device seconds training"))
     known = options.file.arguments()
     return whole(options.models, how, known=known, **options.model.chosen())
 

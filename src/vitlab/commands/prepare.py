@@ -1,34 +1,25 @@
 """`vitlab prepare`."""
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from vitlab.commands import WORKERS
+from vitlab.commands import WorkersOptions, say_skipped
 from vitlab.data.presence import check_data
 from vitlab.data.settings import Columns
-from vitlab.options import Options, at_least, at_most, option
+from vitlab.options import argument, at_least, at_most, option
 from vitlab.places import check_new_folder
-from vitlab.terminal import print_figures
 
 SUMMARY = "Write a resized, verified, training-ready copy of a data set."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepare(Options):
+class Prepare(WorkersOptions):
     """What to copy, where to, and in what form."""
 
-    data: str = option(
-        MISSING,
-        "any DATA of `vitlab train`; its splits and the order of its classes are kept",
-        positional=True,
-        check=check_data,
+    data: str = argument(
+        "any DATA of `vitlab train`; its splits and the order of its classes are kept", check_data
     )
-    out: str = option(
-        MISSING,
-        "a new folder, which can then be used as DATA",
-        positional=True,
-        check=check_new_folder,
-    )
+    out: str = argument("a new folder, which can then be used as DATA", check_new_folder)
     side: int = option(
         256, "largest shorter side in pixels; smaller images keep their size", at_least(1)
     )
@@ -37,28 +28,20 @@ class Prepare(Options):
     )
     columns: Columns = Columns()
     quality: int = option(92, "JPEG quality", at_least(1), at_most(95))
-    workers: int | None = option(None, WORKERS, at_least(0))
 
 
 def run(options: Prepare) -> dict[str, Any]:
     """Copy; images that cannot be used are reported on stderr."""
     from vitlab.data.prepare import copy, sources_to_copy
-    from vitlab.progress import Meter, say
+    from vitlab.progress import Meter
 
     sources = sources_to_copy(options.data, options.columns)
+    how = options.values("side quality workers") | {"layout": options.format}
     with Meter(sum(map(len, sources.values())), title="preparing") as meter:
         return copy(
             sources,
             options.out,
-            side=options.side,
-            layout=options.format,
-            quality=options.quality,
-            workers=options.workers,
             progress=lambda images: meter.show(images, "images"),
-            warn=lambda message: say(f"skipped: {message}"),
+            warn=lambda message: say_skipped([message]),
+            **how,
         )
-
-
-def show(result: dict[str, Any]) -> None:
-    """Print what was copied."""
-    print_figures(result)

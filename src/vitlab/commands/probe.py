@@ -1,12 +1,13 @@
 """`vitlab probe`."""
 
-import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from vitlab.commands import RunOptions
 from vitlab.errors import OptionError
 from vitlab.evaluation.probes.wanted import CACHE
-from vitlab.options import Options, option, options_of
+from vitlab.options import option, options_of
+from vitlab.progress import say
 from vitlab.recipes.head_search import INSTEAD, OF_STEPS, HeadSearch, probe_recipe
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
@@ -18,7 +19,7 @@ USED = ("device", "workers", "check_duplicates", "report", "max_bad", "timeout")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeRun(Options):
+class ProbeRun(RunOptions):
     """Data, weights, what is searched, and the run's folder."""
 
     FIRST: ClassVar[tuple[str, ...]] = (
@@ -37,8 +38,6 @@ class ProbeRun(Options):
     cache: str = option("auto", CACHE)
     search: HeadSearch = HeadSearch()
     recipe: Recipe = Recipe()
-    host: Host = Host()
-    command: str = ""
 
 
 def build(given: dict[str, Any]) -> ProbeRun:
@@ -53,47 +52,24 @@ def begin(options: ProbeRun) -> None:
         raise OptionError(f"{data} is a run, not data: to take its features, pass --from {data}")
     if options.out:
         RunFolder(options.out).may_be_used(options.resume)
-    print(f"{options.recipe.start.weights} on {data}", file=sys.stderr, flush=True)
+    say(f"{options.recipe.start.weights} on {data}")
 
 
 def run(options: ProbeRun) -> dict[str, Any]:
     """Fit, test and report."""
-    import vitlab
+    from vitlab.transfer.linear_probe import probe_by
 
-    recipe = options.recipe
-    chosen = {**_chosen(recipe.data), **_chosen(recipe.start), "seed": recipe.seed}
-    chosen["precision"] = recipe.precision
-    chosen |= recipe.model.chosen() | options.search.as_dict()
-    data, weights = chosen.pop("data"), chosen.pop("weights")
-    del chosen["tune"]
-    how: dict[str, Any] = {"host": options.host, "command": options.command}
-    how |= {"cache": options.cache, "resume": options.resume}
-    found = vitlab.probe(data, weights, options.out, **how, **chosen)
-    return found.metrics
-
-
-def _chosen(part: Options) -> dict[str, Any]:
-    """Return the options of a part that are not at their defaults."""
-    usual = type(part)()
-    names = options_of(type(part))
-    return {
-        name: getattr(part, name) for name in names if getattr(part, name) != getattr(usual, name)
-    }
+    asked = options.values("recipe out resume host cache command")
+    return probe_by(searched=options.search, images=None, start=None, **asked).metrics
 
 
 def show(result: dict[str, Any]) -> None:
     """Print what was tried, the best first, and the test figures."""
     tried = sorted(result.get("tried", ()), key=lambda each: -each["accuracy"])
     rows = [
-        (
-            str(each["layer"]),
-            each["pool"] or "features",
-            each["head"],
-            f"{each['l2']:g}" if each["l2"] else "",
-            each["how"],
-            percent(each["accuracy"]),
-        )
+        (str(each["layer"]), each["pool"] or "features", each["head"],
+         f"{each['l2']:g}" if each["l2"] else "", each["how"], percent(each["accuracy"]))
         for each in tried
-    ]
+    ]  # fmt: skip
     print_table(("block", "features", "head", "l2", "by", "accuracy"), rows)
     print_figures(result)

@@ -1,42 +1,33 @@
 """`vitlab push`."""
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from vitlab.commands import WEIGHTS
-from vitlab.options import Options, option
+from vitlab.commands import WeightsOptions
+from vitlab.options import argument, option
 from vitlab.runs.run_folder import RunFolder
-from vitlab.weights.hub import check_weights
-from vitlab.weights.stated import Stated
 
 SUMMARY = "Upload a model to the Hugging Face Hub, with a model card."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Push(Options):
+class Push(WeightsOptions):
     """A model and its place on the Hub."""
 
-    weights: str = option(MISSING, WEIGHTS, positional=True, check=check_weights)
-    repository: str = option(MISSING, "user/name on the Hub", positional=True)
+    repository: str = argument("user/name on the Hub")
     private: bool = option(False, "make a new repository private")
     license: str | None = option(
         None, "license of the weights, such as apache-2.0 (default: that of their source, if known)"
     )
-    file: Stated = Stated()
 
 
 def run(options: Push) -> dict[str, Any]:
     """Load and upload."""
     import vitlab
 
-    model = vitlab.load(options.weights, **options.file.arguments())
-    url = vitlab.push(
-        model,
-        options.repository,
-        private=options.private,
-        license=options.license,
-        metrics=_figures(options.weights, model),
-    )
+    model, how = options.load(), options.values("private license")
+    metrics = _figures(options.weights, model)
+    url = vitlab.push(model, options.repository, metrics=metrics, **how)
     return {"model": model.config.name, "url": url}
 
 

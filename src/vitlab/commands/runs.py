@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from vitlab.options import Options, option
+from vitlab.options import Options, argument
 from vitlab.terminal import print_rows
 
 SUMMARY = "List the runs and experiments in a folder."
@@ -17,7 +17,7 @@ SHOWN = (
 class Runs(Options):
     """The folder."""
 
-    folder: str = option("runs", "folder of runs, of an experiment or of one run", positional=True)
+    folder: str = argument("folder of runs, of an experiment or of one run", default="runs")
 
 
 def run(options: Runs) -> dict[str, Any]:

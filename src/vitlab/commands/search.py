@@ -1,38 +1,34 @@
 """`vitlab search`."""
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitlab.commands import DEVICE, REPLACE, WORKERS
+from vitlab.commands import WORKERS, DeviceOptions, PageOptions, WorkersOptions, say_skipped
 from vitlab.data.presence import check_data, check_each
 from vitlab.data.settings import Columns
 from vitlab.errors import DataError, one_line
-from vitlab.options import Options, at_least, option, when
-from vitlab.packages import check_installed
-from vitlab.places import check_page, exists
+from vitlab.machine.open_files import check_open_files
+from vitlab.options import argument, at_least, option, when
+from vitlab.places import exists
 from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Stated
 
 SUMMARY = "Find the nearest images in what `vitlab embed` wrote."
+NEEDS = ("pyarrow",)
 _LINES = 100  # of the answer on the terminal
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search(Options):
+class Search(WorkersOptions, DeviceOptions, PageOptions):
     """A table of features, photographs to look for; `command` is what the user typed."""
 
-    table: str = option(
-        MISSING,
+    table: str = argument(
         "the Parquet file, or the folder of parts, that `vitlab embed` wrote, with one vector an "
-        "image (--what features, token, mean or both)",
-        positional=True,
+        "image (--what features, token, mean or both)"
     )
-    photos: tuple[str, ...] = option(
-        MISSING,
-        "what to look for: image files, or any DATA of `vitlab train`, labels or not",
-        positional=True,
-        check=check_each,
+    photos: tuple[str, ...] = argument(
+        "what to look for: image files, or any DATA of `vitlab train`, labels or not", check_each
     )
     k: int = option(10, "rows to find for each photograph", at_least(1))
     not_self: bool = option(False, "leave out the photograph itself, if the table has its path")
@@ -42,8 +38,6 @@ class Search(Options):
         flag="from",
         check=check_weights,
     )
-    out: str | None = option(None, "write a page of the photographs and what was found: FILE.html")
-    replace: bool = option(False, REPLACE, only=when("out"))
     data: str = option(
         "",
         "the DATA that was embedded, for the pictures of the page (empty: image files at the paths "
@@ -53,18 +47,14 @@ class Search(Options):
     )
     columns: Columns = Columns()
     file: Stated = Stated()
-    device: str = option("auto", DEVICE)
-    workers: int | None = option(0, WORKERS, at_least(0))
-    command: str = ""
+    workers: int | None = option(0, WORKERS, at_least(0), check=check_open_files)
 
 
 def begin(options: Search) -> None:
     """Refuse a table that is not there, and a page that cannot be written."""
-    check_installed("pyarrow", "vitlab search")
     if not exists(options.table):
         raise DataError(f"no such file or folder: {options.table}")
-    if options.out:
-        check_page(options.out, replace=options.replace)
+    options.check_page()
 
 
 def run(options: Search) -> dict[str, Any]:
@@ -81,18 +71,10 @@ def run(options: Search) -> dict[str, Any]:
     for note in opened.notes:
         say(note)
     photos = opened.every()
-    found = vitlab.search(
-        table,
-        photos,
-        options.k,
-        weights=model,
-        not_self=options.not_self,
-        device=options.device,
-        workers=options.workers,
-    )
+    how = options.values("k not_self device workers")
+    found = vitlab.search(table, photos, weights=model, **how)
     damaged = [each.error for each in found if each.error]
-    for error in damaged:
-        say(f"skipped: {error}")
+    say_skipped(damaged)
     result: dict[str, Any] = {
         "table": options.table,
         "rows": table.rows,

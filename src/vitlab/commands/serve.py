@@ -3,16 +3,15 @@
 from dataclasses import dataclass
 from typing import Any
 
-from vitlab.commands import DEVICE, ENGINE, PRECISION_AUTO
+from vitlab.commands import ComputeOptions
 from vitlab.errors import OptionError
-from vitlab.options import Options, at_least, at_most, option, when
-from vitlab.packages import check_installed
-from vitlab.precision import Engine, Precision
+from vitlab.options import argument, at_least, at_most, option, when
 from vitlab.serve.limits import Limits
 from vitlab.serve.model_names import split
 from vitlab.weights.hub import check_weights
 
 SUMMARY = "Serve models over HTTP: classes, features, and where they look."
+NEEDS = ("fastapi", "uvicorn", "prometheus_client")
 
 
 def check_served(models: tuple[str, ...]) -> None:
@@ -29,15 +28,14 @@ def check_served(models: tuple[str, ...]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serve(Options):
+class Serve(ComputeOptions):
     """Models, an address, and bounds on what may be asked."""
 
-    models: tuple[str, ...] = option(
-        (),
+    models: tuple[str, ...] = argument(
         "a run folder, a saved model, a weights file or delta, or user/name on the Hugging Face "
         "Hub; NAME=WEIGHTS names it",
-        positional=True,
-        check=check_served,
+        check_served,
+        default=(),
     )
     port: int = option(8000, "port to listen on; 0 for any", at_least(0), at_most(65535))
     host: str = option(
@@ -58,15 +56,10 @@ class Serve(Options):
         30.0, "most seconds to answer what was accepted, once asked to stop", at_least(0)
     )
     limits: Limits = Limits()
-    device: str = option("auto", DEVICE)
-    precision: Precision = option("auto", PRECISION_AUTO)
-    engine: Engine = option("auto", ENGINE)
 
 
 def begin(options: Serve) -> None:
     """Refuse what cannot be served or listened on, before PyTorch is imported."""
-    for package in ("fastapi", "uvicorn", "prometheus_client"):
-        check_installed(package, "vitlab serve")
     from vitlab.serve.http.access import read_token
     from vitlab.serve.process.addresses import listen
 
@@ -88,19 +81,10 @@ def run(options: Serve) -> dict[str, Any]:
     from vitlab.progress import say
     from vitlab.serve.process.running import serve
 
-    return serve(
-        [split(each) for each in options.models],
-        limits=options.limits,
-        address=(options.host, options.port),
-        token_file=options.token_file,
-        watch=options.watch,
-        allow_empty=options.allow_empty,
-        drain=options.drain,
-        device=options.device,
-        precision=options.precision,
-        engine=options.engine,
-        say=say if sys.stderr.isatty() else lambda text: None,  # else all lines are JSON
-    )
+    how = options.values("limits token_file watch allow_empty drain device precision engine")
+    how["say"] = say if sys.stderr.isatty() else lambda text: None  # else all lines are JSON
+    named = [split(each) for each in options.models]
+    return serve(named, address=(options.host, options.port), **how)
 
 
 def show(result: dict[str, Any]) -> None:

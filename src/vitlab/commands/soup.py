@@ -1,13 +1,14 @@
 """`vitlab soup`."""
 
 from dataclasses import MISSING, dataclass
-from typing import Any, Literal
+from typing import Any
 
-from vitlab.commands import DEVICE, WEIGHTS, WORKERS
+from vitlab.commands import WEIGHTS, DeviceOptions, Split, WorkersOptions
 from vitlab.data.presence import check_data
-from vitlab.options import Options, at_least, option
+from vitlab.options import argument, option
 from vitlab.places import check_new_folder
 from vitlab.terminal import print_rows
+from vitlab.units import percent
 from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Stated
 
@@ -15,14 +16,11 @@ SUMMARY = "Average the weights of several fine-tuned models into one."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Soup(Options):
+class Soup(WorkersOptions, DeviceOptions):
     """The models, how to choose among them, and the folder of the new one."""
 
-    weights: tuple[str, ...] = option(
-        MISSING,
-        f"two or more models of one configuration: {WEIGHTS}",
-        positional=True,
-        check=check_weights,
+    weights: tuple[str, ...] = argument(
+        f"two or more models of one configuration: {WEIGHTS}", check_weights
     )
     out: str = option(MISSING, "the new folder", check=check_new_folder)
     greedy: str = option(
@@ -31,14 +29,12 @@ class Soup(Options):
         "accuracy (empty: average all)",
         check=check_data,
     )
-    split: Literal["auto", "train", "validation", "test", "all"] = option(
+    split: Split = option(
         "auto",
         "which of those images; auto: the validation split if there is one, else as in "
         "`vitlab evaluate`",
     )
     file: Stated = Stated()
-    device: str = option("auto", DEVICE)
-    workers: int | None = option(None, WORKERS, at_least(0))
 
 
 def run(options: Soup) -> dict[str, Any]:
@@ -48,13 +44,7 @@ def run(options: Soup) -> dict[str, Any]:
 
     known = options.file.arguments()
     models = [vitlab.load(each, **known) if known else each for each in options.weights]
-    model = vitlab.soup(
-        models,
-        options.greedy or None,
-        split=options.split,
-        device=options.device,
-        workers=options.workers,
-    )
+    model = vitlab.soup(models, options.greedy or None, **options.values("split device workers"))
     folder = vitlab.save(model, options.out)
     about = {"model": model.config.name, "folder": str(folder), "fingerprint": fingerprint(model)}
     return about | model.provenance["soup"]
@@ -62,8 +52,6 @@ def run(options: Soup) -> dict[str, Any]:
 
 def show(result: dict[str, Any]) -> None:
     """Print the ingredients, then the folder."""
-    from vitlab.units import percent
-
     rows = [each | {"fingerprint": each["fingerprint"][:12]} for each in result["ingredients"]]
     for row in rows:
         if "with_it" in row:

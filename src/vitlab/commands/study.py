@@ -1,11 +1,12 @@
 """`vitlab study`."""
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from vitlab.commands import RunOptions
 from vitlab.errors import OptionError
-from vitlab.options import Options, above, at_least, option, owners
-from vitlab.recipes.recipe import Host, Recipe
+from vitlab.options import above, argument, at_least, option, owners
+from vitlab.recipes.recipe import Recipe
 from vitlab.runs.recipe_file import start_from
 from vitlab.studies.base import small
 from vitlab.studies.study_names import ABOUT, GRIDS, PAPER_BUDGET, budget_seconds
@@ -16,7 +17,7 @@ SUMMARY = "Reproduce a table or figure of a paper."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study(Options):
+class Study(RunOptions):
     """A study, the recipe that it starts from, and where to train."""
 
     FIRST: ClassVar[tuple[str, ...]] = (
@@ -25,7 +26,7 @@ class Study(Options):
     )  # fmt: skip
     HIDDEN: ClassVar[frozenset[str]] = frozenset({"budget", "epochs"})
 
-    name: str = option(MISSING, ABOUT, choices=lambda: GRIDS, positional=True)
+    name: str = argument(ABOUT, choices=lambda: GRIDS)
     allowed: str = option(
         "",
         "time for all runs, such as 10m or 2h: their length is fitted into it (default: 10m); "
@@ -68,8 +69,6 @@ class Study(Options):
     )
     out: str | None = option(None, "folder of the study (default: runs/study-NAME-DATA)")
     recipe: Recipe = Recipe()
-    host: Host = Host()
-    command: str = ""
 
     def __post_init__(self) -> None:
         """Check every option, and that the length is given once."""
@@ -104,9 +103,8 @@ def run(options: Study) -> dict[str, Any]:
     """Run the study, or say what it would cost."""
     from vitlab.studies.study_by_name import study
 
-    same = ("out", "seeds", "see", "only", "lr_grid", "downstream", "at_once", "dry_run", "recipe",
-            "host", "command")  # fmt: skip
-    asked = {name: getattr(options, name) for name in same}
+    same = "out seeds see only lr_grid downstream at_once dry_run recipe host command"
+    asked = options.values(same)
     return study(options.name, budget=options.allowed, epochs=options.length, **asked)
 
 

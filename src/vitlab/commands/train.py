@@ -1,17 +1,18 @@
 """`vitlab train`."""
 
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from vitlab.commands import RunOptions
 from vitlab.errors import OptionError
 from vitlab.experiments.several import SeveralRuns, recorded, run_several
-from vitlab.options import Options, option, options_of, when
+from vitlab.options import option, options_of, when
+from vitlab.progress import say
 from vitlab.recipes.named import RECIPES
 from vitlab.recipes.pretext import Pretext
-from vitlab.recipes.recipe import Host, Recipe
+from vitlab.recipes.recipe import Recipe
 from vitlab.recipes.requirements import check_packages
 from vitlab.runs import naming
 from vitlab.runs.recipe_file import recipe_in, start_from
@@ -22,7 +23,7 @@ SUMMARY = "Train a model, test it and write a report."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(Options):
+class Train(RunOptions):
     """A recipe, where to train it, the run's folder, and what the user typed when."""
 
     FIRST: ClassVar[tuple[str, ...]] = (
@@ -47,8 +48,6 @@ class Train(Options):
     )
     several: SeveralRuns = SeveralRuns()
     recipe: Recipe = Recipe()
-    host: Host = Host()
-    command: str = ""
     began: float = field(default_factory=time.monotonic)
 
     @staticmethod
@@ -116,21 +115,13 @@ def begin(options: Train) -> None:
     if data:
         what = recipe.model.model or recipe.start.weights or "no weights named"
         resumed = ", continuing" if options.resume else ""
-        print(f"{what} on {data}, recipe {recipe.recipe}{resumed}", file=sys.stderr, flush=True)
+        say(f"{what} on {data}, recipe {recipe.recipe}{resumed}")
 
 
 def run(options: Train) -> dict[str, Any]:
     """Train; of several processes only the first one has a result to print."""
-    return run_several(
-        options.recipe,
-        options.out,
-        options.several,
-        resume=options.resume,
-        change=options.change,
-        host=options.host,
-        command=options.command,
-        began=options.began,
-    )
+    how = options.values("resume change host command began")
+    return run_several(options.recipe, options.out, options.several, **how)
 
 
 def show(result: dict[str, Any]) -> None:

@@ -3,11 +3,10 @@
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-from vitlab.commands import WEIGHTS
+from vitlab.commands import WEIGHTS, RunOptions
 from vitlab.experiments.several import Jobs
 from vitlab.experiments.vtab_setting import VtabSetting
-from vitlab.options import Options, option
-from vitlab.recipes.recipe import Host
+from vitlab.options import argument, option
 from vitlab.terminal import print_table
 from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import OfNetwork
@@ -16,10 +15,10 @@ SUMMARY = "Fine-tune on VTAB-1k's 19 tasks, beside the ViT paper's figures."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vtab(Options):
+class Vtab(RunOptions):
     """The weights, the tasks, how each is learned, and where."""
 
-    weights: str = option(MISSING, WEIGHTS, positional=True, check=check_weights)
+    weights: str = argument(WEIGHTS, check_weights)
     data: str = option(MISSING, "folder with a sub-folder per task, such as cifar100")
     out: str | None = option(None, "folder of the runs (default: a new one, runs/vtab-WEIGHTS)")
     resume: bool = option(False, "continue the runs in that folder; none is repeated")
@@ -27,26 +26,15 @@ class Vtab(Options):
     setting: VtabSetting = VtabSetting()
     jobs: Jobs = Jobs()
     file: OfNetwork = OfNetwork()
-    host: Host = Host()
-    command: str = ""
 
 
 def run(options: Vtab) -> dict[str, Any]:
     """Learn every task; what is finished is not repeated."""
     from vitlab.experiments.vtab import vtab
 
-    return vtab(
-        options.weights,
-        options.data,
-        options.out,
-        tasks=options.tasks,
-        setting=options.setting,
-        known=options.file.arguments(),
-        resume=options.resume,
-        host=options.host,
-        command=options.command,
-        **options.jobs.shared_out,
-    )
+    how = options.values("tasks setting resume host command") | options.jobs.shared_out
+    known = options.file.arguments()
+    return vtab(options.weights, options.data, options.out, known=known, **how)
 
 
 def show(result: dict[str, Any]) -> None:

@@ -2,8 +2,9 @@
 
 import textwrap
 from collections.abc import Iterable, Iterator
+from inspect import get_annotations
 
-from vitlab.console.leaves import JSON, Leaf, Start, groups_of, leaves_of, spelled
+from vitlab.console.leaves import OF_ALL, Leaf, Start, groups_of, leaves_of, spelled
 from vitlab.options import Options
 
 COLUMN, WIDTH = 25, 80  # where help begins, and the most characters of a line
@@ -29,7 +30,7 @@ def help_text(start: Start, prog: str, summary: str, whole: bool = False) -> str
     lines += ["", " options", *_entry("-h, --help", "show this help message and exit")]
     if titles:
         lines += _entry(HELP_ALL, "show every option and exit")
-    lines += _entries([*own, Leaf("json", bool, JSON, False)])
+    lines += _entries([*own, *OF_ALL])
     if titles and not whole:
         lines += ["", f" more options, with {HELP_ALL}"]
         for title, (about, group) in titles.items():
@@ -49,14 +50,23 @@ def _groups(start: Start) -> tuple[dict[str, tuple[str, list[Leaf]]], list[Leaf]
     first = [name for name in getattr(start, "FIRST", ()) if name in there]
     rest = set(there) - set(first)
     own = [there[name] for name in first]
-    own += [leaf for leaf in leaves_of(start, nested=False) if leaf.name in rest]
+    shared = _shared(start)
+    others = [leaf for leaf in leaves_of(start, nested=False) if leaf.name in rest]
+    own += sorted(others, key=lambda leaf: leaf.name in shared)
     groups = {}
-    for name, group in groups_of(start):
+    for name, group in sorted(groups_of(start), key=lambda each: each[0] in shared):
         mine = [leaf for leaf in leaves_of(group, nested=False) if leaf.name in rest]
         if mine := [there[leaf.name] for leaf in mine]:
             title = f"other {name}" if name in there else name  # an option has the name already
             groups[title.replace("_", " ")] = summary_of(group), mine
     return groups, [leaf for leaf in own if not leaf.about.positional]
+
+
+def _shared(start: Start) -> set[str]:
+    """Return the options and groups that a command has in common with others: they come last."""
+    kinds = (start if isinstance(start, type) else type(start)).__mro__
+    shared = [each for each in kinds if each.__module__ == "vitlab.commands"]
+    return {name for each in shared for name in get_annotations(each)}
 
 
 def _place(leaf: Leaf) -> str:

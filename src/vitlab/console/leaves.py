@@ -8,7 +8,6 @@ from typing import Any, Literal, Union, cast, get_args, get_origin
 from vitlab.options import Option, Options, hints, options_of
 
 Start = Options | type[Options]  # options whose values are the defaults, or their class
-JSON = Option("print one JSON object on stdout")
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,12 @@ class Leaf:
         return self.default is MISSING
 
 
+OF_ALL = (  # options of every command
+    Leaf("json", bool, Option("print one JSON object on stdout"), False),
+    Leaf("quiet", bool, Option("print no messages but warnings and errors"), False),
+)
+
+
 def leaves_of(start: Start, nested: bool = True) -> Iterator[Leaf]:
     """Yield the options of a command, including those of its groups, with the values of `start`.
 
@@ -84,7 +89,7 @@ def hidden_of(start: Start) -> frozenset[str]:
 
 
 def all_leaves(start: Start) -> Iterator[Leaf]:
-    """Yield the options of a command, including `json` and those of other kinds of its groups."""
+    """Yield a command's options, those of all commands, and of other kinds of its groups."""
     found = {leaf.name: leaf for leaf in leaves_of(start)}
     for _, group in groups_of(start):
         for kind in group.kinds():
@@ -93,7 +98,7 @@ def all_leaves(start: Start) -> Iterator[Leaf]:
     for name in hidden_of(start):
         found.pop(name, None)
     yield from found.values()
-    yield Leaf("json", bool, JSON, False)
+    yield from OF_ALL
 
 
 def groups_of(start: Start) -> Iterator[tuple[str, Options]]:

@@ -12,7 +12,7 @@ from vitlab.data.decode.filters import filter_matrix, is_tall, resize, resize_ta
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.crops import center, fitted_image
 from vitlab.data.sources.pictures import Picture, Pictures, several
-from vitlab.errors import ImageError
+from vitlab.errors import ImageError, OptionError
 from vitlab.images import ImageSpec
 
 
@@ -93,8 +93,12 @@ def preprocess(model: Any) -> Preprocess:
 
     Returns:
         A module without parameters: images of any kind to (B, channels, H, W), normalized float32.
+
+    Raises:
+        OptionError: it is neither.
     """
     config = getattr(model, "config", model)
     if not isinstance(config, ImageSpec):
-        raise TypeError(f"a model or its configuration is needed, not {type(model).__name__}")
+        kind = type(model).__name__
+        raise OptionError(f"model is of type {kind}, but a model or its configuration is needed")
     return Preprocess(config.images)

@@ -157,7 +157,7 @@ def evaluate(
             out=out,
             label_errors=label_errors,
         )
-        found = _examined(model, data, protocol, how, real_labels, outputs)
+        found = examined(model, data, protocol, how, real_labels, outputs)
         return EvaluationRecord(found)
     if real_labels or outputs != "auto":
         raise OptionError("real_labels and outputs apply only with a protocol: leave them out")
@@ -245,8 +245,14 @@ def _written(
     return written
 
 
-def _examined(
-    model: Model, data: Given, protocol: Protocol, how: How, real_labels: str, outputs: Outputs
+def examined(
+    model: Model,
+    data: Given,
+    protocol: Protocol,
+    how: How,
+    real_labels: str,
+    outputs: Outputs,
+    progress: Progress = silent,
 ) -> dict[str, Any]:
     """Evaluate by a protocol, which takes a folder."""
     if not isinstance(data, str | Path):
@@ -259,6 +265,7 @@ def _examined(
         outputs=outputs,
         compute=replace(how.compute, precision=fixed(how.compute.precision)),
         views=how.views,
+        progress=progress,
     )
 
 

@@ -1,21 +1,23 @@
-"""Typed records: what `evaluate` and `embed` return, with keys that an editor completes."""
+"""Typed records: what runs, `evaluate` and `embed` return, with keys that an editor completes."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 
 class AttributeDict(dict[str, Any]):
     """A dictionary whose values are attributes too: `found.accuracy` is `found["accuracy"]`."""
 
-    def __getattr__(self, name: str) -> Any:
-        """Return a value.
+    if not TYPE_CHECKING:  # to type checkers there are the attributes that a class lists
 
-        Raises:
-            AttributeError: there is no such key; the message names those there are.
-        """
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(f"no {name!r}: there are {', '.join(self)}") from None
+        def __getattr__(self, name: str) -> Any:
+            """Return a value.
+
+            Raises:
+                AttributeError: there is no such key; the message names those there are.
+            """
+            try:
+                return self[name]
+            except KeyError:
+                raise AttributeError(f"no {name!r}: there are {', '.join(self)}") from None
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self]
@@ -25,18 +27,26 @@ class EvaluationRecord(AttributeDict):
     """The figures of `vitlab.evaluate`, which says what they are; those asked for are there."""
 
     accuracy: float
+    map: float | None
     top5: float
     nll: float
+    bce: float
+    brier: float
     ece: float
+    calibration_error: float
     balanced_accuracy: float
+    balanced_top5: float
+    balanced_nll: float
+    micro_f1: float
     macro_precision: float
     macro_recall: float
     macro_f1: float
-    micro_f1: float
+    exact_match: float
     mcc: float
+    kappa: float
     auroc: float | None
-    map: float | None
-    bce: float
+    aurc: float
+    coverage_at_5: float
     intervals: dict[str, Any]
     images: int
     damaged: int
@@ -54,6 +64,38 @@ class EvaluationRecord(AttributeDict):
     classes: list[dict[str, Any]]
     confused: list[dict[str, Any]]
     notes: list[str]
+    thresholds: float | dict[str, float]
+    calibration: dict[str, Any]
+    chosen_thresholds: dict[str, Any]
+    label_errors: dict[str, Any]
+    learned_from: int
+    protocol: str
+    variants: dict[str, Any]
+    file: str
+
+
+class RunRecord(EvaluationRecord):
+    """The figures of a run, the keys of the command's JSON: of a test, and what the run cost.
+
+    A run without labels has `task`, `held_out` and the figures of its task.
+    """
+
+    run: str
+    report: str
+    device: str
+    skipped_steps: int
+    rollbacks: int
+    majority: float
+    trained_on: int
+    accuracy_without: float
+    head: dict[str, Any]
+    tried: list[dict[str, Any]]
+    task: str
+    held_out: int
+    loss: float
+    probe: float
+    knn: float
+    sweep: dict[str, Any]
 
 
 class EmbeddingRecord(AttributeDict):

@@ -24,7 +24,7 @@ from vitlab.experiments.statistics import (
 )
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
-from vitlab.progress import public
+from vitlab.progress import PLACE, public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage
 from vitlab.runs.naming import run_name
@@ -37,7 +37,7 @@ LABEL_ERRORS = "label-errors.csv"
 LISTED = 50  # likely label errors on the page
 
 
-@public(recipe=Recipe)
+@public(recipe=Recipe, out=PLACE)
 def cross_validate(
     recipe: Recipe,
     out: str | Path | None = None,

@@ -19,7 +19,7 @@ from vitlab.experiments.statistics import (
 from vitlab.experiments.sweep import best_point, search_result, searching
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
-from vitlab.progress import public
+from vitlab.progress import PLACE, public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage
 from vitlab.runs.naming import run_name
@@ -28,7 +28,7 @@ from vitlab.training.step.transform import Transform
 OF_MODEL = ("model", "params", "macs")
 
 
-@public(recipe=Recipe)
+@public(recipe=Recipe, out=PLACE)
 def repeat(
     recipe: Recipe,
     out: str | Path | None = None,

@@ -8,13 +8,14 @@ from typing import Any
 from vitlab.data.learning import splits_of
 from vitlab.errors import DivergedError, OptionError
 from vitlab.evaluation.metrics import METRICS
+from vitlab.evaluation.records import RunRecord
 from vitlab.experiments.cells import Cell, Setup, begin, run_cells, title_of
 from vitlab.experiments.grids import SHARE, default_grid, grid_of, paper_data
 from vitlab.experiments.statistics import OF_RUN, Row
 from vitlab.files import SWEEP_FOLDER
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
-from vitlab.progress import public
+from vitlab.progress import PLACE, public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage
 from vitlab.runs.naming import run_name
@@ -25,7 +26,7 @@ from vitlab.units import percent
 LABELS = ("lr", "layer_decay")  # of a point of the grid
 
 
-@public(recipe=Recipe)
+@public(recipe=Recipe, out=PLACE)
 def sweep(
     recipe: Recipe,
     out: str | Path | None = None,
@@ -95,7 +96,7 @@ def sweep(
         experiment.finish(result | {"table": asdict(table)}, page)
     experiment.say(f"chosen: {title_of(point)}; training on all training images")
     run = experiment.trainer.run(recipe.changed(**point), experiment.out)
-    return replace(run, metrics=run.metrics | {"sweep": result})
+    return replace(run, metrics=RunRecord(run.metrics | {"sweep": result}))
 
 
 def searching(

@@ -160,6 +160,7 @@ def best_rate(tried: Sequence[Row]) -> dict[str, float]:
 def recipe_of(task: VtabTask, weights: str, data: str, setting: VtabSetting, lr: float) -> Recipe:
     """Return what one run learns."""
     crop = setting.augment == "bit" and task.crop
+    crops: dict[str, Any] = {"area": KEPT, "aspect": 1.0} if crop else {"area": 1.0}
     return named(
         "vit-finetune",
         data,
@@ -168,7 +169,7 @@ def recipe_of(task: VtabTask, weights: str, data: str, setting: VtabSetting, lr:
         image_size=setting.image_size,
         fit="squash",
         crop=1.0,
-        **({"area": KEPT, "aspect": 1.0} if crop else {"area": 1.0}),
+        **crops,
         flip=setting.augment == "bit" and task.flip,
         lr=lr,
         steps=setting.steps,

@@ -1,11 +1,14 @@
 """Models from names, from configurations, and around tensors."""
 
-from typing import Any
+from typing import Any, Unpack, cast
 
 import torch
 from torch import Tensor
+from typing_extensions import TypeVar
 
+from vitlab.errors import OptionError
 from vitlab.images import Size
+from vitlab.keywords import CreateKeywords
 from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViTConfig, config_of
 from vitlab.models.model import Model
 from vitlab.models.resnets.resnet import ResNet
@@ -19,20 +22,28 @@ MODEL_OF: dict[type[ModelConfig], type[Model]] = {
 }
 
 
+# what a model is typed as: a `VisionTransformer`, as nearly all are, unless `kind` says otherwise
+SomeModel = TypeVar("SomeModel", bound=Model, default=VisionTransformer)
+ANY_KIND: type[VisionTransformer] = cast(Any, Model)
+
+
 def create(
     name: str,
     classes: int | None = None,
     image_size: Size = 224,
     *,
+    kind: type[SomeModel] = ANY_KIND,  # type: ignore[assignment]
     generator: torch.Generator | None = None,
-    **choices: Any,
-) -> Model:
+    **choices: Unpack[CreateKeywords],
+) -> SomeModel:
     """Create a freshly initialized model by its name in the papers, `ViT-B/16`.
 
     Args:
         name: the papers' notation; `vitlab models` lists the usual ones
         classes: outputs of the classifier; None for 1000, or for none in a tokenizer
         image_size: pixels, one number for a square or (rows, columns)
+        kind: the model's class, such as `vitlab.ResNet`, for type checkers, to which it is a
+            `VisionTransformer` otherwise; another kind of model is refused
         generator: source of the weights; None for PyTorch's default generator
         choices: any other field of `ViTConfig`; for a ResNet's name of `ResNetConfig`, for a
             tokenizer's of `TokenizerConfig`
@@ -47,7 +58,19 @@ def create(
     """
     given = {} if classes is None else {"classes": classes}
     config = config_of(name, image_size=image_size, **given, **choices)
-    return build(config, generator)
+    return of_kind(build(config, generator), kind)
+
+
+def of_kind(model: Model, kind: type[SomeModel]) -> SomeModel:
+    """Return a model that is of a kind.
+
+    Raises:
+        OptionError: it is of another one.
+    """
+    if not isinstance(model, kind):
+        what = type(model).__name__
+        raise OptionError(f"{model.config.name} is a {what}: kind must not be {kind.__name__}")
+    return model
 
 
 def build(config: ModelConfig, generator: torch.Generator | None = None) -> Model:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 
 import torch
 from torch import Tensor, nn
@@ -62,6 +62,11 @@ class Model(nn.Module):
         if device.type != "meta":
             self.to_empty(device=device)
             self.reset_parameters(generator)
+
+    if TYPE_CHECKING:
+
+        def __call__(self, images: Tensor | Packed) -> Tensor:
+            """Compute class scores, as `forward`."""
 
     def build(self) -> None:
         """Create the modules that the configuration names."""

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 from vitlab.data.settings import Augment, Data
+from vitlab.keywords import RecipeKeywords
 from vitlab.options import check_known
 from vitlab.progress import public
 from vitlab.recipes.choices import Average, Objective, Optimization, Schedule, Start
@@ -186,7 +187,7 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
 
 
 @public(name=str)
-def recipe(name: str, data: str = "", **choices: Any) -> Recipe:
+def recipe(name: str, data: str = "", **choices: Unpack[RecipeKeywords]) -> Recipe:
     """Return a recipe by name, with any of its options or its model's fields chosen.
 
     Args:
@@ -199,7 +200,7 @@ def recipe(name: str, data: str = "", **choices: Any) -> Recipe:
         OptionError: an unknown recipe or option, an invalid value, or an option without effect.
     """
     check_known([name], RECIPES, "recipe")
-    given = choices | ({"data": data} if data else {})
+    given: dict[str, Any] = {**choices, **({"data": data} if data else {})}
     if given.get("weights") and not given.get("model"):
         given.pop("model", None)
         return of_weights(RECIPES[name]()).changed(**given)

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 
 from vitlab.data.settings import Augment, Data
 from vitlab.errors import OptionError
+from vitlab.machine.open_files import check_open_files
 from vitlab.optim.table import OPTIMIZERS
 from vitlab.options import (
     Bound,
@@ -236,7 +237,10 @@ class Host(Options):
 
     device: str = option("auto", "where to compute: auto, cpu, cuda, cuda:N or mps")
     workers: int | None = option(
-        None, "processes that decode images (None: chosen for the data and machine)", at_least(0)
+        None,
+        "processes that decode images (None: chosen for the data and machine)",
+        at_least(0),
+        check=check_open_files,
     )
     check_duplicates: Literal["auto", "yes", "no"] = option(
         "auto",

@@ -1,4 +1,8 @@
-"""`run.toml` as a recipe for other runs."""
+"""`run.toml`: its format, read whatever version wrote it, and as a recipe for other runs.
+
+Format 2 is the first that the file itself says (`format` in `[run]`). Files of format 1 say none,
+and may have names of the code before the first release, no `center` and no `split_by`.
+"""
 
 import logging
 import tomllib
@@ -6,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitlab.errors import RunError
+from vitlab.data.settings import Data
+from vitlab.errors import OptionError, RunError
 from vitlab.recipes.named import RECIPES, default_recipe, recipe
 from vitlab.recipes.recipe import Recipe
 
+FORMAT = 2  # of run.toml
 # old name -> new name, of tables and fields in run.toml and of keys in checkpoints
 RENAMED = {"optimiser": "optimizer", "tally": "sums"}
 
@@ -27,9 +33,13 @@ def recipe_in(place: str | Path) -> Recipe | None:
     if path.suffix != ".toml" and not (path.is_dir() and file.is_file()):
         return None
     try:
-        tables = renamed(tomllib.loads(file.read_text(encoding="utf-8")))
+        stored = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{file} cannot be read as a recipe: {error}") from error
+    tables = current(stored, file)
+    try:
         found = Recipe.from_tables(tables)
-    except (OSError, ValueError, TypeError) as error:
+    except (OptionError, TypeError) as error:
         raise RunError(f"{file} cannot be read as a recipe: {error}") from error
     if code := [f"{k}={v}" for k, v in tables.get("code", {}).items() if "sha256" not in k]:
         logging.getLogger("vitlab").warning(
@@ -37,6 +47,9 @@ def recipe_in(place: str | Path) -> Recipe | None:
             "function to vitlab.train again"
         )
     none: dict[str, Any] = dict.fromkeys(("classes", "channels"))
+    if "format" not in stored.get("run", {}):  # new runs have today's box and split
+        none["center"] = None
+        found = replace(found, data=replace(found.data, split_by=Data().split_by))
     return replace(found, model=replace(found.model, **none))
 
 
@@ -59,6 +72,27 @@ def start_from(choices: dict[str, Any], otherwise: str = "") -> tuple[Recipe, di
     taken = {key: choices[key] for key in ("model", "weights") if key in choices}
     rest.pop("model", None)
     return recipe(name, **taken), rest
+
+
+def current(tables: dict[str, Any], file: Path) -> dict[str, Any]:
+    """Return the tables of a `run.toml` of any format as the present one has them.
+
+    Raises:
+        RunError: they are of a newer format, or of none.
+    """
+    number = tables.get("run", {}).get("format", 1)
+    if number not in range(1, FORMAT + 1):
+        raise RunError(
+            f"{file} has format {number}, but this version of ViTLab reads formats up to {FORMAT}: "
+            "pip install -U vitlab"
+        )
+    if number == 1:
+        tables = renamed(tables)
+        if "fit" in (model := tables.get("model", {})):
+            model.setdefault("center", "exact")
+        if data := tables.get("data", {}):
+            data.setdefault("split_by", "position")
+    return tables | {"run": tables.get("run", {}) | {"format": FORMAT}}
 
 
 def renamed(value: Any) -> Any:

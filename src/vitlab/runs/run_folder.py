@@ -11,8 +11,7 @@
     sweep/          the runs that chose the learning rate (experiments/campaign_folder.py)
     .lock           held by the process that trains
 
-Files of the code before the first release, which spelled some names the British way, are read too:
-see `RENAMED`.
+Files of older formats are read too: see `current` (runs/recipe_file.py).
 """
 
 import json
@@ -45,7 +44,7 @@ from vitlab.files import (
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.journal import Journal
-from vitlab.runs.recipe_file import renamed
+from vitlab.runs.recipe_file import FORMAT, current
 from vitlab.runs.versions import versions
 
 DUPLICATES = "duplicates.json"
@@ -142,6 +141,7 @@ class RunFolder:
             DiskError: the file cannot be written.
         """
         run = {
+            "format": FORMAT,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "command": one_line(command),  # names in it may be any bytes
             "fingerprint": fingerprint,
@@ -170,9 +170,10 @@ class RunFolder:
         """
         if self._tables is None:
             try:
-                self._tables = renamed(tomllib.loads(self._file.read_text(encoding="utf-8")))
+                stored = tomllib.loads(self._file.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
                 raise self._damaged(error) from error
+            self._tables = current(stored, self._file)
         return self._tables
 
     @property
@@ -183,10 +184,6 @@ class RunFolder:
             RunError: the file is damaged, or has fields that this version does not know.
         """
         try:
-            if "fit" in (model := self.tables.get("model", {})):
-                model.setdefault("center", "exact")  # in runs of before there was this field
-            if data := self.tables.get("data", {}):
-                data.setdefault("split_by", "position")
             return Recipe.from_tables(self.tables)
         except (OptionError, TypeError) as error:
             raise self._damaged(error) from error

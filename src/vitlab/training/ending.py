@@ -27,6 +27,7 @@ from vitlab.evaluation.metrics import METRICS, figures
 from vitlab.evaluation.paired_tests import pairs_of
 from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.predictions import Predictions
+from vitlab.evaluation.records import RunRecord
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
@@ -60,7 +61,7 @@ class Run:
     """
 
     folder: Path
-    metrics: dict[str, Any]
+    metrics: RunRecord
     model: Model
     rank: int = 0
 
@@ -70,7 +71,7 @@ def finished(folder: RunFolder, result: Any, world: World = ALONE) -> Run | None
     if not result:
         return None
     world.say(f"the run in {folder.path} is already finished")
-    return Run(folder.path, result, load(folder.model), world.rank)
+    return Run(folder.path, RunRecord(result), load(folder.model), world.rank)
 
 
 class Ended(Protocol):
@@ -225,7 +226,8 @@ def _concluded(
             task.folder.check()
             task.folder.journal.write({"kind": "result"} | metrics)
             task.folder.journal.sync()
-    return Run(task.folder.path, world.broadcast(metrics), model.cpu(), world.rank)
+    found = RunRecord(world.broadcast(metrics))
+    return Run(task.folder.path, found, model.cpu(), world.rank)
 
 
 def _result(

@@ -22,7 +22,7 @@ from vitlab.models.encoder.recomputing import recomputed
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.optim.sliced import full
-from vitlab.progress import public
+from vitlab.progress import PLACE, public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
@@ -54,7 +54,7 @@ MANY, LONG = (
 )  # steps, or operations, from which a run wins back the compiling of its step
 
 
-@public(recipe=Recipe)
+@public(recipe=Recipe, out=PLACE)
 def train(
     recipe: Recipe,
     out: str | Path | None = None,

@@ -1,12 +1,13 @@
 """`vitlab.finetune`: new data, trained weights."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from vitlab.data.sources.request import Given
+from vitlab.keywords import FinetuneKeywords
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
-from vitlab.progress import public
+from vitlab.progress import PLACE, public
 from vitlab.recipes.named import recipe as named
 from vitlab.recipes.recipe import Host
 from vitlab.training.ending import Run
@@ -16,7 +17,7 @@ from vitlab.training.step.transform import Transform
 from vitlab.tuning.free import Tune
 
 
-@public(recipe=str)
+@public(recipe=str, out=PLACE)
 def finetune(
     data: Given,
     weights: str | Path | Model | None = None,
@@ -31,7 +32,7 @@ def finetune(
     transform: Transform | None = None,
     loss: Loss | str | None = None,
     quiet: bool = False,
-    **fields: Any,
+    **fields: Unpack[FinetuneKeywords],
 ) -> Run:
     """Fine-tune trained weights on some data, test the model and write a report.
 
@@ -58,10 +59,12 @@ def finetune(
         UserError: as `vitlab.train`.
     """
     start = weights if isinstance(weights, Model) else None
-    named_weights = {} if weights is None or start is not None else {"weights": str(weights)}
+    given: dict[str, Any] = {**fields}
+    if weights is not None and start is None:
+        given["weights"] = str(weights)
     if isinstance(loss, str):
-        fields, loss = fields | {"loss": loss}, None
-    options = named(recipe, tune=tune, **named_weights, **fields)
+        given["loss"], loss = loss, None
+    options = named(recipe, tune=tune, **given)
     return train(
         options,
         out,

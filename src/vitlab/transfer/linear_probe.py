@@ -4,7 +4,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -24,13 +24,14 @@ from vitlab.evaluation.probes.searching import (
     fit_head,
     with_head,
 )
+from vitlab.keywords import ProbeKeywords
 from vitlab.models.model import Model
 from vitlab.options import options_of
-from vitlab.progress import public, say
+from vitlab.progress import PLACE, public, say
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.head_search import HeadSearch, probe_recipe
 from vitlab.recipes.model_part import part_of
-from vitlab.recipes.recipe import PROBE, Host
+from vitlab.recipes.recipe import PROBE, Host, Recipe
 from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.ending import Run, finished, reported, saved_and_tested
@@ -59,7 +60,7 @@ class ProbeEnd:
     decisions: Decisions = Decisions()
 
 
-@public()
+@public(out=PLACE)
 def probe(
     data: Given,
     weights: str | Path | Model | None = None,
@@ -70,7 +71,7 @@ def probe(
     cache: str | Path | None = "auto",
     command: str = "",
     quiet: bool = False,
-    **fields: Any,
+    **fields: Unpack[ProbeKeywords],
 ) -> Run:
     """Fit a linear classifier to a model's frozen features, test it, and leave a run folder.
 
@@ -102,13 +103,39 @@ def probe(
     Raises:
         UserError: as `vitlab.train`; several labels per image, options of training.
     """
-    host, began = host or Host(), time.monotonic()
-    searched = HeadSearch(
-        **{key: fields.pop(key) for key in options_of(HeadSearch) & fields.keys()}
-    )
+    given: dict[str, Any] = {**fields}
+    searched = HeadSearch(**{key: given.pop(key) for key in options_of(HeadSearch) & given.keys()})
     start = weights if isinstance(weights, Model) else None
     named = "" if start is not None else None if weights is None else str(weights)
-    recipe, images = learning_from(probe_recipe(named, **fields), data)
+    recipe, images = learning_from(probe_recipe(named, **given), data)
+    return probe_by(recipe, searched, out, images, start, resume, host or Host(), cache, command)
+
+
+def probe_by(
+    recipe: Recipe,
+    searched: HeadSearch,
+    out: str | Path | None,
+    images: Any,
+    start: Model | None,
+    resume: bool,
+    host: Host,
+    cache: str | Path | None,
+    command: str,
+) -> Run:
+    """Fit a head by a recipe of `probe_recipe`, as `probe` does.
+
+    Args:
+        recipe: data, weights, the model's fields, the seed
+        searched: which heads are tried
+        out: as `probe`, like all that follow
+        images: that are in memory; None for those of the recipe
+        start: a model in hand; None for the recipe's weights
+        resume: as `probe`
+        host: as `probe`
+        cache: as `probe`
+        command: as `probe`
+    """
+    began = time.monotonic()
     with Stop() as stop, joined(host.device, host.timeout) as (world, device), ExitStack() as stack:
         if world.size > 1:
             raise OptionError("a probe runs in one process: start it without torchrun")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from os.path import lexists
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from torch import Tensor
@@ -13,6 +13,8 @@ from torch import Tensor
 from vitlab.errors import HubError, UserError, WeightsError
 from vitlab.files import MODEL_FOLDER
 from vitlab.images import Size
+from vitlab.keywords import CreateKeywords
+from vitlab.models.create import ANY_KIND, SomeModel, of_kind
 from vitlab.models.model import Model
 from vitlab.progress import public
 from vitlab.weights.adapters import unaltered, with_adapter
@@ -38,13 +40,14 @@ def load(
     classes: int | None = None,
     image_size: Size | None = None,
     *,
+    kind: type[SomeModel] = ANY_KIND,  # type: ignore[assignment]
     name: str = "",
     part: str = "",
     drop: str | Sequence[str] = (),
     revision: str | None = None,
     base: Model | str | Path | None = None,
-    **choices: Any,
-) -> Model:
+    **choices: Unpack[CreateKeywords],
+) -> SomeModel:
     """Load a model from a file, a folder or the Hugging Face Hub, in evaluation mode.
 
     Args:
@@ -55,6 +58,8 @@ def load(
             section 3.2)
         image_size: the usual input size. Positions stay as published, and are resampled in the
             forward pass as the model's family does
+        kind: the model's class, such as `vitlab.ResNet`, for type checkers, to which it is a
+            `VisionTransformer` otherwise; another kind of model is refused
         name: what the file may not say: `ViT-B/16`, or timm's `vit_base_patch16_224`
         part: which model of a file that holds several: `teacher`, `student`
         drop: tensors to leave out, by name or pattern (`head_aux.*`)
@@ -66,13 +71,14 @@ def load(
             kernel is repeated and scaled, as in timm
 
     Raises:
-        OptionError: a choice that no model has.
+        OptionError: a choice that no model has, or a model of another kind.
         WeightsError: no model there, an unsupported format, or a damaged file; the message
             names the tensor or the place and says what would work.
         HubError: the Hub does not have it, or cannot be reached.
     """
-    labels = choices.pop("labels", ()) if classes is not None else ()  # of the new classifier
-    hints = Hints(name, choices, image_size, part, names_of(drop))
+    chosen: dict[str, Any] = {**choices}
+    labels = chosen.pop("labels", ()) if classes is not None else ()  # of the new classifier
+    hints = Hints(name, chosen, image_size, part, names_of(drop))
     path, on_hub = place_of(source, revision)
     reading, tensors = _read(path, hints, base)
     for note in reading.notes:
@@ -86,7 +92,7 @@ def load(
         about = {key: value for key, value in about.items() if key not in OF_HEAD}
     model.provenance, model.source = about, str(source)
     model.seen, model.unlike = reading.seen, reading.unlike if classes is None else None
-    return model
+    return of_kind(model, kind)
 
 
 def load_delta(file: str | Path) -> Delta | None:

@@ -23,6 +23,7 @@ from vitlab.data.sources.source import Source
 from vitlab.data.sources.tar_shards import read_ahead
 from vitlab.errors import DataError, SourceError, UserError
 from vitlab.machine.cores import cores
+from vitlab.machine.open_files import check_open_files
 from vitlab.models.packed import Packed
 
 T = TypeVar("T")
@@ -211,12 +212,14 @@ def choose_workers(source: Source, asked: int | None, sharing: int = 1) -> int:
         source: what they decode
         asked: by the user
         sharing: processes that train on one machine and share its cores
+
+    Raises:
+        OptionError: they need more open files than this machine allows.
     """
-    if asked is not None:
-        return asked
-    if source.in_memory:
-        return 0
-    return min(max(1, cores() // sharing), _MOST_WORKERS)
+    if asked is None:
+        asked = 0 if source.in_memory else min(max(1, cores() // sharing), _MOST_WORKERS)
+    check_open_files(asked)
+    return asked
 
 
 def leave_signals_to_parent(worker: int) -> None:

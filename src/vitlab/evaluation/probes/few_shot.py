@@ -119,7 +119,10 @@ def classes_of(source: Source, data: str) -> NDArray[np.int64]:
 
 def _features(name: str, given: ArrayLike) -> NDArray[np.float64]:
     """Return features as float64."""
-    values = np.asarray(given, np.float64)
+    try:
+        values = np.asarray(given, np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{name} must be an array of numbers: {error}") from None
     if values.ndim != 2:
         raise DataError(f"{name} must have two dimensions, (images, features), not {values.ndim}")
     if not np.isfinite(values).all():

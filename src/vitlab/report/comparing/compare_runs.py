@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.places import check_page
-from vitlab.progress import public
+from vitlab.progress import PLACE, public
 from vitlab.report.comparing.comparison_json import as_json
 from vitlab.report.comparing.run_comparison import Progress, gathered
 
 
-@public(runs=Sequence)
+@public(runs=Sequence, out=PLACE)
 def compare(
     runs: Sequence[str | Path],
     out: str | Path | None = None,

@@ -119,7 +119,8 @@ def _tensorboard(module: Any, folder: RunFolder, step: int) -> tuple[Write, Call
 
 def _wandb_like(module: Any, folder: RunFolder, step: int) -> tuple[Write, Callable[[], None]]:
     """Log to Weights & Biases, or to trackio, which has the same functions."""
-    mark = hashlib.sha256(json.dumps(folder.tables["run"]).encode()).hexdigest()[:12]
+    own = {key: each for key, each in folder.tables["run"].items() if key != "format"}
+    mark = hashlib.sha256(json.dumps(own).encode()).hexdigest()[:12]
     name = f"{folder.path.name}-{mark}"  # the same when the run is resumed
     here = {"id": name, "dir": str(folder.path)} if module.__name__ == "wandb" else {}
     module.init(

@@ -52,8 +52,8 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     file = folder / CONFIG
     if version not in (VERSION, NAMED):
         raise WeightsError(
-            f"{file} has format {version!r}, but this version reads {NAMED!r}: load it with the "
-            "version of ViTLab that wrote it"
+            f"{file} has format {version!r}, but this version of ViTLab reads formats up to "
+            f"{NAMED!r}: pip install -U vitlab"
         )
     try:
         config = described(content, hints.choices)

@@ -1,0 +1,264 @@
+"""Keyword arguments of the public functions, as editors and type checkers know them.
+
+Each is an option by its own name and type. The file is made from the options by
+`tests/typed/keywords.py`, and a test proves the two equal; `vitlab.options` checks the values.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, TypedDict
+
+
+class ModelKeywords(TypedDict, total=False):
+    """Fields of any kind of model."""
+
+    channels: int
+    mean: Sequence[float]
+    std: Sequence[float]
+    interpolation: Literal["bilinear", "bicubic"]
+    crop: float
+    fit: Literal["crop", "squash", "native"]
+    center: Literal["round", "floor", "exact"]
+    tokens: int
+    zero_head: bool
+    head_bias: float
+    width: int
+    depth: int
+    heads: int
+    mlp: int
+    branches: int
+    patch: int
+    stem: Literal["conv", "hmlp", "linear", "local", "resnet"]
+    stem_norm: Literal["none", "batch", "layer"]
+    stem_act: Literal["none", "gelu"]
+    stem_bias: bool
+    stem_padding: int
+    stages: Sequence[int]
+    resnet: Literal["google", "timm"]
+    positions: Literal[
+        "1d",
+        "1d+bias",
+        "1d+decomposed",
+        "1d+rope",
+        "2d",
+        "bias",
+        "decomposed",
+        "none",
+        "relative",
+        "rope",
+        "sincos",
+    ]
+    positions_at: Literal["stem", "every", "shared"]
+    bias_locality: float
+    positions_size: int | tuple[int, int] | None
+    resampling: Literal[
+        "bilinear",
+        "bicubic",
+        "antialiased",
+        "scaled",
+        "bilinear-antialiased",
+        "bilinear-unaligned",
+        "nearest",
+    ]
+    norm: Literal["layer", "rms"]
+    norm_order: Literal["before", "after"]
+    norm_inner_attention: bool
+    norm_inner_mlp: bool
+    pre_norm: bool
+    class_token: bool | None
+    pool: Literal["token", "mean", "both", "prefix", "attention"]
+    norm_at: Literal["tokens", "pooled", "none"]
+    queries: int
+    pool_heads: int
+    pool_mlp: int
+    pool_prefix: bool
+    pool_tokens: Sequence[int]
+    pre_logits: int | Literal[True]
+    registers: int
+    layer_scale: float
+    drop_path: float
+    drop_path_ramp: bool
+    attention: Literal["global", "axial", "none"]
+    window: int
+    global_blocks: Sequence[int]
+    class_blocks: int
+    talking_heads: bool
+    neck: int
+    dropout: float
+    qkv_bias: bool
+    bias: bool
+    qk_norm: bool
+    ffn: Literal["mlp", "swiglu"]
+    gelu: Literal["exact", "tanh", "quick"]
+    norm_eps: float
+    last_norm_eps: float
+    rope_kind: Literal["image", "grid", "mixed", "free"]
+    rope_base: float
+    rope_rounded: bool
+    rope_grid: int
+    rope_offset: float
+    widen: int
+    form: Literal["dvae", "dalle"]
+    stride: int
+    codes: int
+    code_width: int
+    decoder: bool
+    laplace: bool
+
+
+class CreateKeywords(ModelKeywords, total=False):
+    """What `create` and `load` take."""
+
+    labels: Sequence[str]
+
+
+class DataKeywords(ModelKeywords, total=False):
+    """Data, what the model sees and says, the seed."""
+
+    seed: int
+    path_column: str
+    label_column: Sequence[str]
+    label_separator: str
+    images: str
+    group_column: str
+    allow_outside: bool
+    cache_data: str
+    cache_gb: float
+    test_fraction: float
+    split_by: Literal["content", "position"]
+    dev_share: float
+    drop_duplicates: bool
+    fold: str
+    train_images: int | float
+    weights_name: str
+    weights_part: str
+    weights_drop: Sequence[str]
+    image_size: int | tuple[int, int] | None
+    classes: int | None
+
+
+class ProbeKeywords(DataKeywords, total=False):
+    """What `probe` takes."""
+
+    by: Literal["auto", "logistic", "ridge", "means"]
+    layers: int
+    folds: int
+
+
+class FinetuneKeywords(DataKeywords, total=False):
+    """What `finetune` takes."""
+
+    model: str
+    epochs: float
+    steps: int
+    batch: int
+    micro_batch: int | Literal["auto"]
+    precision: Literal["auto", "fp32", "bf16", "bf16-pure"]
+    test_every: float
+    budget: str
+    patience: int
+    head_start: Literal["zero", "probe", "random"]
+    lora_rank: int
+    lora_alpha: float
+    lora_targets: Literal["attention", "ffn", "all"]
+    area: float
+    aspect: float
+    flip: bool
+    rotate: float
+    shift: float
+    zoom: float
+    shear: float
+    rand_ops: int
+    rand_magnitude: float
+    rand_std: float
+    rand_limit: float
+    rand_probability: float
+    rand_increasing: bool
+    three_augment: bool
+    color_jitter: float
+    saturation_jitter: float | None
+    hue_jitter: float
+    jitter_probability: float
+    grayscale: float
+    blur: float
+    solarize: float
+    erase: float
+    mixup: float
+    cutmix: float
+    mix_switch: float
+    repeats: int
+    augment_interpolation: Literal["bilinear", "bicubic"]
+    bce_threshold: float | None
+    label_smoothing: float
+    balance: Literal["none", "auto", "weights", "sampling", "focal"]
+    weight_beta: float
+    focal_gamma: float
+    task: Literal["classify", "masked-patch", "tokenizer", "beit", "mae", "dino"]
+    mask_ratio: float
+    target: Literal["mean-color", "downsized", "pixels"]
+    tokenizer: str
+    min_block: int
+    decoder_width: int
+    decoder_depth: int
+    decoder_heads: int
+    normalize_pixels: bool
+    reconstruction: Literal["mse", "smooth-l1", "laplace"]
+    temperature: tuple[float, float]
+    kl_weight: float
+    straight_through: bool
+    local_crops: int
+    local_size: int
+    local_area: tuple[float, float]
+    prototypes: int
+    head_width: int
+    bottleneck: int
+    momentum_teacher: float
+    student_temperature: float
+    teacher_temperature: tuple[float, float]
+    centering: Literal["mean", "sinkhorn"]
+    freeze_last: float
+    koleo: float
+    ibot: float
+    teacher: str
+    distill: Literal["hard", "soft", "features"]
+    distill_token: bool
+    distill_weight: float
+    distill_temperature: float
+    cache_teacher: Literal["auto", "no"]
+    optimizer: Literal[
+        "sgd",
+        "adam",
+        "adamw",
+        "adafactor",
+        "lamb",
+        "lars",
+        "shampoo",
+        "soap",
+        "muon",
+        "schedule-free",
+    ]
+    lr: float
+    head_lr: float | None
+    weight_decay: float
+    betas: tuple[float, float]
+    momentum: float
+    eps: float
+    clip: float
+    layer_decay: float
+    rho: float
+    precondition_every: int
+    schedule: Literal["cosine", "linear", "constant", "rsqrt", "steps"]
+    warmup: float
+    warmup_steps: int
+    final_lr: float
+    timescale: int
+    cooldown: float
+    ema: float
+    ema_warmup: bool
+
+
+class RecipeKeywords(FinetuneKeywords, total=False):
+    """What `recipe` takes."""
+
+    weights: str
+    tune: Literal["all", "attention", "ffn", "head", "norms", "lora"]
+    loss: Literal["softmax", "bce", "sigmoid"]

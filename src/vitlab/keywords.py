@@ -114,6 +114,7 @@ class CreateKeywords(ModelKeywords, total=False):
 class DataKeywords(ModelKeywords, total=False):
     """Data, what the model sees and says, the seed."""
 
+    precision: Literal["auto", "fp32", "bf16", "bf16-pure"]
     seed: int
     path_column: str
     label_column: Sequence[str]
@@ -152,7 +153,6 @@ class FinetuneKeywords(DataKeywords, total=False):
     steps: int
     batch: int
     micro_batch: int | Literal["auto"]
-    precision: Literal["auto", "fp32", "bf16", "bf16-pure"]
     test_every: float
     budget: str
     patience: int

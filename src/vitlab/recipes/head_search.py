@@ -61,7 +61,4 @@ def probe_recipe(weights: str | None = None, **fields: Any) -> Recipe:
     found = Recipe(
         recipe=PROBE, start=start, model=model_part(""), objective=any_labels, precision="fp32"
     )
-    found = found.changed(**fields)
-    if found.precision == "bf16-pure":
-        raise OptionError(f"precision=bf16-pure {INSTEAD}, or precision=bf16")
-    return found
+    return found.changed(**fields)

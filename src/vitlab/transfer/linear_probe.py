@@ -29,7 +29,7 @@ from vitlab.models.model import Model
 from vitlab.options import options_of
 from vitlab.progress import PLACE, public, say
 from vitlab.recipes.decisions import Decisions
-from vitlab.recipes.head_search import HeadSearch, probe_recipe
+from vitlab.recipes.head_search import INSTEAD, HeadSearch, probe_recipe
 from vitlab.recipes.model_part import part_of
 from vitlab.recipes.recipe import PROBE, Host, Recipe
 from vitlab.runs.naming import run_name
@@ -135,6 +135,8 @@ def probe_by(
         cache: as `probe`
         command: as `probe`
     """
+    if recipe.precision == "bf16-pure":
+        raise OptionError(f"precision=bf16-pure {INSTEAD}, or precision=bf16")
     began = time.monotonic()
     with Stop() as stop, joined(host.device, host.timeout) as (world, device), ExitStack() as stack:
         if world.size > 1:
@@ -205,7 +207,7 @@ def _fitted(
     model = made_from(task.base, task.config, task.recipe.start)
     model.provenance, model.source, model.seen = task.base.provenance, task.base.source, task.seen
     vectors, choices = choices_of(model, searched.layers, pool)
-    assert task.recipe.precision != "bf16-pure"  # refused by probe_recipe
+    assert task.recipe.precision != "bf16-pure"  # refused before
     compute = Compute(device, task.recipe.precision, workers=task.host.workers)
     train = task.splits.train
     learn = features_of(

@@ -95,8 +95,8 @@ def groups(model: nn.Module) -> list[dict[str, Any]]:
 def our_step(model: nn.Module, batch: Any, args: argparse.Namespace, precision: str) -> Step:
     """Step as `vitlab train` does."""
     from vitlab.device import keep_freed_memory
-    from vitlab.training.step.guard import Figures, can_skip, take_step
-    from vitlab.training.step.precision import Engine
+    from vitlab.training.guard import Figures, can_skip, take_step
+    from vitlab.training.precision import Engine
 
     if not batch[0].is_cuda:
         keep_freed_memory()

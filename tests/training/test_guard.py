@@ -12,11 +12,10 @@ from conftest import TINY
 from steps import each_step
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training import plan
-from vitlab.training.saving import checkpoint
-from vitlab.training.saving.state import State
-from vitlab.training.step.guard import Figures, can_skip, take_step
-from vitlab.training.step.trainer import Trainer
+from vitlab.training import checkpoints, plan
+from vitlab.training.guard import Figures, can_skip, take_step
+from vitlab.training.state import State
+from vitlab.training.step import Trainer
 
 QUICK = TINY | {"steps": 14, "batch": 128}
 
@@ -123,7 +122,7 @@ def test_injected_faults_are_caught_within_a_step_and_poison_nothing(
     assert state.average is not None
     for model in (state.model, state.average.model):
         assert all(torch.isfinite(t).all() for t in model.state_dict().values())
-    found, remarks = checkpoint.load(tmp_path / "run" / "checkpoints")
+    found, remarks = checkpoints.load(tmp_path / "run" / "checkpoints")
     assert not remarks
     assert found is not None
     assert all(torch.isfinite(t).all() for t in found.tensors.values())

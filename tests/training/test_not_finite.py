@@ -22,11 +22,11 @@ from vitlab.errors import DivergedError
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
+from vitlab.training import checkpoints
+from vitlab.training.guard import Figures
 from vitlab.training.rollback import IN_A_ROW, ROLLBACKS
-from vitlab.training.saving import checkpoint
-from vitlab.training.saving.state import State
-from vitlab.training.step.guard import Figures
-from vitlab.training.step.trainer import Trainer
+from vitlab.training.state import State
+from vitlab.training.step import Trainer
 
 QUICK = TINY | {"steps": 20, "batch": 32, "lr": 1e-3, "test_every": 0.2}
 HMLP = {"model": "ViT(width=16,depth=1,heads=2,mlp=16)/8", "stem": "hmlp", "image_size": 16}
@@ -152,7 +152,7 @@ def test_stopped_between_faults_it_goes_back_as_far(tmp_path: Path) -> None:
     run(tmp_path / "whole", faults, 0)
     with asked_to_stop(8), suppress(KeyboardInterrupt):
         run(tmp_path / "cut", faults, 0)
-    newest = checkpoint.places(tmp_path / "cut" / "checkpoints")[0]
+    newest = checkpoints.places(tmp_path / "cut" / "checkpoints")[0]
     assert newest.name.endswith("8")  # two faults old
     run(tmp_path / "cut", faults, 0)
     same(tmp_path / "cut", tmp_path / "whole")
@@ -239,7 +239,7 @@ def test_a_good_checkpoint_is_kept_while_the_newest_are_not(tmp_path: Path) -> N
     seen: dict[int, list[int]] = {}
 
     def look(trainer: Trainer, state: State, batch: object) -> None:
-        places = checkpoint.places(tmp_path / "run" / "checkpoints")
+        places = checkpoints.places(tmp_path / "run" / "checkpoints")
         seen[state.step] = [int(each.name[5:]) for each in places]
 
     with enlarged(20, range(6, 9)), each_step(before=look):

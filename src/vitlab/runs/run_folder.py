@@ -3,7 +3,7 @@
     run.toml        the recipe with every field, what started the run, and what the run decided
     metrics.jsonl   the journal: one JSON object per line
     duplicates.json test images among the training images, and which images were left out
-    checkpoints/    step-000000123/ and so on (training/saving/checkpoint.py)
+    checkpoints/    step-000000123/ and so on (training/checkpoints.py)
     model/          the trained model, as `vitlab.save` writes it
     delta.safetensors  what a run that trained only some weights changed (`vitlab.Delta`)
     predictions.safetensors  what the model answered to each test image

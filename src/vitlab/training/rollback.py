@@ -1,8 +1,8 @@
 """Rollback of a run whose loss or gradient is not finite, or whose loss has exploded.
 
-A step that is not finite is never taken (training/step/guard.py); its batch is passed over. After
+A step that is not finite is never taken (training/guard.py); its batch is passed over. After
 several such steps in a row, or as many whose loss is far above the lowest so far (`EXPLODED` in
-training/saving/state.py), the run goes back to a good checkpoint and passes over the batches since.
+training/state.py), the run goes back to a good checkpoint and passes over the batches since.
 Where it went back to, and where it went on, is kept in `run.toml`, so that a resumed run does the
 same. A run that goes back too often, or would pass over most of its batches, has diverged.
 
@@ -20,10 +20,9 @@ from dataclasses import dataclass, replace
 from vitlab.errors import DivergedError, UserError
 from vitlab.recipes.decisions import Decisions
 from vitlab.runs.run_folder import RunFolder
+from vitlab.training.checkpoints import Saver
 from vitlab.training.plan import Plan
-from vitlab.training.saving.checkpoint import Checkpoint
-from vitlab.training.saving.saver import Saver
-from vitlab.training.saving.state import State
+from vitlab.training.state import Checkpoint, State
 
 IN_A_ROW = 3  # faults after which a run goes back
 ROLLBACKS = 3  # times that it goes back before it gives up

@@ -1,11 +1,20 @@
-"""Optimizer steps that are taken only if loss and gradient are finite, without a GPU waiting."""
+"""The guard of a training step: taken only if loss and gradient are finite, given up if unwanted.
+
+Nothing here makes the host wait for a GPU, but for optimizers that cannot check by themselves.
+"""
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+
+from vitlab.errors import DeviceError
+from vitlab.training.precision import Engine
+from vitlab.units import storage
 
 
 @dataclass(frozen=True)
@@ -49,30 +58,30 @@ class Figures:
     @property
     def loss(self) -> float:
         """The loss, summed over the images."""
-        return self._read()[0]
-
-    @property
-    def sums(self) -> dict[str, float]:
-        """Loss and the objective's figures, summed over the images, and how many these are."""
-        values = zip(("loss", *self.names), self._read(), strict=False)
-        return dict(values) | {"images": float(self.images)}
+        return self._read()["loss"]
 
     @property
     def norm(self) -> float:
         """The norm of the whole gradient, before clipping."""
-        return self._read()[-1]
+        return self._read()["gradient"]
+
+    @property
+    def sums(self) -> dict[str, float]:
+        """Loss and the objective's figures, summed over the images, and how many these are."""
+        values = self._read()
+        del values["gradient"]
+        return values | {"images": float(self.images)}
 
     @property
     def fault(self) -> str:
         """What is not finite, if anything: `loss`, `gradient` or the name of a figure."""
-        named = zip(("loss", *self.names, "gradient"), self._read(), strict=True)
-        wrong = [name for name, value in named if not math.isfinite(value)]
+        wrong = [name for name, value in self._read().items() if not math.isfinite(value)]
         return next((name for name in ("loss", "gradient", *wrong) if name in wrong), "")
 
-    def _read(self) -> list[float]:
+    def _read(self) -> dict[str, float]:
         if self.copied is not None:
             self.copied.synchronize()
-        return self.numbers.tolist()
+        return dict(zip(("loss", *self.names, "gradient"), self.numbers.tolist(), strict=True))
 
 
 def can_skip(optimizer: torch.optim.Optimizer) -> bool:
@@ -122,3 +131,71 @@ def undo_unless_finite(statistics: list[Tensor], before: list[Tensor], numbers: 
         finite = numbers.isfinite().all()
         for now, old in zip(statistics, before, strict=True):
             now.copy_(torch.where(finite.to(now.device), now, old))
+
+
+class HalfwayError(Exception):
+    """A step was given up; weights, moments, average and statistics are as they were before it."""
+
+
+@contextmanager
+def given_up_when(unwanted: Callable[[], bool], engine: Engine) -> Iterator[None]:
+    """Within the block, give the step up between two layers once it is unwanted.
+
+    A large step may take minutes on a CPU, and Python's signal handlers and clocks cannot interrupt
+    a backward pass, which is one call: hooks look after each layer, forward and backward. A
+    compiled network has no layers to look between: its steps are finished.
+
+    Args:
+        unwanted: asked after each layer
+        engine: computes the step
+
+    Raises:
+        HalfwayError: it was given up.
+    """
+    if engine.compiled:
+        yield
+        return
+
+    def look(*_: Any) -> None:
+        if unwanted():
+            raise HalfwayError
+
+    def after(module: nn.Module, inputs: Any, output: Any) -> None:
+        look()
+        if isinstance(output, Tensor) and output.requires_grad:
+            output.register_hook(look)
+
+    network = engine.plain
+    before = {name: buffer.clone() for name, buffer in network.named_buffers()}
+    layers = [m for m in network.modules() if next(m.parameters(recurse=False), None) is not None]
+    hooks = [layer.register_forward_hook(after) for layer in layers]
+    try:
+        yield
+    except HalfwayError:
+        with torch.no_grad():
+            for name, buffer in network.named_buffers():  # statistics of batch norms
+                buffer.copy_(before[name])
+        raise
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def out_of_memory_explained(size: int) -> Iterator[None]:
+    """Turn a lack of GPU memory into one line for the user.
+
+    Raises:
+        DeviceError: so many images were too many.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "MPS backend out of" not in str(error):
+            raise
+        have = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 0
+        of = f" of the GPU's {storage(have)}" if have else ""
+        raise DeviceError(
+            f"out of memory{of} with {size} images per pass: --micro-batch auto finds the number "
+            "that fits, --checkpoint-activations makes more fit"
+        ) from error

@@ -30,7 +30,7 @@ from vitlab.recipes.choices import Optimization, Start
 from vitlab.training import checkpoints
 from vitlab.training.state import State
 from vitlab.training.step import Trainer
-from vitlab.tuning.begin import begin_tuning
+from vitlab.tuning.free import begin_tuning
 
 NAMES = tuple(OPTIMIZERS)
 STEPS = 12

@@ -12,9 +12,7 @@ from vitlab.data.sources.source import Subset
 from vitlab.device import synchronize
 from vitlab.distributed.shares import counted
 from vitlab.errors import OptionError
-from vitlab.progress import say
 from vitlab.recipes.recipe import Recipe
-from vitlab.training.guard import HalfwayError, given_up_when
 from vitlab.training.observer import Observer
 from vitlab.training.plan import EVALUATED
 from vitlab.training.state import State
@@ -23,8 +21,6 @@ from vitlab.training.stop import Stop
 from vitlab.units import SECONDS, duration
 from vitlab.units import counted as number_of
 
-SHARE = 0.04  # of the budget that measuring may take
-LEAST, LONGEST = 1.0, 30.0  # seconds that measuring takes
 FIRST, GROWTH = 2, 4  # images of the first piece that is timed, and how much larger the next one is
 USEFUL = 10  # steps, without which a run is not worth its time
 MARGIN = 1.3  # of what is recommended: the machine may be busier next time
@@ -136,43 +132,6 @@ class Pacer:
         self.step = (self.step + recent) / 2 if self.step else recent  # one delay is not a trend
         pace = Pace(self.step, self.evaluation, every, self.last)
         return pace.cut(total, done, self.left, self.budget)
-
-
-def measured_pace(
-    pacer: Pacer,
-    observer: Observer,
-    every: float,
-    batches: Iterator[Batch],
-    batch: Batch,
-    stop: Stop,
-) -> Pace:
-    """Return how long a step and an evaluation take, measured in a small share of the budget.
-
-    Args:
-        pacer: the clock
-        observer: of the run, whose weights are changed
-        every: steps between two evaluations
-        batches: as many as are asked for
-        batch: the first of them
-        stop: ends the measurement
-
-    Raises:
-        OptionError: the budget is over before a step could be measured.
-    """
-    trainer, state = observer.trainer, observer.state
-    span = min(LONGEST, max(SHARE * pacer.budget, LEAST))
-    say(f"measuring the pace, for up to about {duration(2 * span)} …")
-    try:
-        with given_up_when(lambda: pacer.left < 0, trainer.engine):
-            step = seconds_per_step(trainer, state, batches, batch, span, stop)
-    except HalfwayError:
-        raise OptionError(
-            f"--budget {observer.task.recipe.budget} is over before the speed of "
-            f"{state.model.config.name} could be measured: choose a larger one, or a smaller "
-            "--model"
-        ) from None
-    pacer.evaluated(seconds_per_evaluation(observer, span, step))
-    return Pace(step, pacer.evaluation, every, pacer.last)
 
 
 def seconds_per_step(

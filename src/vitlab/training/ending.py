@@ -280,12 +280,12 @@ def _cost_of(observer: Observer, model: Model) -> dict[str, Any]:
 
 
 def _notes_of(observer: Observer) -> list[str]:
-    """Return remarks on the data, damaged images and steps that were passed over."""
+    """Return remarks on the data, damaged images and skipped steps."""
     task, tally = observer.task, observer.state.tally
     notes = [*task.splits.notes, *(f"skipped: {message}" for message in tally.bad)]
     if tally.skipped:
         notes.append(
-            f"{tally.skipped:,} of {observer.state.step:,} steps passed over, because losses or "
+            f"{tally.skipped:,} of {observer.state.step:,} steps skipped, because losses or "
             f"gradients were not finite, or exploded; rollbacks to earlier weights: "
             f"{len(task.folder.decisions.rollbacks)}"
         )

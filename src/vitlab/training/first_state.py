@@ -36,7 +36,7 @@ from vitlab.recipes.recipe import CHOOSABLE
 from vitlab.training.from_weights import made_from
 from vitlab.training.resolve import Task
 from vitlab.training.state import State
-from vitlab.tuning.begin import begin_tuning
+from vitlab.tuning.free import begin_tuning
 from vitlab.units import percent
 from vitlab.weights.deltas import delta
 from vitlab.weights.load import load

@@ -57,7 +57,7 @@ class Tally:
         journal: bytes of metrics.jsonl that belong to the steps done
         spent: seconds of all sessions, everything included
         unmeasured: whether the evaluation that is due after this step is still to be done
-        skipped: steps whose batches were passed over
+        skipped: steps whose batches were skipped
         streak: how many steps in a row were not finite, or exploded, up to this one
         smooth: the loss of an image, as a moving average over the steps; None before the first
         lowest: the lowest that it has been
@@ -80,7 +80,7 @@ class Tally:
     sound: int = -1
 
     def add(self, figures: Figures) -> str:
-        """Add the figures of a step; of one that was not finite, that it was passed over.
+        """Add the figures of a step; of one that was not finite, that it was skipped.
 
         Returns:
             What is wrong with the step: it is not finite, or its loss has exploded; else nothing.

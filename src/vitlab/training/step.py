@@ -105,8 +105,8 @@ class Trainer:
         if batch.total:  # else every image of it was damaged
             before = [each.clone() for each in self.statistics]
             batch = self._prepared(batch, seed)
-            sums = self.accumulate(batch, seed)
-            if rho := self.recipe.optimizer.rho:
+            sums = self.accumulate(batch, seed)  # forward and backward, pass by pass
+            if rho := self.recipe.optimizer.rho:  # SAM: the gradient uphill of here, not here
                 self.drop()
                 with uphill(self.learner, rho), statistics_kept(self.engine.plain):
                     self.accumulate(batch, seed)  # the same images with the same dropout
@@ -114,39 +114,15 @@ class Trainer:
             numbers = torch.cat([sums, self.clip().to(sums.dtype)[None]])
             undo_unless_finite(self.statistics, before, numbers)
             set_rate(state.optimizer, lr)
-            taken = take_step(state.optimizer, numbers, late)
+            taken = take_step(state.optimizer, numbers, late)  # update, if all of it is finite
             if taken and state.average is not None:
                 state.average.update(state.model, state.step)
-            if taken and self.task is not None:
+            if taken and self.task is not None:  # a momentum teacher follows
                 with torch.no_grad():
                     self.task.stepped(state.model, self.world.add)
             self.drop()
         state.step += 1
         return Figures.of(state.step, batch.total, numbers, late, names)
-
-    def try_step(self, state: State, batch: Batch) -> None:
-        """Take a step that moves no weight.
-
-        Raises:
-            DivergedError: the loss or gradient of the untrained model is not finite.
-        """
-        if batch.total and (fault := self.step(state, batch, lr=0.0, seed=0).fault):
-            raise DivergedError(
-                f"the {fault} is not finite before the first step: check the images and the model"
-            )
-
-    def _prepared(self, batch: Batch, seed: int) -> Batch:
-        """Clear the gradient; return the batch after the user's own transform."""
-        if self.transform is not None:
-            batch = transformed_batch(batch.to(self.device), self.transform, self._own(seed))
-        if self.settling:  # so that the next gradient is summed in the order of all later ones
-            self.learner.zero_grad()
-            with statistics_kept(self.engine.plain):
-                self.accumulate(batch, seed)
-            self.drop()
-            self.settling = False
-        self.learner.zero_grad()
-        return batch
 
     def accumulate(self, batch: Batch, seed: int) -> Tensor:
         """Add the gradient of a batch's mean loss to the weights', pass by pass.
@@ -200,16 +176,6 @@ class Trainer:
         limit = self.recipe.optimizer.clip or math.inf
         return full(nn.utils.clip_grad_norm_(weights, limit))
 
-    def begin(self, step: int, total: int, epoch: float) -> None:
-        """Tell a task which step comes, from 0, of how many, and how many an epoch has."""
-        if self.task is not None:
-            self.task.begin(step, total, epoch)
-
-    def drop(self) -> None:
-        """Let a task forget what it has collected for a step that is not taken."""
-        if self.task is not None:
-            self.task.drop()
-
     def augmented(self, batch: Batch) -> Batch:
         """Return a batch on the training device, with its views, as the network takes it."""
         options = [view.augment for view in self.views] or [self.recipe.augment]
@@ -222,6 +188,40 @@ class Trainer:
         pixels = augment(moved.images, batch.draws, options, self.model.config)
         return replace(moved, images=pixels)
 
+    def _prepared(self, batch: Batch, seed: int) -> Batch:
+        """Clear the gradient; return the batch after the user's own transform."""
+        if self.transform is not None:
+            batch = transformed_batch(batch.to(self.device), self.transform, self._own(seed))
+        if self.settling:  # so that the next gradient is summed in the order of all later ones
+            self.learner.zero_grad()
+            with statistics_kept(self.engine.plain):
+                self.accumulate(batch, seed)
+            self.drop()
+            self.settling = False
+        self.learner.zero_grad()
+        return batch
+
     def _own(self, seed: int) -> int:
         """Return this process's own seed of a step; a CPU's generator takes its low 32 bits."""
         return seed if self.world.first else step_seed(seed, self.world.rank)
+
+    def begin(self, step: int, total: int, epoch: float) -> None:
+        """Tell a task which step comes, from 0, of how many, and how many an epoch has."""
+        if self.task is not None:
+            self.task.begin(step, total, epoch)
+
+    def drop(self) -> None:
+        """Let a task forget what it has collected for a step that is not taken."""
+        if self.task is not None:
+            self.task.drop()
+
+    def try_step(self, state: State, batch: Batch) -> None:
+        """Take a step that moves no weight.
+
+        Raises:
+            DivergedError: the loss or gradient of the untrained model is not finite.
+        """
+        if batch.total and (fault := self.step(state, batch, lr=0.0, seed=0).fault):
+            raise DivergedError(
+                f"the {fault} is not finite before the first step: check the images and the model"
+            )

@@ -19,12 +19,14 @@ from vitlab.data.loading.loader import choose_workers
 from vitlab.device import free_memory, keep_freed_memory, peak_memory, restart_peak
 from vitlab.distributed.shares import counted
 from vitlab.distributed.world import ALONE
-from vitlab.errors import DeviceError, UserError
+from vitlab.errors import DeviceError, OptionError, UserError
 from vitlab.measure.allocated import Allocated
 from vitlab.models.cost import cost
 from vitlab.models.packed import Packed
 from vitlab.progress import say
-from vitlab.training.budget import Pace, check_useful, measured_pace
+from vitlab.training import budget
+from vitlab.training.budget import Pace, check_useful
+from vitlab.training.guard import HalfwayError, given_up_when
 from vitlab.training.plan import batches_of
 from vitlab.training.session import Session
 from vitlab.training.state import Checkpoint, State
@@ -33,6 +35,8 @@ from vitlab.units import counted as number_of
 from vitlab.units import duration, epochs, storage
 
 MANY = 10**9  # steps, more than are ever measured
+OF_BUDGET = 0.04  # that measuring may take
+LEAST, LONGEST = 1.0, 30.0  # seconds that measuring takes
 SHARE = 0.9  # of a device's memory that a batch may take; evaluation and fragments need some
 SAMPLE = 16  # images of the largest pass that is measured
 GREW = 1.8  # times the memory of half as many images: by far the most is theirs
@@ -53,7 +57,7 @@ def try_steps(session: Session) -> None:
     """
     state, trainer, stop, pace = session.state, session.trainer, session.stop, None
     size = session.plan.recipe.micro_batch == "auto"
-    budget = 0.0 if session.decisions.plan else session.pacer.budget
+    timed = session.pacer.budget > 0 and not session.decisions.plan
     if size:
         with stop.at_once() if session.world.size == 1 else nullcontext():
             chosen = choose_micro_batch(session)
@@ -61,20 +65,19 @@ def try_steps(session: Session) -> None:
     tight = session.recipe.micro_batch == "auto" and trainer.micro_batch < share_of(session)
     if tight and trainer.device.type == "cpu":
         keep_freed_memory(False)
-    if budget or trainer.engine.compiled:
-        last = state.step + (MANY if budget else 1)
+    if timed or trainer.engine.compiled:
+        last = state.step + (MANY if timed else 1)
         with stop.at_once(), undone(state), closing(session.batches(last)) as batches:
             batch = next(batches, None)
             if batch is None:  # a stop was asked for meanwhile
                 raise stop.interrupted()
             if trainer.engine.compiled:
                 compile_for(trainer, state, batch)
-            if budget:
-                every = session.plan.evaluate_every
-                pace = measured_pace(session.pacer, session.observer, every, batches, batch, stop)
+            if timed:
+                pace = measured_pace(session, batches, batch)
     if pace is not None:
         fit_into_budget(session, pace)
-    if size or budget:
+    if size or timed:
         session.folder.decide(session.decisions)
 
 
@@ -106,6 +109,33 @@ def compile_for(trainer: Trainer, state: State, batch: Batch) -> None:
         trainer.engine.give_up_compiling()
         return
     say(f"compiled in {time.monotonic() - start:.0f} s")
+
+
+def measured_pace(session: Session, batches: Iterator[Batch], batch: Batch) -> Pace:
+    """Return how long a step and an evaluation take, measured in a small share of the budget.
+
+    Args:
+        session: its weights are changed
+        batches: as many as are asked for
+        batch: the first of them
+
+    Raises:
+        OptionError: the budget is over before a step could be measured.
+    """
+    pacer, trainer, state = session.pacer, session.trainer, session.state
+    span = min(LONGEST, max(OF_BUDGET * pacer.budget, LEAST))
+    say(f"measuring the pace, for up to about {duration(2 * span)} …")
+    try:
+        with given_up_when(lambda: pacer.left < 0, trainer.engine):
+            step = budget.seconds_per_step(trainer, state, batches, batch, span, session.stop)
+    except HalfwayError:
+        raise OptionError(
+            f"--budget {session.recipe.budget} is over before the speed of "
+            f"{state.model.config.name} could be measured: choose a larger one, or a smaller "
+            "--model"
+        ) from None
+    pacer.evaluated(budget.seconds_per_evaluation(session.observer, span, step))
+    return Pace(step, pacer.evaluation, session.plan.evaluate_every, pacer.last)
 
 
 def fit_into_budget(session: Session, pace: Pace) -> None:

@@ -49,14 +49,14 @@ def test_a_step_that_is_not_finite_changes_nothing(late: bool, bad: float, place
 
 def test_figures_name_what_is_not_finite() -> None:
     numbers = torch.tensor([3.0, 2.0, 0.5], dtype=torch.float64)
-    figures = Figures.of(4, 8, numbers)
+    figures = Figures(4, 8, numbers)
     assert figures.sums == {"loss": 3.0, "correct": 2.0, "images": 8.0}
     assert (figures.loss, figures.norm, figures.fault) == (3.0, 0.5, "")
     for place, fault in ((0, "loss"), (1, "correct"), (2, "gradient")):
         for bad in (math.nan, math.inf, -math.inf):
             broken = numbers.clone()
             broken[place] = bad
-            assert Figures.of(4, 8, broken, late=True).fault == fault
+            assert Figures(4, 8, broken, late=True).fault == fault
 
 
 def test_only_optimizers_that_can_check_by_themselves_do() -> None:

@@ -6,8 +6,8 @@ Nothing here makes the host wait for a GPU, but for optimizers that cannot check
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from vitlab.training.precision import Engine
 from vitlab.units import storage
 
 
-@dataclass(frozen=True)
+@dataclass
 class Figures:
     """The figures of one step; reading those of a GPU waits until they have come to the host.
 
@@ -25,7 +25,7 @@ class Figures:
         step: its number, from 1
         images: number of images it learned from
         numbers: float64 (2 + figures,): summed loss, what the objective adds up beside it, norm of
-            the whole gradient before clipping
+            the whole gradient before clipping; on their way to the host from the start
         late: whether `numbers` are best read while the next step runs
         names: of what the objective adds up, such as the number of correct answers
     """
@@ -34,26 +34,19 @@ class Figures:
     images: int
     numbers: Tensor
     late: bool = False
-    copied: torch.cuda.Event | None = None
     names: tuple[str, ...] = ("correct",)
+    copied: torch.cuda.Event | None = field(default=None, init=False)
 
-    @classmethod
-    def of(
-        cls,
-        step: int,
-        images: int,
-        numbers: Tensor,
-        late: bool = False,
-        names: tuple[str, ...] = ("correct",),
-    ) -> Self:
-        """Start to copy the figures of a step to the host."""
-        if not late or numbers.device.type != "cuda":
-            return cls(step, images, numbers.cpu(), late, names=names)
-        host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
-        host.copy_(numbers, non_blocking=True)
-        copied = torch.cuda.Event()
-        copied.record()
-        return cls(step, images, host, late, copied, names)
+    def __post_init__(self) -> None:
+        """Start to copy the figures to the host."""
+        given = self.numbers
+        if not self.late or given.device.type != "cuda":
+            self.numbers = given.cpu()
+            return
+        self.numbers = torch.empty(given.shape, dtype=given.dtype, pin_memory=True)
+        self.numbers.copy_(given, non_blocking=True)
+        self.copied = torch.cuda.Event()
+        self.copied.record()
 
     @property
     def loss(self) -> float:

@@ -166,9 +166,8 @@ def prepare(
     with named_if_slow(f"loading {recipe.start.weights or guiding(recipe)}", world.first):
         base, guide = starting_model(recipe, start), guide_of(recipe, folder, started)
     config, remarks = resolve(recipe, splits, base)
-    check_native(recipe, config)
+    check_model(recipe, host, config)
     hooks.check(recipe, config, splits.train.labels)
-    check_host(host, config)
     remarks += check_guide(recipe, host, config, guide, splits.train.labels)
     splits = replace(splits, notes=[*splits.notes, *remarks])
     begins = recipe.start if start is None else replace(recipe.start, weights=start.source)
@@ -376,20 +375,6 @@ def check_names(recipe: Recipe, folder: RunFolder) -> None:
             raise OptionError(f"the name {name!r} is not Unicode: rename it")
 
 
-def check_native(recipe: Recipe, config: ModelConfig) -> None:
-    """Refuse what mixes images that keep their aspect ratio, which have no common rectangle.
-
-    Raises:
-        OptionError: the first of them.
-    """
-    for name in ("mixup", "cutmix") if config.fit == "native" else ():
-        if getattr(recipe.augment, name):
-            raise OptionError(
-                f"{name} needs images of one size, which fit=native does not give: set {name}=0, "
-                "or fit=crop"
-            )
-
-
 def check_world(recipe: Recipe, host: Host, world: World) -> None:
     """Refuse options that do not fit the number of processes.
 
@@ -421,14 +406,21 @@ def check_world(recipe: Recipe, host: Host, world: World) -> None:
         raise OptionError("--shard does not support --patience: leave one of them out")
 
 
-def check_host(host: Host, config: ModelConfig) -> None:
-    """Refuse what the machine lacks or the model cannot.
+def check_model(recipe: Recipe, host: Host, config: ModelConfig) -> None:
+    """Refuse what the model cannot, or the machine lacks.
 
     Raises:
-        OptionError: activations are recomputed block by block, and the model has no blocks.
+        OptionError: images that keep their aspect ratio have no common rectangle to be mixed in;
+            activations are recomputed block by block, and the model has no blocks.
         PackageError: a tracker is not installed.
     """
-    if host.track != "no":
-        tracking.find(host.track)
+    for name in ("mixup", "cutmix") if config.fit == "native" else ():
+        if getattr(recipe.augment, name):
+            raise OptionError(
+                f"{name} needs images of one size, which fit=native does not give: set {name}=0, "
+                "or fit=crop"
+            )
     if host.checkpoint_activations and not config.blocks:
         raise OptionError("checkpoint_activations applies to Vision Transformers: leave it out")
+    if host.track != "no":
+        tracking.find(host.track)

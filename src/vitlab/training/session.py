@@ -213,7 +213,7 @@ class Session:
         self.trainer.begin(step, self.plan.total, self.plan.epoch)
         self.observer.last = None
         try:
-            with self.wary():
+            with self.wary():  # a step that takes long may be given up
                 figures = self.trainer.step(self.state, batch, lr, seed)
         except HalfwayError:
             return False

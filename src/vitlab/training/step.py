@@ -122,7 +122,7 @@ class Trainer:
                     self.task.stepped(state.model, self.world.add)
             self.drop()
         state.step += 1
-        return Figures.of(state.step, batch.total, numbers, late, names)
+        return Figures(state.step, batch.total, numbers, late, names)
 
     def accumulate(self, batch: Batch, seed: int) -> Tensor:
         """Add the gradient of a batch's mean loss to the weights', pass by pass.

@@ -1,6 +1,7 @@
 """A step that was not finite, kept and computed again: the layer that is to blame is named."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,18 @@ def test_there_must_be_such_a_step(
     code, _, said = call(capsys, "replay", str(place))
     assert code == 2
     assert ("was finite" if what == "finished" else "contains no run") in said
+
+
+@pytest.mark.parametrize("file", ["fault.json", "state.safetensors"])
+def test_a_damaged_file_is_said_in_a_line(
+    file: str, digits_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(digits_run, tmp_path / "run")
+    (run / "fault").mkdir()
+    (run / "fault" / "fault.json").write_text("{}" if file != "fault.json" else "{")
+    (run / "fault" / "state.safetensors").write_bytes(b"no tensors")
+    code, _, said = call(capsys, "replay", str(run))
+    assert (code, "is damaged and cannot be replayed" in said) == (2, True)
 
 
 def test_a_fault_that_is_not_repeated_is_said_to_be_none(

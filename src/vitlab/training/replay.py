@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -150,8 +151,11 @@ def replay(place: str | Path, host: Host) -> dict[str, Any]:
         raise RunError(f"{folder.path} contains no run: name the folder of a run")
     if not (folder.fault / ABOUT).is_file():
         raise RunError(f"every step of {folder.path} that its folder tells of was finite")
-    about = json.loads((folder.fault / ABOUT).read_text(encoding="utf-8"))
-    kept = load_file(folder.fault / TENSORS)
+    try:
+        about = json.loads((folder.fault / ABOUT).read_text(encoding="utf-8"))
+        kept = load_file(folder.fault / TENSORS)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise RunError(f"{folder.fault} is damaged and cannot be replayed: {error}") from error
     task = prepare(folder.recipe, host, folder, True, ALONE)
     task = replace(task, splits=applied(task.splits, folder.duplicates))
     device = choose(host.device)

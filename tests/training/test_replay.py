@@ -16,8 +16,10 @@ from steps import each_step
 from vitlab.errors import DivergedError
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
+from vitlab.training import plan
 from vitlab.training.replay import watched
 from vitlab.training.state import State
+from vitlab.training.step import Trainer
 
 HOST = Host(workers=0, check_duplicates="no", device="cpu", report="no")
 WILD = TINY | {"lr": 1e30, "clip": 0.0, "warmup": 0, "steps": 6, "batch": 32, "precision": "fp32"}
@@ -92,26 +94,39 @@ def test_a_damaged_file_is_said_in_a_line(
     assert (code, "is damaged and cannot be replayed" in said) == (2, True)
 
 
+def spoiled(folder: Path, late: bool = False, **how: Any) -> vitlab.Run:
+    """A run in whose third step the pixels are not numbers."""
+    handles: list[Any] = []
+
+    def spoil(trainer: Trainer, state: State, batch: object) -> None:
+        trainer.late = late
+        if state.step == 2:
+            hook = lambda module, args: (args[0] * torch.nan, *args[1:])  # noqa: E731
+            stem = state.model.get_submodule("stem")
+            handles.append(stem.register_forward_pre_hook(hook))
+
+    with each_step(before=spoil, after=lambda *_: [each.remove() for each in handles]):
+        recipe = vitlab.recipe("digits", **WILD | {"lr": 1e-3, "clip": 1.0} | how)
+        run = vitlab.train(recipe, folder, host=HOST)
+    assert run.metrics["skipped_steps"] == 1
+    return run
+
+
 def test_a_fault_that_is_not_repeated_is_said_to_be_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "run"
-
-    def spoil(trainer: object, state: State, batch: Any) -> None:
-        hook = lambda module, args: (args[0] * torch.nan, *args[1:])  # noqa: E731
-        handle = state.model.get_submodule("stem").register_forward_pre_hook(hook)
-        handles.append(handle)
-
-    handles: list[Any] = []
-    with each_step(
-        before=lambda t, s, b: s.step == 2 and spoil(t, s, b),
-        after=lambda t, s, b: [each.remove() for each in handles],
-    ):
-        recipe = vitlab.recipe("digits", **WILD | {"lr": 1e-3, "clip": 1.0, "dropout": 0.1})
-        assert vitlab.train(recipe, folder, host=HOST).metrics["skipped_steps"] == 1
-    code, out, said = call(capsys, "replay", str(folder))
+    spoiled(tmp_path / "run", dropout=0.1)
+    code, out, said = call(capsys, "replay", str(tmp_path / "run"))
     assert (code, "step 3 (loss not finite): every value is finite" in out) == (0, True)
     assert "another device or kernel" in said
+
+
+def test_weights_of_a_later_step_are_said_to_be_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "LINES", 3)
+    spoiled(tmp_path / "run", late=True)  # its figures are read while the fourth step runs
+    assert "the weights are those after step 4" in call(capsys, "replay", str(tmp_path / "run"))[2]
 
 
 class Roots(nn.Module):

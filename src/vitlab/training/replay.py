@@ -70,7 +70,7 @@ def keep_fault(
         "seed": seed,
         "processes": trainer.world.size,
         "micro_batch": trainer.micro_batch,
-        "weights_after": state.step - 1,
+        "weights_after": state.step - (state.step == figures.step),  # else a later one was taken
     }
     with staged_folder(folder.fault) as draft:
         save_file(whole | flatten("batch", drawn), draft / TENSORS)

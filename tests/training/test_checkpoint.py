@@ -112,6 +112,14 @@ def test_drafts_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["step-000000001"]
 
 
+def test_a_checkpoint_whose_removal_was_cut_short_is_removed(tmp_path: Path) -> None:
+    for step in (1, 2):
+        save(tmp_path, step, some(step))
+    (tmp_path / "step-000000001" / checkpoints.MANIFEST).unlink()  # the first to go, say
+    checkpoints.tidy(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["step-000000002"]
+
+
 def test_the_manifest_tells_sizes_and_checksums(tmp_path: Path) -> None:
     place = save(tmp_path, 4, some(4))
     manifest = json.loads((place / checkpoints.MANIFEST).read_text())

@@ -119,10 +119,12 @@ def prune(folder: Path, state: dict[str, Any]) -> None:
 
 
 def tidy(folder: Path) -> None:
-    """Remove drafts that a killed process left, or that could not be removed."""
+    """Remove drafts that a killed process left, and what it did not finish removing."""
     files.tidy(folder, r"step-\d+")
-    for draft in folder.glob(".step-*"):  # parts of shards, and drafts as they were named before
-        shutil.rmtree(draft, ignore_errors=True)
+    halves = [each for each in folder.glob("step-*") if not (each / MANIFEST).is_file()]
+    # parts of shards, and drafts as they were named before
+    for left in (*halves, *folder.glob(".step-*")):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def load(folder: Path, until: int | None = None) -> tuple[Checkpoint | None, list[str]]:

@@ -46,10 +46,10 @@ from vitlab.optim import optimizers
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.schedule import learning_rate
 from vitlab.recipes.recipe import Recipe
+from vitlab.training.guard import Figures
 from vitlab.training.plan import step_seed
-from vitlab.training.saving.state import State
-from vitlab.training.step.guard import Figures
-from vitlab.training.step.trainer import Trainer
+from vitlab.training.state import State
+from vitlab.training.step import Trainer
 
 EVERY = 30.0  # seconds between two lines of progress
 TESTED = 1000  # images per batch of a test

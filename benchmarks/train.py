@@ -95,15 +95,15 @@ def groups(model: nn.Module) -> list[dict[str, Any]]:
 def our_step(model: nn.Module, batch: Any, args: argparse.Namespace, precision: str) -> Step:
     """Step as `vitlab train` does."""
     from vitlab.device import keep_freed_memory
-    from vitlab.training.step.guard import Figures, can_skip, take_step
-    from vitlab.training.step.precision import Engine
+    from vitlab.training.guard import Figures, can_skip, take_step
+    from vitlab.training.precision import Engine
 
     if not batch[0].is_cuda:
         keep_freed_memory()
     optimizer = torch.optim.AdamW(groups(model), lr=1e-4, fused=True)
     engine = Engine(model, precision, args.compile)
     late = batch[0].is_cuda and can_skip(optimizer)
-    figures = Figures.of(0, len(batch[1]), torch.zeros(3, dtype=torch.float64))
+    figures = Figures(0, len(batch[1]), torch.zeros(3, dtype=torch.float64))
 
     def step() -> float:
         nonlocal figures
@@ -118,7 +118,7 @@ def our_step(model: nn.Module, batch: Any, args: argparse.Namespace, precision: 
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         numbers = torch.stack([loss.detach().double(), loss.detach().double(), norm.double()])
         take_step(optimizer, numbers, late)
-        figures = Figures.of(1, len(batch[1]), numbers, late)
+        figures = Figures(1, len(batch[1]), numbers, late)
         return before.loss if late else figures.loss
 
     return step

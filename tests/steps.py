@@ -9,9 +9,9 @@ import pytest
 
 from vitlab.data.loading.loader import Batch
 from vitlab.measure.allocated import peak_bytes
-from vitlab.training.saving.state import State
-from vitlab.training.step.guard import Figures
-from vitlab.training.step.trainer import Trainer
+from vitlab.training.guard import Figures
+from vitlab.training.state import State
+from vitlab.training.step import Trainer
 
 Action = Callable[[Trainer, State, Batch], Any]
 
@@ -72,7 +72,7 @@ def first_peaks() -> Iterator[list[int]]:
 
     def note(trainer: Trainer, state: State, batch: Batch) -> None:
         if not state.step:
-            found.append(peak_bytes(lambda: trainer.gradient(batch, 0), ()))
+            found.append(peak_bytes(lambda: trainer.accumulate(batch, 0), ()))
             trainer.drop()
 
     with each_step(before=note):

@@ -72,7 +72,7 @@ def test_each_start_gets_a_folder_and_resume_the_newest(
 
 def test_a_restarted_run_is_its_own_unfinished_one() -> None:
     from vitlab.distributed.world import ALONE, World
-    from vitlab.training.setup.whereabouts import placed
+    from vitlab.training.resume import placed
 
     name = run_name(vitlab.recipe("digits", **TINY))
     again = World(restarted=True)

@@ -14,7 +14,7 @@ from vitlab import precision
 from vitlab.errors import OptionError
 from vitlab.recipes.named import RECIPES
 from vitlab.runs import versions
-from vitlab.training.setup import settling
+from vitlab.training import resolve as settling
 
 CPU = torch.device("cpu")
 TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=16)/4", "steps": 2, "batch": 16}

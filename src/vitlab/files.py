@@ -23,7 +23,7 @@ SWEEP_FOLDER = "sweep"  # of a run: the runs that chose its learning rate
 LOCK = ".lock"  # of a run or a campaign
 CAMPAIGN_FILE = "campaign.json"  # of several runs: what they are and have come to
 WRITTEN = (  # names in such folders of what is a draft first
-    r"run\.toml|metrics\.jsonl|duplicates\.json|model|guide|(delta|predictions)\.safetensors|"
+    r"run\.toml|metrics\.jsonl|duplicates\.json|model|guide|fault|(delta|predictions)\.safetensors|"
     r"report\.html|campaign\.json"
 )
 BUSY = (errno.EAGAIN, errno.EACCES)  # of a lock: another process has it

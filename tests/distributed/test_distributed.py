@@ -34,12 +34,10 @@ from vitlab.errors import DiskError
 from vitlab.models.config import ViTConfig
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training import rehearsal
-from vitlab.training.saving import checkpoint
-from vitlab.training.saving import sharded_checkpoints as shards
+from vitlab.training import checkpoints, trial_steps
 from vitlab.training.session import Session
-from vitlab.training.step import recompute as memory
-from vitlab.training.step.trainer import Trainer
+from vitlab.training.state import pick
+from vitlab.training.step import Trainer
 
 PLAIN = TINY | {"epochs": 1, "batch": 250, "lr": 3e-3}
 TINY_8 = "ViT(width=32,depth=1,heads=2,mlp=64)/8"
@@ -111,23 +109,23 @@ def test_the_curve_does_not_depend_on_the_number_of_processes(
     whole = vitlab.load(alone).state_dict()
     for name, tensor in vitlab.load(tmp_path / "run").state_dict().items():
         torch.testing.assert_close(tensor, whole[name], rtol=0, atol=5e-4)
-    assert len(list((tmp_path / "run" / "checkpoints").iterdir())) <= checkpoint.KEEP
+    assert len(list((tmp_path / "run" / "checkpoints").iterdir())) <= checkpoints.KEEP
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 8
 
 
 def short_of_memory(folder: Path, shard: bool) -> list[Any]:
     """One process of a run whose second one has room for 40 images; return what it chose."""
-    real, found = rehearsal._needed, list[tuple[float, float]]()
+    real, found = trial_steps._needed, list[tuple[float, float]]()
 
     def needed(session: Session, whole: int) -> tuple[float, float]:
         found.append(real(session, whole))
         return (0.0, 1e9) if session.world.rank else found[0]
 
-    room = rehearsal.BESIDE + 40e9 * rehearsal.SLACK
+    room = trial_steps.BESIDE + 40e9 * trial_steps.SLACK
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rehearsal, "PER_MAC", 10**9)
-        patch.setattr(rehearsal, "_needed", needed)
-        patch.setattr(memory, "free_memory", lambda device: 2 * room / memory.SHARE)
+        patch.setattr(trial_steps, "PER_MAC", 10**9)
+        patch.setattr(trial_steps, "_needed", needed)
+        patch.setattr(trial_steps, "free_memory", lambda device: 2 * room / trial_steps.SHARE)
         run(folder, host=Host(workers=0, shard=shard), **PLAIN | {"micro_batch": "auto"})
     return [RunFolder(folder).decisions.micro_batch, *found[0]]
 
@@ -176,11 +174,11 @@ def test_a_sharded_checkpoint_is_every_bit_of_the_whole_and_damage_is_found(tmp_
     host = Host(workers=0, shard=True, checkpoint_every=0)
     well(on_ranks(2, partial(run, folder, host=host, **PLAIN), tmp_path))
     places = sorted((folder / "checkpoints").iterdir())
-    found, remarks = checkpoint.load(folder / "checkpoints")
+    found, remarks = checkpoints.load(folder / "checkpoints")
     assert found is not None
     assert (found.state["step"], remarks) == (6, [])
     model = vitlab.load(folder).state_dict()
-    for name, tensor in checkpoint.pick("average", found.tensors).items():
+    for name, tensor in pick("average", found.tensors).items():
         assert torch.equal(tensor, model[name])
     names = {file.name for file in places[-1].iterdir()}
     assert {"manifest.json", "shards.json", "state-00002-of-00002.safetensors"} < names
@@ -189,7 +187,7 @@ def test_a_sharded_checkpoint_is_every_bit_of_the_whole_and_damage_is_found(tmp_
         content = bytearray((copy / places[-1].name / name).read_bytes())
         content[len(content) // 2] ^= 4
         (copy / places[-1].name / name).write_bytes(content)
-        older, remarks = checkpoint.load(copy)
+        older, remarks = checkpoints.load(copy)
         assert older is not None
         assert older.state["step"] < 6
         assert len(remarks) == 1
@@ -197,7 +195,7 @@ def test_a_sharded_checkpoint_is_every_bit_of_the_whole_and_damage_is_found(tmp_
 
 def with_a_full_disk(folder: Path) -> str:
     """One process of a sharded run; the second one's disk is full at its third save."""
-    real, saves = shards.save_file, 0
+    real, saves = checkpoints.save_file, 0
 
     def full(tensors: Any, file: Path) -> None:
         nonlocal saves
@@ -207,7 +205,7 @@ def with_a_full_disk(folder: Path) -> str:
         real(tensors, file)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shards, "save_file", full)
+        patch.setattr(checkpoints, "save_file", full)
         return run(folder, host=Host(workers=0, shard=True, checkpoint_every=0), **PLAIN)
 
 
@@ -218,7 +216,7 @@ def test_a_full_disk_in_one_process_ends_all_and_keeps_the_older_checkpoints(
     for each in on_ranks(2, partial(with_a_full_disk, folder), tmp_path):
         assert each["error"].startswith("process 1: cannot write")
         assert each["error"].endswith("no space left on device")
-    found, remarks = checkpoint.load(folder / "checkpoints")
+    found, remarks = checkpoints.load(folder / "checkpoints")
     assert found is not None
     assert (found.state["step"], remarks) == (2, [])
     assert not list((folder / "checkpoints").glob(".*"))
@@ -436,7 +434,7 @@ def test_a_killed_process_is_started_anew_and_a_signal_stops_all_at_one_step(
     assert "vitlab train: process 0 of 2 lost contact with the others" in said
     assert "continuing after step" in said
     assert said.count("vitlab train: stopped after step") == 1
-    found, remarks = checkpoint.load(folder / "checkpoints")
+    found, remarks = checkpoints.load(folder / "checkpoints")
     assert found is not None
     assert f"stopped after step {found.state['step']:,} of 116" in said
     assert not remarks

@@ -28,8 +28,8 @@ from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.order import batch_samples
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
-from vitlab.training.saving.state import State
-from vitlab.training.step.trainer import Trainer
+from vitlab.training.state import State
+from vitlab.training.step import Trainer
 
 pytestmark = pytest.mark.campaign
 LONG = PLAIN | {"epochs": 20, "test_every": 10}

@@ -25,9 +25,9 @@ from vitlab.models.packed import Packed
 from vitlab.objectives.masks import block_masks, random_places
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.optimizers import build
-from vitlab.training.saving.state import State
-from vitlab.training.step.recompute import out_of_memory_explained
-from vitlab.training.step.trainer import Trainer
+from vitlab.training.guard import out_of_memory_explained
+from vitlab.training.state import State
+from vitlab.training.step import Trainer
 
 pytestmark = pytest.mark.gpu
 NAME = "ViT(width=64,depth=2,heads=4,mlp=128)/8"

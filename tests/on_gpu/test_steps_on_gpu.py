@@ -15,8 +15,8 @@ from on_gpu.stand_in import StandIn
 from steps import each_step
 from vitlab.recipes.named import RECIPES
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.training.saving.state import State
-from vitlab.training.step.trainer import Trainer
+from vitlab.training.state import State
+from vitlab.training.step import Trainer
 
 ON_GPU = Host(device="cuda", workers=0, compile="no")
 SMALL = {"model": TINY["model"], "image_size": 16, "batch": 8, "steps": 3}
@@ -24,8 +24,8 @@ QUICK = TINY | {"batch": 16, "steps": 3}
 ELSEWHERE = {"beit", "dino", "tokenizer", "deit-distilled"}  # need a tokenizer, a teacher, minutes
 # of optimizers that cannot tell by themselves, on the GPU, that a step must not be taken
 PERMISSION = {
-    "_local_scalar_dense at vitlab/training/step/guard.py",
-    "copy of (3,) from the GPU at vitlab/training/step/guard.py",
+    "_local_scalar_dense at vitlab/training/guard.py",
+    "copy of (3,) from the GPU at vitlab/training/guard.py",
 }
 PRETEXT = {
     "masked-patch": {},

@@ -27,10 +27,10 @@ from vitlab.optim.shampoo import inverse_root
 from vitlab.optim.table import OPTIMIZERS, Entry, Groups, about, users
 from vitlab.options import applies
 from vitlab.recipes.choices import Optimization, Start
-from vitlab.training.saving import checkpoint
-from vitlab.training.saving.state import State
-from vitlab.training.step.trainer import Trainer
-from vitlab.tuning.begin import begin_tuning
+from vitlab.training import checkpoints
+from vitlab.training.state import State
+from vitlab.training.step import Trainer
+from vitlab.tuning.free import begin_tuning
 
 NAMES = tuple(OPTIMIZERS)
 STEPS = 12
@@ -565,8 +565,8 @@ def test_stopped_and_resumed_the_bits_are_the_same(name: str, rho: float, tmp_pa
     for stop in (0, 4):
         first = state_of(how)
         go_on(first, how, 0, stop)
-        checkpoint.save(tmp_path, stop, first.checkpoint())
-        found, remarks = checkpoint.load(tmp_path)
+        checkpoints.save(tmp_path, stop, first.checkpoint())
+        found, remarks = checkpoints.load(tmp_path)
         assert found is not None
         assert not remarks
         second = state_of(how)
@@ -600,7 +600,7 @@ def test_the_first_checkpoints_still_load() -> None:
     saved = copy.deepcopy(state.checkpoint())
     old = {key: value for key, value in saved.state.items() if key != "optimizer"}
     again = state_of(how)
-    again.restore(checkpoint.Checkpoint(saved.tensors, old))
+    again.restore(checkpoints.Checkpoint(saved.tensors, old))
     go_on(state, how, 3, 2)
     go_on(again, how, 3, 2)
     for key, tensor in state.model.state_dict().items():

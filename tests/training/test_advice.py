@@ -13,7 +13,7 @@ from vitlab.commands.pretrain import Pretrain
 from vitlab.commands.train import Train, build
 from vitlab.console.parsing import parse
 from vitlab.errors import DeviceError
-from vitlab.training.step.recompute import out_of_memory_explained
+from vitlab.training.guard import out_of_memory_explained
 
 SOURCE = Path(inspect.getfile(vitlab)).parent
 ROOMS = ("training", "distributed", "optim", "report", "runs")

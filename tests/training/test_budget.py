@@ -13,9 +13,8 @@ from vitlab.files import sha256
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training import budget, pacing, rehearsal
+from vitlab.training import budget, checkpoints, trial_steps
 from vitlab.training.budget import Pace, Pacer
-from vitlab.training.saving import checkpoint
 from vitlab.units import seconds
 
 QUICK = TINY | {"epochs": 30, "batch": 128, "warmup": 3, "dropout": 0.1}
@@ -48,10 +47,10 @@ def test_the_most_steps_that_fit_are_taken() -> None:
 
 def test_a_plan_is_cut_where_it_would_overrun_and_never_grown() -> None:
     slow, fast = Pace(2.0, 0, 1, 0), Pace(0.5, 0, 1, 0)
-    assert budget.cut(slow, 100, 50, left=50, budget=100) == 50 + 24
-    assert budget.cut(slow, 100, 50, left=99, budget=100) == 100  # within two percent
-    assert budget.cut(fast, 100, 50, left=50, budget=100) == 100
-    assert budget.cut(slow, 100, 50, left=-5, budget=100) == 50
+    assert slow.cut(100, 50, left=50, budget=100) == 50 + 24
+    assert slow.cut(100, 50, left=99, budget=100) == 100  # within two percent
+    assert fast.cut(100, 50, left=50, budget=100) == 100
+    assert slow.cut(100, 50, left=-5, budget=100) == 50
 
 
 def test_a_clock_that_turns_slow_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +80,7 @@ def test_plans_are_in_force_from_their_step_on(tmp_path: Path) -> None:
 @pytest.fixture
 def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of constant speed, whatever it really does: 40 steps fit."""
-    monkeypatch.setattr(pacing, "seconds_per_step", lambda *_: 1.0)
+    monkeypatch.setattr(budget, "seconds_per_step", lambda *_: 1.0)
     monkeypatch.setattr(Pace, "fits", lambda self, left: 40)
     monkeypatch.setattr(Pacer, "check", lambda self, total, done, every: total)
 
@@ -116,7 +115,7 @@ def test_a_resumed_run_keeps_its_plan_and_every_cut_of_it(
     run = vitlab.train(recipe, tmp_path / "run", resume=True)  # on a machine that is not slow
     assert RunFolder(run.folder).decisions.plan == ((0, 40), (20, 30))
     assert weights(run) == weights(whole)
-    found, _ = checkpoint.load(run.folder / "checkpoints")
+    found, _ = checkpoints.load(run.folder / "checkpoints")
     assert found is not None
     assert found.state["step"] == 30
 
@@ -125,7 +124,7 @@ def test_a_cut_holds_for_a_run_resumed_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = vitlab.recipe("digits", **QUICK | {"budget": "100s"})
-    monkeypatch.setattr(rehearsal, "rehearse", lambda *_: None)
+    monkeypatch.setattr(trial_steps, "try_steps", lambda *_: None)
     monkeypatch.setattr(Pacer, "check", lambda self, total, done, every: total)
     plan = Decisions(plan=((0, 20), (8, 12)))
     monkeypatch.setattr(RunFolder, "decisions", plan)
@@ -138,9 +137,9 @@ def test_a_cut_holds_for_a_run_resumed_before_it(
 
 def test_a_real_budget_is_about_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "REPORT", 0.0)
-    monkeypatch.setattr(pacing, "USEFUL", 2)
+    monkeypatch.setattr(budget, "USEFUL", 2)
     run = vitlab.train(vitlab.recipe("digits", **QUICK | {"budget": "4s"}), tmp_path / "run")
-    found, _ = checkpoint.load(run.folder / "checkpoints")
+    found, _ = checkpoints.load(run.folder / "checkpoints")
     assert found is not None
     assert found.state["spent"] < 8  # a busy machine is no failure; the figures are in the docs
     assert RunFolder(run.folder).decisions.plan[0][1] > 1

@@ -18,9 +18,9 @@ from vitlab.options import hints
 from vitlab.recipes.recipe import Host
 from vitlab.runs.recipe_file import recipe_in
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training.saving.state import State
-from vitlab.training.setup.changing import MAY_CHANGE
-from vitlab.training.step.trainer import Trainer
+from vitlab.training.resume import MAY_CHANGE
+from vitlab.training.state import State
+from vitlab.training.step import Trainer
 
 QUICK = TINY | {"steps": 12, "batch": 32, "lr": 1e-3, "test_every": 1.0}
 HOST = Host(workers=0, check_duplicates="no", checkpoint_every=0)

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vitlab import files
-from vitlab.training.saving import checkpoint
-from vitlab.training.saving.checkpoint import Checkpoint, load, save
+from vitlab.training import checkpoints
+from vitlab.training.checkpoints import Checkpoint, load, save
 
 
 def some(step: int) -> Checkpoint:
@@ -53,7 +53,7 @@ def test_any_flipped_byte_is_found_and_the_older_checkpoint_serves(
     found, remarks = load(tmp_path)
     assert found is not None
     if found.state["step"] == 2:  # the manifest's own white space or step may change unnoticed
-        assert file.name == checkpoint.MANIFEST
+        assert file.name == checkpoints.MANIFEST
         assert torch.equal(found.tensors["a"], some(2).tensors["a"])
     else:
         assert len(remarks) == 1
@@ -63,10 +63,10 @@ def test_any_flipped_byte_is_found_and_the_older_checkpoint_serves(
 def test_a_truncated_or_missing_file_is_found(tmp_path: Path) -> None:
     save(tmp_path, 1, some(1))
     newest = save(tmp_path, 2, some(2))
-    tensors = newest / checkpoint.TENSORS
+    tensors = newest / checkpoints.TENSORS
     tensors.write_bytes(tensors.read_bytes()[:-1])
     assert step_of(tmp_path) == 1
-    (newest / checkpoint.STATE).unlink()
+    (newest / checkpoints.STATE).unlink()
     assert step_of(tmp_path) == 1
 
 
@@ -97,7 +97,7 @@ def test_a_disk_that_refuses_at_any_call_leaves_the_older_checkpoint(
             else:
                 done = True
         assert step_of(tmp_path) in ((2,) if done else (1, 2))
-        checkpoint.tidy(tmp_path)
+        checkpoints.tidy(tmp_path)
         assert not list(tmp_path.glob(".*"))
         if calls < failing:  # no such call was left to fail
             break
@@ -108,13 +108,21 @@ def test_drafts_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     (tmp_path / ".step-000000007.abc").mkdir()
     (tmp_path / ".step-000000007.abc" / "state.json").write_text("{")
     save(tmp_path, 1, some(1))
-    checkpoint.tidy(tmp_path)
+    checkpoints.tidy(tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == ["step-000000001"]
+
+
+def test_a_checkpoint_whose_removal_was_cut_short_is_removed(tmp_path: Path) -> None:
+    for step in (1, 2):
+        save(tmp_path, step, some(step))
+    (tmp_path / "step-000000001" / checkpoints.MANIFEST).unlink()  # the first to go, say
+    checkpoints.tidy(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["step-000000002"]
 
 
 def test_the_manifest_tells_sizes_and_checksums(tmp_path: Path) -> None:
     place = save(tmp_path, 4, some(4))
-    manifest = json.loads((place / checkpoint.MANIFEST).read_text())
+    manifest = json.loads((place / checkpoints.MANIFEST).read_text())
     for name, entry in manifest["files"].items():
         assert entry == {
             "bytes": (place / name).stat().st_size,

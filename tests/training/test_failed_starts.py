@@ -6,7 +6,7 @@ import pytest
 
 from conftest import QUICK, call
 from vitlab.errors import DeviceError, DiskError, OptionError, UserError
-from vitlab.training import rehearsal
+from vitlab.training import trial_steps
 from vitlab.training.session import Session
 
 LONG = "n" * 300
@@ -23,7 +23,7 @@ def test_no_folder_is_left(
     def refuse(session: Session) -> None:
         raise error("no")
 
-    monkeypatch.setattr(rehearsal, "rehearse", refuse)
+    monkeypatch.setattr(trial_steps, "try_steps", refuse)
     code, _, err = call(capsys, "train", "digits", *QUICK, *several, *out)
     assert (code, err.splitlines()[-1]) == (2, "vitlab train: no")
     assert list(Path.cwd().iterdir()) == []

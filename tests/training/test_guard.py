@@ -12,11 +12,10 @@ from conftest import TINY
 from steps import each_step
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training import plan
-from vitlab.training.saving import checkpoint
-from vitlab.training.saving.state import State
-from vitlab.training.step.guard import Figures, can_skip, take_step
-from vitlab.training.step.trainer import Trainer
+from vitlab.training import checkpoints, plan
+from vitlab.training.guard import Figures, can_skip, take_step
+from vitlab.training.state import State
+from vitlab.training.step import Trainer
 
 QUICK = TINY | {"steps": 14, "batch": 128}
 
@@ -50,14 +49,14 @@ def test_a_step_that_is_not_finite_changes_nothing(late: bool, bad: float, place
 
 def test_figures_name_what_is_not_finite() -> None:
     numbers = torch.tensor([3.0, 2.0, 0.5], dtype=torch.float64)
-    figures = Figures.of(4, 8, numbers)
+    figures = Figures(4, 8, numbers)
     assert figures.sums == {"loss": 3.0, "correct": 2.0, "images": 8.0}
     assert (figures.loss, figures.norm, figures.fault) == (3.0, 0.5, "")
     for place, fault in ((0, "loss"), (1, "correct"), (2, "gradient")):
         for bad in (math.nan, math.inf, -math.inf):
             broken = numbers.clone()
             broken[place] = bad
-            assert Figures.of(4, 8, broken, late=True).fault == fault
+            assert Figures(4, 8, broken, late=True).fault == fault
 
 
 def test_only_optimizers_that_can_check_by_themselves_do() -> None:
@@ -123,7 +122,7 @@ def test_injected_faults_are_caught_within_a_step_and_poison_nothing(
     assert state.average is not None
     for model in (state.model, state.average.model):
         assert all(torch.isfinite(t).all() for t in model.state_dict().values())
-    found, remarks = checkpoint.load(tmp_path / "run" / "checkpoints")
+    found, remarks = checkpoints.load(tmp_path / "run" / "checkpoints")
     assert not remarks
     assert found is not None
     assert all(torch.isfinite(t).all() for t in found.tensors.values())

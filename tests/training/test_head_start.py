@@ -208,7 +208,7 @@ def test_several_labels_start_at_zero(weights: str, tmp_path: Path, photos: str)
 def test_a_head_is_fitted_to_a_share_of_very_many_images(
     weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vitlab.training.setup.head_start.MOST", 200)
+    monkeypatch.setattr("vitlab.training.first_state.MOST", 200)
     run = vitlab.finetune("digits", weights, tmp_path / "run", host=HOST, **QUICK)
     assert run.metrics["head_start"]["images"] == 200
     assert run.metrics["head_start"]["accuracy"] > 0.5

@@ -14,8 +14,8 @@ from vitlab.data.duplicates import signatures as signing
 from vitlab.errors import DataError
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training.setup import leaks as leaking
-from vitlab.training.setup.leaks import time_limit
+from vitlab.training import leaks as leaking
+from vitlab.training.leaks import time_limit
 
 
 def picture(seed: int) -> Image.Image:

@@ -1,4 +1,4 @@
-"""Steps that are not finite: passed over, gone back from, and the same in a resumed run."""
+"""Steps that are not finite: skipped, gone back from, and the same in a resumed run."""
 
 import math
 import re
@@ -22,11 +22,11 @@ from vitlab.errors import DivergedError
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
+from vitlab.training import checkpoints
+from vitlab.training.guard import Figures
 from vitlab.training.rollback import IN_A_ROW, ROLLBACKS
-from vitlab.training.saving import checkpoint
-from vitlab.training.saving.state import State
-from vitlab.training.step.guard import Figures
-from vitlab.training.step.trainer import Trainer
+from vitlab.training.state import State
+from vitlab.training.step import Trainer
 
 QUICK = TINY | {"steps": 20, "batch": 32, "lr": 1e-3, "test_every": 0.2}
 HMLP = {"model": "ViT(width=16,depth=1,heads=2,mlp=16)/8", "stem": "hmlp", "image_size": 16}
@@ -110,7 +110,7 @@ def test_a_fault_leaves_weights_moments_average_and_statistics(
         for name, before in states[step].items():
             moved = late and name.startswith("average.")  # it takes the same weights in once more
             assert moved or torch.equal(before, states[step + 1][name]), name
-    assert any("2 of 20 steps passed over" in note for note in done["notes"])
+    assert any("2 of 20 steps skipped" in note for note in done["notes"])
 
 
 def test_a_spike_is_no_fault_but_is_bounded(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_stopped_between_faults_it_goes_back_as_far(tmp_path: Path) -> None:
     run(tmp_path / "whole", faults, 0)
     with asked_to_stop(8), suppress(KeyboardInterrupt):
         run(tmp_path / "cut", faults, 0)
-    newest = checkpoint.places(tmp_path / "cut" / "checkpoints")[0]
+    newest = checkpoints.places(tmp_path / "cut" / "checkpoints")[0]
     assert newest.name.endswith("8")  # two faults old
     run(tmp_path / "cut", faults, 0)
     same(tmp_path / "cut", tmp_path / "whole")
@@ -170,7 +170,7 @@ def test_from_an_older_checkpoint_it_goes_on_where_it_went_on(tmp_path: Path) ->
             host=Host(workers=0, check_duplicates="no", checkpoint_every=0),
         )
     shutil.rmtree(tmp_path / "cut" / "checkpoints")
-    run(tmp_path / "cut", {}, 0)  # the batches passed over need not be bad any more
+    run(tmp_path / "cut", {}, 0)  # the batches skipped need not be bad any more
     same(tmp_path / "cut", tmp_path / "whole")
 
 
@@ -198,7 +198,7 @@ def test_the_advice_after_a_divergence_works(
     out = ["--checkpoint-every", every, "--out", str(tmp_path / "run")]
     code, _, said = call(capsys, *EXPLODING, *out)
     assert code == 2
-    assert "the loss has exploded from 2.3" in said  # it is finite: nothing is passed over for it
+    assert "the loss has exploded from 2.3" in said  # it is finite: nothing is skipped for it
     advice = re.search(r"as with (--resume --change --lr \S+)", said.splitlines()[-1])
     assert advice is not None
     code, table, said = call(capsys, "train", *out, *advice[1].split())
@@ -239,7 +239,7 @@ def test_a_good_checkpoint_is_kept_while_the_newest_are_not(tmp_path: Path) -> N
     seen: dict[int, list[int]] = {}
 
     def look(trainer: Trainer, state: State, batch: object) -> None:
-        places = checkpoint.places(tmp_path / "run" / "checkpoints")
+        places = checkpoints.places(tmp_path / "run" / "checkpoints")
         seen[state.step] = [int(each.name[5:]) for each in places]
 
     with enlarged(20, range(6, 9)), each_step(before=look):

@@ -16,7 +16,7 @@ from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
 from vitlab.runs.recipe_file import RENAMED, recipe_in
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training.saving import checkpoint
+from vitlab.training import checkpoints
 
 OLD = {new: old for old, new in RENAMED.items()}
 
@@ -29,19 +29,19 @@ def old_names(folder: Path) -> None:
         text = text.replace(new, old)
     file.write_text(text)
     for place in (folder / "checkpoints").iterdir():
-        tensors = load_file(place / checkpoint.TENSORS)
+        tensors = load_file(place / checkpoints.TENSORS)
         renamed = {
             ".".join([OLD.get(name.split(".")[0], name.split(".")[0]), *name.split(".")[1:]]): t
             for name, t in tensors.items()
         }
         assert renamed.keys() != tensors.keys()
-        save_file(renamed, place / checkpoint.TENSORS)
-        state = json.loads((place / checkpoint.STATE).read_text())
+        save_file(renamed, place / checkpoints.TENSORS)
+        state = json.loads((place / checkpoints.STATE).read_text())
         state = {OLD.get(key, key): value for key, value in state.items()}
-        (place / checkpoint.STATE).write_text(json.dumps(state))
-        names = (checkpoint.TENSORS, checkpoint.STATE)
-        entries = {name: checkpoint.entry(place / name) for name in names}
-        checkpoint.write_manifest(place, state["step"], entries)
+        (place / checkpoints.STATE).write_text(json.dumps(state))
+        names = (checkpoints.TENSORS, checkpoints.STATE)
+        entries = {name: checkpoints.entry(place / name) for name in names}
+        checkpoints.write_manifest(place, state["step"], entries)
 
 
 def test_an_interrupted_run_of_the_old_code_ends_at_the_same_bits(tmp_path: Path) -> None:
@@ -64,12 +64,12 @@ def test_a_checkpoint_of_the_code_before_the_tally_is_read(tmp_path: Path) -> No
     with killed_before(5), pytest.raises(KeyboardInterrupt):
         vitlab.train(recipe, tmp_path / "run", host=Host(checkpoint_every=0))
     for place in (tmp_path / "run" / "checkpoints").iterdir():
-        state = json.loads((place / checkpoint.STATE).read_text())
+        state = json.loads((place / checkpoints.STATE).read_text())
         del state["spent"], state["best"]
-        (place / checkpoint.STATE).write_text(json.dumps(state))
-        names = (checkpoint.TENSORS, checkpoint.STATE)
-        entries = {name: checkpoint.entry(place / name) for name in names}
-        checkpoint.write_manifest(place, state["step"], entries)
+        (place / checkpoints.STATE).write_text(json.dumps(state))
+        names = (checkpoints.TENSORS, checkpoints.STATE)
+        entries = {name: checkpoints.entry(place / name) for name in names}
+        checkpoints.write_manifest(place, state["step"], entries)
     run = vitlab.train(recipe, shutil.copytree(tmp_path / "run", tmp_path / "b"), resume=True)
     assert run.metrics["images"] == 359
 

@@ -17,7 +17,7 @@ from conftest import call, photo_folder
 from steps import asked_to_stop
 from vitlab.errors import OptionError, RunError
 from vitlab.runs.recipe_file import recipe_in
-from vitlab.training.setup.hooks import recorded
+from vitlab.training.own_code import recorded
 from vitlab.training.stop import Interrupted
 
 TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "warmup": 0.0}

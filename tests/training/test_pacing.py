@@ -20,12 +20,11 @@ from vitlab.errors import OptionError
 from vitlab.files import sha256
 from vitlab.optim.optimizers import build
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training import budget, pacing, session
-from vitlab.training.budget import Pacer, enough
-from vitlab.training.pacing import seconds_per_step, smaller_model
-from vitlab.training.saving.state import State
-from vitlab.training.step.halfway import HalfwayError, given_up_when
-from vitlab.training.step.trainer import Trainer
+from vitlab.training import budget, session
+from vitlab.training.budget import Pacer, enough, seconds_per_step
+from vitlab.training.guard import HalfwayError, given_up_when
+from vitlab.training.state import State
+from vitlab.training.step import Trainer
 from vitlab.training.stop import Interrupted, Stop
 
 Ready = tuple[Trainer, State, Batch]
@@ -60,7 +59,7 @@ def test_a_step_that_is_given_up_leaves_everything_as_it_was(ready: Ready) -> No
         return False
 
     with given_up_when(wanted, trainer.engine):
-        trainer.gradient(batch, 2)
+        trainer.accumulate(batch, 2)
     assert looks > 20  # forward and backward
     before = {name: tensor.clone() for name, tensor in state.checkpoint().tensors.items()}
     for after in (1, looks // 3, looks - 1):
@@ -104,16 +103,16 @@ def test_a_slow_machine_measures_pieces(
 ) -> None:
     trainer, state, batch = ready
     now, seen = 0.0, []
-    real = Trainer.gradient
+    real = Trainer.accumulate
 
-    def gradient(self: Trainer, piece: Batch, seed: int) -> Any:
+    def accumulate(self: Trainer, piece: Batch, seed: int) -> Any:
         nonlocal now
         now += cost * len(piece) + (0.3 if not cost and len(seen) > 3 else 0)
         seen.append(len(piece))
         return real(self, piece, seed)
 
-    monkeypatch.setattr(Trainer, "gradient", gradient)
-    monkeypatch.setattr(pacing.time, "monotonic", lambda: now)
+    monkeypatch.setattr(Trainer, "accumulate", accumulate)
+    monkeypatch.setattr(budget.time, "monotonic", lambda: now)
     batches = iter([batch] * 9)
     found = seconds_per_step(trainer, state, batches, batch, span, Stop())
     assert seen[: len(pieces)] == pieces
@@ -136,7 +135,7 @@ def test_a_budget_that_holds_no_useful_run_is_refused_with_what_works(
     def slow(trainer: Trainer, *_: Any) -> float:
         return 30.0 * trainer.recipe.batch / 128
 
-    monkeypatch.setattr(pacing, "seconds_per_step", slow)
+    monkeypatch.setattr(budget, "seconds_per_step", slow)
     monkeypatch.setattr(budget, "REPORT", 0.0)
     monkeypatch.setattr(Pacer, "check", lambda self, total, done, every: total)
     recipe = vitlab.recipe("digits", **TINY | {"batch": 128, "budget": "60s"})
@@ -148,9 +147,9 @@ def test_a_budget_that_holds_no_useful_run_is_refused_with_what_works(
     run = vitlab.train(recipe.changed(batch=int(advice[2])), tmp_path / "run")
     assert RunFolder(run.folder).decisions.plan[0][1] >= 10
     monkeypatch.setattr(session.Session, "run", lambda self: None)
-    monkeypatch.setattr("vitlab.training.run.conclude", lambda task, done: done)
-    longer = vitlab.train(recipe.changed(budget=advice[1]), tmp_path / "longer")
-    assert longer.plan.total >= 10
+    monkeypatch.setattr("vitlab.training.run.conclude", lambda observer, stop: run)
+    vitlab.train(recipe.changed(budget=advice[1]), tmp_path / "longer")
+    assert RunFolder(tmp_path / "longer").decisions.plan[0][1] >= 10
 
 
 def test_the_clock_starts_with_the_command(tmp_path: Path) -> None:
@@ -166,16 +165,6 @@ def test_the_clock_starts_with_the_command(tmp_path: Path) -> None:
 def test_recommended_times_are_round(needed: float, text: str) -> None:
     assert enough(needed) == text
     assert vitlab.recipe("small", budget=text).budget == text
-
-
-def test_a_smaller_model_is_one_that_there_is_time_for() -> None:
-    config = vitlab.create("ViT-S/16", 10, 64).config
-    assert smaller_model(config, 0.5) == "ViT-S/32"
-    assert smaller_model(config, 0.29) == "ViT-Ti/16"
-    assert smaller_model(config, 1e-3) == ""
-    odd = vitlab.create("ViT-S/16", 10, 48).config  # 32 does not divide 48
-    assert smaller_model(odd, 0.5) == "ViT-Ti/16"
-    assert smaller_model(odd, 0.2) == ""
 
 
 def test_a_step_without_time_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

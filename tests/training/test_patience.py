@@ -15,7 +15,7 @@ from vitlab.data.holdout import with_validation
 from vitlab.data.learning import open_to_learn
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
-from vitlab.training.patience import Best
+from vitlab.training.state import Best
 
 QUICK = TINY | {"epochs": 8, "batch": 128, "patience": 2, "test_every": 0.5}
 

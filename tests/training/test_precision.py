@@ -16,9 +16,9 @@ from steps import killed_before
 from vitlab.files import sha256
 from vitlab.models.cost import cost
 from vitlab.recipes.recipe import Host
+from vitlab.training import checkpoints
+from vitlab.training.precision import Engine
 from vitlab.training.run import worth_compiling
-from vitlab.training.saving import checkpoint
-from vitlab.training.step.precision import Bfloat16Copy, Engine
 
 QUICK = TINY | {"epochs": 2, "batch": 256, "dropout": 0.1, "micro_batch": 100}
 
@@ -64,20 +64,20 @@ def test_gradients_of_the_bf16_copy_reach_the_masters(how: dict[str, Any]) -> No
 def test_updates_too_small_for_bf16_add_up_in_the_masters() -> None:
     model = nn.Linear(4, 4, bias=False)
     nn.init.ones_(model.weight)
-    beside = Bfloat16Copy(model)
+    engine = Engine(model, "bf16-pure")
     with torch.no_grad():
         for _ in range(100):
             model.weight += 1e-4  # a bf16 one stays 1: its neighbor is 1 + 2^-7
-    beside.refresh()
-    assert torch.equal(beside.model.weight, torch.full((4, 4), 1.01).bfloat16())
+    engine.begin()
+    assert torch.equal(engine.network.weight, torch.full((4, 4), 1.01).bfloat16())
 
 
 def test_pieces_are_added_up_in_fp32() -> None:
     model = nn.Linear(1, 1, bias=False)
-    beside = Bfloat16Copy(model)
+    engine = Engine(model, "bf16-pure")
     for each in (1.0, 2**-9, 2**-9):
-        beside.weights[0].grad = torch.tensor([[each]]).bfloat16()
-        beside.collect()
+        engine.network.weight.grad = torch.tensor([[each]]).bfloat16()
+        engine.collect()
     assert model.weight.grad is not None
     assert model.weight.grad.item() == 1 + 2**-8
 
@@ -90,7 +90,7 @@ def test_every_precision_resumes_to_the_same_bits(precision: str, tmp_path: Path
         vitlab.train(recipe, tmp_path / "run", host=Host(checkpoint_every=0))
     again = vitlab.train(recipe, tmp_path / "run", resume=True)
     assert weights(again) == weights(whole)
-    found, _ = checkpoint.load(again.folder / "checkpoints")
+    found, _ = checkpoints.load(again.folder / "checkpoints")
     assert found is not None
     assert {t.dtype for n, t in found.tensors.items() if "model." in n} == {torch.float32}
 
@@ -119,8 +119,8 @@ def test_a_compiled_step_is_compiled_once_a_size_and_changes_no_name(
     )
     assert sorted(seen) == [56, 100]  # 256 in pieces of 100; evaluation's sizes run as they are
     assert weights(run) == weights(plain)
-    found, _ = checkpoint.load(run.folder / "checkpoints")
-    before, _ = checkpoint.load(plain.folder / "checkpoints")
+    found, _ = checkpoints.load(run.folder / "checkpoints")
+    before, _ = checkpoints.load(plain.folder / "checkpoints")
     assert found is not None
     assert before is not None
     assert found.tensors.keys() == before.tensors.keys()

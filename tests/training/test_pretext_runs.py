@@ -25,8 +25,8 @@ from vitlab.data.loading.batches import Batch
 from vitlab.objectives.pretext_tasks import TASKS
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training.saving.state import State
-from vitlab.training.step.trainer import Trainer
+from vitlab.training.state import State
+from vitlab.training.step import Trainer
 from vitlab.training.stop import Interrupted
 
 VIT = "ViT(width=16,depth=1,heads=2,mlp=32)/2"

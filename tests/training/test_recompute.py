@@ -11,9 +11,8 @@ from steps import first_peaks, killed_before
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training import rehearsal
-from vitlab.training.step import recompute as memory
-from vitlab.training.step.trainer import Trainer
+from vitlab.training import trial_steps
+from vitlab.training.step import Trainer
 
 QUICK = TINY | {"epochs": 1, "batch": 256}
 
@@ -51,19 +50,19 @@ def test_the_peak_is_that_of_tensors_that_work_makes() -> None:
     def work() -> None:
         inputs.exp().exp()
 
-    assert memory.peak_beside(work, cpu, 1000) == 2 * inputs.nbytes
+    assert trial_steps.peak_beside(work, cpu, 1000) == 2 * inputs.nbytes
     with pytest.raises(MemoryError):
-        memory.peak_beside(work, cpu, 2 * inputs.nbytes - 1)
+        trial_steps.peak_beside(work, cpu, 2 * inputs.nbytes - 1)
 
 
 @pytest.mark.parametrize(("room", "size"), [(1000, 100), (99, 50), (25, 25), (12, 7), (1, 1)])
 def test_the_largest_piece_that_fits(room: int, size: int) -> None:
-    assert memory.largest_that_fits(100, lambda n: n <= room) == size
+    assert trial_steps.largest_that_fits(100, lambda n: n <= room) == size
 
 
 def test_where_nothing_fits_that_is_said() -> None:
     with pytest.raises(ValueError, match="out of memory with one image per pass"):
-        memory.largest_that_fits(8, lambda n: False)
+        trial_steps.largest_that_fits(8, lambda n: False)
 
 
 def test_pieces_chosen_by_the_machine_are_kept_and_a_run_given_them_is_the_same(
@@ -72,10 +71,10 @@ def test_pieces_chosen_by_the_machine_are_kept_and_a_run_given_them_is_the_same(
     # room for 70 images, and later for all: the run keeps to what it decided
     recipe = vitlab.recipe("digits", **QUICK | {"micro_batch": "auto", "dropout": 0.2})
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), killed_before(5):
-        room = rehearsal.BESIDE + 70 * 1e6 * rehearsal.SLACK
-        patch.setattr(memory, "free_memory", lambda device: room / memory.SHARE)
-        patch.setattr(rehearsal, "PER_MAC", 10**9)
-        patch.setattr(rehearsal, "_needed", lambda session, whole: (0.0, 1e6))
+        room = trial_steps.BESIDE + 70 * 1e6 * trial_steps.SLACK
+        patch.setattr(trial_steps, "free_memory", lambda device: room / trial_steps.SHARE)
+        patch.setattr(trial_steps, "PER_MAC", 10**9)
+        patch.setattr(trial_steps, "_needed", lambda session, whole: (0.0, 1e6))
         vitlab.train(recipe, tmp_path / "auto", host=Host(checkpoint_every=0))
     assert "64 of 256 images per pass, which may change the result" in capsys.readouterr().err
     run = vitlab.train(recipe, tmp_path / "auto", resume=True)
@@ -87,7 +86,7 @@ def test_pieces_chosen_by_the_machine_are_kept_and_a_run_given_them_is_the_same(
 def test_where_no_image_fits_no_folder_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "free_memory", lambda device: 10_000)
+    monkeypatch.setattr(trial_steps, "free_memory", lambda device: 10_000)
     with pytest.raises(ValueError, match="out of memory with one image per pass: choose"):
         vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -99,7 +98,7 @@ def test_with_room_for_all_the_batch_is_whole_and_what_was_measured_leaves_no_bi
     how = QUICK | {"dropout": 0.2, "ema": 0.9, "rho": 0.05}
     run = vitlab.train(vitlab.recipe("digits", **how), tmp_path / "unmeasured")
     assert RunFolder(run.folder).decisions.micro_batch == 256
-    monkeypatch.setattr(rehearsal, "PER_MAC", 10**9)
+    monkeypatch.setattr(trial_steps, "PER_MAC", 10**9)
     measured = vitlab.train(vitlab.recipe("digits", **how), tmp_path / "measured")
     assert RunFolder(measured.folder).decisions.micro_batch == 256
     whole = vitlab.train(vitlab.recipe("digits", **how | {"micro_batch": 0}), tmp_path / "whole")

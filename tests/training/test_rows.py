@@ -9,7 +9,7 @@ import pytest
 import vitlab
 from conftest import TINY, photo
 from steps import killed_before
-from vitlab.training.shown.printed_rows import Rows
+from vitlab.training.screen import Rows
 
 POSITION = {"epoch": 12.5, "step": 1234}
 POINT = {"loss": 0.71234, "accuracy": 0.8512}

@@ -18,8 +18,8 @@ from vitlab.data.loading.loader import WorkerDiedError, deaths_reported_late, st
 from vitlab.errors import DataError, OptionError, RunError
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
+from vitlab.training import checkpoints
 from vitlab.training.observer import Observer
-from vitlab.training.saving import checkpoint
 from vitlab.training.stop import Interrupted, Stop
 
 QUICK = TINY | {"epochs": 2, "batch": 256, "test_every": 1}
@@ -91,9 +91,9 @@ def then(
 MOMENTS = {
     "data": ("vitlab.data.learning.splits_of", 1, "before the first step"),
     "duplicates": ("vitlab.training.run.find_leaks", 1, "before the first step"),
-    "model": ("vitlab.training.setup.preparation.build", 1, "before the first step"),
+    "model": ("vitlab.training.first_state.build", 1, "before the first step"),
     "run.toml": ("vitlab.runs.run_folder.RunFolder.start", 1, "after step 0: pass --resume"),
-    "start": ("vitlab.training.run.announce", 1, "after step 0: pass --resume"),
+    "start": ("vitlab.training.screen.announcement", 1, "after step 0: pass --resume"),
     "evaluation": ("vitlab.training.observer.Observer.measure", 1, "after step 6 of 12; pass"),
     "last": ("vitlab.training.observer.Observer.measure", 2, "after step 12 of 12; pass"),
     "best": ("vitlab.training.session.Session.save", 1, "after the last step: pass --resume"),
@@ -248,9 +248,9 @@ def test_a_finished_run_whose_journal_is_lost_is_finished_again(
 def test_checkpoints_without_a_journal_are_resumed(stopped: Path, whole: Path) -> None:
     for place in (stopped / "checkpoints").iterdir():
         (place / "metrics.jsonl").unlink()
-        names = (checkpoint.TENSORS, checkpoint.STATE)
-        entries = {name: checkpoint.entry(place / name) for name in names}
-        checkpoint.write_manifest(place, int(place.name[5:]), entries)
+        names = (checkpoints.TENSORS, checkpoints.STATE)
+        entries = {name: checkpoints.entry(place / name) for name in names}
+        checkpoints.write_manifest(place, int(place.name[5:]), entries)
     assert resumed(stopped) == outcome(whole)
 
 

@@ -16,7 +16,7 @@ from docs import pages
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training.shown import tracking
+from vitlab.training import tracking
 
 QUICK = TINY | {"epochs": 2, "batch": 256}
 

@@ -24,9 +24,9 @@ from vitlab.errors import DataError
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training.saving import checkpoint
-from vitlab.training.saving.state import State
-from vitlab.training.step.trainer import Trainer
+from vitlab.training import checkpoints
+from vitlab.training.state import State
+from vitlab.training.step import Trainer
 from vitlab.training.stop import Interrupted
 
 QUICK = TINY | {"epochs": 2, "batch": 256, "dropout": 0.1, "micro_batch": 100}
@@ -152,7 +152,7 @@ def test_a_signal_saves_and_exits_with_130(tmp_path: Path, number: int) -> None:
     last = err.splitlines()[-1]
     assert last.startswith("vitlab train: stopped after step ")
     assert "--resume" in last
-    found, _ = checkpoint.load(folder / "checkpoints")
+    found, _ = checkpoints.load(folder / "checkpoints")
     assert found is not None
     assert f"step {found.state['step']:,} " in last
 
@@ -292,7 +292,7 @@ FULL = "Error while serializing: I/O error: No space left on device (os error 28
 def test_a_full_disk_keeps_the_last_good_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
-    real, saves = checkpoint.save_file, 0
+    real, saves = checkpoints.save_file, 0
 
     def full(tensors: object, file: Path) -> None:
         nonlocal saves
@@ -301,11 +301,11 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(
             raise failure
         real(tensors, file)
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(checkpoints, "save_file", full)
     folder = tmp_path / "run"
     with pytest.raises(ValueError, match=r"cannot write .*no space left on device"):
         vitlab.train(vitlab.recipe("digits", **QUICK), folder, host=Host(checkpoint_every=0))
-    found, remarks = checkpoint.load(folder / "checkpoints")
+    found, remarks = checkpoints.load(folder / "checkpoints")
     assert found is not None
     assert (found.state["step"], remarks) == (3, [])
 

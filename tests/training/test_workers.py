@@ -16,7 +16,7 @@ from forked import Forked
 from vitlab.data.loading.loader import WorkerDiedError, deaths_explained
 from vitlab.files import sha256
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training.saving import checkpoint
+from vitlab.training import checkpoints
 
 WORDS = ["--model", "ViT(width=16,depth=2,heads=2,mlp=32)/8", "--image-size", "32", "--ema", "0.9"]
 WORDS += ["--batch", "8", "--epochs", "6", "--recipe", "small", "--area", "1"]
@@ -51,7 +51,7 @@ def test_a_killed_worker_ends_the_run_saved_and_it_goes_on_to_the_same_bits(tmp_
     last = err.splitlines()[-1]
     assert last.startswith("vitlab train: a data-loading worker died")
     assert "Traceback" not in err
-    found, _ = checkpoint.load(folder / "checkpoints")
+    found, _ = checkpoints.load(folder / "checkpoints")
     assert found is not None
     assert found.state["step"] >= 6
     assert f"saved after step {found.state['step']:,}: pass --resume" in last
@@ -61,7 +61,7 @@ def test_a_killed_worker_ends_the_run_saved_and_it_goes_on_to_the_same_bits(tmp_
 
 def limited() -> None:
     """From the fourth checkpoint on the kernel takes no file above 9,000 bytes: a full disk."""
-    real, saves = checkpoint.save_file, 0
+    real, saves = checkpoints.save_file, 0
 
     def save(tensors: Any, file: Path) -> None:
         nonlocal saves
@@ -70,7 +70,7 @@ def limited() -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (9000, resource.RLIM_INFINITY))
         real(tensors, file)
 
-    checkpoint.save_file = save  # in a process of its own
+    checkpoints.save_file = save  # in a process of its own
 
 
 def test_a_disk_that_takes_no_more_keeps_the_checkpoint_before(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_disk_that_takes_no_more_keeps_the_checkpoint_before(tmp_path: Path) -
     last = err.splitlines()[-1]
     assert last.startswith("vitlab train: cannot write ")
     assert last.endswith("file too large")
-    found, remarks = checkpoint.load(folder / "checkpoints")
+    found, remarks = checkpoints.load(folder / "checkpoints")
     assert found is not None
     assert (found.state["step"], remarks) == (3, [])
     resumed = vitlab.train(

@@ -15,8 +15,8 @@ import vitlab
 from oracles import peers
 from vitlab.errors import OptionError, WeightsError
 from vitlab.optim.averaging import WeightAverage
-from vitlab.training.saving import checkpoint
-from vitlab.training.saving.state import State
+from vitlab.training import checkpoints
+from vitlab.training.state import State
 from vitlab.tuning.lora import dense_layers, inject, is_injected, merged
 
 NAME = "ViT(width=16,depth=2,heads=2,mlp=32)/8"
@@ -212,8 +212,8 @@ def test_through_a_checkpoint_and_on_to_the_same_bits(tmp_path: Path) -> None:
     undisturbed, stopped, resumed = state(), state(), state()
     go(undisturbed, 4)
     go(stopped, 2)
-    checkpoint.save(tmp_path, 2, stopped.checkpoint())
-    found, _ = checkpoint.load(tmp_path)
+    checkpoints.save(tmp_path, 2, stopped.checkpoint())
+    found, _ = checkpoints.load(tmp_path)
     assert found is not None
     resumed.restore(found)
     go(resumed, 2)

@@ -1,1 +1,1 @@
-"""Several processes that train one model."""
+"""Several processes as one run: read `world.py` first (what they exchange), then `launch.py`."""

@@ -30,9 +30,9 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import TablePage, write_tables
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.ending import Run
+from vitlab.training.own_code import Transform
+from vitlab.training.resume import placed
 from vitlab.training.run import train
-from vitlab.training.setup.whereabouts import placed
-from vitlab.training.step.transform import Transform
 from vitlab.training.stop import Interrupted
 from vitlab.units import counted, duration
 

@@ -23,7 +23,7 @@ from vitlab.progress import PLACE, public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage
 from vitlab.runs.naming import run_name
-from vitlab.training.step.transform import Transform
+from vitlab.training.own_code import Transform
 
 OF_MODEL = ("model", "params", "macs")
 

@@ -20,7 +20,7 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage
 from vitlab.runs.naming import run_name
 from vitlab.training.ending import Run
-from vitlab.training.step.transform import Transform
+from vitlab.training.own_code import Transform
 from vitlab.units import percent
 
 LABELS = ("lr", "layer_decay")  # of a point of the grid

@@ -1,1 +1,1 @@
-"""Runs on the disk: the only code that knows their files and their formats."""
+"""Runs on the disk: read `run_folder.py` first, which knows their files and formats."""

@@ -24,7 +24,7 @@ def run_name(recipe: Recipe, start: "Model | None" = None, *more: str) -> Path:
     """
     model = start.config.name if start is not None else recipe.start.weights
     model, task = _model(recipe.model.model or model), recipe.pretext.task
-    words = [*([model] if model else []), *([task] if task != "classify" else [])]
+    words = [each for each in (model, task) if each not in ("", "classify")]
     return folder_name(_data(recipe.data.data), *words, *more)
 
 

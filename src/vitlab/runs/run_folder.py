@@ -3,11 +3,12 @@
     run.toml        the recipe with every field, what started the run, and what the run decided
     metrics.jsonl   the journal: one JSON object per line
     duplicates.json test images among the training images, and which images were left out
-    checkpoints/    step-000000123/ and so on (training/saving/checkpoint.py)
+    checkpoints/    step-000000123/ and so on (training/checkpoints.py)
     model/          the trained model, as `vitlab.save` writes it
     delta.safetensors  what a run that trained only some weights changed (`vitlab.Delta`)
     predictions.safetensors  what the model answered to each test image
     report.html     the report
+    fault/          a step that was not finite, for `vitlab replay` (training/replay.py)
     sweep/          the runs that chose the learning rate (experiments/campaign_folder.py)
     .lock           held by the process that trains
 
@@ -61,6 +62,7 @@ class RunFolder:
         checkpoints: folder of the checkpoints
         model: folder of the trained model
         guide: folder of a copy of the tokenizer or the teacher that the run learns from
+        fault: folder of a step that was not finite (training/replay.py)
         delta: file of what changed, if the run trained only some of the weights
         head_start: file of the classifier that the run started from, if it was fitted: a delta
         predictions: file of what the model answered to each test image (runs/kept_predictions)
@@ -73,12 +75,13 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.model = self.path / MODEL_FOLDER
         self.guide = self.path / "guide"
+        self.fault = self.path / "fault"
         self.delta = self.path / "delta.safetensors"
         self.head_start = self.path / "head-start.safetensors"
         self.predictions = self.path / "predictions.safetensors"
         self.report = self.path / "report.html"
         self.journal = Journal(self.path / "metrics.jsonl", silent)
-        self._file = self.path / "run.toml"
+        self._file, self._duplicates = self.path / "run.toml", self.path / DUPLICATES
         self._lock = Lock(self.path / LOCK, "let no other process train in it meanwhile")
         self._tables: dict[str, Any] | None = None
         self._new = [self.path]
@@ -154,8 +157,8 @@ class RunFolder:
 
     def withdraw(self) -> None:
         """Remove a run that was refused before its first step."""
-        own = self._file, self.journal.file, self._lock.file, self.head_start
-        for file in (*own, self.path / DUPLICATES):
+        own = self._file, self.journal.file, self._lock.file, self.head_start, self._duplicates
+        for file in own:
             file.unlink(missing_ok=True)
         for folder in (self.guide, self.model):
             shutil.rmtree(folder, ignore_errors=True)
@@ -264,7 +267,7 @@ class RunFolder:
         Raises:
             RunError: the file is damaged.
         """
-        file = self.path / DUPLICATES
+        file = self._duplicates
         if not file.is_file():
             return None
         try:
@@ -279,7 +282,7 @@ class RunFolder:
             DiskError: the file cannot be written.
         """
         if found is not None:
-            write_text(self.path / DUPLICATES, json.dumps(found))
+            write_text(self._duplicates, json.dumps(found))
 
     @property
     def state(self) -> str:
@@ -304,8 +307,7 @@ class RunFolder:
         """
         for line in self.journal.read():
             if line["kind"] == "result":
-                kept = {key: line[key] for key in line if key not in ("kind", "report")}
-                return kept | self.places
+                return {k: line[k] for k in line if k not in ("kind", "report")} | self.places
         return None
 
     def continue_from(self, journal: bytes | None, size: int) -> str:

@@ -28,10 +28,11 @@ from vitlab.runs.run_folder import RunFolder
 from vitlab.studies.design import Measure, Trained
 from vitlab.studies.jobs import FAILED, RATE, Figures
 from vitlab.training.ending import Run
+from vitlab.training.first_state import first_state
 from vitlab.training.plan import batches_of
+from vitlab.training.resolve import prepare
 from vitlab.training.run import train
-from vitlab.training.setup.preparation import first_state, prepare
-from vitlab.training.step.trainer import Trainer
+from vitlab.training.step import Trainer
 
 FIGURES = "figures.json"
 IMAGES = 8  # of the step that is counted: every product is in proportion
@@ -219,11 +220,11 @@ def step_macs(recipe: Recipe, host: Host | None = None, opened: OpenedData | Non
         task = prepare(recipe, host, folder, resume=False, world=ALONE, opened=opened)
     state = first_state(task, choose(host.device), ALONE)
     trainer = Trainer(state.model, recipe, objective=state.task or task.objective)
-    images = task.opened.cached(task.splits.train, task.config.channels)
-    batch = batches_of(recipe, images, task.config, ALONE)[0]
+    batch = batches_of(recipe, task.splits.train, task.config, ALONE)[0]
     with FlopCounterMode(display=False, custom_mapping=FURTHER) as counter:
-        trainer.gradient(counted(batch, ALONE), seed=0)
-    return counter.get_total_flops() / 2 / few
+        trainer.accumulate(counted(batch, ALONE), seed=0)
+    gradients = 2 if recipe.optimizer.rho else 1  # SAM computes two
+    return gradients * counter.get_total_flops() / 2 / few
 
 
 def _attention(queries: torch.Size, keys: torch.Size, *_: Any, **__: Any) -> int:

@@ -22,7 +22,7 @@ from vitlab.models.config import ModelConfig
 from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.progress import Meter
-from vitlab.training.step.practice import PracticeSteps
+from vitlab.training.practice import PracticeSteps
 from vitlab.units import percent, si, storage
 
 SHARE = 0.25  # of the time for a figure that each batch of a search gets

@@ -1,18 +1,30 @@
-"""A schedule that fits into a time."""
+"""`--budget`: a schedule that fits into a time, measured before the first step, cut if it slips."""
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from vitlab.errors import OptionError
-from vitlab.units import SECONDS, counted, duration
-from vitlab.units import epochs as in_epochs
+import numpy as np
 
-SHARE = 0.04  # of the budget that measuring may take
-LONGEST = 30.0  # seconds that measuring may take
+from vitlab.data.loading.batches import Batch
+from vitlab.data.sources.source import Subset
+from vitlab.device import synchronize
+from vitlab.distributed.shares import counted
+from vitlab.errors import OptionError
+from vitlab.recipes.recipe import Recipe
+from vitlab.training.observer import Observer
+from vitlab.training.plan import EVALUATED
+from vitlab.training.state import State
+from vitlab.training.step import Trainer
+from vitlab.training.stop import Stop
+from vitlab.units import SECONDS, duration
+from vitlab.units import counted as number_of
+
+FIRST, GROWTH = 2, 4  # images of the first piece that is timed, and how much larger the next one is
 USEFUL = 10  # steps, without which a run is not worth its time
 MARGIN = 1.3  # of what is recommended: the machine may be busier next time
-REPORT = 3.0  # seconds of a machine with nothing else to do, for the report and the saved model
+REPORT = 3.0  # seconds for the report and the saved model
 RESERVE = 0.02  # of the remaining time, left unplanned
 TOLERANCE = 0.02  # of the budget, before a plan that has become too long is cut
 CHECKS = 20  # of the plan, over a whole run
@@ -48,62 +60,11 @@ class Pace:
         per_step = min(1.0, self.step / max(every, 1e-9))
         return replace(self, step=self.step + seconds * per_step, last=self.last + seconds)
 
-
-def cut(pace: Pace, total: int, done: int, left: float, budget: float) -> int:
-    """Return a smaller total if the plan would overrun, else the same.
-
-    Args:
-        pace: the current one
-        total: steps planned
-        done: steps taken
-        left: seconds left
-        budget: seconds in all
-    """
-    if pace.takes(total - done) <= left + TOLERANCE * budget:
-        return total
-    return min(total, done + pace.fits(left))
-
-
-def announcement(total: int, epochs: float, budget: float) -> str:
-    """Return one line that says what was decided."""
-    return f"{counted(total, 'step')} ({in_epochs(epochs)}) fit into {duration(budget)}"
-
-
-def enough(seconds: float) -> str:
-    """Return a budget of at least that many seconds, in few digits: `90s`, `6m`, `3h`."""
-    for unit, most, step in (("s", 120, 10), ("m", 120 * 60, 1), ("h", math.inf, 1)):
-        amount = math.ceil(seconds / SECONDS[unit] / step) * step
-        if amount * SECONDS[unit] <= most:
-            return f"{amount}{unit}"
-    raise AssertionError("hours have no limit")
-
-
-def too_short(pace: Pace, pacer: "Pacer", budget: str, batch: int, model: str) -> OptionError:
-    """Return the error of a budget that holds no useful run, with what would work.
-
-    Args:
-        pace: as measured
-        pacer: the clock
-        budget: as the user wrote it
-        batch: images per step
-        model: a smaller one for which there is time; empty if none is known
-    """
-    steps = pace.fits(pacer.left)
-    need = pacer.spent + MARGIN * pace.takes(USEFUL)
-    advice = [f"--budget {enough(max(need, pacer.budget + 1))}"]
-    share = (pacer.left - MARGIN * pace.last) / (MARGIN * USEFUL * pace.step)
-    smaller = 2 ** int(math.log2(max(1.0, share * batch)))
-    if smaller >= 8:
-        advice.append(f"--batch {smaller}")
-    if model:
-        advice.append(f"--model {model}")
-    many = ", or ".join([", ".join(advice[:-1]), advice[-1]]) if advice[1:] else advice[0]
-    return OptionError(
-        f"--budget {budget} has room for {counted(steps, 'step')}, fewer than "
-        f"{USEFUL}: a step of {counted(batch, 'image')} takes about {duration(pace.step)}, and "
-        f"{duration(pacer.spent + pace.last)} go into the start, the tests and the report; try "
-        f"{many}"
-    )
+    def cut(self, total: int, done: int, left: float, budget: float) -> int:
+        """Return a smaller total of steps if that plan would overrun, else the same."""
+        if self.takes(total - done) <= left + TOLERANCE * budget:
+            return total
+        return min(total, done + self.fits(left))
 
 
 class Pacer:
@@ -114,15 +75,12 @@ class Pacer:
         spent: seconds of earlier sessions
         began: when this session was started, by `time.monotonic()`; None for now
         tested: images that the run is tested on, for each image of an evaluation
-
-    Attributes:
-        busy: how much longer things take than on a machine with nothing else to do
     """
 
     def __init__(
         self, budget: float, spent: float, began: float | None = None, tested: float = 1.0
     ) -> None:
-        self.budget, self.tested, self.busy = budget, tested, 1.0
+        self.budget, self.tested = budget, tested
         self.start = (time.monotonic() if began is None else began) - spent
         self.evaluation = self.aside = self.step = 0.0
         self.mark: tuple[int, float] | None = None
@@ -140,7 +98,7 @@ class Pacer:
     @property
     def last(self) -> float:
         """Seconds that are needed after the last step, for the test and the report."""
-        return self.evaluation * self.tested + REPORT * self.busy
+        return self.evaluation * self.tested + REPORT
 
     @property
     def late(self) -> bool:
@@ -170,8 +128,92 @@ class Pacer:
         steps, since = done - self.mark[0], now - self.mark[1] - self.aside
         if steps < max(1, total // CHECKS):
             return total
-        self.mark, self.aside = (done, now), 0.0
-        recent = since / steps
+        self.mark, self.aside, recent = (done, now), 0.0, since / steps
         self.step = (self.step + recent) / 2 if self.step else recent  # one delay is not a trend
         pace = Pace(self.step, self.evaluation, every, self.last)
-        return cut(pace, total, done, self.left, self.budget)
+        return pace.cut(total, done, self.left, self.budget)
+
+
+def seconds_per_step(
+    trainer: Trainer, state: State, batches: Iterator[Batch], batch: Batch, span: float, stop: Stop
+) -> float:
+    """Return how long one step takes, loading included.
+
+    On a slow machine a piece of a batch is timed in place of the whole: pieces of the first batch
+    grow as long as the next one fits into `span` seconds; whole steps follow if the whole fits.
+
+    Raises:
+        Interrupted: a stop was asked for.
+    """
+
+    def timed(images: Batch) -> float:
+        start = time.monotonic()
+        trainer.try_step(state, images)
+        synchronize(trainer.device)
+        return time.monotonic() - start
+
+    begin, size = time.monotonic(), FIRST
+    timed(counted(next(batch.pieces(size)), trainer.world))  # warms up
+    while True:
+        piece = counted(next(batch.pieces(size)), trainer.world)
+        taken = timed(piece)
+        if len(piece) == len(batch) or taken * GROWTH > span - (time.monotonic() - begin):
+            break
+        size *= GROWTH
+    start, count = time.monotonic(), 0
+    following = next(batches, batch)
+    stop.check()
+    if len(piece) < len(batch):
+        return taken * len(batch) / max(1, len(piece)) + time.monotonic() - start
+    start = time.monotonic()
+    while not count or time.monotonic() - begin + taken <= span:
+        timed(following)
+        following, count = next(batches, batch), count + 1
+        stop.check()
+    return (time.monotonic() - start) / count
+
+
+def seconds_per_evaluation(observer: Observer, span: float, step: float) -> float:
+    """Return how long an evaluation takes, from a part of the images if there are many.
+
+    Args:
+        observer: has the held-out images
+        span: seconds to measure for
+        step: seconds of a training step
+    """
+    images = len(observer.held_out)
+    likely = EVALUATED * step / observer.task.recipe.batch * images
+    start = time.monotonic()
+    if likely <= span:
+        observer.measure()
+        return time.monotonic() - start
+    some = np.linspace(0, images - 1, num=max(FIRST, int(images * span / likely)), dtype=np.int64)
+    observer.predict(Subset(observer.held_out, some))
+    return (time.monotonic() - start) * images / len(some)
+
+
+def check_useful(pace: Pace, pacer: Pacer, recipe: Recipe) -> None:
+    """Refuse a budget that holds no useful run.
+
+    Raises:
+        OptionError: it does not, with what would work.
+    """
+    fit, batch = pace.fits(pacer.left), recipe.batch
+    if fit >= USEFUL:
+        return
+    need = pacer.spent + MARGIN * pace.takes(USEFUL)
+    advice = f"try --budget {enough(max(need, pacer.budget + 1))}"
+    share = (pacer.left - MARGIN * pace.last) / (MARGIN * USEFUL * pace.step)
+    if (smaller := 2 ** int(math.log2(max(1.0, share * batch)))) >= 8:
+        advice += f", or --batch {smaller}"
+    raise OptionError(
+        f"--budget {recipe.budget} has room for {number_of(fit, 'step')}, fewer than {USEFUL}: a "
+        f"step of {number_of(batch, 'image')} takes about {duration(pace.step)}, and "
+        f"{duration(pacer.spent + pace.last)} go into the start, the tests and the report; {advice}"
+    )
+
+
+def enough(seconds: float) -> str:
+    """Return a budget of at least that many seconds, in few digits: `90s`, `6m`, `3h`."""
+    unit, step = ("s", 10) if seconds <= 120 else ("m", 1) if seconds <= 7200 else ("h", 1)
+    return f"{math.ceil(seconds / SECONDS[unit] / step) * step}{unit}"

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,11 +33,9 @@ from vitlab.models.model import Model
 from vitlab.models.packed import Packed
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.progress import named_if_slow
-from vitlab.recipes.decisions import Decisions
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.observer import Observer
-from vitlab.training.saving.state import State
-from vitlab.training.setup.preparation import Task
+from vitlab.training.resolve import Task
 from vitlab.training.stop import Stop
 from vitlab.units import percent
 from vitlab.weights.deltas import delta
@@ -74,25 +72,7 @@ def finished(folder: RunFolder, result: Any, world: World = ALONE) -> Run | None
     return Run(folder.path, RunRecord(result), load(folder.model), world.rank)
 
 
-class Ended(Protocol):
-    """What the end of a run needs of it: a `Session`, or a head that was fitted.
-
-    Attributes:
-        state: where the run stands
-        observer: tests the model
-        decisions: what the run has decided
-        stop: whether a stop was asked for
-        world: this process among those of the run
-    """
-
-    state: State
-    observer: Observer
-    decisions: Decisions
-    stop: Stop
-    world: World
-
-
-def conclude(task: Task, session: Ended) -> Run:
+def conclude(observer: Observer, stop: Stop) -> Run:
     """Save the model, test it, write the report, and finish the journal.
 
     Raises:
@@ -101,52 +81,52 @@ def conclude(task: Task, session: Ended) -> Run:
         Interrupted: a stop was asked for before the test was done; the report takes seconds, and
             is finished.
     """
-    if task.recipe.pretext.unlabeled:
-        return _conclude_pretext(task, session)
-    model = plain(session.state.evaluated).eval()
-    found = _calibrated(task, session, model)
-    done = saved_and_tested(task, session, model, logits=found is not None)
-    own = _beside_start(task, session, done)
-    if found is not None and session.world.first:
+    task, state = observer.task, observer.state
+    if observer.unlabeled:
+        return _conclude_pretext(observer, stop)
+    model, found, own = plain(state.evaluated).eval(), None, dict[str, Any]()
+    source, untrained = task.splits.validation, state.best.untrained
+    if source is not None and len(source) >= CALIBRATES and not untrained:
+        # a classifier that was fitted first has been calibrated
+        found = _calibrated(observer, source, model, stop)
+    done = saved_and_tested(observer, model, stop, logits=found is not None)
+    if task.fitted is not None:
+        before = done
+        if not untrained:
+            first = task.fitted.to(observer.device)
+            before = _predictions(observer, task.splits.test, first, stop)
+        own = _beside_start(observer, before, done)
+    if found is not None and observer.world.first:
         own["calibration"] = before_and_after(model, found, done)
-    return reported(task, session, model, done, own)
+    return reported(observer, model, done, own)
 
 
-def _calibrated(task: Task, session: Ended, model: Model) -> Calibration | None:
-    """Fit the temperature to the validation images, which the model then has.
-
-    None if they are too few; the classifier that was fitted first has been calibrated.
-    """
-    source, temperature = task.splits.validation, 1.0
-    if source is None or len(source) < CALIBRATES or session.state.best.untrained:
-        return None
-    done = _predictions(session, source, model, logits=True)
-    _check_converged(task, session, done)
-    if done.logits is not None and session.world.first:
+def _calibrated(observer: Observer, source: Source, model: Model, stop: Stop) -> Calibration:
+    """Fit the temperature to the validation images, which the model then has."""
+    done, temperature = _predictions(observer, source, model, stop, logits=True), 1.0
+    _check_converged(observer, done)
+    if done.logits is not None and observer.world.first:
         temperature = temperature_of(done.logits, done.labels)
-    found = Calibration(session.world.broadcast(temperature), task.recipe.data.data, len(source))
+    agreed = observer.world.broadcast(temperature)
+    found = Calibration(agreed, observer.task.recipe.data.data, len(source))
     model.provenance |= found.provenance
     return found
 
 
-def _beside_start(task: Task, session: Ended, done: Predictions) -> dict[str, Any]:
-    """Return what training has made of the classifier that was fitted first, if one was.
+def _beside_start(observer: Observer, before: Predictions, done: Predictions) -> dict[str, Any]:
+    """Return what training has made of the classifier that was fitted first.
 
     The interval of the difference is that of two models on the same images.
 
     Args:
-        task: the run
-        session: as it ended
-        done: predictions of its model for the test images
+        observer: of the run
+        before: predictions of that classifier for the test images
+        done: those of the run's model, the same ones if it is that classifier
     """
-    if task.fitted is None:
+    task, world, change = observer.task, observer.world, ", and is kept"
+    if not world.first:
         return {}
-    before, change = done, ", and is kept"
-    if not session.state.best.untrained:
-        fitted = task.fitted.to(session.observer.device)
-        before = _predictions(session, task.splits.test, fitted)
-    if not session.world.first:
-        return {}
+    assert task.fitted is not None
     first = figures(before.probabilities, before.labels)["accuracy"]
     about = task.fitted.provenance["head_start"] | {"accuracy": first}
     if before is not done:
@@ -158,12 +138,12 @@ def _beside_start(task: Task, session: Ended, done: Predictions) -> dict[str, An
         change += ", which chance may explain: vitlab probe needs no training" * (low <= 0 <= high)
         change += f"; it is {task.folder.head_start}"
     line = f"the fitted classifier: {percent(first)} of the test images{change}"
-    session.world.say(line)
+    world.say(line)
     return {"head_start": about, "notes": [line]}
 
 
 def saved_and_tested(
-    task: Task, session: Ended, model: Model, *, logits: bool = False
+    observer: Observer, model: Model, stop: Stop, *, logits: bool = False
 ) -> Predictions:
     """Save the model of a run with labels, and return its predictions for the test images.
 
@@ -172,96 +152,41 @@ def saved_and_tested(
         DivergedError: the predictions are not numbers.
         Interrupted: a stop was asked for.
     """
-    with session.world.agreed():
-        if session.world.first:
+    task, test = observer.task, observer.task.splits.test
+    with observer.world.agreed():
+        if observer.world.first:
             task.folder.check()
             save(model, task.folder.model)
             if task.base is not None and task.recipe.start.tune != "all":
                 delta(model, task.base).save(task.folder.delta)
-    with session.stop.at_once():
-        found = session.observer.known(task.splits.test)
-    found = found or _predictions(session, task.splits.test, model, logits=logits)
-    _check_converged(task, session, found)
+    with stop.at_once():
+        found = observer.known(test)
+    found = found or _predictions(observer, test, model, stop, logits=logits)
+    _check_converged(observer, found)
     return found
 
 
 def _predictions(
-    session: Ended, source: Source, model: Model, *, logits: bool = False
+    observer: Observer, source: Source, model: Model, stop: Stop, *, logits: bool = False
 ) -> Predictions:
     """Return a model's predictions at the end of a run."""
-    slow = named_if_slow(f"testing on {len(source):,} images", session.world.first)
+    slow = named_if_slow(f"testing on {len(source):,} images", observer.world.first)
     try:
-        with session.stop.at_once(), slow:
-            return session.observer.predict(source, model, logits=logits)
+        with stop.at_once(), slow:
+            return observer.predict(source, model, logits=logits)
     except WorkerDiedError as error:
         raise RunError(f"{error}; pass --resume to finish the run") from error
 
 
-def reported(
-    task: Task, session: Ended, model: Model, done: Predictions, own: dict[str, Any]
-) -> Run:
-    """Write the figures of a run with labels, and its report.
-
-    Args:
-        task: the run
-        session: as it ended
-        model: its model, saved
-        done: its predictions for the test images
-        own: further figures, by the keys of the command's JSON, and further `notes`
-
-    Raises:
-        RunError: the run folder was removed.
-    """
-    return _concluded(task, session, model, lambda: _result(task, session, model, done, own))
-
-
-def _concluded(
-    task: Task, session: Ended, model: Model, figures: Callable[[], dict[str, Any]]
-) -> Run:
-    """Return the finished run, with figures that the first process works out and writes down."""
-    metrics, world = dict[str, Any](), session.world
-    with world.agreed():
-        if world.first:
-            metrics = figures()
-            task.folder.check()
-            task.folder.journal.write({"kind": "result"} | metrics)
-            task.folder.journal.sync()
-    found = RunRecord(world.broadcast(metrics))
-    return Run(task.folder.path, found, model.cpu(), world.rank)
-
-
-def _result(
-    task: Task, session: Ended, model: Model, predictions: Predictions, own: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the run's figures, once they are in its report, if it is to have one."""
-    results, classes = (predictions.probabilities, predictions.labels), task.splits.classes
-    metrics = with_intervals(*results) | _cost_of(session, model) | own
-    if (usual := most_frequent(task.splits)) is not None:
-        metrics["majority"] = usual[1]
-    metrics |= _without_leaks(task, predictions)
-    metrics["classes"] = [each.as_dict() for each in class_figures(*results, classes)]
-    metrics["confused"] = [each.as_dict() for each in confused_pairs(*results, classes)]
-    notes = [*_notes_of(task, session), *own.get("notes", ())]
-    metrics |= task.folder.places | {"notes": notes}
-    task.folder.check()
-    keep(task.folder, model, task.splits.test, predictions)
-    if task.host.report == "yes":
-        from vitlab.report.gather import write_report  # draws with matplotlib, slow to import
-        from vitlab.report.survey import survey
-
-        seen = survey(task.splits, model.config.channels)
-        write_report(task.folder, model, task.splits.test, predictions, metrics, notes, seen)
-    return metrics | task.folder.places
-
-
-def _check_converged(task: Task, session: Ended, done: Predictions) -> None:
+def _check_converged(observer: Observer, done: Predictions) -> None:
     """Refuse a model whose answers are not numbers, and leave none behind.
 
     Raises:
         DivergedError: they are not, though every step was finite.
     """
-    with session.world.agreed():
-        if not session.world.first or not np.isnan(done.probabilities).any():
+    task = observer.task
+    with observer.world.agreed():
+        if not observer.world.first or not np.isnan(done.probabilities).any():
             return
         shutil.rmtree(task.folder.model, ignore_errors=True)
         task.folder.delta.unlink(missing_ok=True)
@@ -269,6 +194,58 @@ def _check_converged(task: Task, session: Ended, done: Predictions) -> None:
             f"the model's answers are not numbers after the last step: it diverged with lr="
             f"{task.recipe.optimizer.lr:g}; start again with a lower --lr and another --out"
         )
+
+
+def reported(observer: Observer, model: Model, done: Predictions, own: dict[str, Any]) -> Run:
+    """Write the figures of a run with labels, and its report.
+
+    Args:
+        observer: of the run
+        model: its model, saved
+        done: its predictions for the test images
+        own: further figures, by the keys of the command's JSON, and further `notes`
+
+    Raises:
+        RunError: the run folder was removed.
+    """
+    return _concluded(observer, model, lambda: _result(observer, model, done, own))
+
+
+def _concluded(observer: Observer, model: Model, figures: Callable[[], dict[str, Any]]) -> Run:
+    """Return the finished run, with figures that the first process works out and writes down."""
+    metrics, world, folder = dict[str, Any](), observer.world, observer.task.folder
+    with world.agreed():
+        if world.first:
+            metrics = figures() | folder.places
+            folder.check()
+            folder.journal.write({"kind": "result"} | metrics)
+            folder.journal.sync()
+    return Run(folder.path, RunRecord(world.broadcast(metrics)), model.cpu(), world.rank)
+
+
+def _result(
+    observer: Observer, model: Model, predictions: Predictions, own: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the run's figures, once they are in its report, if it is to have one."""
+    task, splits, folder = observer.task, observer.task.splits, observer.task.folder
+    results = predictions.probabilities, predictions.labels
+    metrics = with_intervals(*results) | _cost_of(observer, model) | own
+    if (usual := most_frequent(splits)) is not None:
+        metrics["majority"] = usual[1]
+    metrics |= _without_leaks(task, predictions)
+    metrics["classes"] = [each.as_dict() for each in class_figures(*results, splits.classes)]
+    metrics["confused"] = [each.as_dict() for each in confused_pairs(*results, splits.classes)]
+    notes = [*_notes_of(observer), *own.get("notes", ())]
+    metrics |= folder.places | {"notes": notes}
+    folder.check()
+    keep(folder, model, splits.test, predictions)
+    if task.host.report == "yes":
+        from vitlab.report.gather import write_report  # draws with matplotlib, slow to import
+        from vitlab.report.survey import survey
+
+        seen = survey(splits, model.config.channels)
+        write_report(folder, model, splits.test, predictions, metrics, notes, seen)
+    return metrics
 
 
 def _without_leaks(task: Task, predictions: Predictions) -> dict[str, Any]:
@@ -286,9 +263,9 @@ def _without_leaks(task: Task, predictions: Predictions) -> dict[str, Any]:
     return result
 
 
-def _cost_of(session: Ended, model: Model) -> dict[str, Any]:
+def _cost_of(observer: Observer, model: Model) -> dict[str, Any]:
     """Return what a run cost and what went wrong in it, by the keys of the command's JSON."""
-    tally, price, device = session.state.tally, cost(model), session.observer.device
+    tally, price, device = observer.state.tally, cost(model), observer.device
     return {
         "model": model.config.name,
         "params": price.params,
@@ -299,77 +276,77 @@ def _cost_of(session: Ended, model: Model) -> dict[str, Any]:
         "device": devices.described(device),
         "damaged": len(tally.bad),
         "skipped_steps": tally.skipped,
-        "rollbacks": len(session.decisions.rollbacks),
+        "rollbacks": len(observer.task.folder.decisions.rollbacks),
     }
 
 
-def _notes_of(task: Task, session: Ended) -> list[str]:
-    """Return remarks on the data, damaged images and steps that were passed over."""
-    tally = session.state.tally
+def _notes_of(observer: Observer) -> list[str]:
+    """Return remarks on the data, damaged images and skipped steps."""
+    task, tally = observer.task, observer.state.tally
     notes = [*task.splits.notes, *(f"skipped: {message}" for message in tally.bad)]
     if tally.skipped:
         notes.append(
-            f"{tally.skipped:,} of {session.state.step:,} steps passed over, because losses or "
+            f"{tally.skipped:,} of {observer.state.step:,} steps skipped, because losses or "
             f"gradients were not finite, or exploded; rollbacks to earlier weights: "
-            f"{len(session.decisions.rollbacks)}"
+            f"{len(task.folder.decisions.rollbacks)}"
         )
     return notes
 
 
-def _conclude_pretext(task: Task, session: Ended) -> Run:
+# Runs without labels
+
+
+def _conclude_pretext(observer: Observer, stop: Stop) -> Run:
     """Conclude a run that learned without labels."""
-    model, world = session.state.evaluated.eval(), session.world
+    state, folder, world = observer.state, observer.task.folder, observer.world
+    model = state.evaluated.eval()
     with world.agreed():
         if world.first:
-            task.folder.check()
-            model.provenance = session.state.model.provenance
-            model.seen = session.state.model.seen
-            save(model, task.folder.model)
-    point = _last_point(task, session)
-    if point is None:
-        with session.stop.at_once(), named_if_slow("measuring the held-out images", world.first):
-            point = session.observer.measure()
+            folder.check()
+            model.provenance, model.seen = state.model.provenance, state.model.seen
+            save(model, folder.model)
+    if (point := _last_point(observer)) is None:
+        with stop.at_once(), named_if_slow("measuring the held-out images", world.first):
+            point = observer.measure()
     known = point
-    return _concluded(task, session, model, lambda: _held_out_result(task, session, model, known))
+    return _concluded(observer, model, lambda: _held_out_result(observer, model, known))
 
 
-def _last_point(task: Task, session: Ended) -> dict[str, float] | None:
+def _last_point(observer: Observer) -> dict[str, float] | None:
     """Return what was measured after the last step; None if earlier weights are kept."""
-    if task.recipe.patience:
+    if observer.task.recipe.patience:
         return None
-    lines = task.folder.journal.read() if session.world.first else []
+    lines = observer.task.folder.journal.read() if observer.world.first else []
     found = [
         {key: value for key, value in line.items() if key not in POSITION}
         for line in lines
-        if line["kind"] == session.observer.on and line["step"] == session.state.step
+        if line["kind"] == observer.on and line["step"] == observer.state.step
     ]
-    point: dict[str, float] | None = session.world.broadcast(found[-1] if found else None)
+    point: dict[str, float] | None = observer.world.broadcast(found[-1] if found else None)
     return point
 
 
-def _held_out_result(
-    task: Task, session: Ended, model: Model, point: dict[str, float]
-) -> dict[str, Any]:
+def _held_out_result(observer: Observer, model: Model, point: dict[str, float]) -> dict[str, Any]:
     """Return the run's figures, once they are in its report, if it is to have one."""
-    own, notes = session.state.task, _notes_of(task, session)
+    task, own, notes = observer.task, observer.state.task, _notes_of(observer)
     assert isinstance(own, PretextTask)
     if set(own.figures) <= set(point):
         notes += own.warnings(point)
     metrics = point | {
         "task": task.recipe.pretext.task,
         "images": len(task.splits.train),
-        "held_out": len(session.observer.held_out),
-        **_cost_of(session, model),
+        "held_out": len(observer.held_out),
+        **_cost_of(observer, model),
         "notes": notes,
         **task.folder.places,
     }
     if task.host.report == "yes":
         from vitlab.report.pretext.pretext_report import write_pretext_report  # slow to import
 
-        shown = _pictures(plain(session.state.model), own, session.observer.held_out)
+        shown = _pictures(plain(observer.state.model), own, observer.held_out)
         task.folder.check()
         write_pretext_report(task.folder, model, metrics, shown, notes)
-    return metrics | task.folder.places
+    return metrics
 
 
 def _pictures(model: Model, own: PretextTask, source: Source) -> dict[str, NDArray[np.uint8]]:

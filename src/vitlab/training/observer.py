@@ -1,29 +1,27 @@
-"""What is measured of a model while it is trained, and after it."""
+"""Measuring a model while it is trained, and after it; counting damaged images."""
 
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
-from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.cache import shows
 from vitlab.data.loading.loader import choose_workers, deaths_explained, loader
 from vitlab.data.sources.source import Source, Subset
+from vitlab.device import widest
 from vitlab.distributed.parallel import plain
-from vitlab.distributed.world import ALONE, World
+from vitlab.distributed.world import ALONE
 from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.metrics import curve_point
 from vitlab.evaluation.predictions import Predictions, predict
-from vitlab.evaluation.probes.watching import Probe
-from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
-from vitlab.recipes.recipe import Host, Recipe
 from vitlab.training.plan import batches_of, step_seed
-from vitlab.training.saving.state import State, means
-from vitlab.training.step.trainer import Trainer
+from vitlab.training.resolve import Task
+from vitlab.training.state import State, means
+from vitlab.training.step import Trainer
 
-MOST = 1024  # images
+MOST = 1024  # images without labels that the loss is measured on, evenly spaced
 AT_ONCE = 64  # images per pass; fewer where they are large
 PIXELS = 64 * 224 * 224
 ALWAYS = 5  # damaged images that end no run, unless none may be
@@ -38,48 +36,83 @@ class Observer:
     In fp32, whatever the run trains in, so that `vitlab evaluate` finds the same figures.
 
     Attributes:
-        state: where the run stands
-        host: where and how
-        world: this process among those that share every batch
-        device: where to compute
-        held_out: images that the learning curve is measured on
-        images: number of all images, of which `host.max_bad` may be damaged
-        tested: number of images that the run is tested on at its end
-        on: what these images are, `validation` or `test`, as the journal calls their lines
-        probe: what else is measured at each evaluation
-        own: measures a pretext task, which has no labels to test on
-        told: messages about the probe's damaged images
+        task: the run
+        state: where it stands
+        trainer: computes losses of a pretext task; it has the device and the processes
+        on: what the learning curve is measured on, as the journal calls its lines: `validation` or
+            `test`; `held-out` images of a pretext task, which has no labels to test on
+        held_out: these images
         last: the predictions of the latest measurement, until a step is taken
+        told: messages about the probe's damaged images
     """
 
+    task: Task
     state: State
-    host: Host
-    world: World
-    device: torch.device
-    held_out: Source
-    images: int
-    tested: int
-    on: str = "test"
-    probe: Probe | None = None
-    own: "HeldOut | None" = None
-    told: list[str] = field(default_factory=list)
+    trainer: Trainer
+    on: str = field(init=False)
+    held_out: Source = field(init=False)
     last: Predictions | None = None
+    told: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Choose the images."""
+        splits = self.task.splits
+        self.unlabeled = self.task.recipe.pretext.unlabeled
+        chosen, self.on = splits.validation, "validation"
+        if self.unlabeled or not chosen:
+            chosen, self.on = splits.test, "held-out" if self.unlabeled else "test"
+        if self.unlabeled and len(chosen) > MOST:
+            chosen = Subset(chosen, np.linspace(0, len(chosen) - 1, num=MOST, dtype=np.int64))
+        self.held_out = self.task.opened.cached(chosen, self.task.config.channels)
+        self.world, self.device = self.trainer.world, self.trainer.device
 
     def measure(self) -> dict[str, float]:
         """Return the figures of a point of the learning curve; the first process has them all."""
-        if self.own is not None:
-            point, bad = self.own.measure() if self.world.first else ({}, [])
+        point: dict[str, float] = {}
+        if self.unlabeled:
+            bad: Damage = []
+            if self.world.first:
+                point, bad = self._losses()
             self.note_damage(bad)
-            return point | self._probed()
-        self.last = self.predict(self.held_out)
-        point = {}
-        if self.world.first:
-            point = curve_point(self.last.probabilities, self.last.labels)
+        else:
+            self.last = self.predict(self.held_out)
+            if self.world.first:
+                point = curve_point(self.last.probabilities, self.last.labels)
         return point | self._probed()
+
+    def _losses(self) -> tuple[dict[str, float], Damage]:
+        """Return the means of a task's loss and figures, and the damaged images.
+
+        With the same crops, colors and masks each time. The weights are those that learn, also
+        where an average or a teacher is saved: the task's own modules go with them.
+
+        Raises:
+            WorkerDiedError: a data-loading worker died.
+        """
+        trainer, recipe, config = self.trainer, self.task.recipe, self.task.config
+        names = ("loss", *trainer.objective.figures)
+        sums, images, bad = torch.zeros(len(names), dtype=torch.float64), 0, Damage()
+        size = max(1, min(AT_ONCE, PIXELS // config.area, len(self.held_out)))
+        workers = choose_workers(self.held_out, self.task.host.workers)
+        batches = batches_of(replace(recipe, batch=size), self.held_out, config, ALONE)
+        count = len(self.held_out) // size
+        network = trainer.engine.plain.eval()
+        with deaths_explained():
+            for k, batch in enumerate(loader(batches, range(count), workers)):
+                bad += batch.bad
+                if not len(batch):
+                    continue
+                generator = torch.Generator(self.device).manual_seed(step_seed(recipe.seed, k))
+                with torch.no_grad(), trainer.engine.computing():
+                    loss, metrics = network(trainer.augmented(batch), generator)
+                found = [loss * len(batch), *(metrics[name] for name in names[1:])]
+                sums += torch.stack([each.to(widest(self.device)) for each in found]).cpu()
+                images += len(batch)
+        return means(dict(zip(names, sums.tolist(), strict=True)) | {"images": float(images)}), bad
 
     def known(self, source: Source) -> Predictions | None:
         """Return the predictions of the evaluated weights for images, if they were just made."""
-        same = self.last is not None and shows(self.held_out, source, self.state.model.config)
+        same = self.last is not None and shows(self.held_out, source, self.task.config)
         return self.last if same else None
 
     def predict(
@@ -96,103 +129,50 @@ class Observer:
         predictions = predict(
             model or plain(self.state.evaluated),
             source,
-            Compute(self.device, "fp32", "plain", self.host.workers, self.world.local_size),
+            Compute(self.device, "fp32", "plain", self.task.host.workers, self.world.local_size),
             logits=logits,
             world=self.world,
         )
         self.note_damage(list(predictions.bad.items()))
         return predictions
 
-    def note_damage(self, bad: list[tuple[int, str]]) -> None:
+    def note_damage(self, bad: Damage) -> None:
         """Report damaged images, each once, and refuse too many of them.
 
         Raises:
             DataError: there are more than `host.max_bad` allows.
         """
-        noted, limit = self.state.tally.bad, self.host.max_bad
+        noted, limit, images = self.state.tally.bad, self.task.host.max_bad, self.task.images
         for _, message in bad:
             if message not in noted:
                 noted.append(message)
                 self.world.say(f"skipped: {message}")
-        most = max(limit if limit >= 1 else limit * self.images, ALWAYS * (limit > 0))
+        most = max(limit if limit >= 1 else limit * images, ALWAYS * (limit > 0))
         if len(noted) > most:
             given = f"{limit:.0f}" if limit >= 1 else f"{100 * limit:g}%"
             raise self.world.shared(
                 DataError(
-                    f"{len(noted)} of {self.images:,} images are damaged, more than --max-bad "
-                    f"{given} allows: repair them and start again with another --out, or leave "
-                    f"them out with --resume --max-bad {2 * len(noted)}"
+                    f"{len(noted)} of {images:,} images are damaged, more than --max-bad {given} "
+                    "allows: repair them and start again with another --out, or leave them out "
+                    f"with --resume --max-bad {2 * len(noted)}"
                 )
             )
 
     def _probed(self) -> dict[str, float]:
         """Measure the probe, if there is one, and tell the user."""
-        if self.probe is None:
+        if (probe := self.task.probe) is None:
             return {}
-        accuracy, bad = self.probe.measure(
+        accuracy, bad = probe.measure(
             plain(self.state.evaluated),
             self.world,
             device=self.device,
-            workers=self.host.workers,
+            workers=self.task.host.workers,
         )
         for message in bad:
             if message not in self.told:
                 self.told.append(message)
                 self.world.say(f"skipped by the probe: {message}")
         self.world.say(
-            f"{self.probe.name} on {self.probe.title} after step {self.state.step:,}: "
-            f"{accuracy:.1%}"
+            f"{probe.name} on {probe.title} after step {self.state.step:,}: {accuracy:.1%}"
         )
-        return {self.probe.key: accuracy}
-
-
-def measured_on(source: Source) -> Source:
-    """Return the images that the loss is measured on: all, or 1,024 of them, evenly spaced."""
-    if len(source) <= MOST:
-        return source
-    return Subset(source, np.linspace(0, len(source) - 1, num=MOST, dtype=np.int64))
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """Measures a task on held-out images, with the same crops, colors and masks each time.
-
-    The weights are those that learn, also where an average or a teacher is saved: the task's own
-    modules go with them.
-
-    Attributes:
-        trainer: has the model and the task
-        recipe: as the images are learned
-        config: of the model
-        source: the images
-        host: workers
-    """
-
-    trainer: Trainer
-    recipe: Recipe
-    config: ModelConfig
-    source: Source
-    host: Host
-
-    def measure(self) -> tuple[dict[str, float], Damage]:
-        """Return the means of the loss and of the task's figures, and the damaged images.
-
-        Raises:
-            WorkerDiedError: a data-loading worker died.
-        """
-        names = ("loss", *self.trainer.objective.figures)
-        sums, images, bad = torch.zeros(len(names), dtype=torch.float64), 0, Damage()
-        size = max(1, min(AT_ONCE, PIXELS // self.config.area, len(self.source)))
-        workers = choose_workers(self.source, self.host.workers)
-        with deaths_explained():
-            count = len(self.source) // size
-            for k, batch in enumerate(loader(self._batches(size), range(count), workers)):
-                bad += batch.bad
-                if len(batch):
-                    sums += self.trainer.held_out(batch, step_seed(self.recipe.seed, k)).cpu()
-                    images += len(batch)
-        return means(dict(zip(names, sums.tolist(), strict=True)) | {"images": float(images)}), bad
-
-    def _batches(self, size: int) -> TrainingBatches:
-        """Return the first epoch of the images, in batches of a size of its own."""
-        return batches_of(replace(self.recipe, batch=size), self.source, self.config, ALONE)
+        return {probe.key: accuracy}

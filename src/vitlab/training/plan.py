@@ -1,4 +1,4 @@
-"""What a recipe and a run's decisions come to in steps."""
+"""The plan of a run: how many steps, their learning rates and seeds, when it is evaluated."""
 
 import math
 from dataclasses import dataclass

@@ -1,10 +1,10 @@
 """Rollback of a run whose loss or gradient is not finite, or whose loss has exploded.
 
-A step that is not finite is never taken (training/step/guard.py); its batch is passed over. After
+A step that is not finite is never taken (training/guard.py); its batch is skipped. After
 several such steps in a row, or as many whose loss is far above the lowest so far (`EXPLODED` in
-training/saving/state.py), the run goes back to a good checkpoint and passes over the batches since.
+training/state.py), the run goes back to a good checkpoint and skips the batches since.
 Where it went back to, and where it went on, is kept in `run.toml`, so that a resumed run does the
-same. A run that goes back too often, or would pass over most of its batches, has diverged.
+same. A run that goes back too often, or would skip most of its batches, has diverged.
 
 Weights that are finite may be ruined: a checkpoint is good if the loss of the step before it and
 that of the step after it are at most three times the lowest smoothed loss so far. Between two steps
@@ -20,10 +20,9 @@ from dataclasses import dataclass, replace
 from vitlab.errors import DivergedError, UserError
 from vitlab.recipes.decisions import Decisions
 from vitlab.runs.run_folder import RunFolder
+from vitlab.training.checkpoints import Saver
 from vitlab.training.plan import Plan
-from vitlab.training.saving.checkpoint import Checkpoint
-from vitlab.training.saving.saver import Saver
-from vitlab.training.saving.state import State
+from vitlab.training.state import Checkpoint, State
 
 IN_A_ROW = 3  # faults after which a run goes back
 ROLLBACKS = 3  # times that it goes back before it gives up
@@ -59,7 +58,7 @@ class Rollback:
             plan: of the run
 
         Raises:
-            DivergedError: the run has gone back too often, or would pass over most of its batches.
+            DivergedError: the run has gone back too often, or would skip most of its batches.
         """
         world, step, sound = self.saver.world, self.state.step, self.state.tally.sound
         self.saver.finish()
@@ -72,7 +71,7 @@ class Rollback:
             self.folder.continue_from(found.journal, self.state.tally.journal)
         world.say(
             f"{fault} in {IN_A_ROW} steps up to {step:,}: back to the weights of step "
-            f"{self.state.step:,}, passing over the batches since"
+            f"{self.state.step:,}, skipping the batches since"
         )
         decisions = replace(decisions, rollbacks=(*decisions.rollbacks, (self.state.step, step)))
         with world.agreed():
@@ -93,7 +92,7 @@ class Rollback:
         return None
 
     def check(self, decisions: Decisions, plan: Plan) -> None:
-        """Refuse a run that has passed over most of its batches, when it has come to its end.
+        """Refuse a run that has skipped most of its batches, when it has come to its end.
 
         Raises:
             DivergedError: it has.

@@ -1,4 +1,4 @@
-"""`vitlab.train`: a run from its recipe to its report."""
+"""`vitlab.train`: a run from its recipe to its report, in the order of its events."""
 
 import platform
 import time
@@ -26,32 +26,25 @@ from vitlab.progress import PLACE, public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training import rehearsal
+from vitlab.training import screen, trial_steps
+from vitlab.training.checkpoints import Saver
 from vitlab.training.ending import Run, conclude, finished
-from vitlab.training.observer import HeldOut, Observer, measured_on
+from vitlab.training.first_state import first_state, fitted_start, keep_start
+from vitlab.training.leaks import applied, find_leaks
+from vitlab.training.observer import Observer
+from vitlab.training.own_code import Hooks, Transform
+from vitlab.training.resolve import Task, learning_from, prepare
+from vitlab.training.resume import check_same, keep_changes, placed
 from vitlab.training.rollback import Rollback
-from vitlab.training.saving.checkpoint import Checkpoint
-from vitlab.training.saving.saver import Saver
-from vitlab.training.saving.state import State
 from vitlab.training.session import Session
-from vitlab.training.setup.changing import check_same, keep_changes
-from vitlab.training.setup.head_start import fitted_start, keep_start
-from vitlab.training.setup.hooks import Hooks
-from vitlab.training.setup.leaks import applied, find_leaks
-from vitlab.training.setup.preparation import Task, first_state, prepare
-from vitlab.training.setup.settling import learning_from
-from vitlab.training.setup.whereabouts import placed
-from vitlab.training.shown.announcing import announce
-from vitlab.training.shown.tracking import OnLine, Tracker
-from vitlab.training.step.trainer import Trainer
-from vitlab.training.step.transform import Transform
+from vitlab.training.state import Checkpoint, State
+from vitlab.training.step import Trainer
 from vitlab.training.stop import Stop
+from vitlab.training.tracking import OnLine, Tracker
 from vitlab.weights.save import save
 
-MANY, LONG = (
-    5_000,
-    1e16,
-)  # steps, or operations, from which a run wins back the compiling of its step
+MANY = 5_000  # steps from which a run wins back the compiling of its step
+LONG = 1e16  # operations from which it does
 
 
 @public(recipe=Recipe, out=PLACE)
@@ -119,12 +112,14 @@ def train(
         how = resume, world, start, Hooks(transform, loss), images, change, opened
         with world.agreed(), stop.at_once():
             task = prepare(recipe, host, folder, *how)
-        agreed = replace(task.recipe, precision=world.broadcast(task.recipe.precision))
-        task = replace(task, recipe=agreed)
-        result = world.broadcast(folder.result())
-        if before := finished(task.folder, result, world):
+        agreed = world.broadcast(task.recipe.precision)
+        task = replace(task, recipe=replace(task.recipe, precision=agreed))
+        if before := finished(folder, world.broadcast(folder.result()), world):
             return before
-        task = _without_leaks(task, world, stop)
+        with world.agreed(), stop.at_once():
+            found = _leaks(task) if world.first else None
+        leaks = world.broadcast(found)
+        task = replace(task, splits=applied(task.splits, leaks), leaks=leaks)
         with stop.at_once():
             task = fitted_start(task, world, device)
         with world.agreed(), stop.at_once():
@@ -134,9 +129,14 @@ def train(
             if world.first:
                 stack.enter_context(folder.locked())
                 _begin(task, resume, command)
-        _check_visible(folder, world)
+        with world.agreed():
+            if not folder.started:
+                raise RunError(
+                    f"{platform.node()} cannot see {folder.path}: put the run folder on storage "
+                    "shared by all machines"
+                )
         try:
-            done = conclude(task, _train(task, state, world, on_line, stop, began))
+            done = conclude(_trained(task, state, world, on_line, stop, began), stop)
         except DivergedError as error:
             if world.first:
                 folder.decide(replace(folder.decisions, diverged=str(error)))
@@ -144,6 +144,15 @@ def train(
         if on_line is not None and world.first:
             on_line({"kind": "result"} | done.metrics)
         return done
+
+
+def _leaks(task: Task) -> dict[str, Any] | None:
+    """Return what is known of test images among the training images: found now, or kept."""
+    kept = task.folder.duplicates if task.started else None
+    found = kept is not None or (task.started and not task.recipe.data.drop_duplicates)
+    if found or task.recipe.pretext.unlabeled:  # without labels nothing is tested
+        return kept
+    return find_leaks(task.recipe, task.host, task.splits, task.seen)
 
 
 def _begin(task: Task, resume: bool, command: str) -> None:
@@ -172,76 +181,47 @@ def _begin(task: Task, resume: bool, command: str) -> None:
         keep_start(task)
 
 
-def _without_leaks(task: Task, world: World, stop: Stop) -> Task:
-    """Return the task with what the first process knows of test images among the training images.
-
-    If the recipe says so, they are left out.
-    """
-    with world.agreed(), stop.at_once():
-        leaks = _leaks(task) if world.first else None
-    leaks = world.broadcast(leaks)
-    return replace(task, splits=applied(task.splits, leaks), leaks=leaks)
-
-
-def _leaks(task: Task) -> dict[str, Any] | None:
-    """Return what is known of test images among the training images: found now, or kept."""
-    kept = task.folder.duplicates if task.started else None
-    found = kept is not None or (task.started and not task.recipe.data.drop_duplicates)
-    if found or task.recipe.pretext.unlabeled:  # without labels nothing is tested
-        return kept
-    return find_leaks(task.recipe, task.host, task.splits, task.seen)
+@contextmanager
+def _withdrawn(task: Task) -> Iterator[None]:
+    """Leave no folder of a new run that is refused in the block."""
+    try:
+        yield
+    except (OptionError, DeviceError, DiskError, DataError):
+        if not task.started:
+            task.folder.withdraw()
+        raise
 
 
-def _check_visible(folder: RunFolder, world: World) -> None:
-    """Refuse to train where one of the machines cannot see the run's folder."""
-    with world.agreed():
-        if not folder.started:
-            raise RunError(
-                f"{platform.node()} cannot see {folder.path}: put the run folder on storage shared "
-                "by all machines"
-            )
-
-
-def _train(
+def _trained(
     task: Task, state: State, world: World, on_line: OnLine | None, stop: Stop, began: float
-) -> Session:
-    """Continue from the newest checkpoint, or the start, to the end."""
-    recipe, host, folder, splits = task.recipe, task.host, task.folder, task.splits
+) -> Observer:
+    """Continue from the newest checkpoint, or the start, to the end; return what tests it then."""
+    host, folder = task.host, task.folder
+    device = next(state.model.parameters()).device
     saver = Saver(world, folder.checkpoints, host.checkpoint_every)
     _continue(task, state, saver)
     stop.message = f"interrupted after step {state.step:,}: pass --resume to continue"
-    device = next(state.model.parameters()).device
     restart_peak(device)
     compiled, objective = _compiled(task, device), state.task or task.objective
-    trainer = Trainer(state.model, recipe, world, compiled, objective, task.hooks.transform)
+    trainer = Trainer(state.model, task.recipe, world, compiled, objective, task.hooks.transform)
+    rollback = Rollback(state, saver, folder, lambda: _at_start(task, device, world))
     with (
         forked_random(device),
         recomputed(trainer.engine.plain, host.checkpoint_activations),
     ):
-        session = Session(
-            recipe,
-            host,
-            folder,
-            state,
-            trainer,
-            saver,
-            source=task.opened.cached(splits.train, task.config.channels),
-            observer=_observer(task, trainer, state, world),
-            world=world,
-            stop=stop,
-            rollback=Rollback(state, saver, folder, lambda: _at_start(task, device, world)),
-            began=began,
-            chooses=task.fitted is not None and splits.validation is not None,
-        )
-        announce(task, session)
+        session = Session(task, state, trainer, saver, rollback, stop, began)
+        observer = session.observer
+        fixed = not task.recipe.budget or bool(session.decisions.plan)
+        for line in screen.announcement(observer, session.plan, fixed):
+            world.say(line)
         stop.check()
-        damaged = (task.leaks or {}).get("damaged", ())
         with _withdrawn(task):
-            session.observer.note_damage([(0, message) for message in damaged])
-            rehearsal.rehearse(session)
-        with closing(_tracker(task, state, world, on_line)) as session.tracker:
+            observer.note_damage([(0, each) for each in (task.leaks or {}).get("damaged", ())])
+            trial_steps.try_steps(session)
+        own = (host.track, state.step, on_line) if world.first else ("no", 0, None)
+        with closing(Tracker(folder, *own)) as session.tracker:
             session.run()
-        return session
+    return observer
 
 
 def _compiled(task: Task, device: torch.device) -> bool:
@@ -267,17 +247,6 @@ def worth_compiling(taken: int, macs: int) -> bool:
     return taken >= MANY or 6 * macs * taken >= LONG  # twice as much backward as forward
 
 
-@contextmanager
-def _withdrawn(task: Task) -> Iterator[None]:
-    """Leave no folder of a new run that is refused in the block."""
-    try:
-        yield
-    except (OptionError, DeviceError, DiskError, DataError):
-        if not task.started:
-            task.folder.withdraw()
-        raise
-
-
 def _continue(task: Task, state: State, saver: Saver) -> None:
     """Become the newest checkpoint, if there is one; write down and say what differs from here."""
     world, folder, found = saver.world, task.folder, saver.load()
@@ -297,30 +266,3 @@ def _at_start(task: Task, device: torch.device, world: World) -> Checkpoint:
     fresh = first_state(task, device, world).checkpoint()
     tensors = {name: full(tensor) for name, tensor in fresh.tensors.items()}
     return replace(fresh, tensors=tensors, journal=b"")
-
-
-def _observer(task: Task, trainer: Trainer, state: State, world: World) -> Observer:
-    """Return what measures the model, on the validation images if there are any."""
-    splits, recipe, host = task.splits, task.recipe, task.host
-    chosen, on = splits.validation or splits.test, "validation" if splits.validation else "test"
-    if pretext := recipe.pretext.unlabeled:
-        chosen, on = measured_on(splits.test), "held-out"
-    held_out = task.opened.cached(chosen, task.config.channels)
-    return Observer(
-        state,
-        host,
-        world,
-        trainer.device,
-        held_out=held_out,
-        images=task.images,
-        tested=len(held_out if pretext else splits.test),
-        on=on,
-        probe=task.probe,
-        own=HeldOut(trainer, recipe, task.config, held_out, host) if pretext else None,
-    )
-
-
-def _tracker(task: Task, state: State, world: World, on_line: OnLine | None) -> Tracker:
-    """What the lines of the journal are passed on to, in the first process."""
-    own = task.host.track, task.folder, state.step, on_line
-    return Tracker(*own) if world.first else Tracker("no", task.folder)

@@ -1,4 +1,7 @@
-"""One session of a run: from its start, or its newest checkpoint, to its end or a stop."""
+"""One session of a run: from its start, or its newest checkpoint, to its end or a stop.
+
+`take_steps` and `walk` say what happens in which order.
+"""
 
 import math
 import time
@@ -19,24 +22,22 @@ from vitlab.data.loading.loader import (
 )
 from vitlab.data.sources.source import Source
 from vitlab.distributed import shares
-from vitlab.distributed.world import World
 from vitlab.errors import RunError, SourceError, UserError
 from vitlab.progress import Meter, terminal_width
 from vitlab.recipes.decisions import Decisions
-from vitlab.recipes.recipe import Host, Recipe
-from vitlab.runs.run_folder import RunFolder
 from vitlab.training.budget import Pacer
+from vitlab.training.checkpoints import Saver
+from vitlab.training.guard import Figures, HalfwayError, given_up_when
 from vitlab.training.observer import Observer
 from vitlab.training.plan import Plan, batches_of, plan_for
+from vitlab.training.replay import Tensors, keep_fault
+from vitlab.training.resolve import Task
 from vitlab.training.rollback import Rollback
-from vitlab.training.saving.saver import Saver
-from vitlab.training.saving.state import State, means
-from vitlab.training.shown.printed_rows import Rows, progress
-from vitlab.training.shown.tracking import Tracker
-from vitlab.training.step.guard import Figures
-from vitlab.training.step.halfway import HalfwayError, given_up_when
-from vitlab.training.step.trainer import Trainer
+from vitlab.training.screen import Rows, progress
+from vitlab.training.state import State, means
+from vitlab.training.step import Trainer
 from vitlab.training.stop import Interrupted, Stop
+from vitlab.training.tracking import Tracker
 from vitlab.units import counted, seconds
 
 SOON = 0.5  # seconds of a step that a stop may wait for
@@ -47,58 +48,54 @@ class Session:
     """What a session works with, and its events.
 
     Attributes:
-        recipe: as the user asked for it, with every field of the model
-        host: where and how
-        folder: the run's folder
+        task: what is learned, where and how
         state: where the run stands
         trainer: takes the steps
         saver: writes the checkpoints
-        source: training images
-        observer: measures the model
-        world: this process among those that share every batch
+        rollback: to good weights, where the loss is not finite or explodes
         stop: whether a stop was asked for
         began: when the command was started, by `time.monotonic()`
         tracker: gets every line of the journal
-        rollback: to good weights, where the loss is not finite or explodes
-        chooses: whether the classifier as it was fitted is kept, if it is better on the validation
-            images than what training made of it
+        source: training images
+        observer: measures the model
     """
 
-    recipe: Recipe
-    host: Host
-    folder: RunFolder
+    task: Task
     state: State
     trainer: Trainer
     saver: Saver
-    source: Source
-    observer: Observer
-    world: World
-    stop: Stop
     rollback: Rollback
+    stop: Stop
     began: float
-    chooses: bool = False
     tracker: Tracker = field(init=False)
+    source: Source = field(init=False)
+    observer: Observer = field(init=False)
     decisions: Decisions = field(init=False)
     plan: Plan = field(init=False)
-    pacer: Pacer = field(init=False)
-    rows: Rows = field(init=False)
-    begun: tuple[int, float] = field(init=False)  # images and seconds before this session
     quickest: float = math.inf  # seconds of a step
-    unread: list[Figures] = field(default_factory=list)
+    unread: list[tuple[Figures, Tensors]] = field(default_factory=list)  # each with its draws
     fault: str = ""
+    kept: bool = False  # whether a step that was not finite is kept, to be replayed
 
     def __post_init__(self) -> None:
         """Work out the plan."""
+        task, tally = self.task, self.state.tally
+        self.recipe, self.folder, self.world = task.recipe, task.folder, self.trainer.world
+        self.source = task.opened.cached(task.splits.train, task.config.channels)
+        self.observer = Observer(task, self.state, self.trainer)
+        held_out = self.observer.held_out
+        # the classifier as it was fitted is kept if training made nothing better of it
+        self.chooses = task.fitted is not None and task.splits.validation is not None
         self.decide(self.folder.decisions)
         self.trainer.begin(max(0, self.state.step - 1), self.plan.total, self.plan.epoch)
         columns = self.trainer.objective.figures[:2]
-        if self.observer.own is None:
-            columns = ("mAP",) if self.observer.held_out.labels.several else ("accuracy",)
+        if not self.observer.unlabeled:
+            columns = ("mAP",) if held_out.labels.several else ("accuracy",)
         self.rows = Rows(self.observer.on, columns, self.plan.total, terminal_width())
-        self.begun = self.state.tally.seen, self.state.tally.seconds
-        budget = seconds(self.recipe.budget)
-        tested = self.observer.tested / len(self.observer.held_out)
-        self.pacer = Pacer(budget, self.state.tally.spent, self.began, tested)
+        self.begun = tally.seen, tally.seconds  # images and seconds before this session
+        tested = held_out if self.observer.unlabeled else task.splits.test
+        budget, share = seconds(self.recipe.budget), len(tested) / len(held_out)
+        self.pacer = Pacer(budget, tally.spent, self.began, share)
 
     def run(self) -> None:
         """Train to the end, or until asked to stop.
@@ -134,8 +131,7 @@ class Session:
         if self.chooses and not self.state.step:
             self.compare(self.observer.measure())
         if self.state.tally.unmeasured:
-            for line in self.evaluate():
-                self.world.say(line)
+            self.show_evaluation()
             self.save_or_stop()
         self.skip_ahead()
         while not self.done:
@@ -152,10 +148,11 @@ class Session:
             self.observer.note_damage(batch.bad)
             finished = self.learn(batch)
             if self.rollback.needed:
-                self.go_back()
+                self.decide(self.rollback.take(self.decisions, self.fault, self.plan))
                 return
             if finished:
-                meter.show(self.state.step, self.progress, self.plan.total)
+                shown = progress(self.state, self.plan, self.speed)
+                meter.show(self.state.step, shown, self.plan.total)
                 self.log()
                 for line in self.evaluate():
                     meter.say(line)
@@ -174,6 +171,11 @@ class Session:
         state = self.state
         return state.step >= self.plan.total or state.best.exhausted(self.recipe.patience)
 
+    @property
+    def goes_on_at(self) -> int:
+        """The step that the run goes on at with its weights as they are."""
+        return self.decisions.goes_on_at(self.state.step)
+
     def batches(self, last: int) -> Generator[Batch]:
         """Yield the batches from where the run stands to step `last`, or until asked to stop.
 
@@ -185,7 +187,7 @@ class Session:
         state, world, alone = self.state, self.world, self.world.size == 1
         batches = batches_of(self.recipe, self.source, state.model.config, world)
         upload = Upload(self.trainer.device)
-        workers = choose_workers(self.source, self.host.workers, world.local_size)
+        workers = choose_workers(self.source, self.task.host.workers, world.local_size)
         steps = range(state.step, last)
         with deaths_reported_late():
             coming = started(loader(batches, steps, workers))
@@ -211,11 +213,11 @@ class Session:
         self.trainer.begin(step, self.plan.total, self.plan.epoch)
         self.observer.last = None
         try:
-            with self.wary():
+            with self.wary():  # a step that takes long may be given up
                 figures = self.trainer.step(self.state, batch, lr, seed)
         except HalfwayError:
             return False
-        self.unread.append(figures)
+        self.unread.append((figures, {"indices": batch.indices, "draws": batch.draws}))
         due = self.plan.logs(step + 1) or step + 1 in self.plan.evaluations
         due |= self.state.tally.streak > 0
         self.read_figures(keep=1 if figures.late and not due else 0)
@@ -230,26 +232,13 @@ class Session:
             return nullcontext()
         return given_up_when(lambda: self.stop.asked or self.pacer.late, self.trainer.engine)
 
-    def end_here(self) -> None:
-        """End the run before a step that there is no time for.
-
-        Raises:
-            RunError: it would be the first one.
-        """
-        if not self.state.step:
-            raise RunError(
-                f"--budget {self.recipe.budget} is over before the first step, which takes "
-                "longer than measured: choose a larger one, and another --out"
-            )
-        self.shorten(self.state.step)
-
     def log(self) -> None:
         """Write a training line, every few steps."""
         step, tally = self.state.step, self.state.tally
         if self.plan.logs(step) and tally.sums:
             lr = self.plan.learning_rate(step - 1)
             figures = tally.means | {"images_per_second": self.speed, "seconds": tally.seconds}
-            self.write({"kind": "train", **self.position, **figures, "lr": lr})
+            self.write({"kind": "train", **self.position(step), **figures, "lr": lr})
             tally.sums = {}
 
     def evaluate(self) -> list[str]:
@@ -257,29 +246,33 @@ class Session:
 
         If that is interrupted, or a worker dies, the run is saved as it is before the measurement.
         """
-        state, recipe = self.state, self.recipe
+        state, tally, recipe = self.state, self.state.tally, self.recipe
         if state.step not in self.plan.evaluations:
             return []
-        state.tally.unmeasured, start = True, time.monotonic()
+        tally.unmeasured, start = True, time.monotonic()
         try:
             with self.stop.at_once() if self.world.size == 1 else nullcontext():
                 point = self.observer.measure()
         except Interrupted:
             return []
-        state.tally.unmeasured = False
-        spent = {"seconds": state.tally.seconds}
-        self.write({"kind": self.observer.on, **self.position, **point, **spent})
+        tally.unmeasured, position = False, self.position(state.step)
+        self.write({"kind": self.observer.on, **position, **point, "seconds": tally.seconds})
         if recipe.patience or (self.chooses and state.step == self.plan.total):
             point = self.compare(point)
         self.pacer.evaluated(time.monotonic() - start)
-        learned, lr = means(state.tally.since), self.plan.learning_rate(state.step - 1)
-        state.tally.since = {}
+        learned, lr = means(tally.since), self.plan.learning_rate(state.step - 1)
+        tally.since = {}
         if not self.world.first:
             return []
         loss = learned.get("loss", 0.0)
-        lines = self.rows.lines(self.position, loss, point, lr, self.pacer.spent)
+        lines = self.rows.lines(position, loss, point, lr, self.pacer.spent)
         task = self.trainer.task  # nothing is learned where every step was skipped
         return lines + task.warnings(learned) if task and learned else lines
+
+    def show_evaluation(self) -> None:
+        """Measure a point of the learning curve where no meter is shown."""
+        for line in self.evaluate():
+            self.world.say(line)
 
     def compare(self, point: dict[str, float]) -> dict[str, float]:
         """Compare the weights with the best so far, by a point that the first process knows."""
@@ -317,9 +310,18 @@ class Session:
         elif planned != self.plan.total:  # a cut that was made before this run was resumed
             self.decide(self.decisions)
 
-    def go_back(self) -> None:
-        """Go back to good weights; where the run goes on with them is decided by this."""
-        self.decide(self.rollback.take(self.decisions, self.fault, self.plan))
+    def end_here(self) -> None:
+        """End the run before a step that there is no time for.
+
+        Raises:
+            RunError: it would be the first one.
+        """
+        if not self.state.step:
+            raise RunError(
+                f"--budget {self.recipe.budget} is over before the first step, which takes "
+                "longer than measured: choose a larger one, and another --out"
+            )
+        self.shorten(self.state.step)
 
     def skip_ahead(self) -> None:
         """Pass over the batches after the weights that the run went back to, now or before."""
@@ -328,16 +330,10 @@ class Session:
             return
         self.state.tally.skipped += later - step
         self.state.step = later
-        self.write({"kind": "rollback", **self.position, "to": step})
-        for line in self.evaluate():
-            self.world.say(line)
+        self.write({"kind": "rollback", **self.position(later), "to": step})
+        self.show_evaluation()
 
     # What the events use
-
-    @property
-    def goes_on_at(self) -> int:
-        """The step that the run goes on at with its weights as they are."""
-        return self.decisions.goes_on_at(self.state.step)
 
     def shorten(self, total: int) -> None:
         """Plan fewer steps from here on."""
@@ -356,15 +352,9 @@ class Session:
         if decisions.micro_batch is not None:
             self.trainer.micro_batch = decisions.micro_batch
 
-    @property
-    def position(self) -> dict[str, float]:
-        """Where the run stands, as its lines say it."""
-        return {"step": self.state.step, "epoch": self.state.step / self.plan.epoch}
-
-    @property
-    def progress(self) -> str:
-        """How training goes, in a few words."""
-        return progress(self.state, self.plan, self.speed)
+    def position(self, step: int) -> dict[str, float]:
+        """Where a step is, as the journal's lines say it."""
+        return {"step": step, "epoch": step / self.plan.epoch}
 
     @property
     def speed(self) -> float:
@@ -386,13 +376,16 @@ class Session:
     def read_figures(self, keep: int = 0) -> None:
         """Count the steps whose figures are not read yet, but for the last `keep` of them."""
         while len(self.unread) > keep:
-            figures = self.unread.pop(0)
+            figures, drawn = self.unread.pop(0)
             if fault := self.state.tally.add(figures):
                 self.fault = fault
             if figures.fault:
-                place = {"step": figures.step, "epoch": figures.step / self.plan.epoch}
-                self.write({"kind": "skipped", **place, "fault": figures.fault})
-                self.world.say(f"{fault} at step {figures.step:,}: batch passed over")
+                line = {"kind": "skipped", **self.position(figures.step), "fault": figures.fault}
+                self.write(line)
+                self.world.say(f"{fault} at step {figures.step:,}: batch skipped")
+                if not self.kept:
+                    seed, self.kept = self.plan.seed(figures.step - 1), True
+                    keep_fault(self.folder, self.trainer, self.state, figures, drawn, seed)
 
     def save(self) -> None:
         """Save a checkpoint, everything so far being counted and the journal on the disk."""

@@ -1,4 +1,4 @@
-"""Stopping a run from outside without losing anything."""
+"""SIGINT and SIGTERM: stopping a run from outside without losing anything."""
 
 import os
 import signal

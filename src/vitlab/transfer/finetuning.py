@@ -11,9 +11,9 @@ from vitlab.progress import PLACE, public
 from vitlab.recipes.named import recipe as named
 from vitlab.recipes.recipe import Host
 from vitlab.training.ending import Run
+from vitlab.training.own_code import Transform
 from vitlab.training.run import train
-from vitlab.training.shown.tracking import OnLine
-from vitlab.training.step.transform import Transform
+from vitlab.training.tracking import OnLine
 from vitlab.tuning.free import Tune
 
 

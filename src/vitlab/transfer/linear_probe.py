@@ -2,7 +2,7 @@
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -12,7 +12,7 @@ from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.request import Given
 from vitlab.device import restart_peak
 from vitlab.distributed.launch import joined
-from vitlab.distributed.world import ALONE, World
+from vitlab.distributed.world import ALONE
 from vitlab.errors import DataError, OptionError, RunError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import ImageFeatures, cache_of, features_of
@@ -28,36 +28,24 @@ from vitlab.keywords import ProbeKeywords
 from vitlab.models.model import Model
 from vitlab.options import options_of
 from vitlab.progress import PLACE, public, say
-from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.head_search import INSTEAD, HeadSearch, probe_recipe
 from vitlab.recipes.model_part import part_of
 from vitlab.recipes.recipe import PROBE, Host, Recipe
 from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.ending import Run, finished, reported, saved_and_tested
+from vitlab.training.first_state import first_state
+from vitlab.training.from_weights import made_from
+from vitlab.training.leaks import applied, find_leaks
 from vitlab.training.observer import Observer
-from vitlab.training.saving.state import State
-from vitlab.training.setup.leaks import applied, find_leaks
-from vitlab.training.setup.preparation import Task, first_state, prepare
-from vitlab.training.setup.settling import learning_from
-from vitlab.training.setup.starting import made_from
-from vitlab.training.setup.whereabouts import placed
+from vitlab.training.resolve import Task, learning_from, prepare
+from vitlab.training.resume import placed
+from vitlab.training.step import Trainer
 from vitlab.training.stop import Stop
 from vitlab.units import percent
 
 NAMES = {"logistic": "logistic regression", "ridge": "ridge", "means": "class means"}
 POOLED = {"token": "the class token", "mean": "the mean of the patches", "both": "both"}
-
-
-@dataclass
-class ProbeEnd:
-    """A run that ends where its head is fitted; what its end needs of it (`Ended`)."""
-
-    state: State
-    observer: Observer
-    stop: Stop
-    world: World = ALONE
-    decisions: Decisions = Decisions()
 
 
 @public(out=PLACE)
@@ -153,16 +141,16 @@ def probe_by(
             restart_peak(device)
             pool = recipe.model.chosen().get("pool", "")
             learn, found, model = _fitted(task, searched, pool, device, cache)
-            task, session = _ended(task, model, found, learn, stop, device)
-        session.state.tally.seconds = time.monotonic() - began
+            task, observer = _ended(task, model, found, learn, device)
+        observer.state.tally.seconds = time.monotonic() - began
         stack.enter_context(folder.locked())
         head = _about(task, found, searched)
         _begin(task, command, head, found)
         stop.message = f"interrupted: pass --resume to test the model in {folder.model}"
-        model = session.state.model.eval()
-        done = saved_and_tested(task, session, model)
+        model = observer.state.model.eval()
+        done = saved_and_tested(observer, model, stop)
         own = {"head": head, "tried": [*found.tried]}
-        return reported(task, session, model, done, own)
+        return reported(observer, model, done, own)
 
 
 def _finished(folder: RunFolder, resume: bool) -> Run | None:
@@ -219,14 +207,9 @@ def _fitted(
 
 
 def _ended(
-    task: Task,
-    model: Model,
-    found: FoundHead,
-    learn: ImageFeatures,
-    stop: Stop,
-    device: torch.device,
-) -> tuple[Task, ProbeEnd]:
-    """Return the task as it came out, and what its end needs.
+    task: Task, model: Model, found: FoundHead, learn: ImageFeatures, device: torch.device
+) -> tuple[Task, Observer]:
+    """Return the task as it came out, and what tests its model.
 
     Raises:
         DataError: too many images are damaged.
@@ -245,13 +228,10 @@ def _ended(
     state.model.unlike = found.unlike
     del state.model.provenance["epochs"]
     state.tally.seen = len(learn.indices)
-    test = task.splits.test
-    observer = Observer(
-        state, task.host, ALONE, device, held_out=test, images=task.images, tested=len(test)
-    )
+    observer = Observer(task, state, Trainer(state.model, task.recipe))
     observer.note_damage(list(enumerate(learn.bad)))
     say(line)
-    return task, ProbeEnd(state, observer, stop)
+    return task, observer
 
 
 def _line(task: Task, found: FoundHead) -> str:

@@ -1,1 +1,1 @@
-"""Which parameters a run trains."""
+"""Fine-tuning's ways: `free.py` says which parameters learn, `lora.py` adds thin matrices."""

@@ -18,11 +18,9 @@ from vitlab.errors import DivergedError
 from vitlab.models.create import build as build_model
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.optimizers import build
-from vitlab.training import rehearsal
-from vitlab.training.pacing import rehearse_step
-from vitlab.training.saving.state import State
-from vitlab.training.step import recompute as memory
-from vitlab.training.step.trainer import Trainer
+from vitlab.training import trial_steps
+from vitlab.training.state import State
+from vitlab.training.step import Trainer
 from vitlab.training.stop import Interrupted
 
 
@@ -59,7 +57,7 @@ def test_a_state_is_restored_whatever_happens(
     trainer.step(state, batch, 0.1, 1)  # moments there are
     before = snapshot(state)
     try:
-        with rehearsal.undone(state):
+        with trial_steps.undone(state):
             trainer.step(state, batch, 0.1, 2)
             state.tally.seconds += 5
             state.tally.bad.append("x")
@@ -116,7 +114,7 @@ def test_a_model_that_is_broken_before_the_first_step_is_an_error(
     with torch.no_grad():
         state.model.head.classify.bias.fill_(torch.nan)
     with pytest.raises(DivergedError, match="the loss is not finite before the first step"):
-        rehearse_step(trainer, state, batch)
+        trainer.try_step(state, batch)
 
 
 WAYS: list[dict[str, Any]] = [
@@ -137,12 +135,12 @@ def test_the_memory_of_a_batch_follows_from_that_of_a_few_images(
     trainer, state = Trainer(model, recipe), State(model, average, build(model, recipe.optimizer))
     batch = counted(TrainingBatches(splits.train, config, recipe.augment, 0, 128)[0], ALONE)
     before = snapshot(state)
-    fixed, each = rehearsal._measured(trainer, state, next(batch.pieces(16)))
+    fixed, each = trial_steps._measured(trainer, state, next(batch.pieces(16)))
     same(state, before)
 
     def steps() -> None:
         for _ in range(2):
             trainer.step(state, batch, 0.1, 1)
 
-    real = memory.peak_beside(steps, torch.device("cpu"), math.inf)
+    real = trial_steps.peak_beside(steps, torch.device("cpu"), math.inf)
     assert 0.97 * real < fixed + 128 * each < 1.3 * real

@@ -1,21 +1,25 @@
-"""The weights that a run starts from, and the model that it makes of them."""
+"""The weights that a run starts from or learns from, and the model that it makes of them."""
 
 from dataclasses import fields, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from vitlab.data.labels import Labels
 from vitlab.errors import HubError, OptionError, WeightsError
 from vitlab.images import ImageSpec
 from vitlab.models.config import ModelConfig, ViTConfig, config_of
 from vitlab.models.create import assemble, resized, with_new_head
 from vitlab.models.model import Model
+from vitlab.objectives.distill.teacher import check_teacher, remarks_of
+from vitlab.objectives.pretext_tasks import TASKS
 from vitlab.options import check_known
 from vitlab.recipes.choices import Start
 from vitlab.recipes.model_part import OF_TRAINING, ModelPart
 from vitlab.recipes.named import FROM_WEIGHTS, default_weights
-from vitlab.recipes.recipe import Recipe
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.runs.run_folder import RunFolder
 from vitlab.tuning.free import Tune
 from vitlab.weights.assembly import empty, whole_state
 from vitlab.weights.load import load
@@ -23,14 +27,8 @@ from vitlab.weights.stated import FIELDS
 
 # What the data decides, or the new classifier; the weights need not be read for it.
 FROM_RUN = (
-    "image_size",
-    "positions_size",
-    "classes",
-    "labels",
-    "zero_head",
-    "head_bias",
-    "pre_logits",
-)
+    "image_size", "positions_size", "classes", "labels", "zero_head", "head_bias", "pre_logits",
+)  # fmt: skip
 RANDOM = 0.02  # standard deviation of a classifier that starts at random, as in BEiT
 OF_NEW_MODEL = ("pool", "positions")  # chosen for training, whatever the weights had
 
@@ -47,19 +45,29 @@ def starting_model(recipe: Recipe, given: Model | None) -> Model | None:
         WeightsError: the weights cannot be loaded.
         HubError: the Hub does not have them, or cannot be reached.
     """
-    weights, name = recipe.start.weights, recipe.recipe
+    weights, usual = recipe.start.weights, default_weights(recipe.recipe)
     if given is not None:
-        if weights and weights not in (given.source, default_weights(name)):
+        if weights and weights not in (given.source, usual):
             raise OptionError(
                 f"weights={weights} and a model to start from exclude each other: pass one of them"
             )
         return given
     if weights:
-        return _loaded(recipe)
-    if name in FROM_WEIGHTS or not recipe.model.model:
-        raise OptionError(f"{name} starts from trained weights: name them with --from (weights=)")
-    for option, usual in (("tune", "all"), ("head_start", "zero")):
-        if (chosen := getattr(recipe.start, option)) != usual:
+        try:
+            return _loaded(recipe)
+        except HubError as error:
+            if weights != usual:
+                raise
+            raise HubError(
+                f"{error.__cause__ or error}; pass --from WEIGHTS to start from a model on this "
+                "machine"
+            ) from error
+    if recipe.recipe in FROM_WEIGHTS or not recipe.model.model:
+        raise OptionError(
+            f"{recipe.recipe} starts from trained weights: name them with --from (weights=)"
+        )
+    for option, plain in (("tune", "all"), ("head_start", "zero")):
+        if (chosen := getattr(recipe.start, option)) != plain:
             raise OptionError(
                 f"{option}={chosen} needs trained weights: name them with --from (weights=)"
             )
@@ -67,18 +75,6 @@ def starting_model(recipe: Recipe, given: Model | None) -> Model | None:
 
 
 def _loaded(recipe: Recipe) -> Model:
-    """Load the weights that a recipe names, with what it says of them."""
-    try:
-        return _settled(recipe)
-    except HubError as error:
-        if recipe.start.weights != default_weights(recipe.recipe):
-            raise
-        raise HubError(
-            f"{error.__cause__ or error}; pass --from WEIGHTS to start from a model on this machine"
-        ) from error
-
-
-def _settled(recipe: Recipe) -> Model:
     """Load weights with the fields that a file may not say; if that is too little, with all chosen.
 
     A field such as `pool` is the new model's rather than that of the weights, and only helps if
@@ -126,8 +122,7 @@ def config_from(
         raise OptionError(
             f'the weights are of {base.name}, not {part.model}: leave --model out (model="")'
         )
-    known = {each.name for each in fields(base)}
-    chosen = part.chosen()
+    known, chosen = {each.name for each in fields(base)}, part.chosen()
     chosen.pop("classes", None)
     skipped = [key for key in OF_TRAINING if key in chosen and key not in known]
     for key in skipped:
@@ -142,16 +137,10 @@ def config_from(
     base = base.sized(chosen.pop("image_size", base.image_size))
     if tune in ("all", "attention", "ffn"):
         base = base.settled
-    if same_classes(base, labels):
-        return replace(base, **chosen), remarks
-    new = replace(base.with_classes(len(labels)), labels=labels)
-    chosen.pop("pre_logits", None)
-    return replace(new, **chosen), remarks
-
-
-def same_classes(base: ModelConfig, labels: tuple[str, ...]) -> bool:
-    """Return whether a model already tells these classes apart, in this order."""
-    return base.labels == labels
+    if base.labels != labels:
+        base = replace(base.with_classes(len(labels)), labels=labels)
+        chosen.pop("pre_logits", None)
+    return replace(base, **chosen), remarks
 
 
 def made_from(
@@ -166,29 +155,67 @@ def made_from(
         OptionError: a field of the configuration does not fit the weights, or the model is limited
             to one image size.
     """
-    theirs = base.config
+    theirs: dict[str, Any] = vars(base.config)
     tensors = {name: weight.to("cpu", copy=True) for name, weight in whole_state(base).items()}
-    if not same_classes(theirs, config.labels):
+    if base.config.labels != config.labels:
         tensors = with_new_head(tensors, config)
         if start.head_start == "random" and config.classes:
             classify = f"{type(base).head_names[0]}weight"
             nn.init.trunc_normal_(tensors[classify], std=RANDOM, generator=generator)
-    tensors = resized(tensors, theirs, config)
-    _check_fit(tensors, config, theirs, start)
+    tensors = resized(tensors, base.config, config)
+    if {n: t.shape for n, t in tensors.items()} != {n: t.shape for n, t in empty(config).items()}:
+        mine: dict[str, Any] = vars(config)
+        names = [name for name, value in theirs.items() if value != mine[name]]
+        given = [f"{name}={mine[name]}" for name in names if name not in (*FROM_RUN, *OF_TRAINING)]
+        raise OptionError(
+            f"{' and '.join(given)} does not fit the weights {start.weights or base.config.name}: "
+            "leave the option out"
+        )
     return assemble(config, tensors)
 
 
-def _check_fit(
-    tensors: dict[str, Tensor], config: ModelConfig, base: ModelConfig, start: Start
-) -> None:
-    """Refuse a configuration that needs other tensors than the weights have."""
-    want = empty(config)
-    if {n: t.shape for n, t in tensors.items()} == {n: t.shape for n, t in want.items()}:
-        return
-    mine: dict[str, Any] = vars(config)
-    names = [name for name, value in vars(base).items() if value != mine[name]]
-    given = [f"{name}={mine[name]}" for name in names if name not in (*FROM_RUN, *OF_TRAINING)]
-    raise OptionError(
-        f"{' and '.join(given)} does not fit the weights {start.weights or base.name}: leave the "
-        "option out"
-    )
+def guiding(recipe: Recipe) -> str:
+    """Return the weights of the tokenizer or the teacher that a recipe names; empty for none."""
+    return recipe.pretext.tokenizer or recipe.distill.teacher
+
+
+def guide_of(recipe: Recipe, folder: RunFolder, started: bool) -> Model | None:
+    """Return the frozen model whose answers are learned, a tokenizer or a teacher, if there is one.
+
+    A run that goes on has a copy in its folder.
+
+    Raises:
+        WeightsError: it cannot be loaded.
+        HubError: the Hub does not have it, or cannot be reached.
+    """
+    if not (weights := guiding(recipe)):
+        return None
+    return load(folder.guide if started and folder.guide.is_dir() else weights)
+
+
+def check_guide(
+    recipe: Recipe, host: Host, config: ModelConfig, guide: Model | None, labels: Labels
+) -> list[str]:
+    """Refuse a task or a teacher that has no meaning for a model or a host; return its remarks.
+
+    Args:
+        recipe: names the task or the teacher
+        host: where and how
+        config: of the model
+        guide: tokenizer or teacher, if there is one
+        labels: of the training images
+
+    Raises:
+        OptionError: the message says what would work.
+    """
+    name, taught = recipe.pretext.task, recipe.distill
+    if host.shard and (recipe.pretext.unlabeled or taught.teacher):
+        what = "a teacher" if taught.teacher else f"task={name}"
+        raise OptionError(f"--shard does not support {what}: leave it out")
+    if recipe.pretext.unlabeled:
+        TASKS[name].check(recipe.pretext, config, guide)
+        return TASKS[name].remarks(recipe.pretext, config)
+    if guide is None:
+        return []
+    check_teacher(taught, config, guide, labels.several)
+    return remarks_of(config, guide, taught)

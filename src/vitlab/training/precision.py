@@ -1,4 +1,4 @@
-"""The precision of a step: fp32, bf16 autocast, or bf16 weights beside fp32 master weights."""
+"""The precision of a training step: fp32, bf16 autocast, or bf16 weights beside fp32 masters."""
 
 import copy
 from collections.abc import Callable
@@ -14,46 +14,13 @@ from vitlab.precision import TrainingPrecision, resolved
 from vitlab.tuning.free import train_mode
 
 
-class Bfloat16Copy:
-    """A model's weights in bf16, which compute, beside the fp32 weights, which learn.
-
-    The fp32 weights are the master copies (Micikevicius et al., Mixed Precision Training, 3.1):
-    optimizer, average and checkpoints use only these, so that updates smaller than the 8 bits of
-    bf16 add up. Batch norms stay in fp32, buffers are shared, and gradients are accumulated in
-    fp32. Unlike autocast, the tokens between the blocks are bf16 too, and weights are cast once per
-    step instead of once per pass.
-
-    Args:
-        master: the model in fp32
-    """
-
-    def __init__(self, master: nn.Module) -> None:
-        self.model = copy.deepcopy(master)
-        for mine, theirs in zip(self.model.modules(), master.modules(), strict=True):
-            if not isinstance(mine, nn.modules.batchnorm._BatchNorm):
-                for weight in mine.parameters(recurse=False):
-                    weight.data = weight.data.bfloat16()
-            mine._buffers = theirs._buffers
-        self.weights: list[Tensor] = list(self.model.parameters())
-        self.masters: list[Tensor] = list(master.parameters())
-
-    @torch.no_grad()
-    def refresh(self) -> None:
-        """Copy the fp32 weights as the last step left them."""
-        torch._foreach_copy_(self.weights, self.masters)
-
-    @torch.no_grad()
-    def collect(self) -> None:
-        """Move the gradients to the fp32 weights, added to those already there."""
-        for mine, theirs in zip(self.weights, self.masters, strict=True):
-            if mine.grad is not None:
-                grad = mine.grad.float()
-                theirs.grad = grad if theirs.grad is None else theirs.grad + grad
-                mine.grad = None
-
-
 class Engine:
     """The network that a batch passes through: the model or its bf16 copy, compiled or not.
+
+    With bf16-pure the weights that learn stay in fp32 (Micikevicius et al., Mixed Precision
+    Training, 3.1): optimizer, average and checkpoints use only these, so that updates smaller than
+    the 8 bits of bf16 add up. The copy has bf16 weights, cast once a step, and bf16 tokens between
+    its blocks; batch norms stay in fp32, buffers are shared, gradients are accumulated in fp32.
 
     Attributes:
         network: what an objective calls
@@ -77,8 +44,12 @@ class Engine:
     ) -> None:
         self.model, self.device = model, next(model.parameters()).device
         self.precision = resolved(precision, self.device)
-        self.copy = Bfloat16Copy(model) if precision == "bf16-pure" else None
-        self.plain: nn.Module = model if self.copy is None else self.copy.model
+        self.pure = precision == "bf16-pure"
+        self.plain = _bf16_copy(model) if self.pure else model
+        self.copies, self.masters = (
+            list[Tensor](self.plain.parameters()),
+            list[Tensor](model.parameters()),
+        )
         self.compiled, self.shared = compiled, share(self.plain)
         # dynamic=False: one graph per size; sizes that come later run uncompiled
         self.network: Any = torch.compile(self.shared, dynamic=False) if compiled else self.shared
@@ -88,12 +59,13 @@ class Engine:
         for model in {self.model, self.plain}:
             if not model.training:  # the walk over all modules is not free
                 train_mode(model)
-        if self.copy is not None:
-            self.copy.refresh()
+        if self.pure:
+            with torch.no_grad():
+                torch._foreach_copy_(self.copies, self.masters)
 
     def images(self, pixels: Tensor | Packed) -> Tensor | Packed:
         """Return normalized images in the network's precision."""
-        return pixels if self.copy is None else pixels.to(torch.bfloat16)
+        return pixels.to(torch.bfloat16) if self.pure else pixels
 
     def computing(self) -> AbstractContextManager[object]:
         """Return the context of a forward pass."""
@@ -101,10 +73,16 @@ class Engine:
             return devices.autocast(self.device, "bf16")
         return nullcontext()
 
+    @torch.no_grad()
     def collect(self) -> None:
-        """Collect the gradients of a backward pass."""
-        if self.copy is not None:
-            self.copy.collect()
+        """Move the gradients of a bf16 copy to the fp32 weights, added to those already there."""
+        if not self.pure:
+            return
+        for mine, master in zip(self.copies, self.masters, strict=True):
+            if mine.grad is not None:
+                grad = mine.grad.float()
+                master.grad = grad if master.grad is None else master.grad + grad
+                mine.grad = None
 
     def no_more_compiling(self) -> AbstractContextManager[object]:
         """Within the context, batches of other sizes (without damaged images) run uncompiled."""
@@ -113,3 +91,14 @@ class Engine:
     def give_up_compiling(self) -> None:
         """Run uncompiled from now on."""
         self.compiled, self.network = False, self.shared
+
+
+def _bf16_copy(master: nn.Module) -> nn.Module:
+    """Return a copy with bf16 weights, but for batch norms; it has the buffers of the model."""
+    model = copy.deepcopy(master)
+    for mine, theirs in zip(model.modules(), master.modules(), strict=True):
+        if not isinstance(mine, nn.modules.batchnorm._BatchNorm):
+            for weight in mine.parameters(recurse=False):
+                weight.data = weight.data.bfloat16()
+        mine._buffers = theirs._buffers
+    return model

@@ -30,14 +30,14 @@ class Tracker:
     """Passes lines on to a tracker; `no` does nothing.
 
     Args:
-        name: no, tensorboard, wandb or trackio
         folder: the run's folder
+        name: no, tensorboard, wandb or trackio
         step: number of steps done before this session
         on_line: called with each line, in the run's own thread; what it raises ends the run
     """
 
     def __init__(
-        self, name: str, folder: RunFolder, step: int = 0, on_line: OnLine | None = None
+        self, folder: RunFolder, name: str, step: int = 0, on_line: OnLine | None = None
     ) -> None:
         self.name, self.folder, self.first, self.on_line = name, folder, step, on_line
         self.lines: queue.Queue[dict[str, Any] | None] = queue.Queue(WAITING)

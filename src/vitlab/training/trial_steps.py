@@ -1,7 +1,7 @@
-"""What a run measures before its first step: what fits, what compiles, how fast it goes.
+"""Trial steps before the first one: how many images fit into memory, compilation, the pace.
 
-For this, steps are taken with a learning rate of 0 and undone afterwards: the run that follows is,
-to the last bit, that of a recipe with the numbers decided here.
+They have a learning rate of 0 and are undone: the run that follows is, to the last bit, that of a
+recipe with the numbers decided here.
 """
 
 import copy
@@ -16,25 +16,28 @@ import torch
 
 from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.loader import choose_workers
-from vitlab.device import keep_freed_memory
+from vitlab.device import free_memory, keep_freed_memory, peak_memory, restart_peak
 from vitlab.distributed.shares import counted
 from vitlab.distributed.world import ALONE
-from vitlab.errors import DeviceError, UserError
+from vitlab.errors import DeviceError, OptionError, UserError
+from vitlab.measure.allocated import Allocated
 from vitlab.models.cost import cost
 from vitlab.models.packed import Packed
 from vitlab.progress import say
-from vitlab.training.budget import Pace, announcement
-from vitlab.training.pacing import check_useful, measure_pace, rehearse_step
+from vitlab.training import budget
+from vitlab.training.budget import Pace, check_useful
+from vitlab.training.guard import HalfwayError, given_up_when
 from vitlab.training.plan import batches_of
-from vitlab.training.saving.checkpoint import Checkpoint
-from vitlab.training.saving.state import State
 from vitlab.training.session import Session
-from vitlab.training.step import recompute as memory
-from vitlab.training.step.trainer import Trainer
-from vitlab.training.stop import Stop
-from vitlab.units import storage
+from vitlab.training.state import Checkpoint, State
+from vitlab.training.step import Trainer
+from vitlab.units import counted as number_of
+from vitlab.units import duration, epochs, storage
 
 MANY = 10**9  # steps, more than are ever measured
+OF_BUDGET = 0.04  # that measuring may take
+LEAST, LONGEST = 1.0, 30.0  # seconds that measuring takes
+SHARE = 0.9  # of a device's memory that a batch may take; evaluation and fragments need some
 SAMPLE = 16  # images of the largest pass that is measured
 GREW = 1.8  # times the memory of half as many images: by far the most is theirs
 STEADY = 1.02  # times what an image took before
@@ -43,7 +46,7 @@ KEPT, SLACK = 1.7, 1.3  # times as much memory as tensors: where freed memory is
 BESIDE = 250e6  # bytes that a CPU's operations take for themselves
 
 
-def rehearse(session: Session) -> None:
+def try_steps(session: Session) -> None:
     """Decide what the recipe leaves open, and compile, with steps that are undone.
 
     Raises:
@@ -52,52 +55,30 @@ def rehearse(session: Session) -> None:
         OptionError: the budget holds no useful run.
         Interrupted: a stop was asked for.
     """
-    state, trainer, pace = session.state, session.trainer, None
+    state, trainer, stop, pace = session.state, session.trainer, session.stop, None
     size = session.plan.recipe.micro_batch == "auto"
-    budget = 0.0 if session.decisions.plan else session.pacer.budget
+    timed = session.pacer.budget > 0 and not session.decisions.plan
     if size:
-        with session.stop.at_once() if session.world.size == 1 else nullcontext():
+        with stop.at_once() if session.world.size == 1 else nullcontext():
             chosen = choose_micro_batch(session)
         session.decide(replace(session.decisions, micro_batch=chosen))
     tight = session.recipe.micro_batch == "auto" and trainer.micro_batch < share_of(session)
     if tight and trainer.device.type == "cpu":
         keep_freed_memory(False)
-    if budget or trainer.engine.compiled:
-        stop = state.step + (MANY if budget else 1)
-        with session.stop.at_once(), undone(state), closing(session.batches(stop)) as batches:
-            batch = first_of(batches, session.stop)
+    if timed or trainer.engine.compiled:
+        last = state.step + (MANY if timed else 1)
+        with stop.at_once(), undone(state), closing(session.batches(last)) as batches:
+            batch = next(batches, None)
+            if batch is None:  # a stop was asked for meanwhile
+                raise stop.interrupted()
             if trainer.engine.compiled:
                 compile_for(trainer, state, batch)
-            if budget:
-                pace = measure_pace(session, batches, batch)
+            if timed:
+                pace = measured_pace(session, batches, batch)
     if pace is not None:
         fit_into_budget(session, pace)
-    if size or budget:
+    if size or timed:
         session.folder.decide(session.decisions)
-
-
-def first_of(batches: Iterator[Batch], stop: Stop) -> Batch:
-    """Return the first batch, which may take long to load.
-
-    Raises:
-        Interrupted: a stop was asked for meanwhile.
-    """
-    for batch in batches:
-        return batch
-    raise stop.interrupted()
-
-
-def fit_into_budget(session: Session, pace: Pace) -> None:
-    """Decide on the number of steps that the rest of the budget has room for."""
-    check_useful(session, pace)
-    begin = time.monotonic()
-    session.save()
-    pace = pace.with_saves(time.monotonic() - begin, session.host.checkpoint_every)
-    for _ in range(2):  # a shorter run may be evaluated more often
-        total = max(1, pace.fits(session.pacer.left))
-        session.decide(replace(session.decisions, plan=((0, total),)))
-        pace = replace(pace, every=session.plan.evaluate_every)
-    say(announcement(total, session.plan.recipe.epochs, session.pacer.budget))
 
 
 @contextmanager
@@ -114,6 +95,70 @@ def undone(state: State) -> Iterator[None]:
             state.task.forget()
 
 
+def compile_for(trainer: Trainer, state: State, batch: Batch) -> None:
+    """Compile forward and backward pass for the passes of a batch; if that fails, do without."""
+    start = time.monotonic()
+    say("compiling the training step …")
+    try:
+        trainer.try_step(state, batch)
+    except (UserError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # a compiler raises errors of any kind
+        reason = " ".join(str(error).split()[:30]) or type(error).__name__
+        say(f"torch.compile failed, continuing without it: {reason}")
+        trainer.engine.give_up_compiling()
+        return
+    say(f"compiled in {time.monotonic() - start:.0f} s")
+
+
+def measured_pace(session: Session, batches: Iterator[Batch], batch: Batch) -> Pace:
+    """Return how long a step and an evaluation take, measured in a small share of the budget.
+
+    Args:
+        session: its weights are changed
+        batches: as many as are asked for
+        batch: the first of them
+
+    Raises:
+        OptionError: the budget is over before a step could be measured.
+    """
+    pacer, trainer, state = session.pacer, session.trainer, session.state
+    span = min(LONGEST, max(OF_BUDGET * pacer.budget, LEAST))
+    say(f"measuring the pace, for up to about {duration(2 * span)} …")
+    try:
+        with given_up_when(lambda: pacer.left < 0, trainer.engine):
+            step = budget.seconds_per_step(trainer, state, batches, batch, span, session.stop)
+    except HalfwayError:
+        raise OptionError(
+            f"--budget {session.recipe.budget} is over before the speed of "
+            f"{state.model.config.name} could be measured: choose a larger one, or a smaller "
+            "--model"
+        ) from None
+    pacer.evaluated(budget.seconds_per_evaluation(session.observer, span, step))
+    return Pace(step, pacer.evaluation, session.plan.evaluate_every, pacer.last)
+
+
+def fit_into_budget(session: Session, pace: Pace) -> None:
+    """Decide on the number of steps that the rest of the budget has room for.
+
+    Raises:
+        OptionError: it holds no useful run, with what would work.
+    """
+    pacer, begin = session.pacer, time.monotonic()
+    check_useful(pace, pacer, session.recipe)
+    session.save()
+    pace = pace.with_saves(time.monotonic() - begin, session.task.host.checkpoint_every)
+    for _ in range(2):  # a shorter run may be evaluated more often
+        total = max(1, pace.fits(pacer.left))
+        session.decide(replace(session.decisions, plan=((0, total),)))
+        pace = replace(pace, every=session.plan.evaluate_every)
+    long = epochs(session.plan.recipe.epochs)
+    say(f"{number_of(total, 'step')} ({long}) fit into {duration(pacer.budget)}")
+
+
+# Memory
+
+
 def choose_micro_batch(session: Session) -> int:
     """Return how many images a process passes at once: its share of a batch, if that fits.
 
@@ -122,22 +167,22 @@ def choose_micro_batch(session: Session) -> int:
     Raises:
         DeviceError: not even one image fits, or two that are mixed.
     """
-    trainer, recipe, world = session.trainer, session.recipe, session.world
+    trainer, augmented, world = session.trainer, session.recipe.augment, session.world
     whole, on_cpu = share_of(session), trainer.device.type == "cpu"
-    free = memory.free_memory(trainer.device) // (world.local_size if on_cpu else 1)
-    price, room = cost(trainer.model.config), memory.SHARE * free
+    free = free_memory(trainer.device) // (world.local_size if on_cpu else 1)
+    price, room = cost(trainer.model.config), SHARE * free
     most = whole * PER_MAC * price.macs + PER_WEIGHT * price.params
     if not world.any(trainer.task is not None or most > room)[0]:
         return whole
     with world.agreed():
         fixed, each = _needed(session, whole)
-        least = 2 if recipe.augment.mixup or recipe.augment.cutmix else 1
+        least = 2 if augmented.mixup or augmented.cutmix else 1
 
         def needs(size: int) -> float:
             slack = KEPT if on_cpu and size == whole else SLACK
             return slack * (fixed + size * each) + BESIDE * on_cpu
 
-        size = memory.largest_that_fits(whole, lambda n: n >= least and needs(n) <= room)
+        size = largest_that_fits(whole, lambda n: n >= least and needs(n) <= room)
     size = min(world.gather(size))
     if size < whole:
         world.say(
@@ -145,6 +190,22 @@ def choose_micro_batch(session: Session) -> int:
             f"would take about {storage(needs(whole))} of the {storage(free)} free"
         )
     return size
+
+
+def largest_that_fits(batch: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest that fits of a batch size, a half, a quarter and so on of it, and 1.
+
+    Raises:
+        DeviceError: not even one image fits.
+    """
+    while not fits(batch):
+        if batch == 1:
+            raise DeviceError(
+                "out of memory with one image per pass: choose a smaller --model, --image-size or "
+                "--batch"
+            )
+        batch = -(-batch // 2)
+    return batch
 
 
 def share_of(session: Session) -> int:
@@ -169,10 +230,10 @@ def _needed(session: Session, whole: int) -> tuple[float, float]:
         return 0.0, 0.0
     fixed, each = _measured(trainer, session.state, batch)
     if trainer.device.type == "cpu":
-        waiting = 2 + 2 * choose_workers(source, session.host.workers, session.world.local_size)
+        workers = choose_workers(source, session.task.host.workers, session.world.local_size)
         views = [view.images for view in (batch, *batch.views)]
         loaded = sum((v.patches if isinstance(v, Packed) else v).nbytes for v in views)
-        fixed += waiting * whole * loaded / len(batch)
+        fixed += (2 + 2 * workers) * whole * loaded / len(batch)
     return fixed, each
 
 
@@ -184,13 +245,13 @@ def _measured(trainer: Trainer, state: State, batch: Batch) -> tuple[float, floa
     """
     world, size = trainer.world, 2
     first = counted(next(batch.pieces(size)), world)
-    limit = math.inf if world.size > 1 else memory.free_memory(trainer.device)
+    limit = math.inf if world.size > 1 else free_memory(trainer.device)
     eager: AbstractContextManager[object] = nullcontext()
     if trainer.engine.compiled:  # for the passes of a batch, not for these
         eager = torch.compiler.set_stance("force_eager")
 
     def peak(work: Callable[[Batch], object], images: Batch) -> int:
-        return memory.peak_beside(lambda: work(images), trainer.device, limit)
+        return peak_beside(lambda: work(images), trainer.device, limit)
 
     def steps(images: Batch) -> None:
         for _ in range(2):
@@ -211,17 +272,17 @@ def _measured(trainer: Trainer, state: State, batch: Batch) -> tuple[float, floa
     return fixed, each or fixed / len(first)
 
 
-def compile_for(trainer: Trainer, state: State, batch: Batch) -> None:
-    """Compile forward and backward pass for the passes of a batch; if that fails, do without."""
-    start = time.monotonic()
-    say("compiling the training step …")
-    try:
-        rehearse_step(trainer, state, batch)
-    except (UserError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:  # a compiler raises errors of any kind
-        reason = " ".join(str(error).split()[:30]) or type(error).__name__
-        say(f"torch.compile failed, continuing without it: {reason}")
-        trainer.engine.give_up_compiling()
-        return
-    say(f"compiled in {time.monotonic() - start:.0f} s")
+def peak_beside(work: Callable[[], object], device: torch.device, limit: float) -> int:
+    """Return the most bytes of tensors while some work is done, beside those that are there.
+
+    Raises:
+        MemoryError: they are more than the limit, on a CPU.
+    """
+    if device.type == "cuda":
+        before = torch.cuda.memory_allocated(device)
+        restart_peak(device)
+        work()
+        return peak_memory(device) - before
+    with Allocated(limit) as allocated:
+        work()
+    return allocated.peak

@@ -20,8 +20,8 @@ from vitlab.models.encoder.recomputing import recomputed
 from vitlab.models.model import Model
 from vitlab.optim.optimizers import build
 from vitlab.recipes.recipe import Recipe
-from vitlab.training.saving.state import State
-from vitlab.training.step.trainer import Trainer
+from vitlab.training.state import State
+from vitlab.training.step import Trainer
 
 RATE = 1e-6  # of learning: what is learned from noise is not kept
 

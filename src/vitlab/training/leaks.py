@@ -69,10 +69,6 @@ class Leaks:
     damaged: tuple[str, ...] = ()
     moved: dict[str, list[int]] = field(default_factory=dict)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields, as JSON has them."""
-        return asdict(self)
-
 
 SEEN = ("seen_test", "seen_validation", "learned_from", "seen_without_labels")
 Pairs = tuple[list[int], list[int], int]
@@ -101,7 +97,7 @@ def find_leaks(recipe: Recipe, host: Host, splits: Splits, seen: Seen) -> dict[s
     splits = _unseen(splits, learnt)
     drop = recipe.data.drop_duplicates
     if host.check_duplicates == "no" and not drop:
-        return learnt.as_dict() if learnt != Leaks("files") else None
+        return asdict(learnt) if learnt != Leaks("files") else None
     train, rest = splits.train, [splits.test, splits.validation]
     found = _of("files", [_same(_files, train, each) for each in rest])
     _refuse(found, splits, drop)
@@ -118,8 +114,8 @@ def find_leaks(recipe: Recipe, host: Host, splits: Splits, seen: Seen) -> dict[s
     left_out = 0.0 if found.kind == "near" or tiny or recipe.data.dev_share else needed
     doubtful = _doubtful(train) if reading < min(_QUICK, limit) else ()
     dropped = drop or (bool(found.train) and splits.whole is not None)
-    about = {"dropped": dropped, "seconds": left_out, "doubtful": doubtful}
-    return (asdict(found) | about) | {key: getattr(learnt, key) for key in SEEN}
+    found = replace(found, dropped=dropped, seconds=left_out, doubtful=doubtful)
+    return asdict(found) | {key: getattr(learnt, key) for key in SEEN}
 
 
 def _learned(splits: Splits, seen: Seen) -> Leaks:
@@ -143,9 +139,7 @@ def _learned(splits: Splits, seen: Seen) -> Leaks:
 
 def _unseen(splits: Splits, leaks: Leaks) -> Splits:
     """Return splits without the test and validation images that were learned from."""
-    validation = splits.validation
-    if validation is not None:
-        validation = without(validation, leaks.seen_validation)
+    validation = splits.validation and without(splits.validation, leaks.seen_validation)
     return replace(splits, test=without(splits.test, leaks.seen_test), validation=validation)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitlab.models.model import Model
 from vitlab.objectives.owning import OwningObjective
@@ -12,14 +12,35 @@ from vitlab.optim import moments
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.optimizers import evaluation_weights
 from vitlab.optim.sliced import placed
-from vitlab.training.patience import Best
-from vitlab.training.saving.checkpoint import Checkpoint, flatten, pick
-from vitlab.training.step.guard import Figures
+from vitlab.training.guard import Figures
 
 SMOOTH = 0.9  # weight of the steps before, in the moving average of the loss
 GOOD = 3.0  # times the lowest loss that a step may have for the weights before it to count as good
 LEAST = 0.01  # nats: a loss below is not told from zero
 EXPLODED = 100.0  # times the lowest loss (and nats at least): no run that learns comes to that
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a run needs to continue: tensors by name, and everything else as JSON values.
+
+    `journal` is the content of metrics.jsonl; None in checkpoints of the code that kept none.
+    """
+
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+    journal: bytes | None = None
+
+
+def flatten(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors with their names under a prefix, such as `model.`."""
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def pick(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors that `flatten` put under a prefix, by their own names."""
+    start = f"{prefix}."
+    return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
 
 
 @dataclass
@@ -36,7 +57,7 @@ class Tally:
         journal: bytes of metrics.jsonl that belong to the steps done
         spent: seconds of all sessions, everything included
         unmeasured: whether the evaluation that is due after this step is still to be done
-        skipped: steps whose batches were passed over
+        skipped: steps whose batches were skipped
         streak: how many steps in a row were not finite, or exploded, up to this one
         smooth: the loss of an image, as a moving average over the steps; None before the first
         lowest: the lowest that it has been
@@ -59,7 +80,7 @@ class Tally:
     sound: int = -1
 
     def add(self, figures: Figures) -> str:
-        """Add the figures of a step; of one that was not finite, that it was passed over.
+        """Add the figures of a step; of one that was not finite, that it was skipped.
 
         Returns:
             What is wrong with the step: it is not finite, or its loss has exploded; else nothing.
@@ -87,11 +108,6 @@ class Tally:
         return f"the loss has exploded from {lowest:.3g} to {loss:,.6g}" if exploded else ""
 
     @property
-    def loss(self) -> float:
-        """Mean loss since the last evaluation."""
-        return self.since.get("loss", 0.0) / max(1.0, self.since.get("images", 0.0))
-
-    @property
     def means(self) -> dict[str, float]:
         """Loss and figures since the last line of the journal, and the run's images per second."""
         return {
@@ -105,6 +121,67 @@ def means(sums: dict[str, float]) -> dict[str, float]:
     images = max(1.0, sums.get("images", 0.0))
     named = {"accuracy" if key == "correct" else key: value for key, value in sums.items()}
     return {key: value / images for key, value in named.items() if key != "images"}
+
+
+@dataclass
+class Best:
+    """The best weights on the validation images: the highest accuracy, ties to the lower loss.
+
+    Attributes:
+        step: number of steps they had taken (0: none, or there are no weights yet)
+        accuracy: theirs
+        loss: theirs, in nats
+        since: evaluations since then
+        weights: a copy of them, buffers included
+    """
+
+    step: int = 0
+    accuracy: float = -1.0
+    loss: float = 0.0
+    since: int = 0
+    weights: dict[str, Tensor] = field(default_factory=dict)
+
+    def compare(self, step: int, accuracy: float, loss: float, model: nn.Module) -> None:
+        """Compare an evaluation with the best so far; keep the model's weights if it is better."""
+        if (accuracy, -loss) <= (self.accuracy, -self.loss):
+            self.since += 1
+            return
+        self.step, self.accuracy, self.loss, self.since = step, accuracy, loss, 0
+        self.weights = {name: value.clone() for name, value in model.state_dict().items()}
+
+    @property
+    def untrained(self) -> bool:
+        """Whether these are the weights before the first step."""
+        return bool(self.weights) and not self.step
+
+    def exhausted(self, patience: int) -> bool:
+        """Return whether `patience` evaluations (0: no limit) have passed without a gain."""
+        return 0 < patience <= self.since
+
+    def restore(self, model: nn.Module) -> None:
+        """Load the best weights, if there are any, into a model."""
+        if self.weights:
+            model.load_state_dict(self.weights)
+
+    def adopt(self, model: nn.Module, step: int, total: int) -> list[str]:
+        """Load the best weights, at the end of a run, into a model; return what to say of it.
+
+        Args:
+            model: the one that is tested and saved
+            step: number of steps taken
+            total: number planned
+        """
+        self.restore(model)
+        of = "the classifier as it was fitted" if self.untrained else f"those of step {self.step:,}"
+        lines = [f"the best weights are {of}: {self.accuracy:.1%} on the validation images"]
+        if step < total:
+            early = f"no gain in {self.since} evaluations: ended after step {step:,} of {total:,}"
+            lines.insert(0, early)
+        return lines
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything but the weights as JSON values."""
+        return {key: getattr(self, key) for key in ("step", "accuracy", "loss", "since")}
 
 
 @dataclass

@@ -1,0 +1,232 @@
+"""The first state of a run: its model, what learns beside it, average and optimizer.
+
+`head_start`: a new classifier starts at zero, at random, or fitted to the frozen features. One that
+is fitted first, and then fine-tuned with everything else, changes the features less than one that
+knows nothing yet: LP-FT (Kumar et al., Fine-tuning can distort pretrained features and underperform
+out-of-distribution, 2022).
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from vitlab.data.holdout import VALIDATION_SHARE, seen_by, with_train_images
+from vitlab.data.labels import SingleLabels
+from vitlab.data.settings import Augment
+from vitlab.device import with_float64
+from vitlab.distributed.parallel import shard
+from vitlab.distributed.sync_norm import synchronize
+from vitlab.distributed.world import World
+from vitlab.errors import DataError, DeviceError
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.features import default_cache, features_of
+from vitlab.evaluation.probes.searching import KINDS, FeatureChoice, FoundHead, fit_head
+from vitlab.models.create import build
+from vitlab.models.model import Model
+from vitlab.objectives.classify import Classify
+from vitlab.objectives.distill.distillation import distillation
+from vitlab.objectives.owning import OwningObjective
+from vitlab.objectives.pretext_tasks import TASKS
+from vitlab.optim import optimizers
+from vitlab.optim.averaging import WeightAverage
+from vitlab.recipes.recipe import CHOOSABLE
+from vitlab.training.from_weights import made_from
+from vitlab.training.resolve import Task
+from vitlab.training.state import State
+from vitlab.tuning.free import begin_tuning
+from vitlab.units import percent
+from vitlab.weights.deltas import delta
+from vitlab.weights.load import load
+from vitlab.weights.save import save
+
+FOLDS = 5
+MOST = 20_000  # images that the classifier is fitted to: with more it hardly starts better
+
+
+def first_state(task: Task, device: torch.device, world: World) -> State:
+    """Return the state of a run before its first step.
+
+    Raises:
+        OptionError: the model cannot be trained by the optimizer, or not this way; a field does
+            not fit the weights that it starts from.
+    """
+    recipe = task.recipe
+    generator = torch.Generator().manual_seed(recipe.seed)
+    if task.base is None:
+        model = build(task.config, generator)
+    else:
+        model = made_from(task.fitted or task.base, task.config, recipe.start, generator)
+    begin_tuning(model, recipe.start, generator)
+    model.to(device)
+    signed(model, task)
+    if world.size > 1:
+        synchronize(model)
+    average = None
+    if recipe.average.ema:
+        average = WeightAverage(model, recipe.average.ema, recipe.average.ema_warmup)
+    if task.host.shard:
+        for each in (model, *([average.model] if average else [])):
+            shard(each, world)
+    own = _beside(task, device, generator)
+    if own is not None:
+        own.start(model)
+    return State(model, average, optimizers.build(model, recipe.optimizer, own), task=own)
+
+
+def _beside(task: Task, device: torch.device, generator: torch.Generator) -> OwningObjective | None:
+    """Return what learns beside a new model, with its first weights; None for labels alone."""
+    recipe, config, guide = task.recipe, task.config, task.guide
+    if guide is not None:
+        guide.to(device).eval().requires_grad_(False)
+    own: OwningObjective
+    if recipe.pretext.unlabeled:
+        own = TASKS[recipe.pretext.task](recipe.pretext, config, guide)
+    elif guide is not None:
+        classify, labels = task.objective, task.splits.train.labels
+        assert isinstance(classify, Classify)
+        # where every epoch shows the teacher the same pixels, it is asked once
+        plain = replace(recipe.augment, repeats=1) == Augment() and task.hooks.transform is None
+        kept = len(labels) if plain and recipe.distill.cache_teacher == "auto" else 0
+        own = distillation(recipe.distill, classify, config, guide, labels.several, kept)
+    else:
+        return None
+    own.reset_parameters(generator)
+    wide = any(each.dtype is torch.float64 for each in own.buffers())
+    if wide and with_float64(device) != device:
+        raise DeviceError(
+            f"--task {recipe.pretext.task} needs float64, which {device} lacks: use --device cpu"
+        )
+    return own.to(device)
+
+
+# What a saved model says of itself
+
+
+def signed(model: Model, task: Task) -> None:
+    """Let a model say what it was trained on, and how."""
+    model.provenance = provenance(task)
+    learned = seen_by(task.splits, labeled=not task.recipe.pretext.unlabeled)
+    model.seen = np.union1d(learned, task.seen)
+
+
+def provenance(task: Task) -> dict[str, Any]:
+    """Return what a saved model says about its training, and the weights that it started from."""
+    recipe, splits = task.recipe, task.splits
+    options, unlabeled = recipe.data, recipe.pretext.unlabeled
+    chosen: dict[str, Any] = {"fold": options.fold} if options.fold else {}
+    if options.train_images:
+        chosen["train_images"] = len(splits.train)
+    if changed := (task.leaks or {}).get("moved"):
+        chosen["moved"] = changed
+    about = chosen | {
+        "data": options.data,
+        "fingerprint": task.fingerprint,
+        "held_out": options.test_fraction if splits.whole is not None else 0.0,
+        "split_by": options.split_by,
+        "validation": VALIDATION_SHARE if splits.own_validation else 0.0,
+        "recipe": recipe.recipe,
+        "seed": recipe.seed,
+        **({"task": recipe.pretext.task} if unlabeled else {}),
+        **({"teacher": recipe.distill.teacher} if recipe.distill.teacher else {}),
+        "multi_label": splits.train.labels.several and not unlabeled,
+        "epochs": recipe.steps * recipe.batch / len(splits.train) or recipe.epochs,
+    }
+    if task.base is None:
+        return about
+    theirs, start = task.base.provenance, recipe.start
+    license = theirs.get("license", theirs.get("source_license"))
+    return about | {
+        "base": start.weights or task.base.config.name,
+        "base_fingerprint": task.base_fingerprint,
+        "tune": start.tune,
+        **({"base_commit": theirs["commit"]} if theirs.get("commit") else {}),
+        **({"source_license": license} if license else {}),
+    }
+
+
+# A classifier that is fitted first
+
+
+def fitted_start(task: Task, world: World, device: torch.device) -> Task:
+    """Return the task with the model that training starts from, its new classifier fitted.
+
+    It is a logistic regression on what the classifier sees, its penalty chosen by cross-validation
+    inside the training images, its logits calibrated. Nothing changes where the recipe does not
+    say so, where the classifier is that of the weights, and where images have several labels.
+
+    Args:
+        task: as it was prepared
+        world: the processes, which compute features together
+        device: where
+    """
+    base, splits, config = task.base, task.splits, task.config
+    if base is None or task.recipe.start.head_start != "probe":
+        return task
+    if base.config.labels == config.labels:
+        return task
+    if task.started:  # the checkpoints have gone on from there
+        kept = task.folder.head_start
+        return replace(task, fitted=load(kept, base=base) if kept.is_file() else None)
+    if not isinstance(splits.train.labels, SingleLabels):
+        line = "the classifier starts at zero: images with several labels have no logistic fit"
+        return replace(task, told=[*task.told, line])
+    model = made_from(base, config, task.recipe.start)
+    most = max(MOST, config.classes)  # each class has an image
+    source = splits.train if len(splits.train) <= most else with_train_images(splits, most).train
+    compute = Compute(device, "fp32", "plain", task.host.workers, world.local_size)
+    title = "features that the classifier is fitted to"
+    learn = features_of(model, source, compute, world=world, cache=default_cache(), title=title)
+    found, reason = None, ""
+    if world.first:
+        choices = [FeatureChoice(model.last_layer, "", 0, learn.values.shape[1])]
+        try:
+            found = fit_head(source, learn, choices, KINDS[:1], FOLDS, device)
+        except DataError as error:  # too few images
+            reason = f"the classifier starts at zero: {error}"
+    if reason := world.broadcast(reason):
+        return replace(task, told=[*task.told, reason])
+    model.unlike = found.unlike if found else None
+    _set_head(model, found, world)
+    signed(model, task)
+    known = found and {"l2": found.head.l2, "cross_validated": found.accuracy}
+    about: dict[str, Any] = world.broadcast(known) | {"images": len(source)}
+    model.provenance |= {"head_start": about}
+    line = (
+        f"the classifier starts as a logistic regression on the frozen features of {len(source):,} "
+        f"images: {percent(about['cross_validated'])} in cross-validation (l2 {about['l2']:g}); "
+        f"{task.folder.model} is that one until training is done"
+    )
+    if splits.validation is None:
+        line += (
+            f"; with fewer than {CHOOSABLE} training images none are held out to choose between it "
+            "and the fine-tuned one, which is kept: the test sets both side by side"
+        )
+    return replace(task, fitted=model, told=[*task.told, line])
+
+
+def _set_head(model: Model, found: FoundHead | None, world: World) -> None:
+    """Give a model the fitted classifier, that of the first process, divided by its temperature."""
+    for name, fitted in {"weight": "weights", "bias": "bias"}.items():
+        own = model.get_parameter(f"{model.head_names[0]}{name}").data
+        if found is not None:
+            own.copy_(torch.from_numpy(getattr(found.head, fitted) / found.temperature))
+        if world.size > 1:
+            dist.broadcast(own, 0)
+
+
+def keep_start(task: Task) -> None:
+    """Write the fitted classifier into the folder of a run that has begun, and as its model.
+
+    So a run that is stopped early leaves a classifier that can be used.
+
+    Raises:
+        DiskError: it cannot be written.
+    """
+    if task.fitted is None or task.started:
+        return
+    assert task.base is not None
+    delta(task.fitted, task.base).save(task.folder.head_start)
+    save(task.fitted, task.folder.model)

@@ -1,0 +1,426 @@
+"""Resolving a run: recipe and data to all that training needs; refusals before anything is written.
+
+`prepare` is the whole of it, in order: data, recipe, weights, model, own functions, the folder.
+"""
+
+import re
+from collections.abc import Sized
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitlab import device as devices
+from vitlab.data.holdout import (
+    CONTENTS,
+    fingerprint,
+    partitioned,
+    seen_by,
+    with_train_images,
+    with_validation,
+)
+from vitlab.data.learning import OpenedData, splits_of
+from vitlab.data.presence import IN_MEMORY
+from vitlab.data.sources.request import Given, Splits
+from vitlab.data.summary import divided, input_shape, missing_lines
+from vitlab.distributed.world import World
+from vitlab.errors import DataError, OptionError
+from vitlab.evaluation.probes.watching import Probe
+from vitlab.models.config import ModelConfig
+from vitlab.models.model import Model
+from vitlab.models.names import shape_of
+from vitlab.models.seen import NOTHING, Seen
+from vitlab.objectives.balance import decided
+from vitlab.objectives.distill.two_heads import with_distillation_token
+from vitlab.objectives.objective import Objective, objective_of
+from vitlab.optim.table import OPTIMIZERS
+from vitlab.precision import remark, resolved
+from vitlab.progress import named_if_slow
+from vitlab.recipes.model_part import ModelPart, part_of
+from vitlab.recipes.named import RECIPES, default_data
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.recipes.requirements import check_packages
+from vitlab.runs.run_folder import RunFolder
+from vitlab.runs.versions import processor
+from vitlab.training import tracking
+from vitlab.training.from_weights import (
+    check_guide,
+    config_from,
+    guide_of,
+    guiding,
+    starting_model,
+)
+from vitlab.training.own_code import NONE, Hooks
+from vitlab.training.resume import check_same
+from vitlab.weights.identity import fingerprint as fingerprint_of
+
+# what Python makes of bytes that are not UTF-8, and neither run.toml nor config.json can hold
+SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run that can be started or resumed.
+
+    Attributes:
+        recipe: with every field of the model, as the data resolved it
+        host: where and how
+        folder: the run's folder
+        splits: training, validation and test images
+        config: the model's whole configuration
+        fingerprint: of the data
+        started: whether the folder already contains this run (as the first process sees it)
+        base: the model that the run starts from, which stays as it is; None for random weights
+        base_fingerprint: of that model; empty for random weights
+        probe: what else is measured at each evaluation
+        hooks: functions of the user's own
+        change: whether options may differ from those of the run
+        guide: a frozen model whose answers are learned: a tokenizer or a teacher
+        guide_fingerprint: of that model; empty without one
+        opened: where the data was opened, and what has been decoded of it
+        told: what the user should know of this start alone
+        leaks: what was found of test images among the training images (training/leaks.py)
+        fitted: the base with a classifier that was fitted to its features (head_start=probe)
+    """
+
+    recipe: Recipe
+    host: Host
+    folder: RunFolder
+    splits: Splits
+    config: ModelConfig
+    fingerprint: str
+    started: bool
+    base: Model | None = None
+    base_fingerprint: str = ""
+    probe: Probe | None = None
+    hooks: Hooks = NONE
+    change: bool = False
+    guide: Model | None = None
+    guide_fingerprint: str = ""
+    opened: OpenedData = field(default_factory=OpenedData)
+    told: list[str] = field(default_factory=list)
+    leaks: dict[str, Any] | None = None
+    fitted: Model | None = None
+
+    @property
+    def seen(self) -> Seen:
+        """What the models were trained on that the run starts from, or learns from."""
+        return _seen_before(self.base, self.guide)
+
+    @property
+    def objective(self) -> Objective:
+        """What is minimized."""
+        labels, classes = self.splits.train.labels, len(self.splits.classes)
+        return objective_of(self.recipe.objective, labels, classes, self.hooks.loss)
+
+    @property
+    def images(self) -> int:
+        """The number of images in all splits."""
+        return sum(map(len, self.splits.parts.values()))
+
+
+def prepare(
+    recipe: Recipe,
+    host: Host,
+    folder: RunFolder,
+    resume: bool,
+    world: World,
+    start: Model | None = None,
+    hooks: Hooks = NONE,
+    data: Sized | None = None,
+    change: bool = False,
+    opened: OpenedData | None = None,
+) -> Task:
+    """Work out what a run needs, and refuse what cannot be.
+
+    Args:
+        recipe: as the user asked for it
+        host: where and how
+        folder: the run's folder
+        resume: whether it may contain this run
+        world: this process among those of the run
+        start: a model to start from, in place of `recipe.start.weights`
+        hooks: functions of the user's own
+        data: images in memory, in place of `recipe.data.data`
+        change: whether options may differ from those of the run
+        opened: where the data may have been opened before
+
+    Raises:
+        WeightsError: the weights to start from cannot be loaded.
+        RunError: the folder is in the way, or its run was started otherwise.
+        OptionError: options that do not go together, or do not fit the data or the processes.
+        DataError: the data cannot be used.
+        PackageError: a tracker, or a package of the recipe, is not installed.
+    """
+    check_packages(recipe)
+    opened = OpenedData() if opened is None or data is not None else opened
+    started = world.first and folder.may_be_used(resume)
+    before = folder.recipe if started else None
+    check_names(recipe, folder)
+    with named_if_slow(f"reading {recipe.data.data}", world.first):
+        splits, mark = _splits(recipe, data, opened, folder.fingerprint if started else CONTENTS)
+    recipe, splits = settled(recipe, splits, before, bool(hooks.loss))
+    recipe, told = fitted(recipe, len(splits.train), before, host.device)
+    check_world(recipe, host, world)
+    with named_if_slow(f"loading {recipe.start.weights or guiding(recipe)}", world.first):
+        base, guide = starting_model(recipe, start), guide_of(recipe, folder, started)
+    config, remarks = resolve(recipe, splits, base)
+    check_model(recipe, host, config)
+    hooks.check(recipe, config, splits.train.labels)
+    remarks += check_guide(recipe, host, config, guide, splits.train.labels)
+    splits = replace(splits, notes=[*splits.notes, *remarks])
+    begins = recipe.start if start is None else replace(recipe.start, weights=start.source)
+    recipe = replace(recipe, model=part_of(config, recipe.model.model), start=begins)
+    origin, guided_by = ("" if each is None else fingerprint_of(each) for each in (base, guide))
+    if started:
+        if not change:
+            hooks.check_same(folder)
+        check_same(folder, recipe, mark, origin, change, guided_by)
+        told += elsewhere(folder)
+    elif resume:
+        world.say(f"no run in {folder.path} yet: starting it")
+    probe = None
+    if host.probe:  # on images that neither the run nor its models learn from
+        own = seen_by(splits, labeled=not recipe.pretext.unlabeled)
+        seen = np.union1d(own, _seen_before(base, guide))
+        probe = Probe.of(host.probe, config.channels, host.probe_by, seen)
+    weights = base, origin, probe, hooks, change, guide, guided_by
+    return Task(recipe, host, folder, splits, config, mark, started, *weights, opened, told)
+
+
+def _seen_before(*models: Model | None) -> Seen:
+    """Return what some models have seen, sorted."""
+    return np.unique(np.concatenate([NOTHING, *(each.seen for each in models if each is not None)]))
+
+
+# Data
+
+
+def learning_from(recipe: Recipe, data: Given | None) -> tuple[Recipe, Sized | None]:
+    """Return the recipe with the data it learns from, and the images if they are in memory.
+
+    Raises:
+        OptionError: the recipe names other data.
+    """
+    if data is None:
+        return recipe, None
+    named = isinstance(data, str | Path)
+    name = str(data) if named else IN_MEMORY
+    if recipe.data.data not in ("", name, default_data(recipe.recipe)):
+        raise OptionError(
+            f"data={recipe.data.data} of the recipe and the data given exclude each other: leave "
+            "one of them out"
+        )
+    recipe = replace(recipe, data=replace(recipe.data, data=name))
+    return recipe, None if isinstance(data, str | Path) else data
+
+
+def _splits(
+    recipe: Recipe, data: Sized | None, opened: OpenedData, like: str
+) -> tuple[Splits, str]:
+    """Return the images of the recipe's data, or of what was given, and their fingerprint."""
+    options, unlabeled = recipe.data, recipe.pretext.unlabeled
+    if data is None:
+        splits = opened.splits(options, unlabeled)
+    else:
+        splits = splits_of(options, unlabeled, data)
+    if not unlabeled:
+        splits = partitioned(splits, options)
+        if decides := recipe.chooses(len(splits.train)):
+            splits = with_validation(splits, options.split_by, decides)
+    return splits, fingerprint(splits.whole or splits.train, like)
+
+
+# What a recipe leaves to data and machine
+
+
+def settled(
+    recipe: Recipe, splits: Splits, before: Recipe | None, own_loss: bool = False
+) -> tuple[Recipe, Splits]:
+    """Return the recipe with a number for `train_images` and without `balance=auto`.
+
+    Args:
+        recipe: as the user asked for it
+        splits: all images
+        before: the recipe of the run that goes on, whose decision stands
+        own_loss: whether a function of the user's own takes the place of the loss
+
+    Returns:
+        The recipe, and splits with the chosen training images and a note on uneven classes.
+
+    Raises:
+        OptionError: more training images than there are, or too few; sampling by class where
+            images have several.
+        DataError: the name of a class cannot be written down.
+    """
+    recipe = recipe.decided_as(before) if before else recipe
+    data, objective = recipe.data, recipe.objective
+    labeled = not recipe.pretext.unlabeled
+    if labeled and (odd := next(filter(SURROGATE.search, splits.classes), "")):
+        raise DataError(f"the class name {odd!r} is not Unicode: rename it")
+    if data.train_images and not data.dev_share:  # else `partitioned` has chosen them
+        splits = with_train_images(splits, data.train_images)
+        data = replace(data, train_images=len(splits.train))
+    if labeled:
+        objective, notes = decided(objective, splits.train.labels, len(splits.classes), own_loss)
+        splits = replace(splits, notes=[*splits.notes, *missing_lines(splits), *notes])
+    return replace(recipe, data=data, objective=objective), splits
+
+
+def fitted(
+    recipe: Recipe, images: int, before: Recipe | None, device: str
+) -> tuple[Recipe, list[str]]:
+    """Return the recipe with a batch that the data has and a precision that is decided, and why.
+
+    A run that goes on keeps its own precision, whatever this machine does faster.
+
+    Args:
+        recipe: as the user asked for it
+        images: to learn from
+        before: the recipe of the run that goes on
+        device: where to compute, by its name
+    """
+    where, kept = devices.choose(device), recipe.precision if before is None else before.precision
+    if recipe.precision == "auto":
+        recipe = replace(recipe, precision=resolved(kept, where))
+    told = [remark(recipe.precision, where)]
+    if images < recipe.batch:  # which would have images several times
+        told.append(
+            f"a batch is the {images:,} training images, not {recipe.batch:,}, which is more than "
+            f"there are; the learning rate stays {recipe.optimizer.lr:g}"
+        )
+    return replace(recipe, batch=min(recipe.batch, images)), [line for line in told if line]
+
+
+def elsewhere(folder: RunFolder) -> list[str]:
+    """Return a remark on a run that goes on with another kind of processor than it began on."""
+    began, here = folder.tables.get("versions", {}).get("processor"), processor()
+    if began in (None, here):
+        return []
+    return [f"the run was started on {began} and continues on {here}: the last bits may differ"]
+
+
+# The model
+
+
+def resolve(
+    recipe: Recipe, splits: Splits, base: Model | None = None
+) -> tuple[ModelConfig, list[str]]:
+    """Return the whole model configuration, and remarks for the user.
+
+    Classes come from the data; size and channels too, unless there are weights to start from.
+
+    Raises:
+        OptionError: the recipe, the data and the weights do not go together.
+    """
+    labels = () if recipe.pretext.unlabeled else splits.classes
+    classes, given = len(labels), recipe.model.classes
+    if given not in (None, classes):
+        raise OptionError(
+            f"classes={given}, but {recipe.data.data} has {classes} classes: leave it out"
+        )
+    remarks: list[str] = []
+    if base is None:
+        size, channels = input_shape(splits.train)
+        part = for_channels(recipe, channels)
+        chosen = part.chosen()
+        if "image_size" not in chosen:
+            fields = shape_of(part.model) | chosen
+            # without labels, a part of the image is learned from another
+            least = 2 if recipe.pretext.unlabeled and "patch" in fields else 1
+            size, remarks = divided(size, fields.get("patch") or fields.get("stride", 1), least)
+        config = part.config(image_size=size, channels=channels, classes=classes, labels=labels)
+    else:
+        part = for_channels(recipe, base.config.channels)
+        config, remarks = config_from(base.config, part, labels, recipe.start.tune)
+    if config.answers > 1:
+        raise OptionError(
+            f"queries={config.answers} gives that many outputs per image: classification needs 1"
+        )
+    if recipe.distill.distill_token:
+        config = with_distillation_token(config, base is not None)
+    return config, remarks
+
+
+def for_channels(recipe: Recipe, channels: int) -> ModelPart:
+    """Return the model; of a recipe's mean and std for RGB, gray images get the mean of the three.
+
+    Args:
+        recipe: as the user asked for it, whose own numbers stay
+        channels: of the data or the weights, unless the user names others
+    """
+    part, own = recipe.model, RECIPES.get(recipe.recipe, Recipe)().model
+    gray: dict[str, Any] = {}
+    for name in ("mean", "std") if (part.channels or channels) == 1 else ():
+        values = part.chosen().get(name)
+        if values and values == getattr(own, name, None):
+            gray[name] = (sum(values) / len(values),)
+    return replace(part, **gray)
+
+
+# Refusals
+
+
+def check_names(recipe: Recipe, folder: RunFolder) -> None:
+    """Refuse names that run.toml cannot hold: in a file system, any bytes are a name.
+
+    Raises:
+        OptionError: the first of them.
+    """
+    values = [value for part in recipe.as_tables().values() for value in part.values()]
+    within = [each for value in values if isinstance(value, list) for each in value]
+    for name in (str(folder.path), *values, *within):
+        if isinstance(name, str) and SURROGATE.search(name):
+            raise OptionError(f"the name {name!r} is not Unicode: rename it")
+
+
+def check_world(recipe: Recipe, host: Host, world: World) -> None:
+    """Refuse options that do not fit the number of processes.
+
+    Raises:
+        OptionError: the first of them.
+    """
+    if recipe.batch < world.size:
+        raise OptionError(
+            f"{world.size} processes cannot share a batch of {recipe.batch}: choose a --batch of "
+            f"at least {world.size}, or start fewer processes"
+        )
+    alone = (
+        ("--budget", recipe.budget, "set --epochs or --steps"),
+        ("--precision bf16-pure", recipe.precision == "bf16-pure", "use --precision bf16"),
+    )
+    for option, given, instead in alone if world.size > 1 else ():
+        if given:
+            raise OptionError(f"{option} needs a single process, not {world.size}: {instead}")
+    if not host.shard:
+        return
+    if world.size == 1:
+        raise OptionError("--shard needs several processes: start with torchrun, or leave it out")
+    options = recipe.optimizer
+    if not OPTIMIZERS[options.optimizer].slices or options.rho:
+        name = "SAM" if options.rho else options.optimizer
+        able = ", ".join(each for each, entry in OPTIMIZERS.items() if entry.slices)
+        raise OptionError(f"--shard does not support {name}: choose from {able}, without --rho")
+    if recipe.patience:
+        raise OptionError("--shard does not support --patience: leave one of them out")
+
+
+def check_model(recipe: Recipe, host: Host, config: ModelConfig) -> None:
+    """Refuse what the model cannot, or the machine lacks.
+
+    Raises:
+        OptionError: images that keep their aspect ratio have no common rectangle to be mixed in;
+            activations are recomputed block by block, and the model has no blocks.
+        PackageError: a tracker is not installed.
+    """
+    for name in ("mixup", "cutmix") if config.fit == "native" else ():
+        if getattr(recipe.augment, name):
+            raise OptionError(
+                f"{name} needs images of one size, which fit=native does not give: set {name}=0, "
+                "or fit=crop"
+            )
+    if host.checkpoint_activations and not config.blocks:
+        raise OptionError("checkpoint_activations applies to Vision Transformers: leave it out")
+    if host.track != "no":
+        tracking.find(host.track)

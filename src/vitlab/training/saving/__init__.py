@@ -1,1 +1,0 @@
-"""Checkpoints: what is in them, their format, and who writes them when."""

@@ -1,1 +1,0 @@
-"""What a run shows before its first step and while it trains."""

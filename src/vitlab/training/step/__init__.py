@@ -1,1 +1,0 @@
-"""One step: from a batch to new weights."""

@@ -1,6 +1,6 @@
 """Models from names, from configurations, and around tensors."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -8,6 +8,7 @@ from torch import Tensor
 from vitlab.images import Size
 from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViTConfig, config_of
 from vitlab.models.model import Model
+from vitlab.models.regrid import resized as resized
 from vitlab.models.resnets.resnet import ResNet
 from vitlab.models.tokenizers.tokenizer import Tokenizer
 from vitlab.models.vit import VisionTransformer
@@ -26,7 +27,7 @@ def create(
     *,
     generator: torch.Generator | None = None,
     **choices: Any,
-) -> Model:
+) -> VisionTransformer:
     """Create a freshly initialized model by its name in the papers, `ViT-B/16`.
 
     Args:
@@ -38,8 +39,8 @@ def create(
             tokenizer's of `TokenizerConfig`
 
     Returns:
-        A `VisionTransformer`, a `ResNet` for names such as `BiT-R50x1`, or a `Tokenizer` for names
-        such as `dVAE/8`.
+        A `VisionTransformer`; a `ResNet` for names such as `BiT-R50x1`, or a `Tokenizer` for names
+        such as `dVAE/8`, which type checkers do not tell from it.
 
     Raises:
         OptionError: an unknown name or field, or a value that is not possible; the message says
@@ -47,7 +48,7 @@ def create(
     """
     given = {} if classes is None else {"classes": classes}
     config = config_of(name, image_size=image_size, **given, **choices)
-    return build(config, generator)
+    return cast(VisionTransformer, build(config, generator))
 
 
 def build(config: ModelConfig, generator: torch.Generator | None = None) -> Model:
@@ -66,20 +67,6 @@ def assemble(config: ModelConfig, tensors: dict[str, Tensor]) -> Model:
         model = build(config)
     model.take(tensors)
     return model.requires_grad_().eval()
-
-
-def resized(tensors: dict[str, Tensor], old: ModelConfig, new: ModelConfig) -> dict[str, Tensor]:
-    """Return a model's tensors for another image size; those that do not depend on it stay.
-
-    Args:
-        tensors: a state dict
-        old: the configuration that they fit
-        new: the same but for its image size
-
-    Raises:
-        OptionError: the model is limited to one image size.
-    """
-    return tensors if old == new else MODEL_OF[type(old)].resized(tensors, old, new)
 
 
 def with_new_head(tensors: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:

@@ -17,9 +17,9 @@ from vitlab.errors import DeviceError
 from vitlab.models.config import ViTConfig
 from vitlab.models.encoder.attention import Attention
 from vitlab.models.encoder.block import MLP
-from vitlab.models.encoder.layout import Layout
 from vitlab.models.fuse import FusedBlock, dense_of, fuse
 from vitlab.models.model import Model
+from vitlab.models.positions.positions import Positions
 from vitlab.models.vit import VisionTransformer
 
 Gelu = Literal["none", "tanh"]  # PyTorch's words: exact, and approximated by tanh
@@ -198,13 +198,14 @@ class FastBlock(nn.Module):
         self.gelu = _gelu_of(self.mlp)
         replace_layers(self, make)
 
-    def forward(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
-        """Transform tokens: (B, N, D) -> (B, N, D), or (B, layout.leading, D)."""
+    def forward(
+        self, tokens: Tensor, positions: Positions | None = None, leading: int | None = None
+    ) -> Tensor:
+        """Transform tokens: (B, N, D) -> (B, N, D), or (B, leading, D)."""
         attention, mlp = self.attention, self.mlp
         tokens = tokens.to(self.dtype).contiguous()
-        gathered = attention.gathered(self.unit(tokens), layout)
-        if layout and layout.leading is not None:
-            tokens = tokens[:, : layout.leading].contiguous()
+        gathered = attention.gathered(self.unit(tokens), positions, leading)
+        tokens = tokens[:, :leading].contiguous()
         tokens = _dense(attention.project).onto(gathered, tokens)
         hidden = self.unit(tokens)
         if self.gelu is None:
@@ -213,9 +214,9 @@ class FastBlock(nn.Module):
             hidden = mlp.norm(_dense(mlp.expand).then_gelu(hidden, self.gelu))
         return _dense(mlp.contract).onto(hidden, tokens).to(self.leaving)
 
-    def attention_weights(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
+    def attention_weights(self, tokens: Tensor, positions: Positions | None = None) -> Tensor:
         """Return each head's attention at the block's input: (B, branches * heads, N, N)."""
-        weights = self.attention.weights(self.unit(tokens.to(self.dtype)), layout)
+        weights = self.attention.weights(self.unit(tokens.to(self.dtype)), positions)
         return weights.to(torch.float32)
 
 

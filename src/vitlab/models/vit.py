@@ -12,11 +12,11 @@ from vitlab.images import Size
 from vitlab.models.config import Grid, ViTConfig
 from vitlab.models.encoder.block import Block, drop_rates
 from vitlab.models.encoder.class_attention import ClassLayers, with_idle_token
-from vitlab.models.encoder.mixed_sizes import PackedPositions, joined
+from vitlab.models.encoder.mixed_sizes import PackedPositions, joined, parted
 from vitlab.models.encoder.neck import Neck
 from vitlab.models.encoder.windows import Axis
 from vitlab.models.head import Head
-from vitlab.models.layers import NORMS, modules, norm_of, reset_parts
+from vitlab.models.layers import modules, norm_of, reset_parts
 from vitlab.models.model import DenseFeatures, Model
 from vitlab.models.packed import Packed, before_sorting
 from vitlab.models.positions.positions import Positions, check_extra, scheme_of
@@ -41,9 +41,6 @@ class VisionTransformer(Model):
     undecayed: ClassVar[tuple[str, ...]] = ("token", "registers")
     watched: bool = True  # in evaluation the last block computes all tokens, for who looks at them
 
-    def __init__(self, config: ViTConfig, generator: torch.Generator | None = None) -> None:
-        super().__init__(config, generator)
-
     def build(self) -> None:
         """Create the modules that the configuration names."""
         config, width, registers = self.config, self.config.width, self.config.registers
@@ -51,8 +48,7 @@ class VisionTransformer(Model):
         own_token = config.has_token and not config.class_blocks
         self.token = nn.Parameter(torch.empty(1, 1, width)) if own_token else None
         self.registers = nn.Parameter(torch.empty(1, registers, width)) if registers else None
-        tables = scheme_of(config).of_layers(config.at_positions)  # one, or one per layer
-        self.positions: Sequence[Positions] = modules(tables)
+        self.positions = modules(scheme_of(config).of_layers(config.at_positions))
         self.dropout = nn.Dropout(config.dropout)
         self.pre_norm = norm_of(config) if config.pre_norm else nn.Identity()
         axes: tuple[Axis, ...] = ("row", "column") if config.attention == "axial" else (None,)
@@ -62,9 +58,8 @@ class VisionTransformer(Model):
             for axis in axes
         )
         self.class_layers = ClassLayers(config) if config.class_blocks else None
-        self.norm = norm_of(config) if config.norm_at == "tokens" else nn.Identity()
-        if config.last_norm_eps and isinstance(self.norm, NORMS):
-            self.norm.eps = config.last_norm_eps
+        last_norm = norm_of(config, eps=config.last_norm_eps or config.norm_eps)
+        self.norm = last_norm if config.norm_at == "tokens" else nn.Identity()
         self.neck = Neck(config) if config.neck else None
         self.head = Head(config)
 
@@ -87,14 +82,17 @@ class VisionTransformer(Model):
         if isinstance(images, Packed):
             return self._packed_features(images)
         leading = None if self.watched and not self.training else self.head.leading
-        return self.head.features(self.encoded(images, leading=leading))
+        return self.head.features(self.encode(images, leading=leading))
 
-    def encode(self, images: Tensor | Packed, extra: Tensor | None = None) -> Tensor:
-        """Compute all tokens, after the final norm where it is on tokens.
+    def encode(
+        self, images: Tensor | Packed, extra: Tensor | None = None, leading: int | None = None
+    ) -> Tensor:
+        """Compute all tokens, after the final norm where it is on tokens (equations 1 to 4).
 
         Args:
             images: normalized, (B, channels, H, W), of any size that the patch divides; or packed
             extra: further tokens (B, M, width), without positions, which come after the patches
+            leading: how many tokens the last block computes, the first; None: all
 
         Returns:
             (B, prefix + patches + M, width or a neck's channels); of packed images (1, T, width)
@@ -102,17 +100,11 @@ class VisionTransformer(Model):
         Raises:
             OptionError: a tensor of another shape, or extra tokens that the model cannot place.
         """
-        return self.encoded(images, extra)
-
-    def encoded(
-        self, images: Tensor | Packed, extra: Tensor | None = None, leading: int | None = None
-    ) -> Tensor:
-        """Compute all tokens (ViT paper, equations 1 to 4), or only the leading ones that count."""
         tokens, positions = self.begin(images, extra)
         last = self.blocks[-1]
-        for block, place in zip(self.blocks, positions, strict=True):
-            tokens = block(place.place(tokens), place, leading if block is last else None)
-        return self.finished(tokens, positions[-1])
+        for block, own in zip(self.blocks, positions, strict=True):
+            tokens = block(own.place(tokens), own, leading if block is last else None)
+        return self._finished(tokens, positions[-1])
 
     def begin(
         self, images: Tensor | Packed, extra: Tensor | None = None
@@ -120,7 +112,9 @@ class VisionTransformer(Model):
         """Return the encoder's input, (B, N, D), and the positions of each block."""
         self.check_images(images)
         if isinstance(images, Packed):
-            return self._begin_packed(images, extra)
+            if extra is not None:
+                raise OptionError("packed images take no extra tokens: pass images of one size")
+            return self._begin_packed(images)
         return self.embed(self.stem(images), self.config.grid_of(images.shape[-2:]), extra)
 
     def embed(
@@ -131,16 +125,14 @@ class VisionTransformer(Model):
         tokens = self._with_tokens(patches, positions[0], extra)
         return self.pre_norm(self.dropout(tokens)), self._of_blocks(positions)
 
-    def _with_tokens(
-        self, patches: Tensor, positions: Positions, extra: Tensor | None = None
-    ) -> Tensor:
+    def _with_tokens(self, patches: Tensor, own: Positions, extra: Tensor | None = None) -> Tensor:
         """Return class token, registers, patches and extra tokens, with their positions."""
         before = [part for part in (self.token, self.registers) if part is not None]
-        after = [] if extra is None else [check_extra(extra, self.config, positions)]
+        after = [] if extra is None else [check_extra(extra, self.config, own)]
         if before or after:
             rows = [part.expand(patches.shape[0], -1, -1) for part in before]
             patches = torch.cat([*rows, patches, *after], dim=1)
-        return positions.start(patches)
+        return own.start(patches)
 
     def _of_blocks(self, positions: list[Positions]) -> list[Positions]:
         """Return the positions of each block: its own, or those that all share."""
@@ -153,12 +145,6 @@ class VisionTransformer(Model):
             tokens = self.class_layers(tokens)
         tokens = self.norm(tokens)
         return tokens if self.neck is None else self.neck(tokens, grid)
-
-    def finished(self, tokens: Tensor, positions: Positions) -> Tensor:
-        """Return what `finish` makes of tokens on the grid of their positions, packed or not."""
-        if isinstance(positions, PackedPositions):
-            return positions.apart(tokens, self.finish)
-        return self.finish(tokens, positions.grid)
 
     @property
     def last_layer(self) -> int:
@@ -173,12 +159,12 @@ class VisionTransformer(Model):
             raise OptionError("class_blocks keep packed images apart: pass one at a time")
         tokens, positions = self.begin(images)
         found, steps = {0: tokens}, [*zip(self.blocks, positions, strict=True)]
-        for number, (block, place) in enumerate(steps[: max((0, *layers))], 1):
-            tokens = block(place.place(tokens), place)
+        for number, (block, own) in enumerate(steps[: max((0, *layers))], 1):
+            tokens = block(own.place(tokens), own)
             if number in layers:
                 found[number] = tokens.to(found[0].dtype)  # fast blocks have their own
         if norm:
-            return {layer: self.finished(found[layer], positions[0]) for layer in layers}
+            return {layer: self._finished(found[layer], positions[0]) for layer in layers}
         before = self.class_layers and self.class_layers.before
         return {layer: before(found[layer]) if before else found[layer] for layer in layers}
 
@@ -200,10 +186,10 @@ class VisionTransformer(Model):
         if isinstance(images, Packed):
             raise OptionError("packed images have no common attention maps: pass one at a time")
         (tokens, positions), maps = self.begin(images), []
-        for block, place in zip(self.blocks, positions, strict=True):
-            tokens = place.place(tokens)
-            maps.append(block.attention_weights(tokens, place))
-            tokens = block(tokens, place)
+        for block, own in zip(self.blocks, positions, strict=True):
+            tokens = own.place(tokens)
+            maps.append(block.attention_weights(tokens, own))
+            tokens = block(tokens, own)
         if self.class_layers is not None:
             return [*map(with_idle_token, maps), *self.class_layers.attention_maps(tokens)]
         return maps
@@ -227,8 +213,7 @@ class VisionTransformer(Model):
         """
         size = self.config.image_size if image_size is None else image_size
         new = replace(self.config.settled, patch=patch, image_size=size)
-        tensors = with_patch(patch, self.state_dict(), self.config, interpolation)
-        return self.remade(new, tensors)
+        return self.remade(new, with_patch(patch, self.state_dict(), self.config, interpolation))
 
     @property
     def layers(self) -> int:
@@ -242,25 +227,23 @@ class VisionTransformer(Model):
             return int(rest[0]) + 1 if rest else self.layers
         return self.layers if first in ("", "class_layers", "norm", "neck", "head") else 0
 
-    # Sizes mixed in one batch (models/encoder/mixed_sizes.py)
-
-    def _begin_packed(self, images: Packed, extra: Tensor | None) -> tuple[Tensor, list[Positions]]:
-        """Return the encoder's input, (1, T, D): each run of images of one size by itself."""
-        if extra is not None:
-            raise OptionError("packed images take no extra tokens: pass images of one size")
+    # Sizes mixed in one batch: each run of images of one size by itself (encoder/mixed_sizes.py)
+    def _begin_packed(self, images: Packed) -> tuple[Tensor, list[Positions]]:
+        """Return the encoder's input, (1, T, D), and the positions of each block."""
         runs, leading = images.runs, self.config.leading
         positions = [PackedPositions(each, runs, leading) for each in self.positions]
         patches = positions[0].parts(self.stem.packed(images)[None], prefix=0)
         tokens = joined([self._with_tokens(*part) for part in patches])
         return self.pre_norm(self.dropout(tokens)), self._of_blocks([*positions])
 
+    def _finished(self, tokens: Tensor, positions: Positions) -> Tensor:
+        """Return what `finish` makes of tokens on the grid of their positions, packed or not."""
+        if isinstance(positions, PackedPositions):
+            return positions.apart(tokens, self.finish)
+        return self.finish(tokens, positions.grid)
+
     def _packed_features(self, images: Packed) -> Tensor:
         """Compute the classifier's input of each image, (B, features), in their order."""
         images, order = images.by_size()
-        tokens, positions = self.begin(images)
-        for block, place in zip(self.blocks, positions, strict=True):
-            tokens = block(place.place(tokens), place)
-        last = positions[-1]
-        assert isinstance(last, PackedPositions)
-        finished = (self.finish(part, place.grid) for part, place in last.parts(tokens))
-        return before_sorting(torch.cat([self.head.features(part) for part in finished]), order)
+        parts = parted(self.encode(images), images.runs, self.config.prefix)
+        return before_sorting(torch.cat([self.head.features(part) for part in parts]), order)

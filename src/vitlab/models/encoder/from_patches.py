@@ -20,8 +20,8 @@ def encode_patches(model: VisionTransformer, patches: Tensor, grid: Grid) -> Ten
         (B, prefix + patches, D), after the final norm where it is on tokens.
     """
     tokens, positions = model.embed(patches, grid)
-    for block, place in zip(model.blocks, positions, strict=True):
-        tokens = block(place.place(tokens), place)
+    for block, own in zip(model.blocks, positions, strict=True):
+        tokens = block(own.place(tokens), own)
     return model.finish(tokens, grid)
 
 

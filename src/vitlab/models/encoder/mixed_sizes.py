@@ -35,8 +35,8 @@ class PackedPositions(Positions):
         super().__init__(positions.config)
         found = {grid: positions.at(grid) for grid, _ in runs}
         self.schemes = [found[grid] for grid, _ in runs]
-        self.images, self.prefix = [count for _, count in runs], prefix
-        self.packed = sum(self.images)
+        self.runs, self.prefix = runs, prefix
+        self.packed = sum(count for _, count in runs)
 
     def parts(self, tokens: Tensor, prefix: int | None = None) -> list[tuple[Tensor, Positions]]:
         """Return each run's tokens and positions: (1, T, D) -> (images, tokens, D) each.
@@ -45,12 +45,8 @@ class PackedPositions(Positions):
             tokens: of all images
             prefix: how many each image has before its patches; None: as in the blocks
         """
-        before = self.prefix if prefix is None else prefix
-        lengths = [before + math.prod(scheme.grid) for scheme in self.schemes]
-        sizes = [*zip(self.images, lengths, strict=True)]
-        parts = tokens[0].split([count * length for count, length in sizes])
-        shaped = [part.unflatten(0, size) for part, size in zip(parts, sizes, strict=True)]
-        return [*zip(shaped, self.schemes, strict=True)]
+        parts = parted(tokens, self.runs, self.prefix if prefix is None else prefix)
+        return [*zip(parts, self.schemes, strict=True)]
 
     def apart(self, tokens: Tensor, change: Callable[[Tensor, Grid], Tensor]) -> Tensor:
         """Return (1, T, D) with each run changed by itself, given its grid."""
@@ -76,6 +72,13 @@ class PackedPositions(Positions):
         lengths = [part.shape[1] for part, _ in self.parts(tokens) for _ in range(len(part))]
         counts = sent(torch.tensor(lengths), tokens.device)
         return kept.repeat_interleave(counts, output_size=sum(lengths))[None, :, None]
+
+
+def parted(tokens: Tensor, runs: Sequence[tuple[Grid, int]], prefix: int) -> list[Tensor]:
+    """Return the tokens of each run: (1, T, D) -> (images, prefix + patches, D) each."""
+    sizes = [(count, prefix + math.prod(grid)) for grid, count in runs]
+    parts = tokens[0].split([count * length for count, length in sizes])
+    return [part.unflatten(0, size) for part, size in zip(parts, sizes, strict=True)]
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:

@@ -196,9 +196,9 @@ def _begin(command: ModuleType, options: "Options", given: Iterable[str]) -> Non
 
 
 def _version() -> str:
-    from importlib.metadata import version
+    from vitlab.packages import version_of
 
-    return version("vitlab")
+    return version_of("vitlab")
 
 
 def _fail(status: int, prog: str, message: str) -> NoReturn:

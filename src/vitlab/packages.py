@@ -7,6 +7,7 @@ evaluate, and to load anybody's weights. The rest comes with an extra, as `vitla
 import importlib
 import importlib.util
 import os
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from vitlab.errors import PackageError
@@ -56,6 +57,14 @@ def check_installed(package: str, what: str, instead: str = "") -> None:
     if found is None:
         rest = f", or {instead}" if instead else ""
         raise PackageError(f"{what} needs the package {package}: {install(package)}{rest}")
+
+
+def version_of(package: str) -> str:
+    """Return a package's version; ours has none where a checkout is imported from its folder."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def silent_onnxruntime() -> Any:

@@ -6,15 +6,19 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 import vitlab
 from conftest import environment
+from vitlab import packages
 from vitlab.errors import PackageError
 from vitlab.packages import EXTRAS, check_installed, needed
+from vitlab.runs.versions import versions
 
 OPTIONAL = ["datasets", "pyarrow", "pandas", "pytorch_optimizer", "peft", "transformers", "timm",
             "tensorboard", "torchvision", "accelerate", "requests", "onnx",
@@ -165,3 +169,11 @@ def test_a_package_that_cannot_be_imported_is_told_from_a_missing_one(
     missing = rf"^optimizer=lars needs the package {name}: .*, or optimizer=sgd$"
     with pytest.raises(PackageError, match=missing):
         needed(name, "optimizer=lars", "optimizer=sgd")
+
+
+def test_a_checkout_that_is_not_installed_says_so_instead_of_a_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    missing = Mock(side_effect=PackageNotFoundError("vitlab"))
+    monkeypatch.setattr(packages, "version", missing)
+    assert versions()["vitlab"] == "not installed"

@@ -3,8 +3,10 @@
 import copy
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -104,6 +106,27 @@ def test_bf16_needs_more_work_than_packing(
     form = Compute(CPU, "auto").fast(model, source_for(model))
     assert form.model is not model
     assert form.precision == "fp32"
+
+
+@pytest.mark.parametrize(("images", "engine"), [(2_000, "packed"), (2_000_000, "auto")])
+def test_a_gpu_measures_no_engines_for_seconds_of_work(
+    images: int, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them is compiled, which takes longer than a GPU needs for 2,000 images."""
+    model = vitlab.create("ViT-S/14", 10, 224)
+    asked: list[str] = []
+
+    def noted(model: Model, **how: Any) -> Model:
+        asked.append(how["engine"])
+        return model
+
+    monkeypatch.setattr(room, "accelerate", noted)
+    monkeypatch.setattr(room, "remembered", lambda *of: None)
+    monkeypatch.setattr(room, "spread", lambda *of: torch.empty(0))
+    monkeypatch.setattr(room.devices, "forked_random", lambda device: nullcontext())
+    source = MagicMock(__len__=lambda self: images)
+    Compute(torch.device("cuda")).fast(model, source)
+    assert asked == [engine]
 
 
 def test_processors_without_bf16_stay_in_fp32(eager: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,11 +145,13 @@ def test_the_fast_form_agrees_at_every_batch(engine: Any, gpu: torch.device) -> 
             assert far(fast(images.to(gpu)), model(images)) < 0.05
 
 
-def training(gpu: torch.device, **fields: Any) -> tuple[Trainer, State, Batch]:
+def training(
+    gpu: torch.device, drop_path: float = 0.1, **fields: Any
+) -> tuple[Trainer, State, Batch]:
     """A trainer, its state, and a batch on the host."""
     given = {"lr": 1e-3, "warmup": 0, "ema": 0.9, "rand_ops": 2, "mixup": 0.2, "batch": 16}
     recipe = vitlab.recipe("small", "digits", model=NAME, **given | fields)
-    model = a_model(drop_path=0.1).to(gpu)
+    model = a_model(drop_path=drop_path).to(gpu)
     state = State(model, WeightAverage(model, 0.9), build(model, recipe.optimizer))
     generator = torch.Generator().manual_seed(3)
     images = torch.randint(0, 256, (16, 32, 32, 3), dtype=torch.uint8, generator=generator)
@@ -219,11 +221,12 @@ def test_a_loss_that_is_not_finite_changes_nothing(gpu: torch.device) -> None:
 def test_a_compiled_step_is_the_plain_one(gpu: torch.device) -> None:
     needs_kernels()
     losses = []
-    for compiled in (False, True):
-        trainer, state, batch = training(gpu, mixup=0.0, drop_path=0.0)
+    for compiled in (False, True):  # which draw other numbers where a model draws
+        trainer, state, batch = training(gpu, mixup=0.0, drop_path=0.0, precision="fp32")
         trainer = Trainer(state.model, trainer.recipe, compiled=compiled)
-        losses.append([trainer.step(state, batch, 1e-3, seed).loss for seed in range(3)])
-    assert losses[1] == pytest.approx(losses[0], rel=1e-2)
+        with exact():
+            losses.append([trainer.step(state, batch, 1e-3, seed).loss for seed in range(3)])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 
 
 def test_augmentation_is_that_of_the_cpu(gpu: torch.device) -> None:

@@ -14,7 +14,9 @@ import vitlab
 from conftest import TINY
 from steps import killed_before
 from vitlab.files import sha256
+from vitlab.models.cost import cost
 from vitlab.recipes.recipe import Host
+from vitlab.training.run import worth_compiling
 from vitlab.training.saving import checkpoint
 from vitlab.training.step.precision import Bfloat16Copy, Engine
 
@@ -161,3 +163,11 @@ def test_a_compiler_that_fails_is_told_of_and_done_without(
     assert "no compiler" in lines[0]
     assert weights(run) == weights(plain)
     assert json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[-1])["accuracy"] >= 0
+
+
+def test_only_long_runs_on_a_gpu_are_compiled() -> None:
+    batch = 32 * cost(vitlab.create("ViT-S/14", 10, 224).config).macs
+    assert not worth_compiling(188, batch)  # 200 images, 30 epochs: 5 s, compiled in 31
+    assert not worth_compiling(1_560, batch)
+    assert worth_compiling(12_500, batch)
+    assert worth_compiling(10_000, 1)

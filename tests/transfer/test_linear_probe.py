@@ -101,6 +101,19 @@ def test_the_folded_head_says_what_the_standardized_fit_says(
         np.testing.assert_allclose(chances, peer.predict_proba((test - mean) / std), atol=0.02)
 
 
+def test_features_in_bf16_are_as_good(probed: tuple[str, vitlab.Run], tmp_path: Path) -> None:
+    weights, run = probed
+    half = vitlab.probe(
+        "digits", weights, tmp_path / "run", host=HOST, cache=None, precision="bf16"
+    )
+    assert half.metrics["accuracy"] == pytest.approx(run.metrics["accuracy"], abs=0.03)
+    bits = [each.model.head.classify.weight for each in (half, run)]
+    assert not torch.equal(*bits)
+    for each, precision in ((half, "bf16"), (run, "fp32")):
+        written = tomllib.loads((each.folder / "run.toml").read_text())
+        assert written["recipe"]["precision"] == precision
+
+
 def test_every_command_takes_the_run(
     probed: tuple[str, vitlab.Run],
     tmp_path: Path,
@@ -170,6 +183,7 @@ def test_the_command_prints_what_was_tried(
     [
         (["--lr", "1e-3"], "is for training: vitlab probe fits a head to frozen features"),
         (["--epochs", "3"], "is for training: vitlab probe fits a head to frozen features"),
+        (["--precision", "bf16-pure"], "is for training: vitlab probe fits a head to frozen"),
         (["--folds", "1"], "folds must be at least 2"),
         (["--by", "svm"], "by must be one of auto, logistic, ridge, means, not svm"),
         (["--out", "x" * 300], "no file can have so long a name"),

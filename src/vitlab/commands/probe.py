@@ -23,7 +23,7 @@ class ProbeRun(Options):
 
     FIRST: ClassVar[tuple[str, ...]] = (
         "weights", "out", "by", "layers", "folds", "image_size", "pool", "resume", "cache",
-        "device", "workers",
+        "device", "workers", "precision",
     )  # fmt: skip
     ELSEWHERE: ClassVar[dict[str, str]] = dict.fromkeys(
         sorted(OF_STEPS | (options_of(Host).keys() - set(USED))), INSTEAD
@@ -62,6 +62,7 @@ def run(options: ProbeRun) -> dict[str, Any]:
 
     recipe = options.recipe
     chosen = {**_chosen(recipe.data), **_chosen(recipe.start), "seed": recipe.seed}
+    chosen["precision"] = recipe.precision
     chosen |= recipe.model.chosen() | options.search.as_dict()
     data, weights = chosen.pop("data"), chosen.pop("weights")
     del chosen["tune"]

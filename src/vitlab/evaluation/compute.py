@@ -27,7 +27,11 @@ from vitlab.precision import Engine, Precision, check_precision, fixed
 
 PACKING = 4e11  # multiply-adds from which packed weights save more time than packing them takes
 HALVING = 1e12  # from which comparing bf16 with fp32 takes little of it
-MEASURING = 1e13  # and from which finding the fastest engine does
+MEASURING = {
+    "cpu": 1e13,
+    "mps": 1e13,
+    "cuda": 1e16,
+}  # and from which finding the fastest engine does
 FEW, SOME = 8, 64  # fewer images than these are not worth the first and the second
 BATCH = 16  # images that the engines are timed with, at most
 PROBES = 8  # images to compare on
@@ -68,8 +72,9 @@ class Compute:
         """Return what computes a source's images best.
 
         The model itself computes little work, and whatever `can_accelerate` refuses. From 4e11
-        multiply-adds and 8 images on, it is its packed form, and from 1e13 on, or where it has been
-        measured before, the fastest engine for so many images (`vitlab.accelerate`). `auto` is bf16
+        multiply-adds and 8 images on, it is its packed form, and from 1e13 on (1e16 on
+        a GPU, where one candidate has to be compiled), or where it has been measured before, the
+        fastest engine for so many images (`vitlab.accelerate`). `auto` is bf16
         from 1e12 multiply-adds and 64 images on, where the device multiplies it faster than fp32,
         and where features and probabilities of 8 images of the source agree with those in fp32; a
         line says so.
@@ -91,7 +96,9 @@ class Compute:
         if engine == "plain" or (engine == "auto" and little) or not can_accelerate(model):
             return FastForm(model, fixed(precision))
         if engine == "auto":
-            timed = work >= MEASURING or remembered(model, self.where, precision, BATCH)
+            timed = work >= MEASURING[self.where.type] or remembered(
+                model, self.where, precision, BATCH
+            )
             engine = "auto" if self.measure and timed else "packed"
         few = self.engine == "auto" and (work < HALVING or len(source) < SOME)
         if precision == "auto" and few:

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +44,7 @@ from vitlab.evaluation.infer import (
 from vitlab.evaluation.probes.wanted import Pooled
 from vitlab.evaluation.shards import ShardJob, Use, fill_file
 from vitlab.models.model import Model
+from vitlab.packages import version_of
 from vitlab.places import cache_folder
 from vitlab.units import storage
 from vitlab.weights.identity import feature_fingerprint
@@ -191,7 +191,7 @@ def key_of(model: Model, source: Source, compute: Compute, taken: Vectors, world
         "engine": compute.engine,
         "device": compute.where.type,
         "batch": batch_of(model),
-        "versions": {name: version(name) for name in PACKAGES},
+        "versions": {name: version_of(name) for name in PACKAGES},
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

@@ -1,10 +1,10 @@
 """What an exported file says about its model, as JSON."""
 
-from importlib.metadata import version
 from pathlib import PurePath
 from typing import Any
 
 from vitlab.models.model import Model
+from vitlab.packages import version_of
 
 ORIGINS = ("source", "base", "data")  # of which only the last name is told if they are paths
 
@@ -26,7 +26,7 @@ def about(model: Model) -> dict[str, Any]:
         "center": config.center,
         "temperature": model.temperature,
         "multi_label": bool(origin.get("multi_label", False)),
-        "version": version("vitlab"),
+        "version": version_of("vitlab"),
     }
     if len(model.seen):
         facts["learned_from"] = len(model.seen)

@@ -19,7 +19,7 @@ OF_STEPS = frozenset(
     for kind in (Augment, Average, Distill, Objective, Optimization, Pretext, Schedule)
     for name in options_of(kind)
 ) | {"tune", "head_start", "lora_rank", "lora_alpha", "lora_targets"} | (
-    frozenset(options_of(Recipe)) - {*NO_STEP, "seed"} | {"recipe"}
+    frozenset(options_of(Recipe)) - {*NO_STEP, "seed", "precision"} | {"recipe"}
 )  # fmt: skip
 
 
@@ -44,7 +44,7 @@ class HeadSearch(Options):
 
 
 def probe_recipe(weights: str | None = None, **fields: Any) -> Recipe:
-    """Return the recipe of a probe: data, weights, the model's fields and the seed.
+    """Return the recipe of a probe: data, weights, the model's fields, precision and seed.
 
     Args:
         weights: to take features of; None for those of `vitlab finetune`, empty for a model in hand
@@ -58,5 +58,10 @@ def probe_recipe(weights: str | None = None, **fields: Any) -> Recipe:
             raise OptionError(f"{name} {INSTEAD}")
     start = Start(weights=BACKBONE if weights is None else weights, tune="head")
     any_labels = Objective(loss="bce")  # what several labels need is said by the probe
-    found = Recipe(recipe=PROBE, start=start, model=model_part(""), objective=any_labels)
-    return found.changed(**fields)
+    found = Recipe(
+        recipe=PROBE, start=start, model=model_part(""), objective=any_labels, precision="fp32"
+    )
+    found = found.changed(**fields)
+    if found.precision == "bf16-pure":
+        raise OptionError(f"precision=bf16-pure {INSTEAD}, or precision=bf16")
+    return found

@@ -200,7 +200,7 @@ class Recipe(Options):
         tables = {"recipe": own} | {name: getattr(self, name).as_table() for name in groups}
         if self.recipe != PROBE:
             return tables
-        own = {name: own[name] for name in ("recipe", "seed")}
+        own = {name: own[name] for name in ("recipe", "seed", "precision")}
         return {name: tables[name] for name in NO_STEP} | {"recipe": own}
 
     @classmethod
@@ -255,8 +255,8 @@ class Host(Options):
     )
     compile: Literal["auto", "yes", "no"] = option(
         "auto",
-        "compile the training step (auto: on GPUs); the last bits change, and which units dropout "
-        "drops",
+        "compile the training step (auto: on GPUs, where the run is long enough to win back the "
+        "half minute that it takes); the last bits change, and which units dropout drops",
     )
     checkpoint_activations: bool = option(
         False,

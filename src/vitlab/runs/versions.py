@@ -2,13 +2,14 @@
 
 import platform
 import subprocess
-from importlib.metadata import version
 from pathlib import Path
+
+from vitlab.packages import version_of
 
 
 def versions() -> dict[str, str]:
     """Return the versions of everything whose arithmetic decides the result, and our revision."""
-    packages = {name: version(name) for name in ("vitlab", "torch", "numpy", "pillow")}
+    packages = {name: version_of(name) for name in ("vitlab", "torch", "numpy", "pillow")}
     machine = {"python": platform.python_version(), "processor": processor()}
     revision = _revision()
     return packages | machine | ({"git": revision} if revision else {})

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request
@@ -12,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from vitlab.packages import version_of
 from vitlab.serve.engine import Engine
 from vitlab.serve.http.access import check_owner, check_token
 from vitlab.serve.http.arrival import MEBI, Held
@@ -54,7 +54,7 @@ def application(
     app = FastAPI(
         title="ViTLab",
         description=ABOUT,
-        version=version("vitlab"),
+        version=version_of("vitlab"),
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # a redirect would repeat the Host that a client made up

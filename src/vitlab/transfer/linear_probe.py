@@ -91,8 +91,9 @@ def probe(
         cache: folder in which features are kept; auto: the user's cache; None for nowhere
         command: what the user typed, for the report
         quiet: print nothing but warnings
-        fields: `by` (auto, logistic, ridge, means), `layers` (6), `folds` (5); any option of the
-            data or of the model: `image_size=112`, `pool="mean"`, `test_fraction=0.1`
+        fields: `by` (auto, logistic, ridge, means), `layers` (6), `folds` (5); `precision` of the
+            features (fp32; bf16; auto: bf16 for many images, where the device multiplies it faster
+            and they agree); any option of the data or of the model: `image_size=112`, `pool="mean"`
 
     Returns:
         The run, whose model is an ordinary one. Its metrics have those of any run, `head` (what was
@@ -116,7 +117,10 @@ def probe(
         if before := _finished(folder, resume):
             return before
         with stop.at_once():
-            task = _opened(prepare(recipe, host, folder, False, world, start, data=images), device)
+            task = prepare(recipe, host, folder, False, world, start, data=images)
+            # decided by the features, which may agree with those in fp32 or not
+            task = replace(task, recipe=replace(task.recipe, precision=recipe.precision))
+            task = _opened(task, device)
             restart_peak(device)
             pool = recipe.model.chosen().get("pool", "")
             learn, found, model = _fitted(task, searched, pool, device, cache)
@@ -174,7 +178,9 @@ def _fitted(
     model = made_from(task.base, task.config, task.recipe.start)
     model.provenance, model.source, model.seen = task.base.provenance, task.base.source, task.seen
     vectors, choices = choices_of(model, searched.layers, pool)
-    compute, train = Compute(device, workers=task.host.workers), task.splits.train
+    assert task.recipe.precision != "bf16-pure"  # refused by probe_recipe
+    compute = Compute(device, task.recipe.precision, workers=task.host.workers)
+    train = task.splits.train
     learn = features_of(
         model, train, compute, vectors, cache=cache_of(cache), title="training features"
     )

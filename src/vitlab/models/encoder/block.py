@@ -153,7 +153,8 @@ class Branch(nn.Module, Generic[Body]):
             kept = positions.drawn(self.drop_path, tokens)
             return self._added(tokens, positions) * kept
         chosen, weights = draw_kept(len(tokens), self.drop_path, tokens.device)
-        part = self._added(tokens[chosen], positions, leading)
+        # not `tokens[chosen]`, whose backward pass sorts the indices
+        part = self._added(tokens.index_select(0, chosen), positions, leading)
         part = part * weights[:, None, None].to(part.dtype)
         return part.new_zeros(len(tokens), *part.shape[1:]).index_copy(0, chosen, part)
 

@@ -1,6 +1,6 @@
 """Models from names, from configurations, and around tensors."""
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ def create(
     *,
     generator: torch.Generator | None = None,
     **choices: Any,
-) -> VisionTransformer:
+) -> Model:
     """Create a freshly initialized model by its name in the papers, `ViT-B/16`.
 
     Args:
@@ -39,8 +39,8 @@ def create(
             tokenizer's of `TokenizerConfig`
 
     Returns:
-        A `VisionTransformer`; a `ResNet` for names such as `BiT-R50x1`, or a `Tokenizer` for names
-        such as `dVAE/8`, which type checkers do not tell from it.
+        A `VisionTransformer`, a `ResNet` for names such as `BiT-R50x1`, or a `Tokenizer` for names
+        such as `dVAE/8`.
 
     Raises:
         OptionError: an unknown name or field, or a value that is not possible; the message says
@@ -48,7 +48,7 @@ def create(
     """
     given = {} if classes is None else {"classes": classes}
     config = config_of(name, image_size=image_size, **given, **choices)
-    return cast(VisionTransformer, build(config, generator))
+    return build(config, generator)
 
 
 def build(config: ModelConfig, generator: torch.Generator | None = None) -> Model:

@@ -79,6 +79,11 @@ class Model(nn.Module):
             self.to_empty(device=device)
             self.reset_parameters(generator)
 
+    if TYPE_CHECKING:
+
+        def __call__(self, images: Tensor | Packed) -> Tensor:
+            """Compute class scores, as `forward`."""
+
     def build(self) -> None:
         """Create the modules that the configuration names."""
         raise NotImplementedError
@@ -86,10 +91,6 @@ class Model(nn.Module):
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw every weight, as the official code does; each part describes its own."""
         raise NotImplementedError
-
-    if TYPE_CHECKING:
-
-        def __call__(self, images: Tensor | Packed) -> Tensor: ...
 
     def __repr__(self) -> str:
         """Say in one line what differs from the defaults; `print(model.blocks)` shows modules."""

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import vitlab
+from models.counting import counted_macs
 from vitlab.errors import OptionError
 from vitlab.models.config import ResNetConfig, ViTConfig, config_of
-from vitlab.models.cost import macs_by_module
 from vitlab.models.create import assemble, build, resized
 from vitlab.models.names import MODELS, shape_of
 from vitlab.models.positions.resampling import resample
@@ -456,7 +456,7 @@ def sound(config: ViTConfig) -> None:
     price = vitlab.measure.cost(config)
     assert price.params == sum(weight.numel() for weight in model.parameters())
     norms = sum(part.macs for part in price.parts if part.name == "norms")
-    assert price.macs - norms == macs_by_module(model, (1, config.channels, *config.size))[""]
+    assert price.macs - norms == counted_macs(model, config.channels, config.size)
     own = ("pre_norm", "norm", "head.norm")
     found = [
         module.normalized_shape[0]

@@ -141,13 +141,13 @@ def test_attention_maps_are_over_all_tokens() -> None:
 
 
 def test_costs_are_those_that_pytorch_counts() -> None:
-    from vitlab.models.cost import macs_by_module
+    from models.counting import counted_macs
 
     for choices in ({}, {"talking_heads": False}):
         model = a_model(**choices).requires_grad_(False)
         parts = vitlab.measure.cost(model).parts
         norms = 16 * 24 * 5 + 2 * 24 * (17 + 1)  # two a block and the last; two a class block
-        assert sum(part.macs for part in parts) - norms == macs_by_module(model, (1, 3, 16, 16))[""]
+        assert sum(part.macs for part in parts) - norms == counted_macs(model, 3, (16, 16))
         assert sum(part.params for part in parts) == sum(p.numel() for p in model.parameters())
 
 

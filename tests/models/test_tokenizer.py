@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vitlab
+from models.counting import counted_macs
 from vitlab.errors import OptionError
 from vitlab.models.config import TokenizerConfig, config_of
-from vitlab.models.cost import macs_by_module
 from vitlab.models.tokenizers.tokenizer import Tokenizer
 
 SMALL = "dVAE(codes=12,code_width=6,width=8)/4"
@@ -124,7 +124,7 @@ def test_saved_loaded_resized_and_counted(tmp_path: Path) -> None:
         cost = vitlab.measure.cost(model)
         assert cost.params == sum(weight.numel() for weight in model.parameters())
         scored = nn.Sequential(model.encoder, model.score)
-        counted = macs_by_module(scored, (1, 3, 16, 16))[""]
+        counted = counted_macs(scored, 3, (16, 16))
         assert sum(part.macs for part in cost.parts[:2]) == counted
 
 

@@ -170,11 +170,11 @@ def test_windows_part_the_grid_and_put_it_together_again() -> None:
 
 def test_costs_are_those_that_pytorch_counts() -> None:
     """Less padding: queries, keys and values of zeros are not computed."""
-    from vitlab.models.cost import macs_by_module
+    from models.counting import counted_macs
 
     model = a_model()
     parts = {part.name: part for part in vitlab.measure.cost(model).parts}
-    counted = macs_by_module(model, (1, 3, 28, 20))[""]
+    counted = counted_macs(model, 3, (28, 20))
     norms = parts["norms"].macs
     assert sum(part.macs for part in parts.values()) - norms == counted
     assert sum(part.params for part in parts.values()) == sum(p.numel() for p in model.parameters())

@@ -1,17 +1,19 @@
 """What a model costs: its parameters and multiply-adds, part by part."""
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitlab.models.config import ModelConfig, TokenizerConfig, ViTConfig
 from vitlab.models.create import build
-from vitlab.models.layers import NORMS, evaluating
+from vitlab.models.layers import NORMS
 from vitlab.models.model import Model, Part
+from vitlab.models.tokenizers.tokenizer import Tokenizer
 
 # Which modules, by their names, are a part: the first that fits. Norms are those of the encoder.
 PARTS = {
@@ -67,11 +69,11 @@ def cost(model: Model | ModelConfig) -> Cost:
 @lru_cache(maxsize=256)
 def _cost(config: ModelConfig) -> Cost:
     with torch.device("meta"):
-        model = build(config)
-    params = dict.fromkeys(PARTS, 0)
+        model = build(config).eval().requires_grad_(False)
+    params, macs = dict.fromkeys(PARTS, 0), _macs(model)
     for name, weight in model.named_parameters():
-        params[next(p for p, known in PARTS.items() if _is(known, name))] += weight.numel()
-    macs = _macs_of_parts(model)
+        inside = (part for part, known in PARTS.items() if re.match(rf"(?:{known})(?:\.|$)", name))
+        params[next(inside)] += weight.numel()
     if isinstance(config, ViTConfig):
         norms = [each for name, each in model.named_modules() if re.fullmatch(NORMED, name)]
         elements = sum(each.normalized_shape[0] for each in norms if isinstance(each, NORMS))
@@ -80,54 +82,37 @@ def _cost(config: ModelConfig) -> Cost:
             macs["class attention"] += config.class_blocks * config.width * (config.length + 2)
     last = "" if isinstance(config, TokenizerConfig) else "head"  # listed without classes too
     names = [name for name in PARTS if params[name] or name == last]
-    return Cost(tuple(Part(name, params[name], macs.get(name, 0)) for name in names))
+    return Cost(tuple(Part(name, params[name], macs[name]) for name in names))
 
 
-def _macs_of_parts(model: Model) -> dict[str, int]:
-    """Return the multiply-adds of each part, but for norms."""
-    config = model.config
-    if not isinstance(config, TokenizerConfig):
-        found = macs_by_module(model, (1, config.channels, *config.size))
-        return {
-            part: sum(macs for name, macs in found.items() if re.fullmatch(known, name))
-            for part, known in PARTS.items()
-        }
-    enters = {"encoder": config.channels, "score": config.features, "decoder": config.code_width}
-    found = {}
-    for name, channels in enters.items():
-        if (part := getattr(model, name)) is not None:
-            places = config.size if name == "encoder" else config.grid
-            found[name] = macs_by_module(part, (1, channels, *places))[""]
-    return found | {"scores": found["score"]}
+def _macs(model: Model) -> Counter[str]:
+    """Return the multiply-adds of each part of a model on the meta device, but for norms.
 
-
-def _is(known: str, name: str) -> bool:
-    """Return whether a parameter's name is that of a module, or of something within it."""
-    return re.fullmatch(rf"(?:{known})(?:\..*)?", name) is not None
-
-
-def macs_by_module(module: nn.Module, shape: tuple[int, ...]) -> dict[str, int]:
-    """Count the multiply-adds of convolutions and matrix products in each module, by shapes alone.
-
-    Nothing is allocated or computed, whatever the size of the module: weights and images are on
-    PyTorch's meta device. Norms, activations, pooling and the standardization of kernels are left
-    out, as the papers' figures leave them out.
-
-    Args:
-        module: with a forward pass of one tensor
-        shape: of that tensor
-
-    Returns:
-        By the names of modules inside; that of the module itself is "".
+    Those of matrix products and convolutions; activations, pooling and the standardization of
+    kernels are left out, as the papers' figures leave them out.
     """
-    named: list[tuple[str, Tensor]] = [*module.named_parameters(), *module.named_buffers()]
-    weights = {name: tensor.detach().to("meta") for name, tensor in named}
-    counter, root = FlopCounterMode(display=False), type(module).__name__
-    with evaluating(module), torch.no_grad(), counter:
-        torch.func.functional_call(module, weights, (torch.empty(shape, device="meta"),))
-    found = {name: sum(each.values()) // 2 for name, each in counter.get_flop_counts().items()}
-    inside = {name.removeprefix(f"{root}."): macs for name, macs in found.items()}
-    return inside | {"": counter.get_total_flops() // 2}
+    macs, counter = Counter[str](), FlopCounterMode(display=False)
+
+    def watch(module: nn.Module, part: str) -> None:
+        """Add what the counter has after the module less what it has before."""
+        before = lambda *_: macs.subtract({part: counter.get_total_flops() // 2})  # noqa: E731
+        after = lambda *_: macs.update({part: counter.get_total_flops() // 2})  # noqa: E731
+        module.register_forward_pre_hook(before)
+        module.register_forward_hook(after)
+
+    for name, module in model.named_modules():
+        for part, known in PARTS.items():
+            if re.fullmatch(known, name):
+                watch(module, part)
+    images = torch.empty(1, model.config.channels, *model.config.size, device="meta")
+    with torch.no_grad(), counter:
+        if isinstance(model, Tokenizer):
+            model.logits(images)
+            if model.decoder is not None:
+                model.outputs(torch.empty(1, *model.config.grid, dtype=torch.int64, device="meta"))
+        else:
+            model(images)
+    return macs
 
 
 def exaflops(model: Model | ModelConfig, images: float, epochs: float) -> float:

@@ -77,12 +77,14 @@ class Attention(nn.Module):
             bias = None if bias is None else bias[..., :leading, :]
         form = attend if self.talking is None else self.talking
         found = form(q, k, v, bias).transpose(1, 2).flatten(2)
-        return self.pattern.unfold(found, self._grid(positions))
+        whole = self.pattern.whole
+        return found if whole else self.pattern.unfold(found, self._grid(positions))
 
     def split(self, qkv: Tensor, positions: Positions | None) -> Heads:
         """Return queries, keys and values, each (B, h, N, d), and the bias on the logits."""
-        blank = self.qkv.bias if self.blank is None else self.blank
-        qkv = self.pattern.fold(qkv, self._grid(positions), blank)
+        if not self.pattern.whole:
+            blank = self.qkv.bias if self.blank is None else self.blank
+            qkv = self.pattern.fold(qkv, self._grid(positions), blank)
         q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         if self.norms is not None:
             q, k = self.norms(q, k)
@@ -93,7 +95,8 @@ class Attention(nn.Module):
         """Return the attention that `forward` pays: (B, N, D) -> (B, h, N, N), rows sum to 1.
 
         In a window with padding they sum to less, since a part falls on the padding. With talking
-        heads, it is the softmax of the mixed logits, before it is mixed once more.
+        heads, it is the softmax of the mixed logits, before it is mixed once more. What else
+        `forward` takes makes no difference.
         """
         q, k, _, bias = self.split(self.qkv(tokens), positions)
         form = attention_weights if self.talking is None else self.talking.weights

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import vitlab
+from models.counting import counted_macs
 from vitlab.errors import OptionError
 from vitlab.models.config import ResNetConfig, ViTConfig, config_of
 from vitlab.models.create import assemble, build, resized
-from vitlab.models.layers import counted_macs
 from vitlab.models.names import MODELS, shape_of
 from vitlab.models.positions.resampling import resample
 

@@ -141,7 +141,7 @@ def test_attention_maps_are_over_all_tokens() -> None:
 
 
 def test_costs_are_those_that_pytorch_counts() -> None:
-    from vitlab.models.layers import counted_macs
+    from models.counting import counted_macs
 
     for choices in ({}, {"talking_heads": False}):
         model = a_model(**choices).requires_grad_(False)

@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 import vitlab
 from vitlab.errors import OptionError
-from vitlab.models.encoder import attention
+from vitlab.models.encoder import mixed_sizes
+from vitlab.models.encoder.mixed_sizes import PackedPositions
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed, from_patches, to_patches
 
@@ -117,15 +118,12 @@ def test_stochastic_depth_drops_whole_images() -> None:
     """Of four images two are dropped in each branch; what is left is doubled."""
     model = a_model(drop_path=0.5, positions="none", pool="mean")
     block = model.blocks[0].train()  # type: ignore[union-attr, index]
-    from vitlab.models.encoder.layout import Layout, Run
-
-    runs = (Run(2, 3, Layout((1, 3))), Run(2, 5, Layout((1, 5))))
     tokens = torch.randn(1, 16, 32)
-    layout = Layout((0, 0), runs=runs)
+    places = PackedPositions(model.positions[0], [((1, 3), 2), ((1, 5), 2)], prefix=0)  # type: ignore[index, arg-type]
     branch = block.attention[0]
     with torch.no_grad():
-        added = branch(tokens, layout)[0].split([3, 3, 5, 5])
-        whole = branch.eval()(tokens, layout)[0].split([3, 3, 5, 5])
+        added = branch(tokens, places)[0].split([3, 3, 5, 5])
+        whole = branch.eval()(tokens, places)[0].split([3, 3, 5, 5])
     dropped = [not part.any() for part in added]
     assert sum(dropped) == 2
     for part, all_of_it, gone in zip(added, whole, dropped, strict=True):
@@ -172,8 +170,8 @@ def test_the_kernel_for_variable_lengths_gets_each_image_by_itself(
     """The kernel itself needs a GPU: here a plain one takes its place."""
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", plain_varlen)
     parts: list[Any] = [(*torch.randn(3, n, 2, length, 16), None) for n, length in ((2, 7), (3, 5))]
-    want = attention.attend_packed(parts)
-    torch.testing.assert_close(attention.attend_varlen(parts), want, rtol=0, atol=1e-6)
+    want = mixed_sizes.attend_packed(parts)
+    torch.testing.assert_close(mixed_sizes.attend_varlen(parts), want, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (7, 5)])
@@ -181,13 +179,13 @@ def test_gpus_attend_in_half_precision_by_that_kernel(
     capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shapes only: tensors of a GPU that is not there, through PyTorch's own operator."""
-    used, kernel = [], attention.attend_varlen
+    used, kernel = [], mixed_sizes.attend_varlen
 
     def noted(parts: list[Any]) -> Tensor:
         used.append(parts[0][0].dtype)
         return kernel(parts)
 
-    monkeypatch.setattr(attention, "attend_varlen", noted)
+    monkeypatch.setattr(mixed_sizes, "attend_varlen", noted)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     with FakeTensorMode():
         for dtype in (torch.bfloat16, torch.float16, torch.float32):
@@ -196,7 +194,7 @@ def test_gpus_attend_in_half_precision_by_that_kernel(
                 (*(torch.empty(n, 4, length, 64, **some) for _ in range(3)), None)
                 for n, length in ((2, 7), (3, 5))
             ]
-            attended = attention.attend_packed(parts)
+            attended = mixed_sizes.attend_packed(parts)
             assert (attended.shape, attended.dtype) == ((1, 29, 256), dtype)
             assert attended.device.type == "cuda"
     assert used == ([torch.bfloat16, torch.float16] if capability >= (8, 0) else [])

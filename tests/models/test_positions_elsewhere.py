@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import vitlab
-from vitlab.models.encoder.layout import Layout
 from vitlab.models.positions.rotary import Rotary
 
 transformers = pytest.importorskip("transformers")
@@ -62,9 +61,8 @@ def test_a_bias_within_attention_acts_as_in_beit() -> None:
         q = ours.qkv(tokens)[..., :48].unflatten(-1, (3, 16)).transpose(1, 2)
         want, weights = theirs(tokens, attention_mask=relative.bias(q))
         close = {"rtol": 0, "atol": 1e-5}
-        layout = Layout(model.config.grid, relative.relate)
-        torch.testing.assert_close(ours(tokens, layout), want, **close)
-        torch.testing.assert_close(ours.weights(tokens, layout), weights, **close)
+        torch.testing.assert_close(ours(tokens, relative), want, **close)
+        torch.testing.assert_close(ours.weights(tokens, relative), weights, **close)
 
 
 def turning(depth: int = 8, **choices: Any) -> Any:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vitlab
+from models.counting import counted_macs
 from oracles import peers
 from vitlab.errors import OptionError
-from vitlab.models.layers import counted_macs
 from vitlab.models.resnets.axial import AXIAL, AxialBody, LineAttention
 from vitlab.models.resnets.body import (
     BIT,

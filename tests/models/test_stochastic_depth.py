@@ -11,8 +11,7 @@ from torch import Tensor, nn
 import vitlab
 from conftest import TINY
 from distributed.ranks import on_ranks
-from vitlab.models.encoder.block import Branch
-from vitlab.models.encoder.stochastic_depth import draw_kept
+from vitlab.models.encoder.block import Branch, draw_kept
 from vitlab.recipes.recipe import Host
 
 SHAPE = "ViT(width=16,depth=2,heads=2,mlp=16)/8"
@@ -124,8 +123,8 @@ def dropped(folder: Path, micro: int) -> list[int]:
     counts = [0, 0]
     real = Branch.forward
 
-    def forward(self: Any, tokens: Tensor, layout: Any = None) -> Tensor:
-        out = real(self, tokens, layout)
+    def forward(self: Any, tokens: Tensor, *where: Any) -> Tensor:
+        out = real(self, tokens, *where)
         if self.training and self.drop_path:
             counts[0] += int((~out.detach().flatten(1).any(1)).sum())
             counts[1] += len(tokens)

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vitlab
+from models.counting import counted_macs
 from vitlab.errors import OptionError
 from vitlab.models.config import TokenizerConfig, config_of
-from vitlab.models.layers import counted_macs
 from vitlab.models.tokenizers.tokenizer import Tokenizer
 
 SMALL = "dVAE(codes=12,code_width=6,width=8)/4"

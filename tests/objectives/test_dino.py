@@ -280,9 +280,9 @@ def test_ibot_s_loss_is_that_of_the_teacher_s_answers_at_hidden_patches() -> Non
     assert masks is not None
     prefix = CONFIG.prefix
     patches = torch.where(masks[..., None], task.mask_token, model.stem(large))
-    tokens, steps = model.begin(patches, (4, 4))
-    for block, placed in steps:
-        tokens = block(placed.place(tokens), placed.layout)
+    tokens, positions = model.embed(patches, (4, 4))
+    for block, own in zip(model.blocks, positions, strict=True):
+        tokens = block(own.place(tokens), own)
     tokens = model.finish(tokens, (4, 4))
     given = task.teacher.encode(large)
     wanted = 0.0

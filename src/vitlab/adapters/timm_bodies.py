@@ -10,8 +10,7 @@ from vitlab.adapters.timm_surface import POOLS, TimmModel
 from vitlab.errors import OptionError
 from vitlab.images import Size
 from vitlab.models.config import ModelConfig, map_features, map_stride
-from vitlab.models.encoder.layout import DenseFeatures
-from vitlab.models.model import Model
+from vitlab.models.model import DenseFeatures, Model
 from vitlab.models.resnets.resnet import ResNet
 from vitlab.models.vit import VisionTransformer
 

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 from torch import Tensor
 
 from vitlab.errors import OptionError
-from vitlab.models.encoder.layout import DenseFeatures
 from vitlab.models.layers import evaluating
-from vitlab.models.model import Model
+from vitlab.models.model import DenseFeatures, Model
 from vitlab.models.packed import Packed
 from vitlab.models.vit import VisionTransformer
 

@@ -1,1 +1,1 @@
-"""What a model is: its configuration, its name, its parts. Nothing here knows of training."""
+"""Models: read vit.py first, the Vision Transformer on one page. Nothing here knows of training."""

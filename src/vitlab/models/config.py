@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vitlab.models.configs.model_config import ModelConfig, map_features, map_stride
+from vitlab.models.configs.model_config import Grid, ModelConfig, map_features, map_stride
 from vitlab.models.configs.resnet_config import ResNetConfig
 from vitlab.models.configs.tokenizer_config import TokenizerConfig
 from vitlab.models.configs.vit_config import ViTConfig
@@ -11,6 +11,7 @@ from vitlab.models.registry import kinds
 from vitlab.options import check_names
 
 __all__ = [
+    "Grid",
     "ModelConfig",
     "ResNetConfig",
     "TokenizerConfig",

@@ -1,12 +1,35 @@
 """What a model costs: its parameters and multiply-adds, part by part."""
 
+import re
+from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from vitlab.models.config import ModelConfig
+from vitlab.models.config import ModelConfig, TokenizerConfig, ViTConfig
 from vitlab.models.create import build
+from vitlab.models.layers import NORMS
 from vitlab.models.model import Model, Part
+from vitlab.models.tokenizers.tokenizer import Tokenizer
+
+# Which modules, by their names, are a part: the first that fits. Norms are those of the encoder.
+PARTS = {
+    "stem": r"stem|positions|token|registers|class_layers\.token",
+    "attention": r"blocks\.\d+\.attention\.\d+\.body",
+    "MLP": r"blocks\.\d+\.mlp\.\d+\.body",
+    "norms": r"pre_norm|norm|head\.norm|blocks",
+    "class attention": r"class_layers",
+    "body": r"body\.(?:root|stages\.\d+|norm)",
+    "head": r"head\.\w+|neck|classify",
+    "encoder": "encoder",
+    "scores": "score",
+    "codebook": "codebook",
+    "decoder": "decoder",
+}
+NORMED = r"pre_norm|norm|head\.norm|blocks\.\d+\.(?:attention|mlp)\.\d+\.(?:body\.)?norm"
 
 
 @dataclass(frozen=True)
@@ -14,9 +37,9 @@ class Cost:
     """What a model costs at its configuration's image size.
 
     Multiply-adds are counted once each, as in the per-image figures of Three things: those of
-    matrix products and convolutions, which PyTorch's own counter sees too, and the scale and shift
-    of the encoder's norms, one per element. (The papers' counter takes five for a norm, up to 0.3%
-    more in all.)
+    matrix products and convolutions, by PyTorch's own counter, and the scale and shift of the
+    encoder's norms, one per element. (The papers' counter takes five for a norm, up to 0.3% more in
+    all.)
     """
 
     parts: tuple[Part, ...]
@@ -35,13 +58,61 @@ class Cost:
 def cost(model: Model | ModelConfig) -> Cost:
     """Count the parameters and multiply-adds of a model, part by part.
 
-    Parameters are those of the modules themselves, on no device; each module knows its own
-    multiply-adds. A Vision Transformer has stem (with class token, registers and positions),
-    attention, MLP, norms (with LayerScale) and head; a ResNet has body and head.
+    The model runs once on PyTorch's meta device, which has shapes but no numbers. A Vision
+    Transformer has stem (with class token, registers and positions), attention, MLP, norms (with
+    LayerScale) and head; a ResNet has body and head; a tokenizer encoder, scores, codebook (which
+    is looked up) and decoder.
     """
-    config = model if isinstance(model, ModelConfig) else model.config
+    return _cost(model if isinstance(model, ModelConfig) else model.config)
+
+
+@lru_cache(maxsize=256)
+def _cost(config: ModelConfig) -> Cost:
     with torch.device("meta"):
-        return Cost(tuple(build(config).parts()))
+        model = build(config).eval().requires_grad_(False)
+    params, macs = dict.fromkeys(PARTS, 0), _macs(model)
+    for name, weight in model.named_parameters():
+        inside = (part for part, known in PARTS.items() if re.match(rf"(?:{known})(?:\.|$)", name))
+        params[next(inside)] += weight.numel()
+    if isinstance(config, ViTConfig):
+        norms = [each for name, each in model.named_modules() if re.fullmatch(NORMED, name)]
+        elements = sum(each.normalized_shape[0] for each in norms if isinstance(each, NORMS))
+        macs["norms"] = config.length * elements
+        if config.class_blocks:  # the class token alone enters the second norm of a block
+            macs["class attention"] += config.class_blocks * config.width * (config.length + 2)
+    last = "" if isinstance(config, TokenizerConfig) else "head"  # listed without classes too
+    names = [name for name in PARTS if params[name] or name == last]
+    return Cost(tuple(Part(name, params[name], macs[name]) for name in names))
+
+
+def _macs(model: Model) -> Counter[str]:
+    """Return the multiply-adds of each part of a model on the meta device, but for norms.
+
+    Those of matrix products and convolutions; activations, pooling and the standardization of
+    kernels are left out, as the papers' figures leave them out.
+    """
+    macs, counter = Counter[str](), FlopCounterMode(display=False)
+
+    def watch(module: nn.Module, part: str) -> None:
+        """Add what the counter has after the module less what it has before."""
+        before = lambda *_: macs.subtract({part: counter.get_total_flops() // 2})  # noqa: E731
+        after = lambda *_: macs.update({part: counter.get_total_flops() // 2})  # noqa: E731
+        module.register_forward_pre_hook(before)
+        module.register_forward_hook(after)
+
+    for name, module in model.named_modules():
+        for part, known in PARTS.items():
+            if re.fullmatch(known, name):
+                watch(module, part)
+    images = torch.empty(1, model.config.channels, *model.config.size, device="meta")
+    with torch.no_grad(), counter:
+        if isinstance(model, Tokenizer):
+            model.logits(images)
+            if model.decoder is not None:
+                model.outputs(torch.empty(1, *model.config.grid, dtype=torch.int64, device="meta"))
+        else:
+            model(images)
+    return macs
 
 
 def exaflops(model: Model | ModelConfig, images: float, epochs: float) -> float:

@@ -11,6 +11,7 @@ from vitlab.images import Size
 from vitlab.keywords import CreateKeywords
 from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViTConfig, config_of
 from vitlab.models.model import Model
+from vitlab.models.regrid import resized as resized
 from vitlab.models.resnets.resnet import ResNet
 from vitlab.models.tokenizers.tokenizer import Tokenizer
 from vitlab.models.vit import VisionTransformer
@@ -89,20 +90,6 @@ def assemble(config: ModelConfig, tensors: dict[str, Tensor]) -> Model:
         model = build(config)
     model.take(tensors)
     return model.requires_grad_().eval()
-
-
-def resized(tensors: dict[str, Tensor], old: ModelConfig, new: ModelConfig) -> dict[str, Tensor]:
-    """Return a model's tensors for another image size; those that do not depend on it stay.
-
-    Args:
-        tensors: a state dict
-        old: the configuration that they fit
-        new: the same but for its image size
-
-    Raises:
-        OptionError: the model is limited to one image size.
-    """
-    return tensors if old == new else MODEL_OF[type(old)].resized(tensors, old, new)
 
 
 def with_new_head(tensors: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:

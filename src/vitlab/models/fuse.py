@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.models.encoder.attention import Attention, HeadNorms
-from vitlab.models.encoder.block import MLP, Block, Branch
-from vitlab.models.encoder.layout import Layout
+from vitlab.models.encoder.block import Block, Branch
 from vitlab.models.layers import NORMS
+from vitlab.models.positions.positions import Positions
 from vitlab.progress import public
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -52,30 +52,32 @@ class FusedBlock(nn.Module):
         super().__init__()
         self.unit: nn.Module = UnitNorm(block.attention[0].norm)
         attention = [branch.body for branch in block.attention]
-        mlp = [branch.body for branch in block.mlp]
-        self.attention, self.mlp = attention[0], mlp[0]
+        self.attention, self.mlp = attention[0], block.mlp[0].body
         if self.attention.norms is not None:
             self.attention.norms = WideHeadNorms(attention)
-        self.attention.blank = _joined([_bias_of(each.qkv) for each in attention], 3)
-        self.attention.qkv = _inwards(block.attention, [each.qkv for each in attention], 3)
-        self.attention.project = _outwards(block.attention, [each.project for each in attention])
+        zeros = self.attention.qkv.weight.new_zeros(self.attention.qkv.out_features)
+        biases = [zeros if each.qkv.bias is None else each.qkv.bias for each in attention]
+        self.attention.blank = _joined(biases, 3)
+        self.attention.qkv = _inwards(block.attention, "qkv", 3)
+        self.attention.project = _outwards(block.attention, "project")
         self.attention.heads *= len(attention)
-        gates = 2 if self.mlp.gated else 1
-        self.mlp.expand = _inwards(block.mlp, [each.expand for each in mlp], gates)
-        self.mlp.contract = _outwards(block.mlp, [each.contract for each in mlp])
-        inner: tuple[Attention | MLP, ...] = (self.attention, self.mlp)
-        for body in inner:
+        self.mlp.expand = _inwards(block.mlp, "expand", 2 if self.mlp.gated else 1)
+        self.mlp.contract = _outwards(block.mlp, "contract")
+        for body in (self.attention, self.mlp):
             if isinstance(body.norm, NORMS):
                 body.norm = UnitNorm(body.norm, len(attention))
 
-    def forward(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
-        """Transform tokens: (B, N, D) -> (B, N, D)."""
-        tokens = tokens + self.attention(self.unit(tokens), layout)
+    def forward(
+        self, tokens: Tensor, positions: Positions | None = None, leading: int | None = None
+    ) -> Tensor:
+        """Transform tokens: (B, N, D) -> (B, N, D), or (B, leading, D)."""
+        attended = self.attention(self.unit(tokens), positions, leading)
+        tokens = tokens[:, :leading] + attended
         return tokens + self.mlp(self.unit(tokens))
 
-    def attention_weights(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
+    def attention_weights(self, tokens: Tensor, positions: Positions | None = None) -> Tensor:
         """Return each head's attention at the block's input: (B, branches * heads, N, N)."""
-        return self.attention.weights(self.unit(tokens), layout)
+        return self.attention.weights(self.unit(tokens), positions)
 
 
 class UnitNorm(nn.Module):
@@ -131,39 +133,32 @@ def _folded(norm: nn.Module, layer: nn.Linear) -> tuple[Tensor, Tensor | None]:
     return layer.weight * norm.weight, torch.stack(there).sum(0) if there else None
 
 
-def _inwards(branches: Sequence[Branch[Any]], layers: list[nn.Linear], parts: int) -> nn.Linear:
+def _inwards(branches: Sequence[Branch[Any]], name: str, parts: int) -> nn.Linear:
     """Join layer(norm(x)) of all branches into one map of the unit-normalized x.
 
     A layer makes several parts, as queries, keys and values; those of all branches lie together:
     (N inner, D), all queries first.
     """
-    weights, biases = [], []
-    for branch, layer in zip(branches, layers, strict=True):
-        weight, bias = _folded(branch.norm, layer)
-        weights.append(weight)
-        biases += [] if bias is None else [bias]
-    return dense_of(_joined(weights, parts), _joined(biases, parts) if biases else None)
+    folded = [_folded(branch.norm, getattr(branch.body, name)) for branch in branches]
+    biases = [bias for _, bias in folded if bias is not None]
+    weight = _joined([weight for weight, _ in folded], parts)
+    return dense_of(weight, _joined(biases, parts) if biases else None)
 
 
-def _bias_of(layer: nn.Linear) -> Tensor:
-    """Return a layer's bias, zeros if it has none."""
-    return layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias
-
-
-def _joined(tensors: list[Tensor], parts: int) -> Tensor:
+def _joined(tensors: Sequence[Tensor], parts: int) -> Tensor:
     """Join the rows of several branches, part by part: all queries, all keys, all values."""
     chunks = [tensor.chunk(parts) for tensor in tensors]
     return torch.cat([torch.cat(same) for same in zip(*chunks, strict=True)])
 
 
-def _outwards(branches: Sequence[Branch[Any]], layers: list[nn.Linear]) -> nn.Linear:
+def _outwards(branches: Sequence[Branch[Any]], name: str) -> nn.Linear:
     """Join scale * layer(norm(x)) of all branches into one map that sums them: (D, N inner).
 
     The norm, where there is one, is that within attention or MLP; x is unit-normalized by it.
     """
     weights, biases = [], []
-    for branch, layer in zip(branches, layers, strict=True):
-        weight, bias = _folded(branch.body.norm, layer)
+    for branch in branches:
+        weight, bias = _folded(branch.body.norm, getattr(branch.body, name))
         scale = weight.new_ones(()) if branch.scale is None else branch.scale
         weights.append(weight * scale[..., None])
         biases += [] if bias is None else [bias * scale]

@@ -9,13 +9,13 @@ from torch.nn import functional as F
 
 from vitlab.models.config import ViTConfig
 from vitlab.models.encoder.block import MLP
+from vitlab.models.encoder.class_attention import CrossAttention
 from vitlab.models.layers import (
     classifier,
-    dense_macs,
     norm_of,
     reset_classifier,
     reset_dense,
-    reset_norm,
+    reset_parts,
 )
 
 
@@ -33,9 +33,7 @@ class Head(nn.Module):
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the tanh layer LeCun-normal; the rest as `AttentionPool` and `reset_classifier`."""
-        if self.attend is not None:
-            self.attend.reset_parameters(generator)
-        reset_norm(self.norm)
+        reset_parts(generator, self.attend, self.norm)
         if self.pre_logits is not None:
             reset_dense(self.pre_logits, generator)
         reset_classifier(self.classify, self.config, generator)
@@ -99,14 +97,8 @@ class Head(nn.Module):
         """Compute class scores: (…, features) -> (…, classes)."""
         return self.classify(features)
 
-    def macs(self) -> int:
-        """Count multiply-adds but those of the norm."""
-        layers = [layer for layer in (self.pre_logits, self.classify) if layer is not None]
-        pool = 0 if self.attend is None else self.attend.macs(self.config.seen)
-        return pool + self.config.queries * dense_macs(*layers)
 
-
-class AttentionPool(nn.Module):
+class AttentionPool(CrossAttention):
     """Learned queries attend to all patches, then an MLP (MAP head; Zhai et al., 2022).
 
     Those of Perception Encoder have heads and an MLP of their own and see the class token too.
@@ -114,52 +106,31 @@ class AttentionPool(nn.Module):
     """
 
     undecayed: ClassVar[tuple[str, ...]] = ("queries",)
-    role: ClassVar[str] = "attention"
 
     def __init__(self, config: ViTConfig) -> None:
-        super().__init__()
-        self.heads = config.pool_heads or config.heads
+        super().__init__(config, config.pool_heads or config.heads, qkv_bias=True, bias=True)
         self.queries = nn.Parameter(torch.empty(1, config.queries, config.width))
-        self.q = nn.Linear(config.width, config.width)
-        self.kv = nn.Linear(config.width, 2 * config.width)
-        self.project = nn.Linear(config.width, config.width)
         self.norm = norm_of(config)
         wide = config.pool_mlp or config.mlp
         self.mlp = MLP(replace(config, mlp=wide, norm_inner_mlp=False))
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw Xavier-uniform throughout, the queries too, as big_vision starts them."""
-        weights = (self.queries[0], self.q.weight, *self.kv.weight.chunk(2), self.project.weight)
-        for weight in weights:
-            nn.init.xavier_uniform_(weight, generator=generator)
-        for dense in (self.q, self.kv, self.project):
-            nn.init.zeros_(dense.bias)
-        self.norm.reset_parameters()
-        self.mlp.reset_parameters(generator)
+        nn.init.xavier_uniform_(self.queries[0], generator=generator)
+        super().reset_parameters(generator)
+        reset_parts(generator, self.norm, self.mlp)
+
+    def form(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Return the values that queries gather, by PyTorch's kernel in every precision."""
+        return F.scaled_dot_product_attention(q, k, v)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Pool tokens: (B, N, D) -> (B, D), or (B, queries, D) for more than one query."""
-        q, k, v = self._heads(tokens)
-        gathered = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-        slots = self.project(gathered)
+        slots = self.gathered(self.queries, tokens)
         slots = slots + self.mlp(self.norm(slots))
         return slots[:, 0] if slots.shape[1] == 1 else slots
 
     def weights(self, tokens: Tensor) -> Tensor:
         """Return the attention that `forward` pays: (B, N, D) -> (B, h, queries, N)."""
-        q, k, _ = self._heads(tokens)
+        q, k, _ = self.split(self.queries, tokens)
         return (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(dim=-1)
-
-    def _heads(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the queries, (B, h, queries, d), and the keys and values of the tokens."""
-        q = self.q(self.queries).expand(tokens.shape[0], -1, -1)
-        q = q.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        k, v = self.kv(tokens).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        return q, k, v
-
-    def macs(self, tokens: int) -> int:
-        """Count multiply-adds but those of the norm."""
-        queries, width = self.queries.shape[1:]
-        scores = 2 * queries * tokens * width
-        dense = queries * dense_macs(self.q, self.project) + tokens * dense_macs(self.kv)
-        return dense + scores + self.mlp.macs(queries)

@@ -1,13 +1,12 @@
-"""What several parts of a model need of their layers: how they start, and what they cost."""
+"""What several parts of a model need of their layers: lists, norms, and how they start."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from vitlab.models.config import ModelConfig, ViTConfig
 
@@ -20,16 +19,43 @@ def modules(layers: Iterable[Layer]) -> Sequence[Layer]:
     return cast(Sequence[Layer], nn.ModuleList(layers))
 
 
-def norm_of(config: ViTConfig, width: int | None = None) -> nn.LayerNorm | nn.RMSNorm:
+def norm_of(
+    config: ViTConfig, width: int | None = None, eps: float | None = None
+) -> nn.LayerNorm | nn.RMSNorm:
     """Return a norm of the model's kind, over its width or that of a part of it."""
     kind = nn.RMSNorm if config.norm == "rms" else nn.LayerNorm
-    return kind(config.width if width is None else width, eps=config.norm_eps)
+    return kind(width or config.width, eps=eps or config.norm_eps)
 
 
-def reset_norm(norm: nn.Module) -> None:
-    """Start a norm as one without scale and shift; leave what stands in for a norm."""
-    if isinstance(norm, NORMS):
-        norm.reset_parameters()
+def reset_parts(generator: torch.Generator | None, *parts: Any) -> None:
+    """Start each part in turn as itself says; leave what is absent or has nothing to start."""
+    for part in parts:
+        if isinstance(part, NORMS):
+            part.reset_parameters()
+        elif part is not None and not isinstance(part, nn.Identity):
+            part.reset_parameters(generator)
+
+
+def reset_xavier(
+    layers: Sequence[tuple[nn.Linear, int]],
+    generator: torch.Generator | None = None,
+    bias_std: float = 0.0,
+) -> None:
+    """Draw Xavier-uniform kernels, then biases.
+
+    Args:
+        layers: each with the number of maps that lie in it side by side, which are drawn apart
+        generator: None for PyTorch's own
+        bias_std: deviation of the biases; 0 for zeros
+    """
+    for layer, count in layers:
+        for weight in layer.weight.chunk(count):
+            nn.init.xavier_uniform_(weight, generator=generator)
+    for layer, _ in layers:
+        if layer.bias is not None and bias_std:
+            nn.init.normal_(layer.bias, std=bias_std, generator=generator)
+        elif layer.bias is not None:
+            nn.init.zeros_(layer.bias)
 
 
 def reset_dense(dense: nn.Conv2d | nn.Linear, generator: torch.Generator | None = None) -> None:
@@ -74,29 +100,3 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
-
-
-def params_of(*parts: nn.Module) -> int:
-    """Count the parameters of some modules; those on the meta device count as well."""
-    return sum(weight.numel() for part in parts for weight in part.parameters())
-
-
-def dense_macs(*layers: nn.Module) -> int:
-    """Count the multiply-adds of dense layers at one place: one for each element of a kernel."""
-    return sum(layer.weight.numel() for layer in layers if isinstance(layer, nn.Linear))
-
-
-def counted_macs(module: nn.Module, channels: int, image_size: tuple[int, int]) -> int:
-    """Count the multiply-adds of convolutions and matrix products for one image, by shapes alone.
-
-    Nothing is allocated or computed, whatever the size of the module: weights and images are on
-    PyTorch's meta device. Norms, activations, pooling and the standardization of kernels are left
-    out, as the papers' figures leave them out.
-    """
-    named = [*module.named_parameters(), *module.named_buffers()]
-    weights = {name: tensor.to("meta") for name, tensor in named}
-    images = torch.empty(1, channels, *image_size, device="meta")
-    counter = FlopCounterMode(display=False)
-    with evaluating(module), torch.no_grad(), counter:
-        torch.func.functional_call(module, weights, (images,))
-    return counter.get_total_flops() // 2

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, overload
 
 import torch
 from torch import Tensor, nn
@@ -11,19 +10,36 @@ from torch import Tensor, nn
 from vitlab.errors import OptionError, WeightsError
 from vitlab.images import Size
 from vitlab.models.config import ModelConfig
-from vitlab.models.encoder.layout import DenseFeatures
 from vitlab.models.packed import Packed
+from vitlab.models.regrid import resized
 from vitlab.models.seen import NOTHING, Seen
 from vitlab.models.unlike import Unlike
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """One part of a model: its parameters, and its multiply-adds for one image."""
 
     name: str
     params: int
     macs: int
+
+
+class DenseFeatures(NamedTuple):
+    """What leaves a layer, as a map of the image.
+
+    Attributes:
+        map: features of each patch, or of each place of a ResNet, (B, D, rows, columns)
+        prefix: the tokens before the patches, (B, prefix, D): class token, distillation token,
+            registers; none of them, (B, 0, D), of a model without
+    """
+
+    map: Tensor
+    prefix: Tensor
+
+    @classmethod
+    def of(cls, tokens: Tensor, prefix: int, grid: tuple[int, int]) -> Self:
+        """Part tokens, (B, prefix + rows * columns, D)."""
+        return cls(tokens[:, prefix:].transpose(1, 2).unflatten(2, grid), tokens[:, :prefix])
 
 
 class Model(nn.Module):
@@ -75,6 +91,13 @@ class Model(nn.Module):
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw every weight, as the official code does; each part describes its own."""
         raise NotImplementedError
+
+    def __repr__(self) -> str:
+        """Say in one line what differs from the defaults; `print(model.blocks)` shows modules."""
+        texts = {name: repr(value) for name, value in self.config.chosen().items()}
+        chosen = [f"{n}={text if len(text) < 60 else text[:50] + '…'}" for n, text in texts.items()]
+        count = sum(weight.numel() for weight in self.parameters())
+        return f"{self.config.name}({', '.join(chosen)}), {count:,} parameters"
 
     def forward(self, images: Tensor | Packed) -> Tensor:
         """Compute class scores from normalized images: (B, channels, H, W) -> (B, classes)."""
@@ -179,26 +202,6 @@ class Model(nn.Module):
         """
         raise OptionError(f"{self.config.name} has no attention maps: use a Vision Transformer")
 
-    def parts(self) -> Sequence[Part]:
-        """Count parameters and multiply-adds, part by part."""
-        raise NotImplementedError
-
-    @classmethod
-    def resized(
-        cls, tensors: dict[str, Tensor], old: ModelConfig, new: ModelConfig
-    ) -> dict[str, Tensor]:
-        """Return the tensors of a model for another image size.
-
-        Args:
-            tensors: a state dict
-            old: the configuration that they fit
-            new: the same but for its image size
-
-        Raises:
-            OptionError: the model is limited to one image size.
-        """
-        return tensors  # of convolutions
-
     @property
     def layers(self) -> int:
         """Number of the last layer, for layer-wise learning rates; 0 for a model without blocks."""
@@ -290,8 +293,7 @@ class Model(nn.Module):
             model = type(self)(new)
             if type(self)(self.config).state_dict().keys() != tensors.keys():
                 raise WeightsError("cannot resize a fused model: resize first, then fuse")
-        if new.grid != self.config.grid or new.size != self.config.size:
-            tensors = self.resized(tensors, self.config, new)
+        tensors = resized(tensors, self.config, new)
         free = {name: weight.requires_grad for name, weight in self.named_parameters()}
         model.take(tensors)
         for name, weight in model.named_parameters():

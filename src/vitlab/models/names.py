@@ -79,8 +79,10 @@ _VIT = re.compile(
     r"|\((?P<fields>[a-z]+=\d+(?:,[a-z]+=\d+)*)\))/(?P<patch>\d+)"
 )
 # The ViT paper's Table 6 has R50x1 (ResNet50x1 in one version) and R50x1+ViT-B/32.
-_BIT = re.compile(r"(?:BiT-R|ResNet-?|R)(?P<units>\d+|\([\d-]+\))x(?P<widen>\d+)")
-_AXIAL = re.compile(r"Axial-ResNet-(?P<units>\d+|\([\d-]+\))")
+_RESNET = re.compile(
+    r"(?:BiT-R|ResNet-?|R)(?P<units>\d+|\([\d-]+\))x(?P<widen>\d+)"
+    r"|Axial-ResNet-(?P<axial>\d+|\([\d-]+\))"
+)
 _TOKENIZER = re.compile(
     r"(?P<form>dVAE|DALL-E)(?:\((?P<fields>[a-z_]+=\d+(?:,[a-z_]+=\d+)*)\))?/(?P<stride>\d+)"
 )
@@ -93,7 +95,7 @@ TOKENIZERS: dict[str, dict[str, Any]] = {
 
 def names_resnet(name: str) -> bool:
     """Whether a name is that of a ResNet, such as `BiT-R50x1`, rather than of a ViT."""
-    return bool(_BIT.fullmatch(name) or _AXIAL.fullmatch(name))
+    return bool(_RESNET.fullmatch(name))
 
 
 def names_tokenizer(name: str) -> bool:
@@ -117,16 +119,10 @@ def shape_of(name: str) -> dict[str, Any]:
     """
     if not isinstance(name, str):
         raise OptionError(f"a model name must be text such as 'ViT-B/16', not {name!r}")
-    if match := _BIT.fullmatch(name):
-        if stages := _stages(match["units"]):
-            return {"stages": stages, "widen": int(match["widen"])}
-    elif match := _AXIAL.fullmatch(name):
-        if stages := _stages(match["units"]):
-            return {"stages": stages, "attention": "axial"}
-    elif match := _TOKENIZER.fullmatch(name):
-        return _tokenizer_shape(match)
-    elif (match := _VIT.fullmatch(name)) and (shape := _vit_shape(match)):
-        return shape
+    readers = ((_RESNET, _resnet_shape), (_TOKENIZER, _tokenizer_shape), (_VIT, _vit_shape))
+    for pattern, read in readers:
+        if (match := pattern.fullmatch(name)) and (shape := read(match)):
+            return shape
     raise OptionError(f"unknown model {name!r}: {_suggestion(name)}")
 
 
@@ -148,6 +144,13 @@ def _vit_shape(match: re.Match[str]) -> dict[str, Any] | None:
             return None
         shape |= {"stem": "resnet", "stages": stages}
     return shape
+
+
+def _resnet_shape(match: re.Match[str]) -> dict[str, Any] | None:
+    """Return the fields in a ResNet's name, or None where its depth is unknown."""
+    stages = _stages(match["units"] or match["axial"])
+    other = {"attention": "axial"} if match["axial"] else {"widen": int(match["widen"])}
+    return {"stages": stages, **other} if stages else None
 
 
 def _tokenizer_shape(match: re.Match[str]) -> dict[str, Any]:

@@ -71,28 +71,20 @@ def used_options(field: str) -> dict[str, tuple[str, ...]]:
 
 @cache
 def _declared(folder: str) -> dict[str, tuple[str, ...]]:
-    """Return `uses` by `name` of the classes in the files of a folder; bases are inherited from."""
-    facts: dict[str, dict[str, Any]] = {}
-    nodes: list[ast.ClassDef] = []
+    """Return `uses` by `name` of the classes in the files of a folder, which state them plainly."""
+    found = {}
     for path in import_module(folder).__path__:
         for file in Path(path).glob("*.py"):
-            tree = ast.parse(file.read_text(encoding="utf-8"))
-            nodes += [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    for node in nodes:
-        facts[node.name] = {
-            target.id: ast.literal_eval(each.value)
-            for each in node.body
-            if isinstance(each, ast.Assign)
-            for target in each.targets
-            if isinstance(target, ast.Name) and target.id in ("name", "uses")
-        }
-    bases = {node.name: [b.id for b in node.bases if isinstance(b, ast.Name)] for node in nodes}
-
-    def uses(name: str) -> tuple[str, ...]:
-        inherited = (uses(base) for base in bases.get(name, ()) if base in facts)
-        return facts[name].get("uses") or next(filter(None, inherited), ())
-
-    return {own["name"]: uses(cls) for cls, own in facts.items() if "name" in own}
+            for node in ast.parse(file.read_text(encoding="utf-8")).body:
+                facts = {
+                    each.targets[0].id: each.value
+                    for each in getattr(node, "body", ())
+                    if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name)
+                }
+                if "name" in facts:
+                    uses = facts.get("uses", ast.Tuple([]))
+                    found[ast.literal_eval(facts["name"])] = ast.literal_eval(uses)
+    return found
 
 
 @cache

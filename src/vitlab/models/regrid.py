@@ -2,31 +2,41 @@
 
 from torch import Tensor
 
-from vitlab.models.config import ViTConfig
+from vitlab.errors import OptionError
+from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitlab.models.positions.positions import scheme_of
 from vitlab.models.stems.kernels import Filter
 from vitlab.models.stems.stem import stem_of
 
 
-def on_grid_of(new: ViTConfig, tensors: dict[str, Tensor], old: ViTConfig) -> dict[str, Tensor]:
-    """Return the tensors of a Vision Transformer whose stem and positions follow another grid.
+def resized(tensors: dict[str, Tensor], old: ModelConfig, new: ModelConfig) -> dict[str, Tensor]:
+    """Return a model's tensors for another image size; those that do not depend on it stay.
 
     Args:
-        new: the configuration, with another image size or patch
-        tensors: a state dict
-        old: the configuration that they fit; the patch's kernels are those of `new`
+        tensors: a state dict; the kernels of patches are those of `new`
+        old: the configuration that they fit
+        new: the same but for its image size, or its patch
 
     Raises:
-        OptionError: positions that are limited to one image size.
+        OptionError: the model is limited to one image size.
     """
+    if (new.size, new.grid) == (old.size, old.grid):
+        return tensors
+    if isinstance(old, ResNetConfig) and old.attention == "axial":
+        raise OptionError(
+            f"{old.name} cannot be resized, since its relative positions hold for one size "
+            f"only: keep image_size={old.image_size}"
+        )
+    if not (isinstance(old, ViTConfig) and isinstance(new, ViTConfig)):
+        return tensors  # convolutions take images of any size
     scheme, result = scheme_of(old), dict(tensors)
     parts = [("stem.", stem_of(old).resized, old, new)]
     stored, wanted = old.at_positions, new.at_positions
     for number in range(scheme.tables(old)):
         each = stored.of_block(number), wanted.of_block(number)
         parts.append((f"positions.{number}.", scheme.resized, *each))
-    for prefix, resized, was, now in parts:
-        part = resized(_within(prefix, tensors), was, now)
+    for prefix, follow, was, now in parts:
+        part = follow(within(prefix, tensors), was, now)
         result |= {prefix + name: tensor for name, tensor in part.items()}
     return result
 
@@ -47,10 +57,10 @@ def with_patch(
     """
     if patch == config.patch:
         return tensors
-    stem = stem_of(config).repatched(_within("stem.", tensors), config, patch, interpolation)
+    stem = stem_of(config).repatched(within("stem.", tensors), config, patch, interpolation)
     return tensors | {f"stem.{name}": tensor for name, tensor in stem.items()}
 
 
-def _within(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def within(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors of a module, by their names in it."""
     return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}

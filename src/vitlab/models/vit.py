@@ -1,6 +1,5 @@
-"""The Vision Transformer, on one page."""
+"""The Vision Transformer, on one page: stem, tokens, positions, blocks, norm, head."""
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import ClassVar, Self
@@ -10,24 +9,20 @@ from torch import Tensor, nn
 
 from vitlab.errors import OptionError
 from vitlab.images import Size
-from vitlab.models.config import ModelConfig, ViTConfig
-from vitlab.models.encoder.block import Block, block_parts
+from vitlab.models.config import Grid, ViTConfig
+from vitlab.models.encoder.block import Block, drop_rates
 from vitlab.models.encoder.class_attention import ClassLayers, with_idle_token
-from vitlab.models.encoder.layout import DenseFeatures, Layout, joined, parted
+from vitlab.models.encoder.mixed_sizes import PackedPositions, joined, parted
 from vitlab.models.encoder.neck import Neck
-from vitlab.models.encoder.placing import Placed, checked_extra
-from vitlab.models.encoder.reach import Axis
-from vitlab.models.encoder.stochastic_depth import drop_rates
+from vitlab.models.encoder.windows import Axis
 from vitlab.models.head import Head
-from vitlab.models.layers import NORMS, modules, norm_of, params_of, reset_norm
-from vitlab.models.model import Model, Part
-from vitlab.models.packed import Grid, Packed, before_sorting
-from vitlab.models.positions.positions import Positions, scheme_of
-from vitlab.models.regrid import on_grid_of, with_patch
+from vitlab.models.layers import modules, norm_of, reset_parts
+from vitlab.models.model import DenseFeatures, Model
+from vitlab.models.packed import Packed, before_sorting
+from vitlab.models.positions.positions import Positions, check_extra, scheme_of
+from vitlab.models.regrid import with_patch
 from vitlab.models.stems.kernels import Filter
 from vitlab.models.stems.stem import stem_of
-
-Begun = tuple[Tensor, list[tuple[Block, Placed]]]  # tokens, and blocks with their positions
 
 
 class VisionTransformer(Model):
@@ -46,9 +41,6 @@ class VisionTransformer(Model):
     undecayed: ClassVar[tuple[str, ...]] = ("token", "registers")
     watched: bool = True  # in evaluation the last block computes all tokens, for who looks at them
 
-    def __init__(self, config: ViTConfig, generator: torch.Generator | None = None) -> None:
-        super().__init__(config, generator)
-
     def build(self) -> None:
         """Create the modules that the configuration names."""
         config, width, registers = self.config, self.config.width, self.config.registers
@@ -56,9 +48,7 @@ class VisionTransformer(Model):
         own_token = config.has_token and not config.class_blocks
         self.token = nn.Parameter(torch.empty(1, 1, width)) if own_token else None
         self.registers = nn.Parameter(torch.empty(1, registers, width)) if registers else None
-        self.positions: Sequence[Positions] = modules(
-            scheme_of(config).of_layers(config.at_positions)
-        )
+        self.positions = modules(scheme_of(config).of_layers(config.at_positions))
         self.dropout = nn.Dropout(config.dropout)
         self.pre_norm = norm_of(config) if config.pre_norm else nn.Identity()
         axes: tuple[Axis, ...] = ("row", "column") if config.attention == "axial" else (None,)
@@ -68,9 +58,8 @@ class VisionTransformer(Model):
             for axis in axes
         )
         self.class_layers = ClassLayers(config) if config.class_blocks else None
-        self.norm = norm_of(config) if config.norm_at == "tokens" else nn.Identity()
-        if config.last_norm_eps and isinstance(self.norm, NORMS):
-            self.norm.eps = config.last_norm_eps
+        last_norm = norm_of(config, eps=config.last_norm_eps or config.norm_eps)
+        self.norm = last_norm if config.norm_at == "tokens" else nn.Identity()
         self.neck = Neck(config) if config.neck else None
         self.head = Head(config)
 
@@ -81,16 +70,8 @@ class VisionTransformer(Model):
             nn.init.zeros_(self.token)
         if self.registers is not None:
             nn.init.normal_(self.registers, std=0.02, generator=generator)
-        for positions in self.positions:
-            positions.reset_parameters(generator)
-        for block in self.blocks:
-            block.reset_parameters(generator)
-        for part in (self.class_layers, self.neck):
-            if part is not None:
-                part.reset_parameters(generator)
-        for norm in (self.pre_norm, self.norm):
-            reset_norm(norm)
-        self.head.reset_parameters(generator)
+        reset_parts(generator, *self.positions, *self.blocks, self.class_layers, self.neck)
+        reset_parts(generator, self.pre_norm, self.norm, self.head)
 
     def scores(self, features: Tensor) -> Tensor:
         """Compute class scores: (…, features) -> (…, classes)."""
@@ -98,19 +79,20 @@ class VisionTransformer(Model):
 
     def features(self, images: Tensor | Packed) -> Tensor:
         """Compute the classifier's input: (B, features), or (B, queries, features)."""
-        if not isinstance(images, Packed):
-            leading = None if self.watched and not self.training else self.head.leading
-            return self.head.features(self._encoded(images, leading=leading)[0])
-        images, order = images.by_size()
-        rows = torch.cat([self.head.features(part) for part in self._encoded(images)])
-        return before_sorting(rows, order)
+        if isinstance(images, Packed):
+            return self._packed_features(images)
+        leading = None if self.watched and not self.training else self.head.leading
+        return self.head.features(self.encode(images, leading=leading))
 
-    def encode(self, images: Tensor | Packed, extra: Tensor | None = None) -> Tensor:
-        """Compute all tokens, after the final norm where it is on tokens.
+    def encode(
+        self, images: Tensor | Packed, extra: Tensor | None = None, leading: int | None = None
+    ) -> Tensor:
+        """Compute all tokens, after the final norm where it is on tokens (equations 1 to 4).
 
         Args:
             images: normalized, (B, channels, H, W), of any size that the patch divides; or packed
             extra: further tokens (B, M, width), without positions, which come after the patches
+            leading: how many tokens the last block computes, the first; None: all
 
         Returns:
             (B, prefix + patches + M, width or a neck's channels); of packed images (1, T, width)
@@ -118,26 +100,46 @@ class VisionTransformer(Model):
         Raises:
             OptionError: a tensor of another shape, or extra tokens that the model cannot place.
         """
-        parts = self._encoded(images, extra)
-        return joined(parts) if isinstance(images, Packed) else parts[0]
+        tokens, positions = self.begin(images, extra)
+        last = self.blocks[-1]
+        for block, own in zip(self.blocks, positions, strict=True):
+            tokens = block(own.place(tokens), own, leading if block is last else None)
+        return self._finished(tokens, positions[-1])
 
-    def _encoded(
-        self, images: Tensor | Packed, extra: Tensor | None = None, leading: int | None = None
-    ) -> list[Tensor]:
-        """Return all tokens, (B, N, D), or the leading; packed images' by runs of one size."""
-        tokens, steps = self._begin(images, extra)
-        for block, placed in [*steps[:-1], (steps[-1][0], steps[-1][1].led(leading))]:
-            tokens = block(placed.place(tokens), placed.layout)
-        return self._finished(tokens, placed.layout)
+    def begin(
+        self, images: Tensor | Packed, extra: Tensor | None = None
+    ) -> tuple[Tensor, list[Positions]]:
+        """Return the encoder's input, (B, N, D), and the positions of each block."""
+        self.check_images(images)
+        if isinstance(images, Packed):
+            if extra is not None:
+                raise OptionError("packed images take no extra tokens: pass images of one size")
+            return self._begin_packed(images)
+        return self.embed(self.stem(images), self.config.grid_of(images.shape[-2:]), extra)
 
-    def _finished(self, tokens: Tensor, layout: Layout) -> list[Tensor]:
-        """Return what `finish` makes of (B, N, D), or of each run of packed images."""
-        if not layout.runs:
-            return [self.finish(tokens, layout.grid)]
-        parts = zip(parted(tokens, layout.runs), layout.runs, strict=True)
-        return [self.finish(part, run.layout.grid) for part, run in parts]
+    def embed(
+        self, patches: Tensor, grid: Grid, extra: Tensor | None = None
+    ) -> tuple[Tensor, list[Positions]]:
+        """Return the same from patch tokens of a grid, (B, P, D), as the stem gives them."""
+        positions = [each.at(grid) for each in self.positions]
+        tokens = self._with_tokens(patches, positions[0], extra)
+        return self.pre_norm(self.dropout(tokens)), self._of_blocks(positions)
 
-    def finish(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
+    def _with_tokens(self, patches: Tensor, own: Positions, extra: Tensor | None = None) -> Tensor:
+        """Return class token, registers, patches and extra tokens, with their positions."""
+        before = [part for part in (self.token, self.registers) if part is not None]
+        after = [] if extra is None else [check_extra(extra, self.config, own)]
+        if before or after:
+            rows = [part.expand(patches.shape[0], -1, -1) for part in before]
+            patches = torch.cat([*rows, patches, *after], dim=1)
+        return own.start(patches)
+
+    def _of_blocks(self, positions: list[Positions]) -> list[Positions]:
+        """Return the positions of each block: its own, or those that all share."""
+        count, each = len(self.blocks), len(self.blocks) // len(positions)
+        return [positions[number // each] for number in range(count)]
+
+    def finish(self, tokens: Tensor, grid: Grid) -> Tensor:
         """Return what leaves the blocks, (B, N, D), after class-attention layers, norm and neck."""
         if self.class_layers is not None:
             tokens = self.class_layers(tokens)
@@ -155,20 +157,16 @@ class VisionTransformer(Model):
         """Return the tokens that leave these blocks, (B, prefix + patches, width) each."""
         if self.class_layers is not None and isinstance(images, Packed) and not norm:
             raise OptionError("class_blocks keep packed images apart: pass one at a time")
-        tokens, steps = self._begin(images)
-        layout, found = steps[0][1].layout, {0: tokens}
-        for number, (block, placed) in enumerate(steps[: max((0, *layers))], 1):
-            tokens = block(placed.place(tokens), placed.layout)
+        tokens, positions = self.begin(images)
+        found, steps = {0: tokens}, [*zip(self.blocks, positions, strict=True)]
+        for number, (block, own) in enumerate(steps[: max((0, *layers))], 1):
+            tokens = block(own.place(tokens), own)
             if number in layers:
                 found[number] = tokens.to(found[0].dtype)  # fast blocks have their own
-        return {layer: self._left(found[layer], layout, norm) for layer in layers}
-
-    def _left(self, tokens: Tensor, layout: Layout, norm: bool) -> Tensor:
-        """Return what `intermediates` says of tokens that leave a block, (B, N, D)."""
         if norm:
-            parts = self._finished(tokens, layout)
-            return joined(parts) if layout.runs else parts[0]
-        return tokens if self.class_layers is None else self.class_layers.before(tokens)
+            return {layer: self._finished(found[layer], positions[0]) for layer in layers}
+        before = self.class_layers and self.class_layers.before
+        return {layer: before(found[layer]) if before else found[layer] for layer in layers}
 
     def as_map(self, values: Tensor, size: tuple[int, int]) -> DenseFeatures:
         """Return tokens (B, prefix + patches, D) as a map of patches, apart from the prefix."""
@@ -187,86 +185,14 @@ class VisionTransformer(Model):
         """
         if isinstance(images, Packed):
             raise OptionError("packed images have no common attention maps: pass one at a time")
-        (tokens, steps), maps = self._begin(images), []
-        for block, placed in steps:
-            tokens = placed.place(tokens)
-            maps.append(block.attention_weights(tokens, placed.layout))
-            tokens = block(tokens, placed.layout)
+        (tokens, positions), maps = self.begin(images), []
+        for block, own in zip(self.blocks, positions, strict=True):
+            tokens = own.place(tokens)
+            maps.append(block.attention_weights(tokens, own))
+            tokens = block(tokens, own)
         if self.class_layers is not None:
             return [*map(with_idle_token, maps), *self.class_layers.attention_maps(tokens)]
         return maps
-
-    def _begin(self, images: Tensor | Packed, extra: Tensor | None = None) -> Begun:
-        """Return the encoder's input, and each block with the positions of its tokens."""
-        self.check_images(images)
-        if not isinstance(images, Packed):
-            return self.begin(self.stem(images), self.config.grid_of(images.shape[-2:]), extra)
-        if extra is not None:
-            raise OptionError("packed images take no extra tokens: pass images of one size")
-        runs = images.runs
-        placed = [Placed.packed(each, runs, self.config.leading) for each in self.positions]
-        patches = self.stem.packed(images).split([math.prod(grid) * n for grid, n in runs])
-        each = zip(patches, runs, placed[0].schemes, strict=True)
-        tokens = joined([self._embed(p.unflatten(0, (n, -1)), own) for p, (_, n), own in each])
-        return self._entering(tokens, placed)
-
-    def begin(self, patches: Tensor, grid: Grid, extra: Tensor | None = None) -> Begun:
-        """Return the same from patch tokens of a grid, (B, P, D), as the stem gives them."""
-        placed = [Placed.of(each, grid) for each in self.positions]
-        return self._entering(self._embed(patches, placed[0].schemes[0], extra), placed)
-
-    def _entering(self, tokens: Tensor, placed: list[Placed]) -> Begun:
-        steps = [(b, placed[n]) for b, n in zip(self.blocks, self._tables(), strict=True)]
-        return self.pre_norm(self.dropout(tokens)), steps
-
-    def _embed(self, tokens: Tensor, positions: Positions, extra: Tensor | None = None) -> Tensor:
-        """Return class token, registers, patches and extra tokens, with their positions."""
-        before = [part for part in (self.token, self.registers) if part is not None]
-        after = [] if extra is None else [checked_extra(extra, self.config, positions)]
-        if before or after:
-            rows = [part.expand(tokens.shape[0], -1, -1) for part in before]
-            tokens = torch.cat([*rows, tokens, *after], dim=1)
-        return positions.start(tokens)
-
-    def _tables(self) -> list[int]:
-        """Return the number of the positions of each block: its own, or those that all share."""
-        each = len(self.blocks) // len(self.positions)
-        return [number // each for number in range(len(self.blocks))]
-
-    def parts(self) -> Sequence[Part]:
-        """Count stem (with class token, registers and positions), attention, MLP, norms and head.
-
-        Multiply-adds are those of matrix products and convolutions, and one per element for each
-        of the encoder's norms.
-        """
-        config, head, macs = self.config, params_of(self.head), self.head.macs()
-        if self.neck is not None:
-            head, macs = head + params_of(self.neck), macs + self.neck.macs(math.prod(config.grid))
-        stem = params_of(self.stem, *self.positions) + config.prefix * config.width
-        schemes = [positions.at(config.grid) for positions in self.positions]
-        within = config.branches * sum(schemes[table].macs() for table in self._tables())
-        outer = (self.pre_norm, self.norm, self.head.norm)
-        counted = [
-            Part("stem", stem, self.stem.macs()),
-            *block_parts(self.blocks, outer, config.length, within),
-            Part("head", head - params_of(self.head.norm), macs),
-        ]
-        if self.class_layers is not None:
-            counted.insert(-1, self.class_layers.part(math.prod(config.grid)))
-        return tuple(counted)
-
-    @classmethod
-    def resized(
-        cls, tensors: dict[str, Tensor], old: ModelConfig, new: ModelConfig
-    ) -> dict[str, Tensor]:
-        """Return the tensors of a model for another image size, which stem and positions follow.
-
-        Raises:
-            OptionError: positions that are limited to one image size.
-        """
-        assert isinstance(old, ViTConfig)
-        assert isinstance(new, ViTConfig)
-        return on_grid_of(new, tensors, old)
 
     def repatch(
         self, patch: int, image_size: Size | None = None, interpolation: Filter = "bilinear"
@@ -287,8 +213,7 @@ class VisionTransformer(Model):
         """
         size = self.config.image_size if image_size is None else image_size
         new = replace(self.config.settled, patch=patch, image_size=size)
-        tensors = self.state_dict()
-        return self.remade(new, with_patch(patch, tensors, self.config, interpolation))
+        return self.remade(new, with_patch(patch, self.state_dict(), self.config, interpolation))
 
     @property
     def layers(self) -> int:
@@ -301,3 +226,24 @@ class VisionTransformer(Model):
         if first == "blocks":
             return int(rest[0]) + 1 if rest else self.layers
         return self.layers if first in ("", "class_layers", "norm", "neck", "head") else 0
+
+    # Sizes mixed in one batch: each run of images of one size by itself (encoder/mixed_sizes.py)
+    def _begin_packed(self, images: Packed) -> tuple[Tensor, list[Positions]]:
+        """Return the encoder's input, (1, T, D), and the positions of each block."""
+        runs, leading = images.runs, self.config.leading
+        positions = [PackedPositions(each, runs, leading) for each in self.positions]
+        patches = positions[0].parts(self.stem.packed(images)[None], prefix=0)
+        tokens = joined([self._with_tokens(*part) for part in patches])
+        return self.pre_norm(self.dropout(tokens)), self._of_blocks([*positions])
+
+    def _finished(self, tokens: Tensor, positions: Positions) -> Tensor:
+        """Return what `finish` makes of tokens on the grid of their positions, packed or not."""
+        if isinstance(positions, PackedPositions):
+            return positions.apart(tokens, self.finish)
+        return self.finish(tokens, positions.grid)
+
+    def _packed_features(self, images: Packed) -> Tensor:
+        """Compute the classifier's input of each image, (B, features), in their order."""
+        images, order = images.by_size()
+        parts = parted(self.encode(images), images.runs, self.config.prefix)
+        return before_sorting(torch.cat([self.head.features(part) for part in parts]), order)

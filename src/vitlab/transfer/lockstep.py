@@ -8,7 +8,6 @@ modules are not the same object, and `together` needs to look nowhere else.
 import copy
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import accumulate, groupby
 from typing import Any, ClassVar
 
@@ -16,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.models.encoder.block import Branch
-from vitlab.models.encoder.layout import Layout
 from vitlab.models.vit import VisionTransformer
 
 
@@ -140,12 +138,10 @@ class Method:
 
 
 def _split(value: Any, rows: list[int]) -> Sequence[Any]:
-    """Return each variant's rows of an input, which may be a method of variants itself."""
-    if isinstance(value, Layout):
-        return [replace(value, relate=each) for each in _split(value.relate, rows)]
-    if isinstance(value, Method):
+    """Return each variant's rows of an input, which may be variants of a module itself."""
+    if isinstance(value, Apart):
         ends = zip(rows, accumulate(rows), strict=True)
-        return [Method(value.of.part(end - count, end), value.name) for count, end in ends]
+        return [value.part(end - count, end) for count, end in ends]
     if not isinstance(value, Tensor) or len(value) == 1:
         return [value] * len(rows)
     each = len(value) // sum(rows)

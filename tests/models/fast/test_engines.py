@@ -42,7 +42,7 @@ def test_openvino_agrees_to_rounding(case: str) -> None:
         close(fast(images), model(images))
         close(fast.features(images), model.features(images))
         close(fast.encode(images), model.encode(images))
-    assert all(fast._encoded.built.values()), "each graph was proven"  # type: ignore[union-attr, operator]
+    assert all(fast.encode.built.values()), "each graph was proven"  # type: ignore[union-attr, operator]
 
 
 @torch.inference_mode()
@@ -82,9 +82,9 @@ def test_it_travels_to_another_process_and_is_accelerated_there(engine: Any) -> 
     assert torch.equal(there.encode(images), fast.encode(images))
     assert [type(each) for each in there.modules()] == [type(each) for each in fast.modules()]
     if engine in engines.RUNTIMES:
-        assert there._encoded.built.keys() == {1, None}
-        assert all(there._encoded.built.values()), "built there"
-        assert copy.deepcopy(fast)._encoded.built == fast._encoded.built, "graphs are shared"  # type: ignore[union-attr]
+        assert there.encode.built.keys() == {1, None}
+        assert all(there.encode.built.values()), "built there"
+        assert copy.deepcopy(fast).encode.built == fast.encode.built, "graphs are shared"  # type: ignore[union-attr]
 
 
 @torch.inference_mode()
@@ -129,7 +129,7 @@ def test_a_graph_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) -> N
     fast = computed_by("onnxruntime", model)
     close(fast(images), model(images))
     close(fast.encode(images), model.encode(images))
-    assert [*fast._encoded.built.values()][-1] is None  # type: ignore[union-attr, operator]
+    assert [*fast.encode.built.values()][-1] is None  # type: ignore[union-attr, operator]
 
 
 def test_an_engine_that_raises_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,19 +64,15 @@ class Following(nn.Module):
         kept = {id(each): each for each in (*scheme.parameters(), *scheme.buffers())}
         blank = copy.deepcopy(scheme, kept)  # for each trace: it gets the tables of its grid
         for module in blank.modules():
-            for name in [
-                n
-                for n, _ in (
-                    *module.named_parameters(recurse=False),
-                    *module.named_buffers(recurse=False),
-                )
-            ]:
-                delattr(module, name)
+            for name, tensor in (module._parameters | module._buffers).items():
+                if tensor is not None:
+                    delattr(module, name)
         self.blank: Callable[[], Positions] = lambda: blank
 
     def at(self, grid: Sides) -> Positions:
         """Return the scheme with tables for a grid."""
         made = self.blank()
+        made.grid = grid
         _fill(made, self.scheme, grid)
         return made
 

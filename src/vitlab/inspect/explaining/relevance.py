@@ -119,11 +119,11 @@ class _Pass:
         if not isinstance(body, Attention):
             sums, values = gathered.grad, projected.chunk(2, -1)[1]
             return body.weights(self.entering[0][0]) * _slopes(sums, values, body.heads)
-        weights, reach = body.weights(*self.entering[0]), body.reach
+        weights, pattern = body.weights(*self.entering[0]), body.pattern
         if body.talking is not None:  # places out of reach get a bias here, but have no gradient
             weights = across_heads(body.talking.after, weights)
-        sums, values = reach.fold(gathered.grad, grid), reach.fold(projected, grid).chunk(3, -1)[2]
-        return weights * reach.spread(_slopes(sums, values, body.heads), grid)
+        sums, values = (pattern.fold(each, grid) for each in (gathered.grad, projected))
+        return weights * pattern.spread(_slopes(sums, values.chunk(3, -1)[2], body.heads), grid)
 
 
 def _slopes(sums: Tensor, values: Tensor, heads: int) -> Tensor:

@@ -1,13 +1,15 @@
 """The choices that every model has, whatever its body."""
 
 import re
-from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Self
 
 from vitlab.errors import OptionError
 from vitlab.images import ImageSpec, Size
+from vitlab.models.names import shape_of
 from vitlab.options import at_least, option
 
+Grid = tuple[int, int]  # rows and columns
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # in a text
 
 
@@ -43,6 +45,13 @@ class ModelConfig(ImageSpec):
     def name(self) -> str:
         """The papers' notation for this shape, `ViT-B/16`."""
         raise NotImplementedError
+
+    def chosen(self) -> dict[str, Any]:
+        """Return the fields that differ from the defaults of a model of this name."""
+        usual = {each.name: each.default for each in fields(self)} | shape_of(self.name)
+        alike = {"mean": (self.mean[0],), "std": (self.std[0],)}  # one number may stand for all
+        own = vars(self) | {n: one for n, one in alike.items() if set(vars(self)[n]) == {*one}}
+        return {name: own[name] for name in usual if own[name] != usual[name]}
 
     def sized(self, image_size: Size) -> Self:
         """Return the same for another image size; positions stay as they are stored."""

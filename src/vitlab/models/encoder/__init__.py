@@ -1,1 +1,1 @@
-"""What a block of the encoder is: attention and MLPs, and how the tokens that they see lie."""
+"""The encoder: read block.py first, then attention.py. What few models need stands beside them."""

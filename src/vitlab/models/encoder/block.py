@@ -1,5 +1,6 @@
-"""The encoder's block: residual branches of attention, then of MLPs."""
+"""The encoder's block: residual branches of attention, then of MLPs; stochastic depth."""
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar, Generic, TypeVar
 
@@ -8,11 +9,9 @@ from torch import Tensor, nn
 
 from vitlab.models.config import ViTConfig
 from vitlab.models.encoder.attention import Attention
-from vitlab.models.encoder.layout import Layout
-from vitlab.models.encoder.reach import Axis
-from vitlab.models.encoder.stochastic_depth import draw_kept
-from vitlab.models.layers import NORMS, dense_macs, modules, norm_of, params_of, reset_norm
-from vitlab.models.model import Part
+from vitlab.models.encoder.windows import Axis
+from vitlab.models.layers import modules, norm_of, reset_parts, reset_xavier
+from vitlab.models.positions.positions import Positions
 
 
 class Block(nn.Module):
@@ -34,36 +33,26 @@ class Block(nn.Module):
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights of each branch in turn."""
-        for attention in self.attention:
-            attention.reset_parameters(generator)
-        for mlp in self.mlp:
-            mlp.reset_parameters(generator)
+        reset_parts(generator, *self.attention, *self.mlp)
 
-    def forward(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
-        """Transform tokens: (B, N, D) -> (B, N, D), or (B, layout.leading, D).
+    def forward(
+        self, tokens: Tensor, positions: Positions | None = None, leading: int | None = None
+    ) -> Tensor:
+        """Transform tokens: (B, N, D) -> (B, N, D), or (B, leading, D).
 
         Args:
             tokens: (B, N, D)
-            layout: how they lie; None: as the configuration's, without positions within attention
+            positions: on the grid of the patches; None: none within attention
+            leading: how many tokens leave the block, the first; None: all
         """
-        attended = total([branch(tokens, layout) for branch in self.attention])
-        tokens = (tokens[:, : layout.leading] if layout else tokens) + attended
-        return tokens + total([branch(tokens, layout) for branch in self.mlp])
+        attended = total([branch(tokens, positions, leading) for branch in self.attention])
+        tokens = tokens[:, :leading] + attended
+        return tokens + total([branch(tokens, positions) for branch in self.mlp])
 
-    def attention_weights(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
+    def attention_weights(self, tokens: Tensor, positions: Positions | None = None) -> Tensor:
         """Return each head's attention at the block's input: (B, branches * heads, N, N)."""
-        weights = [each.body.weights(each.entering(tokens), layout) for each in self.attention]
+        weights = [each.body.weights(each.entering(tokens), positions) for each in self.attention]
         return torch.cat(weights, dim=1)
-
-    def norms(self) -> list[nn.Module]:
-        """List the norms of branches, and those within attention and MLPs where there are any."""
-        attention = [norm for each in self.attention for norm in (each.norm, each.body.norm)]
-        return attention + [norm for each in self.mlp for norm in (each.norm, each.body.norm)]
-
-    def macs(self, tokens: int) -> int:
-        """Count multiply-adds but those of norms and positions."""
-        branches = zip(self.attention, self.mlp, strict=True)
-        return sum(a.body.macs(tokens) + m.body.macs(tokens) for a, m in branches)
 
 
 def total(added: list[Tensor]) -> Tensor:
@@ -91,13 +80,9 @@ class MLP(nn.Module):
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw Xavier-uniform kernels, and biases of deviation 1e-6, as the official code."""
-        halves = self.expand.weight.chunk(2) if self.gated else (self.expand.weight,)
-        for weight in (*halves, self.contract.weight):
-            nn.init.xavier_uniform_(weight, generator=generator)
-        for bias in (self.expand.bias, self.contract.bias):
-            if bias is not None:
-                nn.init.normal_(bias, std=1e-6, generator=generator)
-        reset_norm(self.norm)
+        layers = [(self.expand, 2 if self.gated else 1), (self.contract, 1)]
+        reset_xavier(layers, generator, bias_std=1e-6)
+        reset_parts(generator, self.norm)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Transform each token by itself: (B, N, D) -> (B, N, D)."""
@@ -113,20 +98,12 @@ class MLP(nn.Module):
             hidden = self.act(hidden)
         return self.norm(self.drop(hidden))
 
-    def macs(self, tokens: int) -> int:
-        """Count multiply-adds."""
-        return tokens * dense_macs(self.expand, self.contract)
-
 
 def gelu(config: ViTConfig) -> nn.Module:
     """Return the form of GELU that the weights were trained with."""
-    match config.gelu:
-        case "exact":
-            return nn.GELU()
-        case "tanh":
-            return nn.GELU("tanh")
-        case "quick":
-            return QuickGELU()
+    if config.gelu == "quick":
+        return QuickGELU()
+    return nn.GELU("tanh" if config.gelu == "tanh" else "none")
 
 
 class QuickGELU(nn.Module):
@@ -137,7 +114,7 @@ class QuickGELU(nn.Module):
         return hidden * torch.sigmoid(1.702 * hidden)
 
 
-Body = TypeVar("Body", Attention, MLP)
+Body = TypeVar("Body", bound=nn.Module)
 
 
 class Branch(nn.Module, Generic[Body]):
@@ -146,7 +123,7 @@ class Branch(nn.Module, Generic[Body]):
     With norm_order=after it is drop(norm(body(tokens))) * scale.
     """
 
-    def __init__(self, config: ViTConfig, body: Body, drop_path: float) -> None:
+    def __init__(self, config: ViTConfig, body: Body, drop_path: float = 0.0) -> None:
         super().__init__()
         self.norm = norm_of(config)
         self.after = config.norm_order == "after"
@@ -158,62 +135,72 @@ class Branch(nn.Module, Generic[Body]):
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Start the norm as the identity and LayerScale as its constant; the body draws its own."""
-        self.norm.reset_parameters()
-        self.body.reset_parameters(generator)
+        reset_parts(generator, self.norm, self.body)
         if self.scale is not None:
             nn.init.constant_(self.scale, self.start)
 
-    def forward(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
-        """Compute what to add to the tokens: (B, N, D) -> (B, N, D), or (B, layout.leading, D).
+    def forward(
+        self, tokens: Tensor, positions: Positions | None = None, leading: int | None = None
+    ) -> Tensor:
+        """Compute what to add to the tokens: (B, N, D) -> (B, N, D), or (B, leading, D).
 
         Stochastic depth takes a random subset of the batch and does no work for the rest; its
         output is scaled up to keep the expectation. In a packed sequence the rest is computed too.
         """
         if not (self.training and self.drop_path):
-            return self._added(tokens, layout)
-        count = layout.packed if layout and layout.packed else tokens.shape[0]
-        chosen, weights = draw_kept(count, self.drop_path, tokens.device)
-        if layout and layout.packed:
-            kept = tokens.new_zeros(count).index_copy_(0, chosen, weights.to(tokens.dtype))
-            return self._added(tokens, layout) * layout.per_token(kept)
+            return self._added(tokens, positions, leading)
+        if positions is not None and positions.packed:  # sizes mixed in one batch
+            kept = positions.drawn(self.drop_path, tokens)
+            return self._added(tokens, positions) * kept
+        chosen, weights = draw_kept(len(tokens), self.drop_path, tokens.device)
         # not `tokens[chosen]`, whose backward pass sorts the indices
-        part = self._added(tokens.index_select(0, chosen), layout)
+        part = self._added(tokens.index_select(0, chosen), positions, leading)
         part = part * weights[:, None, None].to(part.dtype)
-        return part.new_zeros(count, *part.shape[1:]).index_copy(0, chosen, part)
+        return part.new_zeros(len(tokens), *part.shape[1:]).index_copy(0, chosen, part)
 
     def entering(self, tokens: Tensor) -> Tensor:
         """Return what the body sees of the block's input: (B, N, D) -> (B, N, D)."""
         return tokens if self.after else self.norm(tokens)
 
-    def _added(self, tokens: Tensor, layout: Layout | None) -> Tensor:
+    def _added(
+        self, tokens: Tensor, positions: Positions | None, leading: int | None = None
+    ) -> Tensor:
         entering, body = self.entering(tokens), self.body
-        added = body(entering, layout) if body.role == "attention" else body(entering)
+        attends = body.role == "attention"
+        added: Tensor = body(entering, positions, leading) if attends else body(entering)
         added = self.drop(self.norm(added) if self.after else added)
         return added if self.scale is None else added * self.scale
 
 
-def block_parts(
-    blocks: Sequence[Block], outer: Sequence[nn.Module], tokens: int, within: int
-) -> list[Part]:
-    """Count attention, MLP and norms.
+def draw_kept(count: int, rate: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Draw the images of a batch that pass through a branch (stochastic depth; Huang et al., 2016).
 
-    Multiply-adds are those of matrix products, and one per element for each norm.
+    Of `count` images `count * (1 - rate)` are kept in expectation: that number is rounded up or
+    down at random, so that small batches are dropped from at the stated rate too. The shapes are
+    always the same, which a compiled model needs: where the draw rounds down, the last image
+    passes with weight 0.
 
     Args:
-        blocks: of the encoder
-        outer: norms before and after them, or identities
-        tokens: of an image
-        within: multiply-adds of the positions within attention
+        count: images in the batch
+        rate: chance of an image to be dropped
+        device: of the default generator that is drawn from
+
+    Returns:
+        Indices of the images that pass, (P,), and what to multiply their outputs by, (P,):
+        1 / (1 - rate), which keeps the expectation, or 0.
     """
-    attention = [branch for block in blocks for branch in block.attention]
-    mlp = [branch for block in blocks for branch in block.mlp]
-    attending = params_of(*(branch.body for branch in attention))
-    mixing = params_of(*(branch.body for branch in mlp))
-    norms = [*outer, *(norm for block in blocks for norm in block.norms())]
-    normed = sum(each.normalized_shape[0] for each in norms if isinstance(each, NORMS))
-    beside = params_of(*attention, *mlp, *outer) - attending - mixing  # with LayerScale
-    return [
-        Part("attention", attending, sum(b.body.macs(tokens) for b in attention) + within),
-        Part("MLP", mixing, sum(branch.body.macs(tokens) for branch in mlp)),
-        Part("norms", beside, tokens * normed),
-    ]
+    kept = round(count * (1 - rate), 9)  # 100 * (1 - 0.07) is 93
+    whole = math.floor(kept)
+    chosen = torch.randperm(count, device=device)[: math.ceil(kept)]
+    weights = torch.full(chosen.shape, 1 / (1 - rate), device=device)
+    if kept == whole:
+        return chosen, weights
+    last = torch.rand(1, device=device) < kept - whole
+    return chosen, torch.cat([weights[:whole], weights[whole:] * last])
+
+
+def drop_rates(config: ViTConfig) -> list[float]:
+    """Return the rate in each block: the same for all, or a ramp from 0."""
+    if not config.drop_path_ramp or config.depth == 1:
+        return [config.drop_path] * config.depth
+    return [config.drop_path * i / (config.depth - 1) for i in range(config.depth)]

@@ -1,4 +1,4 @@
-"""CaiT's last layers, in which only the class token changes."""
+"""Class attention (CaiT): layers in which only the class token changes; and pooling by queries."""
 
 from typing import Any, ClassVar
 
@@ -9,51 +9,55 @@ from torch.nn import functional as F
 from vitlab.models.config import ViTConfig
 from vitlab.models.encoder.attention import attend, attention_weights
 from vitlab.models.encoder.block import MLP, Branch
-from vitlab.models.encoder.layout import Layout
-from vitlab.models.layers import dense_macs, modules, params_of
-from vitlab.models.model import Part
+from vitlab.models.layers import modules, reset_parts, reset_xavier
 
 
-class ClassAttention(nn.Module):
-    """The class token attends to itself and to all patches: (B, 1 + N, D) -> (B, 1, D)."""
+class CrossAttention(nn.Module):
+    """Some tokens, of each image or of all, attend to others: (B, M, D), (B, N, D) -> (B, M, D)."""
 
     role: ClassVar[str] = "attention"
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, config: ViTConfig, heads: int, qkv_bias: bool, bias: bool) -> None:
         super().__init__()
-        self.heads = config.heads
-        self.q = nn.Linear(config.width, config.width, bias=config.qkv_bias)
-        self.kv = nn.Linear(config.width, 2 * config.width, bias=config.qkv_bias)
-        self.project = nn.Linear(config.width, config.width, bias=config.bias)
+        self.heads, width = heads, config.width
+        self.q = nn.Linear(width, width, bias=qkv_bias)
+        self.kv = nn.Linear(width, 2 * width, bias=qkv_bias)
+        self.project = nn.Linear(width, width, bias=bias)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw Xavier-uniform kernels, as in the other attention layers."""
-        for weight in (self.q.weight, *self.kv.weight.chunk(2), self.project.weight):
-            nn.init.xavier_uniform_(weight, generator=generator)
-        for dense in (self.q, self.kv, self.project):
-            if dense.bias is not None:
-                nn.init.zeros_(dense.bias)
+        reset_xavier([(self.q, 1), (self.kv, 2), (self.project, 1)], generator)
 
-    def forward(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
-        """Gather what the class token asks for; how the patches lie makes no difference."""
-        q, k, v = self._heads(tokens)
-        return self.project(attend(q, k, v).transpose(1, 2).flatten(2))
+    def form(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Return the values that queries gather, each (B, h, …, d)."""
+        return attend(q, k, v)
 
-    def weights(self, tokens: Tensor) -> Tensor:
-        """Return the attention that `forward` pays: (B, 1 + N, D) -> (B, h, 1, 1 + N)."""
-        q, k, _ = self._heads(tokens)
-        return attention_weights(q, k)
+    def gathered(self, asking: Tensor, tokens: Tensor) -> Tensor:
+        """Return what the asking tokens gather from the others: (B, M, D)."""
+        q, k, v = self.split(asking, tokens)
+        return self.project(self.form(q, k, v).transpose(1, 2).flatten(2))
 
-    def _heads(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the class token's query, (B, h, 1, d), and all keys and values."""
-        q = self.q(tokens[:, :1]).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+    def split(self, asking: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, (B, h, M, d), and keys and values, (B, h, N, d)."""
+        q = self.q(asking).expand(tokens.shape[0], -1, -1)
+        q = q.unflatten(-1, (self.heads, -1)).transpose(1, 2)
         k, v = self.kv(tokens).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
         return q, k, v
 
-    def macs(self, tokens: int) -> int:
-        """Count multiply-adds for class token and patches, so many in all."""
-        dense = dense_macs(self.q, self.project) + tokens * dense_macs(self.kv)
-        return dense + 2 * tokens * self.q.in_features
+
+class ClassAttention(CrossAttention):
+    """The class token attends to itself and to all patches: (B, 1 + N, D) -> (B, 1, D)."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__(config, config.heads, config.qkv_bias, config.bias)
+
+    def forward(self, tokens: Tensor, *_: object) -> Tensor:
+        """Gather what the class token asks for; how the patches lie makes no difference."""
+        return self.gathered(tokens[:, :1], tokens)
+
+    def weights(self, tokens: Tensor) -> Tensor:
+        """Return the attention that `forward` pays: (B, 1 + N, D) -> (B, h, 1, 1 + N)."""
+        return attention_weights(*self.split(tokens[:, :1], tokens)[:2])
 
 
 class ClassBlock(nn.Module):
@@ -61,9 +65,12 @@ class ClassBlock(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        attention: Any = ClassAttention(config)
-        self.attention: Branch[Any] = Branch(config, attention, 0.0)
-        self.mlp = Branch(config, MLP(config), 0.0)
+        self.attention: Branch[Any] = Branch(config, ClassAttention(config))
+        self.mlp = Branch(config, MLP(config))
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights of each branch."""
+        reset_parts(generator, self.attention, self.mlp)
 
     def forward(self, token: Tensor, patches: Tensor) -> Tensor:
         """Transform the class token: (B, 1, D) and (B, N, D) -> (B, 1, D)."""
@@ -87,9 +94,7 @@ class ClassLayers(nn.Module):
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the token as CaiT's code does, and each block."""
         nn.init.trunc_normal_(self.token, std=0.02, generator=generator)
-        for block in self.blocks:
-            block.attention.reset_parameters(generator)
-            block.mlp.reset_parameters(generator)
+        reset_parts(generator, *self.blocks)
 
     def forward(self, patches: Tensor) -> Tensor:
         """Put the class token, as it is in the end, before the patches: -> (B, 1 + N, D)."""
@@ -112,14 +117,6 @@ class ClassLayers(nn.Module):
             maps.append(torch.cat([weights, own.expand(*weights.shape[:2], -1, -1)], dim=2))
             token = block(token, patches)
         return maps
-
-    def part(self, patches: int) -> Part:
-        """Count parameters but the token's, and multiply-adds as those of the other blocks."""
-        tokens, width, layers = 1 + patches, self.token.shape[-1], len(self.blocks)
-        macs = layers * width * (tokens + 1)  # of the norms
-        for block in self.blocks:
-            macs += block.attention.body.macs(tokens) + block.mlp.body.macs(1)
-        return Part("class attention", params_of(*self.blocks), macs)
 
 
 def with_idle_token(weights: Tensor) -> Tensor:

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from vitlab.models.encoder.layout import Layout
-from vitlab.models.packed import Grid, from_patches, to_patches
+from vitlab.models.config import Grid
+from vitlab.models.packed import from_patches, to_patches
 from vitlab.models.vit import VisionTransformer
 
 
@@ -19,9 +19,9 @@ def encode_patches(model: VisionTransformer, patches: Tensor, grid: Grid) -> Ten
     Returns:
         (B, prefix + patches, D), after the final norm where it is on tokens.
     """
-    tokens, steps = model.begin(patches, grid)
-    for block, placed in steps:
-        tokens = block(placed.place(tokens), placed.layout)
+    tokens, positions = model.embed(patches, grid)
+    for block, own in zip(model.blocks, positions, strict=True):
+        tokens = block(own.place(tokens), own)
     return model.finish(tokens, grid)
 
 
@@ -56,7 +56,7 @@ def encode_visible(model: VisionTransformer, images: Tensor, visible: Tensor) ->
     tokens = tokens + torch.cat([table[:, :prefix].expand(batch, -1, -1), places], dim=1)
     tokens = model.pre_norm(model.dropout(tokens))
     for block in model.blocks:
-        tokens = block(tokens, Layout(grid))
+        tokens = block(tokens)
     return model.finish(tokens, grid)
 
 

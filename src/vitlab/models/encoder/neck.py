@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.models.config import ViTConfig
-from vitlab.models.layers import dense_macs
+from vitlab.models.layers import reset_parts
 
 EPS = 1e-6  # whatever that of the blocks is
 
@@ -29,15 +29,10 @@ class Neck(nn.Module):
         """Draw the kernels as PyTorch does by default, as the original code has them."""
         for layer in (self.reduce, self.mix):
             nn.init.kaiming_uniform_(layer.weight, math.sqrt(5), generator=generator)
-        for norm in (self.reduce_norm, self.mix_norm):
-            norm.reset_parameters()
+        reset_parts(generator, self.reduce_norm, self.mix_norm)
 
     def forward(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
         """Transform the patches of a grid: (B, N, D) -> (B, N, neck)."""
         patches = self.reduce_norm(self.reduce(tokens))
         square = patches.transpose(1, 2).unflatten(2, grid)  # (B, neck, rows, columns)
         return self.mix_norm(self.mix(square).flatten(2).transpose(1, 2))
-
-    def macs(self, patches: int) -> int:
-        """Count multiply-adds but those of the norms."""
-        return patches * (dense_macs(self.reduce) + self.mix.weight.numel())

@@ -79,14 +79,14 @@ def made(engine: Engine, model: Model, where: torch.device, dtype: torch.dtype) 
         form = packed(model, where, dtype, pack=engine not in RUNTIMES)
     form.engine = engine
     if engine == "compiled" and isinstance(form, VisionTransformer):
-        form._encoded = Compiled(form)  # type: ignore[method-assign]
+        form.encode = Compiled(form)  # type: ignore[method-assign]
     elif engine in RUNTIMES and isinstance(form, VisionTransformer):
         exact = packed(model, where, torch.float32, pack=False) if form.computes == "bf16" else form
         assert isinstance(exact, VisionTransformer)
         graphs = Graphs(form, exact, engine, dtype)
         if graphs.graph(form.head.leading) is None:  # what most callers ask for
             raise ValueError(f"{engine} computes other tokens than PyTorch")
-        form._encoded = graphs  # type: ignore[method-assign]
+        form.encode = graphs  # type: ignore[method-assign]
     return form
 
 
@@ -100,18 +100,18 @@ class Compiled:
     """
 
     form: VisionTransformer
-    run: Callable[..., list[Tensor]] | None = None
+    run: Callable[..., Tensor] | None = None
 
     def __call__(
         self, images: Tensor | Packed, extra: Tensor | None = None, leading: int | None = None
-    ) -> list[Tensor]:
-        """Compute what `VisionTransformer._encoded` does."""
+    ) -> Tensor:
+        """Compute what `VisionTransformer.encode` does."""
         on_gpu = next(self.form.parameters()).is_cuda
         if self.run is None:
-            plain = MethodType(type(self.form)._encoded, self.form)
+            plain = MethodType(type(self.form).encode, self.form)
             self.run = torch.compile(plain, mode="reduce-overhead" if on_gpu else None)
-        parts = self.run(images, extra, leading)
-        return [part.clone() for part in parts] if on_gpu else parts  # the next call overwrites
+        tokens = self.run(images, extra, leading)
+        return tokens.clone() if on_gpu else tokens  # the next call overwrites it
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what this process compiled."""
@@ -140,8 +140,8 @@ class Graphs:
 
     def __call__(
         self, images: Tensor | Packed, extra: Tensor | None = None, leading: int | None = None
-    ) -> list[Tensor]:
-        """Compute what `VisionTransformer._encoded` does."""
+    ) -> Tensor:
+        """Compute what `VisionTransformer.encode` does."""
         config = self.form.config
         if (
             isinstance(images, Tensor)
@@ -151,8 +151,8 @@ class Graphs:
             and len(images)
             and (run := self.graph(leading))
         ):
-            return [run(images)]
-        return type(self.form)._encoded(self.form, images, extra, leading)
+            return run(images)
+        return type(self.form).encode(self.form, images, extra, leading)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the graphs, which another process builds for itself."""
@@ -184,7 +184,7 @@ class Tokens(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map (B, C, H, W) to (B, N, D), or (B, leading, D)."""
-        return type(self.model)._encoded(self.model, images, leading=self.leading)[0]
+        return type(self.model).encode(self.model, images, leading=self.leading)
 
 
 class OpenVINO:

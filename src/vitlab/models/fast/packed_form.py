@@ -15,11 +15,9 @@ from torch.nn import functional as F
 
 from vitlab.errors import DeviceError
 from vitlab.models.config import ViTConfig
-from vitlab.models.encoder.attention import Attention
-from vitlab.models.encoder.block import MLP
-from vitlab.models.encoder.layout import Layout
 from vitlab.models.fuse import FusedBlock, dense_of, fuse
 from vitlab.models.model import Model
+from vitlab.models.positions.positions import Positions
 from vitlab.models.vit import VisionTransformer
 
 Gelu = Literal["none", "tanh"]  # PyTorch's words: exact, and approximated by tanh
@@ -41,17 +39,17 @@ def packed(model: Model, where: torch.device, dtype: torch.dtype, pack: bool = T
     rows = copy.config.length if isinstance(copy.config, ViTConfig) else 1
     order = pack and where.type == "cpu" and can_pack(dtype)
 
-    def make(layer: nn.Linear, dtype: torch.dtype) -> Dense:
-        return PackedDense(layer, dtype, rows) if order else Dense(layer, dtype)
+    def make(layer: nn.Linear, gelu: Gelu | None = None, dtype: torch.dtype = dtype) -> Dense:
+        return PackedDense(layer, dtype, rows, gelu) if order else Dense(layer, dtype, gelu)
 
     blocks = [(name, each) for name, each in copy.named_modules() if isinstance(each, FusedBlock)]
     for name, block in blocks:
         last = name == blocks[-1][0]
-        copy.set_submodule(name, FastBlock(block, partial(make, dtype=dtype), dtype, last))
+        copy.set_submodule(name, FastBlock(block, make, dtype, last))
     if blocks and pack:
         for name, layer in list(copy.named_modules()):
             if name.startswith("stem.") and is_product(layer):
-                copy.set_submodule(name, PatchProduct(layer, partial(make, dtype=dtype)))
+                copy.set_submodule(name, PatchProduct(layer, make))
     if order or dtype is torch.bfloat16:  # which cast what comes from bf16 blocks
         replace_layers(copy, partial(make, dtype=torch.float32))
     copy.computes = "bf16" if blocks and dtype is torch.bfloat16 else "fp32"
@@ -77,15 +75,16 @@ class Dense(nn.Module):
     Args:
         layer: it is copied
         dtype: of the copy's weights, its product and its output
+        gelu: the form of a GELU that follows; None for none
     """
 
     bias: Tensor | None
     kernel: Tensor
 
-    def __init__(self, layer: nn.Linear, dtype: torch.dtype) -> None:
+    def __init__(self, layer: nn.Linear, dtype: torch.dtype, gelu: Gelu | None = None) -> None:
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
-        self.dtype = dtype
+        self.dtype, self.gelu = dtype, gelu
         self.register_buffer("bias", None if layer.bias is None else _of(layer.bias, dtype))
         self._keep(_of(layer.weight, dtype))
 
@@ -95,11 +94,8 @@ class Dense(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """Map (…, in) to (…, out)."""
-        return F.linear(values.to(self.dtype), self.kernel, self.bias)
-
-    def then_gelu(self, values: Tensor, form: Gelu) -> Tensor:
-        """Map (…, in) to (…, out), and apply a GELU."""
-        return F.gelu(self(values), approximate=form)
+        found = F.linear(values.to(self.dtype), self.kernel, self.bias)
+        return found if self.gelu is None else F.gelu(found, approximate=self.gelu)
 
     def onto(self, values: Tensor, tokens: Tensor) -> Tensor:
         """Map (…, in) to (…, out), and add it to tokens of this shape and precision."""
@@ -116,13 +112,16 @@ class PackedDense(Dense):
         layer: it is copied
         dtype: float32 or bfloat16
         rows: tokens that come together, which the order of the weights may depend on
+        gelu: the form of a GELU that follows; None for none
     """
 
     packed: Tensor
 
-    def __init__(self, layer: nn.Linear, dtype: torch.dtype, rows: int) -> None:
+    def __init__(
+        self, layer: nn.Linear, dtype: torch.dtype, rows: int, gelu: Gelu | None = None
+    ) -> None:
         self.rows = rows
-        super().__init__(layer, dtype)
+        super().__init__(layer, dtype, gelu)
 
     def _keep(self, kernel: Tensor) -> None:
         # no buffer: it has no layout that other code can read, move or save
@@ -130,10 +129,7 @@ class PackedDense(Dense):
 
     def forward(self, values: Tensor) -> Tensor:
         """Map (…, in) to (…, out)."""
-        return self.then_gelu(values, "none", "none")
-
-    def then_gelu(self, values: Tensor, form: Gelu, act: str = "gelu") -> Tensor:
-        """Map (…, in) to (…, out), and apply a GELU."""
+        act, form = ("none", "none") if self.gelu is None else ("gelu", self.gelu)
         found: Tensor = torch.ops.mkldnn._linear_pointwise(
             values.to(self.dtype), self.packed, self.bias, act, [], form
         )
@@ -152,7 +148,8 @@ class PackedDense(Dense):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel to another process as plain numbers, to be packed again there."""
-        return repacked, (self.packed.to_dense(), self.bias, self.dtype, self.rows)
+        known = self.packed.to_dense(), self.bias, self.dtype, self.rows, self.gelu
+        return repacked, known
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """Stay as it is when the model is moved; refuse another device.
@@ -168,10 +165,12 @@ class PackedDense(Dense):
         return self
 
 
-def repacked(kernel: Tensor, bias: Tensor | None, dtype: torch.dtype, rows: int) -> Dense:
+def repacked(
+    kernel: Tensor, bias: Tensor | None, dtype: torch.dtype, rows: int, gelu: Gelu | None
+) -> Dense:
     """Return a layer that was packed in another process, packed if this processor can."""
     layer = dense_of(kernel, bias)
-    return PackedDense(layer, dtype, rows) if can_pack(dtype) else Dense(layer, dtype)
+    return PackedDense(layer, dtype, rows, gelu) if can_pack(dtype) else Dense(layer, dtype, gelu)
 
 
 class FastBlock(nn.Module):
@@ -181,61 +180,47 @@ class FastBlock(nn.Module):
 
     Args:
         block: it is taken over
-        make: the form of its linear layers
+        make: the form of its linear layers, of which one has a GELU
         dtype: of its tokens
         last: return tokens in fp32, for what follows the blocks
     """
 
     def __init__(
-        self, block: FusedBlock, make: Callable[[nn.Linear], Dense], dtype: torch.dtype, last: bool
+        self, block: FusedBlock, make: Callable[..., Dense], dtype: torch.dtype, last: bool
     ) -> None:
         super().__init__()
         block.to(dtype)
-        self.unit = block.unit
-        self.attention: Attention = block.attention
-        self.mlp: MLP = block.mlp
+        self.unit, self.attention, self.mlp = block.unit, block.attention, block.mlp
         self.dtype, self.leaving = dtype, torch.float32 if last else dtype
-        self.gelu = _gelu_of(self.mlp)
+        act = self.mlp.act
+        if isinstance(act, nn.GELU):
+            self.set_submodule("mlp.expand", make(self.mlp.expand, act.approximate))
+            self.mlp.act = nn.Identity()
         replace_layers(self, make)
 
-    def forward(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
-        """Transform tokens: (B, N, D) -> (B, N, D), or (B, layout.leading, D)."""
-        attention, mlp = self.attention, self.mlp
+    def forward(
+        self, tokens: Tensor, positions: Positions | None = None, leading: int | None = None
+    ) -> Tensor:
+        """Transform tokens: (B, N, D) -> (B, N, D), or (B, leading, D)."""
+        project: Any = self.attention.project
+        contract: Any = self.mlp.contract
         tokens = tokens.to(self.dtype).contiguous()
-        gathered = attention.gathered(self.unit(tokens), layout)
-        if layout and layout.leading is not None:
-            tokens = tokens[:, : layout.leading].contiguous()
-        tokens = _dense(attention.project).onto(gathered, tokens)
-        hidden = self.unit(tokens)
-        if self.gelu is None:
-            hidden = mlp.hidden(hidden)
-        else:
-            hidden = mlp.norm(_dense(mlp.expand).then_gelu(hidden, self.gelu))
-        return _dense(mlp.contract).onto(hidden, tokens).to(self.leaving)
+        gathered = self.attention.gathered(self.unit(tokens), positions, leading)
+        tokens = project.onto(gathered, tokens[:, :leading].contiguous())
+        found: Tensor = contract.onto(self.mlp.hidden(self.unit(tokens)), tokens)
+        return found.to(self.leaving)
 
-    def attention_weights(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
+    def attention_weights(self, tokens: Tensor, positions: Positions | None = None) -> Tensor:
         """Return each head's attention at the block's input: (B, branches * heads, N, N)."""
-        weights = self.attention.weights(self.unit(tokens.to(self.dtype)), layout)
+        weights = self.attention.weights(self.unit(tokens.to(self.dtype)), positions)
         return weights.to(torch.float32)
 
 
-def replace_layers(module: nn.Module, make: Callable[[nn.Linear], Dense]) -> None:
+def replace_layers(module: nn.Module, make: Callable[..., Dense]) -> None:
     """Put another form of each linear layer into its place."""
     for name, layer in list(module.named_modules()):
         if isinstance(layer, nn.Linear):
             module.set_submodule(name, make(layer))
-
-
-def _gelu_of(mlp: MLP) -> Gelu | None:
-    """Return the GELU that can be part of the product before it; None if there is none."""
-    if mlp.gated or not isinstance(mlp.act, nn.GELU):
-        return None
-    return "tanh" if mlp.act.approximate == "tanh" else "none"
-
-
-def _dense(layer: nn.Module) -> Dense:
-    assert isinstance(layer, Dense)
-    return layer
 
 
 class PatchProduct(nn.Module):
@@ -246,7 +231,7 @@ class PatchProduct(nn.Module):
         make: the form of a linear layer
     """
 
-    def __init__(self, layer: nn.Conv2d, make: Callable[[nn.Linear], Dense]) -> None:
+    def __init__(self, layer: nn.Conv2d, make: Callable[..., Dense]) -> None:
         super().__init__()
         self.side = layer.kernel_size
         self.dense = make(dense_of(layer.weight.detach().flatten(1), layer.bias))

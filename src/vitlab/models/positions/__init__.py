@@ -1,1 +1,1 @@
-"""How a model knows where a token is: one class a file."""
+"""Position schemes, one class a file: read positions.py first, for what a scheme is."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from vitlab.models.config import ViTConfig
+from vitlab.models.layers import reset_parts
 from vitlab.models.positions.bias import Bias
 from vitlab.models.positions.decomposed import Decomposed
 from vitlab.models.positions.learned import Learned
@@ -41,9 +42,8 @@ class Both(Positions):
     @classmethod
     def of_layers(cls, config: ViTConfig) -> Sequence[Self]:
         """Return the modules, the first with the learned positions."""
-        return [
-            cls(config.of_block(number), first=not number) for number in range(cls.tables(config))
-        ]
+        blocks = range(cls.tables(config))
+        return [cls(config.of_block(number), first=not number) for number in blocks]
 
     def again(self, config: ViTConfig) -> Self:
         """Return the same for another image size, with the learned positions if they are here."""
@@ -55,9 +55,7 @@ class Both(Positions):
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights of each scheme."""
-        if self.added is not None:
-            self.added.reset_parameters(generator)
-        self.inner.reset_parameters(generator)
+        reset_parts(generator, self.added, self.inner)
 
     def start(self, tokens: Tensor) -> Tensor:
         """Add the learned positions: (B, N, D) -> (B, N, D)."""
@@ -66,10 +64,6 @@ class Both(Positions):
     def relate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return queries and keys, (B, h, N, d), and a bias on their logits, as `within` does."""
         return self.inner.relate(q, k)
-
-    def macs(self) -> int:
-        """Count the multiply-adds of matrix products within one attention."""
-        return self.inner.macs()
 
     @classmethod
     def resized(

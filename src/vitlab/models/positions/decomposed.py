@@ -57,12 +57,6 @@ class Decomposed(Inner):
         bias = down[..., :, None] + right[..., None, :]  # (B, h, rows, columns, rows, columns)
         return q, k, bias.flatten(4).flatten(2, 3)
 
-    def macs(self) -> int:
-        """Count the multiply-adds of every query with the rows and the columns of its area."""
-        (rows, columns), (high, wide) = self.config.grid, self.area
-        queries = (rows + -rows % high) * (columns + -columns % wide)  # with padding
-        return queries * (high + wide) * self.config.width
-
     @staticmethod
     def resized(tensors: dict[str, Tensor], old: ViTConfig, new: ViTConfig) -> dict[str, Tensor]:
         """Stretch the tables to the new offsets, linearly, as the official code does."""

@@ -17,6 +17,7 @@ class Grid(Added):
     """
 
     name = "2d"
+    uses = ("positions_at", "positions_size")
     undecayed = ("rows", "columns")
 
     def __init__(self, config: ViTConfig) -> None:

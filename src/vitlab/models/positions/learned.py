@@ -12,6 +12,7 @@ class Learned(Added):
     """A learned vector for each place in raster order, class token included (ViT paper, 3.1)."""
 
     name = "1d"
+    uses = ("positions_at", "positions_size")
     undecayed = ("table",)
 
     def __init__(self, config: ViTConfig) -> None:

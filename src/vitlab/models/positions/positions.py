@@ -5,67 +5,20 @@ position, then the patches in raster order, then any further tokens, which have 
 """
 
 import itertools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.errors import OptionError
-from vitlab.models.config import ViTConfig
+from vitlab.models.config import Grid, ViTConfig
 from vitlab.models.registry import Part, kinds
 
-Made = TypeVar("Made")
 MOST = 256  # grids that are kept, the oldest of which goes first
-
-
-class Kept(Generic[Made]):
-    """Results of a computation on weights, each kept for as long as the weights are what they were.
-
-    An entry holds the tensors it was made from, with their storage and version: PyTorch counts
-    how often a tensor was changed in place. Writing to a tensor's `.data` is not counted, so
-    whoever may have done so calls `clear`.
-    """
-
-    def __init__(self) -> None:
-        self.entries: dict[Hashable, tuple[Made, list[tuple[Tensor, int, int]]]] = {}
-
-    def get(self, key: Hashable, weights: list[Tensor], make: Callable[[], Made]) -> Made:
-        """Return what `make` returns for a key, made again only if the weights changed.
-
-        Where gradients should reach the weights, and where nothing can be kept (tensors without a
-        version, a program being traced), it is made each time.
-
-        Args:
-            key: what else it depends on
-            weights: that it is made from
-            make: computes it
-        """
-        learning = torch.is_grad_enabled() and any(weight.requires_grad for weight in weights)
-        traced = torch.compiler.is_compiling() or any(each.is_inference() for each in weights)
-        if learning or traced:
-            return make()
-        state = [(weight, weight.data_ptr(), weight._version) for weight in weights]
-        if (entry := self.entries.get(key)) is not None and _same(entry[1], state):
-            return entry[0]
-        with torch.inference_mode(False), torch.no_grad():  # also of use in training
-            made = make()
-        while len(self.entries) >= MOST:
-            del self.entries[next(iter(self.entries))]
-        self.entries[key] = made, state
-        return made
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self.entries.clear()
-
-
-def _same(before: list[tuple[Tensor, int, int]], now: list[tuple[Tensor, int, int]]) -> bool:
-    pairs = zip(before, now, strict=True)
-    return all(old[0] is new[0] and old[1:] == new[1:] for old, new in pairs)
 
 
 class Positions(Part, nn.Module):
@@ -75,46 +28,62 @@ class Positions(Part, nn.Module):
     `start` once before the encoder, `place` before a block, `relate` within a block's attention.
 
     Attributes:
+        grid: rows and columns of the patches that they are for
         takes_extra: whether further tokens can join those of the image
+        packed: images of different sizes that they are for (encoder/mixed_sizes.py); 0: one size
     """
 
     field = "positions"
     takes_extra: ClassVar[bool] = True
+    packed: int = 0
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.config = config
-        self.elsewhere: Kept[Positions] = Kept()
+        self.config, self.grid = config, config.grid
+        # what `at` made for other grids, with the weights that it was made from and their state
+        self.elsewhere: dict[Grid, tuple[Positions, list[nn.Parameter], object]] = {}
 
-    def at(self, grid: tuple[int, int]) -> "Positions":
+    def at(self, grid: Grid) -> "Positions":
         """Return these positions for another grid of patches, as `resized` makes them.
 
-        They are kept for the next images on that grid until a table changes. Where a table is
-        being trained they are made each time, so that gradients reach it.
+        They are kept for the next images on that grid until a weight changes: PyTorch counts how
+        often a tensor was changed in place, but for writing to its `.data`, so `train` and moving
+        the model forget them. They are made each time where gradients should reach the weights, and
+        where nothing can be kept (tensors without a version, a program being traced).
 
         Raises:
             OptionError: the scheme is limited to one image size.
         """
         grid = int(grid[0]), int(grid[1])  # tensors while a graph is traced
-        if grid == self.config.grid:
+        if grid == self.grid:
             return self
-        return self.elsewhere.get(grid, [*self.parameters()], lambda: self._made(grid))
+        weights = [*self.parameters()]
+        learning = torch.is_grad_enabled() and any(weight.requires_grad for weight in weights)
+        if learning or torch.compiler.is_compiling() or any(w.is_inference() for w in weights):
+            return self._made(grid)
+        state = [(id(weight), weight.data_ptr(), weight._version) for weight in weights]
+        made, _, before = self.elsewhere.get(grid, (self, weights, None))
+        if before != state:
+            with torch.inference_mode(False), torch.no_grad():  # also of use in training
+                made = self._made(grid)
+            if len(self.elsewhere) >= MOST:
+                del self.elsewhere[next(iter(self.elsewhere))]
+            self.elsewhere[grid] = made, weights, state
+        return made
 
-    def _made(self, grid: tuple[int, int]) -> "Positions":
+    def _made(self, grid: Grid) -> "Positions":
         """Return the same scheme on another grid, around these tensors resized."""
         config = on_grid(self.config, grid)
         tensors: dict[str, Tensor] = dict(self.named_parameters())
         device = next(itertools.chain(self.parameters(), self.buffers()), torch.empty(0)).device
         with torch.device("meta"):
             made = self.again(config)
-        for name, tensor in self.resized(tensors, self.config, config).items():
+        buffers = {n: torch.empty_like(b, device=device) for n, b in made.named_buffers()}
+        for name, tensor in (self.resized(tensors, self.config, config) | buffers).items():
             module, _, leaf = name.rpartition(".")
             owner = made.get_submodule(module)
-            delattr(owner, leaf)
-            setattr(owner, leaf, tensor)  # not a parameter: gradients pass through it
-        for name, buffer in made.named_buffers():
-            module, _, leaf = name.rpartition(".")
-            setattr(made.get_submodule(module), leaf, torch.empty_like(buffer, device=device))
+            owner._parameters.pop(leaf, None)  # none takes its place: gradients pass through it
+            setattr(owner, leaf, tensor)
         made.refresh()
         return made.train(self.training)
 
@@ -166,9 +135,13 @@ class Positions(Part, nn.Module):
         """Whether the scheme acts within attention at all."""
         return type(self).relate is not Positions.relate
 
-    def macs(self) -> int:
-        """Count the multiply-adds of matrix products within one attention."""
-        return 0
+    def attended(self, attention: Any, qkv: Tensor) -> Tensor:
+        """Return what tokens of packed images gather from their own image."""
+        raise NotImplementedError
+
+    def drawn(self, rate: float, tokens: Tensor) -> Tensor:
+        """Draw which packed images skip a branch, as a factor for each token."""
+        raise NotImplementedError
 
     @staticmethod
     def resized(tensors: dict[str, Tensor], old: ViTConfig, new: ViTConfig) -> dict[str, Tensor]:
@@ -194,7 +167,7 @@ class NoPositions(Positions):
 class Added(Positions):
     """Learned positions, added to the tokens before the encoder or before every block."""
 
-    uses = ("positions_at", "positions_size")
+    uses: ClassVar[tuple[str, ...]] = ("positions_at", "positions_size")
 
     @staticmethod
     def tables(config: ViTConfig) -> int:
@@ -256,8 +229,25 @@ class OwnOrShared(Inner):
         return q, k, self.bias(q)
 
 
+def check_extra(extra: Tensor, config: ViTConfig, positions: Positions) -> Tensor:
+    """Return a further sequence of tokens that joins those of an image, (B, M, width).
+
+    Raises:
+        OptionError: another shape, or a model that knows the tokens of the image only.
+    """
+    without = [name for name in ("window", "class_blocks", "neck") if getattr(config, name)]
+    without += ["attention"] if config.attention == "axial" else []
+    without += [] if positions.takes_extra else ["positions"]
+    if without:
+        what = f"{without[0]}={getattr(config, without[0])}"
+        raise OptionError(f"{what} cannot place extra tokens: it knows those of the image only")
+    if extra.ndim != 3 or extra.shape[-1] != config.width:
+        raise OptionError(f"extra must be (B, M, {config.width}), not {tuple(extra.shape)}")
+    return extra
+
+
 @lru_cache(maxsize=1024)
-def on_grid(config: ViTConfig, grid: tuple[int, int]) -> ViTConfig:
+def on_grid(config: ViTConfig, grid: Grid) -> ViTConfig:
     """Return the same configuration for images of so many rows and columns of patches."""
     rows, columns = grid
     return replace(config, image_size=(rows * config.patch, columns * config.patch))

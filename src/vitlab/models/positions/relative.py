@@ -47,11 +47,6 @@ class Relative(OwnOrShared):
         offset = place[:, None] - place[None, :] + n - 1  # p_q - p_k, from 0
         return logits.gather(-1, offset.expand(*q.shape[:2], -1, -1))
 
-    def macs(self) -> int:
-        """Count the multiply-adds of every query with every offset."""
-        tokens = self.config.length
-        return tokens * (2 * tokens - 1) * self.config.width
-
     @staticmethod
     def resized(tensors: dict[str, Tensor], old: ViTConfig, new: ViTConfig) -> dict[str, Tensor]:
         """Refuse another grid, on which 1-D offsets mean other places."""

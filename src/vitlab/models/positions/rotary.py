@@ -70,20 +70,19 @@ class Rotary(Inner):
         to 7e-4 turns over the image.
         """
         if self.freqs is not None and self.config.rope_kind == "free":
-            nn.init.zeros_(self.freqs)
-            quarter = self.freqs.shape[-1] // 4
-            turns = 7 * 1e-4 ** torch.linspace(0, 1, quarter, device=self.freqs.device)
-            with torch.no_grad():
-                self.freqs[0, 0, : 2 * quarter] = 2 * math.pi * turns.tile(2)
-                self.freqs[1, 0, 2 * quarter :] = 2 * math.pi * turns.tile(2)
+            quarter, device = self.freqs.shape[-1] // 4, self.freqs.device
+            turns = 7 * 1e-4 ** torch.linspace(0, 1, quarter, device=device)
+            waves = 2 * math.pi * turns.tile(2)
+            none = torch.zeros_like(waves)
+            lines = torch.stack([torch.cat([waves, none]), torch.cat([none, waves])])
+            self.freqs.detach().copy_(lines[:, None])
         elif self.freqs is not None:
             size = 1 / self.periods(self.freqs.device)
             turn = size.new_empty(len(self.freqs[0]), 1)
             turn.uniform_(0, 2 * math.pi, generator=generator)
             both = torch.cat([turn, turn + math.pi / 2], 1)[:, :, None]  # (h, 2, 1)
-            with torch.no_grad():
-                self.freqs[0] = (both.sin() * size).flatten(1)
-                self.freqs[1] = (both.cos() * size).flatten(1)
+            waves = torch.stack([both.sin() * size, both.cos() * size])
+            self.freqs.detach().copy_(waves.flatten(2))
         super().reset_parameters(generator)
 
     def periods(self, device: torch.device) -> Tensor:
@@ -155,17 +154,17 @@ def places(config: ViTConfig, grid: tuple[int, int], device: torch.device) -> Te
     or with rope_kind=image, from -1 to 1 over the image. With rope_kind=free, from 0 to 1 from the
     first to the last, with the registers before them: (2, R + N).
     """
-    lines = []
-    for size in grid:
-        line = torch.arange(size, device=device)
+
+    def line(size: int) -> Tensor:
+        numbers = torch.arange(size, device=device)
         if config.rope_kind == "free":
-            lines.append(torch.linspace(0, 1, size, device=device))
-        elif config.rope_kind == "image":
-            lines.append(2 * (line + 0.5) / size - 1)
-        else:
-            scale = config.rope_grid / size if config.rope_grid else 1.0
-            lines.append((line + config.rope_offset) * scale)
-    patches = torch.stack(torch.meshgrid(*lines, indexing="ij")).flatten(1)
+            return torch.linspace(0, 1, size, device=device)
+        if config.rope_kind == "image":
+            return 2 * (numbers + 0.5) / size - 1
+        scale = config.rope_grid / size if config.rope_grid else 1.0
+        return (numbers + config.rope_offset) * scale
+
+    patches = torch.stack(torch.meshgrid(*map(line, grid), indexing="ij")).flatten(1)
     if config.rope_kind != "free":
         return patches
     around = edges(config.registers, device) * patches.amax(1, keepdim=True)

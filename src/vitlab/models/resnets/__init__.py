@@ -1,1 +1,1 @@
-"""The ResNets of the ViT paper: BiT and axial."""
+"""The ResNets of the ViT paper, BiT and axial: read resnet.py first."""

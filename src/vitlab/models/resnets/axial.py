@@ -5,15 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from vitlab.models.config import map_features, map_stride
-from vitlab.models.resnets.body import (
-    Flavor,
-    PostRoot,
-    PostUnit,
-    ResNetBody,
-    group_norm,
-    unit_shapes,
-)
+from vitlab.models.resnets.body import Flavor, PostRoot, PostUnit, ResNetBody, group_norm
 
 AXIAL = Flavor(1e-4, 1e-10, "variance", same=True)  # scenic, baselines/axial_resnet.py
 
@@ -107,39 +99,22 @@ class AxialBody(ResNetBody):
     def __init__(
         self, stages: tuple[int, ...], channels: int, image_size: tuple[int, int], heads: int = 8
     ) -> None:
-        super().__init__()
-        self.root = PostRoot(channels, 64, AXIAL)
-        self.stages = nn.Sequential()
-        rows, columns = (-(-side // 4) for side in image_size)
-        for shapes in unit_shapes(stages, 64):
-            stage = nn.Sequential()
-            for inputs, width, stride in shapes:
-                middle = nn.Sequential(
-                    LineAttention(width, heads, rows, axis=2),
-                    LineAttention(width, heads, columns, axis=3),
-                )
-                if stride == 2:  # a place beyond an odd side counts as 0, as SAME has it
-                    middle.append(nn.AvgPool2d(2, ceil_mode=True, divisor_override=4))
-                    rows, columns = -(-rows // 2), -(-columns // 2)
-                stage.append(PostUnit(inputs, width, stride, middle, AXIAL))
-            self.stages.append(stage)
-        self.features, self.stride = map_features(stages), map_stride(stages)
+        def unit(inputs: int, width: int, stride: int) -> PostUnit:
+            pixels = width // (16 * stride)  # between two places of what enters
+            rows, columns = (-(-side // pixels) for side in image_size)
+            middle = nn.Sequential(
+                LineAttention(width, heads, rows, axis=2),
+                LineAttention(width, heads, columns, axis=3),
+            )
+            if stride == 2:  # a place beyond an odd side counts as 0, as SAME has it
+                middle.append(nn.AvgPool2d(2, ceil_mode=True, divisor_override=4))
+            return PostUnit(inputs, width, stride, middle, AXIAL)
+
+        super().__init__(PostRoot(channels, 64, AXIAL), stages, unit)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw convolutions as in the other bodies (`reset_convolutions`), then the attentions."""
+        """Draw convolutions as in the other bodies, then the attentions."""
         super().reset_parameters(generator)
         for part in self.modules():
             if isinstance(part, LineAttention):
                 part.reset_parameters(generator)
-
-    def enter(self, images: Tensor) -> Tensor:
-        """Compute the input of the first stage."""
-        return self.root(images)
-
-    def finish(self, features: Tensor) -> Tensor:
-        """Return what leaves the last stage: it is the map of features."""
-        return features
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Compute the map of features."""
-        return self.stages(self.enter(images))

@@ -7,6 +7,7 @@ convolution. The axial ResNet (`vitlab.models.resnets.axial`) is made of the sam
 The modules hold empty tensors until `reset_parameters` is called or weights are loaded.
 """
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -197,14 +198,45 @@ def unit_shapes(stages: tuple[int, ...], width: int) -> list[list[UnitShape]]:
 
 
 class ResNetBody(nn.Module):
-    """What the bodies have in common: a root, then stages, to a map of features."""
+    """A root, then stages of units, to a map of features.
 
-    root: nn.Module
-    stages: nn.Sequential
+    (B, channels, H, W) -> (B, features, ceil(H / stride), ceil(W / stride)).
+
+    Args:
+        root: images to what enters the first stage
+        stages: bottlenecks in every stage
+        unit: makes one, given the channels that come in, those of its middle, and its stride
+        widen: the factor on every width
+    """
+
+    def __init__(
+        self,
+        root: nn.Module,
+        stages: tuple[int, ...],
+        unit: Callable[[int, int, int], nn.Module],
+        widen: int = 1,
+    ) -> None:
+        super().__init__()
+        self.root = root
+        self.stages = nn.Sequential()
+        for shapes in unit_shapes(stages, 64 * widen):
+            self.stages.append(nn.Sequential(*(unit(*shape) for shape in shapes)))
+        self.features, self.stride = map_features(stages, widen), map_stride(stages)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw weights as the official code does: see `reset_convolutions`."""
-        reset_convolutions(self, generator)
+        """Draw every kernel; norms start as the identity, a post-activation branch's last one at 0.
+
+        So every post-activation unit starts as its shortcut; a pre-activation unit ends in a
+        convolution and does not.
+        """
+        for part in self.modules():
+            if isinstance(part, StdConv):
+                part.reset_parameters(generator)
+            elif isinstance(part, nn.GroupNorm):
+                part.reset_parameters()
+        for part in self.modules():
+            if isinstance(part, PostUnit):
+                nn.init.zeros_(part.expand.norm.weight)
 
     def enter(self, images: Tensor) -> Tensor:
         """Compute the input of the first stage."""
@@ -222,8 +254,8 @@ class ResNetBody(nn.Module):
 class HybridBody(ResNetBody):
     """The post-activation ResNet in front of the hybrids' encoder (ViT paper, section 3.1).
 
-    (B, channels, H, W) -> (B, features, ceil(H / stride), ceil(W / stride)), the output
-    of the last unit. Source: vision_transformer's models_resnet.py and models_vit.py.
+    Its map is the output of the last unit. Source: vision_transformer's models_resnet.py and
+    models_vit.py.
 
     Args:
         stages: bottlenecks in every stage, (3, 4, 9) for R50+ViT-B/16; () is the stem alone (R+Ti)
@@ -232,24 +264,18 @@ class HybridBody(ResNetBody):
     """
 
     def __init__(self, stages: tuple[int, ...], channels: int = 3, flavor: Flavor = HYBRID) -> None:
-        super().__init__()
-        self.flavor = flavor
-        self.root = PostRoot(channels, 64, flavor)
-        self.stages = nn.Sequential()
-        for shapes in unit_shapes(stages, 64):
-            self.stages.append(nn.Sequential(*(self._unit(*shape) for shape in shapes)))
-        self.features, self.stride = map_features(stages), map_stride(stages)
+        def unit(inputs: int, width: int, stride: int) -> PostUnit:
+            middle = ConvNorm(width, width, 3, stride, flavor)
+            return PostUnit(inputs, width, stride, middle, flavor)
 
-    def _unit(self, inputs: int, width: int, stride: int) -> PostUnit:
-        middle = ConvNorm(width, width, 3, stride, self.flavor)
-        return PostUnit(inputs, width, stride, middle, self.flavor)
+        super().__init__(PostRoot(channels, 64, flavor), stages, unit)
 
 
 class BiTBody(ResNetBody):
     """The pre-activation ResNet of Big Transfer (arXiv 1912.11370), after its final norm and ReLU.
 
-    (B, channels, H, W) -> (B, features, ceil(H / stride), ceil(W / stride)). The mean over all
-    places is what its classifier sees. Source: big_transfer's bit_pytorch/models.py.
+    The mean over all places of its map is what its classifier sees. Source: big_transfer's
+    bit_pytorch/models.py.
 
     Args:
         stages: bottlenecks in every stage, (3, 4, 6, 3) for R50
@@ -258,37 +284,15 @@ class BiTBody(ResNetBody):
     """
 
     def __init__(self, stages: tuple[int, ...], channels: int = 3, widen: int = 1) -> None:
-        super().__init__()
-        width = 64 * widen
-        self.root = StdConv(channels, width, 7, 2, BIT)
-        self.stages = nn.Sequential()
-        for shapes in unit_shapes(stages, width):
-            self.stages.append(nn.Sequential(*(PreUnit(*shape, BIT) for shape in shapes)))
-        self.features, self.stride = map_features(stages, widen), map_stride(stages)
+        root = StdConv(channels, 64 * widen, 7, 2, BIT)
+        super().__init__(root, stages, lambda i, w, s: PreUnit(i, w, s, BIT), widen)
         self.norm = group_norm(self.features, BIT)
 
     def enter(self, images: Tensor) -> Tensor:
         """Compute the input of the first stage."""
-        features = self.root(images)
         # Pad the maximum with zeros, not -inf: they count, since nothing was rectified yet
-        return F.max_pool2d(F.pad(features, (1, 1, 1, 1)), 3, 2)
+        return F.max_pool2d(F.pad(self.root(images), (1, 1, 1, 1)), 3, 2)
 
     def finish(self, features: Tensor) -> Tensor:
         """Compute the map of features from what leaves the last stage."""
         return F.relu(self.norm(features))
-
-
-def reset_convolutions(body: nn.Module, generator: torch.Generator | None = None) -> None:
-    """Draw every kernel; norms start as the identity, a post-activation branch's last one at 0.
-
-    So every post-activation unit starts as its shortcut; a pre-activation unit ends in a
-    convolution and does not.
-    """
-    for part in body.modules():
-        if isinstance(part, StdConv):
-            part.reset_parameters(generator)
-        elif isinstance(part, nn.GroupNorm):
-            part.reset_parameters()
-    for part in body.modules():
-        if isinstance(part, PostUnit):
-            nn.init.zeros_(part.expand.norm.weight)

@@ -1,21 +1,14 @@
 """The ResNets of the ViT paper as models of their own: BiT-R50x1 and its like, Axial-ResNet-50."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from itertools import islice
 
 import torch
 from torch import Tensor
 
-from vitlab.errors import OptionError
-from vitlab.models.config import ModelConfig, ResNetConfig
-from vitlab.models.layers import (
-    classifier,
-    counted_macs,
-    dense_macs,
-    params_of,
-    reset_classifier,
-)
-from vitlab.models.model import Model, Part
+from vitlab.models.config import ResNetConfig
+from vitlab.models.layers import classifier, reset_classifier
+from vitlab.models.model import Model
 from vitlab.models.packed import Packed
 from vitlab.models.resnets.axial import AxialBody
 from vitlab.models.resnets.body import BiTBody
@@ -85,30 +78,3 @@ class ResNet(Model):
                 final = norm and number == self.last_layer
                 found[number] = self.body.finish(values) if final else values
         return found
-
-    def parts(self) -> Sequence[Part]:
-        """Count body and head."""
-        config = self.config
-        body = counted_macs(self.body, config.channels, config.size)
-        head = self.classify
-        return (
-            Part("body", params_of(self.body), body),
-            Part("head", params_of(head), dense_macs(head)),
-        )
-
-    @classmethod
-    def resized(
-        cls, tensors: dict[str, Tensor], old: ModelConfig, new: ModelConfig
-    ) -> dict[str, Tensor]:
-        """Return the tensors as they are: convolutions take images of any size.
-
-        Raises:
-            OptionError: an Axial ResNet, whose relative positions fit one size.
-        """
-        assert isinstance(old, ResNetConfig)
-        if old.attention == "axial":
-            raise OptionError(
-                f"{old.name} cannot be resized, since its relative positions hold for one size "
-                f"only: keep image_size={old.image_size}"
-            )
-        return tensors

@@ -1,1 +1,1 @@
-"""How images become patch tokens: one class a file."""
+"""How images become patch tokens, one class a file: read stem.py first, for what a stem is."""

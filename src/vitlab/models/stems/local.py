@@ -1,6 +1,5 @@
 """A transformer within every patch."""
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor, nn
 from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig
 from vitlab.models.encoder.block import Block
-from vitlab.models.layers import dense_macs, modules, norm_of, reset_dense
+from vitlab.models.layers import modules, norm_of, reset_dense, reset_parts
 from vitlab.models.stems.stem import Stem
 
 
@@ -64,11 +63,9 @@ class LocalTransformer(Stem):
         """Draw weights as the encoder's own parts do."""
         reset_dense(self.pixels, generator)
         nn.init.normal_(self.places, std=0.02, generator=generator)
-        for block in self.blocks:
-            block.reset_parameters(generator)
+        reset_parts(generator, *self.blocks)
         reset_dense(self.project, generator)
-        self.norm_words.reset_parameters()
-        self.norm_tokens.reset_parameters()
+        reset_parts(generator, self.norm_words, self.norm_tokens)
 
     def forward(self, images: Tensor) -> Tensor:
         """Cut images into patch tokens."""
@@ -81,11 +78,3 @@ class LocalTransformer(Stem):
             words = block(words)
         tokens = self.project(self.norm_words(words).flatten(1))
         return self.norm_tokens(tokens.unflatten(0, (-1, rows * columns)))
-
-    def macs(self) -> int:
-        """Count multiply-adds: the convolution over the image, the blocks in every patch."""
-        words, patches = self.WORDS**2, math.prod(self.config.grid)
-        rows, columns = ((length - 1) // self.side + 1 for length in self.config.size)
-        pixels = self.pixels.weight.numel() * rows * columns
-        within = sum(block.macs(words) for block in self.blocks)
-        return pixels + patches * (within + dense_macs(self.project))

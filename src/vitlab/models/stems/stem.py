@@ -8,7 +8,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig
-from vitlab.models.layers import counted_macs, reset_dense
+from vitlab.models.layers import reset_dense
 from vitlab.models.packed import Packed
 from vitlab.models.registry import Part, kinds
 from vitlab.models.stems.kernels import Filter
@@ -43,10 +43,6 @@ class Stem(Part, nn.Module):
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw every weight."""
         raise NotImplementedError
-
-    def macs(self) -> int:
-        """Count the multiply-adds of convolutions and matrix products for one image."""
-        return counted_macs(self, self.config.channels, self.config.size)
 
     @staticmethod
     def resized(tensors: dict[str, Tensor], old: ViTConfig, new: ViTConfig) -> dict[str, Tensor]:

@@ -1,1 +1,1 @@
-"""Image tokenizers: discrete VAEs, whose codes BEiT predicts."""
+"""Image tokenizers, discrete VAEs whose codes BEiT predicts: read tokenizer.py first."""

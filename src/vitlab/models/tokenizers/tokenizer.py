@@ -1,7 +1,7 @@
 """An image tokenizer: images to a grid of discrete codes, and codes back to images."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 import torch
 from torch import Tensor, nn
@@ -9,11 +9,14 @@ from torch.nn import functional as F
 
 from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, TokenizerConfig
-from vitlab.models.layers import counted_macs, params_of
-from vitlab.models.model import Model, Part
+from vitlab.models.model import Model
 from vitlab.models.packed import Packed
-from vitlab.models.tokenizers.grouped import GroupedDecoder, GroupedEncoder
-from vitlab.models.tokenizers.strided import StridedDecoder, StridedEncoder
+from vitlab.models.tokenizers.networks import (
+    GroupedDecoder,
+    GroupedEncoder,
+    StridedDecoder,
+    StridedEncoder,
+)
 
 SHARP = 20.0  # how much larger than PyTorch's the kernel starts that scores the codes of a dVAE
 MARGIN = 0.1  # DALL-E's epsilon: pixels in [0, 1] are moved into [0.1, 0.9]
@@ -225,24 +228,6 @@ class Tokenizer(Model):
         assert not isinstance(images, Packed)
         maps = self.encoder.maps(self._entering(images))
         return {layer: maps[layer] for layer in layers}
-
-    def parts(self) -> Sequence[Part]:
-        """Count encoder, scores, codebook (which is looked up) and decoder."""
-        config, places = self.config, math.prod(self.config.grid)
-        score = places * config.features * config.codes
-        parts = [
-            Part(
-                "encoder",
-                params_of(self.encoder),
-                counted_macs(self.encoder, config.channels, config.size),
-            ),
-            Part("scores", params_of(self.score), score),
-        ]
-        if self.codebook is not None and self.decoder is not None:
-            decoding = counted_macs(self.decoder, config.code_width, config.grid)
-            parts.append(Part("codebook", params_of(self.codebook), 0))
-            parts.append(Part("decoder", params_of(self.decoder), decoding))
-        return tuple(parts)
 
     def _entering(self, images: Tensor | Packed) -> Tensor:
         """What the first layer sees: DALL-E's takes pixels, squeezed, instead of images."""

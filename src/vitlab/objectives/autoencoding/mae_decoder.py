@@ -1,6 +1,5 @@
 """The decoder of masked autoencoders."""
 
-import math
 from typing import ClassVar
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor, nn
 from vitlab.models.config import ViTConfig
 from vitlab.models.encoder.block import Block
 from vitlab.models.encoder.from_patches import gathered
-from vitlab.models.layers import dense_macs, modules, norm_of
+from vitlab.models.layers import modules, norm_of
 from vitlab.models.packed import Grid
 from vitlab.models.positions.sincos import sines
 from vitlab.recipes.pretext import Pretext
@@ -87,10 +86,3 @@ class Decoder(nn.Module):
         found = gathered(whole[:, self.prefix :], hidden)
         predicted: Tensor = self.predict(self.norm(found))
         return predicted.float()
-
-    def macs(self, hidden: int) -> int:
-        """Count the multiply-adds for one image of which so many patches are hidden."""
-        patches = math.prod(self.grid)
-        tokens = self.prefix + patches
-        outer = (tokens - hidden) * dense_macs(self.embed) + hidden * dense_macs(self.predict)
-        return outer + sum(block.macs(tokens) for block in self.blocks)

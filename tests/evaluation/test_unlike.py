@@ -111,6 +111,13 @@ def digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     return (found.images * 15).astype(np.uint8), found.target
 
 
+def shuffled() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The digits, those of each writer no longer together."""
+    images, labels = digits()
+    order = np.random.default_rng(0).permutation(len(labels))
+    return images[order], labels[order]
+
+
 def test_classes_left_out_are_told_from_others(fitted: vitlab.Run) -> None:
     images, labels = digits()
     known = [*images[labels < 7][900:]]
@@ -120,6 +127,49 @@ def test_classes_left_out_are_told_from_others(fitted: vitlab.Run) -> None:
     assert roc_auc_score(np.arange(len(far)) >= len(known), far) > 0.65
     assert (far[: len(known)] > 1).mean() < 0.15
     assert [each.as_dict()["unlike"] for each in answers] == (far > 1).tolist()
+
+
+def test_the_threshold_may_be_that_of_other_images() -> None:
+    (x, y), (held, _), (new, _) = drawn(200, 1), drawn(100, 2), drawn(4000, 3)
+    folds = np.arange(200) // 4 % 5
+    unlike = fit_unlike(x, y, folds, held)
+    beyond = (distances(unlike, held) > 1 + 1e-4).sum()
+    assert beyond == 4  # of 100: the 96th is the limit
+    assert 0.02 < (distances(unlike, new) > 1).mean() < 0.09
+    alone = fit_unlike(x, y, folds)
+    assert torch.equal(unlike.axes, alone.axes)
+    assert not torch.equal(unlike.level, alone.level)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
+    """The same digits learned by all of the model, a hundred of them held out for its choices."""
+    folder = tmp_path_factory.mktemp("trained")
+    model = vitlab.create(
+        "ViT(width=32,depth=2,heads=2,mlp=64)/2", classes=0, image_size=8, channels=1,
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    images, labels = shuffled()
+    known = labels < 7
+    pairs = list(zip(images[known], labels[known].tolist(), strict=True))
+    data = {"train": pairs[:800], "validation": pairs[800:900], "test": pairs[900:]}
+    how = {"epochs": 20.0, "batch": 50, "lr": 3e-3, "flip": False, "layer_decay": 1.0}
+    how["head_start"] = "zero"
+    host = Host(workers=0, report="no", checkpoint_every=0)
+    return vitlab.finetune(data, model, folder / "run", host=host, quiet=True, **how)
+
+
+def test_a_model_that_was_trained_tells_strangers_better_than_its_answers_do(
+    trained: vitlab.Run,
+) -> None:
+    images, labels = shuffled()
+    known = [*images[labels < 7][900:]]
+    answers = vitlab.classify(vitlab.load(trained.folder), [*known, *images[labels >= 7]])
+    far = np.array([each.distance for each in answers])
+    strange = np.arange(len(far)) >= len(known)
+    assert (far[~strange] > 1).mean() < 0.12
+    unsure = [-each.classes[0][1] for each in answers]
+    assert roc_auc_score(strange, far) > max(0.8, roc_auc_score(strange, unsure))
 
 
 def test_the_command_says_it(

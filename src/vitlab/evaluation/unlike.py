@@ -6,16 +6,59 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vitlab.data.sources.source import Source, Subset
+from vitlab.distributed.world import World
+from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding_map import sample
+from vitlab.evaluation.features import features_of
+from vitlab.models.model import Model
 from vitlab.models.unlike import Unlike
 
 LIKE = 0.95  # share of new images of the same kind that are within the threshold
 AXES = 128  # those along which classes lie furthest apart
 MOST = 20_000  # images that it is fitted to
 LEAST = 1e-6  # variance of features, and difference of distances, that is told from none
+FEWEST = 20  # images that the features of a trained model are described from
+FOLDS = 5
 
 
-def fit_unlike(x: NDArray[np.float32], y: NDArray[np.int64], folds: NDArray[np.int64]) -> Unlike:
+def learned_unlike(
+    model: Model, learned: Source, held: Source | None, compute: Compute, world: World
+) -> Unlike | None:
+    """Return what a model that was trained keeps of the features of its training images.
+
+    Args:
+        model: trained, with one class per image
+        learned: its training images, of which at most 20,000 are looked at
+        held: others of the same kind, if there are some, for the threshold
+        compute: where and how
+        world: the processes, which compute features together
+
+    Returns:
+        None for all processes but the first, and for fewer than 20 images.
+    """
+    if len(learned) < FEWEST:
+        return None
+    rows = np.sort(sample(len(learned), MOST, 0))
+    part = Subset(learned, rows)
+    title = "features of the training images"
+    found = features_of(model, part, compute, world=world, title=title)
+    others = None if held is None else features_of(model, held, compute, world=world, title=title)
+    if not world.first or not np.isfinite(found.values).all():
+        return None
+    y = np.asarray(learned.labels.values, np.int64)[rows][found.indices]
+    folds = np.random.default_rng(0).permutation(len(y)) % FOLDS
+    return fit_unlike(
+        np.array(found.values), y, folds, None if others is None else np.array(others.values)
+    )
+
+
+def fit_unlike(
+    x: NDArray[np.float32],
+    y: NDArray[np.int64],
+    folds: NDArray[np.int64],
+    held: NDArray[np.float32] | None = None,
+) -> Unlike:
     """Fit the covariance within classes and that of all images, shrunk (Ledoit and Wolf, 2004).
 
     The threshold is a quantile of the distances of images that a fit has not seen (split conformal
@@ -26,16 +69,22 @@ def fit_unlike(x: NDArray[np.float32], y: NDArray[np.int64], folds: NDArray[np.i
         x: features, (n, d); of more than 20,000 rows so many are drawn
         y: the class of each, (n,)
         folds: the part of each, (n,); those of the other parts are fitted to
+        held: features of images that are not among these, (m, d), for the threshold; None for the
+            parts in turn
     """
     rows = sample(len(y), MOST, 0)
     x, y, folds = x[rows], y[rows], folds[rows]
-    far = np.empty(len(y))
-    for each in np.unique(folds):
-        part = folds == each
-        far[part] = _fitted(x[~part], y[~part]).relative(torch.from_numpy(x[part]).double())
-    least, share = far.min(), min(1, LIKE * (1 + 1 / len(y)))
+    whole = _fitted(x, y)
+    if held is not None:
+        far = whole.relative(torch.from_numpy(held).double()).numpy()
+    else:
+        far = np.empty(len(y))
+        for each in np.unique(folds):
+            part = folds == each
+            far[part] = _fitted(x[~part], y[~part]).relative(torch.from_numpy(x[part]).double())
+    least, share = far.min(), min(1, LIKE * (1 + 1 / len(far)))
     limit = max(np.quantile(far, share, method="inverted_cdf"), least + LEAST)
-    return replace(_fitted(x, y), level=torch.tensor([least, limit]).float())
+    return replace(whole, level=torch.tensor([least, limit]).float())
 
 
 def _fitted(x: NDArray[np.float32], y: NDArray[np.int64]) -> Unlike:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from vitlab import device as devices
 from vitlab.data.augment.augment import normalize
+from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.loading.loader import WorkerDiedError
 from vitlab.data.sources.source import Source, Subset
@@ -21,6 +22,7 @@ from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DivergedError, RunError
 from vitlab.evaluation.answers import answers_of
 from vitlab.evaluation.calibration import Calibration, before_and_after, temperature_of
+from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.examined import keep
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.metrics import METRICS, figures
@@ -28,9 +30,11 @@ from vitlab.evaluation.paired_tests import pairs_of
 from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.predictions import Predictions
 from vitlab.evaluation.records import RunRecord
+from vitlab.evaluation.unlike import learned_unlike
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
+from vitlab.models.unlike import Unlike
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.progress import named_if_slow
 from vitlab.runs.run_folder import RunFolder
@@ -89,6 +93,10 @@ def conclude(observer: Observer, stop: Stop) -> Run:
     if source is not None and len(source) >= CALIBRATES and not untrained:
         # a classifier that was fitted first has been calibrated
         found = _calibrated(observer, source, model, stop)
+    if untrained:
+        model.unlike = None if task.fitted is None else task.fitted.unlike
+    elif task.base is not None and not task.recipe.budget:  # which is spent
+        model.unlike = _unlike(observer, model, stop)
     done = saved_and_tested(observer, model, stop, logits=found is not None)
     if task.fitted is not None:
         before = done
@@ -111,6 +119,23 @@ def _calibrated(observer: Observer, source: Source, model: Model, stop: Stop) ->
     found = Calibration(agreed, observer.task.recipe.data.data, len(source))
     model.provenance |= found.provenance
     return found
+
+
+def _unlike(observer: Observer, model: Model, stop: Stop) -> Unlike | None:
+    """Return how far an image is from those that the model has learned from, if they say one class.
+
+    The threshold is that of the validation images where they are as many as calibrate it.
+    """
+    task, world = observer.task, observer.world
+    splits, labels = task.splits, task.splits.train.labels
+    if not isinstance(labels, SingleLabels) or task.config.fit == "native":
+        return None
+    held = splits.validation
+    if held is not None and len(held) < CALIBRATES:
+        held = None
+    compute = Compute(observer.device, "fp32", "plain", task.host.workers, world.local_size)
+    with stop.at_once():
+        return learned_unlike(model, splits.train, held, compute, world)
 
 
 def _beside_start(observer: Observer, before: Predictions, done: Predictions) -> dict[str, Any]:

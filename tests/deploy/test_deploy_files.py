@@ -1,6 +1,7 @@
 """The files of deploy/ fit each other, and their command lines are understood."""
 
 import importlib
+import os
 import re
 import shutil
 import subprocess
@@ -145,3 +146,19 @@ def test_other_peoples_checks_pass(tool: list[str], files: list[Path], tmp_path:
 def test_every_file_is_looked_at() -> None:
     known = {DOCKERFILE, RAY, RAY_JOB, *KUBERNETES, *SCRIPTS, *UNITS}
     assert {file for file in DEPLOY.rglob("*") if file.is_file()} == known
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda file: file.stem)
+def test_jobs_of_slurm_have_all_their_cores(script: Path, tmp_path: Path) -> None:
+    """From 22.05 on, srun takes the cores of a task from its own variable alone."""
+    for name, does in {"srun": 'echo "$SRUN_CPUS_PER_TASK"', "scontrol": "echo node1"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    about = {"NODELIST": "node1", "JOB_ID": "7", "NNODES": "1", "CPUS_PER_TASK": "12"}
+    about |= {"ARRAY_JOB_ID": "7", "ARRAY_TASK_ID": "3"}
+    about |= {"ARRAY_TASK_MIN": "0", "ARRAY_TASK_COUNT": "8"}
+    env = {f"SLURM_{key}": value for key, value in about.items()}
+    env["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
+    words = ["bash", str(script), "embed", "weights", "data", "--out", "folder"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "12\n"), done.stderr

@@ -9,6 +9,7 @@ from prometheus_client import (
     Gauge,
     generate_latest,
 )
+from prometheus_client import Histogram as Latency
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -17,7 +18,7 @@ from prometheus_client.core import (
 )
 
 from vitlab.serve.engine import Engine
-from vitlab.serve.figures import Figures, Histogram
+from vitlab.serve.figures import SECONDS, Figures, Histogram
 from vitlab.serve.http.exchange import Exchange
 
 TEXT = CONTENT_TYPE_LATEST
@@ -102,8 +103,12 @@ class Requests:
     def __init__(self, registry: CollectorRegistry) -> None:
         labels = ("route", "method", "status")
         self.count = Counter("vitlab_requests", "Requests", labels, registry=registry)
-        self.sum = Counter(
-            "vitlab_request_seconds", "Seconds of all requests", labels, registry=registry
+        self.seconds = Latency(
+            "vitlab_request_seconds",
+            "Seconds of a request",
+            labels,
+            buckets=SECONDS,
+            registry=registry,
         )
         self.held = Gauge(
             "vitlab_body_bytes", "Bytes of bodies of requests in memory", registry=registry
@@ -113,7 +118,7 @@ class Requests:
         """Count one at its end."""
         labels = (exchange.route, exchange.method, str(exchange.status))
         self.count.labels(*labels).inc()
-        self.sum.labels(*labels).inc(seconds)
+        self.seconds.labels(*labels).observe(seconds)
 
 
 def as_text(registry: CollectorRegistry) -> bytes:

@@ -62,7 +62,10 @@ def test_a_lost_device_is_no_longer_healthy(
     assert ask(app, "GET", "/health").status == 500
     assert "device-side assert" in ask(app, "GET", "/health").error
     assert ask(app, "GET", "/ready").status == 503
-    assert "vitlab_images_broken_total 3.0" in ask(app, "GET", "/metrics").body.decode()
+    figures = ask(app, "GET", "/metrics").body.decode()
+    assert "vitlab_images_broken_total 3.0" in figures
+    assert "vitlab_models 1.0" in figures
+    assert 'vitlab_request_seconds_bucket{le="0.005",method="GET",route="/ready"' in figures
 
 
 def test_images_at_which_a_model_fails_do_not_end_the_service(

@@ -162,7 +162,7 @@ def test_what_is_no_image(wrong: Any, words: str) -> None:
 def test_nothing_at_all() -> None:
     with pytest.raises(DataError, match="no images given"):
         vitlab.preprocess(model())([])
-    with pytest.raises(TypeError, match="a model or its configuration"):
+    with pytest.raises(OptionError, match="a model or its configuration"):
         vitlab.preprocess("ViT-B/16")
 
 

@@ -88,17 +88,26 @@ def test_few_images_and_features_that_do_not_vary() -> None:
     assert np.isfinite(distances(fit_unlike(one, of_one, np.arange(30) % 3), one)).all()
 
 
-@pytest.fixture(scope="module")
-def fitted(tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
-    """A classifier of the digits 0 to 6, on features that were never trained."""
-    folder = tmp_path_factory.mktemp("unlike")
-    model = vitlab.create(
+def backbone() -> Model:
+    """A model without a classifier that was never trained."""
+    return vitlab.create(
         "ViT(width=32,depth=2,heads=2,mlp=64)/2", classes=0, image_size=8, channels=1,
         generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
-    images, labels = digits()
+
+
+def known_pairs(
+    images: NDArray[np.uint8], labels: NDArray[np.int64]
+) -> list[tuple[NDArray[np.uint8], int]]:
+    """The digits 0 to 6 with their labels."""
     known = labels < 7
-    pairs = list(zip(images[known], labels[known].tolist(), strict=True))
+    return list(zip(images[known], labels[known].tolist(), strict=True))
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
+    """A classifier of the digits 0 to 6, on features that were never trained."""
+    folder, model, pairs = tmp_path_factory.mktemp("unlike"), backbone(), known_pairs(*digits())
     how = {"host": Host(workers=0, report="no"), "cache": None, "layers": 1, "by": "ridge"}
     data = {"train": pairs[:900], "test": pairs[900:]}
     return vitlab.probe(data, model, folder / "run", quiet=True, **how)
@@ -144,14 +153,7 @@ def test_the_threshold_may_be_that_of_other_images() -> None:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
     """The same digits learned by all of the model, a hundred of them held out for its choices."""
-    folder = tmp_path_factory.mktemp("trained")
-    model = vitlab.create(
-        "ViT(width=32,depth=2,heads=2,mlp=64)/2", classes=0, image_size=8, channels=1,
-        generator=torch.Generator().manual_seed(0),
-    )  # fmt: skip
-    images, labels = shuffled()
-    known = labels < 7
-    pairs = list(zip(images[known], labels[known].tolist(), strict=True))
+    folder, model, pairs = tmp_path_factory.mktemp("trained"), backbone(), known_pairs(*shuffled())
     data = {"train": pairs[:800], "validation": pairs[800:900], "test": pairs[900:]}
     how = {"epochs": 20.0, "batch": 50, "lr": 3e-3, "flip": False, "layer_decay": 1.0}
     how["head_start"] = "zero"

@@ -233,16 +233,17 @@ class Engine:
         if images > places:
             raise OptionError(f"{images} images at once; send at most {places}")
         if not admitted(images, served.held, self._held, places, len(self._roster) == 1):
-            for each in (served.counts, self._total):
-                each.shed += images
-            wait = min(max(self._expected(served, 0), LEAST_WAIT), MOST_WAIT)
-            raise BusyError(f"the queue is full: try again in {wait:.1f} seconds", wait)
+            raise self._busy("the queue is full", served, images, self._expected(served, 0))
         if (late := self._expected(served, images) - IN_TIME * self.limits.timeout) > 0:
-            for each in (served.counts, self._total):
-                each.shed += images
-            wait = min(max(late, LEAST_WAIT), MOST_WAIT)
-            raise BusyError(f"an answer would come too late: try again in {wait:.1f} seconds", wait)
+            raise self._busy("an answer would come too late", served, images, late)
         return served
+
+    def _busy(self, why: str, served: Served, images: int, seconds: float) -> BusyError:
+        """Count images that are refused; return what says so, and when to come again."""
+        for each in (served.counts, self._total):
+            each.shed += images
+        wait = min(max(seconds, LEAST_WAIT), MOST_WAIT)
+        return BusyError(f"{why}: try again in {wait:.1f} seconds", wait)
 
     def _expected(self, served: Served, images: int) -> float:
         """Return the seconds until further images of a model are answered, all others before."""

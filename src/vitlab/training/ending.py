@@ -89,14 +89,15 @@ def conclude(observer: Observer, stop: Stop) -> Run:
     if observer.unlabeled:
         return _conclude_pretext(observer, stop)
     model, found, own = plain(state.evaluated).eval(), None, dict[str, Any]()
-    source, untrained = task.splits.validation, state.best.untrained
-    if source is not None and len(source) >= CALIBRATES and not untrained:
-        # a classifier that was fitted first has been calibrated
-        found = _calibrated(observer, source, model, stop)
-    if untrained:
+    held, untrained = task.splits.validation, state.best.untrained
+    if held is not None and len(held) < CALIBRATES:
+        held = None
+    if untrained:  # the classifier that was fitted first, calibrated then
         model.unlike = None if task.fitted is None else task.fitted.unlike
-    elif task.base is not None and not task.recipe.budget:  # which is spent
-        model.unlike = _unlike(observer, model, stop)
+    elif held is not None:
+        found = _calibrated(observer, held, model, stop)
+    if not untrained and task.base is not None and not task.recipe.budget:  # which is spent
+        model.unlike = _unlike(observer, held, model, stop)
     done = saved_and_tested(observer, model, stop, logits=found is not None)
     if task.fitted is not None:
         before = done
@@ -121,18 +122,15 @@ def _calibrated(observer: Observer, source: Source, model: Model, stop: Stop) ->
     return found
 
 
-def _unlike(observer: Observer, model: Model, stop: Stop) -> Unlike | None:
+def _unlike(observer: Observer, held: Source | None, model: Model, stop: Stop) -> Unlike | None:
     """Return how far an image is from those that the model has learned from, if they say one class.
 
-    The threshold is that of the validation images where they are as many as calibrate it.
+    The threshold is that of the validation images, if there are any.
     """
     task, world = observer.task, observer.world
     splits, labels = task.splits, task.splits.train.labels
     if not isinstance(labels, SingleLabels) or task.config.fit == "native":
         return None
-    held = splits.validation
-    if held is not None and len(held) < CALIBRATES:
-        held = None
     compute = Compute(observer.device, "fp32", "plain", task.host.workers, world.local_size)
     with stop.at_once():
         return learned_unlike(model, splits.train, held, compute, world)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+WATCHING = ("relevance", "gradcam", "occlusion")  # maps that are for a class
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from vitlab.inspect import plots
-from vitlab.report.inside.looked import Looked, SeenImage
+from vitlab.report.inside.looked import WATCHING, Looked, SeenImage
 
 MAPS = {
     "late_attention": plots.late_attention,
@@ -16,7 +16,6 @@ MAPS = {
     "occlusion": plots.occlusion,
     "norm_map": plots.norm_map,
 }
-OF_A_CLASS = ("relevance", "gradcam", "occlusion")
 
 
 def plates(found: Looked) -> Iterator[tuple[str, Figure]]:
@@ -52,7 +51,7 @@ def _of_image(found: Looked, image: SeenImage) -> Iterator[tuple[str, Figure]]:
         if kind == "similar_patches":
             yield kind, plots.similar_patches(values, image.pixels, name, patch=image.patch)
         else:
-            title = f"{name}: {image.watched}" if kind in OF_A_CLASS else name
+            title = f"{name}: {image.watched}" if kind in WATCHING else name
             yield kind, MAPS[kind](values, image.pixels, title)
     if image.heads is not None:
         yield "heads", plots.class_attention(image.heads, image.pixels, name)

@@ -12,7 +12,7 @@ from vitlab.report.drawings.layer_chart import LayerLine, layer_chart
 from vitlab.report.drawings.lenses import gradient, grayed, in_color, opaque, translucent
 from vitlab.report.drawings.thumbnails import picture
 from vitlab.report.facts import Picture
-from vitlab.report.inside.looked import Floats, Looked, SeenImage
+from vitlab.report.inside.looked import WATCHING, Floats, Looked, SeenImage
 
 PHOTO, BEHIND = 256, 224  # pixels of the longer side of a photo, and of one behind maps
 ACROSS = 7  # filters in a row, and tiles of positions per side
@@ -219,7 +219,7 @@ def _lens(kind: str, values: Floats, image: SeenImage) -> Lens:
                 "relevance": "Relevance",
                 "gradcam": "Grad-CAM",
             }
-            title = names[kind] if "attention" in names[kind].lower() else f"{names[kind]} {title}"
+            title = f"{names[kind]} {title}" if kind in WATCHING else names[kind]
             share = high / max(float(values.sum()), 1e-30)
             low, scale = 0.0, Scale(HEAT, "0", f"{share:.2%} of the sum")
     return Lens(

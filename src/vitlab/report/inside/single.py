@@ -18,8 +18,12 @@ from vitlab.report.inside.looked import Floats, Looked, SeenImage
 from vitlab.report.inside.measuring import roomy, tried
 
 SQUARES = 49  # places of an image that are covered, each a pass of the model
-NAMES = {"norm_map": "token norms", "similar_patches": "similar patches", "gradcam": "Grad-CAM"}
-NAMES |= {"late_attention": "attention of the last layers"}
+NAMES = {  # of the maps that are called otherwise than their functions
+    "norm_map": "token norms",
+    "similar_patches": "similar patches",
+    "gradcam": "Grad-CAM",
+    "late_attention": "attention of the last layers",
+}
 
 
 @dataclass(frozen=True)

@@ -51,12 +51,10 @@ class OfEngine:
     def collect(self) -> Iterator[Metric]:
         """Yield every figure."""
         figures = self.engine.figures()
-        ready = GaugeMetricFamily("vitlab_ready", "1 while the service takes requests")
-        ready.add_metric([], float(self.engine.ready))
-        yield ready
-        models = GaugeMetricFamily("vitlab_models", "Models that are served")
-        models.add_metric([], float(len(figures.models)))
-        yield models
+        ready = float(self.engine.ready)
+        yield GaugeMetricFamily("vitlab_ready", "1 while the service takes requests", value=ready)
+        served = len(figures.models)
+        yield GaugeMetricFamily("vitlab_models", "Models that are served", value=served)
         for name, help_ in GAUGES.items():
             yield GaugeMetricFamily(f"vitlab_{name}_images", help_, value=getattr(figures, name))
         for name, help_ in COUNTERS.items():

@@ -7,8 +7,9 @@ features (`vitlab probe`), then fine-tuning by the defaults of `vitlab finetune`
 `Trainer` (with the crops of its own example, run_image_classification.py) and of timm's `train.py`
 (a checkout of its repository, run as it is). Passes over the images are set, so that all take about
 the processor time that ours took, from the start of the command to the tested model; everything
-else is a default. Finished runs are kept in OUT/figures.jsonl and are not repeated; `--rows` and
-`--ways` name some, also `finetune@RATE`, our own run at another learning rate. The peers need timm, transformers and accelerate installed.
+else is a default. Finished runs are kept in OUT/figures.jsonl and are not repeated; `--rows`,
+`--ways` and `--seeds` name some, also `finetune@RATE`, our own run at another learning rate. The
+peers need timm, transformers and accelerate installed.
 
 DATA has `sign-digits` (train.parquet, test.parquet), `cifar10-train.parquet`,
 `cifar10-test.parquet` and `photos`, one photograph of each fifth class of ImageNet, named after it.
@@ -278,11 +279,11 @@ def passes(way: str, row: str, images: Path, known: list[dict[str, Any]]) -> flo
     return round(max(found, 1.0), 1) if kind == "transformers" else max(1, round(found))
 
 
-def cells(rows: list[str], ways: list[str]) -> Iterator[tuple[str, str, int]]:
+def cells(rows: list[str], ways: list[str], seeds: list[int]) -> Iterator[tuple[str, str, int]]:
     """Yield row, way and seed: all of a row before the next, ours first."""
     for row in rows:
         for way in sorted(ways, key=(*WAYS, *RATES).index):
-            yield from ((row, way, seed) for seed in SEEDS)
+            yield from ((row, way, seed) for seed in seeds)
 
 
 def table(known: list[dict[str, Any]]) -> Iterator[str]:
@@ -317,6 +318,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--rows", nargs="*", default=list(ROWS), choices=ROWS)
     parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=WAYS + RATES)
+    parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
     given = parser.parse_args()
     data, weights, timm, out = (
         getattr(given, name).resolve() for name in ("data", "weights", "timm", "out")
@@ -325,7 +327,7 @@ def main() -> None:
     file = out / "figures.jsonl"
     known = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     done = {(each["row"], each["way"], each["seed"]) for each in known}
-    for name, way, seed in cells(given.rows, given.ways):
+    for name, way, seed in cells(given.rows, given.ways, given.seeds):
         if (name, way, seed) in done:
             continue
         images, run = folder_of(name, seed, data, out), out / "runs" / f"{name}-{way}-{seed}"

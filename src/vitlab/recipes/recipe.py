@@ -49,8 +49,8 @@ class Recipe(Options):
     )
     epochs: float = option(
         100.0,
-        "passes over the training images; fractions are allowed; so few that the warm-up would take "
-        "them all shorten it in proportion",
+        "passes over the training images; fractions are allowed; so few that the warm-up would "
+        "take them all shorten it in proportion",
         above(0),
         only=when("steps", 0),
     )

@@ -194,7 +194,7 @@ def test_a_damaged_part_is_made_once_more(
     assert content(out) == content(alone)
     said = capsys.readouterr().err
     words = {"gone": f"{victim} is missing: computing it again\n", "no receipt": ""}
-    assert said == words.get(harm, f"{victim} is damaged: it is made once more\n")
+    assert said == words.get(harm, f"{victim} is damaged: computing it again\n")
 
 
 def test_drafts_of_a_killed_process_are_removed(data: str, alone: Path, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from PIL import Image
 import vitlab
 from conftest import call
 from vitlab.measure import rates as rates_module
-from vitlab.studies import whole
-from vitlab.studies.speed_plots import largest_batches, throughput
+from vitlab.studies import figure_12 as whole
+from vitlab.studies.figure_12 import largest_batches, throughput
 
 NAME = "ViT(width=16,depth=2,heads=2,mlp=32)/4"
 OTHER = "BiT-R(1-1)x1"

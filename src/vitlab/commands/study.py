@@ -9,7 +9,7 @@ from vitlab.options import above, argument, at_least, option, owners
 from vitlab.recipes.recipe import Recipe
 from vitlab.runs.recipe_file import start_from
 from vitlab.studies.base import small
-from vitlab.studies.study_names import ABOUT, GRIDS, PAPER_BUDGET, budget_seconds
+from vitlab.studies.papers import ABOUT, PAPER_BUDGET, STUDIES, budget_seconds
 from vitlab.terminal import print_table, print_wide
 from vitlab.units import duration, si
 
@@ -26,7 +26,7 @@ class Study(RunOptions):
     )  # fmt: skip
     HIDDEN: ClassVar[frozenset[str]] = frozenset({"budget", "epochs"})
 
-    name: str = argument(ABOUT, choices=lambda: GRIDS)
+    name: str = argument(ABOUT, choices=lambda: STUDIES)
     allowed: str = option(
         "",
         "time for all runs, such as 10m or 2h: their length is fitted into it (default: 10m); "
@@ -84,7 +84,7 @@ def build(given: dict[str, Any]) -> Study:
             beside the paper's own.
     """
     name, given = given["name"], {"data": "digits"} | given
-    if chosen := set(GRIDS[Study(name=name).name].varies.split()) & set(given):
+    if chosen := set(STUDIES[Study(name=name).name].get("varies", "").split()) & set(given):
         raise OptionError(f"the study {name} chooses {min(chosen)} itself: leave it out")
     from_paper = {"data", "seed", "recipe"}
     if given.get("allowed") == PAPER_BUDGET and (
@@ -101,7 +101,7 @@ def build(given: dict[str, Any]) -> Study:
 
 def run(options: Study) -> dict[str, Any]:
     """Run the study, or say what it would cost."""
-    from vitlab.studies.study_by_name import study
+    from vitlab.studies.study import study
 
     same = "out seeds see only lr_grid downstream at_once dry_run recipe host command"
     asked = options.values(same)

@@ -84,6 +84,11 @@ class Base:
         stated = shape_of(self.recipe.model.model)
         return Shape(**{name: stated[name] for name in names if name in stated})
 
+    @property
+    def transferred(self) -> str:
+        """The data that pre-trained models are transferred to."""
+        return self.downstream or self.recipe.data.data
+
     def either(self, published: str, model: str, **choices: Any) -> Recipe:
         """Return a paper's recipe for a model if they are asked for, else the recipe with it."""
         if self.paper:

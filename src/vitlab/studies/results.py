@@ -1,20 +1,37 @@
-"""What the runs of a study come to: rows, verdicts, the table as text, and the files it leaves."""
+"""What the runs of a study come to: rows, verdicts, tables, the figure, and the files it leaves."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
+import matplotlib as mpl
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
+
 from vitlab.experiments.campaign_folder import CampaignFolder
+from vitlab.experiments.cells import FAILED, Cell
+from vitlab.experiments.statistics import Row
 from vitlab.files import write_text
-from vitlab.report.drawings.drawing import standalone
+from vitlab.report.drawings.drawing import (
+    BLUE,
+    INK,
+    MUTED,
+    SERIES_COLORS,
+    STYLE,
+    new_figure,
+    standalone,
+    svg,
+)
 from vitlab.report.table_page import Table, TablePage, write_tables
 from vitlab.studies.claims import Verdict, judged
-from vitlab.studies.design import Column, Row, Study
-from vitlab.studies.jobs import FAILED, Figures, Job, edge_of, tried
-from vitlab.studies.picture import drawn
+from vitlab.studies.design import Arm, Column, Study
+from vitlab.studies.grid import best_of, edge_of, tried
 from vitlab.units import percent
 
+WIDTH = 480  # a phone shows it at two thirds
+MARKERS, DASHES = "os^Dv", ("-", "--", ":", "-.")
 Lines = list[tuple[str, ...]]
 EDGES = {-1: " ‡", 0: "", 1: " †"}
 EDGE_NOTE = (
@@ -23,17 +40,26 @@ EDGE_NOTE = (
 )
 
 
-def rows_of(study: Study, jobs: Sequence[Job], done: Mapping[str, Figures]) -> list[Row]:
-    """Return a row for each arm of the table whose runs are done."""
-    rows: dict[str, list[Job]] = {}
-    for job in jobs:
-        if job.arm.row and not job.searches and job.name in done:
-            rows.setdefault(job.arm.name, []).append(job)
-    return [_row(study, own, done) for own in rows.values()]
+def rows_of(
+    study: Study, arms: Sequence[Arm], cells: Sequence[Cell], done: Mapping[str, Row]
+) -> list[Row]:
+    """Return a row for each arm of the table, from the rows of its cells.
+
+    Returns:
+        Of each arm `name`, `cells`, `lr`, `edge`, `x`, `line`, `after`, `seeds`, `runs` (folders),
+        `diverged` (a number), `values`, `mean`, `std` and `paper`.
+    """
+    found = []
+    for arm in arms if done else ():
+        own = [cell for cell in cells if cell.kind == arm.name and not cell.searches]
+        if arm.row:
+            found.append(_row(study, arm, own, done))
+    return found
 
 
-def _row(study: Study, jobs: Sequence[Job], done: Mapping[str, Figures]) -> Row:
-    arm, runs = jobs[0].arm, [done[job.name] for job in jobs]
+def _row(study: Study, arm: Arm, cells: Sequence[Cell], done: Mapping[str, Row]) -> Row:
+    runs = [done[cell.name] for cell in cells]
+    rates = tried(done[name] for name in cells[0].after)
     values = {
         column.key: [run[column.key] for run in runs if run.get(column.key) is not None]
         for column in study.columns
@@ -41,17 +67,17 @@ def _row(study: Study, jobs: Sequence[Job], done: Mapping[str, Figures]) -> Row:
     return {
         "name": arm.name,
         "cells": list(arm.cells),
-        "lr": arm.recipe.optimizer.lr * jobs[0].factor(done),
-        "edge": edge_of(tried(jobs[0].choices, done)),
+        "lr": arm.recipe.optimizer.lr * best_of(rates),
+        "edge": edge_of(rates),
         "x": arm.x,
         "line": arm.line,
         "after": arm.after,
-        "seeds": [job.seed for job in jobs],
-        "runs": [job.name for job in jobs],
-        "diverged": sum(FAILED in run for run in runs),
+        "seeds": [cell.labels["seed"] for cell in cells],
+        "runs": [cell.name for cell in cells],
+        FAILED: sum(FAILED in run for run in runs),
         "values": values,
-        "mean": {key: fmean(found) for key, found in values.items() if found},
-        "std": {key: stdev(found) for key, found in values.items() if len(found) > 1},
+        "mean": {key: fmean(each) for key, each in values.items() if each},
+        "std": {key: stdev(each) for key, each in values.items() if len(each) > 1},
         "paper": dict(arm.paper),
     }
 
@@ -200,3 +226,80 @@ def written(
     write_tables(folder.report, page)
     folder.finish(json.loads(json.dumps(result)))
     return result
+
+
+def drawn(study: Study, rows: Sequence[Row]) -> Markup | None:
+    """Draw the study's figure, with a mark for each run; None if nothing was measured."""
+    column = next(each for each in study.columns if each.key == study.picture.y)
+    rows = [row for row in rows if column.key in row["mean"]]
+    if study.picture.by:
+        rows = [row | {"x": row["mean"].get(study.picture.by)} for row in rows]
+    if study.picture.kind == "lines":
+        rows = [row for row in rows if row["x"] is not None]
+    if not rows:
+        return None
+    with mpl.rc_context(STYLE):
+        dots = study.picture.kind == "dots"
+        figure = new_figure(WIDTH, 70 + 26 * len(rows) if dots else 380)
+        axes = figure.subplots()
+        (_dots if dots else _lines)(axes, study, column, rows)
+        return svg(figure, "study", f"{study.title}: {column.title}.")
+
+
+def line_style(number: int, colors: Sequence[str]) -> dict[str, Any]:
+    """Return color, marker and dashes of a line of a figure by its number among them."""
+    return {
+        "color": colors[number % len(colors)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "linestyle": DASHES[number // len(colors) % len(DASHES)],
+        "ms": 5,
+        "lw": 1.6,
+    }
+
+
+def _dots(axes: Axes, study: Study, column: Column, rows: Sequence[Row]) -> None:
+    """Draw dots rather than bars: an axis that does not start at 0 would make bars lie."""
+    some = study.picture.labels or None
+    names = [", ".join(filter(None, row["cells"][:some])) or row["name"] for row in rows]
+    places = range(len(rows))
+    axes.plot([row["mean"][column.key] for row in rows], places, "o", color=BLUE, ms=8)
+    for place, row in zip(places, rows, strict=True):
+        values = row["values"][column.key]
+        axes.plot(values, [place] * len(values), "|", color=INK, ms=11, mew=1.2)
+    axes.set_yticks(list(places), names, color=INK)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlabel(f"{column.title}: mean (dot), runs (marks)")
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: column.show(value)))
+
+
+def _lines(axes: Axes, study: Study, column: Column, rows: Sequence[Row]) -> None:
+    names = list(dict.fromkeys(row["line"] for row in rows if row["line"])) or [""]
+    curves = study.picture.curves(rows) if study.picture.curves else {}
+    for number, name in enumerate(names):  # a row without a line belongs to all of them
+        own = sorted((row for row in rows if row["line"] in (name, "")), key=lambda row: row["x"])
+        style = line_style(number, SERIES_COLORS)
+        if name in curves:
+            axes.plot(*curves[name], color=style["color"], lw=1.2)
+            style["linestyle"] = "none"
+        axes.errorbar(
+            [row["x"] for row in own],
+            [row["mean"][column.key] for row in own],
+            [row["std"].get(column.key, 0.0) for row in own],
+            capsize=3,
+            label=name or None,
+            **style,
+        )
+    if study.picture.log:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        axes.minorticks_off()
+    ticks = sorted({row["x"] for row in rows})
+    if len(ticks) <= 8:
+        axes.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
+        axes.minorticks_off()
+    axes.set(xlabel=study.picture.x, ylabel=column.title)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: column.show(value)))
+    if any(names):
+        axes.legend(labelcolor=MUTED)

@@ -13,10 +13,9 @@ from data.vtab.fakes import listed
 from vitlab.data.vtab import BY_NAME, GROUPS, TASKS
 from vitlab.errors import DataError, DivergedError, OptionError, RunError
 from vitlab.experiments import cells
-from vitlab.experiments.vtab import best_rate, recipe_of, vtab
-from vitlab.experiments.vtab_scores import PAPER, paper_rows, remark, summary, table
-from vitlab.experiments.vtab_setting import VtabSetting
+from vitlab.experiments.several import VtabSetting
 from vitlab.runs.run_folder import RunFolder
+from vitlab.studies.vtab import PAPER, best_rate, recipe_of, remark, summary, table, vtab
 
 QUICK = VtabSetting(steps=2, batch=16, image_size=8, precision="fp32")
 HOST = vitlab.Host(device="cpu", workers=0)
@@ -169,7 +168,7 @@ def test_what_is_missing_is_refused_or_listed(weights: str, tmp_path: Path) -> N
 
 
 def test_the_papers_rows_have_the_papers_means() -> None:
-    means = {name: summary(values)["accuracy"] for name, values in paper_rows().items()}
+    means = {name: summary(values)["accuracy"] for name, values in PAPER.items()}
     assert [round(100 * each, 1) for each in means.values()] == [77.6, 76.3, 72.7]
     assert all(len(values) == len(TASKS) for values in PAPER.values())
 

@@ -1,0 +1,314 @@
+"""The time that the runs of an experiment take, found beforehand by timing a few steps of each.
+
+A timed run is one of a few steps in a folder that vanishes. How the cells share the machine is
+simulated, so that a plan says when the last of them ends.
+"""
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shutil import rmtree
+from tempfile import TemporaryDirectory, mkdtemp
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from vitlab.data.learning import OpenedData
+from vitlab.device import choose
+from vitlab.distributed.shares import counted
+from vitlab.distributed.world import ALONE
+from vitlab.experiments.campaign_folder import CampaignFolder
+from vitlab.experiments.cells import (
+    FAILED,
+    Cell,
+    CellTrainer,
+    Experiment,
+    Setup,
+    agreed,
+    run_cells,
+)
+from vitlab.experiments.statistics import Row
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.runs.run_folder import RunFolder
+from vitlab.training.first_state import first_state
+from vitlab.training.plan import batches_of
+from vitlab.training.resolve import prepare
+from vitlab.training.step import Trainer
+
+STEPS, WARM = 9, 3  # of a timed run, the first two of which do not count; of one that makes ready
+SCRATCH = "vitlab-timing-"  # prefix of the folder of runs that are timed; it vanishes with them
+TESTS = ("validation", "held-out", "test")  # kinds of lines of the journal
+IMAGES = 8  # of the step that is counted: every product is in proportion
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the runs of one kind cost on this device.
+
+    Attributes:
+        fixed: seconds that do not depend on the length: opening data, the last test
+        step: seconds of a training step
+        steps: of an epoch of all training images
+        macs: multiply-adds of a step, those of the backward pass included
+        measure: seconds of what is measured of each model, except of those that only search
+        test: seconds of a test on held-out images
+    """
+
+    fixed: float
+    step: float
+    steps: float
+    macs: float
+    measure: float = 0.0
+    test: float = 0.0
+
+    def steps_of(self, cell: Cell, epochs: float = 1.0) -> float:
+        """Return the steps of a cell whose epochs are relative to a number of them."""
+        recipe = cell.recipe
+        return recipe.steps or recipe.epochs * epochs * self.steps * learned_share(recipe)
+
+    def seconds(self, cell: Cell, epochs: float = 1.0) -> float:
+        """Return the seconds of a cell."""
+        steps, measure = self.steps_of(cell, epochs), 0.0 if cell.searches else self.measure
+        passes = steps / (self.steps * learned_share(cell.recipe)) if self.steps else 0.0
+        tests = max(0, math.ceil(passes / cell.recipe.test_every) - 1)
+        return self.fixed + measure + self.step * steps + self.test * tests
+
+
+def learned_share(recipe: Recipe) -> float:
+    """Return the share of the training images that a run learns from; others are held out."""
+    _, _, folds = recipe.data.fold.partition("/")
+    return (1 - recipe.data.dev_share) * (1 - 1 / int(folds) if folds else 1)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long the runs are, and what each costs.
+
+    Attributes:
+        epochs: passes over the training images per relative epoch of a cell
+        costs: by the kind of the cell
+        timing: seconds that it took to find the costs
+        unit: multiply-adds of 1 where the length of a cell is given in them
+    """
+
+    epochs: float
+    costs: Mapping[str, Cost]
+    timing: float = 0.0
+    unit: float = 0.0
+
+    def seconds(self, cells: Sequence[Cell], jobs: int, done: Collection[str] = ()) -> float:
+        """Return the seconds until the cells are done, started as `run_cells` starts them."""
+        return makespan(cells, self.costs, jobs, self.epochs, done)
+
+    def macs(self, cells: Sequence[Cell]) -> float:
+        """Return the multiply-adds of all training."""
+        costs = [(cell, self.costs[cell.kind]) for cell in cells]
+        return sum(cost.macs * cost.steps_of(cell, self.epochs) for cell, cost in costs)
+
+
+def makespan(
+    cells: Sequence[Cell],
+    costs: Mapping[str, Cost],
+    jobs: int,
+    epochs: float,
+    done: Collection[str] = (),
+) -> float:
+    """Return the seconds until all cells are done, started as `run_cells` starts them.
+
+    Args:
+        cells: in the order in which they are preferred
+        costs: by the kind of the cell
+        jobs: cells at the same time
+        epochs: passes per relative epoch
+        done: names of those that are finished already
+    """
+    free, ends = [0.0] * jobs, dict.fromkeys(done, 0.0)
+    waiting = [cell for cell in cells if cell.name not in ends]
+    while waiting:
+        now = min(free)
+        ready = (c for c in waiting if all(ends.get(name, math.inf) <= now for name in c.after))
+        if (cell := next(ready, None)) is None:  # idle until the next run of another process ends
+            free[free.index(now)] = min(each for each in (*free, *ends.values()) if each > now)
+            continue
+        waiting.remove(cell)
+        free[free.index(now)] = ends[cell.name] = now + costs[cell.kind].seconds(cell, epochs)
+    return max(ends.values(), default=0.0)
+
+
+@dataclass(frozen=True)
+class StopWatch(CellTrainer):
+    """Trains cells and times them.
+
+    Attributes:
+        count: whether to count the multiply-adds of a step, too
+    """
+
+    count: bool = False
+
+    def figures(self, cell: Cell, folder: Path) -> Row:
+        """Train; return `elapsed`, `step_seconds`, `epoch_steps`, `test_seconds`, `step_macs`."""
+        began, times = time.monotonic(), list[tuple[float, str, dict[str, Any]]]()
+
+        def note(line: dict[str, Any]) -> None:
+            times.append((time.monotonic(), line["kind"], line))
+
+        found = self.examined(cell, self.run(cell.recipe, folder, note))
+        took = {"elapsed": time.monotonic() - began} | _pace(times)
+        if self.count:
+            took["step_macs"] = step_macs(cell.recipe, self.setup.host, self.opened)
+        return found | took
+
+    def examined(self, cell: Cell, run: Any) -> Row:
+        """Return the figures of a finished run."""
+        return {}
+
+
+def _pace(lines: list[tuple[float, str, dict[str, Any]]]) -> dict[str, float]:
+    """Return the seconds of a step, without the first ones, and of the last test."""
+    steps = [(moment, line) for moment, kind, line in lines if kind == "train"]
+    if len(steps) < 3 or not steps[-1][1]["epoch"]:
+        return {}
+    (start, first), (end, last) = steps[1], steps[-1]
+    tested = [moment for moment, kind, _ in lines if moment > end and kind in TESTS]
+    return {
+        "step_seconds": (end - start) / (last["step"] - first["step"]),
+        "epoch_steps": last["step"] / last["epoch"],
+        "test_seconds": min(tested, default=end) - end,
+    }
+
+
+def timed(cells: Sequence[Cell], watch: StopWatch, place: Path) -> dict[str, Cost]:
+    """Return the cost of each kind of cells, found by a run of a few steps.
+
+    The first run in a process takes longer, and is repeated.
+
+    Args:
+        cells: one of each kind, after those whose models it needs
+        watch: trains them, as many at the same time as later
+        place: an empty folder, which gets the runs
+
+    Raises:
+        UserError: as `vitlab.train`: what would be refused later is refused here.
+    """
+    quiet = replace(watch, quiet=True, count=True)
+    scratch = Experiment(CampaignFolder(place), place, quiet, first=True)
+    ready = cells[0].recipe.changed(steps=WARM)
+    warm = [Cell(f"warm-{n}", ready, {}, may_diverge=True) for n in range(watch.setup.jobs)]
+    run_cells(warm, replace(scratch, trainer=replace(quiet, count=False)))
+    few = [
+        replace(cell, recipe=cell.recipe.changed(steps=STEPS), settle=None, may_diverge=True)
+        for cell in cells
+    ]
+    rows = run_cells(few, scratch)
+    return {cell.kind: _cost(cell, rows[cell.name]) for cell in few}
+
+
+def _cost(cell: Cell, found: Row) -> Cost:
+    if FAILED in found:  # within a few steps: it will cost next to nothing
+        return Cost(found.get("elapsed", 0.0), 0.0, 1.0, 0.0)
+    step, measure = found.get("step_seconds", 0.0), found.get("measure_seconds", 0.0)
+    fixed = max(found.get("elapsed", 0.0) - STEPS * step - measure, 0.0)
+    macs = found.get("step_macs", 0.0) * cell.recipe.batch
+    steps = found.get("epoch_steps", 1.0) / learned_share(cell.recipe)
+    return Cost(fixed, step, steps, macs, measure, found.get("test_seconds", 0.0))
+
+
+@contextmanager
+def scratch_folder(host: Host, within: Path | None = None) -> Iterator[Path]:
+    """Have a folder that vanishes, the same for all processes of torchrun."""
+    made = agreed(host, lambda: mkdtemp(prefix=SCRATCH, dir=within))
+    try:
+        yield Path(made)
+    finally:
+        rmtree(made, ignore_errors=True)
+
+
+def dry_run(cells: Sequence[Cell], setup: Setup) -> dict[str, Any]:
+    """Return what cells would cost, by runs of a few steps; leave nothing behind.
+
+    Returns:
+        `runs`, `at_once`, `macs`, `seconds` in all, and `rows`: of each cell its `name`, `epochs`
+        or `steps`, and `seconds` by itself.
+
+    Raises:
+        UserError: as `vitlab.train`.
+    """
+    began, kinds = time.monotonic(), {cell.kind: cell for cell in reversed(cells)}
+    first = [replace(cell, after=()) for cell in reversed(kinds.values())]
+    with scratch_folder(setup.host) as place:
+        costs = timed(first, StopWatch(replace(setup, cells="")), place)
+    plan = Plan(1.0, costs, time.monotonic() - began)
+    return {
+        "runs": len(cells),
+        "at_once": setup.jobs,
+        "macs": plan.macs(cells),
+        "seconds": plan.timing + plan.seconds(cells, setup.jobs),
+        "rows": [_length(cell, plan) for cell in cells],
+    }
+
+
+def _length(cell: Cell, plan: Plan) -> dict[str, Any]:
+    """Return what a plan says of a cell."""
+    recipe = cell.recipe
+    length = {"steps": recipe.steps} if recipe.steps else {"epochs": recipe.epochs * plan.epochs}
+    seconds = plan.costs[cell.kind].seconds(cell, plan.epochs)
+    return {"name": cell.name, **length, "seconds": seconds}
+
+
+def step_macs(recipe: Recipe, host: Host | None = None, opened: OpenedData | None = None) -> float:
+    """Return the multiply-adds of a training step, per image of the batch.
+
+    Those of matrix products, convolutions and attention, forward and backward, of everything that
+    the step computes: decoder, momentum teacher, tokenizer and further crops too, and nothing for
+    gradients of frozen weights. They are counted as a step of a few images is taken.
+
+    Args:
+        recipe: names its data, and the weights that it starts from
+        host: where to take the step
+        opened: where the data may have been opened before
+
+    Raises:
+        UserError: as `vitlab.train`.
+    """
+    host = host or Host()
+    few = min(recipe.batch, IMAGES)
+    recipe = recipe.changed(steps=1, batch=few, micro_batch=0)
+    with TemporaryDirectory(prefix="vitlab-cost-") as place:
+        folder = RunFolder(Path(place) / "run", silent=True)  # which is never begun
+        task = prepare(recipe, host, folder, resume=False, world=ALONE, opened=opened)
+    state = first_state(task, choose(host.device), ALONE)
+    trainer = Trainer(state.model, recipe, objective=state.task or task.objective)
+    batch = batches_of(recipe, task.splits.train, task.config, ALONE)[0]
+    with FlopCounterMode(display=False, custom_mapping=FURTHER) as counter:
+        trainer.accumulate(counted(batch, ALONE), seed=0)
+    gradients = 2 if recipe.optimizer.rho else 1  # SAM computes two
+    return gradients * counter.get_total_flops() / 2 / few
+
+
+def _attention(queries: torch.Size, keys: torch.Size, *_: Any, **__: Any) -> int:
+    """Return the operations of attention: logits, then the mixture of values."""
+    return 4 * queries.numel() * keys[-2]
+
+
+def _attention_backward(_: torch.Size, *shapes: Any, **__: Any) -> int:
+    """Return those of its gradient, two products for each; logits computed anew do not count."""
+    return 2 * _attention(*shapes[:2])
+
+
+# What the counter does not know, or counts by how a kernel works rather than by what it computes.
+FURTHER: dict[Any, Callable[..., int]] = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    **dict.fromkeys(
+        (
+            torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward,
+            torch.ops.aten._scaled_dot_product_flash_attention_backward,
+            torch.ops.aten._scaled_dot_product_efficient_attention_backward,
+            torch.ops.aten._scaled_dot_product_cudnn_attention_backward,
+        ),
+        _attention_backward,
+    ),
+}

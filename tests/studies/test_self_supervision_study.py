@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 import vitlab
-from vitlab.experiments.timing import step_macs
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
 from vitlab.studies.base import Base, small
+from vitlab.studies.figures import step_macs
 from vitlab.studies.papers.pretraining import label_arms
 
 METHODS = ("supervised", "masked-patch", "mae", "beit", "dino")

@@ -7,13 +7,13 @@ import torch
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitlab.experiments.timing import FURTHER, step_macs
 from vitlab.models.cost import cost
 from vitlab.models.create import build
 from vitlab.models.encoder.joint_attention import JointAttention
 from vitlab.recipes.named import recipe
 from vitlab.recipes.recipe import Recipe
 from vitlab.studies.base import small
+from vitlab.studies.figures import FURTHER, step_macs
 from vitlab.weights.save import save
 
 MODEL = "ViT(width=64,depth=4,heads=2,mlp=128)/2"

@@ -17,11 +17,12 @@ from vitlab.experiments.cells import Cell
 from vitlab.experiments.timing import Cost
 from vitlab.measure.rates import Rates
 from vitlab.recipes.recipe import Host
+from vitlab.studies import figures
 from vitlab.studies import study as engine
 from vitlab.studies.base import Base, small
+from vitlab.studies.claims import detectable, seeds_to_see
 from vitlab.studies.design import ACCURACY, NLL, Arm, Study
 from vitlab.studies.results import cell, lost, markdown, rows_of
-from vitlab.studies.statistics import detectable, seeds_to_see
 
 TINY = "ViT(width=32,depth=1,heads=2,mlp=32)/4"
 BASE = small("digits", TINY)
@@ -224,7 +225,7 @@ def test_the_paper_is_counted_and_not_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates = Rates("a device", {"fp32": 6e12, "bf16": 6e12}, 1e9, tf32=False)
-    monkeypatch.setattr(engine, "device_rates", lambda device: rates)
+    monkeypatch.setattr(figures, "device_rates", lambda device: rates)
     only, recipe = ["none", "1d-stem"], small("digits")
     dry = run(
         tmp_path, "positions", budget="paper", epochs=0, dry_run=True, recipe=recipe, only=only

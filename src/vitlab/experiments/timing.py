@@ -6,21 +6,14 @@ simulated, so that a plan says when the last of them ends.
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import mkdtemp
 from typing import Any
 
-import torch
-from torch.utils.flop_counter import FlopCounterMode
-
-from vitlab.data.learning import OpenedData
-from vitlab.device import choose
-from vitlab.distributed.shares import counted
-from vitlab.distributed.world import ALONE
 from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.experiments.cells import (
     FAILED,
@@ -33,16 +26,11 @@ from vitlab.experiments.cells import (
 )
 from vitlab.experiments.statistics import Row
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.runs.run_folder import RunFolder
-from vitlab.training.first_state import first_state
-from vitlab.training.plan import batches_of
-from vitlab.training.resolve import prepare
-from vitlab.training.step import Trainer
+from vitlab.training.ending import Run
 
 STEPS, WARM = 9, 3  # of a timed run, the first two of which do not count; of one that makes ready
 SCRATCH = "vitlab-timing-"  # prefix of the folder of runs that are timed; it vanishes with them
 TESTS = ("validation", "held-out", "test")  # kinds of lines of the journal
-IMAGES = 8  # of the step that is counted: every product is in proportion
 
 
 @dataclass(frozen=True)
@@ -143,28 +131,26 @@ def makespan(
 class StopWatch(CellTrainer):
     """Trains cells and times them.
 
-    Attributes:
-        count: whether to count the multiply-adds of a step, too
+    Their rows have `elapsed`, `step_seconds`, `epoch_steps` and `test_seconds`, too.
     """
 
-    count: bool = False
-
     def figures(self, cell: Cell, folder: Path) -> Row:
-        """Train; return `elapsed`, `step_seconds`, `epoch_steps`, `test_seconds`, `step_macs`."""
+        """Train, or go on; return the figures."""
         began, times = time.monotonic(), list[tuple[float, str, dict[str, Any]]]()
 
         def note(line: dict[str, Any]) -> None:
             times.append((time.monotonic(), line["kind"], line))
 
         found = self.examined(cell, self.run(cell.recipe, folder, note))
-        took = {"elapsed": time.monotonic() - began} | _pace(times)
-        if self.count:
-            took["step_macs"] = step_macs(cell.recipe, self.setup.host, self.opened)
-        return found | took
+        return found | {"elapsed": time.monotonic() - began} | _pace(times)
 
-    def examined(self, cell: Cell, run: Any) -> Row:
+    def examined(self, cell: Cell, run: Run) -> Row:
         """Return the figures of a finished run."""
-        return {}
+        return run.metrics
+
+    def step_macs(self, cell: Cell, found: Row) -> float:
+        """Return the multiply-adds of a training step per image; the backward pass counts twice."""
+        return 3.0 * float(found.get("macs", 0.0))
 
 
 def _pace(lines: list[tuple[float, str, dict[str, Any]]]) -> dict[str, float]:
@@ -194,25 +180,24 @@ def timed(cells: Sequence[Cell], watch: StopWatch, place: Path) -> dict[str, Cos
     Raises:
         UserError: as `vitlab.train`: what would be refused later is refused here.
     """
-    quiet = replace(watch, quiet=True, count=True)
-    scratch = Experiment(CampaignFolder(place), place, quiet, first=True)
+    scratch = Experiment(CampaignFolder(place), place, replace(watch, quiet=True), first=True)
     ready = cells[0].recipe.changed(steps=WARM)
     warm = [Cell(f"warm-{n}", ready, {}, may_diverge=True) for n in range(watch.setup.jobs)]
-    run_cells(warm, replace(scratch, trainer=replace(quiet, count=False)))
+    run_cells(warm, scratch)
     few = [
         replace(cell, recipe=cell.recipe.changed(steps=STEPS), settle=None, may_diverge=True)
         for cell in cells
     ]
     rows = run_cells(few, scratch)
-    return {cell.kind: _cost(cell, rows[cell.name]) for cell in few}
+    return {cell.kind: _cost(cell, rows[cell.name], watch) for cell in few}
 
 
-def _cost(cell: Cell, found: Row) -> Cost:
+def _cost(cell: Cell, found: Row, watch: StopWatch) -> Cost:
     if FAILED in found:  # within a few steps: it will cost next to nothing
         return Cost(found.get("elapsed", 0.0), 0.0, 1.0, 0.0)
     step, measure = found.get("step_seconds", 0.0), found.get("measure_seconds", 0.0)
     fixed = max(found.get("elapsed", 0.0) - STEPS * step - measure, 0.0)
-    macs = found.get("step_macs", 0.0) * cell.recipe.batch
+    macs = watch.step_macs(cell, found) * cell.recipe.batch
     steps = found.get("epoch_steps", 1.0) / learned_share(cell.recipe)
     return Cost(fixed, step, steps, macs, measure, found.get("test_seconds", 0.0))
 
@@ -257,58 +242,3 @@ def _length(cell: Cell, plan: Plan) -> dict[str, Any]:
     length = {"steps": recipe.steps} if recipe.steps else {"epochs": recipe.epochs * plan.epochs}
     seconds = plan.costs[cell.kind].seconds(cell, plan.epochs)
     return {"name": cell.name, **length, "seconds": seconds}
-
-
-def step_macs(recipe: Recipe, host: Host | None = None, opened: OpenedData | None = None) -> float:
-    """Return the multiply-adds of a training step, per image of the batch.
-
-    Those of matrix products, convolutions and attention, forward and backward, of everything that
-    the step computes: decoder, momentum teacher, tokenizer and further crops too, and nothing for
-    gradients of frozen weights. They are counted as a step of a few images is taken.
-
-    Args:
-        recipe: names its data, and the weights that it starts from
-        host: where to take the step
-        opened: where the data may have been opened before
-
-    Raises:
-        UserError: as `vitlab.train`.
-    """
-    host = host or Host()
-    few = min(recipe.batch, IMAGES)
-    recipe = recipe.changed(steps=1, batch=few, micro_batch=0)
-    with TemporaryDirectory(prefix="vitlab-cost-") as place:
-        folder = RunFolder(Path(place) / "run", silent=True)  # which is never begun
-        task = prepare(recipe, host, folder, resume=False, world=ALONE, opened=opened)
-    state = first_state(task, choose(host.device), ALONE)
-    trainer = Trainer(state.model, recipe, objective=state.task or task.objective)
-    batch = batches_of(recipe, task.splits.train, task.config, ALONE)[0]
-    with FlopCounterMode(display=False, custom_mapping=FURTHER) as counter:
-        trainer.accumulate(counted(batch, ALONE), seed=0)
-    gradients = 2 if recipe.optimizer.rho else 1  # SAM computes two
-    return gradients * counter.get_total_flops() / 2 / few
-
-
-def _attention(queries: torch.Size, keys: torch.Size, *_: Any, **__: Any) -> int:
-    """Return the operations of attention: logits, then the mixture of values."""
-    return 4 * queries.numel() * keys[-2]
-
-
-def _attention_backward(_: torch.Size, *shapes: Any, **__: Any) -> int:
-    """Return those of its gradient, two products for each; logits computed anew do not count."""
-    return 2 * _attention(*shapes[:2])
-
-
-# What the counter does not know, or counts by how a kernel works rather than by what it computes.
-FURTHER: dict[Any, Callable[..., int]] = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    **dict.fromkeys(
-        (
-            torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward,
-            torch.ops.aten._scaled_dot_product_flash_attention_backward,
-            torch.ops.aten._scaled_dot_product_efficient_attention_backward,
-            torch.ops.aten._scaled_dot_product_cudnn_attention_backward,
-        ),
-        _attention_backward,
-    ),
-}

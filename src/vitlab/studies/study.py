@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 from shutil import rmtree
 from statistics import median
@@ -22,40 +21,34 @@ from typing import Any
 
 import torch
 
-from vitlab.data.learning import splits_of
-from vitlab.data.settings import Data
 from vitlab.device import choose
 from vitlab.distributed.launch import read_environment
 from vitlab.errors import OptionError, RunError
 from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.experiments.cells import Cell, Setup, agreed, begin, run_cells
-from vitlab.experiments.statistics import Row
 from vitlab.experiments.timing import (
     SCRATCH,
     Cost,
     Plan,
-    StopWatch,
     makespan,
     scratch_folder,
     timed,
 )
 from vitlab.files import CAMPAIGN_FILE, write_text
 from vitlab.machine.cores import cores
-from vitlab.measure.rates import device_rates
 from vitlab.models.cost import cost
 from vitlab.optim.table import OPTIMIZERS
 from vitlab.packages import check_installed
 from vitlab.progress import public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.naming import folder_name
-from vitlab.runs.run_folder import RunFolder
 from vitlab.studies.base import Base, small
-from vitlab.studies.design import ACCURACY, Arm, Measure, Study, Trained
+from vitlab.studies.claims import detectable, seeds_to_see
+from vitlab.studies.design import ACCURACY, Arm, Study
+from vitlab.studies.figures import StudyTrainer, counted_costs
 from vitlab.studies.grid import FURTHER, cells_of, chosen_arms
 from vitlab.studies.papers import PAPER_BUDGET, budget_seconds, study_named
 from vitlab.studies.results import rows_of, written
-from vitlab.studies.statistics import detectable, seeds_to_see
-from vitlab.training.ending import Run
 from vitlab.units import counted, duration, si
 from vitlab.units import epochs as in_epochs
 
@@ -63,14 +56,8 @@ MOST = 300.0  # epochs per relative one: more is not planned however large the b
 LEAST = 20  # steps of a run, below which it teaches nothing
 MARGIN = 1.25  # of the budget that a refusal names: the next timing may be slower
 SMALL = 1e9  # multiply-adds of a forward pass: of smaller models several are trained at once
-REACHED = 1 / 3  # of the rate of matrix products, by the papers' own recipes
 DEVIATION = 0.006  # of accuracy between seeds: the median of the rows of docs/results
 AGAIN = "the same command continues"
-FIGURES = "figures.json"
-KEPT = (
-    "accuracy", "top5", "nll", "ece", "loss", "params", "macs", "seconds", "images_per_second",
-    "peak_memory", "images",
-)  # fmt: skip
 
 
 @public(what=(str, Study))
@@ -163,88 +150,6 @@ def study(
         detectable(deviation, seeds, tests) if seeds > 1 else None,
     )
     return grid.cost() if dry_run else grid.run(folder)
-
-
-@dataclass(frozen=True)
-class StudyTrainer(StopWatch):
-    """Trains a cell of a study, measures its model, and keeps the figures beside it.
-
-    A finished run keeps its model and no checkpoints, which take several times as much of the disk.
-
-    Attributes:
-        measure: what is measured of the models of rows, beside their own figures
-        rows: the arms that are rows
-        downstream: data that pre-trained models are transferred to
-    """
-
-    measure: Measure | None = None
-    rows: frozenset[str] = frozenset()
-    downstream: str = ""
-
-    def __call__(self, cell: Cell, folder: Path) -> Row:
-        """Return the figures of a cell; train it unless they are kept."""
-        if kept := kept_figures(folder):
-            return kept
-        found = super().__call__(cell, folder)
-        if read_environment(os.environ).first:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_text(folder / FIGURES, json.dumps(found, indent=1) + "\n")
-            rmtree(RunFolder(folder).checkpoints, ignore_errors=True)  # it never goes on
-        return found
-
-    def examined(self, cell: Cell, run: Run) -> Row:
-        """Return the figures of a finished run, and what is measured of its model."""
-        if run.rank:
-            return run.metrics
-        found = {key: run.metrics[key] for key in KEPT if key in run.metrics}
-        lines = [line for line in RunFolder(run.folder).journal.read() if line["kind"] == "train"]
-        if lines:
-            found |= {"train_loss": final_loss(lines), "steps": lines[-1]["step"]}
-        if {"macs", "steps"} <= found.keys():
-            # as the ViT paper counts (Table 6): a multiply-add is two operations and the backward
-            # pass twice the forward one; those of the run that this one starts from are added
-            before = cell.recipe.start.weights and kept_figures(Path(cell.recipe.start.weights))
-            own = 6.0 * found["macs"] * found["steps"] * cell.recipe.batch
-            found["flops"] = own + (before or {}).get("flops", 0.0)
-        if self.measure and cell.kind in self.rows and not cell.searches:
-            began = time.monotonic()
-            found |= self.measure(self._trained(cell, run))
-            found["measure_seconds"] = time.monotonic() - began
-        return found
-
-    def _trained(self, cell: Cell, run: Run) -> Trained:
-        splits = self.opened.splits(cell.recipe.data, unlabeled=False)
-        channels = run.model.config.channels
-        train, test = (self.opened.cached(each, channels) for each in (splits.train, splits.test))
-        there = Data(data=self.downstream)
-        return Trained(
-            run.model,
-            cell.recipe,
-            replace(splits, train=train, test=test),
-            run.folder,
-            choose(self.setup.host.device),
-            self.opened.splits(there, unlabeled=False) if self.downstream else None,
-        )
-
-
-def kept_figures(folder: Path) -> Row | None:
-    """Return the figures of a run that is finished and measured; None for any other."""
-    try:
-        found = json.loads((folder / FIGURES).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def final_loss(lines: list[dict[str, Any]]) -> float:
-    """Return the mean training loss over the last tenth of a run; one batch says little.
-
-    Args:
-        lines: of the journal, of the kind `train`; each has the mean since the one before
-    """
-    last, steps = lines[-1]["step"], [0, *(line["step"] for line in lines)]
-    spans = [end - start if end > 0.9 * last else 0 for start, end in pairwise(steps)]
-    return sum(n * line["loss"] for n, line in zip(spans, lines, strict=True)) / sum(spans)
 
 
 @dataclass(frozen=True)
@@ -550,29 +455,3 @@ def at_once_of(arms: Sequence[Arm], host: Host) -> int:
     named = [arm.recipe.model for arm in arms if arm.recipe.model.model]
     macs = [cost(model.config()).macs for model in named]
     return cores() if max(macs, default=0) < SMALL else 1
-
-
-def counted_costs(arms: Sequence[Arm], host: Host) -> dict[str, Cost]:
-    """Return the cost of a run of each arm: its multiply-adds at the rate of this device.
-
-    A step of the papers' own recipes may take an hour. The backward pass counts twice. Testing is
-    left out, and so is what a recipe saves by hiding patches. The rate is that of large matrix
-    products, a third of which training reaches.
-
-    Args:
-        arms: of the study, each after the arm it starts from
-        host: where to train
-
-    Raises:
-        UserError: data that cannot be opened, or a model that cannot be built.
-    """
-    precision = "fp32" if choose(host.device).type == "cpu" else "bf16"
-    pace = REACHED * device_rates(host.device).of(precision) / 2
-    macs, found = dict[str, float](), dict[str, Cost]()
-    for arm in arms:  # without a model of its own it has that of the arm before
-        own = arm.recipe.model.model and cost(arm.recipe.model.config(classes=10)).macs
-        macs[arm.name] = own or macs[arm.after or arm.guide]
-        step = 3 * macs[arm.name] * arm.recipe.batch
-        steps = len(splits_of(arm.recipe.data).train) / arm.recipe.batch
-        found[arm.name] = Cost(0.0, step / pace, steps, step)
-    return found

@@ -22,7 +22,7 @@ from vitlab.studies import study as engine
 from vitlab.studies.base import Base, small
 from vitlab.studies.claims import detectable, seeds_to_see
 from vitlab.studies.design import ACCURACY, NLL, Arm, Study
-from vitlab.studies.results import cell, lost, markdown, rows_of
+from vitlab.studies.results import cell_text, lost, markdown, rows_of
 
 TINY = "ViT(width=32,depth=1,heads=2,mlp=32)/4"
 BASE = small("digits", TINY)
@@ -237,9 +237,9 @@ def test_the_paper_is_counted_and_not_tried(
 
 def test_cells() -> None:
     study, row = OWN, {"mean": {"accuracy": 0.5}, "std": {"accuracy": 0.012}, "diverged": 1}
-    assert cell(row, ACCURACY) == "50.0% ± 1.2"
-    assert cell(row, NLL) == "diverged"
-    assert cell(row | {"diverged": 0}, NLL) == ""
+    assert cell_text(row, ACCURACY) == "50.0% ± 1.2"
+    assert cell_text(row, NLL) == "diverged"
+    assert cell_text(row | {"diverged": 0}, NLL) == ""
     counts = [lost({"seeds": [0, 1, 2], "diverged": count}) for count in (0, 1, 3)]
     assert counts == ["", " (2 of 3 runs)", ""]
     assert rows_of(study, (), (), {}) == []

@@ -32,12 +32,13 @@ from vitlab.units import percent
 
 WIDTH = 480  # a phone shows it at two thirds
 MARKERS, DASHES = "os^Dv", ("-", "--", ":", "-.")
-Lines = list[tuple[str, ...]]
 EDGES = {-1: " ‡", 0: "", 1: " †"}
 EDGE_NOTE = (
     "† the largest of the learning rates that were tried, ‡ the smallest: one beyond it might do "
     "better."
 )
+CLAIMS = ("claim", "paper", "here", "difference ± 95%", "the paper's", "margin", "p (Holm)")
+Lines = list[tuple[str, ...]]
 
 
 def rows_of(
@@ -49,20 +50,15 @@ def rows_of(
         Of each arm `name`, `cells`, `lr`, `edge`, `x`, `line`, `after`, `seeds`, `runs` (folders),
         `diverged` (a number), `values`, `mean`, `std` and `paper`.
     """
-    found = []
-    for arm in arms if done else ():
-        own = [cell for cell in cells if cell.kind == arm.name and not cell.searches]
-        if arm.row:
-            found.append(_row(study, arm, own, done))
-    return found
+    return [_row(study, arm, cells, done) for arm in arms if arm.row]
 
 
 def _row(study: Study, arm: Arm, cells: Sequence[Cell], done: Mapping[str, Row]) -> Row:
-    runs = [done[cell.name] for cell in cells]
-    rates = tried(done[name] for name in cells[0].after)
+    own = [cell for cell in cells if cell.kind == arm.name and not cell.searches]
+    runs, rates = [done[cell.name] for cell in own], tried(done[name] for name in own[0].after)
     values = {
-        column.key: [run[column.key] for run in runs if run.get(column.key) is not None]
-        for column in study.columns
+        key: [run[key] for run in runs if run.get(key) is not None]
+        for key in (column.key for column in study.columns)
     }
     return {
         "name": arm.name,
@@ -72,8 +68,8 @@ def _row(study: Study, arm: Arm, cells: Sequence[Cell], done: Mapping[str, Row])
         "x": arm.x,
         "line": arm.line,
         "after": arm.after,
-        "seeds": [cell.labels["seed"] for cell in cells],
-        "runs": [cell.name for cell in cells],
+        "seeds": [cell.labels["seed"] for cell in own],
+        "runs": [cell.name for cell in own],
         FAILED: sum(FAILED in run for run in runs),
         "values": values,
         "mean": {key: fmean(each) for key, each in values.items() if each},
@@ -88,14 +84,14 @@ def verdicts(study: Study, rows: Sequence[Row]) -> list[Verdict]:
     figures = {
         by: {row["name"]: row["values"].get(key, []) for row in rows} for by, key in keys.items()
     }
-    starts = {row["name"]: row["after"] for row in rows if not row["diverged"]}
+    starts = {row["name"]: row["after"] for row in rows if not row[FAILED]}
     return judged(study.claims, figures, starts)
 
 
-def cell(row: Row, column: Column) -> str:
+def cell_text(row: Row, column: Column) -> str:
     """Return a figure as the table shows it: mean and standard deviation over its runs."""
     if column.key not in row["mean"]:
-        return "diverged" if row["diverged"] else ""
+        return FAILED if row[FAILED] else ""
     text = column.show(row["mean"][column.key])
     if column.once or column.key not in row["std"]:
         return text
@@ -105,8 +101,7 @@ def cell(row: Row, column: Column) -> str:
 def lost(row: Row) -> str:
     """Return how many runs of a row did not diverge, if others did, to stand behind a figure."""
     runs = len(row["seeds"])
-    left = runs - row["diverged"]
-    return f" ({left} of {runs} runs)" if 0 < left < runs else ""
+    return f" ({runs - row[FAILED]} of {runs} runs)" if 0 < row[FAILED] < runs else ""
 
 
 def table_of(study: Study, rows: Sequence[Row]) -> tuple[tuple[str, ...], Lines]:
@@ -114,33 +109,27 @@ def table_of(study: Study, rows: Sequence[Row]) -> tuple[tuple[str, ...], Lines]
 
     A learning rate at the edge of those that were tried is marked.
     """
-    columns = [each for each in study.columns if any(each.key in row["mean"] for row in rows)]
-    columns = columns or [study.columns[0]]  # which tells that everything diverged
-    rated = len({row["lr"] for row in rows}) > 1 or any(row["edge"] for row in rows)
-    printed: dict[str, Callable[[float], str]] = dict.fromkeys(
-        (key for row in rows for key in row["paper"]), percent
-    )
-    printed |= {each.key: each.show for each in columns if each.key in printed}
+    table = [(title, [row["cells"][n] for row in rows]) for n, title in enumerate(study.head)]
+    if len({row["lr"] for row in rows}) > 1 or any(row["edge"] for row in rows):
+        table.append(("learning rate", [f"{row['lr']:.2g}{EDGES[row['edge']]}" for row in rows]))
+    printed = dict.fromkeys(key for row in rows for key in row["paper"])
+
+    def papers(key: str, title: str, show: Callable[[float], str]) -> None:
+        if key in printed:
+            texts = [show(row["paper"][key]) if key in row["paper"] else "" for row in rows]
+            table.append((f"paper: {title}", texts))
+
+    shown = [each for each in study.columns if any(each.key in row["mean"] for row in rows)]
+    for column in shown or study.columns[:1]:  # which tells that everything diverged
+        more = lost if column is study.columns[0] else lambda row: ""
+        table.append((column.title, [cell_text(row, column) + more(row) for row in rows]))
+        papers(column.key, column.title, column.show)
     own = {column.key for column in study.columns}
-    others = [key for key in printed if key not in own]
-
-    def line(row: Row) -> tuple[str, ...]:
-        paper = {
-            key: show(row["paper"][key]) for key, show in printed.items() if key in row["paper"]
-        }
-        cells = [*row["cells"], *([f"{row['lr']:.2g}{EDGES[row['edge']]}"] if rated else [])]
-        for column in columns:
-            cells.append(cell(row, column) + (lost(row) if column is columns[0] else ""))
-            cells += [paper.get(column.key, "")] if column.key in printed else []
-        return (*cells, *(paper.get(key, "") for key in others))
-
-    head = [*study.head, *(["learning rate"] if rated else [])]
-    for column in columns:
-        head += [column.title, *([f"paper: {column.title}"] if column.key in printed else [])]
-    return (*head, *(f"paper: {key}" for key in others)), [line(row) for row in rows]
-
-
-CLAIMS = ("claim", "paper", "here", "difference ± 95%", "the paper's", "margin", "p (Holm)")
+    for key in printed:
+        if key not in own:
+            papers(key, key, percent)
+    head, columns = zip(*table, strict=True)
+    return head, [*zip(*columns, strict=True)]
 
 
 def claims_table(study: Study, found: Sequence[Verdict]) -> Lines:
@@ -150,33 +139,31 @@ def claims_table(study: Study, found: Sequence[Verdict]) -> Lines:
     differences within each seed comes first, that of independent runs second.
     """
     columns = {column.key: column for column in study.columns}
-    lines: Lines = []
-    for each in found:
-        claim, column = each.claim, columns[each.claim.by or study.columns[0].key]
-        show = column.spread or (lambda value: f"{value:.3g}")
+    return [_claim_line(each, columns[each.claim.by or study.columns[0].key]) for each in found]
 
-        def signed(value: float | None, show: Callable[[float], str] = show) -> str:
-            return "" if value is None else f"{'-' if value < 0 else '+'}{show(abs(value))}"
 
-        difference = signed(each.difference)
-        if each.paired is not None and each.reach is not None:
-            difference += f" ± {show(each.paired)} in pairs (± {show(each.reach)} apart)"
-        elif each.reach is not None:
-            difference += f" ± {show(each.reach)}"
-        if difference and column.spread is None:
-            difference += f" {column.title}"
-        margin = "" if each.margin is None else show(each.margin)
-        p = "" if each.p is None else f"{each.p:.2g}" if each.p >= 0.001 else "< 0.001"
-        lines.append(
-            (claim.text, claim.source, each.word, difference, signed(claim.paper), margin, p)
-        )
-    return lines
+def _claim_line(found: Verdict, column: Column) -> tuple[str, ...]:
+    claim, show = found.claim, column.spread or (lambda value: f"{value:.3g}")
+
+    def signed(value: float | None) -> str:
+        return "" if value is None else f"{'-' if value < 0 else '+'}{show(abs(value))}"
+
+    difference = signed(found.difference)
+    if found.reach is not None:
+        apart = f" ± {show(found.reach)}"
+        pairs = found.paired is not None and f" ± {show(found.paired)} in pairs ({apart[1:]} apart)"
+        difference += pairs or apart
+    if difference and column.spread is None:
+        difference += f" {column.title}"
+    margin = "" if found.margin is None else show(found.margin)
+    p = "" if found.p is None else f"{found.p:.2g}" if found.p >= 0.001 else "< 0.001"
+    return claim.text, claim.source, found.word, difference, signed(claim.paper), margin, p
 
 
 def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """Return a table in Markdown."""
-    rule = ["---"] * len(head)
-    rows = [[cell.replace("|", "\\|") for cell in each] for each in (head, rule, *lines)]
+    rows = [[cell.replace("|", "\\|") for cell in each] for each in (head, *lines)]
+    rows.insert(1, ["---"] * len(head))
     return "\n".join("| " + " | ".join(each) + " |" for each in rows) + "\n"
 
 

@@ -218,6 +218,10 @@ def test_the_command_prints_the_table_or_json(
     status, out, err = call(capsys, *words, "--workers", "0", "--json", "--resume")
     assert json.loads(out)["tasks"][0]["task"] == "svhn"
     assert "is already finished" in err
+    dry = [*words, "--workers", "0", "--dry-run", "--sweep", "0.1", "0.2", "--json"]
+    plan = json.loads(call(capsys, *dry)[1])
+    assert [row["name"] for row in plan["rows"]] == ["sweep/svhn-0.1", "sweep/svhn-0.2", "svhn"]
+    assert plan["seconds"] > 0
     status, _, err = call(capsys, "vtab", weights)
     usage = "usage: vitlab vtab WEIGHTS --data TEXT"
     assert (status, err) == (2, f"vitlab vtab: missing --data TEXT; {usage}\n")

@@ -163,3 +163,15 @@ def say_skipped(messages: Any) -> None:
 
     for message in messages:
         say(f"skipped: {message}")
+
+
+def print_costs(plan: dict[str, Any]) -> None:
+    """Print what runs would cost, a line for each."""
+    from vitlab.terminal import print_table
+    from vitlab.units import duration, si
+
+    unit = "steps" if "steps" in plan["rows"][0] else "epochs"
+    lines = [(row["name"], f"{row.get(unit, 0):.3g}") for row in plan["rows"]]
+    print_table(("row", unit), lines)
+    runs = f"{plan['runs']} runs, {plan['at_once']} at once"
+    print(f"{runs}: {si(plan['macs'])} multiply-adds, about {duration(plan['seconds'])}")

@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vitlab.commands import RunOptions
+from vitlab.commands import RunOptions, print_costs
 from vitlab.errors import OptionError
 from vitlab.options import above, argument, at_least, option, owners
 from vitlab.recipes.recipe import Recipe
 from vitlab.runs.recipe_file import start_from
 from vitlab.studies.base import small
 from vitlab.studies.papers import ABOUT, PAPER_BUDGET, STUDIES, budget_seconds
-from vitlab.terminal import print_table, print_wide
-from vitlab.units import duration, si
+from vitlab.terminal import print_wide
+from vitlab.units import duration
 
 SUMMARY = "Reproduce a table or figure of a paper."
 
@@ -113,11 +113,7 @@ def show(result: dict[str, Any]) -> None:
     if not result:
         return
     if "table" not in result:
-        unit = "steps" if "steps" in result["rows"][0] else "epochs"
-        lines = [(row["name"], f"{row.get(unit, 0):.3g}") for row in result["rows"]]
-        print_table(("row", unit), lines)
-        runs = f"{result['runs']} runs, {result['at_once']} at once"
-        print(f"{runs}: {si(result['macs'])} multiply-adds, about {duration(result['seconds'])}")
+        print_costs(result)
         if result["sees"] is not None:
             points = f"{100 * result['sees']:.2g} points of accuracy"
             print(f"{result['seeds']} seeds see a difference of {points} with a chance of 80%")

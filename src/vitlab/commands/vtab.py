@@ -3,7 +3,7 @@
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-from vitlab.commands import WEIGHTS, RunOptions
+from vitlab.commands import WEIGHTS, RunOptions, print_costs
 from vitlab.experiments.several import Jobs, VtabSetting
 from vitlab.options import argument, option
 from vitlab.terminal import print_table
@@ -42,6 +42,9 @@ def show(result: dict[str, Any]) -> None:
     """Print the table, and what its means leave out."""
     from vitlab.studies.vtab import HEAD, remark, table
 
+    if "at_once" in result:
+        print_costs(result)
+        return
     print_table(HEAD, table(result))
     if text := remark(result):
         print(text)

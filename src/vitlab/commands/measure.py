@@ -174,11 +174,10 @@ def show(result: dict[str, Any]) -> None:
             ]
             print_table(("engine, the fastest first", "images/s"), speeds)
         if "sizes" in row:
-            from vitlab.studies.figure_12 import HEAD, device_rows, kinds_of, rows_of
+            from vitlab.studies.figure_12 import tables_of
 
-            print_table(("device", "value"), device_rows(row))
-            for kind in kinds_of(row):
-                print(f"  {kind}")
-                print_table(HEAD, rows_of(row, kind))
+            for title, head, lines in tables_of(row):
+                print(title)
+                print_table(head, lines)
     for place in result.get("files", {}).values():
         print(place)

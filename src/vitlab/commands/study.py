@@ -84,18 +84,16 @@ def build(given: dict[str, Any]) -> Study:
             beside the paper's own.
     """
     name, given = given["name"], {"data": "digits"} | given
-    if chosen := set(STUDIES[Study(name=name).name].get("varies", "").split()) & set(given):
+    if chosen := set(STUDIES[Study(name=name).name]["varies"].split()) & set(given):
         raise OptionError(f"the study {name} chooses {min(chosen)} itself: leave it out")
-    from_paper = {"data", "seed", "recipe"}
     if given.get("allowed") == PAPER_BUDGET and (
-        asked := (set(given) & set(owners(Recipe))) - from_paper
+        asked := (set(given) & set(owners(Recipe))) - {"data", "seed", "recipe"}
     ):
         raise OptionError(f"with budget=paper the paper's recipes decide: leave {min(asked)} out")
     if "recipe" in given:
         start, rest = start_from(given)
     else:
-        start = small(given["data"], given.get("model", ""))
-        rest = {key: value for key, value in given.items() if key != "model"}
+        start, rest = small(given["data"], given.pop("model", "")), given
     return Study(name=name, recipe=start).changed(**rest)
 
 
@@ -104,22 +102,20 @@ def run(options: Study) -> dict[str, Any]:
     from vitlab.studies.study import study
 
     same = "out seeds see only lr_grid downstream at_once dry_run recipe host command"
-    asked = options.values(same)
-    return study(options.name, budget=options.allowed, epochs=options.length, **asked)
+    how = options.values(same) | {"budget": options.allowed, "epochs": options.length}
+    return study(options.name, **how)
 
 
 def show(result: dict[str, Any]) -> None:
     """Print the table."""
     if not result:
         return
-    if "table" not in result:
-        print_costs(result)
-        if result["sees"] is not None:
-            points = f"{100 * result['sees']:.2g} points of accuracy"
-            print(f"{result['seeds']} seeds see a difference of {points} with a chance of 80%")
+    if print_costs(result):
+        if sees := result["sees"]:
+            seen = f"a difference of {100 * sees:.2g} points of accuracy with a chance of 80%"
+            print(f"{result['seeds']} seeds see {seen}")
         return
-    names = len(result["rows"][0]["cells"]) if result["rows"] else 1
-    print_wide(result["head"], result["table"], names)
+    print_wide(result["head"], result["table"], len(result["rows"][0]["cells"]))
     for each in result["findings"]:
         print(each)
     for claim in result["claims"]:

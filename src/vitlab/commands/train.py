@@ -128,8 +128,7 @@ def show(result: dict[str, Any]) -> None:
     """Print the test figures; of several runs their table, too."""
     from vitlab.evaluation.metrics import METRICS
 
-    if "at_once" in result:
-        print_costs(result)
+    if print_costs(result):
         return
     left_out = {"images", *(name for name, each in METRICS.items() if not each.key)}
     for campaign in (result.get("sweep", {}), result):

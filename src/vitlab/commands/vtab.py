@@ -42,8 +42,7 @@ def show(result: dict[str, Any]) -> None:
     """Print the table, and what its means leave out."""
     from vitlab.studies.vtab import HEAD, remark, table
 
-    if "at_once" in result:
-        print_costs(result)
+    if print_costs(result):
         return
     print_table(HEAD, table(result))
     if text := remark(result):

@@ -5,7 +5,7 @@ Source of the two panels: Dosovitskiy et al., An Image is Worth 16x16 Words, 202
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -198,63 +198,43 @@ def _figures(
     }
 
 
-def device_rows(row: Measured) -> list[tuple[str, str]]:
-    """Return what the device can do, as names and values."""
-    rates = row["rates"]
-    found = [(f"{kind} products", f"{si(rate)}FLOP/s") for kind, rate in rates["products"].items()]
-    return [
-        ("device", row["device"]),
-        ("mode", row["mode"]),
-        ("precision", row["precision"]),
-        *found,
-        ("memory copied", f"{storage(rates['bandwidth'])}/s"),
-        ("largest batch", _how(row)),
-    ]
+def tables_of(row: Measured) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+    """Yield tables of a model, each with a title and a head: the device, then each kind of passes.
 
-
-def kinds_of(row: Measured) -> list[str]:
-    """Return what was measured: inference, and training if any size has it."""
-    return [kind for kind in ("inference", "training") if any(kind in s for s in row["sizes"])]
-
-
-def rows_of(row: Measured, kind: str) -> list[tuple[str, ...]]:
-    """Return a row for each size, in the columns of `HEAD`.
-
-    Milliseconds and their percentiles are those of one image, the next five columns those of the
-    best batch.
+    Those of passes have a row per size: milliseconds and their percentiles are those of one image,
+    the next five columns those of the best batch.
     """
-    found: list[tuple[str, ...]] = []
-    for size in row["sizes"]:
-        if kind not in size:
-            continue
-        one, best, most = (size[kind][what] for what in ("single", "best", "largest"))
-        cells = (*_latency(one), *_at_best(best)) if one and best else ("does not fit",)
-        cells += ("",) * (len(HEAD) - 2 - len(cells))
-        found.append((str(size["image_size"]), *cells, f"{most['batch']:,}"))
-    return found
+    rates, most = row["rates"], row["sizes"][0]["inference"]["largest"]
+    counted = most["how"] != "tried"
+    yield "  device", ("device", "value"), [
+        *((key, row[key]) for key in ("device", "mode", "precision")),
+        *((f"{kind} products", f"{si(rate)}FLOP/s") for kind, rate in rates["products"].items()),
+        ("memory copied", f"{storage(rates['bandwidth'])}/s"),
+        ("largest batch", f"counted, for about {storage(most['free'])}" if counted else "tried"),
+    ]  # fmt: skip
+    for kind in ("inference", "training"):
+        if sizes := [size for size in row["sizes"] if kind in size]:
+            yield f"  {kind}", HEAD, [_line(size["image_size"], **size[kind]) for size in sizes]
 
 
-def _latency(one: Measured) -> tuple[str, str]:
-    low, middle, high = (1000 * one[key] for key in ("latency_p5", "latency", "latency_p95"))
-    return f"{middle:.4g}", f"{low:.3g}-{high:.3g}"
-
-
-def _at_best(best: Measured) -> tuple[str, ...]:
+def _line(
+    size: Any, single: Measured | None, best: Measured | None, largest: Measured, **_: Any
+) -> tuple[str, ...]:
+    """Return what was measured at a size, in the columns of `HEAD`."""
+    if not single or not best:
+        return (f"{size}", "does not fit", *[""] * (len(HEAD) - 3), f"{largest['batch']:,}")
+    low, middle, high = (1000 * single[key] for key in ("latency_p5", "latency", "latency_p95"))
     return (
+        f"{size}",
+        f"{middle:.4g}",
+        f"{low:.3g}-{high:.3g}",
         f"{best['batch']:,}",
         f"{best['images_per_second']:,.4g}",
         percent(best["share_of_products"]),
         percent(best["share_of_roofline"]),
         storage(best["peak_memory"]),
+        f"{largest['batch']:,}",
     )
-
-
-def _how(row: Measured) -> str:
-    """Say how the largest batch was found."""
-    most = row["sizes"][0]["inference"]["largest"]
-    if most["how"] == "tried":
-        return "tried"
-    return f"counted, for about {storage(most['free'])}"
 
 
 def throughput(rows: Sequence[Measured]) -> Figure:

@@ -140,7 +140,7 @@ def study(
         "downstream": downstream,
     }
     first = base.recipe.seed
-    grid = Grid(
+    grid = StudyGrid(
         own,
         base,
         arms,
@@ -153,7 +153,7 @@ def study(
 
 
 @dataclass(frozen=True)
-class Grid:
+class StudyGrid:
     """The rows of a study that were asked for, and how they are run.
 
     Attributes:

@@ -227,18 +227,19 @@ def dry_run(cells: Sequence[Cell], setup: Setup) -> dict[str, Any]:
     with scratch_folder(setup.host) as place:
         costs = timed(first, StopWatch(replace(setup, cells="")), place)
     plan = Plan(1.0, costs, time.monotonic() - began)
+    rows = [
+        {"name": cell.name, **length_of(cell.recipe), "seconds": costs[cell.kind].seconds(cell)}
+        for cell in cells
+    ]
     return {
         "runs": len(cells),
         "at_once": setup.jobs,
         "macs": plan.macs(cells),
         "seconds": plan.timing + plan.seconds(cells, setup.jobs),
-        "rows": [_length(cell, plan) for cell in cells],
+        "rows": rows,
     }
 
 
-def _length(cell: Cell, plan: Plan) -> dict[str, Any]:
-    """Return what a plan says of a cell."""
-    recipe = cell.recipe
-    length = {"steps": recipe.steps} if recipe.steps else {"epochs": recipe.epochs * plan.epochs}
-    seconds = plan.costs[cell.kind].seconds(cell, plan.epochs)
-    return {"name": cell.name, **length, "seconds": seconds}
+def length_of(recipe: Recipe, epochs: float = 1.0) -> dict[str, float]:
+    """Return the `steps` of a recipe, or its `epochs` if they are relative to a number of them."""
+    return {"steps": recipe.steps} if recipe.steps else {"epochs": recipe.epochs * epochs}

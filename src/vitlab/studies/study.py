@@ -12,7 +12,7 @@ import platform
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from shutil import rmtree
@@ -30,6 +30,7 @@ from vitlab.experiments.timing import (
     SCRATCH,
     Cost,
     Plan,
+    length_of,
     makespan,
     scratch_folder,
     timed,
@@ -172,7 +173,7 @@ class StudyGrid:
     seeds: range
     settings: dict[str, Any]
     setup: Setup
-    sees: float | None = field(default=None)
+    sees: float | None
 
     def cost(self) -> dict[str, Any]:
         """Return what the study would cost, by runs of a few steps; leave nothing behind."""
@@ -181,13 +182,12 @@ class StudyGrid:
         if not read_environment(os.environ).first:
             return {}
         arms = with_lengths(self.arms, plan)
-        rows = [
-            {"name": arm.name, "cells": list(arm.cells)} | _length(arm.recipe, plan.epochs)
-            for arm in arms
-        ]
         cells = self._cells(arms, Path())
-        runs = {"runs": len(cells), "at_once": self.setup.jobs, "rows": rows}
-        return self._facts(plan, cells) | runs
+        runs = {"runs": len(cells), "at_once": self.setup.jobs}
+        rows = [{"name": arm.name, "cells": list(arm.cells)} for arm in arms]
+        for row, arm in zip(rows, arms, strict=True):
+            row |= length_of(arm.recipe, plan.epochs)
+        return self._facts(plan, cells) | runs | {"rows": rows}
 
     def run(self, folder: CampaignFolder) -> dict[str, Any]:
         """Plan and run the study; what is finished in its folder is not repeated."""
@@ -292,18 +292,17 @@ class StudyGrid:
         else:
             plain = [replace(arm, rates=(), rate_of="") for arm in arms]
             costs = timed(cells_of(plain, self.seeds[:1], place), self._trainer, place)
-        if old is not None:
-            return replace(old, costs={**costs, **old.costs})
-        plan = Plan(0.0, costs, time.monotonic() - began, unit_of(self.arms, costs))
-        cells = self._cells(with_lengths(self.arms, plan), place)
-        length = 1.0 if self.base.paper else self.settings["epochs"]
-        jobs, seconds = self.setup.jobs, self.settings["budget"]
-        return _plan(
-            agreed(
-                self.setup.host,
-                lambda: asdict(planned(plan, cells, jobs, seconds=seconds, epochs=length)),
-            )
-        )
+
+        def made() -> Plan:
+            if old is not None:
+                return replace(old, costs={**costs, **old.costs})
+            plan = Plan(0.0, costs, time.monotonic() - began, unit_of(self.arms, costs))
+            cells = self._cells(with_lengths(self.arms, plan), place)
+            length = 1.0 if self.base.paper else self.settings["epochs"]
+            budget = self.settings["budget"]
+            return planned(plan, cells, self.setup.jobs, seconds=budget, epochs=length)
+
+        return _plan(agreed(self.setup.host, lambda: asdict(made())))
 
 
 def planned(
@@ -399,10 +398,6 @@ def _give_way(folder: CampaignFolder, file: Path) -> None:
         folder.withdraw()
     elif not file.is_file():
         raise RunError(f"{file} is missing: choose another --out")
-
-
-def _length(recipe: Recipe, epochs: float) -> dict[str, float]:
-    return {"steps": recipe.steps} if recipe.steps else {"epochs": recipe.epochs * epochs}
 
 
 def unit_of(arms: Sequence[Arm], costs: Mapping[str, Cost]) -> float:

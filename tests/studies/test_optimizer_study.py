@@ -16,7 +16,7 @@ from vitlab.studies.base import Base, small
 from vitlab.studies.claims import judged
 from vitlab.studies.figures import final_loss
 from vitlab.studies.grid import best_of, cells_of, tried
-from vitlab.studies.papers import advice, claims_of, table
+from vitlab.studies.papers import advice, claims_of, options_of, table
 from vitlab.studies.papers.advice import SOME, update_cost
 from vitlab.studies.papers.advice import optimizer_arms as arms
 from vitlab.studies.study import check_packages
@@ -53,8 +53,8 @@ def test_every_row_chooses_its_learning_rate_on_held_out_training_images() -> No
 
 def test_every_row_has_a_cost_and_the_state_that_is_known_of_it() -> None:
     model, floats = vitlab.create(TINY, 10, 8), {}
-    for name, each in TRIED.items():
-        options = each["options"].items()
+    for name in TRIED:
+        options = options_of("optimizer-options", name).items()
         own = {k: v for k, v in options if k in Optimization.__dataclass_fields__}
         found = update_cost(model, Optimization(**own))
         assert found["update_ms"] > 0, name

@@ -35,6 +35,12 @@ def table(name: str) -> dict[str, Any]:
     return found
 
 
+def options_of(name: str, row: str) -> dict[str, Any]:
+    """Return the options of a recipe in a row of a table; lists are tuples there."""
+    options = table(name)[row]
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in options.items()}
+
+
 def claims_of(study: str) -> tuple["Claim", ...]:
     """Return the claims that a study tests."""
     from vitlab.studies.claims import Claim

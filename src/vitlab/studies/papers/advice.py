@@ -21,7 +21,7 @@ from vitlab.optim.optimizers import build
 from vitlab.recipes.choices import Optimization
 from vitlab.studies.base import KINDS, Base
 from vitlab.studies.design import Arm, Trained
-from vitlab.studies.papers import table
+from vitlab.studies.papers import options_of, table
 
 UPDATES = 20  # timed; twice the steps between two roots of Shampoo
 RATES = (0.3, 1.0, 3.0)
@@ -44,7 +44,7 @@ def optimizer_arms(base: Base) -> Iterator[Arm]:
         vit, recipe = kind == "vit", base.either("vit-imagenet", model)
         for name in every if vit else SOME:
             tried = every[name]
-            options = {k: tuple(v) if k == "betas" else v for k, v in tried["options"].items()}
+            options = options_of("optimizer-options", name)
             own = recipe.changed(lr=recipe.optimizer.lr * tried["lr"], **options)
             said = (tried.get("floats", ""), tried.get("verdict", "")) if vit else ("", "")
             cells = (KINDS[kind], name, *said)

@@ -22,15 +22,6 @@ from vitlab.studies.papers.architecture import few_shot
 
 JFT = 303_000_000  # images
 SUBSETS = {3: 9_000_000, 10: 30_000_000, 30: 90_000_000, 100: 0}  # by their percentage; 0: all
-# ViT-S/32 is the paper's ViT-b/32: ViT-B with every width halved
-SUBSET_MODELS = {
-    "vit-b": "ViT-S/32",
-    "vit-small": "ViT-B/32",
-    "vit-large": "ViT-L/32",
-    "vit-large-fine": "ViT-L/16",
-    "resnet": "BiT-R50x1",
-    "resnet-large": "BiT-R152x2",
-}
 TESTS, PATIENCE = 20, 3
 IMAGENET_RATES = (0.1, 1 / 3, 1.0, 2.0)  # 0.003 to 0.06, ImageNet's row of Table 4
 SIZES = {"small": (0.5, 1.0), "medium": (0.5, 1.0), "large": (1.0,)}  # and their lengths
@@ -43,16 +34,6 @@ FINE_TUNING = 100  # steps
 # Multiply-adds of fine-tuning by the share of the labels, those of pre-training being 1; from
 # scratch, a model gets both.
 TUNING = {0.01: 0.1, 0.1: 0.25, 1.0: 0.5}
-METHODS = {
-    "supervised": "supervised",
-    "masked-patch": "masked patch prediction",
-    "mae": "MAE",
-    "beit": "BEiT",
-    "dino": "DINO",
-}
-NO_METHOD = {"scratch": "none: from scratch", "short": "none: as long as fine-tuning"}
-PAPER_RECIPES = {"supervised": "vit-jft", "scratch": "vit-imagenet"}
-PAPER_TUNING = {"mae": "mae-finetune", "beit": "beit-finetune", "dino": "mae-finetune"}
 
 
 def subset_arms(base: Base) -> Iterator[Arm]:
@@ -68,7 +49,7 @@ def subset_arms(base: Base) -> Iterator[Arm]:
     than their size.
     """
     first = base.shape
-    models = SUBSET_MODELS if base.paper else {
+    models = table("data-size") if base.paper else {
         "vit-small": first.name,
         "vit-large": first.changed(depth=2 * first.depth).name,
         "hybrid": base.hybrid(first),
@@ -230,15 +211,16 @@ def label_arms(base: Base) -> Iterator[Arm]:
     the other methods on `downstream`, then fine-tuned there.
     """
     few, data = in_few_patches(base), {"data": base.transferred}
+    methods = [name for name in table("self-supervision") if name not in ("scratch", "short")]
     codes = base.published("tokenizer", "dVAE/8", image_size=112, **data)
     yield Arm("tokenizer", codes if base.paper else tokenizer(base, few.model), row=False)
-    for name in (*METHODS, "scratch") if base.paper else METHODS:
+    for name in [*methods, "scratch"] if base.paper else methods:
         guide = "tokenizer" if name == "beit" else ""
         if base.paper:
             given = {} if name in ("supervised", "masked-patch") else data
-            own = PAPER_RECIPES.get(name, name)
-            first = base.published(own, "ViT-B/16", image_size=224, **given)
-            tuned = base.published(PAPER_TUNING.get(name, "vit-finetune"), "", **data)
+            own = table("self-supervision")[name]
+            first = base.published(own["recipe"], "ViT-B/16", image_size=224, **given)
+            tuned = base.published(own["tuning"], "", **data)
             yield Arm(name, first, row=False, guide=guide)
             yield _row(name, tuned, 1.0, after=name)
             continue
@@ -258,12 +240,13 @@ def _part(share: float) -> dict[str, float]:
 
 def _row(name: str, recipe: Recipe, share: float, macs: float = 0.0, after: str = "") -> Arm:
     """Return what learns from a share of the labels."""
-    title, printed = (METHODS | NO_METHOD)[name], table("self-supervision").get(name)
+    own = table("self-supervision")[name]
+    title = own["title"]
     return Arm(
         f"{name}-{share:g}",
         recipe,
         (title, f"{share:.0%}"),
-        {"ImageNet": printed} if printed and share == 1 else {},
+        own.get("paper", {}) if share == 1 else {},
         after,
         x=share,
         line=title,

@@ -5,6 +5,7 @@ simulated, so that a plan says when the last of them ends.
 """
 
 import math
+import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
 
+from vitlab.distributed.launch import read_environment
 from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.experiments.cells import (
     FAILED,
@@ -27,6 +29,7 @@ from vitlab.experiments.cells import (
 from vitlab.experiments.statistics import Row
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.training.ending import Run
+from vitlab.units import seconds
 
 STEPS, WARM = 9, 3  # of a timed run, the first two of which do not count; of one that makes ready
 SCRATCH = "vitlab-timing-"  # prefix of the folder of runs that are timed; it vanishes with them
@@ -56,6 +59,9 @@ class Cost:
     def steps_of(self, cell: Cell, epochs: float = 1.0) -> float:
         """Return the steps of a cell whose epochs are relative to a number of them."""
         recipe = cell.recipe
+        if recipe.budget:
+            left = seconds(recipe.budget) - self.fixed
+            return max(0.0, left / self.step) if self.step else 0.0
         return recipe.steps or recipe.epochs * epochs * self.steps * learned_share(recipe)
 
     def seconds(self, cell: Cell, epochs: float = 1.0) -> float:
@@ -63,6 +69,7 @@ class Cost:
         steps, measure = self.steps_of(cell, epochs), 0.0 if cell.searches else self.measure
         passes = steps / (self.steps * learned_share(cell.recipe)) if self.steps else 0.0
         tests = max(0, math.ceil(passes / cell.recipe.test_every) - 1)
+        tests *= not cell.recipe.budget  # which they are part of
         return self.fixed + measure + self.step * steps + self.test * tests
 
 
@@ -181,11 +188,13 @@ def timed(cells: Sequence[Cell], watch: StopWatch, place: Path) -> dict[str, Cos
         UserError: as `vitlab.train`: what would be refused later is refused here.
     """
     scratch = Experiment(CampaignFolder(place), place, replace(watch, quiet=True), first=True)
-    ready = cells[0].recipe.changed(steps=WARM)
+    ready = cells[0].recipe.changed(steps=WARM, budget="")
     warm = [Cell(f"warm-{n}", ready, {}, may_diverge=True) for n in range(watch.setup.jobs)]
     run_cells(warm, scratch)
     few = [
-        replace(cell, recipe=cell.recipe.changed(steps=STEPS), settle=None, may_diverge=True)
+        replace(
+            cell, recipe=cell.recipe.changed(steps=STEPS, budget=""), settle=None, may_diverge=True
+        )
         for cell in cells
     ]
     rows = run_cells(few, scratch)
@@ -209,7 +218,8 @@ def scratch_folder(host: Host, within: Path | None = None) -> Iterator[Path]:
     try:
         yield Path(made)
     finally:
-        rmtree(made, ignore_errors=True)
+        if read_environment(os.environ).first:
+            rmtree(made, ignore_errors=True)
 
 
 def dry_run(cells: Sequence[Cell], setup: Setup) -> dict[str, Any]:
@@ -217,16 +227,18 @@ def dry_run(cells: Sequence[Cell], setup: Setup) -> dict[str, Any]:
 
     Returns:
         `runs`, `at_once`, `macs`, `seconds` in all, and `rows`: of each cell its `name`, `epochs`
-        or `steps`, and `seconds` by itself.
+        or `steps`, and `seconds` by itself. Empty in every process but the first of torchrun's.
 
     Raises:
         UserError: as `vitlab.train`.
     """
-    began, kinds = time.monotonic(), {cell.kind: cell for cell in reversed(cells)}
+    kinds = {cell.kind: cell for cell in reversed(cells)}
     first = [replace(cell, after=()) for cell in reversed(kinds.values())]
     with scratch_folder(setup.host) as place:
         costs = timed(first, StopWatch(replace(setup, cells="")), place)
-    plan = Plan(1.0, costs, time.monotonic() - began)
+    if not read_environment(os.environ).first:
+        return {}
+    plan = Plan(1.0, costs)
     rows = [
         {"name": cell.name, **length_of(cell.recipe), "seconds": costs[cell.kind].seconds(cell)}
         for cell in cells
@@ -235,11 +247,13 @@ def dry_run(cells: Sequence[Cell], setup: Setup) -> dict[str, Any]:
         "runs": len(cells),
         "at_once": setup.jobs,
         "macs": plan.macs(cells),
-        "seconds": plan.timing + plan.seconds(cells, setup.jobs),
+        "seconds": plan.seconds(cells, setup.jobs),
         "rows": rows,
     }
 
 
-def length_of(recipe: Recipe, epochs: float = 1.0) -> dict[str, float]:
-    """Return the `steps` of a recipe, or its `epochs` if they are relative to a number of them."""
+def length_of(recipe: Recipe, epochs: float = 1.0) -> dict[str, float | str]:
+    """Return `budget`, `steps` or `epochs` of a recipe, these relative to a number of them."""
+    if recipe.budget:
+        return {"budget": recipe.budget}
     return {"steps": recipe.steps} if recipe.steps else {"epochs": recipe.epochs * epochs}

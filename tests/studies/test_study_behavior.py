@@ -180,6 +180,18 @@ def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_refusal_of_the_first_run_leaves_nothing(tmp_path: Path) -> None:
+    """Of the papers' own recipes nothing is timed before."""
+
+    def refused(base: Base) -> tuple[Arm, ...]:
+        return (Arm("one", base.recipe.changed(classes=3), ("one",)),)
+
+    study = Study("Own", "nobody", ("arm",), refused, (ACCURACY, NLL))
+    with pytest.raises(OptionError, match="classes=3, but digits has 10 classes"):
+        run(tmp_path / "made" / "out", study)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_in_the_way(tmp_path: Path) -> None:
     out = tmp_path / "out"
     run(out, only=["good"], epochs=0.05)

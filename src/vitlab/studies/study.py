@@ -23,7 +23,7 @@ import torch
 
 from vitlab.device import choose
 from vitlab.distributed.launch import read_environment
-from vitlab.errors import OptionError, RunError
+from vitlab.errors import OptionError, RunError, UserError
 from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.experiments.cells import Cell, Setup, agreed, begin, run_cells
 from vitlab.experiments.timing import (
@@ -206,7 +206,7 @@ class StudyGrid:
                     write_text(file, json.dumps(asdict(plan), indent=1) + "\n")
             except BaseException:
                 if experiment.first:
-                    _give_way(folder, file)
+                    _give_way(experiment.campaign, file)
                 raise
         assert plan is not None
         length, jobs = plan, self.setup.jobs
@@ -220,7 +220,13 @@ class StudyGrid:
             f"with {jobs} at once"
         )
         experiment = replace(experiment, trainer=self._trainer)
-        done = run_cells(cells, experiment, lambda rows: length.seconds(relative, jobs, rows))
+        try:
+            done = run_cells(cells, experiment, lambda rows: length.seconds(relative, jobs, rows))
+        except UserError:
+            if experiment.first and not folder.started:  # since nothing was begun
+                file.unlink()
+                experiment.campaign.withdraw()
+            raise
         if not experiment.first:
             return {}
         facts |= {

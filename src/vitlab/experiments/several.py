@@ -191,8 +191,8 @@ def run_several(
             cells = [*tried, *own]
         else:
             cells = [*searching(recipe, *grid)[1], Cell("all images", recipe, {})]
-        return dry_run(cells, Setup(host, command, jobs=several.jobs))
-    how |= {"jobs": several.jobs, "cells": several.cells}
+        return dry_run(cells, Setup(host, jobs=several.jobs))
+    how |= several.values("jobs cells")
     if several.folds:
         return cross_validate(recipe, out, several.folds, **how)
     if several.seeds:

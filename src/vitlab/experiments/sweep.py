@@ -171,13 +171,11 @@ def searching(
     rates, by_rate = ([*dict.fromkeys(p[key] for p in points if key in p)] for key in LABELS)
     settings = {"sweep": rates, "sweep_layer_decay": sorted(by_rate), "sweep_share": share}
     whole = Cell(SWEEP_FOLDER, recipe.changed(dev_share=share), {}, may_diverge=True, searches=True)
+    names = ["-".join(f"{k.replace('_', '-')}-{v:g}" for k, v in each.items()) for each in points]
     return settings, [
-        replace(whole.changed(**point), name=f"{SWEEP_FOLDER}/{_folder(point)}") for point in points
+        replace(whole.changed(**point), name=f"{SWEEP_FOLDER}/{name}")
+        for point, name in zip(points, names, strict=True)
     ]
-
-
-def _folder(point: Point) -> str:
-    return "-".join(f"{key.replace('_', '-')}-{value:g}" for key, value in point.items())
 
 
 def paper_data(data: str, classes: int) -> PaperData | None:

@@ -187,7 +187,7 @@ def timed(cells: Sequence[Cell], watch: StopWatch, place: Path) -> dict[str, Cos
     Raises:
         UserError: as `vitlab.train`: what would be refused later is refused here.
     """
-    scratch = Experiment(CampaignFolder(place), place, replace(watch, quiet=True), first=True)
+    scratch = Experiment(CampaignFolder(place), place, replace(watch, quiet=True), True)
     ready = cells[0].recipe.changed(steps=WARM, budget="")
     warm = [Cell(f"warm-{n}", ready, {}, may_diverge=True) for n in range(watch.setup.jobs)]
     run_cells(warm, scratch)
@@ -233,7 +233,7 @@ def dry_run(cells: Sequence[Cell], setup: Setup) -> dict[str, Any]:
         UserError: as `vitlab.train`.
     """
     kinds = {cell.kind: cell for cell in reversed(cells)}
-    first = [replace(cell, after=()) for cell in reversed(kinds.values())]
+    first = [replace(cell, after=()) for cell in kinds.values()]
     with scratch_folder(setup.host) as place:
         costs = timed(first, StopWatch(replace(setup, cells="")), place)
     if not read_environment(os.environ).first:

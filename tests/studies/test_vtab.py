@@ -13,10 +13,9 @@ from data.vtab.fakes import listed
 from vitlab.data.vtab import BY_NAME, GROUPS, TASKS
 from vitlab.errors import DataError, DivergedError, OptionError, RunError
 from vitlab.experiments import cells
-from vitlab.experiments.vtab import best_rate, recipe_of, vtab
-from vitlab.experiments.vtab_scores import PAPER, paper_rows, remark, summary, table
-from vitlab.experiments.vtab_setting import VtabSetting
+from vitlab.experiments.several import VtabSetting
 from vitlab.runs.run_folder import RunFolder
+from vitlab.studies.vtab import PAPER, best_rate, recipe_of, remark, summary, table, vtab
 
 QUICK = VtabSetting(steps=2, batch=16, image_size=8, precision="fp32")
 HOST = vitlab.Host(device="cpu", workers=0)
@@ -169,7 +168,7 @@ def test_what_is_missing_is_refused_or_listed(weights: str, tmp_path: Path) -> N
 
 
 def test_the_papers_rows_have_the_papers_means() -> None:
-    means = {name: summary(values)["accuracy"] for name, values in paper_rows().items()}
+    means = {name: summary(values)["accuracy"] for name, values in PAPER.items()}
     assert [round(100 * each, 1) for each in means.values()] == [77.6, 76.3, 72.7]
     assert all(len(values) == len(TASKS) for values in PAPER.values())
 
@@ -219,6 +218,10 @@ def test_the_command_prints_the_table_or_json(
     status, out, err = call(capsys, *words, "--workers", "0", "--json", "--resume")
     assert json.loads(out)["tasks"][0]["task"] == "svhn"
     assert "is already finished" in err
+    dry = [*words, "--workers", "0", "--dry-run", "--sweep", "0.1", "0.2", "--json"]
+    plan = json.loads(call(capsys, *dry)[1])
+    assert [row["name"] for row in plan["rows"]] == ["sweep/svhn-0.1", "sweep/svhn-0.2", "svhn"]
+    assert plan["seconds"] > 0
     status, _, err = call(capsys, "vtab", weights)
     usage = "usage: vitlab vtab WEIGHTS --data TEXT"
     assert (status, err) == (2, f"vitlab vtab: missing --data TEXT; {usage}\n")

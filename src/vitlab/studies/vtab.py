@@ -4,29 +4,42 @@ One setting for all tasks: 2,500 steps of SGD in batches of 512 at 384 pixels, l
 (paper, Table 4), momentum 0.9, a cosine after 200 steps of warm-up, a zero classifier (scenic's
 configuration). The 800 and 200 training images are learned from together. How the paper cropped
 is not published: see `VtabSetting.augment`.
+
+A mean over fewer tasks than belong to it is never given as the mean: it stands under another name,
+with the number of tasks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vitlab.data.vtab import BY_NAME, SEARCH, TASKS, WHOLE, VtabTask, available, open_task
+from vitlab.data.vtab import BY_NAME, GROUPS, SEARCH, TASKS, WHOLE, VtabTask, available, open_task
 from vitlab.errors import DataError
-from vitlab.experiments.cells import Cell, Setup, begin, run_cells
+from vitlab.experiments.cells import FAILED, Cell, Setup, begin, run_cells
+from vitlab.experiments.several import STEPS, WARMUP, VtabSetting
 from vitlab.experiments.statistics import Row
 from vitlab.experiments.sweep import best_of
-from vitlab.experiments.vtab_scores import page, summary
-from vitlab.experiments.vtab_setting import GRID, STEPS, WARMUP, VtabSetting
+from vitlab.experiments.timing import dry_run as costs_of
 from vitlab.files import SWEEP_FOLDER
 from vitlab.options import check_known
 from vitlab.recipes.named import recipe as named
 from vitlab.recipes.recipe import Host, Recipe
+from vitlab.report.table_page import Table, TablePage
 from vitlab.runs.naming import folder_name
+from vitlab.studies.papers import table as printed
+from vitlab.units import percent
 
 IMAGES = 1000  # to learn from
+GRID = (0.001, 0.003, 0.01, 0.03)  # ViT paper, Table 4, for small data sets
 # Arguments of `vitlab.load` that a recipe calls otherwise.
 OF_RECIPE = {"name": "weights_name", "part": "weights_part", "drop": "weights_drop"}
 KEPT = (384 / 448) ** 2  # of an image's area, by a crop of 384 from 448 pixels
+NAMES = [task.name for task in TASKS]
+PAPER = {
+    model: dict(zip(NAMES, (value / 100 for value in values), strict=True))
+    for model, values in printed("vtab").items()
+}
+HEAD = ("task", "lr", "accuracy", *PAPER)
 
 
 def vtab(
@@ -42,6 +55,7 @@ def vtab(
     jobs: int = 1,
     cells: str = "",
     command: str = "",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Fine-tune on each task that there is data for.
 
@@ -57,6 +71,7 @@ def vtab(
         jobs: runs at the same time, as for `vitlab.sweep`
         cells: `0/8` for the first of eight processes of an array, as for `vitlab.sweep`
         command: what the user typed, for the reports
+        dry_run: only say what the runs would cost, and leave nothing behind
 
     Returns:
         accuracy (the mean over all 19 tasks; None if some are missing or diverged), done, of,
@@ -75,13 +90,16 @@ def vtab(
     chosen, missing = choose(root, tasks)
     given = {OF_RECIPE.get(name, name): value for name, value in (known or {}).items()}
     by_task = {task: _cells(task, weights, root, setting, given) for task in chosen}
-    base = recipe_of(TASKS[0], weights, "", setting, setting.lr).changed(**given)
+    every = [cell for own in by_task.values() for cell in own]
     setup = Setup(host or Host(), command, resume, jobs=jobs, cells=cells)
+    if dry_run:
+        return costs_of(every, setup)
+    base = recipe_of(TASKS[0], weights, "", setting, setting.lr).changed(**given)
     name = folder_name("vtab", weights)
     experiment = begin("vtab", {"data": str(root)}, base, out, name, setup)
     if missing:
         experiment.say(f"no data for {len(missing)} of {len(TASKS)} tasks: {', '.join(missing)}")
-    rows = run_cells([cell for own in by_task.values() for cell in own], experiment)
+    rows = run_cells(every, experiment)
     if not experiment.first:
         return {}
     found: list[Row] = []
@@ -113,20 +131,27 @@ def _cells(
         given: further options of the recipe
     """
 
-    def cell(name: str, part: str, lr: float, after: tuple[str, ...] = ()) -> Cell:
+    def cell(name: str, part: str, lr: float, **more: Any) -> Cell:
         recipe = recipe_of(task, weights, f"{part}{root / task.name}", setting, lr)
-        labels, decide = {"task": task.name, "lr": lr}, best_rate if after else None
-        return Cell(name, recipe.changed(**given), labels, after, decide, may_diverge=True)
+        labels = {"task": task.name, "lr": lr}
+        recipe = recipe.changed(**given)
+        return Cell(name, recipe, labels, may_diverge=True, kind=task.name, **more)
 
     rates = () if setting.sweep is None else sorted(set(setting.sweep or GRID))
-    tried = [cell(f"{SWEEP_FOLDER}/{task.name}-{rate:g}", SEARCH, rate) for rate in rates]
-    return [*tried, cell(task.name, WHOLE, setting.lr, tuple(each.name for each in tried))]
+    names = [f"{SWEEP_FOLDER}/{task.name}-{rate:g}" for rate in rates]
+    tried = [cell(name, SEARCH, rate) for name, rate in zip(names, rates, strict=True)]
+    settle = _at_best_rate if names else None
+    return [*tried, cell(task.name, WHOLE, setting.lr, after=tuple(names), settle=settle)]
+
+
+def _at_best_rate(cell: Cell, tried: list[Row]) -> Cell:
+    return cell.changed(**best_rate(tried))
 
 
 def _figures(row: Row) -> Row:
     """Return what the table has of a run; accuracy None and a note if it diverged."""
     names = ("lr", "accuracy", "images", "seconds", "run")
-    note = {"accuracy": None, "note": row["diverged"]} if "diverged" in row else {}
+    note = {"accuracy": None, "note": row[FAILED]} if FAILED in row else {}
     return {key: row[key] for key in names if key in row} | note
 
 
@@ -139,7 +164,7 @@ def choose(root: Path, names: Sequence[str]) -> tuple[list[VtabTask], list[str]]
     """
     check_known(names, BY_NAME, "task")
     found = available(root)
-    missing = [task.name for task in TASKS if task.name not in found]
+    missing = [name for name in NAMES if name not in found]
     if lost := [name for name in missing if name in names]:
         raise DataError(f"{root} has no folder {lost[0]}: add it, or leave the task out")
     chosen = [task for task in TASKS if task.name in (names or found) and task.name in found]
@@ -179,4 +204,91 @@ def recipe_of(task: VtabTask, weights: str, data: str, setting: VtabSetting, lr:
         precision=setting.precision,
         seed=setting.seed,
         test_every=max(1.0, setting.steps * setting.batch / IMAGES),  # at the end only
+    )
+
+
+def summary(accuracy: Mapping[str, float]) -> dict[str, Any]:
+    """Return the means of each group and of all tasks (Figure 2).
+
+    Args:
+        accuracy: of each finished task, by its name
+
+    Returns:
+        accuracy (the mean of all 19 tasks, None if some are missing), done, of, mean_of_done, and
+        groups: the same of each group.
+    """
+    groups = {
+        group: _mean([task.name for task in TASKS if task.group == group], accuracy)
+        for group in GROUPS
+    }
+    return _mean(NAMES, accuracy) | {"groups": groups}
+
+
+def _mean(names: Sequence[str], accuracy: Mapping[str, float]) -> dict[str, Any]:
+    known = [accuracy[name] for name in names if name in accuracy]
+    mean = sum(known) / len(known) if known else None
+    return {
+        "accuracy": mean if len(known) == len(names) else None,
+        "done": len(known),
+        "of": len(names),
+        "mean_of_done": mean,
+    }
+
+
+def table(result: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return the tasks and the means as text, in the columns of `HEAD`."""
+    paper, lines = PAPER.values(), list[tuple[str, ...]]()
+    means = [summary(values) for values in paper]
+    for group in GROUPS:
+        for task in TASKS:
+            if task.group == group:
+                theirs = [percent(values[task.name]) for values in paper]
+                lines.append((task.title, *_ours(task.name, result), *theirs))
+        of_group = [each["groups"][group] for each in (result, *means)]
+        lines.append(_line(group, *of_group))
+    return [*lines, _line("all", result, *means)]
+
+
+def _ours(task: str, result: dict[str, Any]) -> tuple[str, str]:
+    """Return the learning rate and the accuracy of a task."""
+    row = next((row for row in result["tasks"] if row["task"] == task), None)
+    if row is None:
+        return "", "no data" if task in result["missing"] else "not run"
+    accuracy = row["accuracy"]
+    return f"{row['lr']:g}", "diverged" if accuracy is None else percent(accuracy)
+
+
+def _line(title: str, mean: dict[str, Any], *theirs: dict[str, Any]) -> tuple[str, ...]:
+    """Return the line of a mean, which says so if tasks are missing."""
+    head, text, known = f"mean, {title}", "", mean["mean_of_done"]
+    if mean["accuracy"] is None:
+        head = f"{mean['done']} of {mean['of']} {title}"
+    if known is not None:
+        text = percent(known) if mean["accuracy"] is not None else f"({percent(known)})"
+    return (head, "", text, *(percent(each["accuracy"]) for each in theirs))
+
+
+def page(result: dict[str, Any]) -> TablePage:
+    """Return the page of a result: the groups as in Figure 2, and every task."""
+    lines = table(result)
+    titles = {task.title for task in TASKS}
+    lead = remark(result) or f"Mean of all 19 tasks: {percent(result['accuracy'])}."
+    groups = [(line[0], *line[2:]) for line in lines if line[0] not in titles]
+    about = ", ".join(f"{key} {value}" for key, value in result["setting"].items())
+    missing = [f"No data: {', '.join(result['missing'])}."] if result["missing"] else []
+    return TablePage(
+        f"VTAB-1k from {result['weights']}",
+        lead,
+        [Table("Groups", (HEAD[0], *HEAD[2:]), groups), Table("Tasks", HEAD, lines)],
+        notes=[*missing, "The other columns: ViT paper, Table 9.", f"Setting: {about}."],
+    )
+
+
+def remark(result: dict[str, Any]) -> str:
+    """Return what must be said below the table if tasks are missing; else nothing."""
+    if result["accuracy"] is not None:
+        return ""
+    return (
+        f"In parentheses: means of the finished tasks alone ({result['done']} of {result['of']}), "
+        "not to be compared with the paper's."
     )

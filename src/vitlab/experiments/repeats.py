@@ -1,5 +1,11 @@
-"""`vitlab.cross_validate`: every image is predicted by a model that did not learn from it."""
+"""`vitlab.repeat`, `vitlab.cross_validate`: runs that differ in their seed, or in their test fold.
 
+The seeds of a series share the rate that a sweep has chosen, if one is asked for. In a
+cross-validation every image is predicted by a model that did not learn from it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +19,17 @@ from vitlab.evaluation.label_errors import Suspects, find_label_errors, write_su
 from vitlab.evaluation.predictions import predict
 from vitlab.evaluation.rows import Layout, table_to
 from vitlab.experiments.campaign_folder import MOST
-from vitlab.experiments.cells import Cell, Experiment, Setup, begin, run_cells
+from vitlab.experiments.cells import Cell, Experiment, Setup, begin, run_cells, title_of
 from vitlab.experiments.statistics import (
     Row,
+    intervals_of_means,
     kept,
     lead_of,
     learned_before,
     mean_and_std,
     table_of,
 )
+from vitlab.experiments.sweep import best_point, search_result, searching
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.progress import PLACE, public
@@ -32,9 +40,140 @@ from vitlab.training.own_code import Transform
 from vitlab.units import percent
 from vitlab.weights.load import load
 
+OF_MODEL = ("model", "params", "macs")
 PREDICTIONS = "predictions.csv"
 LABEL_ERRORS = "label-errors.csv"
 LISTED = 50  # likely label errors on the page
+
+
+@public(recipe=Recipe, out=PLACE)
+def repeat(
+    recipe: Recipe,
+    out: str | Path | None = None,
+    seeds: int = 3,
+    *,
+    sweep: Sequence[float] | None = None,
+    layer_decays: Sequence[float] = (),
+    share: float | None = None,
+    start: Model | None = None,
+    resume: bool = False,
+    host: Host | None = None,
+    transform: Transform | None = None,
+    loss: Loss | None = None,
+    jobs: int = 1,
+    cells: str = "",
+    command: str = "",
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Train several times, each time with another seed, and report mean and deviation.
+
+    The seeds are the recipe's own and those after it. They decide the first weights, the order of
+    the images, augmentation and dropout; which images are held out for tests stays the same. With
+    `sweep` it is the protocol of the ViT paper's Table 2: the learning rate is chosen on held-out
+    training images, with the recipe's own seed, and every seed is trained with it on all of them.
+
+    Args:
+        recipe: what to learn
+        out: the folder of all runs; None for a new one in `runs/`, named after data and model
+        seeds: their number, at least 2
+        sweep: learning rates to choose from as `vitlab.sweep` does, in `sweep/` of that folder;
+            empty for its default grid, None for the recipe's own rate
+        layer_decays: of the sweep, as for `vitlab.sweep`
+        share: of the sweep, as for `vitlab.sweep`
+        start: a model to start from, in place of `recipe.start.weights`
+        resume: continue in that folder, repeating no finished run; start if there is none
+        host: device, workers, checkpoints
+        transform: a function of your own on the training images, as in `vitlab.train`
+        loss: a function of your own in place of the recipe's loss, as in `vitlab.train`
+        jobs: runs at the same time, as for `vitlab.sweep`
+        cells: `0/8` for the first of eight processes of an array, as for `vitlab.sweep`
+        command: what the user typed, for the report
+        quiet: print nothing but warnings
+
+    Returns:
+        The mean of each figure over the seeds under the figure's own name, and again under `mean`;
+        `std`, the sample standard deviations; `intervals`, the 95% confidence interval of each mean
+        by Student's t (of other seeds, not of other test images); `seeds`, `images`, `model`,
+        `params`, `macs`, `runs`, perhaps `sweep`, `learned_from` and `notes`, and the places of
+        the runs and of the report. Empty in every process but the first of those that torchrun
+        started.
+
+    Raises:
+        OptionError: fewer than two seeds, or as `vitlab.sweep`.
+        DivergedError: the run of a seed diverged, or all of a sweep.
+        CellsLeftError: a part of the runs is done.
+        UserError: as `vitlab.train`.
+    """
+    settings, grid, runs = seed_cells(recipe, seeds, sweep, layer_decays, share)
+    setup = Setup(host or Host(), command, resume, start, transform, loss, jobs, cells)
+    name = run_name(recipe, start, f"{seeds}-seeds")
+    experiment = begin("series of seeds", settings, recipe, out, name, setup)
+    rows = list(run_cells([*grid, *runs], experiment).values())
+    if not experiment.first:
+        return {}
+    search = search_result(rows[: len(grid)], settings["sweep_share"]) if grid else None
+    return experiment.campaign.record["result"] or _seeds_together(
+        experiment, recipe, rows[len(grid) :], search
+    )
+
+
+def seed_cells(
+    recipe: Recipe,
+    seeds: int,
+    sweep: Sequence[float] | None = None,
+    layer_decays: Sequence[float] = (),
+    share: float | None = None,
+) -> tuple[dict[str, Any], list[Cell], list[Cell]]:
+    """Return the settings of a series of seeds, the cells that choose its rate, and its own.
+
+    Raises:
+        OptionError: as `repeat`.
+    """
+    if not 2 <= seeds <= MOST:
+        raise OptionError(f"seeds must be at least 2 and at most {MOST}, not {seeds}")
+    settings: dict[str, Any] = {"seeds": seeds}
+    last = Cell("", recipe, {})
+    grid: list[Cell] = []
+    if sweep is not None:
+        found, grid = searching(recipe, sweep or None, layer_decays, share)
+        settings |= found
+        after = tuple(cell.name for cell in grid)
+        last = replace(
+            last, after=after, settle=lambda own, tried: own.changed(**best_point(tried))
+        )
+    numbers = range(recipe.seed, recipe.seed + seeds)
+    return settings, grid, [replace(last.changed(seed=n), name=f"seed-{n}") for n in numbers]
+
+
+def _seeds_together(
+    experiment: Experiment,
+    recipe: Recipe,
+    rows: list[Row],
+    search: tuple[dict[str, Any], Table] | None,
+) -> dict[str, Any]:
+    """Return the figures of all seeds, and write down result and page."""
+    found, seeds = mean_and_std(rows), [row["seed"] for row in rows]
+    before = learned_before(rows[:1])
+    result = {
+        **found["mean"],
+        "intervals": intervals_of_means(found, len(rows)),
+        "seeds": seeds,
+        "images": rows[0]["images"],
+        **{key: rows[0][key] for key in OF_MODEL},
+        **before,
+        **found,
+        "runs": [kept(row, "seed") for row in rows],
+        **({"sweep": search[0]} if search else {}),
+        **experiment.places,
+    }
+    note = "Each model was trained from another seed and tested on the same images."
+    tables = [table_of("seed", result, {}, note)]
+    lead = lead_of(result, f"{len(rows)} seeds ({seeds[0]} to {seeds[-1]})")
+    if search:
+        tables.append(search[1])
+        lead += f" All were trained with {title_of(search[0]['chosen'])}, which a sweep chose."
+    title = f"{rows[0]['model']} on {recipe.data.data}, {len(rows)} seeds"
+    return experiment.finish(result, TablePage(title, lead, tables, notes=before.get("notes", ())))
 
 
 @public(recipe=Recipe, out=PLACE)
@@ -87,25 +226,33 @@ def cross_validate(
         CellsLeftError: a part of the runs is done.
         UserError: as `vitlab.train`.
     """
-    if not 2 <= folds <= MOST:
-        raise OptionError(f"folds must be at least 2 and at most {MOST}, not {folds}")
-    if recipe.data.fold or recipe.data.dev_share:
-        raise OptionError("folds are chosen by the campaign: leave fold and dev_share out")
-    parts = [f"{part}/{folds}" for part in range(1, folds + 1)]
-    runs = [
-        Cell(f"fold-{part.replace('/', '-of-')}", recipe.changed(fold=part), {"fold": part})
-        for part in parts
-    ]
+    runs = fold_cells(recipe, folds)
     setup = Setup(host or Host(), command, resume, start, transform, loss, jobs, cells)
     name = run_name(recipe, start, f"{folds}-folds")
     experiment = begin("cross-validation", {"folds": folds}, recipe, out, name, setup)
     rows = list(run_cells(runs, experiment).values())
     if not experiment.first:
         return {}
-    return experiment.campaign.record["result"] or _conclude(experiment, runs, rows)
+    return experiment.campaign.record["result"] or _folds_together(experiment, runs, rows)
 
 
-def _conclude(experiment: Experiment, cells: list[Cell], rows: list[Row]) -> dict[str, Any]:
+def fold_cells(recipe: Recipe, folds: int) -> list[Cell]:
+    """Return the cells of a cross-validation.
+
+    Raises:
+        OptionError: as `cross_validate`.
+    """
+    if not 2 <= folds <= MOST:
+        raise OptionError(f"folds must be at least 2 and at most {MOST}, not {folds}")
+    if recipe.data.fold or recipe.data.dev_share:
+        raise OptionError("folds are chosen by the campaign: leave fold and dev_share out")
+    return [
+        replace(Cell("", recipe, {}).changed(fold=f"{n}/{folds}"), name=f"fold-{n}-of-{folds}")
+        for n in range(1, folds + 1)
+    ]
+
+
+def _folds_together(experiment: Experiment, cells: list[Cell], rows: list[Row]) -> dict[str, Any]:
     """Return the figures of all folds together, and write down predictions, result and page."""
     file = experiment.out / PREDICTIONS
     figures, suspects = write_predictions(file, experiment, cells)

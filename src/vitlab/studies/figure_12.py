@@ -1,18 +1,25 @@
-"""A model measured whole: latency, throughput, the largest batch, a training step, at each size.
-
-The figures are rows of tables, too.
+"""Models measured whole by image size: latency, throughput, the largest batch, a training step.
 
 Source of the two panels: Dosovitskiy et al., An Image is Worth 16x16 Words, 2021, Figure 12.
 """
 
-from collections.abc import Callable, Sequence
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from vitlab import device as devices
 from vitlab.errors import DeviceError
+from vitlab.files import staged_file, write_text
+from vitlab.inspect.plots.canvas import blank, themed
 from vitlab.measure.modes import Mode, Passes, Precision
 from vitlab.measure.rates import Rates, device_rates
 from vitlab.measure.roofline import Work, work_of
@@ -21,11 +28,15 @@ from vitlab.measure.summary import measure, opened
 from vitlab.models.config import ModelConfig
 from vitlab.models.create import build
 from vitlab.models.model import Model
+from vitlab.pages.palette import SERIES
 from vitlab.progress import Meter
+from vitlab.studies.results import line_style
 from vitlab.training.practice import PracticeSteps
 from vitlab.units import percent, si, storage
 
 SHARE = 0.25  # of the time for a figure that each batch of a search gets
+INCHES = (6.0, 4.2)
+METADATA = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
 HEAD = ("size", "ms", "5-95%", "best", "per s", "MFU", "roof", "memory", "largest")
 
 Measured = dict[str, Any]
@@ -187,60 +198,125 @@ def _figures(
     }
 
 
-def device_rows(row: Measured) -> list[tuple[str, str]]:
-    """Return what the device can do, as names and values."""
-    rates = row["rates"]
-    found = [(f"{kind} products", f"{si(rate)}FLOP/s") for kind, rate in rates["products"].items()]
-    return [
-        ("device", row["device"]),
-        ("mode", row["mode"]),
-        ("precision", row["precision"]),
-        *found,
-        ("memory copied", f"{storage(rates['bandwidth'])}/s"),
-        ("largest batch", _how(row)),
-    ]
+def tables_of(row: Measured) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+    """Yield tables of a model, each with a title and a head: the device, then each kind of passes.
 
-
-def kinds_of(row: Measured) -> list[str]:
-    """Return what was measured: inference, and training if any size has it."""
-    return [kind for kind in ("inference", "training") if any(kind in s for s in row["sizes"])]
-
-
-def rows_of(row: Measured, kind: str) -> list[tuple[str, ...]]:
-    """Return a row for each size, in the columns of `HEAD`.
-
-    Milliseconds and their percentiles are those of one image, the next five columns those of the
-    best batch.
+    Those of passes have a row per size: milliseconds and their percentiles are those of one image,
+    the next five columns those of the best batch.
     """
-    found: list[tuple[str, ...]] = []
-    for size in row["sizes"]:
-        if kind not in size:
-            continue
-        one, best, most = (size[kind][what] for what in ("single", "best", "largest"))
-        cells = (*_latency(one), *_at_best(best)) if one and best else ("does not fit",)
-        cells += ("",) * (len(HEAD) - 2 - len(cells))
-        found.append((str(size["image_size"]), *cells, f"{most['batch']:,}"))
-    return found
+    rates, most = row["rates"], row["sizes"][0]["inference"]["largest"]
+    counted = most["how"] != "tried"
+    yield "  device", ("device", "value"), [
+        *((key, row[key]) for key in ("device", "mode", "precision")),
+        *((f"{kind} products", f"{si(rate)}FLOP/s") for kind, rate in rates["products"].items()),
+        ("memory copied", f"{storage(rates['bandwidth'])}/s"),
+        ("largest batch", f"counted, for about {storage(most['free'])}" if counted else "tried"),
+    ]  # fmt: skip
+    for kind in ("inference", "training"):
+        if sizes := [size for size in row["sizes"] if kind in size]:
+            yield f"  {kind}", HEAD, [_line(size["image_size"], **size[kind]) for size in sizes]
 
 
-def _latency(one: Measured) -> tuple[str, str]:
-    low, middle, high = (1000 * one[key] for key in ("latency_p5", "latency", "latency_p95"))
-    return f"{middle:.4g}", f"{low:.3g}-{high:.3g}"
-
-
-def _at_best(best: Measured) -> tuple[str, ...]:
+def _line(
+    size: Any, single: Measured | None, best: Measured | None, largest: Measured, **_: Any
+) -> tuple[str, ...]:
+    """Return what was measured at a size, in the columns of `HEAD`."""
+    if not single or not best:
+        return (f"{size}", "does not fit", *[""] * (len(HEAD) - 3), f"{largest['batch']:,}")
+    low, middle, high = (1000 * single[key] for key in ("latency_p5", "latency", "latency_p95"))
     return (
+        f"{size}",
+        f"{middle:.4g}",
+        f"{low:.3g}-{high:.3g}",
         f"{best['batch']:,}",
         f"{best['images_per_second']:,.4g}",
         percent(best["share_of_products"]),
         percent(best["share_of_roofline"]),
         storage(best["peak_memory"]),
+        f"{largest['batch']:,}",
     )
 
 
-def _how(row: Measured) -> str:
-    """Say how the largest batch was found."""
-    most = row["sizes"][0]["inference"]["largest"]
-    if most["how"] == "tried":
-        return "tried"
-    return f"counted, for about {storage(most['free'])}"
+def throughput(rows: Sequence[Measured]) -> Figure:
+    """Draw images per second at the best batch by image size, a line for each model of `whole`."""
+
+    def of(size: Measured) -> float:
+        best = size["inference"]["best"]
+        return float(best["images_per_second"]) if best else 0.0
+
+    return _panel(rows, of, "images per second, best batch")
+
+
+def largest_batches(rows: Sequence[Measured]) -> Figure:
+    """Draw the largest batch by image size: of a training step if it was measured, else inference.
+
+    Args:
+        rows: of `whole`
+    """
+    kind = "training" if any("training" in size for row in rows for size in row["sizes"]) else ""
+    what = "training step" if kind else "forward pass"
+
+    def of(size: Measured) -> float:
+        return float(size.get(kind or "inference", {}).get("largest", {}).get("batch", 0))
+
+    return _panel(rows, of, f"largest batch of a {what}")
+
+
+def written(folder: Path, rows: Sequence[Measured], result: Measured) -> dict[str, str]:
+    """Write both figures, as PNG and SVG, and the JSON; return where they are.
+
+    Raises:
+        DiskError: a file cannot be written.
+    """
+    places = {}
+    for name, draw in (("throughput", throughput), ("largest-batch", largest_batches)):
+        figure = draw(rows)
+        for kind, metadata in METADATA.items():
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, metadata=metadata)
+            places[f"{name}_{kind}"] = str(folder / f"{name}.{kind}")
+            with staged_file(folder / f"{name}.{kind}") as draft:
+                draft.write_bytes(buffer.getvalue())
+    write_text(folder / "measure.json", json.dumps(result, indent=2) + "\n")
+    return places | {"figures": str(folder / "measure.json")}
+
+
+def _panel(rows: Sequence[Measured], of: Callable[[Measured], float], unit: str) -> Figure:
+    head = [rows[0][key] for key in ("device", "mode", "precision")]
+    with themed(dark=False) as theme:
+        figure = blank(INCHES, ", ".join(head))
+        axes = figure.subplots()
+        axes.grid(color=theme["line"], lw=0.6)
+        colors = [theme[f"series{number}"] for number in range(len(SERIES))]
+        for number, row in enumerate(rows):
+            pixels = [_side(size["image_size"]) for size in row["sizes"]]
+            values = np.array([of(size) for size in row["sizes"]])
+            axes.plot(
+                pixels,
+                np.where(values > 0, values, np.nan),  # nothing fits: no point on a log axis
+                label=row["model"],
+                **line_style(number, colors),
+            )
+        _log_axes(axes, sorted({_side(s["image_size"]) for row in rows for s in row["sizes"]}))
+        axes.set(xlabel="image size (pixels per side)", ylabel=unit)
+        axes.legend(fontsize=9)
+        return figure
+
+
+def _log_axes(axes: Axes, sides: list[float]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    kept: list[float] = []
+    for side in sides:  # labels of near sizes would cover each other
+        if not kept or side >= 1.12 * kept[-1]:
+            kept.append(side)
+    axes.set_xticks(kept, [f"{side:.0f}" for side in kept])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_locator(LogLocator(10, (1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _side(size: int | list[int] | tuple[int, int]) -> float:
+    """Return the side of a square as large as the image."""
+    return float(size) if isinstance(size, int) else float(np.sqrt(size[0] * size[1]))

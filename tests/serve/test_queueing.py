@@ -1,6 +1,6 @@
 """Turns, and places in the queue."""
 
-from vitlab.serve.queueing import Rounds, admitted
+from vitlab.serve.decoders import Rounds, admitted
 
 
 def test_each_in_turn_and_in_order() -> None:

@@ -1,29 +1,190 @@
-"""The models that are served: added, replaced and removed while others are computed."""
+"""Registry of the models that are served: added, replaced and removed while others compute.
+
+A trunk is one set of weights on the device; models that differ from it in a few tensors share it.
+"""
 
 import copy
 import itertools
+import logging
+import math
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
 
 from vitlab.data.labels import MultiLabels, SingleLabels, kind_of
+from vitlab.device import autocast
 from vitlab.errors import OptionError, ServiceError, WeightsError
+from vitlab.inspect.rollout import late_attention
+from vitlab.models.cost import cost
 from vitlab.models.create import build
+from vitlab.models.fast.accelerate import accelerate, can_accelerate
 from vitlab.models.model import Model
+from vitlab.models.packed import Packed
+from vitlab.models.vit import VisionTransformer
 from vitlab.options import check_known
-from vitlab.precision import Engine, Precision
-from vitlab.serve.computing.trunk import BASE, Trunk, has_attention
-from vitlab.serve.decoding.decoders import Wanted
-from vitlab.serve.figures import OfModel
-from vitlab.serve.seen import ServedModel
+from vitlab.precision import Engine, Precision, fixed
+from vitlab.serve.decoders import Wanted
+from vitlab.transfer.multitask import MultiTask
 from vitlab.weights.deltas import Delta
+from vitlab.weights.identity import Base
 from vitlab.weights.load import load, load_base, load_delta
 
 Source = str | Path | Model | Delta
+BASE = ""  # the name of the base itself among its tasks
+MOST_ATTENTION = 2**29  # bytes of one image's attention maps
+BATCH = 8  # images that engines are timed with
+WORTH = 1e9  # multiply-adds of an image from which a fast form is worth its memory
+
+
+class ServedModel(BaseModel):
+    """A model that is served."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(description="by which requests name it")]
+    model: Annotated[str, Field(description="its architecture, as ViT-B/16")]
+    classes: tuple[str, ...]
+    image_size: Annotated[tuple[int, int], Field(description="rows and columns of its input")]
+    features: int
+    several: Annotated[bool, Field(description="whether an image may have several classes")]
+    trunk: Annotated[str, Field(description="the trunk that it shares; empty if none")]
+    bytes: Annotated[int, Field(description="of its own weights")]
+    added: Annotated[float, Field(description="seconds since 1970")]
+    attention: Annotated[bool, Field(description="whether it can show where it looked")]
+    engine: Annotated[str, Field(description="plain, packed, openvino and so on")] = "plain"
+    precision: Annotated[str, Field(description="of its computing: fp32 or bf16")] = "fp32"
+    thresholds: Annotated[tuple[float, ...], Field(exclude=True)] = ()  # of each class, if several
+
+
+class Trunk:
+    """A base and its deltas; images of any of them are computed together.
+
+    Attributes:
+        base: on the device
+        fast: what computes images of the base alone: its fast form, or the base
+        coming: images that are being decoded for any of its models
+        pace: seconds that an image takes under load; 0 until it is known
+        bytes: of the base
+
+    Args:
+        base: taken over, moved to the device and put into evaluation mode
+        device: that computes
+        precision: auto, fp32 or bf16
+        engine: that computes images of the base alone
+    """
+
+    def __init__(
+        self,
+        base: Model,
+        device: torch.device,
+        precision: Precision = "fp32",
+        engine: Engine = "auto",
+    ) -> None:
+        self.base, self.device = base.to(device).eval().requires_grad_(False), device
+        self.fast = fast_beside(self.base, device, precision, engine)
+        self._precision = fixed(precision)
+        self.bytes = sum(tensor.nbytes for tensor in base.state_dict().values())
+        self.coming, self.pace = 0, 0.0
+        self._tasks: MultiTask | None = None
+
+    @property
+    def precision(self) -> str:
+        """What images of the base alone are computed in: fp32 or bf16."""
+        return self._precision if self.fast is self.base else self.fast.computes
+
+    @cached_property
+    def identity(self) -> Base:
+        """Which model the base is."""
+        return Base.of(self.base)
+
+    def is_base(self, wanted: Base) -> bool:
+        """Return whether this is the model that a delta was made from."""
+        config = self.base.config
+        if (config.name, config.classes) != (wanted.name, wanted.classes):
+            return False  # without the sum over all weights
+        try:
+            return self.identity.fingerprint == wanted.fingerprint
+        except WeightsError:  # it is fused
+            return False
+
+    def add(self, task: str, change: Delta) -> None:
+        """Add a delta.
+
+        Raises:
+            WeightsError: it is another base's, or damaged.
+        """
+        if self._tasks is None:
+            tasks = MultiTask(self.base)
+            tasks.add(BASE, Delta(self.base.config, {}, self.identity, {}))
+            self._tasks = tasks
+        self._tasks.add(task, change)
+
+    def remove(self, task: str) -> None:
+        """Free what a delta alone used."""
+        if self._tasks is not None and task != BASE:
+            self._tasks.remove(task)
+
+    def scored(
+        self, images: Tensor | Packed | list[Tensor], tasks: Sequence[str]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Compute the features and the logits of normalized images, one task each.
+
+        Returns:
+            (features,) and (classes,) for each image.
+        """
+        if self._tasks is not None and any(tasks):
+            assert not isinstance(images, Packed)  # which have a trunk of their own
+            with autocast(self.device, self._precision):
+                return self._tasks.scored(images, tasks)
+        precision = self._precision if self.fast is self.base else "fp32"  # it casts by itself
+        with autocast(self.device, precision):
+            whole = torch.stack(images) if isinstance(images, list) else images
+            features = self.fast.features(whole)
+            return list(zip(features, self.fast.scores(features), strict=True))
+
+    def attention(self, image: Tensor, task: str) -> Tensor:
+        """Compute where the last layers look in a normalized image (C, H, W): (rows, columns)."""
+        body = self.base if self._tasks is None or task == BASE else self._tasks.body(task)
+        with autocast(self.device, self._precision):
+            return late_attention(body, image[None])[0]
+
+
+def fast_beside(
+    base: Model, device: torch.device, precision: Precision, engine: Engine = "auto"
+) -> Model:
+    """Return the fast form of a model, to be kept beside it; the model if there is little to gain.
+
+    It holds the weights once more. `auto` compares fp32 and bf16 on random patterns, as
+    `vitlab.accelerate` does: a service has seen no images when it begins.
+    """
+    little = engine == "auto" and cost(base).macs < WORTH
+    if engine == "plain" or little or not can_accelerate(base):
+        return base
+    fast = accelerate(base, device=str(device), precision=precision, engine=engine, batch=BATCH)
+    if fast.engine == "plain":
+        return base
+    logging.getLogger("vitlab").info(
+        "%s is computed by %s in %s", base.config.name, fast.engine, fast.computes
+    )
+    return fast
+
+
+def has_attention(model: Model) -> bool:
+    """Whether `inspect.late_attention` can say where a model looked, in bounded memory."""
+    config = model.config
+    if not isinstance(model, VisionTransformer) or config.fit == "native":
+        return False
+    tokens = math.prod(config.grid) + model.config.prefix
+    maps = model.config.heads * model.config.branches * model.config.depth
+    return 4 * tokens**2 * maps <= MOST_ATTENTION
 
 
 @dataclass(eq=False)
@@ -38,7 +199,6 @@ class Served:
         wanted: what its images are decoded to
         batch: most images in one pass (0: to be measured)
         labels: the kind that they are
-        counts: of what it has done, or what it replaced
         held: its images that are accepted and not yet answered
         gone: whether it was removed; what is computed then is thrown away
         left: whether nothing new comes: it was removed or replaced
@@ -52,7 +212,6 @@ class Served:
     wanted: Wanted
     batch: int
     labels: type[SingleLabels] | type[MultiLabels]
-    counts: OfModel = field(default_factory=OfModel)
     held: int = 0
     gone: bool = False
     left: bool = False
@@ -75,7 +234,7 @@ class Served:
             self.trunk.remove(self.task)
 
 
-class Roster:
+class Registry:
     """The models that are served, by name, in the order in which they were added.
 
     Args:
@@ -144,7 +303,6 @@ class Roster:
         with self._changing:
             check_known([name], self._models, "model")
             made, old = self._made(name, source), self._models[name]
-            made.counts = old.counts
             self._models = self._models | {name: made}
         old.left = True
         return old
@@ -167,7 +325,7 @@ class Roster:
         models = list(self._models.values())
         trunks = [each.trunk for each in models]
         return [
-            replace(each.card, trunk=each.trunk.identity.fingerprint[:12])
+            each.card.model_copy(update={"trunk": each.trunk.identity.fingerprint[:12]})
             if each.task != BASE or trunks.count(each.trunk) > 1
             else each.card
             for each in models

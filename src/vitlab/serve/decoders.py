@@ -1,29 +1,44 @@
-"""Several decoder processes, each with one image at a time, and a queue in front of them."""
+"""A pool of decoder processes, each with one image at a time, and the queue in front of them.
+
+The processes are multiprocessing's: forked from its fork server, which has imported everything, so
+that one is replaced in milliseconds; on macOS, where a process that has loaded PyTorch must not
+fork, each is a program of its own and takes seconds.
+"""
 
 import asyncio
 import json
+import multiprocessing
+import os
 import signal
+import socket
+import sys
 import time
-from collections.abc import Hashable
+from collections import deque
+from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from multiprocessing.process import BaseProcess
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from vitlab.data.decode.pixels import Box, Pixels
 from vitlab.errors import ServiceError, one_line
 from vitlab.models.config import ModelConfig
-from vitlab.serve.decoding.decoder import SIZES, WHOLE, Bounds, header
-from vitlab.serve.decoding.nursery import Decoder, Nursery
-from vitlab.serve.queueing import Rounds
+from vitlab.serve.decoder import READY, SIZES, WHOLE, Bounds, header, serve_connection
 from vitlab.weights.identity import description
 
+START = 120.0  # seconds: PyTorch is imported
+LEAVE = 5.0
+BUFFER = 2**24  # bytes of an answer that are read before anyone asks for them
+METHOD = "spawn" if sys.platform == "darwin" else "forkserver"
+SAFE = "PYTHONSAFEPATH"  # imports nothing from the current folder
 LONGEST = 2**14  # bytes of an answer without its pixels
 ERROR = 500  # characters
 GRACE = 5.0  # seconds for the messages of an image
 MEMORY = 0.1  # share of the newest image in the average seconds
 NONE: Pixels = np.empty((0, 0, 0), np.uint8)
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 # How a process ends when an image finds a fault in a library.
 FAULTS = tuple(
@@ -77,6 +92,54 @@ class Wanted:
         return cls("", None, 3 * side * side, side)
 
 
+class Rounds(Generic[Item]):
+    """Items that wait, by whom they are for: these take turns; items of one keep their order."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Hashable, deque[Item]] = {}  # in the order of their turns; none empty
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def __iter__(self) -> Iterator[Hashable]:
+        """Iterate over those for whom items wait, whose turn is next first."""
+        return iter(list(self._waiting))
+
+    def push(self, key: Hashable, item: Item) -> None:
+        """Add an item at the end of its line."""
+        self._waiting.setdefault(key, deque()).append(item)
+
+    def line(self, key: Hashable) -> deque[Item]:
+        """Return the line of one, first come first."""
+        return self._waiting.get(key, deque())
+
+    def pop(self, key: Hashable | None = None) -> Item:
+        """Take the first item of whose turn it is, or of a given one, whose turn is then over."""
+        if key is None:
+            key = next(iter(self._waiting))
+        line = self._waiting.pop(key)
+        item = line.popleft()
+        if line:
+            self._waiting[key] = line  # at the end
+        return item
+
+
+@dataclass(frozen=True)
+class _Process:
+    """A decoder process and the connection to it."""
+
+    process: BaseProcess
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def end(self) -> int:
+        """End the process; return its exit status, or the negative signal that ended it before."""
+        self.writer.close()
+        self.process.kill()
+        await asyncio.to_thread(self.process.join, LEAVE)
+        return self.process.exitcode or 0
+
+
 @dataclass(frozen=True, eq=False)
 class _Job:
     data: bytes
@@ -96,10 +159,10 @@ class Decoders:
     def __init__(self, count: int, bounds: Bounds) -> None:
         self.count, self.bounds = count, bounds
         self.pace = 0.0  # seconds that one of them takes for an image
-        self.restarts = 0
-        self._nursery = Nursery(bounds)
+        self.decoded = self.restarts = 0
         self._jobs: Rounds[_Job] = Rounds()
         self._waiting = asyncio.Semaphore(0)
+        self._starting = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -108,7 +171,8 @@ class Decoders:
         Raises:
             ServiceError: they cannot be started.
         """
-        first = await asyncio.gather(*(self._nursery.begin() for _ in range(self.count)))
+        multiprocessing.set_forkserver_preload(["__main__", serve_connection.__module__])
+        first = await asyncio.gather(*(self._begin() for _ in range(self.count)))
         self._tasks = [asyncio.create_task(self._work(each)) for each in first]
 
     async def stop(self) -> None:
@@ -116,10 +180,8 @@ class Decoders:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for key in self._jobs:
-            for job in self._jobs.clear(key):
-                settle(job.future, ServiceError("the service is stopping"))
-        await self._nursery.stop()
+        while len(self._jobs):
+            settle(self._jobs.pop().future, ServiceError("the service is stopping"))
 
     async def decode(self, data: bytes, name: str, key: Hashable, wanted: Wanted) -> Decoded:
         """Decode an image when it is its turn.
@@ -138,8 +200,26 @@ class Decoders:
         self._waiting.release()
         return await job.future
 
-    async def _work(self, decoder: Decoder | None) -> None:
-        """Give jobs to one decoder after the other."""
+    async def _begin(self) -> _Process:
+        """Start a process and connect to it."""
+        ours, theirs = socket.socketpair()
+        context = multiprocessing.get_context(METHOD)
+        process = context.Process(  # type: ignore[attr-defined]
+            target=serve_connection, args=(theirs, self.bounds), daemon=True
+        )
+        try:
+            async with asyncio.timeout(START), self._starting:
+                with theirs:
+                    await asyncio.to_thread(_start, process)
+                streams = await asyncio.open_unix_connection(sock=ours, limit=BUFFER)
+                await streams[0].readexactly(len(READY))
+        except (OSError, EOFError) as error:
+            ours.close()
+            raise ServiceError(f"no process can decode images: {one_line(str(error))}") from None
+        return _Process(process, *streams)
+
+    async def _work(self, decoder: _Process | None) -> None:
+        """Give jobs to one process after the other."""
         try:
             while True:
                 await self._waiting.acquire()
@@ -148,14 +228,16 @@ class Decoders:
                     decoder = await self._served(job, decoder)
         finally:
             if decoder is not None:
-                decoder.writer.close()
+                await decoder.end()
 
-    async def _served(self, job: _Job, decoder: Decoder | None) -> Decoder | None:
-        """Let a decoder do a job; return the decoder for the next one."""
+    async def _served(self, job: _Job, decoder: _Process | None) -> _Process | None:
+        """Let a process do a job; return the process for the next one."""
         result: Decoded | ServiceError
         try:
             if decoder is None or decoder.reader.at_eof():  # it was killed meanwhile
-                decoder = await self._another(decoder)
+                if decoder is not None:
+                    await decoder.end()
+                decoder = await self._another()
             began = time.monotonic()
             result = await self._decoded(decoder, job)
             self.pace += (time.monotonic() - began - self.pace) * (MEMORY if self.pace else 1)
@@ -165,23 +247,21 @@ class Decoders:
             settle(job.future, ServiceError("the service is stopping"))
             raise
         except Exception:  # it has ended, or its answer makes no sense, in whatever way
-            status = await self._nursery.end(decoder) if decoder is not None else 0
+            status = await decoder.end() if decoder is not None else 0
             result, decoder = _fate(status, job.name, self.bounds), None
         settle(job.future, result)
         if decoder is None:
             with suppress(ServiceError):  # the next job tries again
-                decoder = await self._another(None)
+                decoder = await self._another()
         return decoder
 
-    async def _another(self, decoder: Decoder | None) -> Decoder:
-        """Start a decoder in place of one that has ended."""
+    async def _another(self) -> _Process:
+        """Start a process in place of one that has ended."""
         self.restarts += 1
-        if decoder is not None:
-            await self._nursery.end(decoder)
-        return await self._nursery.begin()
+        return await self._begin()
 
-    async def _decoded(self, decoder: Decoder, job: _Job) -> Decoded:
-        """Send an image to a decoder, and read its answer, which is checked: it may be hostile."""
+    async def _decoded(self, decoder: _Process, job: _Job) -> Decoded:
+        """Send an image and read the answer, which is checked: it may be hostile."""
         async with asyncio.timeout(2 * self.bounds.seconds + GRACE):
             asked = {"name": job.name, "config": job.wanted.text, "side": job.wanted.side}
             decoder.writer.write(header(asked, len(job.data)))
@@ -201,7 +281,19 @@ class Decoders:
             raise ValueError("another shape, or a box outside of the image")
         rows, columns = map(int, answer["size"])
         array = np.frombuffer(bytearray(pixels), np.uint8).reshape(shape)
+        self.decoded += 1
         return Decoded(array, box, size=(rows, columns))
+
+
+def _start(process: BaseProcess) -> None:
+    """Start a process, or first the fork server, with nothing from the current folder."""
+    before = os.environ.get(SAFE)
+    os.environ[SAFE] = "1"
+    try:
+        process.start()
+    finally:
+        os.environ.pop(SAFE)
+        os.environ |= {SAFE: before} if before else {}
 
 
 def settle(future: asyncio.Future[Result], result: Result | ServiceError) -> None:

@@ -17,6 +17,8 @@ UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 RAY = DEPLOY / "ray" / "vitlab.yaml"
 RAY_JOB = DEPLOY / "ray" / "parts.sh"
 DOCKERFILE = DEPLOY / "Dockerfile"
+NGINX = DEPLOY / "nginx" / "vitlab.conf"
+DASHBOARD = DEPLOY / "monitoring" / "grafana.json"
 
 
 def objects() -> dict[str, dict[str, Any]]:

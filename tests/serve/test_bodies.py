@@ -71,7 +71,7 @@ def test_the_answer_says_what_is_wrong(body: bytes, kind: str, status: int, word
     reply = ask(APP, "POST", "/predict", body, content_type=kind)
     assert words in reply.error
     assert reply.status == status
-    assert APP.state.serving.under_way == 0
+    assert APP.state.serving.engine.metrics.value("body_bytes") == 0
 
 
 def test_compressed_bodies_are_unsupported() -> None:

@@ -111,8 +111,9 @@ def test_a_service_that_can_compute_no_more_ends_with_an_error(
             engine.trouble = "the device computes no more"
             await serving
 
-    with pytest.raises(ServiceError, match="computes no more: start the service anew"):
+    with pytest.raises(ServiceError, match="computes no more: start the service anew") as ended:
         asyncio.run(run())
+    assert ended.value.status == 75  # 2 would keep systemd from starting it again
     assert engine.stopped
 
 

@@ -99,7 +99,7 @@ async def run(seed: int, count: int, workers: int = 4) -> tuple[list[str], Count
     await asyncio.gather(*(work() for _ in range(workers)))
     good = await answer(app, Hostile("good", "/predict", [FILES["PNG"]]))
     assert good.status == 200, good.body
-    assert app.state.serving.under_way == 0
+    assert app.state.serving.under_way == engine.metrics.value("body_bytes") == 0
     await engine.stop(1)
     return bad, statuses, sizes[-1] - sizes[1]
 

@@ -21,7 +21,7 @@ from vitlab.explore.gallery import FORMATS, OpenImage, is_supported
 from vitlab.explore.seeing import views
 from vitlab.pages.assets import EXPLORE
 from vitlab.serve.access import LOCAL, check_origin
-from vitlab.serve.exchange import Envelope, Refused, busy, exchange_of
+from vitlab.serve.exchange import BodyMemory, Envelope, Refused, busy, exchange_of
 from vitlab.serve.pages import page_routes
 
 MOST_BODY = 64 * 2**20  # bytes of an image file
@@ -225,7 +225,7 @@ class OwnPage:
 
 def application(explorer: Explorer) -> Starlette:
     """Return the explorer as an ASGI application that only its own page may ask."""
-    envelope = Middleware(Envelope, hosts=LOCAL, most=4 * MOST_BODY)
+    envelope = Middleware(Envelope, hosts=LOCAL, memory=BodyMemory(4 * MOST_BODY))
     app = Starlette(
         routes=[*page_routes("explore.html", EXPLORE), *Routes(explorer).routes()],
         middleware=[envelope, Middleware(OwnPage)],

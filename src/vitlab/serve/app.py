@@ -20,6 +20,7 @@ from vitlab.serve.answers import Seen, What
 from vitlab.serve.engine import Engine
 from vitlab.serve.exchange import (
     MEBI,
+    BodyMemory,
     Envelope,
     Exchange,
     Refused,
@@ -134,8 +135,9 @@ def application(
         seconds = time.perf_counter() - exchange.began
         engine.metrics.request_seconds.labels(*labels).observe(seconds)
 
-    most = int(max(limits.max_memory, limits.max_body) * MEBI)
-    app.add_middleware(Envelope, hosts=hosts, most=most, done=done)
+    memory = BodyMemory(int(max(limits.max_memory, limits.max_body) * MEBI))
+    engine.metrics.body_bytes.set_function(lambda: memory.used)
+    app.add_middleware(Envelope, hosts=hosts, memory=memory, done=done)
     scheme = Depends(HTTPBearer(auto_error=False, description="the token of --token-file"))
     secret = _problems(401) if token else {}
     app.include_router(state)

@@ -7,6 +7,7 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -76,6 +77,24 @@ def refused(error: UserError) -> Refused:
     return Refused(400 if isinstance(error, OptionError) else 422, str(error))
 
 
+@dataclass
+class BodyMemory:
+    """Memory that the bodies of all requests share: `most` bytes, of which some are `used`."""
+
+    most: int
+    used: int = 0
+
+    def take(self, count: int) -> None:
+        """Count bytes of a body.
+
+        Raises:
+            Refused: 503, other requests hold the memory.
+        """
+        if self.used + count > self.most:
+            raise busy("the service holds as many bodies of requests as it may: try again soon")
+        self.used += count
+
+
 class Exchange:
     """One request and its response.
 
@@ -86,18 +105,18 @@ class Exchange:
         model: that it asked
         gone: whether the client has left
         tail: the end of the body
-        memory: bytes of the body that are counted against those of all requests
+        held: bytes of the body that are counted against those of all requests
     """
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, envelope: "Envelope") -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, memory: BodyMemory) -> None:
         """Read the id."""
         self._headers = Headers(scope=scope)
         given = self._headers.get("x-request-id", "")
         self.id = given if IDENTITY.fullmatch(given) else secrets.token_hex(8)
-        self.scope, self._receive, self._send, self._envelope = scope, receive, send, envelope
+        self.scope, self._receive, self._send, self._memory = scope, receive, send, memory
         self.status, self.images, self.model, self.gone = 499, 0, "", False
         self.began = time.perf_counter()
-        self.tail, self.memory = b"", 0
+        self.tail, self.held = b"", 0
         self._most, self._received, self._in_memory = 0, 0, True
 
     @property
@@ -151,8 +170,8 @@ class Exchange:
         if self._received > self._most:
             raise self._too_large()
         if self._in_memory:
-            self._envelope.take(len(piece))
-            self.memory += len(piece)
+            self._memory.take(len(piece))
+            self.held += len(piece)
         return message
 
     async def send(self, message: Message) -> None:
@@ -188,38 +207,25 @@ class Envelope:
     Args:
         app: that answers
         hosts: names that the service is called by; none for any
-        most: bytes of the bodies of all requests in memory; a request beyond them gets 503
+        memory: of the bodies of all requests
         done: called with every exchange at its end
-
-    Attributes:
-        memory: bytes of bodies now
     """
 
     def __init__(
         self,
         app: ASGIApp,
         hosts: Sequence[str],
-        most: int,
+        memory: BodyMemory,
         done: Callable[[Exchange], None] = lambda exchange: None,
     ) -> None:
-        self.app, self.hosts, self.most, self.done, self.memory = app, tuple(hosts), most, done, 0
-
-    def take(self, count: int) -> None:
-        """Count bytes of a body.
-
-        Raises:
-            Refused: 503, other requests hold the memory.
-        """
-        if self.memory + count > self.most:
-            raise busy("the service holds as many bodies of requests as it may: try again soon")
-        self.memory += count
+        self.app, self.hosts, self.memory, self.done = app, tuple(hosts), memory, done
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        exchange = Exchange(scope, receive, send, self)
+        exchange = Exchange(scope, receive, send, self.memory)
         scope.setdefault("state", {})["exchange"] = exchange
         try:
             _check_head(scope, self.hosts)
@@ -233,7 +239,7 @@ class Envelope:
             message = "an error of the service, which its log describes under this id"
             await exchange.refuse(Refused(500, message))
         finally:
-            self.memory -= exchange.memory
+            self.memory.used -= exchange.held
             self.done(exchange)
             log(
                 "request",

@@ -42,6 +42,7 @@ class Metrics:
         self.batch_images = self._histogram("batch_images", "Images per batch", IMAGES)
         self.batch_seconds = self._histogram("batch_seconds", "Seconds per batch", SECONDS)
         self.loads_failed = self._counter("model_loads_failed", "Models that could not be loaded")
+        self.body_bytes = self.gauge("body_bytes", "Bytes of bodies of requests in memory")
         labels = ("route", "method", "status")
         self.requests = self._counter("requests", "Requests", *labels)
         self.request_seconds = self._histogram(
@@ -64,9 +65,11 @@ class Metrics:
         for each in (*self._of_model.values(), self._model_seconds):
             each.remove(model)
 
-    def gauge(self, name: str, help_: str, value: Callable[[], float]) -> None:
+    def gauge(self, name: str, help_: str, value: Callable[[], float] = lambda: 0) -> Gauge:
         """Add a number that goes up and down, read whenever it is asked for."""
-        Gauge(f"vitlab_{name}", help_, registry=self.registry).set_function(value)
+        gauge = Gauge(f"vitlab_{name}", help_, registry=self.registry)
+        gauge.set_function(value)
+        return gauge
 
     def counter(self, name: str, help_: str, value: Callable[[], float]) -> None:
         """Add a number that grows, read whenever it is asked for."""

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from prometheus_client import start_http_server
 from starlette.types import ASGIApp
 
-from vitlab.errors import ServiceError
+from vitlab.errors import FailedError, ServiceError
 from vitlab.precision import Engine as EngineName
 from vitlab.precision import Precision
 from vitlab.serve.access import hosts_of, is_loopback, listen, read_token, url_of
@@ -28,6 +28,7 @@ from vitlab.serve.logs import log, log_to
 from vitlab.serve.watched import Watched
 
 STATUS = 130  # of a process that a second signal ended
+AGAIN = 75  # of one that can compute no more, and has to be started again
 KEEP_ALIVE = 5  # seconds that a connection may wait for its next request
 SPARE = 5  # seconds for the last answers after the engine has given up
 HEADERS = 16 * 1024  # bytes of the headers of a request
@@ -121,7 +122,9 @@ class Service:
             await asyncio.sleep(PAUSE)
         log("failed", logging.ERROR, reason=trouble)
         await asyncio.sleep(NOTICED)
-        return ServiceError(f"{trouble}: start the service anew")
+        error = FailedError(f"{trouble}: start the service anew")
+        error.status = AGAIN
+        return error
 
     async def _start(self) -> None:
         if self.watched is not None:  # what is there now is served before anyone asks

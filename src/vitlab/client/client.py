@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
 import numpy as np
@@ -21,6 +20,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+One = str | Path | bytes | Image.Image
+Many = list[Picture] | tuple[Picture, ...]
+Some = Picture | Iterable[Picture]
 
 
 class Client:
@@ -73,20 +75,12 @@ class Client:
         self._http = opened(httpx2.Client, place, token, transport)
 
     @overload
-    def predict(
-        self, images: str | Path | bytes | Image.Image, model: str = "", top: int = 5
-    ) -> Answer: ...
+    def predict(self, images: One, model: str = "", top: int = 5) -> Answer: ...
     @overload
-    def predict(
-        self, images: list[Picture] | tuple[Picture, ...], model: str = "", top: int = 5
-    ) -> list[Answer]: ...
+    def predict(self, images: Many, model: str = "", top: int = 5) -> list[Answer]: ...
     @overload
-    def predict(
-        self, images: Picture | Iterable[Picture], model: str = "", top: int = 5
-    ) -> Answer | list[Answer]: ...
-    def predict(
-        self, images: Picture | Iterable[Picture], model: str = "", top: int = 5
-    ) -> Answer | list[Answer]:
+    def predict(self, images: Some, model: str = "", top: int = 5) -> Answer | list[Answer]: ...
+    def predict(self, images: Some, model: str = "", top: int = 5) -> Answer | list[Answer]:
         """Return the likeliest classes, as `vitlab.classify` does.
 
         Args:
@@ -106,7 +100,7 @@ class Client:
         """
         return self._run(self._calls.predict(images, model, top))
 
-    def features(self, images: Picture | Iterable[Picture], model: str = "") -> NDArray[np.float32]:
+    def features(self, images: Some, model: str = "") -> NDArray[np.float32]:
         """Return the features that the classifier of a model sees: (n, features).
 
         Args:
@@ -143,12 +137,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -207,26 +196,18 @@ class AsyncClient:
         self._http = opened(httpx2.AsyncClient, place, token, transport)
 
     @overload
-    async def predict(
-        self, images: str | Path | bytes | Image.Image, model: str = "", top: int = 5
-    ) -> Answer: ...
+    async def predict(self, images: One, model: str = "", top: int = 5) -> Answer: ...
+    @overload
+    async def predict(self, images: Many, model: str = "", top: int = 5) -> list[Answer]: ...
     @overload
     async def predict(
-        self, images: list[Picture] | tuple[Picture, ...], model: str = "", top: int = 5
-    ) -> list[Answer]: ...
-    @overload
-    async def predict(
-        self, images: Picture | Iterable[Picture], model: str = "", top: int = 5
+        self, images: Some, model: str = "", top: int = 5
     ) -> Answer | list[Answer]: ...
-    async def predict(
-        self, images: Picture | Iterable[Picture], model: str = "", top: int = 5
-    ) -> Answer | list[Answer]:
+    async def predict(self, images: Some, model: str = "", top: int = 5) -> Answer | list[Answer]:
         """Return the likeliest classes: see `vitlab.Client.predict`."""
         return await self._run(self._calls.predict(images, model, top))
 
-    async def features(
-        self, images: Picture | Iterable[Picture], model: str = ""
-    ) -> NDArray[np.float32]:
+    async def features(self, images: Some, model: str = "") -> NDArray[np.float32]:
         """Return the features, (n, features): see `vitlab.Client.features`."""
         return await self._run(self._calls.features(images, model))
 
@@ -246,12 +227,7 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     def __repr__(self) -> str:

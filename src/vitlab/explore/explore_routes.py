@@ -20,7 +20,7 @@ from vitlab.explore.explorer import Explorer
 from vitlab.explore.gallery import FORMATS, OpenImage, is_supported
 from vitlab.explore.seeing import views
 from vitlab.pages.assets import EXPLORE
-from vitlab.serve.access import LOCAL, check_origin
+from vitlab.serve.access import LOCAL
 from vitlab.serve.exchange import BodyMemory, Envelope, Refused, busy, exchange_of
 from vitlab.serve.pages import page_routes
 
@@ -204,6 +204,18 @@ class Routes:
         if found is None:
             raise Refused(404, "this image is no longer open: open it again")
         return found
+
+
+def check_origin(headers: Headers) -> None:
+    """Refuse a request that a page of another site makes: browsers say where it comes from.
+
+    Raises:
+        Refused: 403, it comes from elsewhere.
+    """
+    origin, site = headers.get("origin", ""), headers.get("sec-fetch-site", "")
+    own = f"http://{headers.get('host', '')}"
+    if (origin and origin.lower() != own.lower()) or site in ("cross-site", "same-site"):
+        raise Refused(403, "only the page that this service serves may ask it")
 
 
 class OwnPage:

@@ -131,15 +131,3 @@ def _same(given: str, token: str) -> bool:
         hashlib.sha256(each.encode("utf-8", "surrogateescape")).digest() for each in texts
     )
     return hmac.compare_digest(first, second)
-
-
-def check_origin(headers: Headers) -> None:
-    """Refuse a request that a page of another site makes: browsers say where it comes from.
-
-    Raises:
-        Refused: 403, it comes from elsewhere.
-    """
-    origin, site = headers.get("origin", ""), headers.get("sec-fetch-site", "")
-    own = f"http://{headers.get('host', '')}"
-    if (origin and origin.lower() != own.lower()) or site in ("cross-site", "same-site"):
-        raise Refused(403, "only the page that this service serves may ask it")

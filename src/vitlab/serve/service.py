@@ -224,6 +224,7 @@ def serve(
     watched = Watched(Path(watch), core) if watch else None
     opened = listen(*address)
     if metrics_port:
+        listen(address[0], metrics_port).close()  # else a port that is taken is no line
         start_http_server(metrics_port, address[0], core.metrics.registry)
     if not tokens[0] and not is_loopback(address[0]):
         text = f"anybody who reaches {address[0]} can use this service: --token-file FILE"

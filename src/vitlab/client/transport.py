@@ -5,7 +5,8 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from vitlab.client.calls import Fault, Reply, Send
+from vitlab.client.calls import Fault, Send
+from vitlab.client.reading import Reply
 from vitlab.errors import OptionError
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ import json
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import time
 from collections import deque
 from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Generic, TypeVar
 
@@ -25,12 +25,11 @@ import numpy as np
 from vitlab.data.decode.pixels import Box, Pixels
 from vitlab.errors import ServiceError, one_line
 from vitlab.models.config import ModelConfig
-from vitlab.serve.decoder import READY, SIZES, WHOLE, Bounds, header, serve_connection
+from vitlab.serve.decoder import WHOLE, Bounds, serve_connection
 from vitlab.weights.identity import description
 
 START = 120.0  # seconds: PyTorch is imported
 LEAVE = 5.0
-BUFFER = 2**24  # bytes of an answer that are read before anyone asks for them
 METHOD = "spawn" if sys.platform == "darwin" else "forkserver"
 SAFE = "PYTHONSAFEPATH"  # imports nothing from the current folder
 LONGEST = 2**14  # bytes of an answer without its pixels
@@ -129,14 +128,13 @@ class _Process:
     """A decoder process and the connection to it."""
 
     process: BaseProcess
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+    pipe: Connection
 
     async def end(self) -> int:
         """End the process; return its exit status, or the negative signal that ended it before."""
-        self.writer.close()
         self.process.kill()
         await asyncio.to_thread(self.process.join, LEAVE)
+        self.pipe.close()
         return self.process.exitcode or 0
 
 
@@ -202,8 +200,8 @@ class Decoders:
 
     async def _begin(self) -> _Process:
         """Start a process and connect to it."""
-        ours, theirs = socket.socketpair()
         context = multiprocessing.get_context(METHOD)
+        ours, theirs = context.Pipe()
         process = context.Process(  # type: ignore[attr-defined]
             target=serve_connection, args=(theirs, self.bounds), daemon=True
         )
@@ -211,12 +209,11 @@ class Decoders:
             async with asyncio.timeout(START), self._starting:
                 with theirs:
                     await asyncio.to_thread(_start, process)
-                streams = await asyncio.open_unix_connection(sock=ours, limit=BUFFER)
-                await streams[0].readexactly(len(READY))
+                await asyncio.to_thread(ours.recv_bytes)
         except (OSError, EOFError) as error:
             ours.close()
             raise ServiceError(f"no process can decode images: {one_line(str(error))}") from None
-        return _Process(process, *streams)
+        return _Process(process, ours)
 
     async def _work(self, decoder: _Process | None) -> None:
         """Give jobs to one process after the other."""
@@ -234,12 +231,14 @@ class Decoders:
         """Let a process do a job; return the process for the next one."""
         result: Decoded | ServiceError
         try:
-            if decoder is None or decoder.reader.at_eof():  # it was killed meanwhile
+            if decoder is None or not decoder.process.is_alive():  # it was killed meanwhile
                 if decoder is not None:
                     await decoder.end()
                 decoder = await self._another()
             began = time.monotonic()
-            result = await self._decoded(decoder, job)
+            async with asyncio.timeout(2 * self.bounds.seconds + GRACE):
+                result = await asyncio.to_thread(_decoded, decoder.pipe, job)
+            self.decoded += not result.error
             self.pace += (time.monotonic() - began - self.pace) * (MEMORY if self.pace else 1)
         except ServiceError as error:
             result = error
@@ -260,29 +259,24 @@ class Decoders:
         self.restarts += 1
         return await self._begin()
 
-    async def _decoded(self, decoder: _Process, job: _Job) -> Decoded:
-        """Send an image and read the answer, which is checked: it may be hostile."""
-        async with asyncio.timeout(2 * self.bounds.seconds + GRACE):
-            asked = {"name": job.name, "config": job.wanted.text, "side": job.wanted.side}
-            decoder.writer.write(header(asked, len(job.data)))
-            decoder.writer.write(job.data)
-            await decoder.writer.drain()
-            head, size = SIZES.unpack(await decoder.reader.readexactly(SIZES.size))
-            if head > LONGEST or size > job.wanted.most:
-                raise ValueError("too long an answer")
-            answer = json.loads(await decoder.reader.readexactly(head))
-            pixels = await decoder.reader.readexactly(size)
-        if answer["error"]:
-            return Decoded(NONE, error=one_line(str(answer["error"])[:ERROR]))
-        shape = tuple(map(int, answer["shape"]))
-        left, top, right, bottom = map(float, answer["box"])
-        box = (left, top, right, bottom)
-        if job.wanted.shape not in (None, shape) or not all(0 <= edge <= 1 for edge in box):
-            raise ValueError("another shape, or a box outside of the image")
-        rows, columns = map(int, answer["size"])
-        array = np.frombuffer(bytearray(pixels), np.uint8).reshape(shape)
-        self.decoded += 1
-        return Decoded(array, box, size=(rows, columns))
+
+def _decoded(pipe: Connection, job: _Job) -> Decoded:
+    """Send an image and read the answer, which is checked: it may be hostile."""
+    asked = {"name": job.name, "config": job.wanted.text, "side": job.wanted.side}
+    pipe.send_bytes(json.dumps(asked).encode())
+    pipe.send_bytes(job.data)
+    answer = json.loads(pipe.recv_bytes(LONGEST))
+    pixels = pipe.recv_bytes(job.wanted.most)
+    if answer["error"]:
+        return Decoded(NONE, error=one_line(str(answer["error"])[:ERROR]))
+    shape = tuple(map(int, answer["shape"]))
+    left, top, right, bottom = map(float, answer["box"])
+    box = (left, top, right, bottom)
+    if job.wanted.shape not in (None, shape) or not all(0 <= edge <= 1 for edge in box):
+        raise ValueError("another shape, or a box outside of the image")
+    rows, columns = map(int, answer["size"])
+    array = np.frombuffer(bytearray(pixels), np.uint8).reshape(shape)
+    return Decoded(array, box, size=(rows, columns))
 
 
 def _start(process: BaseProcess) -> None:

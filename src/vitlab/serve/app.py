@@ -162,7 +162,9 @@ def _serving(request: Request) -> Serving:
 
 async def _check_query(request: Request) -> None:
     """Refuse parameters that the route does not have, and those given twice."""
-    known = [each.alias for each in request.scope["route"].dependant.query_params]
+    about = request.app.openapi()["paths"].get(request.scope["route"].path, {})
+    parameters = about.get(request.method.lower(), {}).get("parameters", ())
+    known = [each["name"] for each in parameters if each["in"] == "query"]
     names = [name for name, _ in request.query_params.multi_items()]
     for name in names:
         if name not in known:

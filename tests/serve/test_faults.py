@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from serve.calling import ask
+from serve.calling import ask, form
 from serve.fakes import FakeEngine, png
 from serve.made import Gate, Running, encoded, tiny, until
 from vitlab.errors import BusyError, FailedError, LateError, ServiceError
@@ -225,3 +225,26 @@ def test_errors_of_a_model_are_500() -> None:
     reply = ask(application(engine), "POST", "/predict", png())  # type: ignore[arg-type]
     assert reply.status == 500
     assert reply.error == "the model failed (RuntimeError): the log describes it"
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A model that is added, and a form whose large file does not fit into memory."""
+
+    async def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    engine = FakeEngine()
+    app = application(engine, token="0123456789abcdef")  # type: ignore[arg-type]
+    access = {"authorization": "Bearer 0123456789abcdef"}
+    body, kind = form(("a.png", png() + bytes(2**21)))
+    monkeypatch.setattr("starlette.datastructures.UploadFile.write", full)
+    reply = ask(app, "POST", "/predict", body, content_type=kind, **access)
+    assert (reply.status, "No space left" in reply.error) == (507, True)
+    monkeypatch.setattr("vitlab.serve.bodies._stream", full)
+    reply = ask(app, "PUT", "/models/new", b"weights", **access)
+    assert (reply.status, "No space left" in reply.error) == (507, True)
+    assert "new" not in engine.models
+    assert list(tmp_path.iterdir()) == []

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from deploy.deploy_files import (
+    COMPOSE,
     DASHBOARD,
     DEPLOY,
     DOCKERFILE,
@@ -113,6 +114,20 @@ def test_alerts_and_dashboard_ask_for_metrics_that_there_are() -> None:
     assert names <= known
 
 
+def test_composes_containers_have_what_they_name() -> None:
+    found = yaml.safe_load(COMPOSE.read_text())
+    service, proxy = found["services"]["vitlab"], found["services"]["nginx"]
+    named = [word for word in service["command"] if word.startswith("/run/secrets/")]
+    assert sorted(named) == sorted(f"/run/secrets/{each}" for each in service["secrets"])
+    assert set(service["secrets"]) == set(found["secrets"])
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    inside = {each.split(":")[1] for each in proxy["volumes"]}
+    assert set(re.findall(r"/etc/nginx/vitlab\.\w+", NGINX.read_text())) <= inside
+    assert (COMPOSE.parent / proxy["volumes"][0].split(":")[0]).samefile(NGINX)
+    assert (COMPOSE.parent / service["build"]["context"] / service["build"]["dockerfile"]).exists()
+
+
 def test_the_proxy_and_the_service_have_the_same_bounds() -> None:
     text = NGINX.read_text()
     sizes = [float(each) for each in re.findall(r"client_max_body_size (\d+)m;", text)]
@@ -180,7 +195,7 @@ def test_other_peoples_checks_pass(tool: list[str], files: list[Path], tmp_path:
 
 
 def test_every_file_is_looked_at() -> None:
-    known = {DOCKERFILE, NGINX, DASHBOARD, RAY, RAY_JOB, *KUBERNETES, *SCRIPTS, *UNITS}
+    known = {DOCKERFILE, COMPOSE, NGINX, DASHBOARD, RAY, RAY_JOB, *KUBERNETES, *SCRIPTS, *UNITS}
     assert {file for file in DEPLOY.rglob("*") if file.is_file()} == known
 
 

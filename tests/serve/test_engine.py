@@ -207,8 +207,8 @@ def test_the_batch_is_measured(running: Running) -> None:
     """A model whose passes take equally long is best used in the largest batch."""
     model = tiny()
     model.register_forward_pre_hook(lambda *_: time.sleep(0.02))
-    roster = Registry(torch.device("cpu"), lambda served: None)
-    served = roster.add("slow", model)
+    registry = Registry(torch.device("cpu"), lambda served: None)
+    served = registry.add("slow", model)
     assert best_batch(served, 20)[0] == 16
-    native = roster.add("native", tiny(fit="native", tokens=6, positions="rope", classes=0))
+    native = registry.add("native", tiny(fit="native", tokens=6, positions="rope", classes=0))
     assert best_batch(native, 1)[0] == 1

@@ -52,8 +52,8 @@ def test_what_was_accepted_is_answered_before_the_end() -> None:
 def test_what_cannot_be_answered_in_time_is_refused() -> None:
     """A batch that hangs, what waits behind it, and what comes too late."""
     model = tiny()
-    roster, gate = Registry(torch.device("cpu"), lambda served: None), Gate(model)
-    served = roster.add("tiny", model)
+    registry, gate = Registry(torch.device("cpu"), lambda served: None), Gate(model)
+    served = registry.add("tiny", model)
     served.batch = 2
     image = Decoded(np.zeros((16, 16, 3), np.uint8))
 

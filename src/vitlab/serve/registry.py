@@ -201,8 +201,7 @@ class Served:
         labels: the kind that they are
         held: its images that are accepted and not yet answered
         gone: whether it was removed; what is computed then is thrown away
-        left: whether nothing new comes: it was removed or replaced
-        freed: whether its weights were given up
+        left: whether its weights are to be given up: it was removed or replaced
     """
 
     card: ServedModel
@@ -215,7 +214,6 @@ class Served:
     held: int = 0
     gone: bool = False
     left: bool = False
-    freed: bool = False
 
     def check(self) -> None:
         """Refuse to go on with a model that was removed.
@@ -229,8 +227,8 @@ class Served:
     def hold(self, images: int) -> None:
         """Count images accepted, or answered if negative; free the weights after the last one."""
         self.held += images
-        if self.left and not self.held and not self.freed:
-            self.freed = True
+        if self.left and not self.held:
+            self.left = False
             self.trunk.remove(self.task)
 
 
@@ -242,6 +240,9 @@ class Registry:
         ready: called with each model before requests can reach it
         precision: auto, fp32 or bf16
         engine: that computes
+
+    Attributes:
+        models: by name; replaced, never changed
     """
 
     def __init__(
@@ -252,16 +253,11 @@ class Registry:
         engine: Engine = "auto",
     ) -> None:
         self.device, self._ready, self._how = device, ready, (precision, engine)
-        self._models: dict[str, Served] = {}  # replaced, never changed
+        self.models: dict[str, Served] = {}
         self._changing, self._numbers = threading.Lock(), itertools.count(1)
 
     def __len__(self) -> int:
-        return len(self._models)
-
-    @property
-    def models(self) -> dict[str, Served]:
-        """The models by name."""
-        return self._models
+        return len(self.models)
 
     def find(self, name: str) -> Served:
         """Return a model by name; the first one for an empty name.
@@ -269,7 +265,7 @@ class Registry:
         Raises:
             OptionError: there is none.
         """
-        models = self._models
+        models = self.models
         if not models:
             raise OptionError("no model is served: add one")
         if not name:
@@ -287,10 +283,10 @@ class Registry:
         if not name:
             raise OptionError("a model needs a name")
         with self._changing:
-            if name in self._models:
+            if name in self.models:
                 raise OptionError(f"there is a model {name!r} already: replace or remove it")
             made = self._made(name, source)
-            self._models = self._models | {name: made}
+            self.models = self.models | {name: made}
         return made
 
     def replace(self, name: str, source: Source) -> Served:
@@ -301,9 +297,9 @@ class Registry:
             WeightsError: it cannot be loaded.
         """
         with self._changing:
-            check_known([name], self._models, "model")
-            made, old = self._made(name, source), self._models[name]
-            self._models = self._models | {name: made}
+            check_known([name], self.models, "model")
+            made, old = self._made(name, source), self.models[name]
+            self.models = self.models | {name: made}
         old.left = True
         return old
 
@@ -314,15 +310,15 @@ class Registry:
             OptionError: there is no model of this name.
         """
         with self._changing:
-            check_known([name], self._models, "model")
-            old = self._models[name]
-            self._models = {key: each for key, each in self._models.items() if key != name}
+            check_known([name], self.models, "model")
+            old = self.models[name]
+            self.models = {key: each for key, each in self.models.items() if key != name}
         old.gone = old.left = True
         return old
 
     def cards(self) -> list[ServedModel]:
         """Return what is said about each model."""
-        models = list(self._models.values())
+        models = list(self.models.values())
         trunks = [each.trunk for each in models]
         return [
             each.card.model_copy(update={"trunk": each.trunk.identity.fingerprint[:12]})
@@ -340,7 +336,7 @@ class Registry:
         if isinstance(source, str | Path) and change is None:
             return self._whole(name, load(source))
         assert change is not None
-        models = self._models.values()
+        models = self.models.values()
         trunk = next((each.trunk for each in models if each.trunk.is_base(change.base)), None)
         if trunk is None and isinstance(source, str | Path):
             trunk = Trunk(load_base(change, source), self.device, *self._how)
@@ -387,7 +383,7 @@ class Registry:
             engine=trunk.fast.engine,
             precision=trunk.precision,
         )
-        same = [each.batch for each in self._models.values() if each.trunk is trunk]
+        same = [each.batch for each in self.models.values() if each.trunk is trunk]
         served = Served(card, facts, trunk, task, Wanted.by(config), max(same, default=0), kind)
         facts.temperature  # noqa: B018 (a damaged one is refused now)
         self._ready(served)

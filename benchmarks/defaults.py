@@ -7,8 +7,9 @@ features (`vitlab probe`), then fine-tuning by the defaults of `vitlab finetune`
 `Trainer` (with the crops of its own example, run_image_classification.py) and of timm's `train.py`
 (a checkout of its repository, run as it is). Passes over the images are set, so that all take about
 the processor time that ours took, from the start of the command to the tested model; everything
-else is a default. Finished runs are kept in OUT/figures.jsonl and are not repeated; `--rows` and
-`--ways` name some. The peers need timm, transformers and accelerate installed.
+else is a default. Finished runs are kept in OUT/figures.jsonl and are not repeated; `--rows`,
+`--ways` and `--seeds` name some, also `finetune@RATE`, our own run at another learning rate. The
+peers need timm, transformers and accelerate installed.
 
 DATA has `sign-digits` (train.parquet, test.parquet), `cifar10-train.parquet`,
 `cifar10-test.parquet` and `photos`, one photograph of each fifth class of ImageNet, named after it.
@@ -36,6 +37,7 @@ SEEDS = (0, 1, 2)
 PIXELS = 98
 START = 15.0  # CPU seconds of imports
 WAYS = ("finetune", "transformers", "timm", "timm-adamw", "probe")
+RATES = ("finetune@5e-5", "finetune@1e-4", "finetune@4e-4")  # of others than the default rate
 # photographs by WordNet's order: the first name of each kind, and of what follows the last
 KINDS = {
     "fish": ("n01440764", "n01496331", "n02526121", "n02641379"),
@@ -68,9 +70,30 @@ ROWS = {
     "cifar-100": Row("cifar10", 10, 15),
     "cifar-400": Row("cifar10", 40, 6),
     "photos": Row("photos", 0, 20),
+    "hands-10": Row("sign-digits", 1, 30),
+    "cifar-10": Row("cifar10", 1, 30),
     "hands-1653": Row("sign-digits", 0, 3),
     "cifar-4000": Row("cifar10", 400, 1),
 }
+ROW_WORDS = {
+    "hands-10": "hands, 1 of each of 10 classes",
+    "hands-200": "hands, 20 of each class",
+    "hands-1653": "hands, all 1,653",
+    "cifar-10": "CIFAR-10, 1 of each class",
+    "cifar-100": "CIFAR-10, 10 of each class",
+    "cifar-400": "CIFAR-10, 40 of each class",
+    "cifar-4000": "CIFAR-10, 400 of each class",
+    "photos": "photographs, 52 of 8 kinds",
+}
+WAY_WORDS = {
+    "start": "the fitted classifier with which `finetune` starts",
+    "probe": "`vitlab probe`",
+    "finetune": "`vitlab finetune`",
+    "transformers": "transformers' `Trainer`, its defaults",
+    "timm": "timm's `train.py`, its defaults",
+    "timm-adamw": "timm's `train.py` with our optimizer, rate and batch",
+}
+STORED = HERE.parents[1] / "docs" / "results" / "defaults.jsonl"
 TESTED = {"sign-digits": 0, "cifar10": 100, "photos": 0}  # test images of a class; 0: all
 
 Images = list[tuple[bytes, str]]
@@ -141,8 +164,12 @@ def spent(command: list[str], **environment: str) -> tuple[str, float]:
 
 def ours(way: str, row: Row, images: Path, seed: int, run: Path, weights: Path) -> dict[str, Any]:
     """Run `vitlab finetune` or `vitlab probe`; return its figures."""
+    way, _, rate = way.partition("@")
     command = [sys.executable, "-m", "vitlab", way, str(images), "--from", str(weights)]
     command += ["--image-size", str(PIXELS), "--out", str(run), "--workers", "0", "--json"]
+    command += ["--lr", rate] if rate else []
+    if way == "finetune" and row.epochs < 8:  # the recipe's three epochs are a tenth of its 30
+        command += ["--warmup", f"{row.epochs / 10:g}"]
     if way == "finetune":
         command += ["--epochs", str(row.epochs), "--seed", str(seed), "--test-every", "1000"]
     printed, seconds = spent(command + (["--cache", "no"] if way == "probe" else []))
@@ -271,32 +298,71 @@ def passes(way: str, row: str, images: Path, known: list[dict[str, Any]]) -> flo
     return round(max(found, 1.0), 1) if kind == "transformers" else max(1, round(found))
 
 
-def cells(rows: list[str], ways: list[str]) -> Iterator[tuple[str, str, int]]:
+def cells(rows: list[str], ways: list[str], seeds: list[int]) -> Iterator[tuple[str, str, int]]:
     """Yield row, way and seed: all of a row before the next, ours first."""
     for row in rows:
-        for way in sorted(ways, key=WAYS.index):
-            yield from ((row, way, seed) for seed in SEEDS)
+        for way in sorted(ways, key=(*WAYS, *RATES).index):
+            yield from ((row, way, seed) for seed in seeds)
 
 
 def table(known: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the lines of the table: mean and deviation of the accuracies, and processor time."""
-    yield "| images | way | accuracy | passes | CPU seconds |"
-    yield "| --- | --- | --- | --- | --- |"
-    for row in ROWS:
-        for way in WAYS:
-            own = [each for each in known if (each["row"], each["way"]) == (row, way)]
+    """Yield the lines of the table of `docs/defaults.md`: mean and deviation, and each seed."""
+    yield "| training images | by | accuracy, % | each seed | passes | CPU s |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for row, words in ROW_WORDS.items():
+        of_row = [each for each in known if each["row"] == row]
+        starts = [each | {"accuracy": each["start"]} for each in of_row if each.get("start")]
+        cells = {way: [each for each in of_row if each["way"] == way] for way in WAY_WORDS}
+        cells["start"] = [{"accuracy": each["accuracy"]} for each in starts]
+        best = max((_spread(own)[0] for own in cells.values() if own), default=0)
+        for way, own in cells.items():
             if not own:
                 continue
-            took = statistics.mean(each["cpu_seconds"] for each in own)
-            went = own[0].get("epochs", "")
-            yield f"| {row} | {way} | {_spread(own, 'accuracy')} | {went} | {took:.0f} |"
+            mean, text, each = _spread(own)
+            shown = f"**{text}**" if mean == best else text
+            passes = _range([one["epochs"] for one in own if "epochs" in one])
+            took = [one["cpu_seconds"] for one in own if "cpu_seconds" in one]
+            seconds = f"{statistics.mean(took):.0f}" if took else ""
+            yield f"| {words} | {WAY_WORDS[way]} | {shown} | {each} | {passes} | {seconds} |"
 
 
-def _spread(own: list[dict[str, Any]], key: str) -> str:
-    values = [100 * each[key] for each in own]
-    if len(values) < 2:
-        return f"{values[0]:.1f}"
-    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
+def rates(known: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines of the table of learning rates: accuracy of each seed that two rates have."""
+    ways = sorted(("finetune", *RATES), key=lambda way: float(way.partition("@")[2] or 2e-4))
+    head = [way.partition("@")[2] or "2e-4, the default" for way in ways]
+    yield f"| training images | {' | '.join(head)} |"
+    yield "| --- |" + " --- |" * len(ways)
+    for row, words in ROW_WORDS.items():
+        found = {way: {} for way in ways}
+        for each in known:
+            if each["row"] == row and each["way"] in found:
+                found[each["way"]][each["seed"]] = each["accuracy"]
+        seeds = {seed for way in RATES for seed in found[way]}
+        cells = [", ".join(f"{100 * own[k]:.1f}" for k in sorted(seeds & own.keys()))
+                 for own in found.values()]  # fmt: skip
+        if seeds:
+            yield f"| {words} | {' | '.join(cells)} |"
+
+
+def _spread(own: list[dict[str, Any]]) -> tuple[float, str, str]:
+    """Return the mean accuracy in percent, it with its deviation as text, and each value."""
+    values = [100 * each["accuracy"] for each in own]
+    mean, each = statistics.mean(values), ", ".join(f"{value:.1f}" for value in values)
+    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return round(mean, 1), f"{mean:.1f}{deviation}", each
+
+
+def _range(passes: list[Any]) -> str:
+    """Return passes as text, from the least to the most; some old rows have them as text."""
+    texts = {each for each in passes if isinstance(each, str)}
+    if texts or not passes:
+        return " ".join(texts)
+    return " to ".join(f"{each:g}" for each in sorted({min(passes), max(passes)}))
+
+
+def stored() -> list[dict[str, Any]]:
+    """Return the figures of `docs/defaults.md`, a line for each run."""
+    return [json.loads(line) for line in STORED.read_text().splitlines()]
 
 
 def main() -> None:
@@ -309,7 +375,8 @@ def main() -> None:
     for name in ("data", "weights", "timm", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--rows", nargs="*", default=list(ROWS), choices=ROWS)
-    parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=WAYS)
+    parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=WAYS + RATES)
+    parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
     given = parser.parse_args()
     data, weights, timm, out = (
         getattr(given, name).resolve() for name in ("data", "weights", "timm", "out")
@@ -318,12 +385,12 @@ def main() -> None:
     file = out / "figures.jsonl"
     known = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     done = {(each["row"], each["way"], each["seed"]) for each in known}
-    for name, way, seed in cells(given.rows, given.ways):
+    for name, way, seed in cells(given.rows, given.ways, given.seeds):
         if (name, way, seed) in done:
             continue
         images, run = folder_of(name, seed, data, out), out / "runs" / f"{name}-{way}-{seed}"
         shutil.rmtree(run, ignore_errors=True)  # what was interrupted
-        if way in ("finetune", "probe"):
+        if way.startswith(("finetune", "probe")):
             found = ours(way, ROWS[name], images, seed, run, weights)
         else:
             epochs = passes(way, name, images, known)
@@ -334,7 +401,7 @@ def main() -> None:
         with file.open("a") as end:
             end.write(json.dumps(known[-1]) + "\n")
         print(known[-1], file=sys.stderr)
-    print("\n".join(table(known)))
+    print("\n".join([*table(known), "", *rates(known)]))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ import traffic
 
 import serve
 
-LOADS, CLIENTS, CLOSED = (0.8, 2.0, 10.0), 32, 10.0
+LOADS, CLIENTS, CLOSED = (0.8, 2.0, 10.0), 32, 15.0
 
 
 def metrics(port: int) -> dict[str, float]:
@@ -63,7 +63,7 @@ def measured(session: serve.Session, seconds: float, deadline: float) -> list[di
                 "capacity after": after,
                 "requests": len(done.outcomes),
                 "statuses": dict(done.statuses),
-                "share of what could be answered": good / (here * seconds),
+                "share of what could be answered": good / (here * done.wall),
                 "p50": traffic.percentile(done.times(200), 50),
                 "p99": traffic.percentile(done.times(200), 99),
                 "refused p99": traffic.percentile(done.times(503), 99),

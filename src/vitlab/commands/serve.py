@@ -6,24 +6,10 @@ from typing import Any
 from vitlab.commands import ComputeOptions
 from vitlab.errors import OptionError
 from vitlab.options import argument, at_least, at_most, option, when
-from vitlab.serve.limits import Limits, split
-from vitlab.weights.hub import check_weights
+from vitlab.serve.limits import Limits, check_served, split
 
 SUMMARY = "Serve models over HTTP: classes, features, and where they look."
 NEEDS = ("fastapi", "uvicorn", "prometheus_client")
-
-
-def check_served(models: tuple[str, ...]) -> None:
-    """Refuse models without a name, and weights that cannot exist.
-
-    Raises:
-        OptionError: nothing can be a model's name, or two have the same.
-        WeightsError: no such file or folder.
-    """
-    names = [split(each)[0] for each in models]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise OptionError(f"two models are named {twice[0]}: name them, as {twice[0]}-2=WEIGHTS")
-    check_weights(tuple(split(each)[1] for each in models))
 
 
 @dataclass(frozen=True, kw_only=True)

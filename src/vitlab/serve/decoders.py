@@ -235,11 +235,10 @@ class Decoders:
                 if decoder is not None:
                     await decoder.end()
                 decoder = await self._another()
-            began = time.monotonic()
             async with asyncio.timeout(2 * self.bounds.seconds + GRACE):
-                result = await asyncio.to_thread(_decoded, decoder.pipe, job)
+                result, seconds = await asyncio.to_thread(_decoded, decoder.pipe, job)
             self.decoded += not result.error
-            self.pace += (time.monotonic() - began - self.pace) * (MEMORY if self.pace else 1)
+            self.pace += (seconds - self.pace) * (MEMORY if self.pace else 1)
         except ServiceError as error:
             result = error
         except asyncio.CancelledError:
@@ -260,15 +259,20 @@ class Decoders:
         return await self._begin()
 
 
-def _decoded(pipe: Connection, job: _Job) -> Decoded:
-    """Send an image and read the answer, which is checked: it may be hostile."""
+def _decoded(pipe: Connection, job: _Job) -> tuple[Decoded, float]:
+    """Send an image and read the answer, which is checked: it may be hostile; and the seconds.
+
+    They are taken here: a busy event loop would add its own, and refuse what can be decoded.
+    """
+    began = time.monotonic()
     asked = {"name": job.name, "config": job.wanted.text, "side": job.wanted.side}
     pipe.send_bytes(json.dumps(asked).encode())
     pipe.send_bytes(job.data)
     answer = json.loads(pipe.recv_bytes(LONGEST))
     pixels = pipe.recv_bytes(job.wanted.most)
+    seconds = time.monotonic() - began
     if answer["error"]:
-        return Decoded(NONE, error=one_line(str(answer["error"])[:ERROR]))
+        return Decoded(NONE, error=one_line(str(answer["error"])[:ERROR])), seconds
     shape = tuple(map(int, answer["shape"]))
     left, top, right, bottom = map(float, answer["box"])
     box = (left, top, right, bottom)
@@ -276,7 +280,7 @@ def _decoded(pipe: Connection, job: _Job) -> Decoded:
         raise ValueError("another shape, or a box outside of the image")
     rows, columns = map(int, answer["size"])
     array = np.frombuffer(bytearray(pixels), np.uint8).reshape(shape)
-    return Decoded(array, box, size=(rows, columns))
+    return Decoded(array, box, size=(rows, columns)), seconds
 
 
 def _start(process: BaseProcess) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from vitlab.errors import OptionError
 from vitlab.options import Options, above, at_least, at_most, option
+from vitlab.weights.hub import check_weights
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 ENDINGS = (".safetensors", ".npz", ".pth", ".pt", ".bin")
@@ -71,3 +72,16 @@ def name_of(place: str) -> str:
     if not name:
         raise OptionError(f"{place!r} gives the model no name: write NAME={place}")
     return name
+
+
+def check_served(models: tuple[str, ...]) -> None:
+    """Refuse models without a name, and weights that cannot exist.
+
+    Raises:
+        OptionError: nothing can be a model's name, or two have the same.
+        WeightsError: no such file or folder.
+    """
+    names = [split(each)[0] for each in models]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise OptionError(f"two models are named {twice[0]}: name them, as {twice[0]}-2=WEIGHTS")
+    check_weights(tuple(split(each)[1] for each in models))

@@ -8,15 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from vitlab.errors import FailedError, LateError, ServiceError
-from vitlab.serve.computing.answers import Ticket, answers
-from vitlab.serve.computing.best_batch import warm
-from vitlab.serve.computing.roster import Served
-from vitlab.serve.computing.trunk import Trunk
-from vitlab.serve.decoding.decoders import settle
-from vitlab.serve.figures import SECONDS, SIZES, Histogram
-from vitlab.serve.http.logs import log
-from vitlab.serve.queueing import Rounds
-from vitlab.serve.seen import Seen
+from vitlab.serve.answers import Seen, Ticket, answers, warm
+from vitlab.serve.decoders import Rounds, settle
+from vitlab.serve.logs import log
+from vitlab.serve.metrics import Metrics
+from vitlab.serve.registry import Served, Trunk
 
 LEAVE = 10.0  # seconds
 Outcome = tuple[Ticket, Seen | ServiceError]
@@ -38,16 +34,11 @@ class Batcher:
     Args:
         delay: seconds
         timeout: of requests, in seconds: a batch may take that long without being overdue
-
-    Attributes:
-        sizes: images of each batch
-        seconds: of each batch that did not fail
-        failures: images of batches that failed
+        metrics: that count the batches
     """
 
-    def __init__(self, delay: float, timeout: float) -> None:
-        self.sizes, self.seconds, self.failures = Histogram(SIZES), Histogram(SECONDS), 0
-        self._delay, self._timeout = delay, timeout
+    def __init__(self, delay: float, timeout: float, metrics: Metrics) -> None:
+        self._delay, self._timeout, self._metrics = delay, timeout, metrics
         self._batch: list[Ticket] = []  # that is computed now
         self._began, self._usual = 0.0, 0.0  # when; seconds of an average batch
         self._in_a_row, self._lost = 0, ""  # failed batches; why none can be computed any more
@@ -118,14 +109,14 @@ class Batcher:
 
     def _computed(self, batch: list[Ticket]) -> list[Outcome]:
         """Compute a batch; what goes wrong is the answer to its requests, not the thread's end."""
-        self.sizes.add(len(batch))
+        self._metrics.batch_images.observe(len(batch))
         try:
             outcomes: list[Outcome] = list(zip(batch, answers(batch), strict=True))
         except Exception as error:
             return self._failed(batch, error)
         self._in_a_row = 0
         seconds = time.monotonic() - self._began
-        self.seconds.add(seconds)
+        self._metrics.batch_seconds.observe(seconds)
         self._usual += (seconds - self._usual) * (MEMORY if self._usual else 1)
         first, pace = batch[0].served, seconds / len(batch)
         full = len(batch) / first.batch  # a small batch says little of the pace under load
@@ -136,7 +127,8 @@ class Batcher:
         """Count and describe a failure, and find out whether anything can be computed still."""
         models = sorted({ticket.served.card.name for ticket in batch})
         log("batch failed", logging.ERROR, error=True, images=len(batch), models=models)
-        self.failures += len(batch)
+        for ticket in batch:
+            self._metrics.count("broken", ticket.served.card.name, 1)
         self._in_a_row += 1
         if self._in_a_row >= FAILURES:
             try:
@@ -152,7 +144,9 @@ class Batcher:
         with self._changed:
             while True:
                 if self._stopping:
-                    self._refuse()
+                    while len(self._waiting):
+                        ticket = self._waiting.pop()
+                        self._deliver([(ticket, _stopping())])
                     return []
                 firsts = [self._waiting.line(key)[0] for key in self._waiting]
                 waits = [self._wait(first) for first in firsts]
@@ -181,7 +175,8 @@ class Batcher:
             ticket = self._waiting.pop(key)
             done = time.monotonic() + (len(batch) + 1) * served.trunk.pace
             if key.gone:
-                self._deliver([(ticket, _removed(ticket))])
+                error = ServiceError(f"the model {key.card.name!r} was removed")
+                self._deliver([(ticket, error)])
             elif done > ticket.due:  # it would be computed for nobody
                 self._deliver([(ticket, LateError("no answer in time"))])
             elif not ticket.future.done():  # else nobody waits for it any more
@@ -190,18 +185,10 @@ class Batcher:
             key = next((each for each in turns if each.trunk is served.trunk), None)
         return batch
 
-    def _refuse(self) -> None:
-        for key in self._waiting:
-            self._deliver([(ticket, _stopping()) for ticket in self._waiting.clear(key)])
-
     def _deliver(self, outcomes: Sequence[Outcome]) -> None:
         assert self._loop is not None
         with suppress(RuntimeError):  # closed: nobody waits any more
             self._loop.call_soon_threadsafe(_give, outcomes)
-
-
-def _removed(ticket: Ticket) -> ServiceError:
-    return ServiceError(f"the model {ticket.served.card.name!r} was removed")
 
 
 def _stopping() -> ServiceError:

@@ -1,4 +1,4 @@
-"""A folder whose models are served: what comes, changes and goes there is noticed by polling."""
+"""A watched folder: its models are served, and polling notices those that come, change and go."""
 
 import asyncio
 import logging
@@ -8,8 +8,8 @@ from pathlib import Path
 
 from vitlab.errors import UserError
 from vitlab.serve.engine import Engine
-from vitlab.serve.http.logs import log
-from vitlab.serve.model_names import name_of
+from vitlab.serve.limits import name_of
+from vitlab.serve.logs import log
 
 PAUSE = 1.0  # seconds between two looks
 MOST = 10_000  # files of one model that are looked at
@@ -94,11 +94,11 @@ class Watched:
         known = name in self._missed and any(card.name == name for card in self.engine.cards())
         try:
             (self.engine.replace if known else self.engine.add)(name, path)
-        except UserError as error:
-            log("model not loaded", logging.WARNING, model=name, reason=str(error))
-            return
-        except Exception:  # of a file that nobody expected: the others go on
-            log("model not loaded", logging.ERROR, error=True, model=name)
+        except Exception as error:  # also of a file that nobody expected: the others go on
+            expected = isinstance(error, UserError)
+            level = logging.WARNING if expected else logging.ERROR
+            self.engine.metrics.loads_failed.inc()
+            log("model not loaded", level, error=not expected, model=name, reason=str(error))
             return
         self._missed[name] = 0
         log("model replaced" if known else "model added", model=name)

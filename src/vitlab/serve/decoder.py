@@ -1,37 +1,39 @@
-"""What a decoder process does: bytes in, pixels out, within limits that the kernel keeps.
+"""A decoder process: bytes of an image in, pixels out, within limits that the kernel keeps.
 
-A message, either way, is the sizes of its two parts (`SIZES`), a JSON object, and bytes. Nothing is
-unpickled: what a hostile image makes of this process cannot reach further than its answers.
+A message, either way, is a JSON object and bytes. The service unpickles nothing from here: what a
+hostile image makes of this process cannot reach further than its answers.
 """
 
 import json
 import os
 import resource
 import signal
-import socket
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from io import BytesIO
+from multiprocessing.connection import Connection
 from pathlib import Path
-from struct import Struct
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
+import torch
+from PIL import Image
 
 from vitlab.data.decode.crop import crop_resize, whole_box
 from vitlab.data.decode.pixels import Box, Pixels
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.loading.crops import center, fitted_image
+from vitlab.data.loading.loader import end_with_parent
 from vitlab.errors import ImageError
-from vitlab.models.config import ModelConfig
+from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.identity import described
 
 FORMATS = ("JPEG", "PNG", "WEBP")
-SIZES = Struct("<II")
 STATM = Path("/proc/self/statm")  # of Linux, the only system that bounds a process's memory
-READY = b"\n"
 WHOLE: Box = (0.0, 0.0, 1.0, 1.0)
+WARM = ViTConfig(image_size=16, patch=16, width=16, depth=1, heads=1, mlp=16)
 
 
 @dataclass(frozen=True)
@@ -51,33 +53,28 @@ class Bounds:
     formats: tuple[str, ...] = FORMATS
 
 
-def serve_connection(connection: socket.socket, bounds: Bounds) -> None:
+def serve_connection(connection: Connection, bounds: Bounds) -> None:
     """Say that all is ready, and decode what arrives until the other end closes."""
+    for each in (signal.SIGINT, signal.SIGTERM):  # they reach whole groups; the service drains
+        signal.signal(each, signal.SIG_IGN)
+    with suppress(AttributeError, OSError):  # another system than Linux
+        end_with_parent()
+    os.dup2(os.open(os.devnull, os.O_RDWR), 2)  # libraries complain there, in the images' words
+    torch.set_num_threads(1)
+    for kind in bounds.formats:  # decode one of each, so that nothing is left to import
+        file = BytesIO()
+        Image.new("RGB", (40, 24)).save(file, kind)
+        decoded(file.getvalue(), "image", WARM, 1000, bounds.formats)
     confine(bounds.memory)
-    with connection, connection.makefile("rb") as stream:
-        connection.sendall(READY)
-        while (message := read_message(stream)) is not None:
-            asked, data = message
+    connection.send_bytes(b"ready")
+    with suppress(EOFError, OSError):
+        while True:
+            asked, data = json.loads(connection.recv_bytes()), connection.recv_bytes()
             signal.setitimer(signal.ITIMER_PROF, bounds.seconds)  # SIGPROF ends the process
             answer, pixels = _answered(asked, data, bounds)
             signal.setitimer(signal.ITIMER_PROF, 0)
-            connection.sendall(header(answer, pixels.nbytes))
-            connection.sendall(pixels.data)
-
-
-def read_message(stream: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
-    """Return the next message; None at the end."""
-    sizes = stream.read(SIZES.size)
-    if len(sizes) < SIZES.size:
-        return None
-    head, body = SIZES.unpack(sizes)
-    return json.loads(stream.read(head)), stream.read(body)
-
-
-def header(content: dict[str, Any], size: int) -> bytes:
-    """Return a message up to its bytes, of which there are `size`."""
-    text = json.dumps(content).encode()
-    return SIZES.pack(len(text), size) + text
+            connection.send_bytes(json.dumps(answer).encode())
+            connection.send_bytes(pixels.tobytes())
 
 
 def confine(memory: int) -> None:

@@ -1,17 +1,32 @@
-"""The page /docs: every route of the OpenAPI description in plain HTML, without a script."""
+"""Pages of a service: the one for people with its files, and the API reference at /docs."""
 
 import json
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from jinja2 import Environment
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
-from vitlab.serve.http.exchange import HEADERS
+from vitlab.pages.assets import SERVICE, asset, media_type
 
-CSP = {
-    **HEADERS,
+# Scripts and styles of this service alone: text from a model or a file name can run nothing.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+REFERENCE = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; "
     "frame-ancestors 'none'; base-uri 'none'",
 }
+# Every route of the OpenAPI description in plain HTML, without a script.
 PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -65,8 +80,27 @@ td, th { text-align: left; vertical-align: top; padding: .2rem 1rem .2rem 0 }
 """
 
 
-def page(openapi: dict[str, Any]) -> str:
-    """Return the page as HTML; every text in it is escaped."""
+def page_routes(page: str = "service.html", files: Sequence[str] = SERVICE) -> list[Route]:
+    """Return the routes of a page: `GET /`, and `GET /page/NAME` for what it asks for.
+
+    They need no token: the page of the service asks for it.
+    """
+    parts = [Route(f"/page/{name}", _sent(name), include_in_schema=False) for name in files]
+    return [Route("/", _sent(page), include_in_schema=False), *parts]
+
+
+def _sent(name: str) -> Callable[[Request], Awaitable[Response]]:
+    """Return what answers with one file, which is read now."""
+    content, kind = asset(name), media_type(name)
+
+    async def send(request: Request) -> Response:
+        return Response(content, media_type=kind, headers=HEADERS)
+
+    return send
+
+
+def reference(openapi: dict[str, Any]) -> str:
+    """Return the page /docs as HTML; every text in it is escaped."""
     environment = Environment(autoescape=True)
     environment.filters["last_part"] = lambda text: (text or "").rpartition("/")[2]
     return environment.from_string(PAGE).render(

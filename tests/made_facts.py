@@ -70,7 +70,6 @@ def some(classes: int = 10, images: int = 300, channels: int = 3) -> Facts:
         survey=Survey(
             {"train": spread, "test": [2] * classes}, {"train": sum(spread), "test": 2 * classes},
             {number: [picture] * 3 for number in range(min(classes, 12))},
-            [(20, 30), (40, 30), (400, 300)],
         ),
     )  # fmt: skip
 

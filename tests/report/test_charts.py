@@ -12,9 +12,7 @@ from vitlab.report.drawings.charts import (
     LEAST,
     SIDE,
     Line,
-    Mark,
-    bars,
-    cost_against,
+    histogram,
     lines,
     matrix,
     of_run,
@@ -150,20 +148,9 @@ def test_bins_of_few_images_are_faint() -> None:
     assert {"0%", "100%", "images"} <= set(ticks(reliability(under, "r", "x")))
 
 
-def test_bars_and_marks() -> None:
-    assert "classes" in ticks(bars("a", "x", [0.1, 0.5, 0.5], "found", True))
-    assert "20" in ticks(bars("a", "x", [20, 5, 1], "classes", False))
+def test_marks_and_histograms() -> None:
+    assert "classes" in ticks(histogram("a", "x", [0.1, 0.5, 0.5], "found"))
     points = np.random.default_rng(0).random((6, 2)).astype(np.float32)
     drawing = scatter("map", "x", points, [("a & b", [0, 1, 2]), ("c", [3, 4, 5])], [5], 1.5)
     assert {"a &amp; b (3)", "c (3)"} <= set(ticks(drawing))
     assert drawing.count("<use") >= 7
-
-
-def test_far_apart_costs_are_drawn_on_a_logarithmic_axis() -> None:
-    near, far = (
-        cost_against("c", [Mark(0, 1e6, 0.9, (0.8, 0.95)), Mark(1, cost, 0.8, None)], "MACs", "acc")
-        for cost in (2e6, 5e8)
-    )
-    assert {"1.2 M", "1.6 M", "2 M"} <= set(re.findall(r"[\d.]+ M(?=<)", near))
-    assert {"1 M", "10 M", "100 M"} <= set(re.findall(r"[\d.]+ M(?=<)", far))
-    assert "run by run: 1: 1.0 M, 90.0%; 2: 500.0 M, 80.0%." in far

@@ -75,13 +75,11 @@ class Survey:
         counts: split (train, validation, test) -> images of each class
         images: split -> images
         samples: class number -> a few of its training images
-        sizes: rows and columns of some training images, smallest area first
     """
 
     counts: dict[str, list[int]]
     images: dict[str, int]
     samples: dict[int, list[Picture]]
-    sizes: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,12 @@ PLAIN = {  # figures that everybody understands, and what they are
 }
 
 
+PROBES = {
+    "probe": ("10-shot accuracy", "a linear classifier on its features, 10 images per class"),
+    "knn": ("20-NN accuracy", "the vote of the 20 nearest features"),
+}
+
+
 def short_model(facts: Facts) -> str:
     """Return the kind of model without its long form."""
     return facts.model.split("(")[0] or "Model"
@@ -93,12 +99,23 @@ def more_figures(facts: Facts) -> Table:
         for each in METRICS.values()
         if known(facts, each)
     ]  # fmt: skip
+    rows += [(*PROBES[key], percent(value), "–") for key, value in probed(facts).items()]
     note = (
         "The 95% interval says how far a figure might be off because the test images are a sample. "
         "Figures without one have no interval that holds for so few images."
     )
     head = ("Figure", "What it is", "Value", "95% interval")
     return Table("All figures", head, rows, note=note, texts=2)
+
+
+def probed(facts: Facts) -> dict[str, float]:
+    """Return the last figures of `--probe`, by their keys."""
+    return {
+        key: value
+        for point in facts.testing
+        for key in PROBES
+        if (value := getattr(point, key)) is not None
+    }
 
 
 def known(facts: Facts, metric: Metric) -> bool:

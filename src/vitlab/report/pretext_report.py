@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,11 +90,6 @@ FIGURES = {
     "disagreement": FigureWords("Disagreement", "nats, of student and teacher on other crops"),
     "feature_spread": FigureWords("Spread of features", "0 where all images have the same"),
 }
-PROBES = {
-    "probe": FigureWords("10-shot accuracy", "a linear classifier on its features, 10 images per "
-                         "class", share=True),
-    "knn": FigureWords("20-NN accuracy", "the vote of the 20 nearest features", share=True),
-}  # fmt: skip
 COLUMNS = {
     "masked": "hidden patches are gray",
     "predicted": "hidden patches as they are predicted",
@@ -130,9 +125,7 @@ def write_pretext_report(
         DiskError: the file cannot be written.
     """
     facts = Facts(**of_folder(folder, model, figures, notes), pictures=pictures)
-    found = {key: value for point in facts.testing for key in PROBES
-             if (value := getattr(point, key)) is not None}  # fmt: skip
-    facts.figures.update({key: value for key, value in found.items() if key not in facts.figures})
+    facts = replace(facts, figures=headline.probed(facts) | figures)
     return write_page(folder.report, pretext_page(facts))
 
 
@@ -185,20 +178,18 @@ def lead(facts: Facts) -> str:
 def key_cards(facts: Facts) -> list[Card]:
     """Return the figures that come first: held-out loss, the task's own, and the probe's."""
     losses = [point.loss for point in facts.training if math.isfinite(point.loss)]
-    held_out = facts.number("held_out")
+    held_out, loss = facts.number("held_out"), facts.number("loss")
     notes = [f"mean of {held_out:,.0f} images"] if held_out else []
     notes += [f"{losses[-1]:.4g} in training"] if losses else []
-    words = {name: words_of(name) for name in _names(facts)} | PROBES
-    loss = FigureWords("Held-out loss", "; ".join(notes))
-    found = [(loss.title, f"{facts.number('loss') or 0:.4g}", loss.note)] * (
-        facts.number("loss") is not None
-    )
-    found += [
-        (own.title, own.shown(value), own.note)
-        for name, own in words.items()
-        if (value := facts.number(name)) is not None
-    ]
-    return [Card(*row) for row in found]
+    found = [] if loss is None else [Card("Held-out loss", f"{loss:.4g}", "; ".join(notes))]
+    for name in _names(facts):
+        if (value := facts.number(name)) is not None:
+            own = words_of(name)
+            found.append(Card(own.title, own.shown(value), own.note))
+    for name, (title, note) in headline.PROBES.items():
+        if (value := facts.number(name)) is not None:
+            found.append(Card(title, percent(value), note))
+    return found
 
 
 def _names(facts: Facts) -> list[str]:

@@ -183,14 +183,9 @@ def _classes(facts: Facts) -> list[Block]:
     if many:
         recalls = [each.recall or 0.0 for each in ordered]
         label = f"Histogram of the share found of {len(recalls)} classes."
-        plots = [Plot("Classes by the share of their images that is found",
-                      charts.bars("spread", label, recalls, "found", True))]  # fmt: skip
-        if facts.survey:
-            counts = facts.survey.counts["train"]
-            label = f"Training images of {len(counts)} classes: {max(counts):,} to {min(counts):,}."
-            drawing = charts.bars("counts", label, counts, "classes, largest first", False)
-            plots.append(Plot("Training images of each class", drawing))
-        blocks.append(Plots(plots))
+        drawing = charts.histogram("spread", label, recalls, "found")
+        title = "Classes by the share of their images that is found"
+        blocks.append(Plots([Plot(title, drawing)]))
     rows = [_class_row(facts, each) for each in ordered[: MANY if many else None]]
     head = ("Class", "", "Found", "Right when named", "F1", "Test", "Named", "Training")
     wide = min(len(row) for row in rows)

@@ -1,4 +1,4 @@
-"""Survey of a run's data: how many images of each class, some of them, and their sizes."""
+"""Survey of a run's data: how many images of each class, and some of them."""
 
 from dataclasses import replace
 
@@ -16,7 +16,6 @@ from vitlab.runs.run_folder import RunFolder
 SAMPLES = 60  # pictures of training images, at most
 OF_A_CLASS = 6
 SIDE = 72  # pixels of the longer side of one
-MEASURED = 60  # images whose size is read
 
 
 def survey(splits: Splits, channels: int) -> Survey:
@@ -37,7 +36,6 @@ def survey(splits: Splits, channels: int) -> Survey:
         {name: part.labels.counts(count) for name, part in splits.parts.items()},
         {name: len(part) for name, part in splits.parts.items()},
         samples,
-        _sizes(source),
     )
 
 
@@ -74,15 +72,3 @@ def _square(rows: int, columns: int) -> tuple[float, float, float, float]:
     side = min(rows, columns)
     left, top = (columns - side) // 2, (rows - side) // 2
     return left, top, left + side, top + side
-
-
-def _sizes(source: Source) -> list[tuple[int, int]]:
-    """Return the sizes of some training images that can be read, smallest area first."""
-    found = []
-    for index in _spread(len(source), MEASURED):
-        try:
-            rows, columns = source.image(index).shape()[:2]
-        except UserError:  # damaged, or no longer there: what is damaged is reported elsewhere
-            continue
-        found.append((rows, columns))
-    return sorted(found, key=lambda size: size[0] * size[1])

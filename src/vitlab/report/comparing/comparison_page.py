@@ -22,7 +22,7 @@ from vitlab.report.comparing.recipes_apart import (
     surroundings,
 )
 from vitlab.report.comparing.run_comparison import Compared
-from vitlab.report.drawings.charts import DASHES, Mark, cost_against, lines, of_run
+from vitlab.report.drawings.charts import DASHES, lines, of_run
 from vitlab.report.drawings.drawing import SERIES_COLORS
 from vitlab.report.facts import Point
 from vitlab.report.page import Block, Page, Plot, Plots, Prose, Section, Table, write_page
@@ -40,11 +40,6 @@ COSTS: dict[str, tuple[str, Callable[[float], str]]] = {
     "images_per_second": ("Images/s in training", lambda value: f"{value:,.{int(value < 10)}f}"),
     "peak_memory": ("Peak memory", storage),
 }
-DRAWN = {
-    "params": "parameters",
-    "macs": "multiply-adds per image",
-    "seconds": "seconds of training",
-}
 
 
 def write_comparison(file: Path, compared: Compared, command: str = "") -> Path:
@@ -61,7 +56,7 @@ def write_comparison(file: Path, compared: Compared, command: str = "") -> Path:
         Section("seeds", "Seeds of one recipe", _seeds(compared)),
         Section("curves", "Learning curves", _curves(entries)),
         Section("recipe", "What differs in the recipes", _recipes(entries)),
-        Section("cost", "Cost", _cost(compared)),
+        Section("cost", "Cost", _cost(entries)),
         Section("classes", "Classes", _classes(entries)),
     ]
     title = f"{len(entries)} runs compared"
@@ -321,9 +316,8 @@ def _recipes(entries: Sequence[Entry]) -> list[Block]:
     ]  # fmt: skip
 
 
-def _cost(compared: Compared) -> list[Block]:
-    """Return what each run cost, and each cost in which runs differ against the first figure."""
-    entries, first = compared.entries, first_figure(compared)
+def _cost(entries: Sequence[Entry]) -> list[Block]:
+    """Return what each run cost."""
     keys = [key for key in COSTS if any(each.number(key) is not None for each in entries)]
     if all(each.task or not each.result for each in entries):
         keys = [key for key in keys if key != "images"]  # none was tested
@@ -333,19 +327,9 @@ def _cost(compared: Compared) -> list[Block]:
         cells = zip(keys, values, strict=True)
         texts = ("–" if value is None else COSTS[key][1](value) for key, value in cells)
         rows.append((run_name(run, each), *texts))
-    plots = []
-    for key, title in DRAWN.items():
-        marks = [
-            Mark(number, cost, value, each.interval(first))
-            for number, each in enumerate(entries)
-            if (cost := each.number(key)) is not None and (value := each.number(first)) is not None
-        ]
-        if len({mark.cost for mark in marks}) > 1:
-            drawing = cost_against(f"cost-{key}", marks, title, METRICS[first].word)
-            plots.append(Plot(title.capitalize(), drawing))
     note = "As recorded: time, memory and images/s are those of training, on each run's machine."
     head = ("Run", *(COSTS[key][0] for key in keys))
-    return [Table("Cost", head, rows, note=note), *([Plots(plots)] if plots else [])]
+    return [Table("Cost", head, rows, note=note)]
 
 
 def _classes(entries: Sequence[Entry]) -> list[Block]:

@@ -11,7 +11,7 @@ import matplotlib as mpl
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from vitlab.evaluation.reliability import Bin
@@ -154,57 +154,6 @@ def smoothed(y: Numbers) -> Numbers:
     return np.where(weights > 0, sums / np.maximum(weights, 1e-12), np.nan)
 
 
-@dataclass(frozen=True)
-class Mark:
-    """A run in a chart of cost against accuracy, with the interval of its accuracy."""
-
-    run: int
-    cost: float
-    value: float
-    interval: tuple[float, float] | None
-
-
-def cost_against(name: str, marks: Sequence[Mark], cost: str, value: str) -> Markup:
-    """Draw what runs cost and what they reach, each with its number and interval.
-
-    Args:
-        name: unique on the page
-        marks: the runs
-        cost: what is drawn to the right, with its unit
-        value: what is drawn upwards
-    """
-    costs = [each.cost for each in marks]
-    with mpl.rc_context(STYLE):
-        figure = new_figure(WIDTH, 270)
-        axes = figure.subplots()
-        for each in marks:
-            color = SERIES_COLORS[each.run % len(SERIES_COLORS)]
-            if each.interval:
-                axes.plot((each.cost, each.cost), each.interval, color=color, linewidth=1.6)
-            axes.plot(each.cost, each.value, "o", color=color, markersize=7)
-            axes.annotate(
-                str(each.run + 1), (each.cost, each.value), (7, 4), textcoords="offset points"
-            )
-        if min(costs) > 0 and max(costs) / min(costs) > 8:
-            axes.set_xscale("log")
-            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
-            axes.xaxis.set_minor_formatter(NullFormatter())
-        else:
-            axes.xaxis.set_major_locator(MaxNLocator(4))
-        axes.xaxis.set_major_formatter(FuncFormatter(_tick))
-        axes.set(xlabel=cost, ylabel=value)
-        axes.yaxis.set_major_formatter(PERCENT)
-        axes.margins(x=0.12, y=0.12)
-        words = "; ".join(f"{each.run + 1}: {si(each.cost)}, {each.value:.1%}" for each in marks)
-        return svg(figure, name, f"{value} against {cost}, run by run: {words}.")
-
-
-def _tick(value: float, _: object = None) -> str:
-    """Return a cost with its unit prefix, without zeros that say nothing: `1.25 M`, `300 k`."""
-    number, space, unit = si(value, 2).partition(" ")
-    return (number.rstrip("0").rstrip(".") if "." in number else number) + space + unit
-
-
 def reliability(bins: Sequence[Bin], name: str, label: str) -> Markup:
     """Draw accuracy and confidence of each bin, and below them its number of images."""
     filled = [item for item in bins if item.count]
@@ -230,22 +179,15 @@ def reliability(bins: Sequence[Bin], name: str, label: str) -> Markup:
         return svg(figure, name, label)
 
 
-def bars(name: str, label: str, heights: Sequence[float], across: str, share: bool) -> Markup:
-    """Draw a histogram of shares from 0 to 1, or counts side by side, largest first."""
+def histogram(name: str, label: str, shares: Sequence[float], across: str) -> Markup:
+    """Draw how many classes have which share, from 0 to 1."""
     with mpl.rc_context(STYLE):
         figure = new_figure(WIDTH, 240)
         axes = figure.subplots()
-        if share:
-            axes.hist(heights, np.linspace(0, 1, 21).tolist(), rwidth=0.92, color=BLUE)
-            axes.xaxis.set_major_formatter(PERCENT)
-        else:
-            axes.fill_between(
-                range(len(heights)), sorted(heights, reverse=True), step="mid", color=BLUE
-            )
-            axes.set_ylim(bottom=0)
-        axes.set(xlabel=across, ylabel="classes" if share else "images")
+        axes.hist(shares, np.linspace(0, 1, 21).tolist(), rwidth=0.92, color=BLUE)
+        axes.set(xlabel=across, ylabel="classes")
+        axes.xaxis.set_major_formatter(PERCENT)
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True, prune="lower"))
-        axes.yaxis.set_major_formatter(COUNTS)
         return svg(figure, name, label)
 
 

@@ -209,7 +209,7 @@ def _curve(facts: Facts, number: int, name: str) -> Plot | None:
 
 
 def _pictures(facts: Facts) -> list[Block]:
-    """Return the pictures of a few held-out images, an image a row, in two tables side by side."""
+    """Return the pictures of a few held-out images, an image a row, in tables side by side."""
     columns = facts.pictures
     count = min((len(column) for column in columns.values()), default=0)
     if not count:
@@ -226,10 +226,12 @@ def _pictures(facts: Facts) -> list[Block]:
         )
         for row in range(count)
     ]
-    half = -(-count // 2)
+    part = -(-count // 3)
     table = Markup("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>")
     halves = [
-        table.format(head, Markup().join(each)) for each in (rows[:half], rows[half:]) if each
+        table.format(head, Markup().join(each))
+        for each in (rows[:part], rows[part : 2 * part], rows[2 * part :])
+        if each
     ]
     box = Markup('<div class="box strips">{}</div>').format(Markup().join(halves))
     words = [f"{name}: {COLUMNS[name]}." for name in columns if name in COLUMNS]

@@ -53,6 +53,7 @@ def write_comparison(file: Path, compared: Compared, command: str = "") -> Path:
         Section("figures", "Figures", _figures(compared, file), folded=False),
         Section("tests", "Paired tests", _tests(compared), folded=False),
         Section("disagreements", "Where they disagree", disagreements(compared)),
+        Section("all-figures", "All figures", _figures(compared, file, every=True)),
         Section("seeds", "Seeds of one recipe", _seeds(compared)),
         Section("curves", "Learning curves", _curves(entries)),
         Section("recipe", "What differs in the recipes", _recipes(entries)),
@@ -133,14 +134,16 @@ def _of_two(compared: Compared, pair: Pair) -> str:
 # Its sections
 
 
-def _figures(compared: Compared, file: Path) -> list[Block]:
-    """Return a row for each run, the best figure of each column in blue."""
+def _figures(compared: Compared, file: Path, *, every: bool = False) -> list[Block]:
+    """Return a row for each run, the best figure of each column in blue: the first ones, or all."""
     entries = compared.entries
     most = max((len(each.result.get("classes", ())) for each in entries), default=0)
     shown = [
         metric
         for metric in METRICS.values()
-        if metric.tells(most) and any(each.number(metric.name) is not None for each in entries)
+        if metric.tells(most)
+        and (every or metric.key or metric.of == "training")
+        and any(each.number(metric.name) is not None for each in entries)
     ]
     best = {metric.name: _best(entries, metric) for metric in shown}
     rows = []
@@ -157,7 +160,8 @@ def _figures(compared: Compared, file: Path) -> list[Block]:
         "best of a column is blue. Intervals that overlap do not mean that two runs are alike: the "
         "paired tests tell smaller differences from chance."
     )
-    return [Table("Figures", ("Run", *(metric.title for metric in shown)), rows, note=note)]
+    title = "All figures of the runs" if every else "Figures"
+    return [Table(title, ("Run", *(metric.title for metric in shown)), rows, note=note)]
 
 
 def _best(entries: Sequence[Entry], metric: Metric) -> float | None:

@@ -29,10 +29,7 @@ export class Controls {
     const button = byId("views").appendChild(vitlab.element("button", "view", VIEWS[view].title));
     button.type = "button";
     button.dataset.view = view;
-    button.addEventListener("click", () => {
-      if (button.title) vitlab.say(button.title);
-      else this.set({ view });
-    });
+    button.addEventListener("click", () => this.set({ view }));
     return button;
   }
 

@@ -107,14 +107,23 @@ def _weakest(facts: Facts) -> list[Block]:
     rows = []
     for each in worst:
         found = round((each.recall or 0) * each.images)
-        taken = next((one.predicted for one in facts.confused if one.true == each.name), "–")
         own = place.get(each.name)
+        taken = _taken_for(facts, own)
         learned = (f"{training[own]:,}",) if training and own is not None else ()
         row = (each.name, taken, f"{found:,} of {each.images:,}", percent(each.precision or 0))
         rows.append((*row, *learned))
     head = ("Class", "Most often taken for", "Found", "Right when named", "Training images")
     wide = min(len(row) for row in rows)
     return [Table("Where it is weakest", head[:wide], [row[:wide] for row in rows], texts=2)]
+
+
+def _taken_for(facts: Facts, own: int | None) -> str:
+    """Return what images of a class are most often mistaken for."""
+    cells = facts.confusion
+    if own is None or cells is None:
+        return "–"
+    counts = np.where((cells.true == own) & (cells.predicted != own), cells.counts, 0)
+    return facts.classes[cells.predicted[counts.argmax()]] if counts.any() else "–"
 
 
 def mistake_photos(mistakes: Sequence[Judged], folder: str) -> list[Thumbnail]:

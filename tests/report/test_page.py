@@ -110,6 +110,7 @@ def test_intervals_classes_and_pairs_are_told(tmp_path: Path) -> None:
 def test_the_first_screen_says_what_matters_and_the_rest_folds(tmp_path: Path) -> None:
     """Without scripts: the sections below are `details`, which print and links open."""
     facts = replace(some(), mistakes=[some().mistakes[0]] * 20, notes=["twice", "once", "twice"])
+    facts = replace(facts, recipe=facts.recipe | {"pretext": {"task": "classify"}})  # as run.toml
     text, _ = read(write(tmp_path / "report.html", facts))
     first, rest = text.split('<section class="more"')
     for name in ("result", "worst", "mistakes", "uses", "notes"):

@@ -209,4 +209,5 @@ class Facts:
     @property
     def task(self) -> str:
         """The task of a run without labels; empty if it learned from labels."""
-        return str(self.figures.get("task") or self.recipe.get("pretext", {}).get("task", ""))
+        found = self.figures.get("task") or self.recipe.get("pretext", {}).get("task")
+        return "" if found in (None, "classify") else str(found)

@@ -266,7 +266,7 @@ def test_doubtful_labels_and_the_map_say_what_they_show(tmp_path: Path) -> None:
     text = page(tmp_path, replace(facts, doubts=doubts, image_map=image_map))
     for words in (
         "1,234 test images, 40 labels may be wrong; about 53 are estimated",
-        "The likeliest ones.", "label 12.5%; likely class 75.0%", "cannot be read",
+        "The likeliest ones.", "label 12.5%; likely class 75.0%", "no picture",
         "6 of 9 test images", "1 of them mistakes", "class 2 (2)",
     ):  # fmt: skip
         assert words in text, words

@@ -1,20 +1,20 @@
-"""The map of a report: test images where the model sees them, each with a thumbnail."""
+"""Map of the test images: each where the model sees it, as a point and as a thumbnail."""
 
 import math
-from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding_map import embedding_map, look_at, sample
 from vitlab.evaluation.predictions import Predictions
 from vitlab.models.model import Model
-from vitlab.report.album import named
-from vitlab.report.atlas.plotted import ImageMap, Spot
+from vitlab.report.facts import ImageMap
 
+LEAST = 100  # images: a map, and the thresholds of confident learning, need some of each class
 MOST = 1_000  # images chosen at random; the page stays under 600 kB
 SEED = 0
 SIDES = ((400, 40), (650, 32), (MOST, 24))  # pixels of a thumbnail, by images at most
@@ -23,7 +23,7 @@ WIDEST = 1.7  # columns of the map to its rows, at most
 
 
 def image_map(
-    model: Model, source: Source, predictions: Predictions, doubted: Iterable[int] = ()
+    model: Model, source: Source, predictions: Predictions, doubted: set[int]
 ) -> ImageMap | None:
     """Place test images; None if no image, or no feature, is as it was.
 
@@ -33,8 +33,8 @@ def image_map(
         predictions: the model's, of these images
         doubted: rows of predictions whose labels are likely wrong, which are shown in any case
     """
-    count, doubts = len(predictions.indices), set(doubted)
-    chosen = sample(count, MOST, SEED, doubts)
+    count = len(predictions.indices)
+    chosen = sample(count, MOST, SEED, doubted)
     side = next((side for limit, side in SIDES if len(chosen) <= limit), SIDES[-1][1])
     compute = Compute(next(model.parameters()).device, engine="plain", workers=0)
     try:
@@ -46,14 +46,16 @@ def image_map(
         return None
     points, aspect = _landscape(points)
     columns, rows, cells = grid_cells(points, aspect)
+    sheet = np.full((rows, columns, side, side, 3), 128, np.uint8)
+    sheet[cells[:, 1], cells[:, 0]] = seen.thumbnails
     rows_of = {index: row for row, index in enumerate(predictions.indices.tolist())}
-    places = [rows_of[index] for index in seen.indices.tolist()]
-    spots = [
-        _spot(model, source, predictions, place, place in doubts, point, cell)
-        for place, point, cell in zip(places, points.tolist(), cells.tolist(), strict=True)
-    ]
-    sheet = _sheet(seen.thumbnails, cells, columns, rows)
-    return ImageMap(spots, sheet, columns, rows, aspect, count, min(count, MOST))
+    places = np.array([rows_of[index] for index in seen.indices.tolist()])
+    labels, single = predictions.labels, isinstance(predictions.labels, SingleLabels)
+    truth = labels.values[places] if single else np.full(len(places), -1)
+    wrong = (predictions.probabilities[places].argmax(1) != truth) & single
+    pixels = sheet.swapaxes(1, 2).reshape(rows * side, columns * side, 3)
+    doubts = np.isin(places, list(doubted))
+    return ImageMap(points, truth, wrong, doubts, pixels, aspect, count)
 
 
 def _landscape(points: NDArray[np.float32]) -> tuple[NDArray[np.float32], float]:
@@ -89,36 +91,3 @@ def grid_cells(points: NDArray[np.float32], aspect: float) -> tuple[int, int, ND
     centers, stretch = (table + 0.5) / (columns, rows), np.array([aspect, 1.0])
     _, own = linear_sum_assignment(cdist(points * stretch, centers * stretch, "sqeuclidean"))
     return columns, rows, table[own].astype(np.int64)
-
-
-def _sheet(
-    thumbnails: NDArray[np.uint8], cells: NDArray[np.int64], columns: int, rows: int
-) -> NDArray[np.uint8]:
-    side = thumbnails.shape[1]
-    table = np.full((rows, columns, side, side, 3), 128, np.uint8)
-    table[cells[:, 1], cells[:, 0]] = thumbnails
-    return table.swapaxes(1, 2).reshape(rows * side, columns * side, 3)
-
-
-def _spot(
-    model: Model,
-    source: Source,
-    predictions: Predictions,
-    place: int,
-    doubted: bool,
-    point: list[float],
-    cell: list[int],
-) -> Spot:
-    seen = named(source, predictions, place, np.array(model.thresholds))
-    truth, guess = seen.pair or (-1, -1)
-    return Spot(
-        seen.name,
-        seen.truth,
-        seen.guess,
-        seen.confidence,
-        truth,
-        truth != guess,
-        doubted,
-        (point[0], point[1]),
-        (cell[0], cell[1]),
-    )

@@ -14,11 +14,17 @@ from made_facts import NASTY
 from made_pretext import a_run
 from report.reading import alone, fits, needs_chromium
 from vitlab.recipes.recipe import Host
-from vitlab.report.facts import Point
-from vitlab.report.pretext.pretext_headline import key_cards, lead, uses
-from vitlab.report.pretext.pretext_page import write
-from vitlab.report.pretext.pretext_report import write_pretext_report
-from vitlab.report.pretext.pretext_words import TITLES, words_of
+from vitlab.report.facts import Facts, Point
+from vitlab.report.headline import uses
+from vitlab.report.page import write_page
+from vitlab.report.pretext_report import (
+    TITLES,
+    key_cards,
+    lead,
+    pretext_page,
+    words_of,
+    write_pretext_report,
+)
 from vitlab.runs.run_folder import RunFolder
 
 FEW = replace(a_run(), training=a_run().training[:3], testing=a_run().testing[:1])
@@ -41,6 +47,10 @@ EDGES = {
         versions={"x": NASTY},
     ),
 }  # fmt: skip
+
+
+def write(file: Path, facts: Facts) -> Path:
+    return write_page(file, pretext_page(facts))
 
 
 @pytest.mark.parametrize("case", EDGES)
@@ -70,11 +80,11 @@ def test_what_was_learned_is_told(tmp_path: Path) -> None:
         "vitlab finetune DATA --from 'runs/my run'", "vitlab fewshot 'runs/my run' DATA",
         "skipped: a.png is damaged", "the stem of this model mixes patches", "Spread of answers",
         'alt="Image 6: decoded"', "hidden patches: green where the predicted code",
-        "Code agreement against epochs: training, ends at 48", "10-shot accuracy against epochs: ",
+        "Code agreement against epoch: training 49.2%", "10-shot accuracy against epoch: ",
     ):  # fmt: skip
         assert words in text, words
     assert text.count('<img src="data:image/png') == 6 * 4
-    assert text.index('id="pictures"') < text.index('id="curves"') < text.index('id="uses"')
+    assert text.index('id="pictures"') < text.index('id="uses"') < text.index('id="curves"')
     assert "ccuracy of" not in text
     assert "test images" not in text
 
@@ -88,7 +98,7 @@ def test_each_task_has_its_words() -> None:
         "masked-patch": True, "tokenizer": False, "beit": True, "mae": True, "dino": False,
     }  # fmt: skip
     for task in TITLES:
-        lines = [line for _, line in uses(a_run(task, 8, 4))]
+        lines = [line for _, line in uses(a_run(task, 8, 4)).items]
         if task == "tokenizer":
             assert lines == [
                 "vitlab pretrain 'some/my photos' --task beit --tokenizer 'runs/my run'"
@@ -122,15 +132,16 @@ def test_a_folder_with_the_least_that_a_run_leaves(tmp_path: Path) -> None:
     lines = [
         line(1, 2.0, pixel_error=0.5, lr=0.1, images_per_second=9.0), line(2, 1.5, pixel_error=0.4),
         line(4, 9.0, pixel_error=9.0), line(2, 1.75, pixel_error=0.3, seconds=3.0),
-        line(4, 1.0, pixel_error=0.2), line(4, 1.25, "held-out", pixel_error=0.25, knn=0.75),
+        line(4, 1.0, pixel_error=0.2),
+        *(line(4 + n, 1.25, "held-out", pixel_error=0.25, knn=0.75) for n in range(5)),
     ]  # fmt: skip
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     figures = {"task": "mae", "loss": 1.25, "pixel_error": 0.25, "images": 20}
     page = write_pretext_report(RunFolder(tmp_path), model, figures, {}, ["a note"]).read_text()
     assert "Masked autoencoder on z</bdi></h1>" in page
-    assert "training, ends at 1; held-out, ends at 1.25." in page  # step 4 was taken again
-    assert "Pixel error against steps: training, ends at 0.2; held-out, ends at 0.25." in page
-    assert "20-NN accuracy against steps: probe, ends at 75.0%." in page
+    assert "Loss against epoch: training 1; held-out 1.25." in page  # step 4 was taken again
+    assert "Pixel error against epoch: training 0.2; held-out 0.25." in page
+    assert "20-NN accuracy against epoch: probe 75.0%." in page
     assert "20-NN accuracy</dt><dd" in page
     assert "a note" in page
     assert '<section id="pictures"' not in page
@@ -146,8 +157,7 @@ def test_a_run_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     run = vitlab.train(recipe, tmp_path / "run", host=host, command="vitlab pretrain digits")
     page = alone(tmp_path / "run" / "report.html")
     points = [each for each in RunFolder(run.folder).journal.read() if each["kind"] == "held-out"]
-    assert f"held-out, ends at {points[-1]['loss']:.3g}." in page
-    assert f"20-NN accuracy against steps: probe, ends at {points[-1]['knn']:.1%}." in page
+    assert f"{points[-1]['knn']:.1%}</dd>" in page
     assert f"Its loss on held-out images is {run.metrics['loss']:.4g}." in page
     assert page.count('<img src="data:image/png') == 8 * 3
     assert "Color error" in page

@@ -1,6 +1,7 @@
 """The map of a report: each image in a cell of its own, near its point."""
 
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,9 @@ from vitlab.data.sources.source import Source, Subset
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.predictions import Predictions, predict
 from vitlab.models.model import Model
-from vitlab.report.atlas import gathered, image_map
-from vitlab.report.atlas.image_map import grid_cells
-from vitlab.report.atlas.plotted import Atlas
+from vitlab.report import gather, image_map
+from vitlab.report.facts import Doubts, ImageMap
+from vitlab.report.image_map import grid_cells
 
 IMAGES = 120
 
@@ -49,53 +50,50 @@ def predictions(model: Model, source: Source) -> Predictions:
 
 
 @pytest.fixture(scope="module")
-def drawn(model: Model, source: Source, predictions: Predictions) -> Atlas:
+def plotted(model: Model, source: Source, predictions: Predictions) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gathered, "LEAST", IMAGES)
-        found = gathered.atlas(model, source, predictions)
-    assert found is not None
+        patch.setattr(image_map, "LEAST", IMAGES)
+        return gather._plotted(model, source, predictions)
+
+
+@pytest.fixture(scope="module")
+def drawn(plotted: dict[str, Any]) -> ImageMap:
+    found: ImageMap = plotted["image_map"]
     return found
 
 
 def test_every_image_is_there_with_what_is_known_of_it(
-    drawn: Atlas, source: Source, predictions: Predictions
+    drawn: ImageMap, predictions: Predictions
 ) -> None:
-    shown = drawn.image_map
-    assert shown is not None
-    assert [each.name for each in shown.spots] == [source.name(i) for i in range(IMAGES)]
-    truth = predictions.labels.values
-    assert [each.kind for each in shown.spots] == truth.tolist()
-    assert {i for i, each in enumerate(shown.spots) if each.wrong} == set(range(0, 120, 10))
-    assert {i for i, each in enumerate(shown.spots) if each.doubted} == {0, 10, 20}
-    assert shown.spots[10].guess == source.classes[(truth[10] + 1) % 10]
-    xs, ys = np.array([each.at for each in shown.spots]).T
+    assert drawn.truth.tolist() == predictions.labels.values.tolist()
+    assert set(np.flatnonzero(drawn.wrong)) == set(range(0, 120, 10))
+    assert set(np.flatnonzero(drawn.doubted)) == {0, 10, 20}
+    xs, ys = drawn.points.T
     assert (xs.min(), xs.max(), ys.min(), ys.max()) == (0, 1, 0, 1)
-    assert 1 <= shown.aspect <= image_map.WIDEST
-    assert (shown.of, shown.sampled) == (IMAGES, IMAGES)
+    assert 1 <= drawn.aspect <= image_map.WIDEST
+    assert drawn.of == IMAGES
 
 
-def test_a_cell_holds_the_image_that_it_belongs_to(drawn: Atlas, source: Source) -> None:
-    shown = drawn.image_map
-    assert shown is not None
-    cells = [each.cell for each in shown.spots]
-    assert len(set(cells)) == IMAGES
-    side = shown.sheet.shape[1] // shown.columns
-    assert shown.sheet.shape == (shown.rows * side, shown.columns * side, 3)
+def test_each_thumbnail_is_in_the_cell_of_its_point(drawn: ImageMap, source: Source) -> None:
+    columns, rows, cells = grid_cells(drawn.points, drawn.aspect)
+    assert len({tuple(each) for each in cells.tolist()}) == IMAGES
+    side = drawn.sheet.shape[1] // columns
+    assert drawn.sheet.shape == (rows * side, columns * side, 3)
     for place in (0, 7, 119):
         column, row = cells[place]
-        cell = shown.sheet[row * side : (row + 1) * side, column * side : (column + 1) * side]
+        cell = drawn.sheet[row * side : (row + 1) * side, column * side : (column + 1) * side]
         pixels = source.image(place).decode(1)[..., 0]
         assert (cell[side // 16 :: side // 8, side // 16 :: side // 8, 0] == pixels).all()
 
 
-def test_the_doubts_are_the_sure_mistakes(drawn: Atlas, source: Source) -> None:
-    doubts = drawn.doubts
+def test_the_doubts_are_the_sure_mistakes(plotted: dict[str, Any], source: Source) -> None:
+    doubts: Doubts = plotted["doubts"]
     assert {each.name for each in doubts.shown} == {source.name(i) for i in (0, 10, 20)}
-    assert (doubts.listed, doubts.images, doubts.several) == (3, IMAGES, False)
+    assert (doubts.listed, doubts.images) == (3, IMAGES)
     for each in doubts.shown:
         assert each.own == pytest.approx(0.02)
         assert each.other == pytest.approx(0.9)
-        assert each.pixels is not None
+        assert each.picture is not None
 
 
 def test_cells_are_the_nearest_there_are() -> None:
@@ -118,22 +116,20 @@ def test_cells_are_the_nearest_there_are() -> None:
 def test_several_labels_a_sample_and_what_cannot_be_placed(
     model: Model, source: Source, predictions: Predictions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert gathered.atlas(model, source, predictions) is None  # fewer than there must be
-    monkeypatch.setattr(gathered, "LEAST", 30)
+    assert gather._plotted(model, source, predictions) == {}  # fewer than there must be
+    monkeypatch.setattr(image_map, "LEAST", 30)
     monkeypatch.setattr(image_map, "MOST", 40)
     table = np.eye(10, dtype=np.uint8)[predictions.labels.values]
     several = Predictions(
         predictions.probabilities, MultiLabels(table), predictions.indices, {}, 1.0
     )
-    found = gathered.atlas(model, source, several)
-    assert found is not None
-    assert found.image_map is not None
-    assert found.doubts.several
-    assert found.doubts.shown[0].other is None
-    assert {each.kind for each in found.image_map.spots} == {-1}
-    doubted = sum(each.doubted for each in found.image_map.spots)
-    assert doubted == len(found.doubts.shown) > 0  # shown, though the sample is small
-    assert len(found.image_map.spots) <= 40 + doubted
-    assert (found.image_map.sampled, found.image_map.of) == (40, IMAGES)
+    found = gather._plotted(model, source, several)
+    shown = found["image_map"]
+    assert found["doubts"].shown[0].other is None
+    assert set(shown.truth.tolist()) == {-1}
+    assert not shown.wrong.any()
+    assert shown.doubted.sum() == len(found["doubts"].shown) > 0  # though the sample is small
+    assert len(shown.points) <= 40 + shown.doubted.sum()
+    assert shown.of == IMAGES
     monkeypatch.setattr(model, "features", lambda images: torch.full((len(images), 16), torch.nan))
-    assert image_map.image_map(model, source, predictions) is None
+    assert image_map.image_map(model, source, predictions, set()) is None

@@ -14,7 +14,7 @@ from vitlab import inspect as inspect
 from vitlab import measure as measure
 from vitlab import objectives as objectives
 from vitlab import serve as serve
-from vitlab.client.async_client import AsyncClient as AsyncClient
+from vitlab.client.client import AsyncClient as AsyncClient
 from vitlab.client.client import Client as Client
 from vitlab.data.duplicates.finding import duplicates as duplicates
 from vitlab.data.learning import OpenedData as OpenedData

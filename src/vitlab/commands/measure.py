@@ -176,8 +176,8 @@ def show(result: dict[str, Any]) -> None:
         if "sizes" in row:
             from vitlab.studies.figure_12 import tables_of
 
-            for title, head, lines in tables_of(row):
+            for title, names, lines in tables_of(row):
                 print(title)
-                print_table(head, lines)
+                print_table(names, lines)
     for place in result.get("files", {}).values():
         print(place)

@@ -40,7 +40,6 @@ from vitlab.training.own_code import Transform
 from vitlab.units import percent
 from vitlab.weights.load import load
 
-OF_MODEL = ("model", "params", "macs")
 PREDICTIONS = "predictions.csv"
 LABEL_ERRORS = "label-errors.csv"
 LISTED = 50  # likely label errors on the page
@@ -159,7 +158,7 @@ def _seeds_together(
         "intervals": intervals_of_means(found, len(rows)),
         "seeds": seeds,
         "images": rows[0]["images"],
-        **{key: rows[0][key] for key in OF_MODEL},
+        **{key: rows[0][key] for key in ("model", "params", "macs")},
         **before,
         **found,
         "runs": [kept(row, "seed") for row in rows],
@@ -314,10 +313,8 @@ def _page(recipe: Recipe, result: dict[str, Any], suspects: Suspects) -> TablePa
     """Return the page of all folds, with the likely label errors, if there are any."""
     note = "Each model was tested on images that its own run did not learn from."
     tables = [table_of("fold", result, {"all predictions together": result}, note)]
-    found, listed = (
-        suspects.found,
-        [suspects.row(each) for each in suspects.found.suspects[:LISTED]],
-    )
+    found = suspects.found
+    listed = [suspects.row(each) for each in found.suspects[:LISTED]]
     if listed:
         head = ("image", "label", "likely", "probability of the label")
         keys = suspects.names[:3]

@@ -181,8 +181,10 @@ def searching(
 def paper_data(data: str, classes: int) -> PaperData | None:
     """Return the paper's data set that some data is, by a part of its path and its classes."""
     parts = re.split(r"[/\\]", data.lower())
-    fitting = (each for each in PAPER if each.classes == classes)
-    return next((each for each in fitting if any(re.fullmatch(each.name, p) for p in parts)), None)
+    for each in PAPER:
+        if each.classes == classes and any(re.fullmatch(each.name, part) for part in parts):
+            return each
+    return None
 
 
 def default_grid(recipe: Recipe, known: PaperData | None) -> list[Point]:

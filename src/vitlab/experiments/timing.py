@@ -188,9 +188,8 @@ def timed(cells: Sequence[Cell], watch: StopWatch, place: Path) -> dict[str, Cos
         UserError: as `vitlab.train`: what would be refused later is refused here.
     """
     scratch = Experiment(CampaignFolder(place), place, replace(watch, quiet=True), True)
-    ready = cells[0].recipe.changed(steps=WARM, budget="")
-    warm = [Cell(f"warm-{n}", ready, {}, may_diverge=True) for n in range(watch.setup.jobs)]
-    run_cells(warm, scratch)
+    ready = Cell("", cells[0].recipe.changed(steps=WARM, budget=""), {}, may_diverge=True)
+    run_cells([replace(ready, name=f"warm-{n}") for n in range(watch.setup.jobs)], scratch)
     few = [
         replace(
             cell, recipe=cell.recipe.changed(steps=STEPS, budget=""), settle=None, may_diverge=True

@@ -184,9 +184,10 @@ class StudyGrid:
         arms = with_lengths(self.arms, plan)
         cells = self._cells(arms, Path())
         runs = {"runs": len(cells), "at_once": self.setup.jobs}
-        rows = [{"name": arm.name, "cells": list(arm.cells)} for arm in arms]
-        for row, arm in zip(rows, arms, strict=True):
-            row |= length_of(arm.recipe, plan.epochs)
+        rows = [
+            {"name": arm.name, "cells": [*arm.cells], **length_of(arm.recipe, plan.epochs)}
+            for arm in arms
+        ]
         return self._facts(plan, cells) | runs | {"rows": rows}
 
     def run(self, folder: CampaignFolder) -> dict[str, Any]:

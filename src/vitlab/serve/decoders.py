@@ -236,8 +236,9 @@ class Decoders:
                     await decoder.end()
                 decoder = await self._another()
             async with asyncio.timeout(2 * self.bounds.seconds + GRACE):
-                result, seconds = await asyncio.to_thread(_decoded, decoder.pipe, job)
-            self.decoded += not result.error
+                found, seconds = await asyncio.to_thread(_decoded, decoder.pipe, job)
+            self.decoded += not found.error
+            result = found
             self.pace += (seconds - self.pace) * (MEMORY if self.pace else 1)
         except ServiceError as error:
             result = error

@@ -12,7 +12,7 @@ from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.source import Source
 from vitlab.evaluation.predictions import Predictions
-from vitlab.inspect.rollout import late_attention
+from vitlab.inspect.attention import late_attention
 from vitlab.models.model import Model
 from vitlab.report.facts import Judged, Picture
 

@@ -8,15 +8,6 @@ from matplotlib.figure import Figure
 from vitlab.inspect import plots
 from vitlab.report.inside.looked import WATCHING, Looked, SeenImage
 
-MAPS = {
-    "late_attention": plots.late_attention,
-    "rollout": plots.rollout,
-    "relevance": plots.relevance,
-    "gradcam": plots.gradcam,
-    "occlusion": plots.occlusion,
-    "norm_map": plots.norm_map,
-}
-
 
 def plates(found: Looked) -> Iterator[tuple[str, Figure]]:
     """Yield the name and the figure of each picture; one at a time is in memory."""
@@ -28,7 +19,12 @@ def plates(found: Looked) -> Iterator[tuple[str, Figure]]:
 def _of_model(found: Looked) -> Iterator[tuple[str, Figure]]:
     over = f"{found.model}, mean of {found.count:,} image{'s' if found.count != 1 else ''}"
     if found.distance is not None:
-        yield "distance", plots.attention_distance(found.distance, over)
+        yield (
+            "distance",
+            plots.attention_distance(
+                found.distance, over, among=found.among, elsewhere=found.elsewhere
+            ),
+        )
     if found.entropy is not None:
         yield "entropy", plots.attention_entropy(found.entropy, over)
     if found.norms is not None and found.longest is not None:
@@ -48,11 +44,9 @@ def _of_model(found: Looked) -> Iterator[tuple[str, Figure]]:
 def _of_image(found: Looked, image: SeenImage) -> Iterator[tuple[str, Figure]]:
     name = f"{Path(image.name).name}, {found.model}"
     for kind, values in image.maps.items():
-        if kind == "similar_patches":
-            yield kind, plots.similar_patches(values, image.pixels, name, patch=image.patch)
-        else:
-            title = f"{name}: {image.watched}" if kind in WATCHING else name
-            yield kind, MAPS[kind](values, image.pixels, title)
+        title = f"{name}: {image.watched}" if kind in WATCHING else name
+        more = {"patch": image.patch} if kind == "similar_patches" else {}
+        yield kind, getattr(plots, kind)(values, image.pixels, title, **more)
     if image.heads is not None:
         yield "heads", plots.class_attention(image.heads, image.pixels, name)
     if image.colors is not None:

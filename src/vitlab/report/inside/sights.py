@@ -7,7 +7,7 @@ import numpy as np
 from markupsafe import Markup
 
 from vitlab.inspect.plots.canvas import BOTH, COSINES, HEAT
-from vitlab.inspect.plots.of_weights import scaled, tiled
+from vitlab.inspect.plots.charts import scaled, tiled
 from vitlab.report.drawings.layer_chart import LayerLine, layer_chart
 from vitlab.report.drawings.lenses import gradient, grayed, in_color, opaque, translucent
 from vitlab.report.drawings.thumbnails import picture
@@ -114,15 +114,22 @@ def view(found: Looked) -> View:
 
 def _charts(found: Looked) -> Iterator[Drawn]:
     """Yield what changes from layer to layer."""
-    for values, title, unit, words in (
-        (found.distance, "Attention distance", "pixels",
-         "How far each head looks: the mean distance to what it attends to."),
-        (found.entropy, "Attention entropy", "bits",
-         "How widely each head spreads its attention: 0 bits for a single token."),
-    ):  # fmt: skip
+    far = "How far each head looks: the mean distance to what it attends to."
+    if found.elsewhere is not None:
+        far += (
+            f" The class token and registers get {found.elsewhere.mean():.0%} of the attention, "
+            "which counts as no distance. Dashed: shared out among the patches instead."
+        )
+    wide = "How widely each head spreads its attention: 0 bits for a single token."
+    for values, title, unit, words, among in (
+        (found.distance, "Attention distance", "pixels", far, found.among),
+        (found.entropy, "Attention entropy", "bits", wide, None),
+    ):
         if values is not None:
-            mean = LayerLine("mean of heads", values.mean(1), "warm")
-            drawing = layer_chart(title, unit, [mean], points=values, first=1)
+            lines = [LayerLine("mean of heads", values.mean(1), "warm")]
+            if among is not None:
+                lines.append(LayerLine("among patches alone", among.mean(1), dashed=True))
+            drawing = layer_chart(title, unit, lines, points=values, first=1)
             yield Drawn(title, words, drawing, keys=POINTS)
     if found.norms is not None and found.longest is not None:
         lines = [

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitlab.device import autocast
 from vitlab.errors import WeightsError
-from vitlab.inspect.rollout import late_attention
+from vitlab.inspect.attention import late_attention
 from vitlab.models.cost import cost
 from vitlab.models.fast.accelerate import accelerate, can_accelerate
 from vitlab.models.model import Model

@@ -23,7 +23,7 @@ from vitlab.evaluation.probes.heads import Blocks, best_ridge, ridge
 from vitlab.evaluation.rows import unicode
 
 MOST_CLASSES, MOST_NAME = 1_000, 200  # that a person may name, and characters of a name
-NEXT, AMONG = 12, 240  # images that are proposed, and the most doubtful ones among which
+NEXT = 12  # images that are proposed, among four times as many in doubt and a 16th of all
 
 
 class Labeling:
@@ -109,7 +109,7 @@ class Labeling:
         if margin is None:  # what is unlike all that has a label
             nearest = (self._unit[pool] @ self._unit[known].T).max(1, initial=-1)
         else:
-            pool = pool[np.argsort(margin[pool], kind="stable")[:AMONG]]
+            pool = pool[np.argsort(margin[pool], kind="stable")[: 4 * NEXT + len(pool) // 16]]
             nearest = np.full(len(pool), -1.0)
         chosen: list[int] = []
         for _ in range(min(NEXT, len(pool))):

@@ -14,7 +14,7 @@ from conftest import call, photo_folder
 from vitlab.data.open import open_images
 from vitlab.errors import DataError, OptionError
 from vitlab.explore.dataset_map import dataset_map
-from vitlab.explore.labeling import MOST_CLASSES, NEXT, Labeling
+from vitlab.explore.labeling import MOST, NEXT, Labeling
 
 Features = NDArray[np.float32]
 
@@ -91,7 +91,7 @@ def test_what_cannot_be_is_refused() -> None:
     for place in (-1, 40):
         with pytest.raises(OptionError, match="images are counted from 0 to 39"):
             labeling.give([place], "cat")
-    for number in range(MOST_CLASSES):
+    for number in range(MOST):
         labeling.give([], str(number))
     with pytest.raises(OptionError, match="too many classes"):
         labeling.give([0], "one more")

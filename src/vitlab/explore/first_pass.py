@@ -1,6 +1,7 @@
 """What one pass of an image shows: scores, every head's attention in a byte each, all tokens."""
 
 import math
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from vitlab.device import exact
 from vitlab.evaluation.infer import probabilities
-from vitlab.inspect.attention import first_late, pool_attention, rollouts
+from vitlab.inspect.attention import LATE, pool_attention, rollouts
 from vitlab.inspect.look import Look, look
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.model import DenseFeatures, Model
@@ -91,14 +92,16 @@ def first_pass(
     if not attention:
         return FirstPass(*common, pool=queries)
     attended = Attended(model.config.branches * model.config.heads)
+    last = deque[Tensor](maxlen=LATE)
 
     def kept() -> Iterator[Tensor]:
         for weights in seen.attention():
             attended.add(weights)
+            last.append(weights)
             yield weights
 
     through = tuple(each[0].cpu() for each in rollouts(seen, maps=kept()))
-    *_, late = rollouts(seen, first_late(seen))
+    *_, late = rollouts(seen, maps=last)
     return FirstPass(*common, attended, through, late[0].cpu(), queries)
 
 

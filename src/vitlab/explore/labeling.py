@@ -22,7 +22,7 @@ from vitlab.errors import DataError, OptionError, one_line
 from vitlab.evaluation.probes.heads import Blocks, best_ridge, ridge
 from vitlab.evaluation.rows import unicode
 
-MOST_CLASSES, MOST_NAME = 1_000, 200  # that a person may name, and characters of a name
+MOST = 1_000  # classes that a person may name, and characters of a name
 NEXT = 12  # images that are proposed, among four times as many in doubt and a 16th of all
 
 
@@ -48,6 +48,7 @@ class Labeling:
         lengths = np.linalg.norm(self._features, axis=1, keepdims=True)
         self._unit = self._features / np.maximum(lengths, np.finfo(np.float32).tiny)
         self._paths, self._lock = [Path(name).absolute() for name in names], threading.Lock()
+        self._folder = commonpath([path.parent for path in self._paths])
         self._labels, self._classes = truth.copy(), list(classes)
 
     def give(self, places: Sequence[int], name: str) -> dict[str, Any]:
@@ -60,12 +61,12 @@ class Labeling:
         Raises:
             OptionError: there is no such image, or there are too many classes.
         """
-        name = one_line(name.strip())[:MOST_NAME]
+        name = one_line(name.strip())[:MOST]
         with self._lock:
             if any(not 0 <= place < len(self._labels) for place in places):
                 raise OptionError(f"images are counted from 0 to {len(self._labels) - 1:,}")
             if name and name not in self._classes:
-                if len(self._classes) >= MOST_CLASSES:
+                if len(self._classes) >= MOST:
                     raise OptionError("there are too many classes: choose one of them")
                 self._classes.append(name)
             self._labels[list(places)] = self._classes.index(name) if name else -1
@@ -119,23 +120,17 @@ class Labeling:
             nearest[place] = np.inf
         return chosen
 
-    @property
-    def _folder(self) -> str:
-        """The folder that all images on the map are in."""
-        return commonpath([path.parent for path in self._paths])
-
     def as_csv(self) -> str:
         """Return the labels as a list that every command reads: a path and a class in each line.
 
         Raises:
             DataError: the images are not files.
         """
-        with self._lock:
-            found = [
-                (path, self._classes[label])
-                for path, label in zip(self._paths, self._labels, strict=True)
-                if label >= 0
-            ]
+        found = [
+            (path, self._classes[label])
+            for path, label in zip(self._paths, self._labels, strict=True)
+            if label >= 0
+        ]
         if gone := next((path.name for path, _ in found if not path.is_file()), ""):
             raise DataError(
                 f"{gone} is not a file of its own: only labels of folders and lists can be saved"

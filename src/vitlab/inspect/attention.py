@@ -73,7 +73,8 @@ def late_attention(model: Model | Look, images: Tensor = NONE) -> Tensor:
     Raises:
         OptionError: a ResNet, or images that do not fit.
     """
-    return torch.cat([rollout(seen, first=first_late(seen)) for seen in looks(model, images)])
+    parts = looks(model, images)
+    return torch.cat([rollout(seen, first=max(1, _depth(seen) - LATE + 1)) for seen in parts])
 
 
 @torch.inference_mode()
@@ -96,11 +97,6 @@ def rollouts(seen: Look, first: int = 1, maps: Iterable[Tensor] | None = None) -
         flow = _carried_on(weights, config.heads) @ flow
         rows = (pooled[:, None] @ flow)[:, 0]
         yield rows[:, config.prefix :].unflatten(1, seen.grid)
-
-
-def first_late(seen: Look) -> int:
-    """Return the first layer of `late_attention`, from 1."""
-    return max(1, _depth(seen) - LATE + 1)
 
 
 def _depth(seen: Look) -> int:

@@ -7,8 +7,9 @@ features (`vitlab probe`), then fine-tuning by the defaults of `vitlab finetune`
 `Trainer` (with the crops of its own example, run_image_classification.py) and of timm's `train.py`
 (a checkout of its repository, run as it is). Passes over the images are set, so that all take about
 the processor time that ours took, from the start of the command to the tested model; everything
-else is a default. Finished runs are kept in OUT/figures.jsonl and are not repeated; `--rows` and
-`--ways` name some. The peers need timm, transformers and accelerate installed.
+else is a default. Finished runs are kept in OUT/figures.jsonl and are not repeated; `--rows`,
+`--ways` and `--seeds` name some, also `finetune@RATE`, our own run at another learning rate. The
+peers need timm, transformers and accelerate installed.
 
 DATA has `sign-digits` (train.parquet, test.parquet), `cifar10-train.parquet`,
 `cifar10-test.parquet` and `photos`, one photograph of each fifth class of ImageNet, named after it.
@@ -36,6 +37,7 @@ SEEDS = (0, 1, 2)
 PIXELS = 98
 START = 15.0  # CPU seconds of imports
 WAYS = ("finetune", "transformers", "timm", "timm-adamw", "probe")
+RATES = ("finetune@5e-5", "finetune@1e-4", "finetune@4e-4")  # of others than the default rate
 # photographs by WordNet's order: the first name of each kind, and of what follows the last
 KINDS = {
     "fish": ("n01440764", "n01496331", "n02526121", "n02641379"),
@@ -68,6 +70,8 @@ ROWS = {
     "cifar-100": Row("cifar10", 10, 15),
     "cifar-400": Row("cifar10", 40, 6),
     "photos": Row("photos", 0, 20),
+    "hands-10": Row("sign-digits", 1, 30),
+    "cifar-10": Row("cifar10", 1, 30),
     "hands-1653": Row("sign-digits", 0, 3),
     "cifar-4000": Row("cifar10", 400, 1),
 }
@@ -141,8 +145,12 @@ def spent(command: list[str], **environment: str) -> tuple[str, float]:
 
 def ours(way: str, row: Row, images: Path, seed: int, run: Path, weights: Path) -> dict[str, Any]:
     """Run `vitlab finetune` or `vitlab probe`; return its figures."""
+    way, _, rate = way.partition("@")
     command = [sys.executable, "-m", "vitlab", way, str(images), "--from", str(weights)]
     command += ["--image-size", str(PIXELS), "--out", str(run), "--workers", "0", "--json"]
+    command += ["--lr", rate] if rate else []
+    if way == "finetune" and row.epochs < 8:  # the recipe's three epochs are a tenth of its 30
+        command += ["--warmup", f"{row.epochs / 10:g}"]
     if way == "finetune":
         command += ["--epochs", str(row.epochs), "--seed", str(seed), "--test-every", "1000"]
     printed, seconds = spent(command + (["--cache", "no"] if way == "probe" else []))
@@ -271,11 +279,11 @@ def passes(way: str, row: str, images: Path, known: list[dict[str, Any]]) -> flo
     return round(max(found, 1.0), 1) if kind == "transformers" else max(1, round(found))
 
 
-def cells(rows: list[str], ways: list[str]) -> Iterator[tuple[str, str, int]]:
+def cells(rows: list[str], ways: list[str], seeds: list[int]) -> Iterator[tuple[str, str, int]]:
     """Yield row, way and seed: all of a row before the next, ours first."""
     for row in rows:
-        for way in sorted(ways, key=WAYS.index):
-            yield from ((row, way, seed) for seed in SEEDS)
+        for way in sorted(ways, key=(*WAYS, *RATES).index):
+            yield from ((row, way, seed) for seed in seeds)
 
 
 def table(known: list[dict[str, Any]]) -> Iterator[str]:
@@ -283,7 +291,7 @@ def table(known: list[dict[str, Any]]) -> Iterator[str]:
     yield "| images | way | accuracy | passes | CPU seconds |"
     yield "| --- | --- | --- | --- | --- |"
     for row in ROWS:
-        for way in WAYS:
+        for way in (*WAYS, *RATES):
             own = [each for each in known if (each["row"], each["way"]) == (row, way)]
             if not own:
                 continue
@@ -309,7 +317,8 @@ def main() -> None:
     for name in ("data", "weights", "timm", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--rows", nargs="*", default=list(ROWS), choices=ROWS)
-    parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=WAYS)
+    parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=WAYS + RATES)
+    parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
     given = parser.parse_args()
     data, weights, timm, out = (
         getattr(given, name).resolve() for name in ("data", "weights", "timm", "out")
@@ -318,12 +327,12 @@ def main() -> None:
     file = out / "figures.jsonl"
     known = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     done = {(each["row"], each["way"], each["seed"]) for each in known}
-    for name, way, seed in cells(given.rows, given.ways):
+    for name, way, seed in cells(given.rows, given.ways, given.seeds):
         if (name, way, seed) in done:
             continue
         images, run = folder_of(name, seed, data, out), out / "runs" / f"{name}-{way}-{seed}"
         shutil.rmtree(run, ignore_errors=True)  # what was interrupted
-        if way in ("finetune", "probe"):
+        if way.startswith(("finetune", "probe")):
             found = ours(way, ROWS[name], images, seed, run, weights)
         else:
             epochs = passes(way, name, images, known)

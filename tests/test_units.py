@@ -5,7 +5,7 @@ import math
 import pytest
 
 from vitlab.errors import OptionError
-from vitlab.terminal import readable
+from vitlab.terminal import print_main_figures, readable
 from vitlab.units import duration, epochs, percent, seconds, si, storage
 
 
@@ -127,6 +127,12 @@ def test_intervals_stand_behind_their_figures() -> None:
     ]
 
 
+def test_a_run_prints_the_figures_that_come_first(capsys: pytest.CaptureFixture[str]) -> None:
+    print_main_figures({"accuracy": 0.5, "mcc": 0.2, "auroc": 0.9, "nll": 1.5, "images": 300})
+    words = capsys.readouterr().out.split()
+    assert [each for each in words if each.isalpha()][2:] == ["accuracy", "NLL", "images"]
+
+
 def test_top5_of_at_most_five_classes_is_not_printed() -> None:
     for count in (0, 5, 6):
         figures = {"top5": 1.0, "nll": 0.5, "classes": [{"class": str(n)} for n in range(count)]}
@@ -143,6 +149,6 @@ def test_epochs() -> None:
 
 
 def test_what_did_not_happen_is_not_in_the_table() -> None:
-    assert readable({"skipped_steps": 0, "rollbacks": 0}) == []
+    assert readable({"damaged": 0, "skipped_steps": 0, "rollbacks": 0}) == []
     told = readable({"skipped_steps": 1200, "rollbacks": 1, "trained_on": 3})
     assert told == [("skipped steps", "1,200"), ("rollbacks", "1"), ("test images trained on", "3")]

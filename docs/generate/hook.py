@@ -1,5 +1,6 @@
 """MkDocs hook: the pages that are generated from the code, so that they cannot drift from it."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ GENERATED = {
     "reference/commands.md": commands_page,
     "reference/options.md": options_page,
     "reference/python.md": python_page,
+    "index.md": lambda: from_root("README.md"),
     "changelog.md": lambda: from_root("CHANGELOG.md"),
     "contributing.md": lambda: from_root("CONTRIBUTING.md"),
     "security.md": lambda: from_root("SECURITY.md"),
@@ -22,9 +24,15 @@ ROOMS = "reference/rooms"
 PLACE = "<!-- the house -->"
 
 
+ON_THE_SITE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+
+
 def from_root(name: str) -> str:
     """Return a page of the repository's root; its links into docs/ become links of the site."""
-    return (ROOT / name).read_text().replace("](docs/", "](")
+    text = (ROOT / name).read_text().replace("](docs/", "](")
+    for file, page in ON_THE_SITE.items():
+        text = text.replace(f"]({file})", f"]({page})")
+    return re.sub(r"\[([^\]]+)\]\((?:NOTICE|CITATION\.cff)\)", r"\1", text)
 
 
 def on_config(config: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What an image must be before a model sees it: the facts that data, models and servers share."""
+"""The image specification of a model: size, channels, mean, deviation, resizing."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a choice is: one typed field with its bounds, its help, and when it applies.
+"""Typed, validated options: each a field with its bounds, its help, and when it applies.
 
 A group of choices is a frozen dataclass whose fields are options:
 

@@ -1,4 +1,4 @@
-"""Whether something can be written where the user wants it, looked at before anything is computed.
+"""Checks that a place can be written to, before anything is computed.
 
 Nothing here imports PyTorch, so that the command line answers at once.
 """

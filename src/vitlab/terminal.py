@@ -29,7 +29,7 @@ FORMS: dict[str, Callable[[float], str]] = {
     "temperature": lambda value: f"{value:.4g}",
     "images_per_second": lambda value: f"{value:,.0f}",
 }
-UNTOLD = {"skipped_steps": 0, "rollbacks": 0, "temperature": 1}  # values that say nothing
+UNTOLD = {"damaged": 0, "skipped_steps": 0, "rollbacks": 0, "temperature": 1}  # say nothing
 
 
 def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
@@ -69,6 +69,14 @@ def _value(key: str, value: Any) -> str:
 def print_figures(figures: dict[str, Any]) -> None:
     """Print the figures of a run or an evaluation, one per line."""
     print_table(("figure", "value"), readable(figures))
+
+
+def print_main_figures(figures: dict[str, Any]) -> None:
+    """Print the figures of a run that come first; its report, and --json, have the others."""
+    from vitlab.evaluation.metrics import METRICS
+
+    others = {name for name, each in METRICS.items() if not each.key}
+    print_figures({name: figure for name, figure in figures.items() if name not in others})
 
 
 def print_rows(rows: Sequence[dict[str, Any]]) -> None:

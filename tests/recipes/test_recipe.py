@@ -37,6 +37,16 @@ def test_every_field_changes_by_its_own_name() -> None:
     assert (recipe.augment.flip, recipe.seed) == (False, 9)
 
 
+def test_few_epochs_shorten_a_warm_up_that_would_take_them_all() -> None:
+    recipe = vitlab.recipe("finetune", "here", epochs=3)  # 3 of 30 epochs warm up
+    assert recipe.schedule.warmup == pytest.approx(0.3)
+    assert recipe.changed(epochs=3) == recipe
+    assert recipe.changed(epochs=20).schedule.warmup == pytest.approx(0.3)
+    assert vitlab.recipe("finetune", "here", epochs=4).schedule.warmup == 3
+    assert vitlab.recipe("finetune", "here", epochs=2, warmup=2).schedule.warmup == 2
+    assert vitlab.recipe("finetune", "here", epochs=2, warmup_steps=9).schedule.warmup_steps == 9
+
+
 def test_field_names_are_unique_so_that_flat_names_are_clear() -> None:
     flat = [key for table in Recipe().as_tables().values() for key in table]
     flat += [f.name for f in fields(ViTPart) if f.name != "model"] + [f.name for f in fields(Host)]

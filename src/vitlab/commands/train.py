@@ -17,7 +17,7 @@ from vitlab.recipes.requirements import check_packages
 from vitlab.runs import naming
 from vitlab.runs.recipe_file import recipe_in, start_from
 from vitlab.runs.run_folder import RunFolder
-from vitlab.terminal import print_figures, print_rows
+from vitlab.terminal import print_main_figures, print_rows
 
 SUMMARY = "Train a model, test it and write a report."
 
@@ -134,4 +134,4 @@ def show(result: dict[str, Any]) -> None:
         what = next(iter(rows[0])) if rows else ""  # such as seed
         rows += [{what: name} | campaign[name] for name in ("mean", "std") if name in campaign]
         print_rows([{key: row[key] for key in row if key not in left_out} for row in rows])
-    print_figures(result)
+    print_main_figures(result)

@@ -1,1 +1,1 @@
-"""From bytes to batches: sources, splits, decoding, order, loading, augmentation."""
+"""Data: sources, splits, decoding, order, loading, augmentation; read open.py first."""

@@ -1,4 +1,4 @@
-"""Whether what a user names as data can be there, looked at before anything is imported.
+"""Existence of what a user names as data, checked before anything is imported.
 
 Nothing here imports PyTorch, so that the command line answers a mistyped path at once. What is
 there is opened, and checked in full, by `open_images`.

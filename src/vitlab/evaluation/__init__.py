@@ -1,1 +1,1 @@
-"""How good a model is."""
+"""Evaluation: metrics, features, probes, intervals; read infer.py, then metrics.py."""

@@ -1,4 +1,4 @@
-"""Which images a model is evaluated on."""
+"""The images that a model is evaluated on: a split, or what training held out."""
 
 import logging
 from dataclasses import dataclass, replace

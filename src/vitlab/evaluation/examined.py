@@ -1,4 +1,4 @@
-"""What the model of a run answered to each of its test images, kept in the run's folder."""
+"""The predictions of a run's model for its test images, kept in the run's folder."""
 
 import hashlib
 from collections import Counter

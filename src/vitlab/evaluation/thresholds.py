@@ -1,4 +1,4 @@
-"""Where images have several labels: the probability above which a class counts as predicted.
+"""Decision thresholds for images with several labels, chosen by F1.
 
 It is 0.5 unless thresholds were chosen: those of the highest F1 on validation images.
 """

@@ -1,1 +1,1 @@
-"""What this process may use of the machine."""
+"""Limits of this process on the machine: cores, memory, open files."""

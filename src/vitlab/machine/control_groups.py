@@ -1,4 +1,4 @@
-"""What the control groups of Linux allow this process: containers get less than the machine has."""
+"""Limits by Linux control groups: containers get less than the machine has."""
 
 from contextlib import suppress
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How many processor cores this process may use: containers often get fewer than there are."""
+"""The number of processor cores for this process: containers often get fewer than there are."""
 
 import os
 from math import ceil

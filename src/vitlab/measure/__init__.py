@@ -1,4 +1,4 @@
-"""What a model costs: parameters and multiply-adds counted, speed and memory measured."""
+"""Cost of a model: parameters and multiply-adds counted, speed and memory measured."""
 
 from vitlab.measure.rates import Rates, device_rates
 from vitlab.measure.speed import Speed, speed

@@ -1,4 +1,4 @@
-"""What a device can do at best, measured: operations per second and bytes per second."""
+"""Peak rates of a device, measured: operations per second and bytes per second."""
 
 import statistics
 import time

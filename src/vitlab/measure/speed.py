@@ -1,4 +1,4 @@
-"""How fast a model answers, and in how much memory."""
+"""Inference speed of a model, and its memory."""
 
 import statistics
 import time

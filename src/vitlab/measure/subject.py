@@ -1,4 +1,4 @@
-"""What is measured, of any batch size, and the figures of it: inference and training alike."""
+"""A measured pass of any batch size, and its figures: inference and training alike."""
 
 import gc
 import math

@@ -1,4 +1,4 @@
-"""How long a piece of work takes: warmed up, repeated, with the device waited for."""
+"""Timing of a piece of work: warmed up, repeated, synchronized with the device."""
 
 import math
 import statistics

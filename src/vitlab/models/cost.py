@@ -1,4 +1,4 @@
-"""What a model costs: its parameters and multiply-adds, part by part."""
+"""Cost of a model: its parameters and multiply-adds, part by part."""
 
 import re
 from collections import Counter

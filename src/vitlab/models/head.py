@@ -1,4 +1,4 @@
-"""From tokens to class scores."""
+"""The head: tokens to class scores."""
 
 from dataclasses import replace
 from typing import ClassVar

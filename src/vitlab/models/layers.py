@@ -1,4 +1,4 @@
-"""What several parts of a model need of their layers: lists, norms, and how they start."""
+"""Helpers for layers: lists, norms, initial weights."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence

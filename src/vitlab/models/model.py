@@ -1,4 +1,4 @@
-"""What every model has, whatever its body: images in; features, scores and its cost out."""
+"""The base of every model: images in; features, scores and its cost out."""
 
 import math
 from collections.abc import Collection, Sequence

@@ -1,4 +1,4 @@
-"""Which stems and position schemes there are: a class registers itself when it is defined.
+"""Registry of stems and position schemes: a class registers itself when it is defined.
 
 A configuration asks here by name. Nothing here lists a kind: the files of the two folders are
 found, and each holds one class that knows all about itself. `--help` needs only the names and the

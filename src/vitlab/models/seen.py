@@ -1,4 +1,4 @@
-"""What a model has seen: 8 bytes for each image that it learned from, kept beside its weights.
+"""Images that a model has learned from: 8 bytes each, kept beside its weights.
 
 An array of uint64 (n,), sorted. The lowest bit says whether the image was learned with a label; the
 others are those of `data.holdout.identities`. What makes one model of others has the union.

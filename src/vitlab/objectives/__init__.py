@@ -1,4 +1,4 @@
-"""What is learned from a batch."""
+"""Objectives: the loss of a batch, supervised or self-supervised; read objective.py first."""
 
 from vitlab.objectives.masks import block_mask
 

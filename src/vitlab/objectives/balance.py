@@ -1,4 +1,4 @@
-"""What is done about uneven classes: when it is decided, and by what weights."""
+"""Uneven classes: whether they are weighted or sampled, and by what weights."""
 
 from collections.abc import Sequence
 from dataclasses import replace

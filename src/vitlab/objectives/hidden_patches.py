@@ -1,4 +1,4 @@
-"""What tasks share that predict hidden patches from the final tokens at their places."""
+"""The base of tasks that predict hidden patches from the final tokens at their places."""
 
 import math
 

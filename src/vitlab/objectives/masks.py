@@ -1,4 +1,4 @@
-"""Which patches are hidden: in blocks (BEiT), or each by itself."""
+"""Masks: hidden patches in blocks (BEiT), or each by itself."""
 
 import math
 from collections.abc import Iterator

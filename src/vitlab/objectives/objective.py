@@ -1,4 +1,4 @@
-"""What training minimizes: the one thing that the trainer knows of a task."""
+"""The interface between the trainer and a loss."""
 
 from typing import ClassVar, Protocol
 

@@ -1,4 +1,4 @@
-"""What a pretext task is: a loss without labels, and what it trains beside the model."""
+"""The pretext task: a loss without labels, and what it trains beside the model."""
 
 import torch
 from torch import Tensor

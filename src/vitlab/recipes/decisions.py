@@ -1,4 +1,4 @@
-"""What a recipe leaves open and a run decides: images per pass, steps that fit into a budget."""
+"""Decisions of a run on what its recipe leaves open: micro-batch, steps within a budget."""
 
 from dataclasses import dataclass, replace
 

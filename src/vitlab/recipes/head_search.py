@@ -1,4 +1,4 @@
-"""What `vitlab probe` searches, and the recipe of a run that fits a head and takes no step."""
+"""The search space of `vitlab probe`, and the recipe of a run that fits a head without a step."""
 
 from dataclasses import dataclass
 from typing import Any, Literal

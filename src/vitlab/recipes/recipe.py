@@ -49,7 +49,8 @@ class Recipe(Options):
     )
     epochs: float = option(
         100.0,
-        "passes over the training images; fractions are allowed",
+        "passes over the training images; fractions are allowed; so few that the warm-up would "
+        "take them all shorten it in proportion",
         above(0),
         only=when("steps", 0),
     )
@@ -148,8 +149,9 @@ class Recipe(Options):
 
         Options that were chosen before and no longer apply return to their defaults; naming another
         model drops all fields that were chosen for the previous one, and naming a number of epochs
-        (or of warm-up epochs) replaces the recipe's number of steps. The same options once more
-        change nothing.
+        (or of warm-up epochs) replaces the recipe's number of steps. So few epochs that the warm-up
+        would take them all shorten it in proportion, unless it is named too. The same options once
+        more change nothing.
 
         Raises:
             OptionError: an unknown option, an invalid value, or an option without effect.
@@ -160,6 +162,9 @@ class Recipe(Options):
         for epochs, steps in (("epochs", "steps"), ("warmup", "warmup_steps")):
             if epochs in given and steps not in given:
                 given[steps] = 0
+        few, warmup = given.get("epochs"), self.schedule.warmup
+        if isinstance(few, int | float) and few <= warmup and "warmup_steps" not in given:
+            given.setdefault("warmup", warmup * few / self.epochs)
         return super(Recipe, recipe).changed(**given)
 
     def chooses(self, images: int) -> str:

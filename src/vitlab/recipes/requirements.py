@@ -1,4 +1,4 @@
-"""What a recipe needs beyond the packages that are always installed."""
+"""Packages that a recipe needs beyond those that are always installed."""
 
 from vitlab.optim.table import OPTIMIZERS
 from vitlab.packages import check_installed

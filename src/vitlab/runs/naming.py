@@ -1,4 +1,4 @@
-"""Where a run is if no folder is given: `runs/DATA-MODEL`, then `runs/DATA-MODEL-2`, …"""
+"""Default folders of runs: `runs/DATA-MODEL`, then `runs/DATA-MODEL-2`, …"""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a run prints: what it is, before its first step; a table and progress while it trains."""
+"""Output of a run in the terminal: a summary before its first step, then table and progress."""
 
 from dataclasses import dataclass, field
 from typing import Any

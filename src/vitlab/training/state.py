@@ -1,4 +1,4 @@
-"""Everything that changes during a run, and its way into a checkpoint and back."""
+"""The state of a run, all that changes in it, and its way into a checkpoint and back."""
 
 from dataclasses import dataclass, field, fields
 from typing import Any

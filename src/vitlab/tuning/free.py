@@ -1,4 +1,4 @@
-"""Which parameters each way of fine-tuning trains, and what the others leave undone."""
+"""Trainable parameters of each way of fine-tuning, and what the others leave undone."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Which model this is: its description, its fingerprint, and the checksums of its tensors."""
+"""Identity of a model: its description, its fingerprint, the checksums of its tensors."""
 
 import hashlib
 import json

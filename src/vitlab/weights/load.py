@@ -1,4 +1,4 @@
-"""Any released ViT as our one model, with the outputs of its original implementation."""
+"""`vitlab.load`: any released ViT as our one model, with the original implementation's outputs."""
 
 import logging
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Other people's tensors: every name and shape first, their numbers when asked.
+"""Tensors of a file: every name and shape first, the numbers when asked.
 
 `weights/containers/` opens files and folders; the rooms of `weights/formats/` read what is in them.
 """

@@ -1,4 +1,4 @@
-"""What a user can say of weights whose file does not say it: the options of every command."""
+"""Facts that a user states about weights whose file does not: the options of every command."""
 
 import json
 from collections.abc import Iterable

@@ -1,1 +1,1 @@
-"""From bytes to pixels."""
+"""Decoding: bytes to pixels."""

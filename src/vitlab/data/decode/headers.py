@@ -1,4 +1,4 @@
-"""The one door to image files: the header is checked before anything is decoded; EXIF orientation.
+"""Image headers: checked before anything is decoded, in one place for all files; EXIF orientation.
 
 Every file is treated as hostile. The header is checked first: the format, the size of the file, the
 number of pixels. Whatever Pillow raises on a bad file leaves this module as `ImageError`.

@@ -1,4 +1,4 @@
-"""What is kept of an image to recognize it again: a thumbnail of 1.2 kB and a checksum.
+"""Signatures of images, to recognize them again: a thumbnail of 1.2 kB and a checksum.
 
 The thumbnail is the whole image squeezed into a square, so that copies of another size or shape
 have the same one. A set that needs more than `IN_MEMORY` bytes lies in a temporary file instead.

@@ -1,4 +1,4 @@
-"""Which images make up batch k: a pure function of the seed and k.
+"""The order of training images: batch k is a pure function of the seed and k.
 
 The images of all epochs, each epoch in its own order, form one endless stream; batch k is its k-th
 stretch of `batch` images. It does not depend on where a run stopped, how many processes load the

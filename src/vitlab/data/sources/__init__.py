@@ -1,1 +1,1 @@
-"""Where images and labels come from."""
+"""Sources of images and labels: read source.py and request.py first."""

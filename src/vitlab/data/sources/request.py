@@ -1,4 +1,4 @@
-"""What an opener is asked, `Request`, and what it answers, `Found`: images by split, with labels.
+"""The arguments of an opener, `Request`, and its result, `Found`: images by split, with labels.
 
 An opener is a function of `data.open.OPENERS`. It answers None for what is not of its kind, and
 knows nothing of holding out, of other data, or of a model's classes. Which names mean training,

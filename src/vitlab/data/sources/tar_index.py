@@ -1,4 +1,4 @@
-"""Where the images of a tar shard lie: found once, by its headers, and kept in the user's cache.
+"""Index of a tar shard: the places of its images, read from the headers once and cached.
 
 The folder is VITLAB_CACHE, else XDG_CACHE_HOME/vitlab, else ~/.cache/vitlab. The reader of headers
 takes no member out, and follows no link.

@@ -1,1 +1,1 @@
-"""What a model's features are good for: few-shot, nearest neighbors, logistic regression."""
+"""Probes of frozen features: few-shot, nearest neighbors, logistic regression."""

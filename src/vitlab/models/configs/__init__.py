@@ -1,1 +1,1 @@
-"""What a configuration is: the choices of every model, of a ViT, of a ResNet."""
+"""Configurations: the choices of every model, of a ViT, of a ResNet."""

@@ -1,4 +1,4 @@
-"""What the models that `vitlab models` lists cost at 224 pixels with 1,000 classes.
+"""Cost of the models that `vitlab models` lists, at 224 pixels with 1,000 classes.
 
 They are kept because building all of them takes seconds; a test compares them with `cost`.
 """

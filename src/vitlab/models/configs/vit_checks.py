@@ -1,4 +1,4 @@
-"""Which choices of a Vision Transformer go together, and what would where they do not."""
+"""Checks of a ViT's configuration: choices that exclude each other, and what would work."""
 
 import math
 from typing import Any

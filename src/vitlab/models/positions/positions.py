@@ -1,4 +1,4 @@
-"""What a position scheme is: where a token sits, added to it or acting within attention.
+"""The position scheme: where a token sits, added to it or acting within attention.
 
 Tokens are (B, N, D): the class token first where there is one, then the registers, which have no
 position, then the patches in raster order, then any further tokens, which have none either.

@@ -1,4 +1,4 @@
-"""How a grid of learned positions is brought to another size."""
+"""Resampling of a grid of learned positions to another size."""
 
 import torch
 from torch import Tensor

@@ -1,1 +1,1 @@
-"""How images become patch tokens, one class a file: read stem.py first, for what a stem is."""
+"""Stems, images to patch tokens, one class a file: read stem.py first."""

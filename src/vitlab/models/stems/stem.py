@@ -1,4 +1,4 @@
-"""What a stem is: images to patch tokens, (B, channels, H, W) -> (B, patches, width)."""
+"""The stem: images to patch tokens, (B, channels, H, W) -> (B, patches, width)."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What keeps a teacher from giving one answer for all images, and features from coming together."""
+"""Centering of the teacher and KoLeo: against one answer for all images, and crowded features."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Which patches of large crops iBOT hides: in half of the crops, a random share of them."""
+"""Masks of iBOT: in half of the large crops, a random share of the patches is hidden."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""What student and teacher answers come to: the loss over pairs of views, and figures."""
+"""The loss between student and teacher over pairs of views, and figures."""
 
 import math
 

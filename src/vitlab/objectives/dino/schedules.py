@@ -1,4 +1,4 @@
-"""How a teacher's momentum and temperature go over a run."""
+"""Schedules of a teacher's momentum and temperature."""
 
 import math
 

@@ -1,1 +1,1 @@
-"""What released files have in them: `names.py` first, then `dialects.py`, a table a family."""
+"""Formats of released files: `names.py` first, then `dialects.py`, a table a family."""

@@ -1,4 +1,4 @@
-"""Other people's names for the tensors of a Vision Transformer, and what holds for their models.
+"""Dialects: other names for the tensors of a Vision Transformer, and facts of their models.
 
 To add a dialect, give it a table of names and an entry in `DIALECTS`.
 """

@@ -1,4 +1,4 @@
-"""Where each field of a configuration comes from: nothing about a file is guessed in silence.
+"""Origins: where each field of a configuration comes from; nothing is guessed in silence.
 
 Shapes and names of tensors say most of a configuration, and they are checked against the model
 tensor by tensor. What no tensor shows (`SILENT`: heads, the form of GELU, epsilon, pooling, how

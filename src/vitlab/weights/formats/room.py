@@ -1,4 +1,4 @@
-"""What the rooms of all formats have in common: a door in, and a door out."""
+"""The interface of a format: one function that reads, one that writes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What one family of transformers is: its names, its config.json, how it is used."""
+"""The record of one family of transformers: names, config.json, use."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

@@ -11,8 +11,11 @@ from sklearn.linear_model import RidgeClassifier
 
 import vitlab
 from conftest import call, photo_folder
+from explore.made import Exploring
+from serve.made import until
 from vitlab.data.open import open_images
 from vitlab.errors import DataError, OptionError
+from vitlab.explore.cartographer import Cartographer
 from vitlab.explore.dataset_map import dataset_map
 from vitlab.explore.labeling import MOST, NEXT, Labeling
 
@@ -143,3 +146,38 @@ def test_labels_that_the_data_has_are_the_beginning(model: Any, tmp_path: Path) 
     assert state["classes"] == ["a", "b"]
     assert state["labels"] == [0] * 5 + [1] * 5
     assert state["next"] == []
+
+
+def test_labels_over_http(model: Any, tmp_path: Path) -> None:
+    """Given, asked for and saved; what is no such body, or comes from another site, is refused."""
+    folder = photo_folder(tmp_path / "p", {"a": 5, "b": 5})
+    cartographer = Cartographer(lambda progress: dataset_map(model, str(folder)))
+    exploring = Exploring(("one", model), cartographer=cartographer)
+    try:
+        exploring(until(lambda: cartographer.state()[0] is not None))
+        state = exploring.ask("/api/labels").json
+        assert state["labels"] == [0] * 5 + [1] * 5
+        state = exploring.ask("/api/labels", {"images": [0, 1], "class": "new\n"}).json
+        assert (state["classes"], state["labels"][:3]) == (["a", "b", "new"], [2, 2, 0])
+        saved = exploring.ask("/api/labels.csv")
+        assert saved.headers["content-type"].startswith("text/csv")
+        assert saved.body.decode().splitlines()[0] == "path,label"
+        assert len(saved.body.decode().splitlines()) == 11
+        for body in (b"", b"[]", {"images": [0]}, {"images": ["0"], "class": "a"}, {"class": 1}):
+            assert exploring.ask("/api/labels", body).status == 400
+        beyond = exploring.ask("/api/labels", {"images": [10], "class": "a"})
+        assert (beyond.status, beyond.error) == (400, "images are counted from 0 to 9")
+        for path in ("/api/labels", "/api/labels.csv"):
+            reply = exploring.ask(path, origin="http://elsewhere.example")
+            assert reply.status == 403
+        body: dict[str, Any] = {"images": [2], "class": "b"}
+        assert exploring.ask("/api/labels", body, sec_fetch_site="cross-site").status == 403
+        assert exploring.ask("/api/labels", host="elsewhere.example").status == 403
+        assert exploring.ask("/api/labels").json["labels"][2] == 0
+    finally:
+        exploring.close()
+
+
+def test_without_a_map_there_is_nothing_to_label(exploring: Exploring) -> None:
+    reply = exploring.ask("/api/labels")
+    assert (reply.status, reply.error[:15]) == (404, "there is no map")

@@ -154,15 +154,12 @@ def looked(model: Model | Look, images: Tensor) -> Look:
     return model if isinstance(model, Look) else look(model, images)
 
 
-def looks(
-    model: Model | Look, images: Tensor | Iterable[Tensor], few: int | None = None
-) -> Iterator[Look]:
+def looks(model: Model | Look, images: Tensor | Iterable[Tensor]) -> Iterator[Look]:
     """Yield passes of few images each, so that their attention maps fit into memory.
 
     Args:
         model: a Vision Transformer, or a pass through one, which is yielded as it is
         images: (B, channels, H, W), or batches of them
-        few: how many images pass at once; None for as many as have maps of `AT_ONCE` bytes
 
     Raises:
         OptionError: a ResNet, no images, or some that do not fit.
@@ -174,7 +171,7 @@ def looks(
     transformer(model)
     for batch in [images] if isinstance(images, Tensor | Packed | str | bytes) else images:
         ready = entering(model, batch)
-        for part in ready.split(few or together(model, ready)):
+        for part in ready.split(together(model, ready)):
             yield _passed(model, part)
         none = False
     if none:

@@ -52,6 +52,7 @@ export class Labels {
       if (!name) return;
       if (!this.state.classes.includes(name)) await this.give([], name);
       input.value = "";
+      this.active = null;
       this.choose(this.state.classes.indexOf(name));
     });
     return form;

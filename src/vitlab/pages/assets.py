@@ -8,7 +8,7 @@ SERVICE = (*SHARED, "service.css", "heat.js", "service.js")  # what service.html
 WEB = (*SHARED, "pixels.js", "runner.js", "web.js")  # what web.html asks for, beside its parts
 # What explore.html asks for, and the modules that its own one imports.
 EXPLORE = (
-    *SHARED, "heat.js", "explore.css", "explore-map.css", "explore-labels.css", "explore.js",
+    *SHARED, "heat.js", "explore.css", "explore-map.css", "explore.js",
     *(
         f"explore-{name}.js"
         for name in (
@@ -22,7 +22,7 @@ EXPLORE = (
 
 def asset(name: str) -> bytes:
     """Return one of the files of this package's pages."""
-    return (importlib.resources.files(__package__) / "static" / name).read_bytes()
+    return (importlib.resources.files(__package__) / f"static/{name}").read_bytes()
 
 
 def media_type(name: str) -> str:

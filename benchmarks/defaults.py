@@ -75,6 +75,25 @@ ROWS = {
     "hands-1653": Row("sign-digits", 0, 3),
     "cifar-4000": Row("cifar10", 400, 1),
 }
+ROW_WORDS = {
+    "hands-10": "hands, 1 of each of 10 classes",
+    "hands-200": "hands, 20 of each class",
+    "hands-1653": "hands, all 1,653",
+    "cifar-10": "CIFAR-10, 1 of each class",
+    "cifar-100": "CIFAR-10, 10 of each class",
+    "cifar-400": "CIFAR-10, 40 of each class",
+    "cifar-4000": "CIFAR-10, 400 of each class",
+    "photos": "photographs, 52 of 8 kinds",
+}
+WAY_WORDS = {
+    "start": "the fitted classifier with which `finetune` starts",
+    "probe": "`vitlab probe`",
+    "finetune": "`vitlab finetune`",
+    "transformers": "transformers' `Trainer`, its defaults",
+    "timm": "timm's `train.py`, its defaults",
+    "timm-adamw": "timm's `train.py` with our optimizer, rate and batch",
+}
+STORED = HERE.parents[1] / "docs" / "results" / "defaults.jsonl"
 TESTED = {"sign-digits": 0, "cifar10": 100, "photos": 0}  # test images of a class; 0: all
 
 Images = list[tuple[bytes, str]]
@@ -287,24 +306,63 @@ def cells(rows: list[str], ways: list[str], seeds: list[int]) -> Iterator[tuple[
 
 
 def table(known: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the lines of the table: mean and deviation of the accuracies, and processor time."""
-    yield "| images | way | accuracy | passes | CPU seconds |"
-    yield "| --- | --- | --- | --- | --- |"
-    for row in ROWS:
-        for way in (*WAYS, *RATES):
-            own = [each for each in known if (each["row"], each["way"]) == (row, way)]
+    """Yield the lines of the table of `docs/defaults.md`: mean and deviation, and each seed."""
+    yield "| training images | by | accuracy, % | each seed | passes | CPU s |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for row, words in ROW_WORDS.items():
+        of_row = [each for each in known if each["row"] == row]
+        starts = [each | {"accuracy": each["start"]} for each in of_row if each.get("start")]
+        cells = {way: [each for each in of_row if each["way"] == way] for way in WAY_WORDS}
+        cells["start"] = [{"accuracy": each["accuracy"]} for each in starts]
+        best = max((_spread(own)[0] for own in cells.values() if own), default=0)
+        for way, own in cells.items():
             if not own:
                 continue
-            took = statistics.mean(each["cpu_seconds"] for each in own)
-            went = own[0].get("epochs", "")
-            yield f"| {row} | {way} | {_spread(own, 'accuracy')} | {went} | {took:.0f} |"
+            mean, text, each = _spread(own)
+            shown = f"**{text}**" if mean == best else text
+            passes = _range([one["epochs"] for one in own if "epochs" in one])
+            took = [one["cpu_seconds"] for one in own if "cpu_seconds" in one]
+            seconds = f"{statistics.mean(took):.0f}" if took else ""
+            yield f"| {words} | {WAY_WORDS[way]} | {shown} | {each} | {passes} | {seconds} |"
 
 
-def _spread(own: list[dict[str, Any]], key: str) -> str:
-    values = [100 * each[key] for each in own]
-    if len(values) < 2:
-        return f"{values[0]:.1f}"
-    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
+def rates(known: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines of the table of learning rates: accuracy of each seed that two rates have."""
+    ways = sorted(("finetune", *RATES), key=lambda way: float(way.partition("@")[2] or 2e-4))
+    head = [way.partition("@")[2] or "2e-4, the default" for way in ways]
+    yield f"| training images | {' | '.join(head)} |"
+    yield "| --- |" + " --- |" * len(ways)
+    for row, words in ROW_WORDS.items():
+        found = {way: {} for way in ways}
+        for each in known:
+            if each["row"] == row and each["way"] in found:
+                found[each["way"]][each["seed"]] = each["accuracy"]
+        seeds = {seed for way in RATES for seed in found[way]}
+        cells = [", ".join(f"{100 * own[k]:.1f}" for k in sorted(seeds & own.keys()))
+                 for own in found.values()]  # fmt: skip
+        if seeds:
+            yield f"| {words} | {' | '.join(cells)} |"
+
+
+def _spread(own: list[dict[str, Any]]) -> tuple[float, str, str]:
+    """Return the mean accuracy in percent, it with its deviation as text, and each value."""
+    values = [100 * each["accuracy"] for each in own]
+    mean, each = statistics.mean(values), ", ".join(f"{value:.1f}" for value in values)
+    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return round(mean, 1), f"{mean:.1f}{deviation}", each
+
+
+def _range(passes: list[Any]) -> str:
+    """Return passes as text, from the least to the most; some old rows have them as text."""
+    texts = {each for each in passes if isinstance(each, str)}
+    if texts or not passes:
+        return " ".join(texts)
+    return " to ".join(f"{each:g}" for each in sorted({min(passes), max(passes)}))
+
+
+def stored() -> list[dict[str, Any]]:
+    """Return the figures of `docs/defaults.md`, a line for each run."""
+    return [json.loads(line) for line in STORED.read_text().splitlines()]
 
 
 def main() -> None:
@@ -343,7 +401,7 @@ def main() -> None:
         with file.open("a") as end:
             end.write(json.dumps(known[-1]) + "\n")
         print(known[-1], file=sys.stderr)
-    print("\n".join(table(known)))
+    print("\n".join([*table(known), "", *rates(known)]))
 
 
 if __name__ == "__main__":

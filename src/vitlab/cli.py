@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
             interrupts.prog = f"vitlab {name}"
             copy_context().run(_run, command, words[1:], interrupts)  # quiet or not
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads our output has seen enough
+    except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (Exception, KeyboardInterrupt) as error:
         if interrupts.asked and not isinstance(error, KeyboardInterrupt):

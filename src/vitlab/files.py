@@ -113,13 +113,13 @@ def is_draft(path: Path, names: str) -> bool:
 
 
 def tidy(folder: Path, names: str) -> None:
-    """Remove drafts that a killed process left; nobody else may be writing into the folder.
+    """Remove drafts that a killed process left; no other process may be writing into the folder.
 
     Args:
         folder: where they are
         names: regular expression of the names that the drafts are of
     """
-    with suppress(OSError):  # what cannot be removed is in nobody's way
+    with suppress(OSError):  # what cannot be removed does no harm
         for own in [each for each in folder.iterdir() if is_draft(each, names)]:
             _discard(own, folder / DRAFT.sub(r"\g<name>", own.name))
 
@@ -159,10 +159,10 @@ class Lock:
 
     @contextmanager
     def held(self, wait: bool = False, shared: bool = False) -> Iterator[bool]:
-        """Lock the file until the block ends; yield whether nobody else has it.
+        """Lock the file until the block ends; yield whether no other process has it.
 
         Args:
-            wait: until nobody else has it
+            wait: until no other process has it
             shared: let others share it
 
         Raises:
@@ -171,7 +171,7 @@ class Lock:
         self._open()
         try:
             mine = self.take(wait, shared)
-            while self.lost:  # whoever had it has removed it
+            while self.lost:  # its owner has removed it
                 self._close()
                 self._open()
                 mine = self.take(wait, shared)
@@ -182,7 +182,7 @@ class Lock:
             self._close()
 
     def take(self, wait: bool = False, shared: bool = False) -> bool:
-        """Lock the file; return whether nobody else has it."""
+        """Lock the file; return whether no other process has it."""
         if self._handle is None or not self.supported:
             return True
         try:

@@ -337,10 +337,10 @@ def words_of(folder: Path, **how: Any) -> list[str]:
     return words
 
 
-def torchrun(folder: Path, **how: Any) -> int:
+def torchrun(folder: Path, restarts: int = 3, **how: Any) -> int:
     """The number of a process that is `torchrun -m vitlab train` with two processes."""
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    words = [sys.executable, *launch, "--max-restarts", "3", "-m", "vitlab"]
+    words = [sys.executable, *launch, "--max-restarts", f"{restarts}", "-m", "vitlab"]
     errors = (os.POSIX_SPAWN_OPEN, 2, folder.parent / "stderr", os.O_WRONLY | os.O_CREAT, 0o600)
     around = environment(OMP_NUM_THREADS="1")
     return os.posix_spawn(

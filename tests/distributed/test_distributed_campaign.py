@@ -100,17 +100,17 @@ def test_thirty_stops_with_other_worlds_between(tmp_path: Path) -> None:
 def test_a_killed_process_recovers_twenty_times(tmp_path: Path) -> None:
     generator, folder = np.random.default_rng(1), tmp_path / "run"
     well(on_ranks(2, partial(run, tmp_path / "whole", **LONG), tmp_path))
-    process = torchrun(folder, "--max-restarts", "25", **LONG)
+    process = torchrun(folder, restarts=25, **LONG)
     waits = []
     for _ in range(20):
         wait_for_steps(process, folder, steps_done(folder) + int(generator.integers(1, 5)))
-        both = ranks_of(process.pid)
+        both = ranks_of(process)
         os.kill(both[str(generator.integers(2))], signal.SIGKILL)
         start = time.monotonic()
-        while set(both.values()) & set(ranks_of(process.pid).values()):
+        while set(both.values()) & set(ranks_of(process).values()):
             time.sleep(0.02)
         waits.append(time.monotonic() - start)
-    assert process.wait(600) == 0
+    assert os.waitpid(process, 0)[1] == 0
     said = (tmp_path / "stderr").read_text()
     print(f"\n{said.count('failed (exitcode')} restarts for 20 kills; ", end="")
     print(f"the others ended within {max(waits):.1f} s")

@@ -54,6 +54,14 @@ def test_every_public_name_and_every_module_has_its_place() -> None:
     assert named == files | folders
 
 
+def test_the_files_that_the_architecture_names_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text().partition("## A run folder")[0]
+    named = re.findall(r"`([a-z_]+/[a-z_/.]*)`", page)
+    assert len(named) > 30
+    for name in named:
+        assert (ROOT / "src" / "vitlab" / name).exists(), name
+
+
 @pytest.fixture
 def house(tmp_path: Path) -> Path:
     """Five rooms, each on the one before: errors, data, train, commands, cli."""

@@ -193,8 +193,8 @@ def test_a_damaged_part_is_made_once_more(
     assert found["own_parts"] == 1
     assert content(out) == content(alone)
     said = capsys.readouterr().err
-    words = {"gone": f"{victim} is gone: it is made once more\n", "no receipt": ""}
-    assert said == words.get(harm, f"{victim} is damaged: it is made once more\n")
+    words = {"gone": f"{victim} is missing: computing it again\n", "no receipt": ""}
+    assert said == words.get(harm, f"{victim} is damaged: computing it again\n")
 
 
 def test_drafts_of_a_killed_process_are_removed(data: str, alone: Path, tmp_path: Path) -> None:

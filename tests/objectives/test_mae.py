@@ -316,7 +316,7 @@ def test_the_shares_that_are_named_work(ratio: float) -> None:
 
 
 def test_a_resnet_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"BiT-R50x1 has not: use a Vision Transformer"):
+    with pytest.raises(OptionError, match=r"BiT-R50x1 has none: use a Vision Transformer"):
         MAE.check(OPTIONS, config_of("BiT-R50x1"))
 
 

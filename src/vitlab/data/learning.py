@@ -18,7 +18,7 @@ from vitlab.errors import DataError
 SHARE, MOST = 0.1, 1000  # of images without labels: how many measure the loss
 USUAL = Data().test_fraction  # another one is the user's own choice
 LOOKED_AT = 8  # images, before training
-OF_LABELS = re.compile(r"\b(class|classes|labels?|held out)\b")  # notes that concern nobody here
+OF_LABELS = re.compile(r"\b(class|classes|labels?|held out)\b")  # notes without meaning here
 
 
 def open_to_learn(

@@ -141,7 +141,7 @@ def infer(
 ) -> Iterator[Inferred]:
     """Run a model over the images of a source, in their order, and yield each batch.
 
-    Nothing is kept. Batch k has the same images, and the same results, whoever computes it and
+    Nothing is kept. Batch k has the same images, and the same results, in any process and
     whichever others are computed. An image that cannot be decoded (`ImageError`) is named; every
     other error ends the pass.
 

@@ -1,6 +1,6 @@
 """A pass over images on a Ray cluster: Ray Data's actors, each with the model, compute its parts.
 
-Batch k has the same results whoever computes it, and a part of a folder is written under another
+Batch k has the same results on every actor, and a part of a folder is written under another
 name, then renamed. So an actor that dies loses nothing: Ray starts another one, which computes that
 part again. The processes of a local cluster end with this one.
 """
@@ -237,7 +237,7 @@ def _cluster(ray: Any) -> Iterator[None]:
         host, _, port = os.environ.get("RAY_ADDRESS", "").rpartition(":")
         stop = signal.getsignal(signal.SIGTERM)
         try:
-            if port.isdigit():  # where nobody answers, Ray itself tries for a quarter of an hour
+            if port.isdigit():  # if nothing answers, Ray itself tries for a quarter of an hour
                 socket.create_connection((host, int(port)), ANSWER).close()
             ray.init(logging_level="error", log_to_driver=False, include_dashboard=False)
         except (OSError, ValueError) as error:

@@ -4,7 +4,7 @@
         train-00000.parquet  train-00001.parquet  …  the results: part k always has the same images
         _job.json                                    what decides them
         _parts/train-00000.json                      size, checksum, and what the part holds
-        _lock                                        that somebody writes into the folder
+        _lock                                        that a process writes into the folder
 
 Readers of tables (pyarrow, pandas, Spark) pass over names that begin with an underscore. A part is
 written under another name, synced and renamed; then comes its receipt, which alone tells that the
@@ -174,7 +174,7 @@ class ShardFolder:
     def opened(self, share: ShardNumber = WHOLE, wait: bool = False) -> Iterator[bool]:
         """Hold the folder while it is filled; say in it what the job is, or check that it is that.
 
-        Processes that have a share each hold it together. Yields whether nobody else can be here.
+        Processes that share it hold it together. Yields whether no other process can be here.
 
         Raises:
             DataError: it is another job's; the message says what differs.
@@ -193,7 +193,7 @@ class ShardFolder:
             self._prepare()
             yield alone
             if share.count > 1 and lock.supported and not self.left and lock.take():
-                self.tidy()  # nobody else is here
+                self.tidy()  # no other process is here
 
     def _prepare(self) -> None:
         job = self.path / JOB
@@ -210,7 +210,7 @@ class ShardFolder:
             )
 
     def tidy(self) -> None:
-        """Remove the drafts that killed processes left; nobody else may be writing."""
+        """Remove the drafts that killed processes left; no other process may be writing."""
         names = rf"{re.escape(JOB)}|.*{re.escape(self.job.ending)}|.*\.json"
         for folder in (self.path, self.path / RECEIPTS):
             tidy(folder, names)
@@ -244,8 +244,8 @@ class ShardFolder:
             for shard in shards:
                 receipt, file = self.receipt(shard), self.file(shard)
                 if receipt is None or not _matches(file, receipt):
-                    what = "is damaged" if file.exists() else "is gone"
-                    say(f"{file} {what}: it is made once more")
+                    what = "is damaged" if file.exists() else "is missing"
+                    say(f"{file} {what}: computing it again")
                     with explained(self.path):
                         self._receipt(shard).unlink(missing_ok=True)
 

@@ -38,7 +38,7 @@ def memory_left() -> list[int]:
 
 
 def _left_in(group: Path) -> list[int]:
-    """Return what one group's limit leaves; cached files that nobody uses count as free."""
+    """Return what one group's limit leaves; cached files count as free unless they are in use."""
     for limit, usage in LIMITS:
         with suppress(OSError, ValueError):  # "max" is no number: there is no limit
             most, used = (

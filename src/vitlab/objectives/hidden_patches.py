@@ -31,7 +31,7 @@ def check_hidden(options: Pretext, config: ModelConfig) -> ViTConfig:
     task, ratio = options.task, options.mask_ratio
     if not isinstance(config, ViTConfig):
         raise OptionError(
-            f"task={task} hides patches, which {config.name} has not: use a Vision Transformer, "
+            f"task={task} hides patches; {config.name} has none: use a Vision Transformer, "
             "such as ViT-B/16"
         )
     if config.fit == "native":

@@ -80,7 +80,7 @@ class OwningObjective(nn.Module):
         """Follow a step that was taken: momentum teachers and centers move.
 
         What a loss has collected for this (over all passes of the step) is used up here; `drop` is
-        called instead where the step was passed over.
+        called instead if the step was skipped.
 
         Args:
             model: with its new weights

@@ -15,7 +15,7 @@ from vitlab.models.config import (
 from vitlab.models.names import shape_of
 from vitlab.options import Options, applies, check_known, checked, hints, option, options_of
 
-FROM_DATA = ("labels",)  # fields of a configuration that nobody chooses
+FROM_DATA = ("labels",)  # fields of a configuration that the data decides
 OF_TRAINING = ("drop_path", "drop_path_ramp", "dropout")  # fields without effect on trained weights
 
 

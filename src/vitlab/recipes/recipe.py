@@ -115,7 +115,7 @@ class Recipe(Options):
             self._check_schedule_free()
 
     def _check_pretext(self) -> None:
-        """Refuse what needs labels, which a pretext task does without."""
+        """Refuse options that need labels; a pretext task has none."""
         needing = {
             "teacher": self.distill.teacher,
             "mixup": self.augment.mixup,

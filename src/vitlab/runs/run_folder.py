@@ -99,7 +99,7 @@ class RunFolder:
         """
         ours = False
         with suppress(RunError):
-            ours = "dropped" in (self.duplicates or {})  # or somebody's?
+            ours = "dropped" in (self.duplicates or {})  # or the user's?
         return is_empty(self.path, LOCK, SWEEP_FOLDER, *[DUPLICATES] * ours)
 
     def may_be_used(self, resume: bool) -> bool:
@@ -365,7 +365,7 @@ class RunFolder:
                     f"another process is training in {self.path}: wait for it, or choose another "
                     "--out"
                 )
-            self._tables = None  # whoever held it before may have decided something
+            self._tables = None  # the process that held it before may have decided something
             tidy(self.path, WRITTEN)
             yield
 

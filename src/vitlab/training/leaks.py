@@ -144,7 +144,7 @@ def _unseen(splits: Splits, leaks: Leaks) -> Splits:
 
 
 def time_limit(recipe: Recipe) -> float:
-    """Return the seconds that a check may take which nobody asked for."""
+    """Return the seconds that a check without being asked for may take."""
     return min(LIMIT, max(1, SHARE * seconds(recipe.budget))) if recipe.budget else LIMIT
 
 

@@ -202,7 +202,7 @@ class Session:
                     state.tally.seconds += time.perf_counter() - start
                     yield shares.counted(batch, world)
             finally:
-                del coming  # ends the workers, while nobody minds how
+                del coming  # ends the workers; how they end is not reported
 
     # The events of a step, in their order
 

@@ -234,7 +234,7 @@ def _scale(source: Source, layer: str, rank: int) -> float:
     alpha = about.get("lora_alpha")
     for pattern, other in (about.get("alpha_pattern") or {}).items():
         end = pattern.removeprefix("^").replace("\\", "")
-        plain = re.fullmatch(r"[\w.]+", end)  # nobody else's expression is ever run
+        plain = re.fullmatch(r"[\w.]+", end)  # no expression of the file is ever run
         if not plain or f".{layer}".endswith(f".{end}"):
             alpha = other if plain else None
             break

@@ -199,7 +199,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
             raise WeightsError("its tensors are not those in its header")
         base = Base(**{name: conform(content["base"][name], kind) for name, kind in TYPES.items()})
         config, provenance = described(content, hints.choices), dict(content["provenance"])
-    except Exception as error:  # somebody may have made it, whatever the checksum says
+    except Exception as error:  # a file may be hostile whatever its checksum says
         reason = str(error) or type(error).__name__
         raise WeightsError(f"{source.path} is a damaged delta: {reason}") from error
     damaged = f"{source.path} is a damaged delta"

@@ -243,7 +243,7 @@ def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
 
 
 def _short(value: object) -> object:
-    """Of a path on somebody's disk, only the last name."""
+    """Return the last name of a path on a disk."""
     return PurePath(str(value)).name if PurePath(str(value)).is_absolute() else value
 
 

@@ -78,8 +78,8 @@ class Names(Sequence[str]):
 class Inside:
     """Which paths are inside of some folders, links followed.
 
-    A list or a table is often somebody else's: it must not decide which files of this machine are
-    read. (The files in class folders are not named by anybody; links among them are the user's own,
+    A list or a table often comes from elsewhere: it must not decide which files of this machine are
+    read. (The files in class folders are not named by a list; links among them are the user's own,
     and are followed.)
 
     Attributes:

@@ -129,7 +129,7 @@ LABELS = ("cls", "json", "txt")  # the first of these that exists has the label
 _MAX_LABEL = 2**20  # bytes
 _VERSION = 2
 _FEW, _MANY = 2**12, 2**20  # bytes of a request for headers: of large members, and of small ones
-_SMALL = 2**14  # bytes to the next header that are read rather than passed over
+_SMALL = 2**14  # bytes to the next header that are read rather than skipped
 
 
 @dataclass(frozen=True)

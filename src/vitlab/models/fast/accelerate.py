@@ -278,7 +278,7 @@ def versions() -> dict[str, str]:
 
 
 def can_accelerate(model: Model) -> bool:
-    """Return whether a model can be replaced by a faster form without anybody noticing.
+    """Return whether a model can be replaced by a faster form unnoticed.
 
     It is what its configuration says, and nothing more: no adapters, hooks or wrappers, and one
     size for all images. Its weights must be in fp32.

@@ -55,7 +55,7 @@ class MAE(PretextTask):
         """
         if not isinstance(config, ViTConfig):
             raise OptionError(
-                f"task=mae hides patches, which {config.name} has not: use a Vision Transformer, "
+                f"task=mae hides patches; {config.name} has none: use a Vision Transformer, "
                 "such as ViT-B/16"
             )
         _check_encoder(config)

@@ -57,7 +57,7 @@ def check_dino(options: Pretext, config: ModelConfig) -> None:
     """
     if not isinstance(config, ViTConfig | ResNetConfig):
         raise OptionError(
-            f"task=dino learns features, which {config.name} has not: use a Vision Transformer, "
+            f"task=dino learns features; {config.name} has none: use a Vision Transformer, "
             "such as ViT-S/16"
         )
     if config.fit == "native":
@@ -71,8 +71,7 @@ def check_dino(options: Pretext, config: ModelConfig) -> None:
         _check_local(options, config)
     if options.ibot and not isinstance(config, ViTConfig):
         raise OptionError(
-            f"ibot hides patches, which {config.name} has not: set ibot=0, or use a Vision "
-            "Transformer"
+            f"ibot hides patches; {config.name} has none: set ibot=0, or use a Vision Transformer"
         )
     if isinstance(config, ViTConfig) and options.ibot:
         _check_hidden(config)

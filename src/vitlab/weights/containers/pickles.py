@@ -195,14 +195,14 @@ def _key(key: object) -> str:
 
 
 _UNSAFE = (
-    "contains {0} in its pickle, which is unsafe to load: whoever made the file can save its "
+    "contains {0} in its pickle, which is unsafe to load: its author can save the "
     "tensors alone, with {1}"
 )
 # What the restricted reader says, whose advice is to trust the file, and what is said instead.
 REASONS = (
     (r"(?:GLOBAL|class|global) `?([\w.]+)`? (?:was not|whose module)", _UNSAFE),
     (r"Unsupported (?:global|class).*?[ `](\w+(?:\.\w+)+)", _UNSAFE),
-    (r"(DTensor)", "has tensors that are spread over processes: whoever made it can save whole "
+    (r"(DTensor)", "has tensors that are spread over processes: its author can save whole "
      "ones, with full_state_dict=True of torch.distributed.checkpoint.state_dict.StateDictOptions"),
     (r"(Unsupported operand)", "cannot be read: not a pickle that torch.save writes by default; "
      "save it again with torch.save(model.state_dict(), FILE), without pickle_protocol"),

@@ -37,7 +37,7 @@ Rules = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """What somebody's code calls the tensors, and what holds for all models of that code.
+    """One code base's names for the tensors, and facts of all its models.
 
     Attributes:
         name: in words

@@ -242,7 +242,7 @@ def _of_timm(source: Source, hints: Hints, stored: dict[str, str]) -> Said:
     if "neck.weight" in stored:
         code["last_norm_eps"] = 1e-6
     usual = [(Origin.FAMILY, code)] if own else []
-    if "head.fc.weight" in stored:  # somebody's fine-tuning
+    if "head.fc.weight" in stored:  # a fine-tuned model
         usual.append((Origin.ASSUMED, {"crop": 1.0, **IMAGENET}))
     if name not in SAMVIT:
         return Said("Segment Anything, timm's names" if own else NAME, usual, own)

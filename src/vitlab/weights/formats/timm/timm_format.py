@@ -218,7 +218,7 @@ def _rotary(
 
 
 def _put_dialect(facts: Facts, file: Layout) -> None:
-    """Put what holds for all, or most, models with somebody's names."""
+    """Set the facts of all, or most, models with such names."""
     dialect, width = file.dialect, file.parts.width
     facts.put(Origin.ASSUMED, dialect.usual).put(Origin.FAMILY, dialect.facts)
     if dialect.sizes and "heads" in facts.values:

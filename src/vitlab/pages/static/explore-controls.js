@@ -52,7 +52,7 @@ export class Controls {
     this.showFrom(seen, by.includes("place") ? here : []);
   }
 
-  /* A view is there if one of the models has it; why others are not can be read. */
+  /* A view is shown if one of the models has it; why others are not can be read. */
   showViews(seen, models) {
     const reasons = [];
     for (const button of this.views) {

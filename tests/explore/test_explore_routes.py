@@ -16,7 +16,7 @@ from serve.made import encoded
 from vitlab import inspect, preprocess
 from vitlab.data.augment.augment import normalize
 from vitlab.explore.explore_routes import MOST_BODY
-from vitlab.explore.seeing.first_pass import has_classes
+from vitlab.explore.first_pass import has_classes
 from vitlab.pages.assets import EXPLORE
 from vitlab.serve.decoder import decoded
 

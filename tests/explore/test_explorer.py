@@ -12,9 +12,8 @@ import vitlab
 from conftest import photo
 from explore.made import SMALL, Exploring
 from serve.made import encoded, tiny
-from vitlab.explore.seeing import covering
-from vitlab.explore.seeing.first_pass import first_pass
-from vitlab.explore.seeing.views import why_not
+from vitlab.explore import views
+from vitlab.explore.first_pass import first_pass
 from vitlab.explore.shown import Shown
 
 
@@ -44,7 +43,7 @@ def test_occlusion_lets_others_have_their_turn_and_stops_when_nobody_waits(
     exploring: Exploring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four patches a pass: the brush comes in between, and nothing follows the third."""
-    monkeypatch.setattr(covering, "AT_ONCE", 4 * 3 * 16 * 16)
+    monkeypatch.setattr(views, "AT_ONCE", 4 * 3 * 16 * 16)
     explorer, order = exploring.explorer, []
 
     async def ask() -> None:
@@ -144,9 +143,9 @@ def test_attention_that_is_too_much_to_keep() -> None:
     """A model of 4,096 patches: 12 layers of 12 heads take 2.4 GB; the first pass leaves it out."""
     with torch.device("meta"):
         large = vitlab.create("ViT-B/16", 3, 1024)
-    why = why_not(large)
+    why = views.why_not(large)
     assert "2.4 GB" in why["attention"]
-    assert why["rollout"] == why["attention"]
+    assert why["rollout"] == why["late"] == why["attention"]
     assert set(why.values()) == {"", why["attention"]}
     seen = first_pass(tiny(SMALL), torch.zeros(1, 3, 16, 16), attention=False)
     assert seen.attention is None

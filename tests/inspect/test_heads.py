@@ -48,6 +48,8 @@ def test_what_the_class_token_and_registers_get_is_lost_or_shared_out() -> None:
     assert lost.numpy() == pytest.approx(mean_distance(2, 4, 16) * 8 / 11, rel=1e-6)
     entropy = vitlab.inspect.attention_entropy(model, images)
     assert entropy.numpy() == pytest.approx(math.log2(11), rel=1e-6)
+    elsewhere = vitlab.inspect.attention_elsewhere(model, images)
+    assert elsewhere.numpy() == pytest.approx(3 / 11, rel=1e-6)
 
 
 def test_a_head_that_looks_at_its_own_patch_looks_no_distance() -> None:

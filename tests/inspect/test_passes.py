@@ -1,13 +1,14 @@
 """However many images pass at once, the answer is the same."""
 
+import sys
 from typing import Any
 
 import pytest
 import torch
 
 import vitlab
-from vitlab.inspect import passes
-from vitlab.inspect.explaining import gradcam
+from vitlab.inspect import evidence
+from vitlab.inspect.look import together
 
 LOOKS: dict[str, tuple[Any, ...]] = {
     "attention_distance": (),
@@ -30,9 +31,9 @@ def test_one_at_a_time_is_as_good_as_all_together(
     looked = {
         name: getattr(vitlab.inspect, name)(model, images, *more) for name, more in LOOKS.items()
     }
-    assert passes.together(model, images) > 3
-    monkeypatch.setattr(passes, "AT_ONCE", 1)
-    monkeypatch.setattr(gradcam, "AT_ONCE", 1)
+    assert together(model, images) > 3
+    monkeypatch.setattr(sys.modules[together.__module__], "AT_ONCE", 1)
+    monkeypatch.setattr(evidence, "FEW", 1)
     passed: list[int] = []
     model.stem.register_forward_hook(lambda _, given, out: passed.append(len(out)))
     for name, more in LOOKS.items():

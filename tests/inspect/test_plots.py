@@ -34,8 +34,9 @@ UNITS = {
 
 LOSSES = {"hessian_spectrum", "loss_line", "loss_surface"}  # plots of several models each
 FIGURES = {
-    "MeanLoss", "curvature", "gradient_norm", "hessian_eigenvalues", "hessian_product",
-    "hessian_trace", "noise_increase", "receptive_field", "sharpness",
+    "Look", "MeanLoss", "attention_elsewhere", "curvature", "gradient_norm",
+    "hessian_eigenvalues", "hessian_product",
+    "hessian_trace", "look", "noise_increase", "receptive_field", "sharpness",
 }  # fmt: skip
 
 
@@ -45,8 +46,9 @@ def made(name: str, *more: Any, **choices: Any) -> tuple[np.ndarray, Figure]:
 
 
 def labels(figure: Figure) -> str:
-    words = [text.get_text() for axes in figure.axes for text in axes.texts]
-    return " ".join([each.get_xlabel() + each.get_ylabel() for each in figure.axes] + words)
+    """The words at the axes of a figure, and at the scales beside them."""
+    every = [each for axes in figure.axes for each in (axes, *axes.child_axes)]
+    return " ".join(each.get_xlabel() + each.get_ylabel() + each.get_title() for each in every)
 
 
 def test_every_array_has_its_plot() -> None:
@@ -109,51 +111,57 @@ def test_a_map_lies_where_its_patches_are() -> None:
     values = np.zeros((3, 4), np.float32)
     values[2, 1] = 5
     figure = plots.rollout(values, PHOTO)
-    photo, _, over, _ = figure.axes[0].images  # in color, in gray, the map, its scale
-    drawn = over.get_array()
-    assert drawn.shape == (48, 64)
-    row, column = np.unravel_index(int(drawn.argmax()), drawn.shape)
-    assert (row // 16, column // 16) == (2, 1)
-    assert drawn.max() == pytest.approx(1, abs=0.01)  # its share of the sum
+    left, right = figure.axes
+    (photo,), (gray, over) = left.images, right.images
     assert np.array_equal(photo.get_array(), PHOTO)
-    assert over.get_extent() == figure.axes[0].images[1].get_extent()
+    assert np.array_equal(over.get_array(), values / 5)  # its share of the sum
+    assert over.get_extent() == gray.get_extent() == [0, 64, 48, 0]
+    assert over.get_interpolation() == "bicubic"
 
 
 def test_both_signs_of_occlusion_have_the_same_range() -> None:
     figure = plots.occlusion(np.array([[0.5, -2.0]]))
     assert figure.axes[0].images[0].get_clim() == (-2, 2)
-    texts = [text.get_text() for text in figure.axes[0].texts]
-    assert texts == ["-2", "0", "2", "loss of log-probability (nats)"]
+    assert labels(figure).strip() == "loss of log-probability (nats)"
 
 
 def test_the_patch_that_others_are_like_is_framed() -> None:
     _, figure = made("similar_patches", PHOTO, patch=(1, 3))
-    left, right, bottom, top = figure.axes[0].images[2].get_extent()
-    wide, high = (right - left) / 4, (top - bottom) / 3
-    frames = [each for each in figure.axes[0].patches if isinstance(each, Rectangle)]
+    frames = [each for each in figure.axes[1].patches if isinstance(each, Rectangle)]
     assert len(frames) == 2
     for each in frames:
         own = (each.get_x(), each.get_y(), each.get_width(), each.get_height())
-        assert own == pytest.approx((left + 3 * wide, bottom + high, wide, high))
+        assert own == (48, 16, 16, 16)  # of a photo of 64 x 48 pixels, in patches of 16
 
 
 def test_heads_stand_side_by_side_each_with_its_largest_value() -> None:
     values = np.zeros((2, 3, 4), np.float32)
     values[0, 0, 0], values[1, 2, 3] = 0.456, 0.012
     figure = plots.class_attention(values)
-    axes = figure.axes[0]
-    assert [text.get_text() for text in axes.texts] == ["head 1: to 46%", "head 2: to 1.2%"]
-    bright = [np.asarray(image.get_array()).sum(-1) for image in axes.images]
-    assert [int(each.argmax()) for each in bright] == [0, 11]
+    assert [axes.get_title() for axes in figure.axes] == ["head 1: to 46%", "head 2: to 1.2%"]
+    for axes, own in zip(figure.axes, values, strict=True):
+        assert np.array_equal(axes.images[0].get_array(), own)
+        assert axes.images[0].get_clim() == (0, own.max())
+
+
+def test_both_readings_of_distances_are_drawn_and_the_share_of_the_class_token() -> None:
+    values, shares = GENERATOR.random((2, 3, 4), np.float32)
+    figure = plots.attention_distance(values, among=values + 1, elsewhere=shares)
+    above, below = figure.axes
+    assert [line.get_ydata().tolist() for line in above.lines] == [
+        values.mean(1).tolist(), (values + 1).mean(1).tolist(),
+    ]  # fmt: skip
+    heights = [bar.get_height() for bar in below.patches]
+    assert heights == pytest.approx(100 * shares.mean(1))
 
 
 @pytest.mark.parametrize("photo", [PHOTO, PHOTO[..., 0]])
 def test_colors_stand_beside_their_image(photo: np.ndarray) -> None:
     values, figure = made("feature_colors", photo)
-    image, colors = (np.asarray(each.get_array()) for each in figure.axes[0].images)
-    want = photo if photo.ndim == 3 else photo[..., None].repeat(3, 2)
-    assert np.allclose(image, want / 255)
-    assert np.allclose(colors[8::16, 8::16], values)
+    image, colors = (axes.images[0] for axes in figure.axes)
+    assert np.array_equal(image.get_array(), photo)
+    assert np.array_equal(colors.get_array(), values)
+    assert image.get_extent() == colors.get_extent()
 
 
 def test_large_images_are_drawn_small() -> None:

@@ -18,7 +18,7 @@ from vitlab import device as devices
 from vitlab.data.augment import augment as augmenting
 from vitlab.errors import DeviceError
 from vitlab.evaluation.probes.heads import Blocks, logistic
-from vitlab.inspect.curvature.mean_loss import MeanLoss
+from vitlab.inspect.hessian import MeanLoss
 from vitlab.models.stems.kernels import resample_kernels
 
 

@@ -22,7 +22,8 @@ from vitlab.serve.pages import HEADERS
 
 NASTY = "<img src=x onerror=alert(1)>"
 VIEWS = (
-    "attention", "rollout", "colors", "relevance", "gradcam", "occlusion", "similarity", "norms",
+    "attention", "late", "rollout", "colors", "relevance", "gradcam", "occlusion", "similarity",
+    "norms",
 )  # fmt: skip
 NO_ATTENTION = "a ResNet has no attention"
 
@@ -83,7 +84,7 @@ class FakeModel:
 FIRST = FakeModel("first", "ViT-Ti/16", (14, 14), 12, 12)
 SECOND = FakeModel("second", "ViT-S/32", (7, 7), 6, 6, ("class token", "register 1"))
 ALONE = FakeModel(
-    "no attention", "BiT-R50x1", (7, 7), 0, 0, (), ("attention", "rollout", "relevance")
+    "no attention", "BiT-R50x1", (7, 7), 0, 0, (), ("attention", "late", "rollout", "relevance")
 )
 
 
@@ -129,6 +130,8 @@ class FakeExplorer:
     images: dict[str, tuple[str, Image.Image]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     waits: int = 1  # how often the map is not there yet
+    labels: dict[int, str] = field(default_factory=dict)
+    classes: list[str] = field(default_factory=list)  # that have been named
 
     def application(self) -> Starlette:
         """Return it with all its routes."""
@@ -147,6 +150,8 @@ class FakeExplorer:
             Route("/api/map", self.points),
             Route("/api/map/sheet", self.sheet),
             Route("/api/map/{index:int}", self.open_mapped, methods=["POST"]),
+            Route("/api/labels", self.label, methods=["GET", "POST"]),
+            Route("/api/labels.csv", self.label_list),
         ]
         return Starlette(routes=routes)
 
@@ -238,6 +243,31 @@ class FakeExplorer:
         stream = io.BytesIO()
         Image.fromarray(pixels.reshape(320, 320, 3).astype(np.uint8)).save(stream, "PNG")
         return Response(stream.getvalue(), media_type="image/png")
+
+    async def label(self, request: Request) -> JSONResponse:
+        """The head guesses the first class for every image; those without a label come next."""
+        if request.method == "POST":
+            body = await request.json()
+            if body["class"] not in ("", *self.classes):
+                self.classes.append(body["class"])
+            self.labels |= dict.fromkeys(body["images"], body["class"])
+        labels = [self.labels.get(index, "") for index in range(400)]
+        numbers = [self.classes.index(name) if name else -1 for name in labels]
+        two = len({*numbers}) > 2
+        answer = {
+            "classes": self.classes,
+            "labels": numbers,
+            "guess": [0] * 400 if two else [],
+            "margin": [0.1] * 400 if two else [],
+            "accuracy": 0.5 if two else None,
+            "next": [index for index, name in enumerate(labels) if not name][:12],
+            "folder": "/photos",
+        }
+        return JSONResponse(answer)
+
+    async def label_list(self, request: Request) -> Response:
+        lines = [f"digit {index}.png,{name}" for index, name in self.labels.items() if name]
+        return Response("\n".join(["path,label", *lines, ""]), media_type="text/csv")
 
     async def open_mapped(self, request: Request) -> JSONResponse:
         number = request.path_params["index"]

@@ -106,7 +106,7 @@ def test_every_view_of_every_kind_of_model(opened: Callable[..., Any], address: 
     """It is drawn, or the reason why not can be read; nothing fails."""
     page = opened(address)
     views = page.locator(".view")
-    expect(views).to_have_count(8)
+    expect(views).to_have_count(9)
     for number in range(len(KINDS)):
         page.locator("#model").select_option(str(number))
         shown(page, f"^api/look/{number}/")
@@ -116,6 +116,9 @@ def test_every_view_of_every_kind_of_model(opened: Callable[..., Any], address: 
             view.click()
             shown(page, f"^api/look/{number}/.*{view.get_attribute('data-view')}")
             expect(page.locator(".wrong")).to_have_count(0)
+        why = page.locator("#absent li")
+        assert why.count() + page.locator(".view:visible").count() == 9
+        assert all(len(each.text_content()) > 20 for each in why.all())
     page.locator("#model").select_option("2")
     page.get_by_role("button", name="Attention", exact=True).click()
     page.get_by_role("button", name="attention pool").click()
@@ -136,3 +139,23 @@ def test_files_and_the_map(opened: Callable[..., Any], address: str, pictures: P
     page.keyboard.press("Enter")
     expect(page.locator(".thumb")).to_have_count(3)
     shown(page, "attention/0 ")
+
+
+def test_labels_are_learned_and_saved(opened: Callable[..., Any], address: str) -> None:
+    """The two classes of the data are its labels; an image that is given another keeps it."""
+    page = opened(f"{address}#tab=map")
+    corner = page.get_by_role("region", name="Label images")
+    expect(corner).to_contain_text("24 of 24 images have a label")
+    expect(corner.locator(".chip")).to_have_text(["a1", "b2"])
+    page.locator(".plane > canvas").focus()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("0")
+    expect(corner).to_contain_text("23 of 24 images have a label")
+    expect(corner.locator(".proposal")).to_have_count(1)
+    page.keyboard.press("2")
+    with page.expect_download() as download:
+        corner.get_by_role("button", name="Save labels").click()
+    lines = download.value.path().read_text().splitlines()
+    assert lines[0] == "path,label"
+    assert len(lines) == 25
+    assert all(re.fullmatch(r"(train/|val/|test/)?[ab]/.*,[ab]", line) for line in lines[1:])

@@ -285,8 +285,9 @@ def test_views_and_the_class_to_explain(page: Any) -> None:
 def test_what_a_model_does_not_have_is_said(page: Any) -> None:
     page.get_by_label("Model").select_option("2")
     expect(page.locator(".panel")).to_have_attribute("data-shown", re.compile("colors"))
-    expect(page.locator(".view", has_text="Attention")).to_be_hidden()
-    page.get_by_text("3 views are not for this model").click()
+    expect(page.locator(".view:visible")).to_have_count(5)
+    expect(page.locator("[data-view=attention]")).to_be_hidden()
+    page.get_by_text("4 views are not for this model").click()
     expect(page.locator("#absent li").first).to_have_text("Attention: a ResNet has no attention")
     page.get_by_label("Beside it").select_option("0")
     page.get_by_role("button", name="Attention").click()
@@ -422,6 +423,73 @@ def test_pointing_at_the_map(opened: Callable[..., Any], address: str) -> None:
     page.get_by_role("button", name="Whole map").click()
     plane.click(position={"x": left, "y": top})
     expect(page.locator(".panel h2")).to_be_visible()
+
+
+def test_labels_by_mouse_and_keyboard(
+    opened: Callable[..., Any], address: str, explorer: FakeExplorer, tmp_path: Path
+) -> None:
+    """A class is named, then given by clicks and keys; lists of labels are saved and loaded."""
+    page = opened(f"{address}#tab=map")
+    corner = page.get_by_role("region", name="Label images")
+    expect(corner).to_contain_text("0 of 400 images have a label")
+    corner.locator(".proposal").first.click()
+    expect(page.get_by_role("status")).to_have_text("Choose a class first, or add one.")
+    box = corner.get_by_label("Name of a new class")
+    box.fill(NASTY)
+    box.press("Enter")
+    expect(page.get_by_role("status")).to_have_text(f"A click gives the class {NASTY}.")
+    corner.locator(".proposal").first.click()
+    expect(page.get_by_role("status")).to_have_text(f"digit 0.png: {NASTY}")
+    expect(corner.locator(".proposal").first).to_be_focused()
+    box.fill("two")
+    box.press("Enter")
+    corner.locator(".proposal").nth(3).focus()  # digit 4
+    page.keyboard.press("2")
+    expect(corner).to_contain_text("2 of 400 images have a label")
+    expect(corner).to_contain_text("50.0% of them are guessed right")
+    assert explorer.labels == {0: NASTY, 4: "two"}
+    expect(corner.locator(".proposal").first).to_have_text(f"{NASTY}?")
+    plane = page.locator(".plane > canvas")
+    plane.focus()
+    page.keyboard.press("Escape")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")  # the class that was chosen last
+    expect(corner).to_contain_text("3 of 400 images have a label")
+    expect(page.locator(".detail")).to_contain_text("your label two")
+    page.keyboard.press("Delete")
+    expect(corner).to_contain_text("2 of 400 images have a label")
+    page.get_by_label("Color by").select_option("own")
+    expect(page.locator(".marks li")).to_have_text([NASTY, "two"])
+    with page.expect_download() as download:
+        corner.get_by_role("button", name="Save labels").click()
+    assert download.value.path().read_text().splitlines()[1:] == [
+        f"digit 0.png,{NASTY}", "digit 4.png,two",
+    ]  # fmt: skip
+    (tmp_path / "own.csv").write_text(
+        'path,label\r\ndigit 7.png,"a ""third"", one"\nfar/digit 8.png,two\ngone.png,two\n'
+    )
+    corner.locator("input[type=file]").set_input_files(tmp_path / "own.csv")
+    expect(page.get_by_role("status")).to_have_text("1 of 3 labels are of images on this map.")
+    assert explorer.labels[7] == 'a "third", one'
+    assert 8 not in explorer.labels
+    box.fill("two")
+    box.press("Enter")  # it is there, and stays the one that clicks give
+    expect(page.get_by_role("status")).to_have_text("A click gives the class two.")
+    corner.get_by_role("button", name="two").click()  # the same again: clicks open images
+    expect(page.get_by_role("status")).to_have_text("A click opens an image.")
+    plane.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(".panel h2")).to_be_visible()
+
+
+def test_labels_on_a_phone(opened: Callable[..., Any], address: str) -> None:
+    page = opened(f"{address}#tab=map", color_scheme="dark", **PHONE)
+    corner = page.get_by_role("region", name="Label images")
+    corner.get_by_label("Name of a new class").fill("a class with a rather long name " * 5)
+    corner.get_by_role("button", name="Add").tap()
+    corner.locator(".proposal").nth(5).tap()
+    expect(corner).to_contain_text("1 of 400 images have a label")
+    assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [390, 390]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -7,7 +7,7 @@ import torch
 
 from models.test_architectures import a_model, some_images
 from vitlab.errors import OptionError
-from vitlab.inspect.rollout import late_attention
+from vitlab.inspect.attention import late_attention
 from vitlab.models.fast.accelerate import CHANCES
 from vitlab.serve import registry as room
 from vitlab.serve.engine import Engine

@@ -52,7 +52,8 @@ def run(options: Inspect) -> dict[str, Any]:
     import vitlab
     from vitlab import device as devices
     from vitlab.progress import Meter, named_if_slow, say
-    from vitlab.report.inside.looking import Choices, images_for, look, steps
+    from vitlab.report.inside.looking import images_for, look, steps
+    from vitlab.report.inside.single import Choices
     from vitlab.report.inside.writing import write_inspection
 
     model = options.load()
@@ -66,10 +67,14 @@ def run(options: Inspect) -> dict[str, Any]:
         say(note)
     with named_if_slow("drawing"):
         write_inspection(Path(options.out).expanduser(), found, options.command)
-    about = {"model": found.model, "images": found.count, "folder": options.out}
-    about |= {"page": str(Path(options.out) / "inspect.html"), "notes": found.remarks}
-    tops = [{"image": each.name, "top": each.top[:1]} for each in found.images]
-    return about | {"predictions": tops}
+    return {
+        "model": found.model,
+        "images": found.count,
+        "folder": options.out,
+        "page": str(Path(options.out) / "inspect.html"),
+        "notes": found.remarks,
+        "predictions": [{"image": each.name, "top": each.top[:1]} for each in found.images],
+    }
 
 
 def show(result: dict[str, Any]) -> None:

@@ -2,30 +2,15 @@
 
 import logging
 import threading
-from collections.abc import Callable, Sized
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from vitlab.errors import DataError, UserError
 
+if TYPE_CHECKING:
+    from vitlab.explore.dataset_map import DatasetMap
+
 Progress = Callable[[float, str], None]
-
-
-class Charted(Protocol):
-    """A map of a data set, as `dataset_map` makes it."""
-
-    @property
-    def points(self) -> Sized:
-        """One for each image."""
-
-    @property
-    def sheet(self) -> bytes:
-        """Thumbnails, a PNG."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return what the page is told."""
-
-    def content(self, place: int) -> tuple[str, bytes]:
-        """Return the name of an image and a file of it."""
 
 
 class Cartographer:
@@ -38,10 +23,12 @@ class Cartographer:
     """
 
     def __init__(
-        self, make: Callable[[Progress], Charted], say: Callable[[str], None] = lambda text: None
+        self,
+        make: "Callable[[Progress], DatasetMap]",
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._make, self._say = make, say
-        self._state: tuple[Charted | None, float, str] = (None, 0.0, "beginning")
+        self._state: tuple[DatasetMap | None, float, str] = (None, 0.0, "beginning")
         self._error = ""
         self._thread = threading.Thread(target=self._run, name="vitlab-map", daemon=True)
         self._stopped = False
@@ -54,7 +41,7 @@ class Cartographer:
         """Give up at the next step."""
         self._stopped = True
 
-    def state(self) -> tuple[Charted | None, float, str]:
+    def state(self) -> "tuple[DatasetMap | None, float, str]":
         """Return the map if it is made, the share of the work done, and what is being done.
 
         Raises:

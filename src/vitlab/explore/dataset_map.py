@@ -3,13 +3,11 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from io import BytesIO
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 
 from vitlab.data.labels import SingleLabels
 from vitlab.data.open import open_images, stripped
@@ -21,6 +19,8 @@ from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding_map import Sampled, embedding_map, look_at, sample
 from vitlab.evaluation.label_errors import Suspect, find_label_errors
 from vitlab.evaluation.rows import unicode
+from vitlab.explore.gallery import as_png
+from vitlab.explore.labeling import Labeling
 from vitlab.models.model import Model
 
 MOST = 10_000  # images of a map
@@ -50,6 +50,7 @@ class DatasetMap:
         columns: thumbnails in a row of the sheet
         of: images that the data has
         note: what the reader must know, in sentences; empty if there is nothing
+        labeling: the labels that a person gives
     """
 
     points: NDArray[np.float32]
@@ -64,6 +65,7 @@ class DatasetMap:
     columns: int
     of: int
     note: str
+    labeling: Labeling = field(repr=False)
     _source: Source = field(repr=False)
     _indices: NDArray[np.int64] = field(repr=False)
 
@@ -101,11 +103,8 @@ class DatasetMap:
             place: number of the point, from 0
 
         Raises:
-            DataError: there is no such point.
             ImageError: the image is no longer there, damaged, or not of 1, 3 or 4 channels.
         """
-        if not 0 <= place < len(self._indices):
-            raise DataError(f"image {place} of {len(self._indices):,}: they are counted from 0")
         name, stored = unicode(self.names[place]), self._source.image(int(self._indices[place]))
         if stored.shape()[2] not in (1, 3, 4):
             raise ImageError(f"{name} has {stored.shape()[2]} channels and cannot be shown")
@@ -187,19 +186,22 @@ def _made(opened: _LookedAt, seen: Sampled, points: NDArray[np.float32], note: s
         suspects = tuple(replace(each, place=places[each.place]) for each in errors[:SUSPECTS])
     guessed = opened.matched and seen.probabilities.shape[1] > 0
     sheet, columns = sheet_of(seen.thumbnails)
+    truth = labels.values if isinstance(labels, SingleLabels) and single else nothing
+    names = tuple(source.name(index) for index in seen.indices.tolist())
     return DatasetMap(
         points,
-        labels.values if isinstance(labels, SingleLabels) and single else nothing,
+        truth,
         seen.probabilities.argmax(1) if guessed else nothing,
         seen.probabilities.max(1) if guessed else np.zeros(count),
-        tuple(source.name(index) for index in seen.indices.tolist()),
+        names,
         source.classes,
         suspects,
-        _png(sheet),
+        as_png(sheet),
         seen.thumbnails.shape[1],
         columns,
         len(source),
         note,
+        Labeling(seen.features, names, truth, source.classes if single else ()),
         source,
         seen.indices,
     )
@@ -254,9 +256,3 @@ def _note(opened: _LookedAt, seen: Sampled, chosen: int, seed: int) -> str:
     if opened.labeled and opened.source.labels.several:
         notes.append("the images have several labels each, so that no color stands for a class")
     return " ".join(f"{each[:1].upper()}{each[1:]}." for each in notes)
-
-
-def _png(pixels: NDArray[np.uint8]) -> bytes:
-    buffer = BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG", compress_level=4)
-    return buffer.getvalue()

@@ -15,10 +15,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from vitlab.errors import OptionError, one_line
-from vitlab.explore.cartographer import Cartographer, Charted
+from vitlab.explore import views
+from vitlab.explore.cartographer import Cartographer
+from vitlab.explore.dataset_map import DatasetMap
 from vitlab.explore.explorer import Explorer
 from vitlab.explore.gallery import FORMATS, OpenImage, is_supported
-from vitlab.explore.seeing import views
 from vitlab.pages.assets import EXPLORE
 from vitlab.serve.access import LOCAL
 from vitlab.serve.exchange import BodyMemory, Envelope, Refused, busy, exchange_of
@@ -58,6 +59,8 @@ class Routes:
             Route("/api/map", self.points),
             Route("/api/map/sheet", self.sheet),
             Route("/api/map/{index:int}", self.open_point, methods=["POST"]),
+            Route("/api/labels", self.labels, methods=["GET", "POST"]),
+            Route("/api/labels.csv", self.label_list),
         ]
 
     async def state(self, request: Request) -> Response:
@@ -91,16 +94,15 @@ class Routes:
     async def look(self, request: Request) -> Response:
         """Return what a model makes of an image at first sight."""
         number, image = self._model(request), self._image(request)
-        look = await self.explorer.look(number, image)
-        shown = self.explorer.models[number]
-        return JSONResponse(shown.of_pass(look.seen) | {"box": list(look.box)})
+        seen = await self.explorer.look(number, image)
+        return JSONResponse(self.explorer.models[number].of_pass(seen))
 
     async def attention(self, request: Request) -> Response:
         """Return what one token attends to in every head of every layer, as octets."""
         number, image = self._model(request), self._image(request)
-        look = await self.explorer.look(number, image)
+        seen = await self.explorer.look(number, image)
         token = request.path_params["token"]
-        attended = look.seen.pool if token == "pool" else look.seen.attention
+        attended = seen.pool if token == "pool" else seen.attention
         if attended is None:
             why = self.explorer.models[number].why_not["attention"]
             raise OptionError(why if token != "pool" and why else "the model has no attention pool")
@@ -172,12 +174,31 @@ class Routes:
         image = await self.explorer.gallery.open(data, name)
         return JSONResponse(image.described(), 201)
 
+    async def labels(self, request: Request) -> Response:
+        """Give some images of the map a class, or take theirs away; return what follows."""
+        labeling = self._made().labeling
+        if request.method == "GET":
+            return JSONResponse(await asyncio.to_thread(labeling.state))
+        asked = _json(await self._body(request, MOST_ASKED))
+        places, name = asked.get("images", ()), asked.get("class")
+        if not _whole_numbers(places) or not isinstance(name, str):
+            raise Refused(400, 'the body must be {"images": [numbers], "class": "a name"}')
+        return JSONResponse(await asyncio.to_thread(labeling.give, places, name))
+
+    async def label_list(self, request: Request) -> Response:
+        """Return the labels as a file that every command reads."""
+        text = await asyncio.to_thread(self._made().labeling.as_csv)
+        saved = {"Content-Disposition": 'attachment; filename="labels.csv"'}
+        return Response(
+            text.encode("utf-8", "surrogateescape"), media_type="text/csv", headers=saved
+        )
+
     def _cartographer(self) -> Cartographer:
         if self.explorer.cartographer is None:
             raise Refused(404, "there is no map: start the explorer with --data DATA")
         return self.explorer.cartographer
 
-    def _made(self) -> Charted:
+    def _made(self) -> DatasetMap:
         made, _, _ = self._cartographer().state()
         if made is None:
             raise busy("the map is not ready: try again soon")
@@ -270,15 +291,20 @@ def _asked(body: bytes) -> dict[str, list[int]]:
     Raises:
         Refused: it is anything else.
     """
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        found = None
-    form: dict[str, Any] = found if isinstance(found, dict) else {}
+    form = _json(body)
     lists = {name: form.get(name, []) for name in ("patches", "classes")}
     if not form or any(not _whole_numbers(each) for each in lists.values()):
         raise Refused(400, 'the body must be {"patches": [numbers], "classes": [numbers]}')
     return lists
+
+
+def _json(body: bytes) -> dict[str, Any]:
+    """Return an object that a page sent; nothing of what is none."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {}
 
 
 def _whole_numbers(values: object) -> bool:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,55 +14,22 @@ from torch import Tensor
 from vitlab.data.augment.augment import normalize
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.errors import ImageError, OptionError, UserError, WeightsError
+from vitlab.explore import views
 from vitlab.explore.cartographer import Cartographer
+from vitlab.explore.first_pass import FirstPass, first_pass
 from vitlab.explore.gallery import Gallery, OpenImage
 from vitlab.explore.lru import Kept
-from vitlab.explore.seeing import views
-from vitlab.explore.seeing.covering import at_once, each_without, squares, without
-from vitlab.explore.seeing.first_pass import FirstPass, first_pass
 from vitlab.explore.shown import Shown
 from vitlab.explore.worker import Worker
 from vitlab.files import read_bytes
+from vitlab.inspect.evidence import without
+from vitlab.inspect.tokens import colors_of
 from vitlab.models.model import Model
 from vitlab.serve.decoders import Decoders, Wanted
 
 LATEST = 16  # images that share their colors
 MOST_BYTES = 2**31  # of what is kept of images and models
 MOST_MAPS = 2**24  # of relevance, Grad-CAM and occlusion
-
-
-@dataclass(frozen=True)
-class Look:
-    """A first pass, and where in the image the model looked.
-
-    Attributes:
-        seen: what the model did
-        box: left, top, right and bottom, as fractions of the upright image
-    """
-
-    seen: FirstPass
-    box: tuple[float, float, float, float]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory."""
-        return self.seen.nbytes
-
-
-@dataclass(frozen=True)
-class Map:
-    """Numbers on the patch grid.
-
-    Attributes:
-        values: float32 (rows, columns)
-    """
-
-    values: NDArray[np.float32]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory."""
-        return self.values.nbytes
 
 
 class Explorer:
@@ -96,9 +62,9 @@ class Explorer:
         self._decoders = decoders
         self.gallery = Gallery(decoders)
         self._worker = Worker()
-        self._looks: Kept[tuple[int, str], Look] = Kept(most)
-        self._maps: Kept[tuple[int, str, str, int], Map] = Kept(MOST_MAPS)
-        self._coming: dict[tuple[int, str], asyncio.Task[Look]] = {}
+        self._looks: Kept[tuple[int, str], FirstPass] = Kept(most)
+        self._maps: Kept[tuple[int, str, str, int], NDArray[np.float32]] = Kept(MOST_MAPS)
+        self._coming: dict[tuple[int, str], asyncio.Task[FirstPass]] = {}
 
     async def start(self) -> None:
         """Start the process that decodes and the thread that computes.
@@ -137,7 +103,7 @@ class Explorer:
         self._worker.stop()
         await self._decoders.stop()
 
-    async def look(self, number: int, image: OpenImage) -> Look:
+    async def look(self, number: int, image: OpenImage) -> FirstPass:
         """Return the first pass of an image, which is computed once whoever asks.
 
         Args:
@@ -156,7 +122,7 @@ class Explorer:
             task.add_done_callback(lambda done: self._coming.pop(key, None))
         return await asyncio.shield(task)
 
-    async def _looked(self, number: int, image: OpenImage) -> Look:
+    async def _looked(self, number: int, image: OpenImage) -> FirstPass:
         model = self.models[number].model
         config = model.config
         decoded = await self._decoders.decode(image.data, image.name, number, Wanted.by(config))
@@ -166,10 +132,10 @@ class Explorer:
         batch = torch.from_numpy(decoded.pixels)[None].to(device)
         images = normalize(batch, config)
         attention = not self.models[number].why_not["attention"]
-        seen = await self._worker.do(partial(first_pass, model, images, attention=attention))
-        look = Look(seen, decoded.box)
-        self._looks.put((number, image.id), look)
-        return look
+        job = partial(first_pass, model, images, decoded.box, attention=attention)
+        seen = await self._worker.do(job)
+        self._looks.put((number, image.id), seen)
+        return seen
 
     async def view(
         self,
@@ -199,40 +165,38 @@ class Explorer:
         shown = self.models[number]
         if reason := shown.why_not[kind]:
             raise OptionError(reason)
-        look = await self.look(number, image)
-        last = len(look.seen.layers) - 1
-        if kind == "norms":
-            return _array(views.norms(look.seen, shown.prefix, last if layer is None else layer))
-        if kind == "similarity":
-            at = last if layer is None else layer
-            return _array(views.similarity(look.seen, shown.prefix, at, token))
-        if kind == "rollout":
-            return _array(views.rolled_out(look.seen, layer))
-        chosen = shown.label(look.seen, label)
+        seen = await self.look(number, image)
+        if kind not in (*views.BY_GRADIENT, "occlusion"):
+            return _array(views.of_pass(seen, kind, layer, token))
+        chosen = shown.label(seen, label)
         key = (number, image.id, kind, chosen)
         if (kept := self._maps.get(key)) is not None:
-            return kept.values
+            return kept
+        kinds = [kind]
         if kind == "occlusion":
-            found = await self._occluded(shown.model, look.seen, chosen, wanted)
+            found = [await self._occluded(shown.model, seen, chosen, wanted)]
         else:
-            job = partial(views.explained, shown.model, look.seen, kind, chosen)
-            found = await self._worker.do(job)
-        values = _array(found)
-        self._maps.put(key, Map(values))
-        return values
+            kinds = [each for each in views.BY_GRADIENT if not shown.why_not[each]]
+            found = await self._worker.do(
+                partial(views.explained, shown.model, seen, chosen, kinds)
+            )
+        made = {each: _array(tensor) for each, tensor in zip(kinds, found, strict=True)}
+        for each, values in made.items():
+            self._maps.put((number, image.id, each, chosen), values)
+        return made[kind]
 
     async def _occluded(
         self, model: Model, seen: FirstPass, label: int, wanted: Callable[[], Awaitable[bool]]
     ) -> Tensor:
         """Cover square after square, and let others have their turn between them."""
-        grid, parts = squares(seen.grid)
-        rows, few = [], at_once(seen.image)
+        grid, parts = views.squares(seen.grid)
+        rows, few = [], max(1, views.AT_ONCE // seen.image.numel())
         for first in range(0, len(parts), few):
             if not await wanted():
                 raise OptionError("nobody waits for this map any more")
-            some = parts[first : first + few]
-            job = partial(each_without, model, seen.image, seen.grid, some)
-            rows.append((await self._worker.do(job))[:, label])
+            some = [views.pixels_of(seen, each) for each in parts[first : first + few]]
+            job = partial(without, model, seen.image, some)
+            rows.append((await self._worker.do(job))[:, label].cpu())
         whole = float(np.log(max(seen.probabilities[label], np.finfo(np.float64).tiny)))
         return (whole - torch.cat(rows)).unflatten(0, grid)
 
@@ -253,9 +217,9 @@ class Explorer:
         seen = [each for model, each in self._looks if model == number and each != image.id]
         chosen = [*seen[1 - LATEST :], image.id]
         looks = [self._looks.peek((number, each)) or own for each in chosen]
-        tokens = [views.patches(each.seen, shown.prefix, layer) for each in looks]
-        found = await self._worker.do(partial(views.colors, [each for each, _ in tokens]))
-        return found[-1].unflatten(0, tokens[-1][1]).numpy(), chosen
+        maps = [views.of_layer(each, layer).map for each in looks]
+        found = await self._worker.do(partial(colors_of, maps))
+        return (255 * found[-1][0]).round().to(torch.uint8).numpy(), chosen
 
     async def without(
         self, number: int, image: OpenImage, patches: Sequence[int]
@@ -268,11 +232,11 @@ class Explorer:
         shown = self.models[number]
         if reason := shown.why_not["occlusion"]:
             raise OptionError(reason)
-        look = await self.look(number, image)
+        seen = await self.look(number, image)
         if not patches:
-            return look.seen.probabilities
-        job = partial(without, shown.model, look.seen.image, look.seen.grid, patches)
-        found = await self._worker.do(job)
+            return seen.probabilities
+        job = partial(without, shown.model, seen.image, [views.pixels_of(seen, patches)])
+        found = (await self._worker.do(job))[0].double().exp().cpu().numpy()
         check_finite(found)
         return found
 

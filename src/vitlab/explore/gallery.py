@@ -89,7 +89,7 @@ class Gallery:
         decoded = await self._decoders.decode(data, name, "open", Wanted.preview(SIDE))
         if decoded.error:
             raise ImageError(decoded.error)
-        picture = await asyncio.to_thread(_png, decoded.pixels)
+        picture = await asyncio.to_thread(as_png, decoded.pixels)
         image = OpenImage(identity, name, data, decoded.size, picture)
         self._open.put(identity, image)
         if identity not in self._order:
@@ -102,7 +102,7 @@ def is_supported(data: bytes) -> bool:
     return format_of(data) in FORMATS
 
 
-def _png(pixels: Pixels) -> bytes:
+def as_png(pixels: Pixels) -> bytes:
     """Return an image (rows, columns, 3) as a file, quickly rather than small."""
     file = BytesIO()
     Image.fromarray(pixels).save(file, "PNG", compress_level=1)

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from vitlab.data.labels import kind_of
 from vitlab.errors import OptionError
-from vitlab.explore.seeing import views
-from vitlab.explore.seeing.first_pass import FirstPass, layer_names, prefix_names
+from vitlab.explore import views
+from vitlab.explore.first_pass import FirstPass, layer_names, prefix_names
 from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
 
@@ -74,6 +74,7 @@ class Shown:
         config, attention = self.model.config, seen.attention
         found = {
             "top": self.top(seen.probabilities),
+            "box": list(seen.box),
             "grid": list(seen.grid),
             "prefix": prefix_names(config) if isinstance(config, ViTConfig) else [],
             "layers": layer_names(config) if attention and isinstance(config, ViTConfig) else [],

@@ -4,7 +4,8 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 from vitlab.errors import ServiceError
 
@@ -15,9 +16,9 @@ class Worker:
     """A thread that does one job after the other, in the order in which they were asked for."""
 
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
+        self._jobs, self._stopped = queue.SimpleQueue(), False
         self._thread = threading.Thread(target=self._run, name="vitlab-explore", daemon=True)
-        self._stopped = False
 
     def start(self) -> None:
         """Start the thread."""
@@ -36,31 +37,16 @@ class Worker:
         """
         if self._stopped:
             raise ServiceError("the explorer is ending")
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Result] = loop.create_future()
-
-        def give(result: Result | BaseException) -> None:
-            if future.done():
-                return
-            if isinstance(result, BaseException):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
-        def run() -> None:
-            if future.done():
-                return
-            result: Result | BaseException
-            try:
-                result = job()
-            except BaseException as error:  # whoever asked is told
-                result = error
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(give, result)
-
-        self._jobs.put(run)
-        return await future
+        future: Future[Result] = Future()
+        self._jobs.put((future, job))
+        return await asyncio.wrap_future(future)
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None and not self._stopped:
-            job()
+        while (asked := self._jobs.get()) is not None and not self._stopped:
+            future, job = asked
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(job())
+            except BaseException as error:  # whoever asked is told
+                future.set_exception(error)

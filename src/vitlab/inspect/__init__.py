@@ -1,28 +1,48 @@
-"""Looking inside a model: plain functions of a model and a batch, each returning arrays."""
+"""Looking inside a model: plain functions of a model and a batch, each returning arrays.
 
-from vitlab.inspect.cka import cka
-from vitlab.inspect.curvature.curvature import curvature
-from vitlab.inspect.curvature.hessian import hessian_eigenvalues, hessian_product, hessian_trace
-from vitlab.inspect.curvature.landscape import loss_line, loss_surface
-from vitlab.inspect.curvature.mean_loss import MeanLoss
-from vitlab.inspect.curvature.sharpness import gradient_norm, noise_increase, sharpness
-from vitlab.inspect.curvature.spectrum import hessian_spectrum
-from vitlab.inspect.explaining.gradcam import gradcam
-from vitlab.inspect.explaining.occlusion import occlusion
-from vitlab.inspect.explaining.relevance import relevance
-from vitlab.inspect.feature_colors import feature_colors
-from vitlab.inspect.heads import attention_distance, attention_entropy
-from vitlab.inspect.looking_heads import class_attention
-from vitlab.inspect.patch_maps import norm_map, similar_patches
-from vitlab.inspect.position_similarity import position_similarity
-from vitlab.inspect.principal_filters import embedding_filters
-from vitlab.inspect.receptive_field import receptive_field
-from vitlab.inspect.rollout import late_attention, rollout
-from vitlab.inspect.through_depth import token_norms, token_similarity
+`look.py` comes first: one captured pass, from which attention, tokens and the rest are computed.
+"""
+
+from vitlab.inspect.attention import (
+    attention_distance,
+    attention_elsewhere,
+    attention_entropy,
+    class_attention,
+    late_attention,
+    rollout,
+)
+from vitlab.inspect.evidence import gradcam, occlusion, relevance
+from vitlab.inspect.hessian import (
+    MeanLoss,
+    hessian_eigenvalues,
+    hessian_product,
+    hessian_spectrum,
+    hessian_trace,
+)
+from vitlab.inspect.landscape import (
+    curvature,
+    gradient_norm,
+    loss_line,
+    loss_surface,
+    noise_increase,
+    sharpness,
+)
+from vitlab.inspect.look import Look, look
+from vitlab.inspect.tokens import (
+    cka,
+    feature_colors,
+    norm_map,
+    similar_patches,
+    token_norms,
+    token_similarity,
+)
+from vitlab.inspect.weights import embedding_filters, position_similarity, receptive_field
 
 __all__ = [
+    "Look",
     "MeanLoss",
     "attention_distance",
+    "attention_elsewhere",
     "attention_entropy",
     "cka",
     "class_attention",
@@ -36,6 +56,7 @@ __all__ = [
     "hessian_spectrum",
     "hessian_trace",
     "late_attention",
+    "look",
     "loss_line",
     "loss_surface",
     "noise_increase",

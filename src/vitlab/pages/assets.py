@@ -12,9 +12,9 @@ EXPLORE = (
     *(
         f"explore-{name}.js"
         for name in (
-            "asking", "bars", "brush", "classes", "controls", "hands", "heads", "link", "map",
-            "maps", "paint", "panel", "picture", "points", "poster", "strip", "suspects", "wanted",
-            "words",
+            "asking", "bars", "brush", "classes", "controls", "hands", "heads", "labels", "link",
+            "map", "maps", "paint", "panel", "picture", "points", "poster", "strip", "suspects",
+            "wanted", "words",
         )
     ),
 )  # fmt: skip
@@ -22,7 +22,7 @@ EXPLORE = (
 
 def asset(name: str) -> bytes:
     """Return one of the files of this package's pages."""
-    return (importlib.resources.files(__package__) / "static" / name).read_bytes()
+    return (importlib.resources.files(__package__) / f"static/{name}").read_bytes()
 
 
 def media_type(name: str) -> str:

@@ -16,7 +16,7 @@ from vitlab.data.sources.source import Source
 from vitlab.errors import ImageError
 from vitlab.evaluation.label_errors import LabelErrors
 from vitlab.evaluation.predictions import Predictions
-from vitlab.inspect.rollout import late_attention
+from vitlab.inspect.attention import late_attention
 from vitlab.models.model import Model
 from vitlab.report.facts import Doubt, Doubts, Judged, Picture
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from vitlab.data.labels import MultiLabels, SingleLabels, kind_of
 from vitlab.device import autocast
 from vitlab.errors import OptionError, ServiceError, WeightsError
-from vitlab.inspect.rollout import late_attention
+from vitlab.inspect.attention import late_attention
 from vitlab.models.cost import cost
 from vitlab.models.create import build
 from vitlab.models.fast.accelerate import accelerate, can_accelerate

@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import vitlab
 from vitlab.errors import OptionError
 from vitlab.inspect import MeanLoss
-from vitlab.inspect.curvature.lanczos import lanczos
+from vitlab.inspect.hessian import lanczos
 from vitlab.models.encoder.attention import Attention
 
 # PyTorch's own forward differentiation warns when it is first used

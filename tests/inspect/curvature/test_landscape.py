@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import vitlab
 from vitlab.errors import OptionError
 from vitlab.inspect import MeanLoss
-from vitlab.inspect.curvature.landscape import filter_direction
+from vitlab.inspect.landscape import filter_direction
 
 HYBRID = "R(1)+ViT(width=8,depth=1,heads=2,mlp=16)/8"
 SMOOTH = "ViT(width=8,depth=1,heads=2,mlp=16)/8"  # no ReLU, whose kinks no derivative sees

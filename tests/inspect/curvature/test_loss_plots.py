@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from vitlab.errors import OptionError
 from vitlab.inspect import plots
-from vitlab.inspect.curvature.landscape import LossLine, LossSurface
-from vitlab.inspect.curvature.spectrum import Spectrum
+from vitlab.inspect.hessian import Spectrum
+from vitlab.inspect.landscape import LossLine, LossSurface
 from vitlab.pages.palette import DARK, LIGHT
 
 STEPS = np.array([-1.0, 0, 1])

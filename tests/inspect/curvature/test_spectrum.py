@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import vitlab
 from vitlab.errors import OptionError
 from vitlab.inspect import MeanLoss
-from vitlab.inspect.curvature.spectrum import Spectrum
+from vitlab.inspect.hessian import Spectrum
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from conftest import photo
 from vitlab import inspect
 from vitlab.errors import OptionError
 from vitlab.report.inside import measuring
-from vitlab.report.inside.looking import Choices, images_for, look, look_briefly, steps
-from vitlab.report.inside.single import SQUARES, square
+from vitlab.report.inside.looking import images_for, look, look_briefly, steps
+from vitlab.report.inside.single import SQUARES, Choices, square
 
 CPU = torch.device("cpu")
 NAMES = ("cat", "dog", "owl")

@@ -9,15 +9,20 @@ Every function takes tensors or arrays, a title, and `dark=True` for a dark page
 its own name, since matplotlib takes a moment.
 """
 
-from vitlab.inspect.plots.by_layer import (
+from vitlab.inspect.plots.charts import (
     attention_distance,
     attention_entropy,
     cka,
+    embedding_filters,
+    hessian_spectrum,
+    loss_line,
+    loss_surface,
+    position_similarity,
     through_depth,
     token_norms,
     token_similarity,
 )
-from vitlab.inspect.plots.of_images import (
+from vitlab.inspect.plots.overlays import (
     class_attention,
     feature_colors,
     gradcam,
@@ -28,8 +33,6 @@ from vitlab.inspect.plots.of_images import (
     rollout,
     similar_patches,
 )
-from vitlab.inspect.plots.of_losses import hessian_spectrum, loss_line, loss_surface
-from vitlab.inspect.plots.of_weights import embedding_filters, position_similarity
 
 __all__ = [
     "attention_distance",

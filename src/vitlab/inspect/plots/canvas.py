@@ -19,32 +19,25 @@ Floats = NDArray[np.float32]
 
 HEAT, COSINES, BOTH = "inferno", "cividis", "PuOr_r"  # each also for the color-blind
 STYLE: dict[str, Any] = {
-    "font.size": 11,
-    "axes.titlesize": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "text.parse_math": False,
-    "legend.frameon": False,
-    "svg.hashsalt": "vitlab",
-}
-KEYS = {
-    "text.color": "ink", "axes.labelcolor": "ink", "xtick.labelcolor": "ink",
-    "ytick.labelcolor": "ink", "axes.edgecolor": "muted", "xtick.color": "muted",
-    "ytick.color": "muted", "grid.color": "line", "legend.labelcolor": "ink",
-    "axes.facecolor": "card", "figure.facecolor": "card", "savefig.facecolor": "card",
-    "legend.facecolor": "card",
+    "font.size": 11, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False,
+    "text.parse_math": False, "legend.frameon": False, "svg.hashsalt": "vitlab",
 }  # fmt: skip
-_RC: dict[bool, dict[Any, Any]] = {
-    dark: STYLE | {name: theme[color] for name, color in KEYS.items()}
-    for dark, theme in ((False, LIGHT), (True, DARK))
-}
+COLORS = {
+    "ink": ("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor",
+            "legend.labelcolor"),
+    "muted": ("axes.edgecolor", "xtick.color", "ytick.color"),
+    "line": ("grid.color",),
+    "card": ("axes.facecolor", "figure.facecolor", "savefig.facecolor", "legend.facecolor"),
+}  # fmt: skip
 
 
 @contextmanager
 def themed(*, dark: bool) -> Iterator[Theme]:
     """Give the colors of a theme; within the block figures are made in them."""
-    with mpl.rc_context(_RC[dark]):
-        yield DARK if dark else LIGHT
+    theme = DARK if dark else LIGHT
+    own: dict[Any, Any] = {key: theme[color] for color, keys in COLORS.items() for key in keys}
+    with mpl.rc_context(STYLE | own):
+        yield theme
 
 
 def numbers(values: Array, axes: int, shape: str) -> Floats:
@@ -83,8 +76,9 @@ def show(
     *,
     cover: float = 1,
     extent: tuple[float, float, float, float] | None = None,
+    smooth: bool = False,
 ) -> None:
-    """Show an image or a map without axes, each value as a square.
+    """Show an image or a map without axes, each value as a square unless it is to be smooth.
 
     Args:
         axes: where
@@ -94,11 +88,12 @@ def show(
         high: the value with the last of them; None for the largest
         cover: how much of what is below is hidden, from 0 to 1
         extent: left, right, bottom and top, in the units of the axes
+        smooth: interpolate between the values
     """
+    how = "bicubic" if smooth else "nearest"
     axes.imshow(
-        pixels,
-        cmap=shades, interpolation="nearest", vmin=low, vmax=high, alpha=cover, extent=extent,
-    )  # fmt: skip
+        pixels, cmap=shades, interpolation=how, vmin=low, vmax=high, alpha=cover, extent=extent
+    )
     axes.set_axis_off()
 
 

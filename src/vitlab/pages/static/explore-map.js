@@ -2,6 +2,7 @@
 
 import { Problem, api, ask, post } from "./explore-asking.js";
 import { MOST_CLASSES, PLAIN, RIGHT, WRONG, Window, markOf, nearest, neighbor, paintThumb, thumb } from "./explore-points.js";
+import { Labels } from "./explore-labels.js";
 import { Suspects } from "./explore-suspects.js";
 
 const STEPS = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] };
@@ -54,7 +55,10 @@ export class DataMap {
     this.card = wide.appendChild(vitlab.element("div", "detail"));
     this.card.hidden = true;
     this.suspects = new Suspects(data, this.sheet, (index) => this.point(index, true), (index) => this.show(index));
-    this.host.replaceChildren(wide, this.suspects.root);
+    this.labels = new Labels(this);
+    const beside = vitlab.element("div", "beside-map");
+    beside.append(this.labels.root, this.suspects.root);
+    this.host.replaceChildren(wide, beside);
     this.choices();
     this.listen();
     new ResizeObserver(() => this.draw()).observe(this.canvas);
@@ -70,6 +74,7 @@ export class DataMap {
     if (known && guessed) ways.push(["mistake", "right or wrong"]);
     if (few && guessed) ways.push(["guess", "prediction"]);
     if (!ways.length) ways.push(["none", "nothing"]);
+    ways.push(["own", "your labels"], ["head", "your labels and guesses"]);
     this.way = this.select("Color by", ways);
     const names = data.classes.map((name, number) => [String(number), name]);
     this.only = this.select("Highlight", [["", "all"], ...names]);
@@ -113,7 +118,8 @@ export class DataMap {
     on("pointerup", (event) => {
       const index = nearest(this.places, place(event), 22);
       if (from && !moved && index >= 0) {
-        if (event.pointerType === "mouse") this.show(index);
+        if (this.labels.active !== null) this.labels.give([index]);
+        else if (event.pointerType === "mouse") this.show(index);
         else this.point(index); // a finger first sees what it would open
       }
       from = null;
@@ -129,7 +135,9 @@ export class DataMap {
 
   key(event) {
     const step = STEPS[event.key];
-    if (step) this.point(this.index < 0 ? nearest(this.places, [this.width / 2, this.height / 2], Infinity) : neighbor(this.places, this.index, step), true);
+    if (this.labels.key(event.key, this.index)) {
+      // a label was given
+    } else if (step) this.point(this.index < 0 ? nearest(this.places, [this.width / 2, this.height / 2], Infinity) : neighbor(this.places, this.index, step), true);
     else if (event.key === "Enter" && this.index >= 0) this.show(this.index);
     else if (event.key === "+" || event.key === "-") this.zoom(event.key === "+" ? 1.6 : 1 / 1.6, this.places[this.index]);
     else if (event.key === "Escape") this.point(-1);
@@ -161,7 +169,8 @@ export class DataMap {
     const said = [];
     if (truth[index] >= 0) said.push(`labeled ${classes[truth[index]]}`);
     if (guess[index] >= 0) said.push(`predicted ${classes[guess[index]]}, ${vitlab.percent(confidence[index])}`);
-    return [names[index], said.join(", ")].filter(Boolean).join(": ");
+    said.push(this.labels.words(index));
+    return [names[index], said.filter(Boolean).join(", ")].filter(Boolean).join(": ");
   }
 
   /* The image that is pointed at, larger, with its name and classes. */
@@ -179,6 +188,14 @@ export class DataMap {
     const [x, y] = this.places[index];
     card.style.left = `${this.canvas.offsetLeft + (x > this.width / 2 ? x - 14 - card.offsetWidth : x + 14)}px`;
     card.style.top = `${this.canvas.offsetTop + Math.min(Math.max(0, y - card.offsetHeight / 2), this.height - card.offsetHeight)}px`;
+  }
+
+  /* Labels have changed: where nobody chose another way, colors are theirs. */
+  relabeled() {
+    const { labels } = this.labels.state;
+    if (this.way.value === "none" && labels.some((each) => each >= 0)) this.way.value = "own";
+    this.draw();
+    this.detail();
   }
 
   /* Open an image in the explorer. */
@@ -235,6 +252,7 @@ export class DataMap {
       const legend = [[right, `right (${truth.length - count})`], [wrong, `wrong (${count})`]];
       return { of: (index) => (isWrong(index) ? wrong : right), order: (index) => Number(isWrong(index)), legend };
     }
+    if (way === "own" || way === "head") return this.labels.marks(way === "head");
     const plain = PLAIN();
     if (way === "none") return { of: () => plain, order: () => 0, legend: [] };
     const own = classes.map((_, number) => markOf(number));

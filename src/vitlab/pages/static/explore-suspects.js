@@ -13,7 +13,8 @@ export class Suspects {
     const title = this.root.appendChild(vitlab.element("h2", "", "Likely label errors"));
     title.id = "suspects-title";
     const count = data.suspects.length;
-    const words = count ? "The model is sure enough of another class; behind each name stands the probability of the label." : "None stands out.";
+    const words = count ? "The model is sure enough of another class; behind each name stands the probability of the label."
+      : data.guess.some((each) => each >= 0) ? "None stands out." : "To find them takes a model that knows these classes.";
     this.root.append(vitlab.element("p", "small", words));
     this.list = this.root.appendChild(vitlab.element("ol"));
     this.more = this.root.appendChild(vitlab.element("button", "button slim"));

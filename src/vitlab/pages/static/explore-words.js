@@ -5,6 +5,10 @@ export const VIEWS = {
     title: "Attention", by: ["place", "attention"],
     says: "Where each head of this layer looks from the outlined patch. The shares of a head add up to 100% over all tokens.",
   },
+  late: {
+    title: "Object", by: [],
+    says: "Attention of the last three layers at once, back to the patches: where the model looks before it answers, most often the object.",
+  },
   rollout: {
     title: "Rollout", by: ["attention"],
     says: "Attention through all layers up to this one at once, back to the patches: brighter patches went further into the answer.",

@@ -89,7 +89,8 @@ function drawNow() {
   if (!seen.image || onMap) return writeLink();
   controls.show(seen, panels.map((panel) => panel.look));
   panels.forEach((panel) => panel.update({ ...seen, out: outOf(panel) }));
-  byId("brush").disabled = seen.models.every((number) => page.facts.models[number].views.occlusion);
+  const brushes = seen.models.some((number) => !page.facts.models[number].views.occlusion);
+  for (const name of ["brush", "undo", "clear"]) byId(name).hidden = !brushes;
   byId("undo").disabled = !page.brush.past.length;
   byId("clear").disabled = !page.brush.out.size;
   writeLink();

@@ -45,6 +45,8 @@ class Looked:
         count: of the images behind what follows
         layer: whose heads, colors, norms and similar patches are shown; 0 for the last one
         distance: of each head's attention, pixels, (layers, heads)
+        among: the same with the attention shared out among the patches
+        elsewhere: share of each head's attention that no patch gets: the class token's, mostly
         entropy: of each head's attention, bits, (layers, heads)
         norms: of the patches' tokens, mean over patches and images, (layers + 1,)
         longest: the longest of all patches' tokens, (layers + 1,)
@@ -63,6 +65,8 @@ class Looked:
     count: int = 0
     layer: int = 0
     distance: Floats | None = None
+    among: Floats | None = None
+    elsewhere: Floats | None = None
     entropy: Floats | None = None
     norms: Floats | None = None
     longest: Floats | None = None

@@ -1,8 +1,7 @@
 """Looking inside a model: at everything, for `vitlab inspect`, or at a glance, for a report."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -16,34 +15,18 @@ from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Relabeled, Source
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.evaluation.compute import borrowed
-from vitlab.inspect.cka import FEWEST
+from vitlab.inspect.look import together
+from vitlab.inspect.tokens import FEWEST
 from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
 from vitlab.report.album import in_colors
 from vitlab.report.inside.looked import Looked
-from vitlab.report.inside.measuring import look_at_all, look_at_weights
-from vitlab.report.inside.single import Asked, Shown, glance, see, shared_colors
+from vitlab.report.inside.measuring import Sums, look_at_weights
+from vitlab.report.inside.single import Choices, Shown, color, features_of, glance, see
 
 SHOWN = 12  # images with pictures of their own
 COMPARED, TOGETHER = 64, 8  # images that CKA compares, at most, and how many at a time
 GLANCED, PICTURED = 8, 4  # images that a report measures, and those that it shows
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What `look` can be asked for.
-
-    Attributes:
-        watch: name of the class to explain; empty for each image's likeliest
-        layer: whose heads, colors, norms and similar patches are shown; 0 for the last one
-        covered: number of images that are explained by occlusion, up to 49 passes each
-        beside: another model, whose layers are compared; None to compare the model's own
-    """
-
-    watch: str = ""
-    layer: int = 0
-    covered: int = 0
-    beside: Model | None = None
 
 
 def images_for(model: Model, names: Given) -> Source:
@@ -87,34 +70,33 @@ def look(
     """
     choices = choices or Choices()
     _check(model, source, choices)
-    found, shown = Looked(model.config.name, layer=choices.layer), list[Shown]()
-    read: list[int] = []
-
-    def one_by_one() -> Iterator[Tensor]:
+    found = Looked(model.config.name, layer=choices.layer)
+    sums, features, read, done = Sums(found), list[Tensor](), list[int](), 0
+    with borrowed(model, device):
+        look_at_weights(model, found)
         for number in range(len(source)):
             try:
                 one = _shown(model, source, number, device)
             except ImageError as error:
                 found.notes.append(f"skipped: {error}")
+                one = None
+            done += 1
+            progress(done)
+            if one is None:
                 continue
-            finally:
-                progress(number + 1)
-            if len(shown) < SHOWN:
-                shown.append(one)
             read.append(number)
-            yield one.image
-
-    with borrowed(model, device):
-        look_at_weights(model, found)
-        look_at_all(model, found, one_by_one())
+            seen = inspect.look(model, one.image)
+            sums.add(seen)
+            if len(read) <= SHOWN:
+                covered = len(read) <= choices.covered
+                found.images.append(see(found, one, seen, choices, covered=covered))
+                features.append(features_of(seen, choices.layer))
+                done += 1
+                progress(done)
         if not read:
             raise DataError(found.notes[0].removeprefix("skipped: "))
-        asked = Asked(source.classes, choices.watch, choices.layer)
-        colors = shared_colors(model, found, shown, choices.layer)
-        for number, (one, own) in enumerate(zip(shown, colors, strict=True)):
-            covered = number < choices.covered
-            found.images.append(see(model, found, one, asked, own, covered=covered))
-            progress(len(source) + number + 1)
+        sums.close()
+        color(found, features)
         _compare(model, found, source, read[:COMPARED], device, choices.beside)
     return found
 
@@ -129,14 +111,19 @@ def look_briefly(model: Model, source: Source, indices: Sequence[int]) -> Looked
     """
     device, found = next(model.parameters()).device, Looked(model.config.name)
     shown = [_shown(model, source, index, device) for index in indices[:GLANCED]]
-    images = [one.image for one in shown]
-    alike = len({image.shape for image in images}) == 1
     look_at_weights(model, found)
-    look_at_all(model, found, [torch.cat(images)] if alike else images)
-    colors = shared_colors(model, found, shown[:PICTURED], 0)
-    found.images = [
-        glance(model, found, one, own) for one, own in zip(shown[:PICTURED], colors, strict=True)
-    ]
+    sums, features = Sums(found), list[Tensor]()
+    alike = len({one.image.shape for one in shown}) == 1
+    few = together(model, shown[0].image) if alike else 1
+    for first in range(0, len(shown), few):
+        part = shown[first : first + few]
+        seen = inspect.look(model, torch.cat([one.image for one in part]))
+        sums.add(seen)
+        found.images += glance(found, part, seen)
+        features += features_of(seen, 0).split(1)
+    sums.close()
+    found.images = found.images[:PICTURED]
+    color(found, features[:PICTURED])
     return found
 
 
@@ -188,9 +175,7 @@ def _compare(
                 raise OptionError("the images have several sizes, each with tokens of its own")
             yield torch.cat(images)
 
-    with ExitStack() as stack:
-        if other is not None:
-            stack.enter_context(borrowed(other, device))
+    with nullcontext() if other is None else borrowed(other, device):
         try:
             others = None if other is None else batches(other)
             table = inspect.cka(model, batches(model), other, other_images=others)

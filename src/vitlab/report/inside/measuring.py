@@ -1,18 +1,15 @@
 """What a model's weights and all images show together, each part tried, and noted if missing."""
 
-import math
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab import inspect
 from vitlab.errors import OptionError
-from vitlab.inspect.principal_filters import first_kernel
-from vitlab.models.config import ViTConfig
+from vitlab.inspect.look import Look, attention_bytes
+from vitlab.inspect.weights import first_kernel
 from vitlab.models.model import Model
 from vitlab.report.inside.looked import Floats, Looked
 from vitlab.units import si
@@ -39,73 +36,78 @@ def look_at_weights(model: Model, found: Looked) -> None:
     found.positions = tried(found, "positions", lambda: inspect.position_similarity(model))
 
 
-def look_at_all(model: Model, found: Looked, batches: Iterable[Tensor]) -> None:
-    """Look at all images in one pass, of which nothing but sums is kept.
+class Sums:
+    """What is measured of all images, of which nothing but sums is kept.
 
     Args:
-        model: any
-        found: gets what is found
-        batches: normalized images, (B, channels, H, W) each
+        found: gets the means, and notes of what is missing
     """
-    wanted: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
-        "distance": ("attention distance", partial(_distance, model)),
-        "entropy": ("attention entropy", partial(_entropy, model)),
-        "norms": ("token norms", partial(_norms, model)),
-        "alike": ("token similarity", partial(_alike, model)),
-    }
-    sums: dict[str, NDArray[np.float64]] = {}
-    for batch in batches:
-        for field, (name, measure) in list(wanted.items()):
-            part = tried(found, name, partial(measure, batch))
-            if part is None:
-                del wanted[field]
+
+    def __init__(self, found: Looked) -> None:
+        self.found, self._sums = found, dict[str, NDArray[np.float64]]()
+        self._wanted: dict[str, Callable[[Look], dict[str, Tensor]]] = {
+            "attention distance": _distances,
+            "attention entropy": lambda seen: {"entropy": inspect.attention_entropy(roomy(seen))},
+            "token norms": _norms,
+            "token similarity": lambda seen: {"alike": inspect.token_similarity(seen).mean(0)},
+        }
+
+    def add(self, seen: Look) -> None:
+        """Measure a pass of some images."""
+        found = self.found
+        for name, measure in list(self._wanted.items()):
+            try:
+                parts = measure(seen)
+            except OptionError as error:
+                found.lacks(name, str(error))
+                del self._wanted[name]
                 continue
-            if field == "norms":
-                part, longest = part
-                before = longest if found.longest is None else found.longest
-                found.longest = np.maximum(longest, before)
-            sums[field] = part.astype(np.float64) * len(batch) + sums.get(field, 0)
-        found.count += len(batch)
-    for field in wanted.keys() & sums.keys():
-        setattr(found, field, (sums[field] / found.count).astype(np.float32))
-    if found.alike is not None and not np.isfinite(found.alike).any():
-        found.alike = None  # a single patch has none to be alike to
+            for field, value in parts.items():
+                part: Floats = value.float().cpu().numpy()
+                if field == "longest":
+                    found.longest = np.maximum(
+                        part, part if found.longest is None else found.longest
+                    )
+                else:
+                    own = part.astype(np.float64) * len(seen.images)
+                    self._sums[field] = own + self._sums.get(field, 0)
+        found.count += len(seen.images)
+
+    def close(self) -> None:
+        """Write down the means."""
+        found = self.found
+        for field, total in self._sums.items():
+            setattr(found, field, (total / found.count).astype(np.float32))
+        if found.alike is not None and not np.isfinite(found.alike).any():
+            found.alike = None  # a single patch has none to be alike to
 
 
-def roomy(model: Model, images: Tensor) -> Tensor:
-    """Return images whose attention maps fit into memory, one image at a time.
+def roomy(seen: Look) -> Look:
+    """Return a pass with its attention kept, which fits into memory one image at a time.
 
     Raises:
-        OptionError: they do not; it says how large they are.
+        OptionError: it does not, and it says how large it is; or there is none.
     """
-    config = model.config
-    if not isinstance(config, ViTConfig):
-        return images
-    tokens = config.prefix + math.prod(config.grid_of((images.shape[2], images.shape[3])))
-    layers = config.blocks + config.class_blocks
-    size = 4 * layers * config.branches * config.heads * tokens**2
+    size = attention_bytes(seen.model, seen.images)
     if size > MOST:
+        tokens = seen.layers[-1].shape[1]
         raise OptionError(
             f"the attention maps of {tokens:,} tokens take {si(size)}B of memory per image, more "
             f"than {si(MOST)}B: pass a smaller --image-size"
         )
-    return images
+    return seen.kept()
 
 
-def _distance(model: Model, images: Tensor) -> Tensor:
-    return inspect.attention_distance(model, roomy(model, images))
+def _distances(seen: Look) -> dict[str, Tensor]:
+    room = roomy(seen)
+    return {
+        "distance": inspect.attention_distance(room),
+        "among": inspect.attention_distance(room, among_patches=True),
+        "elsewhere": inspect.attention_elsewhere(room),
+    }
 
 
-def _entropy(model: Model, images: Tensor) -> Tensor:
-    return inspect.attention_entropy(model, roomy(model, images))
-
-
-def _norms(model: Model, images: Tensor) -> Tensor:
-    """Return the mean and the largest length of patches, (2, layers + 1)."""
-    prefix = model.config.prefix if isinstance(model.config, ViTConfig) else 0
-    patches = inspect.token_norms(model, images)[:, :, prefix:]
-    return torch.stack([patches.mean((0, 2)), patches.amax((0, 2))])
-
-
-def _alike(model: Model, images: Tensor) -> Tensor:
-    return inspect.token_similarity(model, images).mean(0)
+def _norms(seen: Look) -> dict[str, Tensor]:
+    """Return the mean and the largest length of patches, (layers + 1,) each."""
+    patches = inspect.token_norms(seen)[:, :, getattr(seen.model.config, "prefix", 0) :]
+    return {"norms": patches.mean((0, 2)), "longest": patches.amax((0, 2))}

@@ -28,7 +28,8 @@ TITLES = {
 }
 WORDS = {
     "distance": ("Attention distance", "How far each head looks: the mean distance, in pixels, to "
-                 "what it attends to. Class token and registers are left out."),
+                 "what it attends to. Class token and registers count as no distance; dashed, "
+                 "their share, which stands below, is shared out among the patches."),
     "entropy": ("Attention entropy", "How widely each head spreads its attention: 0 bits if it "
                 "looks at a single place."),
     "norms": ("Token norms", "How large the vectors of patches are. A few patches far larger than "
@@ -75,7 +76,12 @@ def model_figures(found: Looked, *, titled: bool = True) -> Iterator[tuple[str, 
     over = f"{found.model}, mean of {found.count:,} image{'s' if found.count != 1 else ''}"
     over, model = (over, found.model) if titled else ("", "")
     if found.distance is not None:
-        yield "distance", plots.attention_distance(found.distance, over)
+        yield (
+            "distance",
+            plots.attention_distance(
+                found.distance, over, among=found.among, elsewhere=found.elsewhere
+            ),
+        )
     if found.entropy is not None:
         yield "entropy", plots.attention_entropy(found.entropy, over)
     if found.norms is not None and found.longest is not None:

@@ -1,8 +1,8 @@
 """What a model makes of single images."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -12,6 +12,9 @@ from torch import Tensor
 from vitlab import inspect
 from vitlab.data.labels import kind_of
 from vitlab.errors import OptionError
+from vitlab.inspect.evidence import Gradients
+from vitlab.inspect.look import Look
+from vitlab.inspect.tokens import colors_of
 from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
 from vitlab.report.inside.looked import Floats, Looked, SeenImage
@@ -36,74 +39,87 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What to show of single images.
+class Choices:
+    """What `look` can be asked for.
 
     Attributes:
-        classes: names of the model's classes
-        watch: the class to explain; empty for each image's likeliest
+        watch: name of the class to explain; empty for each image's likeliest
         layer: whose heads, colors, norms and similar patches are shown; 0 for the last one
-        covered: number of images that are explained by occlusion too
+        covered: number of images that are explained by occlusion, up to 49 passes each
+        beside: another model, whose layers are compared; None to compare the model's own
     """
 
-    classes: Sequence[str]
     watch: str = ""
     layer: int = 0
     covered: int = 0
+    beside: Model | None = None
 
 
-def shared_colors(
-    model: Model, found: Looked, shown: Sequence[Shown], layer: int
-) -> list[Floats | None]:
-    """Return the feature colors of each image, (rows, columns, 3), on one basis."""
-    images = [one.image for one in shown]
+def features_of(seen: Look, layer: int) -> Tensor:
+    """Return the features that `color` shows, (B, D, rows, columns)."""
+    return seen.dense(_block(seen, layer)).map
+
+
+def color(found: Looked, features: Sequence[Tensor]) -> None:
+    """Give the images colors of their features, (1, D, rows, columns) each, on one basis."""
     try:
-        colors = inspect.feature_colors(model, images, layer=_block(model, layer))
+        colors = colors_of(features)
     except OptionError as error:
         found.lacks("feature colors", str(error))
-        return [None] * len(shown)
-    return [each[0].cpu().numpy() for each in colors]
+        return
+    found.images = [
+        replace(image, colors=each[0].cpu().numpy())
+        for image, each in zip(found.images, colors, strict=True)
+    ]
 
 
-def glance(model: Model, found: Looked, one: Shown, colors: Floats | None) -> SeenImage:
-    """Look at the heads and the tokens of an image alone, which costs two passes."""
-    maps = _made(found, {"norm_map": partial(inspect.norm_map, model, one.image)})
-    heads = _heads(model, found, one.image, 0)
-    return SeenImage(one.name, one.pixels, maps=maps, heads=heads, colors=colors)
+def glance(found: Looked, shown: Sequence[Shown], seen: Look) -> list[SeenImage]:
+    """Show the heads and the token norms of the first images of a pass."""
+    norms, heads = inspect.norm_map(seen).cpu().numpy(), _heads(found, seen, 0)
+    return [
+        SeenImage(
+            one.name,
+            one.pixels,
+            maps={"norm_map": norms[place]},
+            heads=None if heads is None else heads[place],
+        )
+        for place, one in enumerate(shown)
+    ]
 
 
-def see(
-    model: Model, found: Looked, one: Shown, asked: Asked, colors: Floats | None, *, covered: bool
-) -> SeenImage:
+def see(found: Looked, one: Shown, seen: Look, choices: Choices, *, covered: bool) -> SeenImage:
     """Look at an image, and at what explains the model's prediction.
 
     Args:
-        model: any
         found: gets notes of what is missing
         one: the image
-        asked: what to show
-        colors: from `shared_colors`
+        seen: the pass of it
+        choices: what to show
         covered: explain it by occlusion too
     """
-    chances = _chances(model, one.image)
+    chances, classes = _chances(seen), seen.model.config.class_names
     order = np.argsort(-chances, kind="stable")[:5].tolist()
-    target = list(asked.classes).index(asked.watch) if asked.watch else (order or [0])[0]
-    norms = partial(inspect.norm_map, model, one.image, layer=_block(model, asked.layer))
-    explaining = _explaining(model, one.image, target, covered=covered)
-    maps = _made(found, {**explaining, "norm_map": norms})
+    target = classes.index(choices.watch) if choices.watch else (order or [0])[0]
+    layer = _block(seen, choices.layer)
+    wanted = _explaining(seen, target, covered=covered)
+    wanted["norm_map"] = lambda: inspect.norm_map(seen, layer=layer)
+    maps = {kind: values[0] for kind, values in _made(found, wanted).items()}
     patch = None
     if "norm_map" in maps:
         patch = _peak(maps, maps["norm_map"].shape)
-        maps |= _made(found, {"similar_patches": _similar(model, one.image, patch, maps, asked)})
+        token = getattr(seen.model.config, "prefix", 0)
+        token += patch[0] * maps["norm_map"].shape[1] + patch[1]
+        similar = partial(inspect.similar_patches, seen, token=token, layer=layer)
+        maps |= {kind: each[0] for kind, each in _made(found, {"similar_patches": similar}).items()}
+    heads = _heads(found, seen, choices.layer)
     return SeenImage(
         one.name,
         one.pixels,
-        tuple((asked.classes[number], float(chances[number])) for number in order),
-        asked.classes[target] if order else "",
+        tuple((classes[number], float(chances[number])) for number in order),
+        classes[target] if order else "",
         maps,
         patch,
-        _heads(model, found, one.image, asked.layer),
-        colors,
+        None if heads is None else heads[0],
     )
 
 
@@ -121,27 +137,27 @@ def square(model: Model, size: tuple[int, int]) -> int:
     return next(exact, next((side for side in few if not side % patch), patch))
 
 
-def _block(model: Model, layer: int) -> int | None:
+def _block(seen: Look, layer: int) -> int | None:
     """Return a layer as `model.intermediates` counts them; None for the last one."""
-    return min(layer, model.last_layer) or None
+    return min(layer, seen.model.last_layer) or None
 
 
 def _made(found: Looked, maps: dict[str, Callable[[], Tensor]]) -> dict[str, Floats]:
-    """Return the maps that have a meaning, (rows, columns) each."""
+    """Return the maps that have a meaning, (B, rows, columns) each."""
     tries = {kind: tried(found, NAMES.get(kind, kind), make) for kind, make in maps.items()}
-    return {kind: values[0] for kind, values in tries.items() if values is not None}
+    return {kind: values for kind, values in tries.items() if values is not None}
 
 
-def _explaining(
-    model: Model, image: Tensor, target: int, *, covered: bool
-) -> dict[str, Callable[[], Tensor]]:
+def _explaining(seen: Look, target: int, *, covered: bool) -> dict[str, Callable[[], Tensor]]:
     """Return what explains a prediction, by the name of its function."""
+    model, image = seen.model, seen.images
     label = torch.tensor([target], device=image.device)
+    gradients = lru_cache(1)(lambda: Gradients(model, image, label))  # relevance and Grad-CAM
     found: dict[str, Callable[[], Tensor]] = {
-        "late_attention": lambda: inspect.late_attention(model, roomy(model, image)),
-        "rollout": lambda: inspect.rollout(model, roomy(model, image)),
-        "relevance": lambda: inspect.relevance(model, roomy(model, image), label),
-        "gradcam": partial(inspect.gradcam, model, image, label),
+        "late_attention": lambda: inspect.late_attention(roomy(seen)),
+        "rollout": lambda: inspect.rollout(roomy(seen)),
+        "relevance": lambda: (roomy(seen), gradients())[1].relevance(),
+        "gradcam": lambda: gradients().gradcam(),
     }
     if covered:
         size = square(model, (image.shape[2], image.shape[3]))
@@ -158,30 +174,19 @@ def _peak(maps: dict[str, Floats], grid: tuple[int, ...]) -> tuple[int, int]:
     return grid[0] // 2, grid[1] // 2
 
 
-def _similar(
-    model: Model, image: Tensor, patch: tuple[int, int], maps: dict[str, Floats], asked: Asked
-) -> Callable[[], Tensor]:
-    prefix = model.config.prefix if isinstance(model.config, ViTConfig) else 0
-    token = prefix + patch[0] * maps["norm_map"].shape[1] + patch[1]
-    layer = _block(model, asked.layer)
-    return partial(inspect.similar_patches, model, image, token, layer=layer)
+def _heads(found: Looked, seen: Look, layer: int) -> Floats | None:
+    """Return where each head looks, (B, heads, rows, columns)."""
+    make = partial(inspect.class_attention, layer=layer or None)
+    return tried(found, "heads", lambda: make(roomy(seen)))
 
 
-def _heads(model: Model, found: Looked, image: Tensor, layer: int) -> Floats | None:
-    """Return where each head looks, (heads, rows, columns)."""
-    make = partial(inspect.class_attention, model, layer=layer or None)
-    heads = tried(found, "heads", lambda: make(roomy(model, image)))
-    return None if heads is None else heads[0]
-
-
-def _chances(model: Model, image: Tensor) -> NDArray[np.float64]:
+def _chances(seen: Look) -> NDArray[np.float64]:
     """Return the probabilities of an image's classes, (classes,); none without a classifier.
 
     Those of several queries of attention pooling are their mean.
     """
+    model = seen.model
     if not model.config.classes:
         return np.empty(0)
-    with torch.inference_mode():
-        scores = model(image)[0].double() / model.temperature
-    each = kind_of(model).probabilities(scores)
+    each = kind_of(model).probabilities(seen.logits[0].double() / model.temperature)
     return each.reshape(-1, model.config.classes).mean(0).cpu().numpy()

@@ -70,6 +70,8 @@ def _facts(found: Looked) -> dict[str, Any]:
         "images": found.count,
         "layer": found.layer or None,
         "attention_distance": _listed(found.distance),
+        "attention_distance_among_patches": _listed(found.among),
+        "attention_elsewhere": _listed(found.elsewhere),
         "attention_entropy": _listed(found.entropy),
         "token_norms": _listed(found.norms),
         "longest_tokens": _listed(found.longest),

@@ -1,1 +1,0 @@
-"""What a model makes of one image: a pass, and what follows from it."""

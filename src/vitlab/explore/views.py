@@ -1,0 +1,138 @@
+"""The views of an image: one number per patch, computed from its first pass or by more passes."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from vitlab.errors import OptionError
+from vitlab.explore.first_pass import FirstPass, Grid, attention_bytes, has_classes
+from vitlab.inspect.evidence import Gradients, Square
+from vitlab.inspect.tokens import likeness
+from vitlab.models.config import ViTConfig
+from vitlab.models.model import DenseFeatures, Model
+from vitlab.units import storage
+
+MOST_ATTENTION = 2**30  # bytes of one image's
+AT_ONCE = 2**18  # numbers of covered images in one pass: others have their turn soon
+MOST = 8  # squares along a side
+BY_GRADIENT = ("relevance", "gradcam")
+UNITS = {
+    "late": "share of what the last three layers bring to the classifier",
+    "rollout": "share of what reaches the classifier",
+    "relevance": "relevance to the class, no unit",
+    "gradcam": "evidence for the class, no unit",
+    "occlusion": "nats that the class's log-probability falls by when the square is covered",
+    "similarity": "cosine",
+    "norms": "length of the token, no unit",
+}
+VIEWS = ("attention", "late", "rollout", "colors", *list(UNITS)[2:])
+
+
+def why_not(model: Model) -> dict[str, str]:
+    """Return for each view why a model does not have it, in one line; empty where it does."""
+    config, found = model.config, dict.fromkeys(VIEWS, "")
+    if not isinstance(config, ViTConfig):
+        found |= dict.fromkeys(
+            ("attention", "late", "rollout", "relevance"), f"{config.name} has no attention"
+        )
+    elif (size := attention_bytes(config)) > MOST_ATTENTION:
+        much = f"the attention of an image would take {storage(size)}: too much to keep"
+        found |= dict.fromkeys(("attention", "late", "rollout"), much)
+    reason = f"{config.name} has no classifier, and so no class to explain"
+    if config.classes and config.answers > 1:
+        reason = f"{config.name} scores the classes once per query, not once per image"
+    if not has_classes(model):
+        found |= dict.fromkeys(("relevance", "gradcam", "occlusion"), reason)
+    return found
+
+
+def of_pass(seen: FirstPass, kind: str, layer: int | None, token: int) -> Tensor:
+    """Return a view that the first pass has all for, (rows, columns).
+
+    Args:
+        seen: an image
+        kind: late, rollout, norms or similarity
+        layer: of a rollout the last one that is followed, from 1; else as `model.intermediates`
+            counts. None for the last one
+        token: that others are compared with: prefix tokens first, then patches in raster order; of
+            a ResNet, whose layers have different grids, a cell of the last one, which stands for
+            that around its center
+
+    Raises:
+        OptionError: there is no such layer or token.
+    """
+    if kind == "late" and seen.late is not None:
+        return seen.late
+    if kind == "rollout":
+        number = len(seen.rollouts) if layer is None else layer
+        if not 1 <= number <= len(seen.rollouts):
+            raise OptionError(f"layer {number}: choose from 1 to {len(seen.rollouts)}")
+        return seen.rollouts[number - 1]
+    found = of_layer(seen, len(seen.layers) - 1 if layer is None else layer)
+    if kind == "norms":
+        return found.map[0].norm(dim=0)
+    prefix, (rows, columns) = found.prefix.shape[1], seen.grid
+    if not 0 <= token < prefix + rows * columns:
+        raise OptionError(f"token {token} of {prefix + rows * columns}: they are counted from 0")
+    if token >= prefix:
+        row, column = divmod(token - prefix, columns)
+        high, wide = found.map.shape[-2:]
+        down, across = (2 * row + 1) * high // (2 * rows), (2 * column + 1) * wide // (2 * columns)
+        token = prefix + down * wide + across
+    return likeness(found, token)[0]
+
+
+def of_layer(seen: FirstPass, layer: int | None) -> DenseFeatures:
+    """Return what leaves a layer; None for what leaves the model, after the final norm.
+
+    Raises:
+        OptionError: a layer that the model does not have.
+    """
+    if layer is None:
+        return seen.last
+    if not 0 <= layer < len(seen.layers):
+        raise OptionError(f"layer {layer}: choose from 0 to {len(seen.layers) - 1}")
+    return seen.layers[layer]
+
+
+def explained(model: Model, seen: FirstPass, label: int, kinds: Sequence[str]) -> list[Tensor]:
+    """Return relevance or Grad-CAM, or both by one pass more: (rows, columns) each."""
+    found = Gradients(model, seen.image, torch.tensor([label], device=seen.image.device))
+    return [(found.relevance() if kind == "relevance" else found.gradcam())[0] for kind in kinds]
+
+
+def squares(grid: Grid) -> tuple[Grid, list[list[int]]]:
+    """Return squares of patches to cover one after the other: their grid, and each one's patches.
+
+    There are at most `MOST` by `MOST`, each of which takes a pass through the model: single patches
+    of a small grid, 7 x 7 squares of 2 x 2 patches of a grid of 14 x 14.
+    """
+    (rows, columns), (down, across) = grid, (_divided(each) for each in grid)
+    found: dict[Grid, list[int]] = {}
+    for patch in range(rows * columns):
+        row, column = divmod(patch, columns)
+        found.setdefault((row * down // rows, column * across // columns), []).append(patch)
+    return (down, across), [found[place] for place in sorted(found)]
+
+
+def _divided(side: int) -> int:
+    """Return how many squares there are along a side: equal ones, if that leaves enough of them."""
+    equal = max(count for count in range(1, MOST + 1) if side % count == 0)
+    return equal if equal > MOST // 2 else min(side, MOST)
+
+
+def pixels_of(seen: FirstPass, patches: Sequence[int]) -> list[Square]:
+    """Return the pixels of some patches, which are counted in raster order from 0.
+
+    Raises:
+        OptionError: there is no such patch.
+    """
+    (rows, columns), (high, wide), found = seen.grid, seen.image.shape[-2:], []
+    for patch in patches:
+        if not 0 <= patch < rows * columns:
+            raise OptionError(f"patch {patch} of {rows * columns}: they are counted from 0")
+        row, column = divmod(patch, columns)
+        corner = row * high // rows, column * wide // columns
+        found.append((*corner, (row + 1) * high // rows, (column + 1) * wide // columns))
+    return found

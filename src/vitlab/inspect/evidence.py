@@ -1,0 +1,374 @@
+"""What speaks for a class: relevance, Grad-CAM (one pass and its gradients), and occlusion."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitlab.data.labels import kind_of
+from vitlab.errors import OptionError
+from vitlab.inspect.look import Grid, entering, together, transformer
+from vitlab.models.encoder.attention import Attention, across_heads
+from vitlab.models.encoder.block import Block
+from vitlab.models.encoder.class_attention import ClassAttention
+from vitlab.models.head import AttentionPool
+from vitlab.models.layers import evaluating
+from vitlab.models.model import Model
+from vitlab.models.resnets.resnet import ResNet
+from vitlab.models.vit import VisionTransformer
+
+FEW = 16  # images whose every layer is kept for the gradients
+COVERED = 2**23  # numbers of covered images in memory
+Square = tuple[int, int, int, int]  # of an image: its first row and column, and those after it
+
+
+def relevance(model: Model, images: Tensor, classes: Tensor) -> Tensor:
+    """Compute how much each patch speaks for a class, through the attention of all layers.
+
+    Each layer adds what its attention carries on: the mean over heads of the positive part of
+    attention times its gradient of the class score; parallel branches add theirs side by side.
+    Source: Chefer et al., Generic Attention-Model Explainability, 2021, equations 5 and 6.
+
+    Class-attention layers carry to the class token alone. Talking heads count with the weights
+    that they mix after the softmax, which are those of the values. The rows that are read are those
+    that the model pools, as of `rollout`; attention pooling is a last layer of its own, whose
+    queries start from nothing (equation 10, without its normalization). The score of a class is
+    its logit; of several queries, the mean.
+
+    Args:
+        model: a Vision Transformer with a classifier; used in evaluation mode, and afterwards as
+            before
+        images: normalized, (B, channels, H, W)
+        classes: of each image, (B,)
+
+    Returns:
+        (B, rows, columns), not negative.
+
+    Raises:
+        OptionError: a ResNet, images that do not fit, or no such class.
+    """
+    images, classes = asked(transformer(model), images, classes)
+    few = together(model, images)
+    parts = zip(images.split(few), classes.split(few), strict=True)
+    return torch.cat([Gradients(model, *part).relevance() for part in parts])
+
+
+def gradcam(model: Model, images: Tensor, classes: Tensor) -> Tensor:
+    """Compute where the features are that speak for a class.
+
+    The channels of the patches that enter the last layer's attention, after its norm (of a ResNet:
+    of the map that leaves the last stage), are summed, each weighted by the mean gradient of the
+    class score, and what is negative is cut off. Source: Selvaraju et al., Grad-CAM, 2017,
+    equations 1 and 2.
+
+    The last layer is the last block or, of CaiT, the last class-attention layer. The channels of
+    parallel branches, each with a norm of its own, stand side by side. Where norms come after
+    attention (norm_order=after) they are those of the block's input, on which the residual path
+    draws too. The score of a class is its logit; of several queries, the mean.
+
+    Args:
+        model: any with a classifier; used in evaluation mode, and afterwards as before
+        images: normalized, (B, channels, H, W)
+        classes: of each image, (B,)
+
+    Returns:
+        (B, rows, columns), not negative. A model that pools the class token alone passes gradients
+        of patches on through the last attention only.
+
+    Raises:
+        OptionError: a fused model, images that do not fit, or no such class.
+    """
+    images, classes = asked(model, images, classes)
+    parts = zip(images.split(FEW), classes.split(FEW), strict=True)
+    return torch.cat([Gradients(model, *part).gradcam() for part in parts])
+
+
+class Gradients:
+    """One pass of a few images, and the gradients of a class score: relevance and Grad-CAM.
+
+    The model is in evaluation mode during the pass, none of its weights collects gradients, and
+    afterwards each is as it was.
+
+    Args:
+        model: any with a classifier
+        images: normalized, (B, channels, H, W)
+        classes: of each image, (B,)
+
+    Raises:
+        OptionError: images that do not fit, no classifier, or no such class.
+    """
+
+    def __init__(self, model: Model, images: Tensor, classes: Tensor) -> None:
+        self.model = model
+        self.images, labels = asked(model, images, classes)
+        free = [weight for weight in model.parameters() if weight.requires_grad]
+        with ExitStack() as stack, evaluating(model):
+            self._watch(stack)
+            try:
+                for weight in free:
+                    weight.requires_grad_(False)
+                with torch.inference_mode(False), torch.enable_grad():
+                    logits = model(self.images.detach().clone().requires_grad_())
+                    scores_of(logits, labels.clone()).sum().backward()
+            finally:
+                for weight in free:
+                    weight.requires_grad_(True)
+
+    def _watch(self, stack: ExitStack) -> None:
+        """Keep what enters and leaves every attention, fused or not, and what Grad-CAM weighs."""
+        self.layers: list[list[_Pass]] = []
+        self.pool: _Pass | None = None
+        self.weighed: list[_Seen] = []
+        model = self.model
+        if isinstance(model, ResNet):
+            self.weighed = [_Seen(model.body.stages[-1], stack, gradient=True)]
+        if not isinstance(model, VisionTransformer):
+            return
+        after = [] if model.class_layers is None else list(model.class_layers.blocks)
+        self.layers = [_passes(block, stack) for block in (*model.blocks, *after)]
+        if model.head.attend is not None:
+            self.pool = _Pass(model.head.attend, stack)
+        last = model.blocks[-1]
+        if after:
+            bodies: Iterable[nn.Module] = [after[-1].attention.body]
+        else:
+            bodies = (each.body for each in last.attention) if isinstance(last, Block) else ()
+        self.weighed = [_Seen(body, stack, inputs=True, gradient=True) for body in bodies]
+
+    @torch.no_grad()
+    def relevance(self) -> Tensor:
+        """Return the relevance of each patch, (B, rows, columns).
+
+        Raises:
+            OptionError: a ResNet.
+        """
+        model, images = transformer(self.model), self.images
+        config, grid = model.config, model.config.grid_of((images.shape[-2], images.shape[-1]))
+        tokens = config.prefix + grid[0] * grid[1]
+        flow = torch.eye(tokens, device=images.device)
+        for branches in self.layers:
+            carried = [each.carried(grid, config.heads, tokens) for each in branches]
+            flow = flow + torch.stack(carried).sum(0) @ flow
+        if self.pool is None:
+            blank = torch.empty(len(images), tokens, 0, device=images.device)
+            pooled = model.head.shares(blank)  # (B, N)
+        else:
+            pooled = self.pool.carried(grid, self.pool.body.heads, tokens).sum(1)  # over queries
+        rows = (pooled[:, None] @ flow)[:, 0]
+        return rows[:, config.prefix :].unflatten(1, grid)
+
+    @torch.no_grad()
+    def gradcam(self) -> Tensor:
+        """Return the class activation map, (B, rows, columns).
+
+        Raises:
+            OptionError: a fused model.
+        """
+        if not self.weighed:
+            raise OptionError(
+                f"Grad-CAM weighs what the last norm returns, which fusing "
+                f"{self.model.config.name} has folded away: use the model itself"
+            )
+        # Branches whose norms come after attention share one input
+        entered = {id(each.first): each.first for each in self.weighed}.values()
+        values = torch.cat([self._as_map(each) for each in entered], 1)
+        slopes = torch.cat([self._as_map(each.grad) for each in entered], 1)
+        return (slopes.mean((2, 3), keepdim=True) * values).sum(1).relu().float()
+
+    def _as_map(self, values: Tensor | None) -> Tensor:
+        """Return values as maps, (B, D, rows, columns): of patches, (B, N, D), or of a ResNet."""
+        assert values is not None
+        if isinstance(self.model, ResNet):
+            return values
+        size = self.images.shape[-2], self.images.shape[-1]
+        rows, columns = transformer(self.model).config.grid_of(size)
+        return values[:, -rows * columns :].transpose(1, 2).unflatten(2, (rows, columns))
+
+
+class _Seen:
+    """What a module returns during a pass, or what it is called with, with its gradient."""
+
+    def __init__(
+        self, module: nn.Module, stack: ExitStack, *, inputs: bool = False, gradient: bool = False
+    ) -> None:
+        self.values: tuple[Any, ...] = ()
+        self.gradient = gradient
+        handle = (
+            module.register_forward_pre_hook(lambda _, given: self._keep(given))
+            if inputs
+            else module.register_forward_hook(lambda _, given, out: self._keep((out,)))
+        )
+        stack.callback(handle.remove)
+
+    def _keep(self, values: tuple[Any, ...]) -> None:
+        self.values = values
+        if self.gradient:
+            values[0].retain_grad()
+
+    @property
+    def first(self) -> Tensor:
+        """The output, or the first argument."""
+        found: Tensor = self.values[0]
+        return found
+
+
+def _passes(block: nn.Module, stack: ExitStack) -> list["_Pass"]:
+    """Watch every attention of a block, fused or not."""
+    bodies = (part for part in block.modules() if isinstance(part, Attention | ClassAttention))
+    return [_Pass(body, stack) for body in bodies]
+
+
+class _Pass:
+    """One attention during a pass: what enters, the values, and the gradient of what is gathered.
+
+    The gradient of the attention itself follows from these: of each query's sum of values, it is
+    the product of the sum's gradient and the values.
+    """
+
+    def __init__(self, body: Attention | ClassAttention | AttentionPool, stack: ExitStack) -> None:
+        self.body = body
+        pair = (body.qkv, body.norm) if isinstance(body, Attention) else (body.kv, body.project)
+        projection, after = pair
+        self.entering = _Seen(body, stack, inputs=True)
+        self.projected = _Seen(projection, stack)
+        self.gathered = _Seen(after, stack, inputs=True, gradient=True)
+
+    def carried(self, grid: Grid, heads: int, tokens: int) -> Tensor:
+        """Return the mean over heads of attention times gradient, where positive: (B, N, N).
+
+        Of attention pooling it is (B, queries, N).
+
+        Args:
+            grid: of the patches
+            heads: of a branch; those of several are side by side in a fused model
+            tokens: N, with those that take no part here
+        """
+        product = self._product(grid)
+        absent = tokens - product.shape[-1]
+        each = product.relu().unflatten(1, (-1, heads)).mean(2).sum(1).float()
+        if isinstance(self.body, Attention):
+            return F.pad(each, (absent, 0, absent, 0))
+        below = tokens - 1 if isinstance(self.body, ClassAttention) else 0
+        return F.pad(each, (absent, 0, 0, below))
+
+    def _product(self, grid: Grid) -> Tensor:
+        """Return attention times its gradient, (B, h, queries, keys)."""
+        body, projected, sums = self.body, self.projected.first, self.gathered.first.grad
+        assert sums is not None
+        if not isinstance(body, Attention):
+            values = projected.chunk(2, -1)[1]
+            return body.weights(self.entering.first) * _slopes(sums, values, body.heads)
+        weights, pattern = body.weights(*self.entering.values), body.pattern
+        if body.talking is not None:  # places out of reach get a bias here, but have no gradient
+            weights = across_heads(body.talking.after, weights)
+        sums, values = (pattern.fold(each, grid) for each in (sums, projected))
+        return weights * pattern.spread(_slopes(sums, values.chunk(3, -1)[2], body.heads), grid)
+
+
+def _slopes(sums: Tensor, values: Tensor, heads: int) -> Tensor:
+    """Return the gradient of attention: (B, q, D) and (B, N, D) -> (B, h, q, N)."""
+    sums, values = (each.unflatten(-1, (heads, -1)).transpose(1, 2) for each in (sums, values))
+    return sums @ values.transpose(-2, -1)
+
+
+@torch.inference_mode()
+def occlusion(
+    model: Model, images: Tensor, classes: Tensor, *, size: int = 0, step: int = 0
+) -> Tensor:
+    """Compute how much the log-probability of a class falls when a square is covered.
+
+    The cover is zero, the mean of the pixels that the model was trained with. Source: Zeiler and
+    Fergus, Visualizing and Understanding Convolutional Networks, 2014, section 4.2. It asks
+    nothing of the architecture, and takes a forward pass per place. Where images have several
+    classes, a class has a probability by itself; of several queries it is the mean over them.
+
+    Args:
+        model: any with a classifier; used in evaluation mode, and afterwards as before
+        images: normalized, (B, channels, H, W)
+        classes: of each image, whose probability is watched, (B,)
+        size: pixels per side of the square; 0 for the model's patch, or a 14th of a ResNet's image
+        step: pixels from one place to the next; 0 for `size`
+
+    Returns:
+        (B, rows, columns), in nats, one for each place in raster order: positive where the class
+        needs what was covered.
+
+    Raises:
+        OptionError: images that do not fit, no such class, or a square larger than the image.
+    """
+    images, classes = asked(model, images, classes)
+    high, wide = images.shape[-2:]
+    size = size or getattr(model.config, "patch", max(1, min(high, wide) // 14))
+    step = step or size
+    if not 0 < size <= min(high, wide) or step < 1:
+        raise OptionError(f"size must be from 1 to {min(high, wide)} and step at least 1")
+    tops, lefts = range(0, high - size + 1, step), range(0, wide - size + 1, step)
+    squares = [[(top, left, top + size, left + size)] for top in tops for left in lefts]
+    few, rows = max(1, COVERED // images[0].numel()), []
+    with evaluating(model):
+        whole = scores_of(log_chances(model, images), classes)
+        for number, label in enumerate(classes):
+            found = [
+                without(model, images[number : number + 1], squares[first : first + few])
+                for first in range(0, len(squares), few)
+            ]
+            rows.append(whole[number] - scores_of(torch.cat(found), label.expand(len(squares))))
+    return torch.stack(rows).unflatten(1, (len(tops), len(lefts)))
+
+
+@torch.inference_mode()
+def without(model: Model, image: Tensor, parts: Sequence[Sequence[Square]]) -> Tensor:
+    """Compute the log-probabilities of an image's classes without some of its squares.
+
+    Args:
+        model: any with a classifier, in evaluation mode
+        image: normalized, (1, channels, H, W)
+        parts: the squares that are covered together, by zero, for each pass
+
+    Returns:
+        As `log_chances` gives them, (parts, classes).
+    """
+    copies = image.expand(len(parts), -1, -1, -1).clone()
+    for copy, part in zip(copies, parts, strict=True):
+        for top, left, bottom, right in part:
+            copy[:, top:bottom, left:right] = 0
+    return log_chances(model, copies)
+
+
+def log_chances(model: Model, images: Tensor) -> Tensor:
+    """Return the log-probability of every class, float32 (B, classes).
+
+    Where an image may have several classes, each has its own probability.
+    """
+    logits = model(images).float() / model.temperature
+    return F.logsigmoid(logits) if kind_of(model).several else logits.log_softmax(-1)
+
+
+def scores_of(values: Tensor, classes: Tensor) -> Tensor:
+    """Return each image's value of its class: (B, classes) -> (B,).
+
+    Of (B, queries, classes) it is the mean over the queries of attention pooling.
+    """
+    each = values.reshape(len(values), -1, values.shape[-1]).mean(1)
+    return each.gather(-1, classes[:, None])[:, 0]
+
+
+def asked(model: Model, images: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+    """Return images and the class of each, as the model takes them.
+
+    Raises:
+        OptionError: images that do not fit, no classifier, or anything but a class for each image.
+    """
+    images, config = entering(model, images), model.config
+    if not config.classes:
+        raise OptionError(f"{config.name} has no classifier, and so no class to explain")
+    if not isinstance(classes, Tensor):
+        raise OptionError(f"classes must be an int64 tensor, not {type(classes).__name__}")
+    if classes.shape != (len(images),) or classes.dtype != torch.int64:
+        raise OptionError(f"classes must be int64, one per image: ({len(images)},)")
+    if len(classes) and not 0 <= int(classes.min()) <= int(classes.max()) < config.classes:
+        raise OptionError(f"classes must be from 0 to {config.classes - 1}")
+    return images, classes.to(images.device)

@@ -1,1 +1,0 @@
-"""What in an image speaks for a class."""

@@ -28,7 +28,9 @@ class Export(WeightsOptions):
     """A model, the format and the new file or folder."""
 
     to: str = option(MISSING, f"the format: {target_help()}; {export_help()}", choices=names)
-    out: str = option(MISSING, f"the new file (for {FILES}) or folder")
+    out: str = option(
+        MISSING, f"the new file (for {FILES}) or folder; a folder for onnx has a check too"
+    )
     bare: bool = option(
         False,
         "leave preprocessing and probabilities out: normalized images to logits",
@@ -37,11 +39,25 @@ class Export(WeightsOptions):
     precision: Precision = option("fp32", PRECISION, only=when("to", "onnx"))
     data: str | None = option(
         None,
-        "labeled images, any DATA of `vitlab train`, to measure on what fp16 or int8 costs",
+        "labeled images, any DATA of `vitlab train`, to measure on what fp16 or int8 costs, and to "
+        "take int8's scales from",
         only=when("precision", "fp16", "int8"),
     )
     images: int = option(
         IMAGES, "at most so many of them, drawn at random", at_least(1), only=when("data")
+    )
+    strings: bool = option(
+        True,
+        "answer with class names too; no-strings for TensorRT and Core ML",
+        only=when("to", "onnx"),
+    )
+    batch: int = option(
+        0, "images in every batch (0: any number)", at_least(0), only=when("to", "onnx")
+    )
+    apart: tuple[str, ...] = option(
+        (),
+        "models with the trunk of WEIGHTS, each NAME=WEIGHTS: a folder of trunk.onnx, NAME.onnx …",
+        only=when("to", "onnx"),
     )
 
 
@@ -59,7 +75,11 @@ def run(options: Export) -> dict[str, Any]:
 
     model = options.load()
     if options.to in TARGETS:
-        how = options.values("bare precision data images")
+        how = options.values("bare precision data images strings batch")
+        how["apart"] = {
+            name or Path(place).stem: vitlab.load(place)
+            for name, _, place in (each.rpartition("=") for each in options.apart)
+        }
         return vitlab.export(model, options.out, options.to, **how)
     folder = str(vitlab.save(model, options.out, to=options.to, base=options.file.base))
     return {"model": model.config.name, "format": options.to, "folder": folder}
@@ -71,8 +91,9 @@ def show(result: dict[str, Any]) -> None:
         names = ", ".join(sorted(each.name for each in Path(result["folder"]).iterdir()))
         print(f"{result['model']} for {result['format']}: {result['folder']} ({names})")
         return
-    place, size = result.get("file") or result["page"], storage(result["bytes"])
-    print(f"{result['model']} for {result['format']}: {place}, {size}")
+    place = result.get("file") or result.get("page") or ", ".join(result["files"])
+    size = f", {storage(result['bytes'])}" if "bytes" in result else ""
+    print(f"{result['model']} for {result['format']}: {place}{size}")
     for kind in ("inputs", "outputs"):
         shapes = [f"{name} {tuple(shape)}" for name, shape in result.get(kind, {}).items()]
         if shapes:

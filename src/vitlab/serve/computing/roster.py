@@ -15,7 +15,7 @@ from vitlab.errors import OptionError, ServiceError, WeightsError
 from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.options import check_known
-from vitlab.precision import Engine, Precision
+from vitlab.precision import Engine, ServePrecision
 from vitlab.serve.computing.trunk import BASE, Trunk, has_attention
 from vitlab.serve.decoding.decoders import Wanted
 from vitlab.serve.figures import OfModel
@@ -81,7 +81,7 @@ class Roster:
     Args:
         device: that computes
         ready: called with each model before requests can reach it
-        precision: auto, fp32 or bf16
+        precision: auto, fp32, bf16 or int8
         engine: that computes
     """
 
@@ -89,7 +89,7 @@ class Roster:
         self,
         device: torch.device,
         ready: Callable[[Served], None],
-        precision: Precision = "fp32",
+        precision: ServePrecision = "fp32",
         engine: Engine = "auto",
     ) -> None:
         self.device, self._ready, self._how = device, ready, (precision, engine)

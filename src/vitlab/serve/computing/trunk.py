@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 
 from vitlab.device import autocast
-from vitlab.errors import WeightsError
+from vitlab.errors import OptionError, WeightsError
+from vitlab.graphs.int8_form import int8_form
 from vitlab.inspect.rollout import late_attention
 from vitlab.models.cost import cost
 from vitlab.models.fast.accelerate import accelerate, can_accelerate
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
 from vitlab.models.vit import VisionTransformer
-from vitlab.precision import Engine, Precision, fixed
+from vitlab.precision import Engine, ServePrecision, fixed
 from vitlab.transfer.multitask import MultiTask
 from vitlab.weights.deltas import Delta
 from vitlab.weights.identity import Base
@@ -40,7 +41,7 @@ class Trunk:
     Args:
         base: taken over, moved to the device and put into evaluation mode
         device: that computes
-        precision: auto, fp32 or bf16
+        precision: auto, fp32, bf16 or int8
         engine: that computes images of the base alone
     """
 
@@ -48,7 +49,7 @@ class Trunk:
         self,
         base: Model,
         device: torch.device,
-        precision: Precision = "fp32",
+        precision: ServePrecision = "fp32",
         engine: Engine = "auto",
     ) -> None:
         self.base, self.device = base.to(device).eval().requires_grad_(False), device
@@ -60,7 +61,7 @@ class Trunk:
 
     @property
     def precision(self) -> str:
-        """What images of the base alone are computed in: fp32 or bf16."""
+        """What images of the base alone are computed in: fp32, bf16 or int8."""
         return self._precision if self.fast is self.base else self.fast.computes
 
     @cached_property
@@ -121,13 +122,17 @@ class Trunk:
 
 
 def fast_beside(
-    base: Model, device: torch.device, precision: Precision, engine: Engine = "auto"
+    base: Model, device: torch.device, precision: ServePrecision, engine: Engine = "auto"
 ) -> Model:
     """Return the fast form of a model, to be kept beside it; the model if there is little to gain.
 
     It holds the weights once more. `auto` compares fp32 and bf16 on random patterns, as
     `vitlab.accelerate` does: a service has seen no images when it begins.
     """
+    if precision == "int8":
+        if device.type != "cpu":
+            raise OptionError("precision=int8 is for the CPU: choose --device cpu")
+        return int8_form(base, engine)
     little = engine == "auto" and cost(base).macs < WORTH
     if engine == "plain" or little or not can_accelerate(base):
         return base

@@ -5,7 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.commands import WeightsOptions
-from vitlab.graphs.targets import IMAGES, PRECISION, TARGETS, Precision, check_target, target_help
+from vitlab.graphs.targets import (
+    IMAGES,
+    PRECISION,
+    TARGETS,
+    Precision,
+    check_precision,
+    check_target,
+    target_help,
+)
 from vitlab.options import at_least, option, when
 from vitlab.places import check_new_folder
 from vitlab.terminal import print_table
@@ -65,6 +73,7 @@ def begin(options: Export) -> None:
     """Refuse a file or folder that cannot be written, and missing packages."""
     if options.to in TARGETS:
         check_target(options.to, options.out)
+        check_precision(options.to, options.precision, bool(options.data))
     else:
         check_new_folder(options.out)
 
@@ -102,6 +111,8 @@ def show(result: dict[str, Any]) -> None:
         print(f"the size of the images is fixed: {result['fixed']} holds for one size")
     batches = ", ".join(map(str, result["batches"]))
     print(f"checked with {batches} images: within {result['difference']:.1g} of the model")
+    if "file" in result and "folder" in result:
+        print(f"check it where it will run: python {result['folder']}/check.py RUNTIME")
     if "agreement" in result:
         _show_cost(result)
 

@@ -36,7 +36,7 @@ class Traceable:
     outputs: tuple[str, ...]
 
 
-class Head(nn.Module):
+class FromFeatures(nn.Module):
     """Features to probabilities: (B, features) -> (B, classes).
 
     Logits are divided by the temperature, and become probabilities that sum to one, or one for each
@@ -57,10 +57,10 @@ class Head(nn.Module):
         return found if unlike is None else (found, unlike.distances(features))
 
 
-class Complete(Head):
+class Complete(FromFeatures):
     """Raw images to probabilities: uint8 (B, rows, columns, channels) -> (B, classes).
 
-    Pixels are prepared as `vitlab.preprocess` does it; then come features, and what `Head` makes of
+    Pixels are prepared as `vitlab.preprocess` does it; then come features, and what is made of
     them. A model without a classifier, or a trunk, gives its features.
     """
 
@@ -136,7 +136,7 @@ def head_of(model: Model) -> Traceable:
     check_answers(model)
     outputs = ("probabilities",) if model.unlike is None else ("probabilities", "distance")
     example = torch.zeros(BATCH, model.config.features)
-    return Traceable(Head(model).eval(), example, {0: "batch"}, "features", outputs)
+    return Traceable(FromFeatures(model).eval(), example, {0: "batch"}, "features", outputs)
 
 
 def check_answers(model: Model) -> None:

@@ -43,7 +43,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnSample:
     """The images of a sample, for one model.
 
     Attributes:
@@ -76,7 +76,7 @@ class Timed:
         self.seconds += time.perf_counter() - start
 
 
-def draw(model: Model, sample: Sample, *, bare: bool) -> Drawn:
+def draw(model: Model, sample: Sample, *, bare: bool) -> DrawnSample:
     """Draw images to measure on, and others to take scales from.
 
     Raises:
@@ -97,17 +97,17 @@ def draw(model: Model, sample: Sample, *, bare: bool) -> Drawn:
         source = choose(model, sample.data, "train").source
         drawn = np.random.default_rng(0).permutation(len(source))[:CALIBRATING]
         others = source, drawn.tolist()
-    return Drawn(asked, sorted(order[: sample.images]), title_of(sample.data), others)
+    return DrawnSample(asked, sorted(order[: sample.images]), title_of(sample.data), others)
 
 
-def calibrating(model: Model, drawn: Drawn, *, bare: bool) -> Iterator[NDArray[Any]]:
+def calibrating(model: Model, drawn: DrawnSample, *, bare: bool) -> Iterator[NDArray[Any]]:
     """Yield the images that scales are taken from, each by itself, as a file takes them."""
     for _, images in batches(*drawn.others, model, bare=bare):
         yield from (each[None] for each in images)
 
 
 def narrowing_cost(
-    before: bytes, file: Path, model: Model, drawn: Drawn, *, bare: bool
+    before: bytes, file: Path, model: Model, drawn: DrawnSample, *, bare: bool
 ) -> dict[str, Any]:
     """Compare a file with the same one in fp32, both in onnxruntime on the same images.
 

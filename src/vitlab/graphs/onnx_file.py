@@ -21,7 +21,7 @@ from vitlab.graphs.certificate import LIMITS, blocks_of, certify
 from vitlab.graphs.complete import BATCH, Traceable, dynamic_shapes, head_of, traceable
 from vitlab.graphs.narrowing import calibrated, halve, quantize
 from vitlab.graphs.narrowing_cost import (
-    Drawn,
+    DrawnSample,
     Sample,
     batches,
     calibrating,
@@ -172,7 +172,7 @@ def _graph(
     return proto, blocks
 
 
-def _reference(model: Model, drawn: Drawn | None, *, bare: bool, batch: int) -> NDArray[Any]:
+def _reference(model: Model, drawn: DrawnSample | None, *, bare: bool, batch: int) -> NDArray[Any]:
     """Return images to compare runtimes on: those that were drawn first, or noise."""
     count = batch or BATCH
     if drawn:

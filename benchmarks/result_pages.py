@@ -64,9 +64,9 @@ def write_rows(rows: dict[str, list[dict[str, Any]]]) -> None:
 
 def study_named(name: str) -> Any:
     """Return a study."""
-    from vitlab.studies.study_by_name import grid_study
+    from vitlab.studies.papers import study_named as named
 
-    return grid_study(name)
+    return named(name)
 
 
 def lines_of(name: str) -> list[tuple["Verdict", tuple[str, ...]]]:
@@ -91,11 +91,13 @@ def judged_again(name: str) -> str:
 
 def claims() -> str:
     """Return the tables of all claims: how many have which verdict, then those of each origin."""
+    from vitlab.studies.papers import STUDIES
     from vitlab.studies.results import CLAIMS, markdown
-    from vitlab.studies.study_names import GRIDS
 
-    linked = {name: f"[{name}]({name}.md)" for name in GRIDS}
-    every = [(verdict, (linked[name], *line)) for name in GRIDS for verdict, line in lines_of(name)]
+    linked = {name: f"[{name}]({name}.md)" for name in STUDIES}
+    every = [
+        (verdict, (linked[name], *line)) for name in STUDIES for verdict, line in lines_of(name)
+    ]
     of_seeds = [(verdict, line) for verdict, line in every if verdict.claim.of_seeds]
     others = [(verdict, line) for verdict, line in every if not verdict.claim.of_seeds]
     head, text = ("study", *CLAIMS), f"{COUNTS}\n{_counts(of_seeds, others)}"

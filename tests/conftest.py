@@ -27,9 +27,8 @@ from vitlab.evaluation import intervals
 from vitlab.measure.speed import speed
 from vitlab.models.fast import accelerate
 from vitlab.models.model import Model
-from vitlab.report import gather
-from vitlab.report.pretext import pretext_report
-from vitlab.report.table_page import save_page
+from vitlab.report import gather, image_map, pretext_report
+from vitlab.report.page import save_page
 from vitlab.runs import versions
 
 prepare_torchvision()  # before transformers or timm import it
@@ -121,10 +120,11 @@ def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 def stub_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw no report from now on."""
-    for room in (gather, pretext_report):
-        monkeypatch.setattr(room, "write", lambda file, facts: save_page(file, "<p>undrawn"))
-    for costly in ("_inside", "atlas"):  # of the model, and of the test images
-        monkeypatch.setattr(gather, costly, lambda *facts: None, raising=False)
+    for room, made in ((gather, "run_page"), (pretext_report, "pretext_page")):
+        monkeypatch.setattr(room, made, lambda facts: None)
+        monkeypatch.setattr(room, "write_page", lambda file, page: save_page(file, "<p>undrawn"))
+    monkeypatch.setattr(gather, "_inside", lambda *facts: None)  # of the model
+    monkeypatch.setattr(gather, "_plotted", lambda *facts: {})  # of the test images
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -186,11 +186,9 @@ def _resampled_less() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_map() -> Iterator[None]:
-    """Pages that are drawn have no map, which takes seconds: tests/report/atlas asks for it."""
-    from vitlab.report.atlas import gathered
-
+    """Pages that are drawn have no map, which takes seconds: test_image_map.py asks for it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gathered, "LEAST", 10**9)
+        patch.setattr(image_map, "LEAST", 10**9)
         yield
 
 

@@ -13,7 +13,7 @@ from vitlab.evaluation.per_class import (
 )
 from vitlab.evaluation.reliability import bins
 from vitlab.models.model import Part
-from vitlab.report.facts import Facts, Judged, Picture, Point, Sizes, Survey
+from vitlab.report.facts import Facts, Judged, Picture, Point, Survey
 
 NASTY = "<script>alert(\"x\")</script> & 'quotes' ünïcode"
 
@@ -70,7 +70,6 @@ def some(classes: int = 10, images: int = 300, channels: int = 3) -> Facts:
         survey=Survey(
             {"train": spread, "test": [2] * classes}, {"train": sum(spread), "test": 2 * classes},
             {number: [picture] * 3 for number in range(min(classes, 12))},
-            Sizes(60, (20, 30), (40, 30), (400, 300)),
         ),
     )  # fmt: skip
 

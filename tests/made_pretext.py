@@ -3,13 +3,12 @@
 import numpy as np
 
 from vitlab.models.model import Part
-from vitlab.report.facts import Point
-from vitlab.report.pretext.pretext_facts import PretextFacts
+from vitlab.report.facts import Facts, Point
 
 COLUMNS = ("image", "masked", "agreement", "decoded")
 
 
-def a_run(task: str = "beit", side: int = 64, points: int = 60) -> PretextFacts:
+def a_run(task: str = "beit", side: int = 64, points: int = 60) -> Facts:
     """Facts of a run of BEiT, or of another task, with two figures and a probe."""
     generator = np.random.default_rng(0)
     noise = generator.normal(0, 0.03, points)
@@ -28,7 +27,7 @@ def a_run(task: str = "beit", side: int = 64, points: int = 60) -> PretextFacts:
         for i in range(4, points, 8)
     ]  # fmt: skip
     pixels = generator.integers(0, 256, (6, side, side, 3), np.uint8)
-    return PretextFacts(
+    return Facts(
         model="ViT-Ti/4",
         run={
             "command": "vitlab pretrain 'my photos' --task beit", "fingerprint": "abcdef0123456789",

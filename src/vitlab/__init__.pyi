@@ -14,7 +14,7 @@ from vitlab import inspect as inspect
 from vitlab import measure as measure
 from vitlab import objectives as objectives
 from vitlab import serve as serve
-from vitlab.client.async_client import AsyncClient as AsyncClient
+from vitlab.client.client import AsyncClient as AsyncClient
 from vitlab.client.client import Client as Client
 from vitlab.data.duplicates.finding import duplicates as duplicates
 from vitlab.data.learning import OpenedData as OpenedData
@@ -29,8 +29,8 @@ from vitlab.evaluation.inductive_bias import inductive_bias as inductive_bias
 from vitlab.evaluation.probes.few_shot import fewshot as fewshot
 from vitlab.evaluation.search import search as search
 from vitlab.evaluation.thresholds import choose_thresholds as choose_thresholds
-from vitlab.experiments.folds import cross_validate as cross_validate
-from vitlab.experiments.seeds import repeat as repeat
+from vitlab.experiments.repeats import cross_validate as cross_validate
+from vitlab.experiments.repeats import repeat as repeat
 from vitlab.experiments.sweep import sweep as sweep
 from vitlab.graphs.exporting import export as export
 from vitlab.models.config import ResNetConfig as ResNetConfig
@@ -44,13 +44,13 @@ from vitlab.recipes.named import recipe as recipe
 from vitlab.recipes.recipe import Host as Host
 from vitlab.recipes.recipe import Recipe as Recipe
 from vitlab.report.comparing.compare_runs import compare as compare
-from vitlab.studies.study_by_name import study as study
+from vitlab.studies.study import study as study
 from vitlab.training.ending import Run as Run
 from vitlab.training.run import train as train
 from vitlab.transfer.finetuning import finetune as finetune
 from vitlab.transfer.linear_probe import probe as probe
-from vitlab.transfer.mixing import soup as soup
 from vitlab.transfer.multitask import MultiTask as MultiTask
+from vitlab.transfer.soup import soup as soup
 from vitlab.weights.deltas import Delta as Delta
 from vitlab.weights.deltas import delta as delta
 from vitlab.weights.load import load as load

@@ -2,7 +2,9 @@
 
 import pytest
 
-from vitlab.client.attempts import Ask, Fault, Pause, Reply, Send, Terms, exchange
+from vitlab.client import calls
+from vitlab.client.calls import Ask, Fault, Terms, exchange
+from vitlab.client.reading import Reply
 from vitlab.errors import BusyError, LateError, OptionError, ServiceError, UserError
 
 BUSY = Reply(503, b'{"error": "the queue is full"}', retry_after="2")
@@ -14,22 +16,39 @@ def play(replies: list[Reply | Fault], took: float = 0.0, **terms: float) -> Pla
     """The end of an exchange, the seconds it waited, and the seconds each request was given."""
     clock, waits, given = [100.0], [], []
     steps = exchange(Ask("predict"), "http://here", Terms(**terms), lambda: clock[0])
-    result, queue = None, list(replies)
+    queue = list(replies)
     try:
+        step = next(steps)
         while True:
-            step = steps.send(result)
-            if isinstance(step, Send):
-                given.append(step.seconds)
-                clock[0] += took
-                result = queue.pop(0)
-            elif isinstance(step, Pause):
-                waits.append(step.seconds)
-                clock[0] += step.seconds
+            if step.after:
+                waits.append(step.after)
+                clock[0] += step.after
+            given.append(step.seconds)
+            clock[0] += took
+            step = steps.send(queue.pop(0))
     except StopIteration as done:
         assert not queue
         return done.value, waits, given
     except UserError as error:
         return error, waits, given
+
+
+@pytest.fixture(autouse=True)
+def least(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each wait is the shortest that it may be."""
+    monkeypatch.setattr(calls.random, "uniform", lambda low, high: low)
+
+
+def test_clients_that_were_refused_together_do_not_come_again_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(calls.random, "uniform", lambda low, high: high)
+    assert play([BUSY, Reply(200, b"")])[1] == [3.0]
+
+
+def test_an_overload_is_not_multiplied() -> None:
+    error, waits, _ = play([BUSY] * 3)
+    assert (type(error), len(waits)) == (BusyError, 2)
 
 
 def test_a_reply_ends_it() -> None:
@@ -41,7 +60,7 @@ def test_a_full_queue_is_tried_again_after_the_seconds_it_names() -> None:
     good = Reply(200, b"{}")
     assert play([BUSY, BUSY, good], took=1) == (good, [2.0, 2.0], [60.0, 57.0, 54.0])
     quick = Reply(503, b"{}", retry_after="0")
-    assert play([quick] * 4 + [good])[1] == pytest.approx([0.1, 0.2, 0.4, 0.8])
+    assert play([quick] * 4 + [good], retries=4)[1] == pytest.approx([0.1, 0.2, 0.4, 0.8])
     for header in ("Wed, 21 Oct 2026 07:28:00 GMT", "nan", "-3", "inf"):
         assert play([Reply(503, b"", header), good])[1] == [1.0]
 

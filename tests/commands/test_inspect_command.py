@@ -76,8 +76,8 @@ def test_a_folder_of_pictures_numbers_and_a_page(
     assert "<b>dog" not in page
     assert "&lt;b&gt;dog" in page
     assert not re.findall(r"(?:src|href)=\"(?!data:|#)", page)
-    assert not re.findall(r"url\((?!data:)", page)
-    assert page.count('class="plot"') == 4  # distance, entropy, norms, similarity
+    assert not re.findall(r"url\((?!data:|#)", page)
+    assert page.count('class="plot"') == 6  # with filters and positions
     assert (
         len(re.findall(r'class="lens[" ]', page)) == len(files) * (8 + 3) + 1
     )  # maps, photo, heads

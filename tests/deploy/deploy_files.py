@@ -17,6 +17,9 @@ UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 RAY = DEPLOY / "ray" / "vitlab.yaml"
 RAY_JOB = DEPLOY / "ray" / "parts.sh"
 DOCKERFILE = DEPLOY / "Dockerfile"
+COMPOSE = DEPLOY / "compose.yaml"
+NGINX = DEPLOY / "nginx" / "vitlab.conf"
+DASHBOARD = DEPLOY / "monitoring" / "grafana.json"
 
 
 def objects() -> dict[str, dict[str, Any]]:
@@ -43,6 +46,8 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
         item = yaml.safe_load(file.read_text())
         for box in pod(item)["containers"] if "template" in item["spec"] else ():
             yield file.name, (box.get("command", entrypoint()) + box.get("args", []))[1:]
+    words = yaml.safe_load(COMPOSE.read_text())["services"]["vitlab"]["command"]
+    yield COMPOSE.name, (entrypoint() + words)[1:]
     for file in (*SCRIPTS, RAY_JOB, *UNITS):
         text = file.read_text().replace("\\\n", " ")
         for line in text.splitlines():

@@ -1,6 +1,8 @@
 """The files of deploy/ fit each other, and their command lines are understood."""
 
 import importlib
+import inspect
+import json
 import os
 import re
 import shutil
@@ -11,9 +13,12 @@ import pytest
 import yaml
 
 from deploy.deploy_files import (
+    COMPOSE,
+    DASHBOARD,
     DEPLOY,
     DOCKERFILE,
     KUBERNETES,
+    NGINX,
     RAY,
     RAY_JOB,
     SCRIPTS,
@@ -23,8 +28,9 @@ from deploy.deploy_files import (
     pod,
 )
 from docs.pages import ROOT, understood
+from vitlab.serve.engine import Engine
 from vitlab.serve.limits import Limits
-from vitlab.serve.ray_app import Settings
+from vitlab.serve.ray_app import deployment
 
 WORKLOADS = [kind for kind in ("Deployment", "Job") if kind in objects()]
 
@@ -41,6 +47,7 @@ def test_pods_need_no_privileges(kind: str) -> None:
     spec = pod(objects()[kind])
     assert spec["automountServiceAccountToken"] is False
     assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     user = spec["securityContext"]["runAsUser"]
     assert f"USER {user}:{user}" in DOCKERFILE.read_text()
@@ -61,8 +68,18 @@ def test_objects_name_each_other() -> None:
     deployment = found["Deployment"]
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     (box,) = pod(deployment)["containers"]
-    (port,) = box["ports"]
+    port, metrics = box["ports"]
     assert f"EXPOSE {port['containerPort']}" in DOCKERFILE.read_text()
+    words = box["args"]
+    assert int(words[words.index("--metrics-port") + 1]) == metrics["containerPort"]
+    assert found["Service"]["spec"]["ports"][1]["name"] == metrics["name"]
+    assert found["ServiceMonitor"]["spec"]["endpoints"][0]["port"] == metrics["name"]
+    assert (
+        found["ServiceMonitor"]["spec"]["selector"]["matchLabels"].items()
+        <= found["Service"]["metadata"]["labels"].items()
+    )
+    allowed = found["NetworkPolicy"]["spec"]["ingress"][1]["ports"][0]["port"]
+    assert allowed == metrics["containerPort"]
     assert deployment["spec"]["selector"]["matchLabels"] == labels
     assert found["Service"]["spec"]["selector"] == labels
     assert found["Service"]["spec"]["ports"][0]["targetPort"] == port["name"]
@@ -85,12 +102,46 @@ def test_probes_ask_what_the_service_answers() -> None:
     }  # fmt: skip
 
 
+def test_alerts_and_dashboard_ask_for_metrics_that_there_are() -> None:
+    text = Engine(device="cpu").metrics.text().decode()
+    known = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
+    known |= {f"{each}{end}" for each in known for end in ("_bucket", "_sum", "_count")}
+    rules = [each["expr"] for each in objects()["PrometheusRule"]["spec"]["groups"][0]["rules"]]
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    asked = rules + [target["expr"] for panel in panels for target in panel["targets"]]
+    names = {name for each in asked for name in re.findall(r"(?:vitlab|process)_\w+", each)}
+    assert len(names) > 15
+    assert names <= known
+
+
+def test_composes_containers_have_what_they_name() -> None:
+    found = yaml.safe_load(COMPOSE.read_text())
+    service, proxy = found["services"]["vitlab"], found["services"]["nginx"]
+    named = [word for word in service["command"] if word.startswith("/run/secrets/")]
+    assert sorted(named) == sorted(f"/run/secrets/{each}" for each in service["secrets"])
+    assert set(service["secrets"]) == set(found["secrets"])
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    inside = {each.split(":")[1] for each in proxy["volumes"]}
+    assert set(re.findall(r"/etc/nginx/vitlab\.\w+", NGINX.read_text())) <= inside
+    assert (COMPOSE.parent / proxy["volumes"][0].split(":")[0]).samefile(NGINX)
+    assert (COMPOSE.parent / service["build"]["context"] / service["build"]["dockerfile"]).exists()
+
+
+def test_the_proxy_and_the_service_have_the_same_bounds() -> None:
+    text = NGINX.read_text()
+    sizes = [float(each) for each in re.findall(r"client_max_body_size (\d+)m;", text)]
+    assert sizes == [Limits.max_body, Limits.max_model]
+    waits = [float(each) for each in re.findall(r"proxy_read_timeout (\d+)s;", text)]
+    assert min(waits) > Limits.timeout
+
+
 def test_rays_file_is_understood() -> None:
     (app,) = yaml.safe_load(RAY.read_text())["applications"]
     module, name = app["import_path"].split(":")
     assert callable(getattr(importlib.import_module(module), name))
-    settings = Settings.model_validate(app["args"])
-    assert Limits.of(**settings.limits)
+    assert set(app["args"]) <= set(inspect.signature(deployment).parameters)
+    assert Limits.of(**app["args"]["limits"])
 
 
 def test_ending_takes_less_time_than_it_may() -> None:
@@ -144,7 +195,7 @@ def test_other_peoples_checks_pass(tool: list[str], files: list[Path], tmp_path:
 
 
 def test_every_file_is_looked_at() -> None:
-    known = {DOCKERFILE, RAY, RAY_JOB, *KUBERNETES, *SCRIPTS, *UNITS}
+    known = {DOCKERFILE, COMPOSE, NGINX, DASHBOARD, RAY, RAY_JOB, *KUBERNETES, *SCRIPTS, *UNITS}
     assert {file for file in DEPLOY.rglob("*") if file.is_file()} == known
 
 

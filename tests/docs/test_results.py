@@ -5,7 +5,7 @@ from importlib import util
 import pytest
 
 from docs.pages import ROOT
-from vitlab.studies.study_names import GRIDS
+from vitlab.studies.papers import STUDIES
 
 SPEC = util.spec_from_file_location("result_pages", ROOT / "benchmarks" / "result_pages.py")
 assert SPEC is not None
@@ -14,7 +14,7 @@ result_pages = util.module_from_spec(SPEC)
 SPEC.loader.exec_module(result_pages)
 
 
-@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("name", STUDIES)
 def test_verdicts_of_a_page_are_those_of_its_rows(name: str) -> None:
     assert result_pages.judged_again(name) == (result_pages.PAGES / f"{name}.md").read_text()
 

@@ -6,7 +6,7 @@ from docs.pages import ROOT
 from serve.fakes import FakeEngine
 from vitlab.options import options_of
 from vitlab.serve.app import application
-from vitlab.serve.http.exposition import as_text
+from vitlab.serve.engine import Engine
 from vitlab.serve.limits import Limits
 
 PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
@@ -43,8 +43,7 @@ def test_the_addresses_and_statuses_are_those_of_the_application() -> None:
 
 
 def test_the_figures_are_those_of_metrics() -> None:
-    app = application(FakeEngine())  # type: ignore[arg-type]
-    text = as_text(app.state.registry).decode()
+    text = Engine(device="cpu").metrics.text().decode()
     for name in re.findall(r"`(vitlab_[a-z_]+)`", PAGE):
         family = name.removesuffix("_total")
         assert f"# TYPE {name} " in text or f"# TYPE {family} " in text, name

@@ -27,13 +27,13 @@ def _own_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _first_report_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw the report of a page's first run; those of further ones would take most of its time."""
-    draw = gather.write
+    draw = gather.write_page
 
-    def first(file: Path, facts: Any) -> None:
-        draw(file, facts)
+    def first(file: Path, page: Any) -> None:
+        draw(file, page)
         stub_reports(monkeypatch)
 
-    monkeypatch.setattr(gather, "write", first)
+    monkeypatch.setattr(gather, "write_page", first)
 
 
 @pytest.mark.parametrize("page", PAGES + ASIDE + GUIDES, ids=lambda page: page.stem)

@@ -251,9 +251,7 @@ def test_what_training_held_out_to_stop_is_validation_data(
     assert run.model.temperature == pytest.approx(result["temperature"], rel=1e-6)
     for each in (plain, report):  # training has done the same
         assert f"{len(held_out)} validation images" in each
-    data, whole = (
-        text.split('<section id="data"')[1].split("</section>")[0] for text in (plain, report)
-    )
+    data, whole = (text.split("<dt>Images</dt>")[1].split("</dd>")[0] for text in (plain, report))
     assert f"{len(held_out)} validation, 359 test images" in data
     assert data == whole  # the data is opened again
     for note in run.metrics["notes"]:  # what training had to say stays in it

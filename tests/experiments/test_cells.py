@@ -15,6 +15,9 @@ from steps import asked_to_stop
 from vitlab.errors import DivergedError, OptionError, RunError, UserError
 from vitlab.experiments.cells import Cell, CellsLeftError
 from vitlab.experiments.side_by_side import SideBySide
+from vitlab.experiments.timing import Cost
+from vitlab.models.config import config_of
+from vitlab.models.cost import cost
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.stop import Interrupted
@@ -192,3 +195,58 @@ def test_the_list_says_how_far_runs_are(
     for place in ("empty", "nowhere"):
         code, _, err = call(capsys, "runs", str(tmp_path / place))
         assert (code, "is no folder of runs: name one, such as runs" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["--seeds", "2", "--sweep", "0.003", "0.03"],
+         ["sweep/lr-0.003", "sweep/lr-0.03", "seed-4", "seed-5"]),
+        (["--sweep", "0.003", "0.03", "--jobs", "2"],
+         ["sweep/lr-0.003", "sweep/lr-0.03", "all images"]),
+        (["--folds", "3"], ["fold-1-of-3", "fold-2-of-3", "fold-3-of-3"]),
+    ],
+)  # fmt: skip
+def test_a_dry_run_says_the_cost_and_leaves_nothing(
+    words: list[str],
+    names: list[str],
+    few: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Runs of 100 steps on 16 images or less, of which 9 are timed."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    flags = [f"--{key}={value}" for key, value in (TINY | {"steps": 100, "seed": 4}).items()]
+    flags += ["--recipe", "small", "--workers", "0", "--device", "cpu", "--out", "there"]
+    code, text, err = call(capsys, "train", str(few), *flags, *words, "--dry-run", "--json")
+    assert code == 0, err
+    result = json.loads(text)
+    assert [row["name"] for row in result["rows"]] == names
+    assert all(row["steps"] == 100 for row in result["rows"])
+    assert (result["runs"], result["at_once"]) == (len(names), 2 if "--jobs" in words else 1)
+    macs = cost(config_of(TINY["model"], image_size=16, classes=2)).macs
+    assert result["macs"] == 3 * macs * 8 * 100 * len(names)
+    alone = sum(row["seconds"] for row in result["rows"])
+    assert result["seconds"] >= 0.999 * alone / result["at_once"] > 0
+    assert not list(tmp_path.iterdir())
+    assert not Path("there").exists()
+    code, text, err = call(capsys, "train", str(few), *flags, *words, "--dry-run")
+    assert f"{len(names)} runs, " in text
+    assert "multiply-adds, about" in text
+    code, _, err = call(capsys, "train", str(few), *flags, "--dry-run")
+    assert (code, "applies only with sweep, folds or seeds" in err) == (2, True)
+
+
+def test_the_steps_of_a_run_go_with_the_images_that_it_learns_from() -> None:
+    """Held-out images and folds; tests on held-out images count, the last one within `fixed`."""
+    own = Recipe(epochs=4.0, test_every=1.0)
+    known = Cost(fixed=5.0, step=0.1, steps=100.0, macs=1.0, measure=2.0, test=3.0)
+    whole = Cell("a", own, {})
+    assert (known.steps_of(whole), known.seconds(whole)) == (400, 5 + 2 + 40 + 3 * 3)
+    assert known.steps_of(Cell("a", own.changed(dev_share=0.25), {})) == 300
+    assert known.steps_of(Cell("a", own.changed(fold="1/5"), {})) == 320
+    timed = Cell("a", own.changed(budget="1m"), {}, searches=True)
+    assert (known.steps_of(timed), known.seconds(timed)) == (pytest.approx(550), 60)
+    search = Cell("a", own.changed(steps=50), {}, searches=True)
+    assert (known.steps_of(search), known.seconds(search)) == (50, 5 + 5)

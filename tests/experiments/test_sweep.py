@@ -10,8 +10,7 @@ import vitlab
 from conftest import call
 from steps import asked_to_stop
 from vitlab.errors import OptionError, RunError
-from vitlab.experiments.grids import PaperData, default_grid, paper_data
-from vitlab.experiments.sweep import best_of
+from vitlab.experiments.sweep import PaperData, best_of, default_grid, paper_data
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder

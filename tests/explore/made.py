@@ -13,8 +13,8 @@ from vitlab.explore.explore_routes import application
 from vitlab.explore.explorer import Explorer
 from vitlab.explore.gallery import FORMATS
 from vitlab.explore.shown import Shown
-from vitlab.serve.decoding.decoder import Bounds, _answered
-from vitlab.serve.decoding.decoders import Decoded, Decoders, Wanted
+from vitlab.serve.decoder import Bounds, _answered
+from vitlab.serve.decoders import Decoded, Decoders, Wanted
 
 T = TypeVar("T")
 SMALL = "ViT(width=16,depth=2,heads=2,mlp=32)/4"

@@ -18,7 +18,7 @@ from vitlab.data.augment.augment import normalize
 from vitlab.explore.explore_routes import MOST_BODY
 from vitlab.explore.seeing.first_pass import has_classes
 from vitlab.pages.assets import EXPLORE
-from vitlab.serve.decoding.decoder import decoded
+from vitlab.serve.decoder import decoded
 
 KINDS = tuple(kinds())
 FILE = encoded(0, rows=24, columns=32)

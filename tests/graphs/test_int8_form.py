@@ -14,7 +14,7 @@ import vitlab
 from vitlab.errors import OptionError
 from vitlab.graphs import int8_form as room
 from vitlab.models.model import Model
-from vitlab.serve.computing.trunk import BASE, Trunk
+from vitlab.serve.registry import BASE, Trunk
 
 CPU = torch.device("cpu")
 

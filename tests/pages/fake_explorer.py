@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from vitlab.pages.assets import EXPLORE, asset, media_type
-from vitlab.serve.service_page import HEADERS
+from vitlab.serve.pages import HEADERS
 
 NASTY = "<img src=x onerror=alert(1)>"
 VIEWS = (

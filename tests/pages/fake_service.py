@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from vitlab.serve.service_page import page_routes
+from vitlab.serve.pages import page_routes
 
 NASTY = "<img src=x onerror=alert(1)>"
 MODELS = [

@@ -111,8 +111,7 @@ def test_every_view_of_every_kind_of_model(opened: Callable[..., Any], address: 
         page.locator("#model").select_option(str(number))
         shown(page, f"^api/look/{number}/")
         for view in views.all():
-            if view.get_attribute("aria-disabled") == "true":
-                assert len(view.get_attribute("title")) > 20
+            if view.is_hidden():
                 continue
             view.click()
             shown(page, f"^api/look/{number}/.*{view.get_attribute('data-view')}")

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from PIL import Image
 
-from vitlab.errors import OptionError, ServiceError, UserError
-from vitlab.serve.figures import SECONDS, SIZES, Figures, Histogram, OfModel
+from vitlab.errors import BusyError, OptionError, ServiceError, UserError
+from vitlab.serve.answers import Seen
 from vitlab.serve.limits import Limits
-from vitlab.serve.seen import Seen, ServedModel
+from vitlab.serve.metrics import Metrics
+from vitlab.serve.registry import ServedModel
 
 CLASSES = ("cat", "dog", "<b>owl</b>")
 
@@ -61,6 +62,8 @@ class FakeEngine:
         self.allow_empty = True
         self.asked: list[tuple[int, str, str]] = []
         self.sources: dict[str, object] = {}
+        self.metrics, self.busy = Metrics(), ""
+        self.metrics.gauge("ready", "ready", lambda: self.ready)
         self.read: Callable[[object], object] = lambda source: source
 
     def add(self, name: str, source: object) -> None:
@@ -85,6 +88,10 @@ class FakeEngine:
 
     async def stop(self, seconds: float = 30) -> None:
         self.ready, self.stopped = False, True
+
+    def check(self, images: int, model: str, what: str) -> None:
+        if self.busy:
+            raise BusyError(self.busy, 3)
 
     async def answer(
         self, images: Sequence[bytes], model: str = "", what: str = "classes"
@@ -111,9 +118,3 @@ class FakeEngine:
         shares = mean / mean.sum()
         looked = np.array([[0, 0.5], [1, 0.25]], np.float32) if what == "attention" else None
         return Seen(probabilities=shares, attention=looked, box=(0, 0, 1, 0.5))
-
-    def figures(self) -> Figures:
-        sizes, seconds = Histogram(SIZES), Histogram(SECONDS)
-        sizes.add(3)
-        models = {name: OfModel(images=7) for name in self.models}
-        return Figures(1, 2, 3, 4, 0, 5, 6, 7, sizes, seconds, models)

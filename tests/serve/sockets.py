@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from serve.fakes import FakeEngine
+from vitlab.serve.access import listen
 from vitlab.serve.app import application
-from vitlab.serve.process.addresses import listen
-from vitlab.serve.process.server import Service
+from vitlab.serve.service import Service
 
 PATIENCE = 20.0  # seconds that a script may take
 
@@ -98,11 +98,14 @@ def complete(answer: bytes) -> bool:
 
 
 def status(answer: bytes) -> int:
-    """The status of an answer whose body is what all errors have; 0 for none."""
+    """The status of an answer whose body is what all errors have; 0 for none.
+
+    Only what is not HTTP at all is refused by the server itself, in plain text.
+    """
     if not answer:
         return 0
     number = int(answer.split(b" ", 2)[1])
-    if number >= 400:
+    if number >= 400 and b"Invalid HTTP request received." not in answer:
         body = answer.partition(b"\r\n\r\n")[2].decode()
         content, _ = json.JSONDecoder().raw_decode(body)  # another answer may follow
         assert set(content) == {"error", "request"}

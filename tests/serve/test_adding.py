@@ -15,13 +15,11 @@ from serve.calling import Reply, ask, form
 from serve.fakes import FakeEngine
 from vitlab.errors import OptionError, WeightsError
 from vitlab.models.model import Model
+from vitlab.serve.access import listen, read_token
 from vitlab.serve.app import application
-from vitlab.serve.http.access import read_token
-from vitlab.serve.limits import Limits
-from vitlab.serve.model_names import split
-from vitlab.serve.process.addresses import listen
-from vitlab.serve.process.server import Service
-from vitlab.serve.process.watched import Watched
+from vitlab.serve.limits import Limits, split
+from vitlab.serve.service import Service
+from vitlab.serve.watched import Watched
 from vitlab.weights.deltas import Delta
 
 TOKEN = "a-token-of-more-than-16"
@@ -186,7 +184,7 @@ def test_what_is_in_the_folder_is_served_from_the_start(
 
     seen: list[list[str]] = []
     engine = Slow(names=())
-    monkeypatch.setattr("vitlab.serve.process.watched.PAUSE", 0.01)
+    monkeypatch.setattr("vitlab.serve.watched.PAUSE", 0.01)
     (tmp_path / "cats.safetensors").write_bytes(b"weights")
 
     async def run() -> None:

@@ -15,11 +15,10 @@ from pydantic import BaseModel
 from serve.calling import Reply, ask, form, send
 from serve.fakes import FakeEngine, card, png
 from vitlab.errors import BusyError, LateError, OptionError, ServiceError
+from vitlab.serve import replies
+from vitlab.serve.answers import Seen
 from vitlab.serve.app import application
-from vitlab.serve.http import replies
-from vitlab.serve.http.logs import Lines
-from vitlab.serve.limits import Limits
-from vitlab.serve.seen import Seen
+from vitlab.serve.logs import Lines
 
 RED, GREEN = png((250, 20, 10)), png((10, 250, 20))
 TOKEN = "a-token-of-more-than-16"
@@ -83,7 +82,7 @@ def test_features_attention_and_several_labels() -> None:
 def test_an_answer_says_that_an_image_is_unlike_the_training_images() -> None:
     chances, first = np.array([0.7, 0.2, 0.1]), card("first")
     seen = [Seen(chances, 1.5), Seen(chances, 0.5), Seen(chances)]
-    rows = replies.predictions(["a", "b", "c"], seen, first, 1, False)
+    rows = replies.answered(["a", "b", "c"], seen, first, "classes", 1)["predictions"]
     assert [(row.get("unlike"), row.get("distance")) for row in rows] == [
         (True, 1.5), (False, 0.5), (None, None),
     ]  # fmt: skip
@@ -169,7 +168,7 @@ def test_a_line_of_the_log_says_what_happened_and_never_what_was_sent(
 ) -> None:
     caplog.set_level(logging.INFO, "vitlab.serve")
     body, kind = form(("secret.png", RED), ("b.png", GREEN))
-    ask(app(), "POST", "/predict?model=labels&secret=1", body, content_type=kind, x_request_id="r1")
+    ask(app(), "POST", "/predict?model=labels&top=1", body, content_type=kind, x_request_id="r1")
     ask(app(), "DELETE", "/models/a%0Asecret")
     lines = [Lines().format(each) for each in caplog.records]
     first, second = map(json.loads, lines)
@@ -182,7 +181,10 @@ def test_a_line_of_the_log_says_what_happened_and_never_what_was_sent(
 
 
 def test_figures_for_prometheus() -> None:
-    served = app(FakeEngine())
+    engine = FakeEngine()
+    engine.metrics.count("shed", "first", 5)
+    engine.metrics.batch_images.observe(3)
+    served = app(engine)
     for path in ("/predict", "/predict?model=x", "/a", "/b", "/c"):
         ask(served, "POST", path, RED)
     ask(served, "BREW", "/health")
@@ -197,21 +199,21 @@ def test_figures_for_prometheus() -> None:
     assert count[("/predict", "POST", "404")] == 1
     assert count[("other", "POST", "404")] == 3
     assert count[("/health", "other", "405")] == 1
-    assert families["vitlab_waiting_images"].samples[0].value == 1
+    assert families["process_resident_memory_bytes"].samples[0].value > 1e6
     assert families["vitlab_images_shed"].samples[0].value == 5
     buckets = {s.labels.get("le"): s.value for s in families["vitlab_batch_images"].samples}
     assert (buckets["2.0"], buckets["4.0"], buckets["+Inf"]) == (0, 1, 1)
-    of_models = families["vitlab_model_images"].samples
-    assert {each.labels["model"] for each in of_models} == {"first", "labels"}
+    of_models = families["vitlab_model_shed"].samples
+    assert {each.labels["model"] for each in of_models} == {"first"}
 
 
 def test_readiness_and_health() -> None:
     engine = FakeEngine()
     served = app(engine)
     assert ask(served, "GET", "/ready").json == {"status": "ready"}
-    served.state.desk.ending = True
+    served.state.serving.ending = True
     assert "ending" in ask(served, "GET", "/ready").error
-    served.state.desk.ending, engine.ready = False, False
+    served.state.serving.ending, engine.ready = False, False
     waiting = ask(served, "GET", "/ready")
     assert (waiting.status, waiting.headers["retry-after"]) == (503, "1")
     assert ask(served, "POST", "/predict", RED).status == 503
@@ -259,15 +261,6 @@ def test_hosts_that_a_browser_was_tricked_into() -> None:
     assert ask(app(), "GET", "/health", host="any.example").status == 200
 
 
-def test_the_rest_of_a_refused_body_is_read_for_a_while() -> None:
-    """So that the client sees the answer, and the connection is not reset."""
-    chunks = [RED] * 5
-    reply = asyncio.run(send(app(), "POST", "/predict?model=x", chunks))
-    assert (reply.status, reply.headers["connection"]) == (404, "close")
-    assert reply.error
-    assert reply.left == 0
-
-
 def test_a_client_that_leaves_is_not_computed_for() -> None:
     engine = FakeEngine(gate=asyncio.Event())
     served = app(engine)
@@ -289,7 +282,7 @@ def test_a_client_that_leaves_is_not_computed_for() -> None:
 
     asyncio.run(leave())
     assert ended == ["cancelled"]
-    assert served.state.desk.under_way == 0
+    assert served.state.serving.under_way == 0
 
 
 def test_an_engine_that_gives_up_while_the_service_ends() -> None:
@@ -302,9 +295,40 @@ def test_an_engine_that_gives_up_while_the_service_ends() -> None:
 
 
 def test_a_large_body_is_not_read_while_the_queue_is_full() -> None:
-    served = app(FakeEngine(limits=Limits(queue=3)), limits=Limits(queue=3))  # three are held
-    large = RED + bytes(2**17)
-    reply = ask(served, "POST", "/predict", large, content_length=str(len(large)))
-    assert (reply.status, "queue is full" in reply.error) == (503, True)
-    assert ask(served, "POST", "/predict", RED, content_length=str(len(RED))).status == 200
-    assert served.state.desk.counts["requests"] == 1
+    engine = FakeEngine()
+    served, engine.busy = app(engine), "the queue is full"
+    reply = asyncio.run(send(served, "POST", "/predict", [RED] * 3))
+    assert (reply.status, reply.error, reply.left) == (503, "the queue is full", 3)
+    assert reply.headers["retry-after"] == "3"
+    engine.busy = ""
+    assert ask(served, "POST", "/predict", RED).status == 200
+    assert served.state.serving.counts["requests"] == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/predict?tpo=1", "unknown parameter 'tpo': choose from model, top"),
+        ("/predict?top=1&top=2", "the parameter 'top' is given twice"),
+        ("/features?top=1", "unknown parameter 'top': choose from model"),
+        ("/models?x=1", "unknown parameter 'x': this address has none"),
+    ],
+)
+def test_parameters_that_a_route_does_not_have_are_refused(path: str, words: str) -> None:
+    reply = ask(app(), "GET" if "models" in path else "POST", path, RED)
+    assert (reply.status, reply.error) == (400, words)
+
+
+def test_one_token_asks_and_another_one_changes_models() -> None:
+    admin = "another-token-of-more-than-16"
+    for token in (TOKEN, ""):
+        served = app(token=token, admin_token=admin)
+
+        def asked(method: str, path: str, given: str, served: Any = served) -> int:
+            return ask(served, method, path, authorization=f"Bearer {given}").status
+
+        assert asked("GET", "/models", TOKEN) == asked("GET", "/models", admin) == 200
+        assert asked("DELETE", "/models/first", "wrong") == 401
+        assert asked("DELETE", "/models/first", TOKEN) == (403 if token else 401)
+        assert asked("DELETE", "/models/first", admin) == 200
+        assert ask(served, "GET", "/models").status == (401 if token else 200)

@@ -27,29 +27,30 @@ def dumped(content: object) -> bytes:
     return json.dumps(content).encode()
 
 
+# Starlette leaves the file of a part without an end to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("body", "kind", "status", "words"),
     [
-        (form(*[("a", IMAGE)] * 4)[0], FORM, 413, "more than 3 files"),
+        (form(*[("a", IMAGE)] * 4)[0], FORM, 413, "Maximum number of files is 3"),
         (form(("", b""))[0], FORM, 400, "the body has no image"),
         (form(("a", IMAGE))[0][:-5], FORM, 400, "ends before its last boundary"),
-        (form(("a", IMAGE))[0], "multipart/form-data", 400, "must name its boundary"),
+        (form(("a", IMAGE))[0], "multipart/form-data", 400, "Missing boundary"),
         (
             form(("a", IMAGE))[0],
             FORM + "x" * 300,
             400,
-            "boundary of the multipart body is too long",
+            "Invalid multipart data",
         ),
-        (b"junk", FORM, 400, "the multipart body is malformed"),
+        (b"junk", FORM, 400, "Invalid multipart data"),
         (part('Content-Disposition: form-data; name="top"', b"5"), FORM, 400, "in the URL"),
-        (part("Content-Type: image/png"), FORM, 400, "lacks Content-Disposition"),
-        (part(f"{FILE}\r\n{FILE}"), FORM, 400, "one header twice"),
-        (part(FILE + "\r\nX: " + "y" * 3000), FORM, 400, "Maximum header size exceeded"),
+        (part("Content-Type: image/png"), FORM, 400, "Content-Disposition header field"),
+        (part(FILE + "\r\nX: " + "y" * 5000), FORM, 400, "Invalid multipart data"),
         (
             part(FILE + "".join(f"\r\nX{n}: y" for n in range(9))),
             FORM,
             400,
-            "Maximum header count exceeded",
+            "Invalid multipart data",
         ),
         (b"x" * 200_000, "image/png", 413, "larger than 0.125 MiB"),
         (dumped({"images": [TEXT] * 4}), JSON, 413, "has 4 images; at most 3 are allowed"),
@@ -60,7 +61,6 @@ def dumped(content: object) -> bytes:
         (dumped({"picture": TEXT}), JSON, 400, 'must be {"images"'),
         (dumped({"images": [TEXT, TEXT[:-1]]}), JSON, 400, "image 1 is not base64"),
         (dumped({"image": "!" + TEXT}), JSON, 400, "image 0 is not base64"),
-        (b'{"image": "", "image": ""}', JSON, 400, "one field twice"),
         (b"{", JSON, 400, "the body is not JSON"),
         (b'{"image": "\xff"}', JSON, 400, "not UTF-8"),
         (b'{"image": ' + b"9" * 99_999 + b"}", JSON, 400, "must have text"),
@@ -71,7 +71,7 @@ def test_the_answer_says_what_is_wrong(body: bytes, kind: str, status: int, word
     reply = ask(APP, "POST", "/predict", body, content_type=kind)
     assert words in reply.error
     assert reply.status == status
-    assert APP.state.desk.held.bytes == 0
+    assert APP.state.serving.engine.metrics.value("body_bytes") == 0
 
 
 def test_compressed_bodies_are_unsupported() -> None:

@@ -1,10 +1,7 @@
 """Decoder processes: what an image may take there, and what ends them."""
 
 import asyncio
-import gc
 import io
-import signal
-import socket
 import sys
 
 import numpy as np
@@ -15,10 +12,9 @@ from serve.made import encoded, tiny
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.pictures import Pictures
-from vitlab.serve.decoding import nursery
-from vitlab.serve.decoding.decoder import Bounds
-from vitlab.serve.decoding.decoders import Decoded, Decoders, Wanted
-from vitlab.serve.decoding.forking import main
+from vitlab.serve import decoders as pool
+from vitlab.serve.decoder import Bounds
+from vitlab.serve.decoders import Decoded, Decoders, Wanted
 
 CONFIG = tiny().config
 
@@ -46,19 +42,20 @@ def large_canvas(columns: int = 4999, rows: int = 5000) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "work",
+    "method",
     [
         pytest.param(
-            "main", marks=pytest.mark.skipif(sys.platform == "darwin", reason="must not fork there")
+            "forkserver",
+            marks=pytest.mark.skipif(sys.platform == "darwin", reason="must not fork there"),
         ),
-        "spawns",
+        "spawn",
     ],
 )
 def test_time_and_memory_of_an_image_are_bounded(
-    monkeypatch: pytest.MonkeyPatch, work: str
+    monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """And the image after it finds everything as if nothing had happened; on macOS they spawn."""
-    monkeypatch.setattr(nursery, "WORK", work)
+    monkeypatch.setattr(pool, "METHOD", method)
 
     async def run() -> list[Decoded]:
         decoders = Decoders(1, Bounds(seconds=0.9, memory=2**28))
@@ -81,11 +78,3 @@ def test_time_and_memory_of_an_image_are_bounded(
         want = fitted_image(source.image(number), CONFIG)
         assert np.array_equal(each.pixels, want)
         assert each.error == ""
-
-
-def test_a_service_that_was_stopped_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
-    monkeypatch.setattr(gc, "freeze", lambda: None)
-    ours, theirs = socket.socketpair()
-    ours.close()
-    main(theirs.detach(), Bounds())  # no traceback among the lines of the log

@@ -13,7 +13,7 @@ import pytest
 from serve.fakes import FakeEngine, png
 from serve.sockets import head, read, served, status, talk
 from vitlab.errors import DeviceError, OptionError
-from vitlab.serve.process.addresses import is_loopback, listen, url_of
+from vitlab.serve.access import is_loopback, listen, url_of
 
 IMAGE = png()
 REQUEST = head(Content_Length=len(IMAGE)) + IMAGE
@@ -122,7 +122,7 @@ def test_under_load_every_request_gets_an_answer_or_no_connection() -> None:
     lost = sum(each == 0 for each in found)  # closed before a request was read
     assert lost <= 4
     assert found.count(200) + lost == len(found)
-    assert service.app.state.desk.counts["requests"] == found.count(200)
+    assert service.app.state.serving.counts["requests"] == found.count(200)
 
 
 def test_an_engine_that_cannot_start_ends_the_service() -> None:

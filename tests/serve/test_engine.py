@@ -13,8 +13,8 @@ import vitlab
 from serve.made import TINY, Running, encoded, nudged, tiny
 from vitlab.errors import OptionError, WeightsError
 from vitlab.evaluation.unlike import fit_unlike
-from vitlab.serve.computing.best_batch import best_batch
-from vitlab.serve.computing.roster import Roster
+from vitlab.serve.answers import best_batch
+from vitlab.serve.registry import Registry
 
 IMAGES = [encoded(n, kind) for n, kind in enumerate(("PNG", "JPEG", "WEBP", "PNG"))]
 
@@ -125,7 +125,7 @@ def test_a_bad_image_does_not_spoil_the_others(running: Running, data: bytes, re
     assert good.probabilities is not None
     assert reason in bad.error
     assert bad.probabilities is None
-    assert running.engine.figures().restarts == 0
+    assert running.engine.metrics.value("decoder_restarts_total") == 0
 
 
 def test_deltas_share_their_bases_weights_in_mixed_batches(
@@ -207,8 +207,8 @@ def test_the_batch_is_measured(running: Running) -> None:
     """A model whose passes take equally long is best used in the largest batch."""
     model = tiny()
     model.register_forward_pre_hook(lambda *_: time.sleep(0.02))
-    roster = Roster(torch.device("cpu"), lambda served: None)
-    served = roster.add("slow", model)
+    registry = Registry(torch.device("cpu"), lambda served: None)
+    served = registry.add("slow", model)
     assert best_batch(served, 20)[0] == 16
-    native = roster.add("native", tiny(fit="native", tokens=6, positions="rope", classes=0))
+    native = registry.add("native", tiny(fit="native", tokens=6, positions="rope", classes=0))
     assert best_batch(native, 1)[0] == 1

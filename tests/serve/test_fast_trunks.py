@@ -9,9 +9,9 @@ from models.test_architectures import a_model, some_images
 from vitlab.errors import OptionError
 from vitlab.inspect.rollout import late_attention
 from vitlab.models.fast.accelerate import CHANCES
-from vitlab.serve.computing import trunk as room
-from vitlab.serve.computing.trunk import BASE, Trunk
+from vitlab.serve import registry as room
 from vitlab.serve.engine import Engine
+from vitlab.serve.registry import BASE, Trunk
 from vitlab.weights.deltas import delta
 
 CPU = torch.device("cpu")

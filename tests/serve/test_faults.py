@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from serve.calling import ask
+from serve.calling import ask, form
 from serve.fakes import FakeEngine, png
 from serve.made import Gate, Running, encoded, tiny, until
 from vitlab.errors import BusyError, FailedError, LateError, ServiceError
+from vitlab.serve.access import listen
 from vitlab.serve.app import application
-from vitlab.serve.computing.batcher import FAILURES
+from vitlab.serve.batcher import FAILURES
 from vitlab.serve.engine import Engine
 from vitlab.serve.limits import Limits
-from vitlab.serve.process.addresses import listen
-from vitlab.serve.process.server import Service
-from vitlab.serve.process.watched import LOOKS, Watched
+from vitlab.serve.service import Service
+from vitlab.serve.watched import LOOKS, Watched
 
 IMAGE = encoded(0)
 
@@ -54,7 +54,7 @@ def test_a_lost_device_is_no_longer_healthy(
         "the device computes no more: CUDA error: device-side assert triggered"
     )
     assert not running.engine.ready
-    assert running.engine.figures().broken == FAILURES
+    assert running.engine.metrics.value("images_broken_total") == FAILURES
     records = [each for each in caplog.records if each.getMessage() == "batch failed"]
     assert len(records) == FAILURES
     assert all(each.exc_info for each in records)
@@ -77,7 +77,7 @@ def test_images_at_which_a_model_fails_do_not_end_the_service(
         with pytest.raises(FailedError):
             running.answer(IMAGE)
     assert running.engine.ready
-    assert running.engine.figures().broken == 2 * FAILURES
+    assert running.engine.metrics.value("images_broken_total") == 2 * FAILURES
 
 
 def test_a_batch_that_never_ends_is_noticed() -> None:
@@ -98,8 +98,8 @@ def test_a_batch_that_never_ends_is_noticed() -> None:
 def test_a_service_that_can_compute_no_more_ends_with_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("vitlab.serve.process.server.NOTICED", 0.01)
-    monkeypatch.setattr("vitlab.serve.process.server.PAUSE", 0.01)
+    monkeypatch.setattr("vitlab.serve.service.NOTICED", 0.01)
+    monkeypatch.setattr("vitlab.serve.service.PAUSE", 0.01)
     engine = FakeEngine()
 
     async def run() -> None:
@@ -111,8 +111,9 @@ def test_a_service_that_can_compute_no_more_ends_with_an_error(
             engine.trouble = "the device computes no more"
             await serving
 
-    with pytest.raises(ServiceError, match="computes no more: start the service anew"):
+    with pytest.raises(ServiceError, match="computes no more: start the service anew") as ended:
         asyncio.run(run())
+    assert ended.value.status == 75  # 2 would keep systemd from starting it again
     assert engine.stopped
 
 
@@ -177,13 +178,13 @@ def test_a_folder_that_cannot_be_read_or_is_not_mounted_changes_nothing(
 def test_what_cannot_be_ready_in_time_is_refused_at_once() -> None:
     model = tiny()
     gate, running = Gate(model), Running(("tiny", model), max_batch=1, timeout=10)
-    (served,) = running.engine._roster.models.values()
+    (served,) = running.engine._registry.models.values()
     served.trunk.pace = 3.0  # seconds an image: two fit into the time limit, with some to spare
 
     async def crowd() -> None:
         gate.close()
         waiting = [asyncio.ensure_future(running.engine.answer([IMAGE])) for _ in range(2)]
-        await until(lambda: running.engine.figures().decoded == 2)
+        await until(lambda: running.engine.metrics.value("images_decoded_total") == 2)
         began = time.monotonic()
         with pytest.raises(BusyError, match="an answer would come too late") as refused:
             await running.engine.answer([IMAGE])
@@ -194,19 +195,19 @@ def test_what_cannot_be_ready_in_time_is_refused_at_once() -> None:
             assert seen.probabilities is not None
 
     running(crowd())
-    assert running.engine.figures().shed == 1
+    assert running.engine.metrics.value("images_shed_total") == 1
     running.close()
 
 
 def test_what_will_not_be_done_in_time_is_not_begun() -> None:
     model = tiny()
     gate, running = Gate(model), Running(("tiny", model), max_batch=1, timeout=1)
-    (served,) = running.engine._roster.models.values()
+    (served,) = running.engine._registry.models.values()
 
     async def crowd() -> None:
         gate.close()
         waiting = [asyncio.ensure_future(running.engine.answer([IMAGE])) for _ in range(2)]
-        await until(lambda: running.engine.figures().decoded == 2)
+        await until(lambda: running.engine.metrics.value("images_decoded_total") == 2)
         served.trunk.pace = 5.0  # it has become slow
         gate.open.set()
         first, second = await asyncio.gather(*waiting, return_exceptions=True)
@@ -215,7 +216,7 @@ def test_what_will_not_be_done_in_time_is_not_begun() -> None:
 
     running(crowd())
     assert len(gate.sizes) == 1
-    assert running.engine.figures().late == 1
+    assert running.engine.metrics.value("images_late_total") == 1
     running.close()
 
 
@@ -224,3 +225,26 @@ def test_errors_of_a_model_are_500() -> None:
     reply = ask(application(engine), "POST", "/predict", png())  # type: ignore[arg-type]
     assert reply.status == 500
     assert reply.error == "the model failed (RuntimeError): the log describes it"
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A model that is added, and a form whose large file does not fit into memory."""
+
+    async def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    engine = FakeEngine()
+    app = application(engine, token="0123456789abcdef")  # type: ignore[arg-type]
+    access = {"authorization": "Bearer 0123456789abcdef"}
+    body, kind = form(("a.png", png() + bytes(2**21)))
+    monkeypatch.setattr("starlette.datastructures.UploadFile.write", full)
+    reply = ask(app, "POST", "/predict", body, content_type=kind, **access)
+    assert (reply.status, "No space left" in reply.error) == (507, True)
+    monkeypatch.setattr("vitlab.serve.bodies._stream", full)
+    reply = ask(app, "PUT", "/models/new", b"weights", **access)
+    assert (reply.status, "No space left" in reply.error) == (507, True)
+    assert "new" not in engine.models
+    assert list(tmp_path.iterdir()) == []

@@ -99,11 +99,13 @@ async def run(seed: int, count: int, workers: int = 4) -> tuple[list[str], Count
     await asyncio.gather(*(work() for _ in range(workers)))
     good = await answer(app, Hostile("good", "/predict", [FILES["PNG"]]))
     assert good.status == 200, good.body
-    assert app.state.desk.held.bytes == 0
+    assert app.state.serving.under_way == engine.metrics.value("body_bytes") == 0
     await engine.stop(1)
     return bad, statuses, sizes[-1] - sizes[1]
 
 
+# Starlette leaves the file of a part without an end to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_hostile_requests() -> None:
     bad, statuses, growth = asyncio.run(run(seed=0, count=250))
     assert bad == []

@@ -1,6 +1,12 @@
 """Turns, and places in the queue."""
 
-from vitlab.serve.queueing import Rounds, admitted
+import pytest
+
+from serve.made import tiny
+from vitlab.errors import BusyError
+from vitlab.serve.decoders import Rounds
+from vitlab.serve.engine import Engine
+from vitlab.serve.limits import Limits
 
 
 def test_each_in_turn_and_in_order() -> None:
@@ -10,27 +16,55 @@ def test_each_in_turn_and_in_order() -> None:
     assert (len(rounds), list(rounds), list(rounds.line("a"))) == (6, ["a", "b", "c"], [1, 2, 3])
     assert [rounds.pop() for _ in range(4)] == [1, 4, 5, 2]
     assert rounds.pop("a") == 3
-    assert rounds.clear("b") == [6]
-    assert rounds.clear("b") == []
+    assert rounds.pop() == 6
     assert len(rounds) == 0
     assert not rounds.line("a")
 
 
+class Places:
+    """An engine whose places are taken without anything being computed."""
+
+    def __init__(self, *names: str) -> None:
+        self.engine = Engine(limits=Limits(queue=20, max_batch=1), device="cpu")
+        self.engine._started = True
+        for name in names:
+            self.engine.add(name, tiny())
+
+    def admitted(self, images: int, name: str) -> bool:
+        try:
+            self.engine.check(images, name, "classes")
+        except BusyError:
+            return False
+        return True
+
+    def take(self, images: int, name: str) -> None:
+        self.engine._hold(self.engine._registry.find(name), images)
+
+
 def test_no_model_takes_all_places() -> None:
     """Two crowds and one lone request: the places are never exceeded, and some are always left."""
+    places = Places("a", "b", "c")
     held = dict.fromkeys("abc", 0)
-    while True:
-        came = [key for key in "ab" if admitted(1, held[key], sum(held.values()), 20, False)]
-        if not came:
-            break
+    while came := [key for key in "ab" if places.admitted(1, key)]:
+        places.take(1, came[0])
         held[came[0]] += 1
     assert held == {"a": 13, "b": 4, "c": 0}
-    assert admitted(3, 0, 17, 20, False)
-    assert not admitted(4, 0, 17, 20, False)
+    assert places.admitted(3, "c")
+    assert not places.admitted(4, "c")
+    assert places.engine.metrics.value("model_shed_total", model="c") == 4
 
 
 def test_a_model_alone_may_take_all_places() -> None:
-    assert admitted(16, 4, 4, 20, True)
-    assert not admitted(16, 4, 4, 20, False)
-    assert admitted(20, 0, 0, 20, False)
-    assert not admitted(17, 4, 4, 20, True)
+    places = Places("a")
+    places.take(4, "a")
+    assert places.admitted(16, "a")
+    assert not places.admitted(17, "a")
+
+
+@pytest.mark.parametrize("held", [0, 1])
+def test_a_lone_request_is_tried_whatever_the_pace_was(held: int) -> None:
+    """A pace that one stalled batch has left behind would refuse everything for ever."""
+    places = Places("a")
+    places.engine._registry.find("a").trunk.pace = 1000.0
+    places.take(held, "a")
+    assert places.admitted(1, "a") is (held == 0)

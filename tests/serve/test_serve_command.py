@@ -22,13 +22,19 @@ import vitlab
 from conftest import call, environment
 from serve.sockets import head
 from vitlab.errors import WeightsError
-from vitlab.serve.http.access import hosts_of
+from vitlab.serve import service as service_module
+from vitlab.serve.access import hosts_of
 from vitlab.serve.limits import Limits
-from vitlab.serve.process import running as running_service
-from vitlab.serve.process.running import example
+from vitlab.serve.service import example
 
 TINY = "ViT(width=16,depth=1,heads=2,mlp=32)/8"
-TOKEN = "a-token-of-more-than-16"
+TOKEN, ADMIN = "a-token-of-more-than-16", "another-token-of-more-than-16"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        port: int = opened.getsockname()[1]
+    return port
 
 
 class Running:
@@ -61,7 +67,11 @@ def running(tmp_path: Path) -> Iterator[tuple[Running, Path]]:
     token.chmod(0o600)
     (tmp_path / "watched").mkdir()
     words = ["--port", "0", "--token-file", str(token), "--watch", str(tmp_path / "watched")]
-    words += ["--decoders", "1", "--device", "cpu"]
+    words += ["--decoders", "1", "--device", "cpu", "--metrics-port", str(free_port())]
+    admin = tmp_path / "admin"
+    admin.write_text(ADMIN)
+    admin.chmod(0o600)
+    words += ["--admin-token-file", str(admin)]
     started = Running(f"base={tmp_path / 'base'}", *words)
     yield started, tmp_path
     started.process.kill()
@@ -79,9 +89,9 @@ def delta(folder: Path) -> bytes:
 def test_where_memory_has_no_bound_a_line_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(running_service, "STATM", tmp_path / "as on macOS")
+    monkeypatch.setattr(service_module, "STATM", tmp_path / "as on macOS")
     with pytest.raises(WeightsError):
-        running_service.serve([("m", str(tmp_path))], limits=Limits(), address=("127.0.0.1", 0))
+        service_module.serve([("m", str(tmp_path))], limits=Limits(), address=("127.0.0.1", 0))
     assert "no bound on the memory" in json.loads(capsys.readouterr().err)["reason"]
 
 
@@ -102,6 +112,8 @@ def test_a_service_from_its_first_line_to_its_last(running: tuple[Running, Path]
         found = client.post("/predict", files={"image": ("a.png", photo)}).json()["predictions"]
         (wanted,) = vitlab.classify(vitlab.load(folder / "base"), photo, device="cpu")
         assert found == [wanted.as_dict() | {"image": "a.png"}]
+        assert client.put("/models/task", content=body).status_code == 403
+        client.headers["Authorization"] = f"Bearer {ADMIN}"
         assert client.put("/models/task", content=body).json()["status"] == "added"
         changed = client.post("/predict?model=task", content=photo).json()["predictions"]
         assert changed[0]["top"] != found[0]["top"]
@@ -112,7 +124,13 @@ def test_a_service_from_its_first_line_to_its_last(running: tuple[Running, Path]
         assert names == ["base", "task", "other"]
         assert client.delete("/models/task").json()["status"] == "removed"
         assert client.post("/predict?model=task", content=photo).status_code == 404
-        assert 'vitlab_model_images_total{model="base"} 1.0' in client.get("/metrics").text
+        text = client.get("/metrics").text
+        assert 'vitlab_model_images_total{model="base"} 1.0' in text
+    words = service.process.args
+    metrics = words[words.index("--metrics-port") + 1]
+    with httpx2.Client(trust_env=False) as client:  # without a token
+        found = client.get(f"http://127.0.0.1:{metrics}/metrics").text
+    assert 'vitlab_requests_total{method="POST",route="/predict",status="401"} 1.0' in found
     port = int(line["url"].rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port)) as slow:
         slow.sendall(head(Content_Length=9, Authorization=f"Bearer {TOKEN}"))

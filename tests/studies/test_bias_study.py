@@ -8,15 +8,14 @@ import pytest
 import vitlab
 from vitlab.data.learning import open_to_learn
 from vitlab.device import choose
-from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.models.cost import cost
 from vitlab.recipes.recipe import Host
 from vitlab.studies.base import Base, small
-from vitlab.studies.campaign import Asked, Campaign
 from vitlab.studies.design import Trained
-from vitlab.studies.jobs import jobs_of
-from vitlab.studies.papers import bias as bias_study
-from vitlab.studies.papers.bias import BIAS, arms, measure
+from vitlab.studies.grid import best_of, cells_of, tried
+from vitlab.studies.papers import advice, study_named
+from vitlab.studies.papers.advice import bias_arms as arms
+from vitlab.studies.papers.advice import relies_on as measure
 
 TINY = "ViT(width=16,depth=1,heads=2,mlp=16)/2"
 
@@ -39,17 +38,19 @@ def test_all_rows_take_the_same_steps(paper: bool) -> None:
 
 
 def test_learning_rates_are_chosen_with_all_images() -> None:
-    jobs = {job.name: job for job in jobs_of(arms(Base(small("given"))), (0, 1))}
-    assert sum(job.rate > 0 for job in jobs.values()) == 9
-    tried = {f"resnet-100-lr-{factor:g}": factor for factor in (0.3, 1.0, 3.0)}
+    every = cells_of(tuple(arms(Base(small("given")))), (0, 1), Path())
+    cells = {cell.name: cell for cell in every}
+    assert sum("rate" in cell.labels for cell in every) == 9
+    rates = {f"resnet-100-lr-{factor:g}": factor for factor in (0.3, 1.0, 3.0)}
     further = [f"resnet-100-lr-further-{number}" for number in (1, 2, 3)]
-    assert jobs["resnet-1-seed-1"].choices == jobs["resnet-100-seed-0"].choices
-    assert jobs["resnet-1-seed-1"].choices == (*tried, *further)
-    done = {
-        name: {"accuracy": 0.5 + (factor == 3.0), "rate": factor} for name, factor in tried.items()
-    }
-    done |= {name: {} for name in further}
-    assert jobs["resnet-1-seed-1"].recipe(done, 1.0, Path()).optimizer.lr == pytest.approx(6e-3)
+    last = cells["resnet-1-seed-1"]
+    assert last.after == cells["resnet-100-seed-0"].after == (*rates, *further)
+    rows = [{"accuracy": 0.5 + (factor == 3.0), "rate": factor} for factor in rates.values()]
+    assert best_of(tried([*rows, {}])) == 3.0
+    assert last.settle is not None
+    settled = last.settle(last, [*rows, {}])
+    assert settled is not None
+    assert settled.recipe.optimizer.lr == pytest.approx(6e-3)
 
 
 def test_measures_shares_of_the_accuracy_above_chance_that_are_kept(
@@ -60,11 +61,12 @@ def test_measures_shares_of_the_accuracy_above_chance_that_are_kept(
     trained = Trained(model, small("digits", TINY), splits, tmp_path, choose("cpu"))
     own = vitlab.inductive_bias(model, splits.test, images=1000, device="cpu")
     own |= {"clean": 0.6, "occluded_50": 0.35, "shuffled_4": 0.1, "shape_bias": math.nan}
-    monkeypatch.setattr(bias_study, "inductive_bias", lambda *given, **more: own)
+    monkeypatch.setattr(advice, "inductive_bias", lambda *given, **more: own)
     found = measure(trained)
     assert found["kept_occluded_50"] == pytest.approx(0.5)  # of ten classes
     assert found["kept_shuffled_4"] == 0
-    assert {column.key for column in BIAS.columns[1:]} - {"shape_bias"} <= found.keys()
+    columns = study_named("bias").columns
+    assert {column.key for column in columns[1:]} - {"shape_bias"} <= found.keys()
     assert "shape_bias" not in found
     own["clean"] = 0.1
     assert not [key for key in measure(trained) if key.startswith("kept")]
@@ -73,20 +75,19 @@ def test_measures_shares_of_the_accuracy_above_chance_that_are_kept(
 
 def test_what_is_undefined_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures = {"clean": 0.0, "occluded_50": 0.1, "shape_bias": float("nan")}
-    monkeypatch.setattr(bias_study, "inductive_bias", lambda *_, **__: dict(figures))
+    monkeypatch.setattr(advice, "inductive_bias", lambda *_, **__: dict(figures))
     model = vitlab.create(TINY, 10, 8)
     trained = Trained(model, small("digits"), open_to_learn("digits"), tmp_path, choose("cpu"))
     assert measure(trained) == {"clean": 0.0, "occluded_50": 0.1}
 
 
 def test_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bias_study, "IMAGES", 40)
-    monkeypatch.setattr(bias_study, "RATES", ())
-    monkeypatch.setattr(bias_study, "SMALL_RESNET", "BiT-R(1)x1")
-    asked = Asked("bias", epochs=0.02, seeds=1, only=("vit-1", "resnet-1"), at_once=1)
-    host = Host(device="cpu", workers=0, check_duplicates="no")
-    base = Base(small("digits", TINY))
-    result = Campaign(BIAS, base, asked, CampaignFolder(tmp_path), host).run()
+    monkeypatch.setattr(advice, "IMAGES", 40)
+    monkeypatch.setattr(advice, "RATES", ())
+    monkeypatch.setitem(advice.SMALL_RESNETS, "bias", "BiT-R(1)x1")
+    host, recipe = Host(device="cpu", workers=0), small("digits", TINY)
+    how = {"epochs": 0.02, "seeds": 1, "only": ("vit-1", "resnet-1"), "at_once": 1}
+    result = vitlab.study("bias", out=tmp_path, recipe=recipe, host=host, **how)
     assert [row["name"] for row in result["rows"]] == ["vit-100", "resnet-100", "vit-1", "resnet-1"]
     shown = {claim["claim"]: claim["verdict"] for claim in result["claims"]}
     assert list(shown.values()).count("not testable at this size") == 2

@@ -17,8 +17,7 @@ from vitlab.studies.claims import (
     contrast_of,
     judged,
 )
-from vitlab.studies.papers import claims_of
-from vitlab.studies.study_names import GRIDS
+from vitlab.studies.papers import STUDIES, claims_of
 
 HIGH, LOW = [0.83, 0.85, 0.84, 0.86], [0.80, 0.81, 0.83]
 
@@ -181,7 +180,7 @@ def test_of_a_thousand_null_studies_at_most_five_percent_confirm(kind: str) -> N
 
 
 def test_claims_of_the_papers_say_whose_they_are() -> None:
-    claims = [claim for study in GRIDS for claim in claims_of(study)]
+    claims = [claim for study in STUDIES for claim in claims_of(study)]
     assert {claim.source for claim in claims if not claim.of_seeds} == {
         "Naseer et al.", "Tuli et al.", "Park and Kim", "Geirhos et al.", "CHG",
     }  # fmt: skip

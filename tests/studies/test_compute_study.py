@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import vitlab
 from conftest import call
 from vitlab.errors import OptionError
-from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.models.config import config_of
 from vitlab.models.cost import cost, exaflops
 from vitlab.recipes.recipe import Host
 from vitlab.studies.base import Base, small
-from vitlab.studies.campaign import Asked, Campaign
 from vitlab.studies.compute_card import (
     CORE_DAYS,
     FAMILIES,
@@ -27,8 +26,11 @@ from vitlab.studies.compute_card import (
     times_less,
     training_work,
 )
-from vitlab.studies.papers.compute import COMPUTE, arms, curves, findings
-from vitlab.studies.picture import drawn
+from vitlab.studies.papers import study_named
+from vitlab.studies.papers.pretraining import compute_arms as arms
+from vitlab.studies.papers.pretraining import curves
+from vitlab.studies.papers.pretraining import laws as findings
+from vitlab.studies.results import drawn
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -120,7 +122,7 @@ def test_fits_the_rows() -> None:
     assert x[0] == pytest.approx(1e14)
     assert y[-1] == pytest.approx(1 - 0.4 * 8**-0.2)
     assert set(curves(rows)) == {"ViT"}
-    picture = drawn(COMPUTE, rows)
+    picture = drawn(study_named("compute"), rows)
     assert picture is not None
     assert "operations of training" in picture
     assert "2e+14" in picture
@@ -128,10 +130,10 @@ def test_fits_the_rows() -> None:
 
 
 def test_runs_to_its_end(tmp_path: Path) -> None:
-    asked = Asked("compute", epochs=0.1, seeds=1, only=("vit-small", "vit-small-half"), at_once=1)
-    host = Host(device="cpu", workers=0, check_duplicates="no")
+    how = {"epochs": 0.1, "seeds": 1, "only": ("vit-small", "vit-small-half"), "at_once": 1}
+    host = Host(device="cpu", workers=0)
     base = Base(small("digits", "ViT(width=32,depth=2,heads=2,mlp=32)/2"))
-    result = Campaign(COMPUTE, base, asked, CampaignFolder(tmp_path), host).run()
+    result = vitlab.study("compute", out=tmp_path, recipe=base.recipe, host=host, **how)
     half, whole = (row["mean"]["flops"] for row in result["rows"])
     assert whole == pytest.approx(2 * half, rel=0.5)  # 1 or 2 steps
     model = base.shape.changed(depth=1).name

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from vitlab.experiments.campaign_folder import CampaignFolder
+import vitlab
 from vitlab.models.cost import cost
 from vitlab.recipes.recipe import Host
 from vitlab.studies.base import Base, small
-from vitlab.studies.campaign import Asked, Campaign
-from vitlab.studies.papers.data_size import DATA_SIZE, arms
+from vitlab.studies.papers.pretraining import subset_arms as arms
 
 TINY = "ViT(width=32,depth=2,heads=2,mlp=32)/2"
 
@@ -43,12 +42,9 @@ def test_paper_arms_see_as_many_images_of_every_subset() -> None:
 
 
 def test_runs_to_its_end(tmp_path: Path) -> None:
-    asked = Asked(
-        "data-size", epochs=0.1, seeds=1, only=("vit-small-3", "vit-small-100"), at_once=1
-    )
-    host = Host(device="cpu", workers=0, check_duplicates="no")
-    base = Base(small("digits", TINY))
-    result = Campaign(DATA_SIZE, base, asked, CampaignFolder(tmp_path), host).run()
+    how = {"epochs": 0.1, "seeds": 1, "only": ("vit-small-3", "vit-small-100"), "at_once": 1}
+    host, recipe = Host(device="cpu", workers=0), small("digits", TINY)
+    result = vitlab.study("data-size", out=tmp_path, recipe=recipe, host=host, **how)
     means = [row["mean"] for row in result["rows"]]
     assert [each["train_images"] for each in means] == [43, 1438]
     folders = [tmp_path / f"{row['name']}-seed-0" / "figures.json" for row in result["rows"]]

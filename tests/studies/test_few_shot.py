@@ -13,7 +13,7 @@ from vitlab.evaluation.probes.wanted import Probing
 from vitlab.models.create import create
 from vitlab.studies.base import small
 from vitlab.studies.design import Trained
-from vitlab.studies.few_shot import DRAWS, SHOTS, few_shot
+from vitlab.studies.papers.architecture import DRAWS, SHOTS, few_shot
 
 TINY = "ViT(width=32,depth=2,heads=2,mlp=32)/2"
 

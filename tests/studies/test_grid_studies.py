@@ -4,27 +4,25 @@ from pathlib import Path
 
 import pytest
 
-from vitlab.experiments.campaign_folder import CampaignFolder
+import vitlab
 from vitlab.recipes.recipe import Host
 from vitlab.studies.base import Base, small
-from vitlab.studies.campaign import Asked, Campaign
-from vitlab.studies.jobs import jobs_of
-from vitlab.studies.study_by_name import grid_study as study_of
-from vitlab.studies.study_names import GRIDS
+from vitlab.studies.grid import cells_of
+from vitlab.studies.papers import STUDIES, study_named
 
 TINY = "ViT(width=32,depth=2,heads=2,mlp=32)/2"
 # run in their own tests, most of them with fewer runs and steps
 OWN = {"bias", "optimizers", "self-supervision", "sgd-adam", "stems"}
 
 
-@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("name", STUDIES)
 @pytest.mark.parametrize("paper", [False, True])
 def test_arms_are_recipes_in_order_and_claims_are_about_them(name: str, paper: bool) -> None:
-    study = study_of(name)
+    study = study_named(name)
     base = Base(small("digits"), paper, downstream="digits")
-    arms = study.arms(base)
-    jobs = jobs_of(arms, (0, 1, 2))
-    assert len({job.name for job in jobs}) == len(jobs)
+    arms = tuple(study.arms(base))
+    cells = cells_of(arms, (0, 1, 2), Path())
+    assert len({cell.name for cell in cells}) == len(cells)
     for arm in arms:
         assert not arm.row or len(arm.cells) == len(study.head), arm.name
         if arm.recipe.model.model:
@@ -39,13 +37,13 @@ def test_arms_are_recipes_in_order_and_claims_are_about_them(name: str, paper: b
     assert study.picture.y in keys
 
 
-@pytest.mark.parametrize("name", sorted(set(GRIDS) - OWN))
+@pytest.mark.parametrize("name", sorted(set(STUDIES) - OWN))
 def test_runs_end_to_end_on_the_digits(name: str, tmp_path: Path) -> None:
-    study, base = study_of(name), Base(small("digits", TINY))
+    study, base = study_named(name), Base(small("digits", TINY))
     rows = [arm.name for arm in study.arms(base) if arm.row]
-    asked = Asked(name, budget=0, epochs=0.02, seeds=1, only=(rows[0], rows[-1]), at_once=1)
-    host = Host(device="cpu", check_duplicates="no")
-    result = Campaign(study, base, asked, CampaignFolder(tmp_path / "out"), host).run()
+    how = {"epochs": 0.02, "seeds": 1, "only": (rows[0], rows[-1]), "at_once": 1}
+    host, recipe = Host(device="cpu"), base.recipe
+    result = vitlab.study(name, out=tmp_path / "out", recipe=recipe, host=host, **how)
     assert [row["name"] for row in result["rows"]] == [rows[0], rows[-1]]
     assert all(row["mean"][study.columns[0].key] >= 0 for row in result["rows"])
     for file in ("results.md", "report.html", "picture.svg", "plan.json"):

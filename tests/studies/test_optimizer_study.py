@@ -2,38 +2,36 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import vitlab
 from vitlab.cli import main
 from vitlab.errors import PackageError
-from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.models.cost import cost
 from vitlab.recipes.choices import Optimization
 from vitlab.recipes.recipe import Host
 from vitlab.studies.base import Base, small
-from vitlab.studies.campaign import Asked, Campaign, check_packages
 from vitlab.studies.claims import judged
-from vitlab.studies.jobs import best_of, jobs_of, tried
-from vitlab.studies.one_run import final_loss
-from vitlab.studies.papers import optimizers as optimizer_study
-from vitlab.studies.papers.optimizers import (
-    OPTIMIZERS,
-    SOME,
-    TRIED,
-    arms,
-    update_cost,
-)
+from vitlab.studies.figures import final_loss
+from vitlab.studies.grid import best_of, cells_of, tried
+from vitlab.studies.papers import advice, claims_of, options_of, table
+from vitlab.studies.papers.advice import SOME, update_cost
+from vitlab.studies.papers.advice import optimizer_arms as arms
+from vitlab.studies.study import check_packages
 
 TINY = "ViT(width=16,depth=1,heads=2,mlp=32)/4"
 HOST = Host(device="cpu", workers=0, check_duplicates="no")
 
 
-def campaign(folder: Path, only: tuple[str, ...], rates: tuple[float, ...] = ()) -> Campaign:
-    asked = Asked("optimizers", epochs=0.1, seeds=1, only=only, rates=rates, at_once=1)
+TRIED = table("optimizers")
+
+
+def run(folder: Path, only: tuple[str, ...], rates: tuple[float, ...] = ()) -> dict[str, Any]:
     recipe = small("digits", TINY).changed(batch=256, clip=0.0)
-    return Campaign(OPTIMIZERS, Base(recipe), asked, CampaignFolder(folder), HOST)
+    how: dict[str, Any] = {"epochs": 0.1, "seeds": 1, "only": only, "lr_grid": rates, "at_once": 1}
+    return vitlab.study("optimizers", out=folder, recipe=recipe, host=HOST, **how)
 
 
 def test_models_of_small_budgets_cost_the_same() -> None:
@@ -43,20 +41,21 @@ def test_models_of_small_budgets_cost_the_same() -> None:
 
 
 def test_every_row_chooses_its_learning_rate_on_held_out_training_images() -> None:
-    every = arms(Base(small("digits")))
+    every = tuple(arms(Base(small("digits"))))
     assert [arm.name for arm in every[: len(TRIED)]] == list(TRIED)
     assert len(every) == len(TRIED) + 2 * len(SOME)
-    jobs = jobs_of(every, (0, 1))
-    assert sum(job.rate > 0 for job in jobs) == 3 * len(every)
-    recipes = {job.name: job.recipe({}, 1.0, Path()) for job in jobs if job.rate}
+    cells = cells_of(every, (0, 1), Path())
+    recipes = {cell.name: cell.recipe for cell in cells if "rate" in cell.labels}
+    assert len(recipes) == 3 * len(every)
     assert {recipe.data.dev_share for recipe in recipes.values()} == {0.1}
     assert recipes["lars-lr-0.3"].optimizer.lr == pytest.approx(0.3)
 
 
 def test_every_row_has_a_cost_and_the_state_that_is_known_of_it() -> None:
     model, floats = vitlab.create(TINY, 10, 8), {}
-    for name, each in TRIED.items():
-        own = {k: v for k, v in each.choices.items() if k in Optimization.__dataclass_fields__}
+    for name in TRIED:
+        options = options_of("optimizer-options", name).items()
+        own = {k: v for k, v in options if k in Optimization.__dataclass_fields__}
         found = update_cost(model, Optimization(**own))
         assert found["update_ms"] > 0, name
         floats[name] = found["floats"]
@@ -66,7 +65,7 @@ def test_every_row_has_a_cost_and_the_state_that_is_known_of_it() -> None:
 
 
 def test_sam_helping_the_vit_more_is_a_difference_of_differences() -> None:
-    claim = next(each for each in OPTIMIZERS.claims if "helps the ViT more" in each.text)
+    claim = next(each for each in claims_of("optimizers") if "helps the ViT more" in each.text)
     values = {"adamw": (0.70, 0.71), "adamw+sam": (0.76, 0.77)}
     values |= {"resnet-adamw": (0.80, 0.81), "resnet-adamw+sam": (0.82, 0.83)}
     (verdict,) = judged([claim], {"": values})
@@ -75,10 +74,10 @@ def test_sam_helping_the_vit_more_is_a_difference_of_differences() -> None:
 
 
 def test_short_runs_leave_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimizer_study, "RATES", ())
-    monkeypatch.setattr(optimizer_study, "SMALL_RESNET", "BiT-R(1)x1")
+    monkeypatch.setattr(advice, "RATES", ())
+    monkeypatch.setitem(advice.SMALL_RESNETS, "optimizers", "BiT-R(1)x1")
     rows = ("adamw", "schedule-free", "resnet-shampoo")
-    result = campaign(tmp_path, rows).run()
+    result = run(tmp_path, rows)
     assert [row["name"] for row in result["rows"]] == list(rows)
     starts = [
         json.loads((tmp_path / f"{name}-seed-0" / "metrics.jsonl").read_text().splitlines()[0])
@@ -93,9 +92,9 @@ def test_short_runs_leave_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_diverges_is_not_chosen_and_is_told(tmp_path: Path) -> None:
-    done = {"a": {"accuracy": 0.1, "rate": 0.1}, "b": {"diverged": "it did", "rate": 1e30}}
-    assert best_of(tried(("a", "b"), done)) == 0.1
-    result = campaign(tmp_path, ("lamb",), (1e29, 1e30)).run()
+    rows = [{"accuracy": 0.1, "rate": 0.1}, {"diverged": "it did", "rate": 1e30}]
+    assert best_of(tried(rows)) == 0.1
+    result = run(tmp_path, ("lamb",), (1e29, 1e30))
     assert result["rows"][0]["lr"] == pytest.approx(1e26 * 5 * 2e-3)  # the smallest, three beyond
     assert result["rows"][0]["edge"] == -1
     assert result["table"][0][-2:] == ["1e+24 ‡", "diverged"]
@@ -105,10 +104,10 @@ def test_what_diverges_is_not_chosen_and_is_told(tmp_path: Path) -> None:
 def test_rows_of_missing_packages_are_refused_before_anything_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    every = arms(Base(small("digits")))
+    every = tuple(arms(Base(small("digits"))))
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(PackageError) as refused:
-        campaign(tmp_path / "x", ("adamw", "lars"))
+        run(tmp_path / "x", ("adamw", "lars"))
     says = str(refused.value)
     assert says.startswith("the row lars needs the package pytorch_optimizer: pip install")
     free = says.partition("name other rows: --only ")[2].split()

@@ -4,20 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from vitlab.experiments.campaign_folder import CampaignFolder
+import vitlab
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
 from vitlab.studies.base import Base, small
-from vitlab.studies.campaign import Asked, Campaign
-from vitlab.studies.one_run import step_macs
-from vitlab.studies.papers.self_supervision import SELF_SUPERVISION
+from vitlab.studies.figures import step_macs
+from vitlab.studies.papers.pretraining import label_arms
 
 METHODS = ("supervised", "masked-patch", "mae", "beit", "dino")
 
 
 def test_printed_figures() -> None:
     """ViT-B/16 on ImageNet: 79.9%, which is 2% above from scratch and 4% below supervised."""
-    arms = {arm.name: arm for arm in SELF_SUPERVISION.arms(Base(small("digits"), paper=True))}
+    arms = {arm.name: arm for arm in label_arms(Base(small("digits"), paper=True))}
     percents = {name: 100 * arm.paper["ImageNet"] for name, arm in arms.items() if arm.paper}
     assert percents == pytest.approx(
         {"supervised-1": 84.15, "masked-patch-1": 79.9, "scratch-1": 77.91}
@@ -26,13 +25,13 @@ def test_printed_figures() -> None:
 
 def test_papers_learn_on_the_data_and_are_tuned_downstream() -> None:
     base = Base(small("digits"), paper=True, downstream="other")
-    data = {arm.name: arm.recipe.data.data for arm in SELF_SUPERVISION.arms(base)}
+    data = {arm.name: arm.recipe.data.data for arm in label_arms(base)}
     assert {name for name, own in data.items() if own == "digits"} == {"supervised", "masked-patch"}
     assert set(data.values()) == {"digits", "other"}
 
 
 def test_all_methods_are_given_the_same_computation() -> None:
-    arms = {arm.name: arm for arm in SELF_SUPERVISION.arms(Base(small("digits")))}
+    arms = {arm.name: arm for arm in label_arms(Base(small("digits")))}
     for share, images in ((0.01, 0.01), (0.1, 0.1), (1, 0)):
         scratch = arms[f"scratch-{share}"]
         assert scratch.recipe.data.train_images == images
@@ -48,17 +47,14 @@ def test_all_methods_are_given_the_same_computation() -> None:
 
 def test_runs_of_equal_computation(tmp_path: Path) -> None:
     only = ("mae-0.1", "scratch-0.1")
-    asked = Asked("self-supervision", epochs=1.0, seeds=1, at_once=1, only=only)
-    base = Base(small("digits", "ViT(width=32,depth=2,heads=2,mlp=32)/2"))
-    host = Host(device="cpu")
-    place = tmp_path / "study"
-    campaign = Campaign(SELF_SUPERVISION, base, asked, CampaignFolder(place), host)
-    result = campaign.run()
+    recipe, host = small("digits", "ViT(width=32,depth=2,heads=2,mlp=32)/2"), Host(device="cpu")
+    place, how = tmp_path / "study", {"epochs": 1.0, "seeds": 1, "at_once": 1, "only": only}
+    result = vitlab.study("self-supervision", out=place, recipe=recipe, host=host, **how)
     assert [row["name"] for row in result["rows"]] == list(only)
     macs = {}
-    for job in campaign.jobs:
-        steps = max(line.get("step", 0) for line in RunFolder(place / job.name).journal.read())
-        recipe = job.recipe({}, result["epochs"], place)
-        macs[job.arm.name] = step_macs(recipe, host) * recipe.batch * steps
+    for name in ("mae", *only):
+        folder = RunFolder(place / f"{name}-seed-0")
+        steps = max(line.get("step", 0) for line in folder.journal.read())
+        macs[name] = step_macs(folder.recipe, host) * folder.recipe.batch * steps
     assert macs["mae"] + macs["mae-0.1"] == pytest.approx(macs["scratch-0.1"], rel=0.04)
     assert sum(macs.values()) == pytest.approx(result["macs"], rel=0.04)

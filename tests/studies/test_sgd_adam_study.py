@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from vitlab.experiments.campaign_folder import CampaignFolder
+import vitlab
+from vitlab.experiments.timing import Cost, Plan
 from vitlab.models.cost import cost
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.studies.base import Base, small
-from vitlab.studies.campaign import Asked, Campaign
-from vitlab.studies.jobs import jobs_of
-from vitlab.studies.papers import sgd_adam as sgd_adam_study
-from vitlab.studies.papers.sgd_adam import SGD_ADAM, arms
-from vitlab.studies.plan import Cost, planned
+from vitlab.studies.grid import cells_of
+from vitlab.studies.papers import pretraining
+from vitlab.studies.papers.pretraining import resnet_arms as arms
+from vitlab.studies.study import planned
 
 HOST = Host(device="cpu", workers=0, check_duplicates="no")
 
@@ -60,7 +60,7 @@ def test_paper_recipes() -> None:
     assert (sgd.optimizer.optimizer, sgd.optimizer.weight_decay) == ("sgd", 1e-4)
     assert sgd.optimizer.lr == pytest.approx(0.03 * 4096 / 256)
     assert (found["small-sgd"].data.data, found["small-sgd"].steps) == ("imagenet", 20_000)
-    rates = [0.03 * each for each in sgd_adam_study.IMAGENET_RATES]
+    rates = [0.03 * each for each in pretraining.IMAGENET_RATES]
     assert rates == pytest.approx([0.003, 0.01, 0.03, 0.06])
 
 
@@ -74,20 +74,20 @@ def test_printed_means_are_those_of_the_printed_accuracies() -> None:
 def test_a_plan_counts_fixed_steps_as_they_are() -> None:
     """Pre-training is stretched to the budget; 100 steps of fine-tuning stay 100 steps."""
     own = [arm for arm in arms(Base(small("digits"))) if arm.name.startswith("small-sgd")]
-    jobs = jobs_of(own, [0], (1.0, 2.0), further=0)
+    cells = cells_of(own, [0], Path(), rates=(1.0, 2.0), further=0)
     costs = {arm.name: Cost(0.0, 0.2, 50.0, 2e7) for arm in own}
-    plan = planned(jobs, costs, 1, seconds=340.0)
+    plan = planned(Plan(0.0, costs), cells, 1, seconds=340.0)
     # an epoch takes 10 s in the last run and 9 s in two on nine tenths of the images; and 3 x 20 s
     assert plan.epochs == pytest.approx((340 - 60) / 28, abs=0.11)  # rounded down
-    assert plan.macs(jobs) == pytest.approx(2.8 * 1e9 * plan.epochs + 3 * 2e9)
+    assert plan.macs(cells) == pytest.approx(2.8 * 1e9 * plan.epochs + 3 * 2e9)
 
 
 def test_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sgd_adam_study, "RATES", ())
-    monkeypatch.setattr(sgd_adam_study, "FINE_TUNING", 10)
-    monkeypatch.setitem(sgd_adam_study.SMALL_MODELS, "small", "BiT-R(1)x1")
-    asked = Asked("sgd-adam", epochs=0.1, seeds=1, only=("small-sgd",), at_once=1)
-    result = Campaign(SGD_ADAM, Base(small("digits")), asked, CampaignFolder(tmp_path), HOST).run()
+    monkeypatch.setattr(pretraining, "RATES", ())
+    monkeypatch.setattr(pretraining, "FINE_TUNING", 10)
+    monkeypatch.setitem(pretraining.SMALL_RESNETS, "small", "BiT-R(1)x1")
+    how = {"epochs": 0.1, "seeds": 1, "only": ("small-sgd",), "at_once": 1}
+    result = vitlab.study("sgd-adam", out=tmp_path, host=HOST, **how)
     assert [row["name"] for row in result["rows"]] == ["small-sgd-pretraining", "small-sgd"]
     assert result["rows"][1]["paper"]["CIFAR-10"] == 0.9746
     assert "paper: CIFAR-10" in result["head"]

@@ -11,8 +11,8 @@ from PIL import Image
 import vitlab
 from conftest import call
 from vitlab.measure import rates as rates_module
-from vitlab.studies import whole
-from vitlab.studies.speed_plots import largest_batches, throughput
+from vitlab.studies import figure_12 as whole
+from vitlab.studies.figure_12 import largest_batches, throughput
 
 NAME = "ViT(width=16,depth=2,heads=2,mlp=32)/4"
 OTHER = "BiT-R(1-1)x1"
@@ -168,8 +168,9 @@ def test_sizes_that_do_not_fit_have_no_point_and_say_so() -> None:
         assert str(line.get_ydata()[2]) == "nan"
         assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     assert largest_batches([row]).axes[0].get_ylabel() == "largest batch of a forward pass"
-    cells = whole.rows_of(row, "inference")
+    (_, _, device), (title, head, cells) = whole.tables_of(row)
+    assert (title, head) == ("  inference", whole.HEAD)
     assert cells[0] == ("64", "10", "10-10", "4", "500", "50.0%", "62.5%", "2 MB", "50")
     assert cells[2] == ("1024", "does not fit", "", "", "", "", "", "", "0")
     assert all(len(each) == len(whole.HEAD) for each in cells)
-    assert dict(whole.device_rows(row))["bf16 products"] == "10.0 GFLOP/s"
+    assert dict(device)["bf16 products"] == "10.0 GFLOP/s"

@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from vitlab.experiments.campaign_folder import CampaignFolder
+import vitlab
 from vitlab.models.config import ViTConfig
 from vitlab.models.cost import cost
 from vitlab.recipes.recipe import Host
 from vitlab.studies.base import Base, small
-from vitlab.studies.campaign import Asked, Campaign
 from vitlab.studies.design import Arm
-from vitlab.studies.papers.stems import STEMS
+from vitlab.studies.papers.three_things import stem_arms
 from vitlab.weights.load import load
 
 # Three things, Table 7: stem, norm, activation; ImageNet-val and -V2 accuracy in percent, GFLOPs,
@@ -35,7 +34,7 @@ LINES = [line.split(":") for line in PRINTED.strip().splitlines()]
 
 def trained(paper: bool, how: str, data: str = "digits") -> dict[str, Arm]:
     """Return the rows of one training, by their stems."""
-    arms = STEMS.arms(Base(small(data), paper=paper))
+    arms = stem_arms(Base(small(data), paper=paper))
     return {",".join(arm.cells[:3]): arm for arm in arms if arm.row and arm.cells[3] == how}
 
 
@@ -61,7 +60,7 @@ def test_paper_models_cost_what_the_paper_prints() -> None:
 
 
 def test_after_beit_the_stem_is_the_same() -> None:
-    before = {arm.name: arm for arm in STEMS.arms(Base(small("digits"), paper=True))}
+    before = {arm.name: arm for arm in stem_arms(Base(small("digits"), paper=True))}
     labels = trained(True, "labels")
     for name, arm in trained(True, "BEiT, then labels").items():
         pair = before[arm.after].recipe.model, labels[name].recipe.model
@@ -75,7 +74,7 @@ def test_after_beit_the_stem_is_the_same() -> None:
 def test_all_stems_have_the_same_patches(size: int) -> None:
     recipe = small("digits") if size == 8 else small("images")
     arms = trained(False, "labels", recipe.data.data).values()
-    before = [arm for arm in STEMS.arms(Base(recipe)) if arm.name.endswith("before")]
+    before = [arm for arm in stem_arms(Base(recipe)) if arm.name.endswith("before")]
     configs = [arm.recipe.model.config(classes=10) for arm in arms]
     unlabeled = [arm.recipe.model.config() for arm in before]
     grid = (4, 4) if size == 8 else (6, 6)
@@ -86,9 +85,8 @@ def test_all_stems_have_the_same_patches(size: int) -> None:
 
 
 def test_run(tmp_path: Path) -> None:
-    asked = Asked("stems", epochs=0.1, seeds=1, at_once=1, only=("beit-hmlp-bn",))
-    folder = CampaignFolder(tmp_path / "stems")
-    found = Campaign(STEMS, Base(small("digits")), asked, folder, Host(device="cpu")).run()
+    how = {"epochs": 0.1, "seeds": 1, "at_once": 1, "only": ("beit-hmlp-bn",)}
+    found = vitlab.study("stems", out=tmp_path / "stems", host=Host(device="cpu"), **how)
     assert [row["name"] for row in found["rows"]] == ["beit-hmlp-bn"]
     assert all(row["mean"]["accuracy"] >= 0 for row in found["rows"])
     assert "paper: ImageNet" in found["head"]

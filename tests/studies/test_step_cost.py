@@ -13,7 +13,7 @@ from vitlab.models.encoder.joint_attention import JointAttention
 from vitlab.recipes.named import recipe
 from vitlab.recipes.recipe import Recipe
 from vitlab.studies.base import small
-from vitlab.studies.one_run import FURTHER, step_macs
+from vitlab.studies.figures import FURTHER, step_macs
 from vitlab.weights.save import save
 
 MODEL = "ViT(width=64,depth=4,heads=2,mlp=128)/2"

@@ -12,14 +12,17 @@ import pytest
 
 import vitlab
 from vitlab.errors import DiskError, OptionError, RunError
+from vitlab.experiments import cells
+from vitlab.experiments.cells import Cell
+from vitlab.experiments.timing import Cost
 from vitlab.measure.rates import Rates
 from vitlab.recipes.recipe import Host
-from vitlab.studies import campaign, costs, one_run
+from vitlab.studies import figures
+from vitlab.studies import study as engine
 from vitlab.studies.base import Base, small
+from vitlab.studies.claims import detectable, seeds_to_see
 from vitlab.studies.design import ACCURACY, NLL, Arm, Study
-from vitlab.studies.plan import Cost, Plan
-from vitlab.studies.results import cell, lost, markdown, rows_of
-from vitlab.studies.statistics import detectable, seeds_to_see
+from vitlab.studies.results import cell_text, lost, markdown, rows_of
 
 TINY = "ViT(width=32,depth=1,heads=2,mlp=32)/4"
 BASE = small("digits", TINY)
@@ -47,10 +50,10 @@ def run(out: Path, what: str | Study = OWN, **options: Any) -> dict[str, Any]:
 def _untimed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most tests need no costs that are true."""
 
-    def made_up(arms: tuple[Arm, ...], *_: object) -> dict[str, Cost]:
-        return {arm.name: Cost(1.0, 0.1, 22.5, 1e6) for arm in arms}
+    def made_up(cells: list[Cell], *_: object) -> dict[str, Cost]:
+        return {cell.kind: Cost(1.0, 0.1, 22.5, 1e6) for cell in cells}
 
-    monkeypatch.setattr(campaign, "costs_of", made_up)
+    monkeypatch.setattr(engine, "timed", made_up)
 
 
 def test_a_row_that_diverges_is_told_and_others_go_on(
@@ -64,15 +67,15 @@ def test_a_row_that_diverges_is_told_and_others_go_on(
     assert table["good"][2::2] == ["90.0%", "50.0%"]
     assert table["bad"][1:] == table["late"][1:] == ["diverged", "", "diverged", ""]
     said = capsys.readouterr().err
-    assert "bad-seed-0: diverged" in said
-    assert "late-seed-0: diverged: bad-seed-0 did" in said
+    assert "row bad, seed 0 diverged: " in said
+    assert "row late, seed 0 diverged: bad-seed-0 did" in said
 
     # again: nothing is trained, and all is the same
-    monkeypatch.setattr(one_run, "train", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr(cells, "train", lambda *_, **__: pytest.fail("trained again"))
     again = run(tmp_path / "out")
     assert again["table"] == result["table"]
     assert again["rows"] == result["rows"]
-    assert "3 runs, 2 of them done" in capsys.readouterr().err  # what cannot begin leaves nothing
+    assert not (tmp_path / "out" / "late-seed-0").exists()  # what cannot begin leaves nothing
 
 
 def test_more_seeds_and_rows_add_what_is_missing(tmp_path: Path) -> None:
@@ -86,7 +89,7 @@ def test_more_seeds_and_rows_add_what_is_missing(tmp_path: Path) -> None:
     assert file.stat().st_mtime_ns == before
     assert [row["name"] for row in result["rows"]] == ["good", "bad", "late"]
     assert result["rows"][0]["seeds"] == [0, 1]
-    assert set(Plan.read(out / "plan.json").costs) == {"good", "bad", "late"}
+    assert set(json.loads((out / "plan.json").read_text())["costs"]) == {"good", "bad", "late"}
     whole = run(tmp_path / "whole", seeds=2)
     assert [row["values"] for row in whole["rows"]] == [row["values"] for row in result["rows"]]
 
@@ -95,7 +98,7 @@ def test_an_interrupted_study_goes_on_to_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run(tmp_path / "whole", only=["good"], seeds=2)
-    kept, trained = one_run.train, []
+    kept, trained = cells.train, []
 
     def train(*args: Any, **options: Any) -> Any:
         trained.append(args[1].name)
@@ -108,7 +111,7 @@ def test_an_interrupted_study_goes_on_to_the_same_bits(
         options_line = options.pop("on_line")
         return kept(*args, on_line=stop, **options)
 
-    monkeypatch.setattr(one_run, "train", train)
+    monkeypatch.setattr(cells, "train", train)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "out", only=["good"], seeds=2)
     assert not (tmp_path / "out" / "good-seed-1" / "figures.json").exists()
@@ -133,7 +136,7 @@ def test_a_grid_that_grew_goes_on_to_the_same_rows(
     assert whole["rows"][0]["edge"] == -1
     assert whole["table"][0][1] == "2.5e-10 ‡"
     assert "‡ the smallest" in (tmp_path / "whole" / "results.md").read_text()
-    kept, trained = one_run.train, []
+    kept, trained = cells.train, []
 
     def train(*args: Any, **options: Any) -> Any:
         trained.append(args[1].name)
@@ -141,7 +144,7 @@ def test_a_grid_that_grew_goes_on_to_the_same_rows(
             raise KeyboardInterrupt
         return kept(*args, **options)
 
-    monkeypatch.setattr(one_run, "train", train)
+    monkeypatch.setattr(cells, "train", train)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "out", GROWING)
     again = run(tmp_path / "out", GROWING)
@@ -177,6 +180,18 @@ def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_refusal_of_the_first_run_leaves_nothing(tmp_path: Path) -> None:
+    """Of the papers' own recipes nothing is timed before."""
+
+    def refused(base: Base) -> tuple[Arm, ...]:
+        return (Arm("one", base.recipe.changed(classes=3), ("one",)),)
+
+    study = Study("Own", "nobody", ("arm",), refused, (ACCURACY, NLL))
+    with pytest.raises(OptionError, match="classes=3, but digits has 10 classes"):
+        run(tmp_path / "made" / "out", study)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_in_the_way(tmp_path: Path) -> None:
     out = tmp_path / "out"
     run(out, only=["good"], epochs=0.05)
@@ -205,13 +220,13 @@ def test_what_was_never_planned_gives_way(tmp_path: Path, monkeypatch: pytest.Mo
     """A killed process leaves a folder that was begun, and runs that were being timed."""
     out = tmp_path / "out"
     with monkeypatch.context() as patched:
-        patched.setattr(campaign.Campaign, "withdraw", lambda _: None)
-        patched.setattr(campaign, "costs_of", lambda *_: 1 / 0)
+        patched.setattr(engine, "_give_way", lambda *_: None)
+        patched.setattr(engine, "timed", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run(out, only=["good"], epochs=0.05)
-    (out / "vitlab-study-dead" / "run").mkdir(parents=True)
+    (out / "vitlab-timing-dead" / "run").mkdir(parents=True)
     run(out, only=["good"], epochs=0.1)
-    assert not (out / "vitlab-study-dead").exists()
+    assert not (out / "vitlab-timing-dead").exists()
     (out / "plan.json").unlink()
     with pytest.raises(RunError, match=r"plan.json is missing: choose another --out"):
         run(out, only=["good"], epochs=0.1)
@@ -222,7 +237,7 @@ def test_the_paper_is_counted_and_not_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates = Rates("a device", {"fp32": 6e12, "bf16": 6e12}, 1e9, tf32=False)
-    monkeypatch.setattr(costs, "device_rates", lambda device: rates)
+    monkeypatch.setattr(figures, "device_rates", lambda device: rates)
     only, recipe = ["none", "1d-stem"], small("digits")
     dry = run(
         tmp_path, "positions", budget="paper", epochs=0, dry_run=True, recipe=recipe, only=only
@@ -234,12 +249,12 @@ def test_the_paper_is_counted_and_not_tried(
 
 def test_cells() -> None:
     study, row = OWN, {"mean": {"accuracy": 0.5}, "std": {"accuracy": 0.012}, "diverged": 1}
-    assert cell(row, ACCURACY) == "50.0% ± 1.2"
-    assert cell(row, NLL) == "diverged"
-    assert cell(row | {"diverged": 0}, NLL) == ""
+    assert cell_text(row, ACCURACY) == "50.0% ± 1.2"
+    assert cell_text(row, NLL) == "diverged"
+    assert cell_text(row | {"diverged": 0}, NLL) == ""
     counts = [lost({"seeds": [0, 1, 2], "diverged": count}) for count in (0, 1, 3)]
     assert counts == ["", " (2 of 3 runs)", ""]
-    assert rows_of(study, (), {}) == []
+    assert rows_of(study, (), (), {}) == []
     assert markdown(("a", "b"), [("1|2", "")]) == "| a | b |\n| --- | --- |\n| 1\\|2 |  |\n"
 
 
@@ -252,15 +267,15 @@ def test_ctrl_c_ends_all_processes_with_one_line(tmp_path: Path) -> None:
     ) as process:
         assert process.stderr is not None
         lines = iter(process.stderr.readline, "")
-        next(line for line in lines if "of them done" in line)
+        next(line for line in lines if "run 2 of 2" in line)
         os.killpg(process.pid, signal.SIGINT)
         rest = process.communicate()[1]
     assert process.returncode == 130
-    assert rest == "vitlab study: interrupted\n"
+    assert rest == "vitlab study: interrupted: the same command continues\n"
     kept = json.loads((tmp_path / "campaign.json").read_text())
     assert kept["result"] is None
     mine = [*Path("/proc").glob("[0-9]*/cmdline")]
     assert not any(
         str(tmp_path) in each.read_text(errors="ignore") for each in mine if each.exists()
     )
-    assert not list(tmp_path.glob("vitlab-study-*"))
+    assert not list(tmp_path.glob("vitlab-timing-*"))

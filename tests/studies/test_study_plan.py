@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 
 from vitlab.errors import OptionError, RunError
+from vitlab.experiments.cells import Cell
+from vitlab.experiments.timing import Cost, Plan, makespan
+from vitlab.recipes.recipe import Recipe
 from vitlab.studies.base import small
 from vitlab.studies.design import Arm
-from vitlab.studies.jobs import Job, best_of, beyond, chosen_arms, edge_of, jobs_of, tried
-from vitlab.studies.plan import LEAST, Cost, Plan, makespan, planned, rounded, steps_of
+from vitlab.studies.grid import best_of, beyond, cells_of, chosen_arms, edge_of, tried
+from vitlab.studies.study import LEAST, _read, planned, rounded
 from vitlab.units import seconds
 
 RECIPE = small("digits")
@@ -25,42 +28,55 @@ def arm(name: str, epochs: float = 1.0, **fields: object) -> Arm:
     return Arm(name, RECIPE.lasting(epochs), **fields)  # type: ignore[arg-type]
 
 
+THERE = Path("there")
+
+
+def settled(cell: Cell, *rows: dict[str, object]) -> Cell | None:
+    return cell.settle(cell, list(rows)) if cell.settle else cell
+
+
+def recipe_of(cell: Cell, *rows: dict[str, object]) -> Recipe:
+    found = settled(cell, *rows)
+    assert found is not None
+    return found.recipe
+
+
 CHAIN = (arm("pre", row=False), arm("tune", after="pre", rates=(3.0, 1.0)), arm("scratch"))
 
 
-def test_jobs_have_names_needs_and_an_order() -> None:
-    jobs = {job.name: job for job in jobs_of(CHAIN, (4, 5))}
-    assert list(jobs) == [
+def test_cells_have_names_needs_and_an_order() -> None:
+    cells = {cell.name: cell for cell in cells_of(CHAIN, (4, 5), THERE)}
+    assert list(cells) == [
         "pre-seed-4", "pre-seed-5", "tune-lr-1", "tune-lr-3", "tune-lr-further-1",
         "tune-lr-further-2", "tune-lr-further-3", "tune-seed-4", "tune-seed-5",
         "scratch-seed-4", "scratch-seed-5",
     ]  # fmt: skip
-    assert jobs["tune-lr-3"].needs == ("pre-seed-4",)
-    assert jobs["tune-lr-further-1"].needs == ("tune-lr-1", "tune-lr-3", "pre-seed-4")
-    assert jobs["tune-seed-5"].needs == (*list(jobs)[2:7], "pre-seed-5")
-    assert jobs["scratch-seed-4"].needs == ()
+    assert cells["tune-lr-3"].after == cells["tune-lr-3"].models == ("pre-seed-4",)
+    assert cells["tune-lr-further-1"].after == ("tune-lr-1", "tune-lr-3", "pre-seed-4")
+    assert cells["tune-seed-5"].after == (*list(cells)[2:7], "pre-seed-5")
+    assert cells["tune-seed-5"].models == ("pre-seed-5",)
+    assert cells["scratch-seed-4"].after == ()
 
 
 def test_a_search_holds_images_out_and_the_last_run_has_the_best_rate() -> None:
-    jobs = {job.name: job for job in jobs_of(CHAIN, (4, 5))}
-    search = jobs["tune-lr-3"].recipe({}, 2.0, Path("there"))
+    cells = {cell.name: cell for cell in cells_of(CHAIN, (4, 5), THERE, epochs=2.0)}
+    search = recipe_of(cells["tune-lr-3"])
     assert (search.data.dev_share, search.seed, search.start.weights) == (
         0.1,
         4,
-        str(Path("there", "pre-seed-4")),
+        str(THERE / "pre-seed-4"),
     )
     assert search.optimizer.lr == pytest.approx(3 * RECIPE.optimizer.lr)
-    done = {
-        "tune-lr-1": {"accuracy": 0.4, "rate": 1.0},
-        "tune-lr-3": {"accuracy": 0.6, "rate": 3.0},
-    }
-    further = jobs["tune-lr-further-1"].recipe(done, 2.0, Path("there"))
+    rows: list[dict[str, object]] = [
+        {"accuracy": 0.4, "rate": 1.0},
+        {"accuracy": 0.6, "rate": 3.0},
+    ]
+    further = recipe_of(cells["tune-lr-further-1"], *rows)
     assert further.data.dev_share == 0.1
     assert further.optimizer.lr == pytest.approx(9 * RECIPE.optimizer.lr)
-    done["tune-lr-further-1"] = {"diverged": "at once", "rate": 9.0}
-    assert jobs["tune-lr-further-2"].factor(done) == 0  # 3 is inside now
-    done |= {"tune-lr-further-2": {}, "tune-lr-further-3": {}}
-    last = jobs["tune-seed-5"].recipe(done, 2.0, Path("there"))
+    rows.append({"diverged": "at once", "rate": 9.0})
+    assert settled(cells["tune-lr-further-2"], *rows) is None  # 3 is inside now
+    last = recipe_of(cells["tune-seed-5"], *rows, {}, {}, {"accuracy": 0.9})
     assert (last.data.dev_share, last.seed, last.epochs) == (0.0, 5, 2.0)
     assert last.optimizer.lr == pytest.approx(3 * RECIPE.optimizer.lr)
 
@@ -75,8 +91,7 @@ def test_a_search_holds_images_out_and_the_last_run_has_the_best_rate() -> None:
     ],
 )
 def test_the_choice(first: dict[str, float], second: dict[str, float], factor: float) -> None:
-    done = {"a": first | {"rate": 1.0}, "b": second | {"rate": 3.0}}
-    assert best_of(tried(("a", "b"), done)) == factor
+    assert best_of(tried([first | {"rate": 1.0}, second | {"rate": 3.0}])) == factor
 
 
 def test_a_grid_grows_while_the_best_rate_is_at_its_edge() -> None:
@@ -86,28 +101,31 @@ def test_a_grid_grows_while_the_best_rate_is_at_its_edge() -> None:
     assert [edge_of(each) for each in ({1.0: 0.2, 2.0: 0.3, 3.0: 0.1}, {1.0: 0.2}, {})] == [0, 0, 0]
     assert [beyond(each) for each in ({1.0: 0.2, 2.0: 0.3, 3.0: 0.1}, {1.0: 0.2}, {})] == [0, 0, 0]
     assert edge_of({1.0: -1.0, 2.0: -1.0}) == -1  # all diverged
-    jobs = jobs_of((arm("one", rates=(1.0, 3.0)),), (0,))
-    done: dict[str, dict[str, float]] = {}
-    for job in jobs[:-1]:  # the higher the better: three further rates, and no more
-        rate = job.factor(done)
-        done[job.name] = {"accuracy": rate / 100, "rate": rate}
-    assert jobs[-1].factor(done) == pytest.approx(81)
-    assert edge_of(tried(jobs[-1].choices, done)) == 1
+    cells = cells_of((arm("one", rates=(1.0, 3.0)),), (0,), THERE)
+    rows = list[dict[str, object]]()
+    for cell in cells[:-1]:  # the higher the better: three further rates, and no more
+        known = settled(cell, *rows)
+        assert known is not None
+        rows.append({"accuracy": known.labels["rate"] / 100, "rate": known.labels["rate"]})
+    assert recipe_of(cells[-1], *rows).optimizer.lr == pytest.approx(81 * RECIPE.optimizer.lr)
+    assert edge_of(tried(rows)) == 1
 
 
 def test_the_users_rates_are_not_searched_for_a_row_with_a_single_one() -> None:
     arms = (arm("tuned"), arm("none", rates=(1.0,)))
-    assert [job.name for job in jobs_of(arms, (0,), (1.0, 3.0), further=0)] == [
+    found = cells_of(arms, (0,), THERE, rates=(1.0, 3.0), further=0)
+    assert [cell.name for cell in found] == [
         "tuned-lr-1", "tuned-lr-3", "tuned-seed-0", "none-seed-0",
     ]  # fmt: skip
     with pytest.raises(OptionError, match="leaves nothing to choose"):
-        jobs_of(arms, (0,), (3.0,))
+        cells_of(arms, (0,), THERE, rates=(3.0,))
 
 
 def test_a_length_is_taken_as_it_is() -> None:
-    (job,) = jobs_of((arm("one"),), (0,))
-    assert job.recipe({}, 1.2345, Path()).epochs == 1.2345
-    assert jobs_of((arm("third", 1 / 3),), (0,))[0].recipe({}, 3.0, Path()).epochs == 1.0
+    (one,) = cells_of((arm("one"),), (0,), THERE, epochs=1.2345)
+    assert one.recipe.epochs == 1.2345
+    (third,) = cells_of((arm("third", 1 / 3),), (0,), THERE, epochs=3.0)
+    assert third.recipe.epochs == 1.0
 
 
 def test_rows_bring_what_they_start_from() -> None:
@@ -117,9 +135,9 @@ def test_rows_bring_what_they_start_from() -> None:
     with pytest.raises(OptionError, match="'pre'"):
         chosen_arms(CHAIN, ["pre"])
     with pytest.raises(OptionError, match="late"):
-        jobs_of((arm("early", after="late"), arm("late")), (0,))
+        cells_of((arm("early", after="late"), arm("late")), (0,), THERE)
     with pytest.raises(OptionError, match="there twice"):
-        jobs_of((arm("one"), arm("one")), (0,))
+        cells_of((arm("one"), arm("one")), (0,), THERE)
 
 
 def test_rounding_down_keeps_two_digits() -> None:
@@ -132,15 +150,16 @@ def test_rounding_down_keeps_two_digits() -> None:
     ]  # fmt: skip
 
 
-def simulated(jobs: Sequence[Job], took: dict[str, float], at_once: int) -> float:
-    """The time that `Workers.all` takes, event by event: it starts what it can, then waits."""
-    waiting, done = list(jobs), set[str]()
+def simulated(cells: Sequence[Cell], took: dict[str, float], at_once: int) -> float:
+    """The time that `run_cells` takes, event by event: it starts what it can, then waits."""
+    waiting, done = list(cells), set[str]()
     running: list[tuple[float, str]] = []
     now = 0.0
     while waiting or running:
-        for job in [job for job in waiting if set(job.needs) <= done][: at_once - len(running)]:
-            waiting.remove(job)
-            heapq.heappush(running, (now + took[job.name], job.name))
+        ready = [cell for cell in waiting if set(cell.after) <= done]
+        for cell in ready[: at_once - len(running)]:
+            waiting.remove(cell)
+            heapq.heappush(running, (now + took[cell.name], cell.name))
         now, name = heapq.heappop(running)
         done.add(name)
         while running and running[0][0] == now:
@@ -157,21 +176,22 @@ def test_makespan_is_that_of_a_simulation(at_once: int) -> None:
             after = f"{generator.integers(number)}" if number and generator.random() < 0.5 else ""
             rates = (1.0, 2.0) if generator.random() < 0.3 else ()
             arms.append(arm(str(number), float(generator.integers(1, 4)), after=after, rates=rates))
-        jobs = jobs_of(arms, range(int(generator.integers(1, 4))))
+        cells = cells_of(arms, range(int(generator.integers(1, 4))), THERE)
         costs = {
             each.name: Cost(*generator.integers(1, 9, 3), 1.0, generator.integers(9))
             for each in arms
         }
         took = {}
-        for job in jobs:  # those that choose a rate are not measured
-            cost = costs[job.arm.name]
-            measure = 0 if "-lr-" in job.name else cost.measure
-            took[job.name] = cost.fixed + measure + cost.step * steps_of(job, cost, 2.0)
-        assert makespan(jobs, costs, at_once, 2.0) == pytest.approx(simulated(jobs, took, at_once))
+        for cell in cells:  # those that choose a rate are not measured, and hold a tenth out
+            cost, search = costs[cell.kind], "-lr-" in cell.name
+            steps = cell.recipe.epochs * 2.0 * cost.steps * (0.9 if search else 1)
+            took[cell.name] = cost.fixed + (0 if search else cost.measure) + cost.step * steps
+        expected = simulated(cells, took, at_once)
+        assert makespan(cells, costs, at_once, 2.0) == pytest.approx(expected)
 
 
 def test_what_is_done_takes_no_time() -> None:
-    jobs = jobs_of(CHAIN, (0,), further=0)
+    jobs = cells_of(CHAIN, (0,), THERE, further=0)
     costs = {each.name: Cost(1.0, 0.1, 10.0, 5.0) for each in CHAIN}
     plan = Plan(2.0, costs)
     assert plan.seconds(jobs, 1) == pytest.approx(1.0 * 5 + 0.1 * 20 * (3 + 2 * 0.9))
@@ -181,32 +201,36 @@ def test_what_is_done_takes_no_time() -> None:
 
 
 def test_a_plan_fills_its_budget_and_no_more() -> None:
-    jobs = jobs_of(CHAIN, (0, 1, 2))
+    jobs = cells_of(CHAIN, (0, 1, 2), THERE)
     costs = {each.name: Cost(1.0, 0.05, 22.5, 1e6) for each in CHAIN}
     for budget in (200.0, 500.0, 1500.0):
-        plan = planned(jobs, costs, 2, seconds=budget, timing=7.0)
+        plan = planned(Plan(0.0, costs, 7.0), jobs, 2, seconds=budget)
         took = plan.timing + plan.seconds(jobs, 2)
         assert 0.85 * budget < took <= budget
-    assert planned(jobs, costs, 2, seconds=1e9).epochs == 300.0
-    assert planned(jobs, costs, 2, epochs=0.123).epochs == 0.123
+    assert planned(Plan(0.0, costs), jobs, 2, seconds=1e9).epochs == 300.0
+    assert planned(Plan(0.0, costs), jobs, 2, epochs=0.123).epochs == 0.123
 
 
 def test_a_budget_that_is_too_small_is_refused_with_one_that_is_not() -> None:
-    jobs = jobs_of(CHAIN, (0, 1, 2))
+    jobs = cells_of(CHAIN, (0, 1, 2), THERE)
     costs = {each.name: Cost(1.0, 0.05, 22.5, 1e6) for each in CHAIN}
     with pytest.raises(OptionError, match="14 runs of at least 20 steps need --budget") as error:
-        planned(jobs, costs, 2, seconds=12.0, timing=7.0)
+        planned(Plan(0.0, costs, 7.0), jobs, 2, seconds=12.0)
     found = re.search(r"--budget (\w+):", str(error.value))
     assert found is not None
-    plan = planned(jobs, costs, 2, seconds=seconds(found[1]), timing=8.0)
-    assert min(steps_of(job, costs[job.arm.name], plan.epochs) for job in jobs) >= LEAST
+    plan = planned(Plan(0.0, costs, 8.0), jobs, 2, seconds=seconds(found[1]))
+    assert min(costs[job.kind].steps_of(job, plan.epochs) for job in jobs) >= LEAST
 
 
 def test_a_plan_is_kept(tmp_path: Path) -> None:
     plan = Plan(1.5, {"a": Cost(1.0, 2.0, 3.0, 4.0)}, 5.0)
-    plan.write(tmp_path / "plan.json")
-    assert Plan.read(tmp_path / "plan.json") == plan
+    assert _read(tmp_path / "plan.json") is None
+    (tmp_path / "plan.json").write_text(json.dumps(asdict(plan)))
+    assert _read(tmp_path / "plan.json") == asdict(plan)
+    old = {"fixed": 1.0, "step": 2.0, "steps": 3.0, "macs": 4.0, "measure": 0.0}  # of before tests
+    (tmp_path / "plan.json").write_text(json.dumps(asdict(plan) | {"costs": {"a": old}}))
+    assert _read(tmp_path / "plan.json") == asdict(plan)
     for text in ("", "[]", '{"epochs": 1}', json.dumps(asdict(plan) | {"costs": [1]})):
         (tmp_path / "plan.json").write_text(text)
         with pytest.raises(RunError, match="choose another --out"):
-            Plan.read(tmp_path / "plan.json")
+            _read(tmp_path / "plan.json")

@@ -5,11 +5,9 @@ from pathlib import Path
 import pytest
 
 import vitlab
-from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.recipes.recipe import Host
 from vitlab.studies.base import Base, small
-from vitlab.studies.campaign import Asked, Campaign
-from vitlab.studies.papers.three_things import TUNE, tune_arms
+from vitlab.studies.papers.three_things import tune_arms
 
 HOST = Host(device="cpu", workers=0, check_duplicates="no")
 ONLY = ("resolution-none", "resolution-sgd-all", "resolution-sgd-attention",
@@ -30,9 +28,9 @@ def test_what_is_not_tuned_answers_as_before_and_seeds_are_paired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vitlab.studies.papers.three_things.FACTORS", ())
-    base = Base(small("digits", "ViT(width=32,depth=1,heads=2,mlp=32)/2"))
-    asked = Asked("tune", epochs=4.0, seeds=2, only=ONLY, at_once=1)
-    result = Campaign(TUNE, base, asked, CampaignFolder(tmp_path), HOST).run()
+    recipe = small("digits", "ViT(width=32,depth=1,heads=2,mlp=32)/2")
+    how = {"epochs": 4.0, "seeds": 2, "only": ONLY, "at_once": 1}
+    result = vitlab.study("tune", out=tmp_path, recipe=recipe, host=HOST, **how)
     row = next(each for each in result["rows"] if each["name"] == "resolution-none")
     for seed, accuracy in enumerate(row["values"]["accuracy"]):
         model = vitlab.load(tmp_path / f"first-seed-{seed}" / "model").resize(8)

@@ -11,8 +11,7 @@ import vitlab
 from conftest import TINY, call
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
-from vitlab.report import gather
-from vitlab.report.pretext import pretext_report
+from vitlab.report import gather, pretext_report
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training import ending
 

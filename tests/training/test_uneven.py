@@ -101,7 +101,7 @@ def test_very_uneven_classes_are_weighted_and_a_line_says_so(
     assert err.count(line) == 1
     report = (tmp_path / "run" / "report.html").read_text()
     assert line in report
-    assert majority in report.split("Majority rate")[1][:80]
+    assert majority in report.split("By guessing")[1][:80]
     assert table(tmp_path / "run", "objective")["balance"] == "weights"
     named = vitlab.recipe("small", str(uneven), balance="weights", **QUICK)
     same = vitlab.train(named, tmp_path / "named", host=HOST)

@@ -16,7 +16,7 @@ import vitlab
 from vitlab import MultiTask
 from vitlab.errors import OptionError, WeightsError
 from vitlab.models.encoder.block import Branch
-from vitlab.transfer.lockstep import PerRow
+from vitlab.transfer.multitask import PerRow
 from vitlab.tuning.lora import inject, merged
 
 TINY = "ViT(width=32,depth=2,heads=2,mlp=48)/8"

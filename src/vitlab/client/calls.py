@@ -1,6 +1,12 @@
-"""What a client can ask, as exchanges that any transport can drive."""
+"""Requests of a client: one description of each, which `Client` and `AsyncClient` both drive.
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+An exchange is a generator. It yields requests to be sent, perhaps after a pause, and is sent what
+came of each; whoever drives it has the network and the clock.
+"""
+
+import random
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -9,17 +15,172 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitlab.client.attempts import Ask, Reply, Steps, Terms, Work, exchange
-from vitlab.client.reading import answers, body_of, features, reason, refused, unreadable
+from vitlab.client.reading import (
+    Reply,
+    answers,
+    body_of,
+    features,
+    reason,
+    refused,
+    said_by,
+    unreadable,
+)
 from vitlab.client.sendable import encoded
 from vitlab.data.sources.pictures import Picture, several
-from vitlab.errors import ImageError, OptionError
+from vitlab.errors import BusyError, ImageError, LateError, OptionError, ServiceError
 from vitlab.evaluation.classification import Answer
+from vitlab.options import Options, above, at_least, at_most, option
 
 T = TypeVar("T")
 R = TypeVar("R")
+MOST_WAIT = 10.0  # seconds between two tries, whatever the service asks for
 MOST_BYTES = 12 * 2**20  # of the images of one request, where more than one is in it
 Read = Callable[[dict[str, Any], Sequence[str], str], list[T | ImageError]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms(Options):
+    """How long a client waits, how often it tries, and how much it asks at a time.
+
+    Raises:
+        OptionError: a value that cannot be.
+    """
+
+    timeout: float = option(60.0, "most seconds for a request with all its tries", above(0))
+    retries: int = option(2, "most tries after the first", at_least(0))
+    batch: int = option(16, "most images per request", at_least(1))
+    parallel: int = option(4, "most requests at a time for one list", at_least(1), at_most(64))
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request.
+
+    Attributes:
+        path: below the address of the service
+        params: of the query
+        images: one is sent as it is, several as the parts of a form
+    """
+
+    path: str
+    params: tuple[tuple[str, str], ...] = ()
+    images: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True)
+class Send:
+    """Wait, then send a request, and return a `Reply` or a `Fault` within some seconds.
+
+    Attributes:
+        ask: the request
+        seconds: for all of it, without the pause
+        after: the pause, in seconds
+    """
+
+    ask: Ask
+    seconds: float
+    after: float = 0.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why there is no reply.
+
+    Attributes:
+        kind: no connection; no reply in time; a connection that broke; an address or an answer that
+            no other try would change
+        text: what the network said
+    """
+
+    kind: str  # "unreached", "late", "broken" or "refused"
+    text: str
+
+
+Steps = Generator[Send, Reply | Fault, T]
+
+
+def advance(steps: Steps[T], result: Reply | Fault | None = None) -> tuple[Send | None, T | None]:
+    """Return the next request of an exchange; or none, and what came of all of them."""
+    try:
+        return (next(steps) if result is None else steps.send(result)), None
+    except StopIteration as done:
+        return None, done.value
+
+
+def exchange(
+    ask: Ask, place: str, terms: Terms, now: Callable[[], float] = time.monotonic
+) -> Steps[Reply]:
+    """Send a request until there is a reply that no other try would change.
+
+    A full queue (503), a proxy without its service (502) and a broken connection are tried again:
+    after the seconds of Retry-After, else after 0.1 s, doubled each time, and up to half as much
+    more, so that clients that were refused together do not come again together. Every request of
+    this package may be sent twice, because none changes anything.
+
+    Args:
+        ask: the request
+        place: the address, for messages
+        terms: how often and how long
+        now: a clock, in seconds
+
+    Returns:
+        The first reply with another status, good or bad.
+
+    Raises:
+        BusyError: the queue was still full.
+        LateError: no reply in time.
+        ServiceError: no connection, or one that kept breaking.
+    """
+    until, tries, wait = now() + terms.timeout, 0, 0.0
+    while True:
+        result = yield Send(ask, max(until - now() - wait, 0.001), wait)
+        tries += 1
+        if isinstance(result, Reply) and result.status not in (502, 503):
+            return result
+        asked = seconds_of(result.retry_after) if isinstance(result, Reply) else 0.0
+        growing = min(0.1 * 2.0 ** min(tries - 1, 16), MOST_WAIT)
+        wait = max(asked, growing) * random.uniform(1, 1.5)
+        never = isinstance(result, Fault) and result.kind != "broken"
+        if never or tries > terms.retries or now() + wait >= until:
+            raise given_up(result, place, tries, terms)
+
+
+def seconds_of(header: str) -> float:
+    """Return the seconds of a Retry-After; 1 if it is a date or anything else."""
+    if not header:
+        return 0.0
+    try:
+        seconds = float(header)
+    except ValueError:
+        return 1.0
+    return seconds if 0 <= seconds < 86400 else 1.0
+
+
+def given_up(result: Reply | Fault, place: str, tries: int, terms: Terms) -> ServiceError:
+    """Return the error after the last try."""
+    times = f" after {tries} tries" if tries > 1 else ""
+    if isinstance(result, Reply):
+        state = "is busy" if result.status == 503 else "cannot be reached by its proxy"
+        said = f" ({text})" if (text := said_by(result)) else ""
+        return BusyError(
+            f"the service at {place} {state}{times}{said}: try again later, or with more time or "
+            f"tries (timeout={terms.timeout:g}, retries={terms.retries})",
+            seconds_of(result.retry_after) or 1.0,
+        )
+    match result.kind:
+        case "late":
+            return LateError(
+                f"the service at {place} did not answer within {terms.timeout:g} s: give a "
+                "larger timeout"
+            )
+        case "unreached":
+            return ServiceError(
+                f"cannot reach a service at {place} ({result.text}): start it with `vitlab serve`, "
+                "or check the address and the port"
+            )
+        case "broken":
+            return ServiceError(f"the connection to {place} broke{times}: {result.text}")
+    return ServiceError(f"no answer from {place}: {result.text}")
 
 
 @dataclass(frozen=True)
@@ -105,7 +266,7 @@ class Calls:
         self, ask: Ask, named: list[tuple[str, Picture]], read: Read[T]
     ) -> Steps[list[T | ImageError]]:
         """Ask about some images, in one request unless they are large."""
-        found: list[Any] = yield Work(lambda: [_tried(*each) for each in enumerate(named)])
+        found: list[Any] = [_tried(*each) for each in enumerate(named)]
         for group in _by_size([each for each in found if isinstance(each, File)]):
             results = yield from self._asked(ask, group, read)
             for file, result in zip(group, results, strict=True):
@@ -115,7 +276,7 @@ class Calls:
     def _asked(self, ask: Ask, files: list[File], read: Read[T]) -> Steps[list[T | ImageError]]:
         """Ask about images; about the halves where the service refuses them together."""
         whole = replace(ask, images=tuple(file.data for file in files))
-        reply: Reply = yield from exchange(whole, self.place, self.terms)
+        reply = yield from exchange(whole, self.place, self.terms)
         if reply.status == 200:
             names = [file.name for file in files]
             return read(body_of(reply, self.place), names, self.place)

@@ -3,17 +3,44 @@
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.client.attempts import MOST_SAID, Reply, said_by
 from vitlab.errors import ImageError, LateError, OptionError, ServiceError
 from vitlab.evaluation.classification import Answer
 
 T = TypeVar("T")
+MOST_SAID = 300  # characters of the words of a service in a message
 _SENT = re.compile(r"^image( \d+)?: ")  # how the service calls what this client sends
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a service answered.
+
+    Attributes:
+        status: of HTTP
+        body: as it came
+        retry_after: the header, "" without one
+        location: the header, "" without one
+    """
+
+    status: int
+    body: bytes
+    retry_after: str = ""
+    location: str = ""
+
+
+def said_by(reply: Reply) -> str:
+    """Return the error in a reply, empty if it has none."""
+    try:
+        text = json.loads(reply.body)["error"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ""
+    return text[:MOST_SAID] if isinstance(text, str) else ""
 
 
 def body_of(reply: Reply, place: str) -> dict[str, Any]:

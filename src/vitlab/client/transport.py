@@ -5,7 +5,8 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from vitlab.client.attempts import Ask, Fault, Reply
+from vitlab.client.calls import Fault, Send
+from vitlab.client.reading import Reply
 from vitlab.errors import OptionError
 
 if TYPE_CHECKING:
@@ -53,11 +54,12 @@ def opened(kind: type[A], url: str, token: str, transport: Any) -> A:
     return kind(base_url=url, headers=headers, transport=transport, mounts=mounts)
 
 
-def send(http: "httpx2.Client", ask: Ask, seconds: float) -> Reply | Fault:
-    """Send a request and return its reply, or why there is none within some seconds."""
-    until = time.monotonic() + seconds
+def send(http: "httpx2.Client", step: Send) -> Reply | Fault:
+    """Send a request and return its reply, or why there is none."""
+    time.sleep(step.after)
+    until = time.monotonic() + step.seconds
     try:
-        with closing(http.send(_built(http, ask, seconds), stream=True)) as response:
+        with closing(http.send(_built(http, step), stream=True)) as response:
             body = bytearray()
             for part in response.iter_bytes():
                 body += part
@@ -70,11 +72,12 @@ def send(http: "httpx2.Client", ask: Ask, seconds: float) -> Reply | Fault:
         return _fault(error)
 
 
-async def send_async(http: "httpx2.AsyncClient", ask: Ask, seconds: float) -> Reply | Fault:
-    """Send a request and return its reply, or why there is none within some seconds."""
+async def send_async(http: "httpx2.AsyncClient", step: Send) -> Reply | Fault:
+    """Send a request and return its reply, or why there is none."""
+    await asyncio.sleep(step.after)
     try:
-        async with asyncio.timeout(seconds):
-            response = await http.send(_built(http, ask, seconds), stream=True)
+        async with asyncio.timeout(step.seconds):
+            response = await http.send(_built(http, step), stream=True)
             try:
                 body = bytearray()
                 async for part in response.aiter_bytes():
@@ -88,11 +91,11 @@ async def send_async(http: "httpx2.AsyncClient", ask: Ask, seconds: float) -> Re
         return _fault(error)
 
 
-def _built(http: "httpx2.Client | httpx2.AsyncClient", ask: Ask, seconds: float) -> Any:
+def _built(http: "httpx2.Client | httpx2.AsyncClient", step: Send) -> Any:
     """Return the request: one image as it is, several as the parts of a form."""
     import httpx2
 
-    limit = httpx2.Timeout(seconds, connect=min(seconds, CONNECT))
+    ask, limit = step.ask, httpx2.Timeout(step.seconds, connect=min(step.seconds, CONNECT))
     params = dict(ask.params)
     if not ask.images:
         return http.build_request("GET", ask.path, params=params, timeout=limit)

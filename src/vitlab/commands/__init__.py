@@ -163,3 +163,16 @@ def say_skipped(messages: Any) -> None:
 
     for message in messages:
         say(f"skipped: {message}")
+
+
+def print_costs(plan: dict[str, Any]) -> bool:
+    """Print what runs would cost, a line for each; return whether that is what was asked for."""
+    from vitlab.terminal import print_rows
+    from vitlab.units import duration, si
+
+    if "at_once" not in plan:
+        return False
+    print_rows([{key: row[key] for key in row if key != "cells"} for row in plan["rows"]])
+    runs = f"{plan['runs']} runs, {plan['at_once']} at once"
+    print(f"{runs}: {si(plan['macs'])} multiply-adds, about {duration(plan['seconds'])}")
+    return True

@@ -43,7 +43,7 @@ class Explore(DeviceOptions):
 
 def begin(options: Explore) -> None:
     """Refuse what cannot be shown or listened on, before PyTorch is imported."""
-    from vitlab.serve.process.addresses import listen
+    from vitlab.serve.access import listen
 
     told_apart(options.weights)
     listen("127.0.0.1", options.port).close()
@@ -63,9 +63,9 @@ def run(options: Explore) -> dict[str, Any]:
     from vitlab.explore.gallery import FORMATS
     from vitlab.explore.shown import Shown
     from vitlab.progress import say
-    from vitlab.serve.decoding.decoder import Bounds
-    from vitlab.serve.decoding.decoders import Decoders
-    from vitlab.serve.process.addresses import listen, url_of
+    from vitlab.serve.access import listen, url_of
+    from vitlab.serve.decoder import Bounds
+    from vitlab.serve.decoders import Decoders
 
     told = told_apart(options.weights)
     images: list[str] = []

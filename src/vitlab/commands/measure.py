@@ -126,7 +126,7 @@ def run(options: Measure) -> dict[str, Any]:
             row |= training_work(config, options.images, options.epochs)
     result = rows[0] if len(rows) == 1 else {"models": rows}
     if options.out is not None:
-        from vitlab.studies.speed_plots import written
+        from vitlab.studies.figure_12 import written
 
         result = result | {"files": written(Path(options.out).expanduser(), rows, result)}
     return result
@@ -150,7 +150,7 @@ def _timed(options: Measure) -> list[dict[str, Any]]:
 
 def _whole(options: Measure) -> list[dict[str, Any]]:
     """Return all figures of each model."""
-    from vitlab.studies.whole import How, whole
+    from vitlab.studies.figure_12 import How, whole
 
     how = How(**options.values("image_sizes mode precision device seconds training"))
     known = options.file.arguments()
@@ -174,11 +174,10 @@ def show(result: dict[str, Any]) -> None:
             ]
             print_table(("engine, the fastest first", "images/s"), speeds)
         if "sizes" in row:
-            from vitlab.studies.whole import HEAD, device_rows, kinds_of, rows_of
+            from vitlab.studies.figure_12 import tables_of
 
-            print_table(("device", "value"), device_rows(row))
-            for kind in kinds_of(row):
-                print(f"  {kind}")
-                print_table(HEAD, rows_of(row, kind))
+            for title, head, lines in tables_of(row):
+                print(title)
+                print_table(head, lines)
     for place in result.get("files", {}).values():
         print(place)

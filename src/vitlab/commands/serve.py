@@ -7,25 +7,10 @@ from vitlab.commands import DeviceOptions, EngineOptions
 from vitlab.errors import OptionError
 from vitlab.options import argument, at_least, at_most, option, when
 from vitlab.precision import ServePrecision
-from vitlab.serve.limits import Limits
-from vitlab.serve.model_names import split
-from vitlab.weights.hub import check_weights
+from vitlab.serve.limits import Limits, check_served, split
 
 SUMMARY = "Serve models over HTTP: classes, features, and where they look."
 NEEDS = ("fastapi", "uvicorn", "prometheus_client")
-
-
-def check_served(models: tuple[str, ...]) -> None:
-    """Refuse models without a name, and weights that cannot exist.
-
-    Raises:
-        OptionError: nothing can be a model's name, or two have the same.
-        WeightsError: no such file or folder.
-    """
-    names = [split(each)[0] for each in models]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise OptionError(f"two models are named {twice[0]}: name them, as {twice[0]}-2=WEIGHTS")
-    check_weights(tuple(split(each)[1] for each in models))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +29,15 @@ class Serve(EngineOptions, DeviceOptions):
     )
     token_file: str = option(
         "", "file with the token that requests must carry; it also lets them add and remove models"
+    )
+    admin_token_file: str = option(
+        "", "file with the token that adds and removes models, which the other one then does not"
+    )
+    metrics_port: int = option(
+        0,
+        "another port of the same host, for /metrics without a token; 0 for none",
+        at_least(0),
+        at_most(65535),
     )
     watch: str = option(
         "", "folder whose models are served, and added, replaced and removed as they come and go"
@@ -66,14 +60,15 @@ class Serve(EngineOptions, DeviceOptions):
 
 def begin(options: Serve) -> None:
     """Refuse what cannot be served or listened on, before PyTorch is imported."""
-    from vitlab.serve.http.access import read_token
-    from vitlab.serve.process.addresses import listen
+    from vitlab.serve.access import listen, read_token
 
     if not options.models and not options.watch:
         raise OptionError("name a model to serve, or a folder of them with --watch FOLDER")
-    if options.token_file:
-        read_token(options.token_file)
-    listen(options.host, options.port).close()
+    for file in (options.token_file, options.admin_token_file):
+        if file:
+            read_token(file)
+    for port in {options.port, options.metrics_port or options.port}:
+        listen(options.host, port).close()
 
 
 def run(options: Serve) -> dict[str, Any]:
@@ -85,9 +80,10 @@ def run(options: Serve) -> dict[str, Any]:
     import sys
 
     from vitlab.progress import say
-    from vitlab.serve.process.running import serve
+    from vitlab.serve.service import serve
 
-    how = options.values("limits token_file watch allow_empty drain device precision engine")
+    how = options.values("limits token_file admin_token_file metrics_port watch allow_empty")
+    how |= options.values("drain device precision engine")
     how["say"] = say if sys.stderr.isatty() else lambda text: None  # else all lines are JSON
     named = [split(each) for each in options.models]
     return serve(named, address=(options.host, options.port), **how)

@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vitlab.commands import RunOptions
+from vitlab.commands import RunOptions, print_costs
 from vitlab.errors import OptionError
 from vitlab.options import above, argument, at_least, option, owners
 from vitlab.recipes.recipe import Recipe
 from vitlab.runs.recipe_file import start_from
 from vitlab.studies.base import small
-from vitlab.studies.study_names import ABOUT, GRIDS, PAPER_BUDGET, budget_seconds
-from vitlab.terminal import print_table, print_wide
-from vitlab.units import duration, si
+from vitlab.studies.papers import ABOUT, PAPER_BUDGET, STUDIES, budget_seconds
+from vitlab.terminal import print_wide
+from vitlab.units import duration
 
 SUMMARY = "Reproduce a table or figure of a paper."
 
@@ -26,7 +26,7 @@ class Study(RunOptions):
     )  # fmt: skip
     HIDDEN: ClassVar[frozenset[str]] = frozenset({"budget", "epochs"})
 
-    name: str = argument(ABOUT, choices=lambda: GRIDS)
+    name: str = argument(ABOUT, choices=lambda: STUDIES)
     allowed: str = option(
         "",
         "time for all runs, such as 10m or 2h: their length is fitted into it (default: 10m); "
@@ -84,46 +84,38 @@ def build(given: dict[str, Any]) -> Study:
             beside the paper's own.
     """
     name, given = given["name"], {"data": "digits"} | given
-    if chosen := set(GRIDS[Study(name=name).name].varies.split()) & set(given):
+    if chosen := set(STUDIES[Study(name=name).name]["varies"].split()) & set(given):
         raise OptionError(f"the study {name} chooses {min(chosen)} itself: leave it out")
-    from_paper = {"data", "seed", "recipe"}
     if given.get("allowed") == PAPER_BUDGET and (
-        asked := (set(given) & set(owners(Recipe))) - from_paper
+        asked := (set(given) & set(owners(Recipe))) - {"data", "seed", "recipe"}
     ):
         raise OptionError(f"with budget=paper the paper's recipes decide: leave {min(asked)} out")
     if "recipe" in given:
         start, rest = start_from(given)
     else:
-        start = small(given["data"], given.get("model", ""))
-        rest = {key: value for key, value in given.items() if key != "model"}
+        start, rest = small(given["data"], given.pop("model", "")), given
     return Study(name=name, recipe=start).changed(**rest)
 
 
 def run(options: Study) -> dict[str, Any]:
     """Run the study, or say what it would cost."""
-    from vitlab.studies.study_by_name import study
+    from vitlab.studies.study import study
 
     same = "out seeds see only lr_grid downstream at_once dry_run recipe host command"
-    asked = options.values(same)
-    return study(options.name, budget=options.allowed, epochs=options.length, **asked)
+    how = options.values(same) | {"budget": options.allowed, "epochs": options.length}
+    return study(options.name, **how)
 
 
 def show(result: dict[str, Any]) -> None:
     """Print the table."""
     if not result:
         return
-    if "table" not in result:
-        unit = "steps" if "steps" in result["rows"][0] else "epochs"
-        lines = [(row["name"], f"{row.get(unit, 0):.3g}") for row in result["rows"]]
-        print_table(("row", unit), lines)
-        runs = f"{result['runs']} runs, {result['at_once']} at once"
-        print(f"{runs}: {si(result['macs'])} multiply-adds, about {duration(result['seconds'])}")
-        if result["sees"] is not None:
-            points = f"{100 * result['sees']:.2g} points of accuracy"
-            print(f"{result['seeds']} seeds see a difference of {points} with a chance of 80%")
+    if print_costs(result):
+        if sees := result["sees"]:
+            seen = f"a difference of {100 * sees:.2g} points of accuracy with a chance of 80%"
+            print(f"{result['seeds']} seeds see {seen}")
         return
-    names = len(result["rows"][0]["cells"]) if result["rows"] else 1
-    print_wide(result["head"], result["table"], names)
+    print_wide(result["head"], result["table"], len(result["rows"][0]["cells"]))
     for each in result["findings"]:
         print(each)
     for claim in result["claims"]:

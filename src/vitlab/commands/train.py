@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from vitlab.commands import RunOptions
+from vitlab.commands import RunOptions, print_costs
 from vitlab.errors import OptionError
 from vitlab.experiments.several import SeveralRuns, recorded, run_several
 from vitlab.options import option, options_of, when
@@ -128,6 +128,8 @@ def show(result: dict[str, Any]) -> None:
     """Print the test figures; of several runs their table, too."""
     from vitlab.evaluation.metrics import METRICS
 
+    if print_costs(result):
+        return
     left_out = {"images", *(name for name, each in METRICS.items() if not each.key)}
     for campaign in (result.get("sweep", {}), result):
         rows = list(campaign.get("runs", []))

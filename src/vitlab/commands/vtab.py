@@ -3,9 +3,8 @@
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-from vitlab.commands import WEIGHTS, RunOptions
-from vitlab.experiments.several import Jobs
-from vitlab.experiments.vtab_setting import VtabSetting
+from vitlab.commands import WEIGHTS, RunOptions, print_costs
+from vitlab.experiments.several import Jobs, VtabSetting
 from vitlab.options import argument, option
 from vitlab.terminal import print_table
 from vitlab.weights.hub import check_weights
@@ -30,17 +29,21 @@ class Vtab(RunOptions):
 
 def run(options: Vtab) -> dict[str, Any]:
     """Learn every task; what is finished is not repeated."""
-    from vitlab.experiments.vtab import vtab
+    from vitlab.studies.vtab import vtab
 
-    how = options.values("tasks setting resume host command") | options.jobs.shared_out
+    how = options.values("tasks setting resume host command") | options.jobs.values(
+        "jobs cells dry_run"
+    )
     known = options.file.arguments()
     return vtab(options.weights, options.data, options.out, known=known, **how)
 
 
 def show(result: dict[str, Any]) -> None:
     """Print the table, and what its means leave out."""
-    from vitlab.experiments.vtab_scores import HEAD, remark, table
+    from vitlab.studies.vtab import HEAD, remark, table
 
+    if print_costs(result):
+        return
     print_table(HEAD, table(result))
     if text := remark(result):
         print(text)

@@ -1,17 +1,17 @@
 """Cells: training runs with one purpose in one folder, resumed after a kill: `run_cells`.
 
-An experiment (`sweep.py`, `seeds.py`, `folds.py`, `vtab.py`) says which cells there are and what
+An experiment (`sweep.py`, `repeats.py`, `vtab.py`, a study) says which cells there are and what
 their rows come to. What is here runs them: in the order that they follow each other, one at a time
 or side by side, by one process, by torchrun's or by an array of jobs.
 """
 
 import pickle
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -34,10 +34,13 @@ from vitlab.training.own_code import Transform
 from vitlab.training.resume import placed
 from vitlab.training.run import train
 from vitlab.training.stop import Interrupted
-from vitlab.units import counted, duration
+from vitlab.training.tracking import OnLine
+from vitlab.units import counted, duration, percent
 
 POLL = 0.2  # seconds
 OVER = ("done", "diverged")  # states of a run that is not repeated
+AGAIN = "pass --resume to continue"
+FAILED = "diverged"  # in the row of a cell that has no figures: why
 
 
 @dataclass(frozen=True)
@@ -49,29 +52,34 @@ class Cell:
         recipe: what it learns; it can be repeated by hand
         labels: what tells it from the others, such as `{"seed": 4}`, with which its row begins
         after: names of the cells that it follows
-        decide: from the rows of these to the options that they decide, such as the best rate
+        models: those of them whose models it needs: if one diverged, so has this one
+        settle: from the cell and the rows of those that it follows to the cell as these decide it,
+            such as with the best rate; None where it is not needed, whose row is empty
         may_diverge: whether the others go on if it diverges
+        kind: cells of one kind cost about the same
+        searches: whether it only decides about others
     """
 
     name: str
     recipe: Recipe
     labels: Mapping[str, Any]
     after: tuple[str, ...] = ()
-    decide: Callable[[list[Row]], dict[str, Any]] | None = None
+    models: tuple[str, ...] = ()
+    settle: Callable[["Cell", list[Row]], "Cell | None"] | None = None
     may_diverge: bool = False
+    kind: str = ""
+    searches: bool = False
 
     @property
     def title(self) -> str:
-        """Its labels in words: `lr 0.003, layer decay 0.75`."""
-        return title_of(self.labels)
+        """Its labels in words, `lr 0.003, layer decay 0.75`; without labels its name."""
+        return title_of(self.labels) or self.name
 
-    def settled(self, rows: Mapping[str, Row]) -> "Cell":
-        """Return it as the rows of the cells that it follows decide, which are by their names."""
-        if self.decide is None:
-            return self
-        decided = self.decide([rows[name] for name in self.after])
-        recipe, labels = self.recipe.changed(**decided), {**self.labels, **decided}
-        return replace(self, recipe=recipe, labels=labels)
+    def changed(self, **options: Any) -> Self:
+        """Return it with options of its recipe replaced, which are among its labels too."""
+        return replace(
+            self, recipe=self.recipe.changed(**options), labels={**self.labels, **options}
+        )
 
 
 def title_of(labels: Mapping[str, Any]) -> str:
@@ -125,21 +133,29 @@ class CellTrainer:
     quiet: bool = False
     opened: OpenedData = field(default_factory=OpenedData)
 
-    def __call__(self, recipe: Recipe, folder: Path) -> Row:
+    def __call__(self, cell: Cell, folder: Path) -> Row:
         """Train, or go on, or do nothing if it is done; return the figures, or `diverged`."""
         run = RunFolder(folder)
         if run.state == "running":  # perhaps by a process that a killed one left, which saves
             say(f"another process is training in {folder}: waiting for it")
         while run.state == "running":
             time.sleep(POLL)
-        if run.state == "diverged":
-            return {"diverged": run.decisions.diverged}
+        if run.state == FAILED:
+            return {FAILED: run.decisions.diverged}
         try:
-            return self.run(recipe, folder).metrics
+            return self.figures(cell, folder)
         except DivergedError as error:
-            return {"diverged": str(error)}
+            return {FAILED: str(error)}
 
-    def run(self, recipe: Recipe, folder: Path) -> Run:
+    def figures(self, cell: Cell, folder: Path) -> Row:
+        """Train, or go on, or do nothing if it is done; return the figures.
+
+        Raises:
+            DivergedError: the run diverged.
+        """
+        return self.run(cell.recipe, folder).metrics
+
+    def run(self, recipe: Recipe, folder: Path, on_line: OnLine | None = None) -> Run:
         """Train, or go on, or do nothing if it is done; return the run."""
         return train(
             recipe,
@@ -147,6 +163,7 @@ class CellTrainer:
             start=self.setup.start,
             resume=RunFolder(folder).started,
             host=self.setup.host,
+            on_line=on_line,
             transform=self.setup.transform,
             loss=self.setup.loss,
             opened=self.opened,
@@ -164,12 +181,14 @@ class Experiment:
         out: the folder that the names of cells begin in
         trainer: trains them
         first: whether this process writes and reports, of those that torchrun started
+        again: what the user does to continue it
     """
 
     campaign: CampaignFolder
     out: Path
     trainer: CellTrainer
     first: bool
+    again: str = AGAIN
 
     @property
     def setup(self) -> Setup:
@@ -187,7 +206,7 @@ class Experiment:
 
     def say(self, text: str) -> None:
         """Print a message for the user, once for all processes."""
-        if self.first:
+        if self.first and not self.trainer.quiet:
             say(text)
 
     def finish(self, result: dict[str, Any], page: TablePage) -> dict[str, Any]:
@@ -199,6 +218,18 @@ class Experiment:
         return result
 
 
+def agreed(host: Host, make: Callable[[], Any]) -> Any:
+    """Do something in the first of torchrun's processes, and return its JSON value in all of them.
+
+    Raises:
+        UserError: as in the first process.
+    """
+    with joined(host.device, host.timeout) as (world, _):
+        with world.agreed():
+            made = make() if world.first else None
+        return world.broadcast(made)
+
+
 def begin(
     kind: str,
     settings: dict[str, Any],
@@ -208,6 +239,7 @@ def begin(
     setup: Setup,
     *,
     of_run: bool = False,
+    again: str = AGAIN,
 ) -> Experiment:
     """Start or continue an experiment.
 
@@ -219,6 +251,7 @@ def begin(
         name: of a new one, in `runs/`
         setup: how its cells are run
         of_run: whether the folder is that of a run that it decides, and its own is inside
+        again: what the user does to continue it; anything but `resume` if the same call does
 
     Raises:
         RunError: the folder is in the way, or its experiment was started otherwise.
@@ -231,20 +264,24 @@ def begin(
         with world.agreed():
             out = placed(out, name, resume=setup.resume, world=world)
         campaign = CampaignFolder(out / SWEEP_FOLDER if of_run else out)
-        resume = setup.resume or world.restarted or bool(setup.cells)
+        resume = setup.resume or world.restarted or bool(setup.cells) or again != AGAIN
         with world.agreed():
             if of_run and RunFolder(out).may_be_used(resume=True) and not campaign.started:
                 raise RunError(
                     f"{out} already contains a run without a sweep: choose another --out"
                 )
             if world.first:
-                if resume and not campaign.started:
+                if resume and not campaign.started and again == AGAIN:
                     say(f"no {kind} in {campaign.path} yet: starting it")
                 campaign.begin(kind, settings, recipe, resume, setup.command)
-        return Experiment(campaign, out, CellTrainer(setup), world.first)
+        return Experiment(campaign, out, CellTrainer(setup), world.first, again)
 
 
-def run_cells(cells: Sequence[Cell], experiment: Experiment) -> dict[str, Row]:
+def run_cells(
+    cells: Sequence[Cell],
+    experiment: Experiment,
+    left: Callable[[Collection[str]], float] | None = None,
+) -> dict[str, Row]:
     """Train every cell, each as soon as those that it follows are done.
 
     What is finished or has diverged is not repeated, and what was begun goes on: the files of each
@@ -253,6 +290,8 @@ def run_cells(cells: Sequence[Cell], experiment: Experiment) -> dict[str, Row]:
     Args:
         cells: in the order in which they are preferred
         experiment: its folder, and how the cells are run
+        left: from the names of the cells that are done to the seconds that the others take; None
+            to go by how long those took
 
     Returns:
         A row for each cell by its name, in their order.
@@ -265,15 +304,17 @@ def run_cells(cells: Sequence[Cell], experiment: Experiment) -> dict[str, Row]:
         KeyboardInterrupt: a stop was asked for; the states are saved.
     """
     try:
-        rows = _rows(_part(cells, experiment), experiment)
+        rows = _rows(_part(cells, experiment), experiment, left)
     except UserError:
         if experiment.first and not any(experiment.run(each).started for each in cells):
             experiment.campaign.withdraw()
         raise
     except KeyboardInterrupt as stop:
-        if str(stop):
+        if str(stop) and experiment.again == AGAIN:
             raise
-        raise Interrupted("interrupted: pass --resume to continue") from stop
+        said = Interrupted(f"interrupted: {experiment.again}")
+        said.quiet = getattr(stop, "quiet", False)
+        raise said from stop
     if experiment.setup.cells:
         raise CellsLeftError(
             f"part {experiment.setup.cells} is done, {counted(len(rows), 'run')}: once all parts "
@@ -282,46 +323,68 @@ def run_cells(cells: Sequence[Cell], experiment: Experiment) -> dict[str, Row]:
     return {cell.name: rows[cell.name] for cell in cells}
 
 
-def _rows(cells: Sequence[Cell], experiment: Experiment) -> dict[str, Row]:
+def _rows(
+    cells: Sequence[Cell],
+    experiment: Experiment,
+    left: Callable[[Collection[str]], float] | None,
+) -> dict[str, Row]:
     """Train cells; return their rows by their names."""
     waiting, running, rows = list(cells), dict[str, Cell](), dict[str, Row]()
     before = sum(experiment.run(each).state in OVER for each in cells)
     jobs, began = min(experiment.setup.jobs, len(cells)), time.monotonic()
-    with _processes(experiment.trainer, jobs) as processes:
+
+    def pace(_: Collection[str]) -> float:
+        new = len(rows) - before
+        return (time.monotonic() - began) / new * (len(cells) - len(rows)) if new > 0 else 0.0
+
+    def done(cell: Cell, found: Row) -> None:
+        rows[cell.name] = {**cell.labels, **found, "run": str(experiment.run(cell).path)}
+        _tell(cell, found, experiment)
+        if (rest := (left or pace)(rows)) and len(rows) < len(cells):
+            experiment.say(f"{len(rows)} of {len(cells)} runs done, about {duration(rest)} left")
+
+    with _processes(experiment, jobs) as processes:
         while waiting or running:
-            ready = [each for each in waiting if all(name in rows for name in each.after)]
-            for cell in ready[: jobs - len(running)]:
+            ready = (each for each in waiting if all(name in rows for name in each.after))
+            if len(running) < jobs and (cell := next(ready, None)):
                 waiting.remove(cell)
-                running[cell.name] = cell = cell.settled(rows)
-                number = len(cells) - len(waiting)
-                experiment.say(f"run {number} of {len(cells)}: {cell.title}")
-                work = cell.recipe, experiment.run(cell).path
-                if processes:
-                    processes.begin(cell.name, *work)
-            name, found = (
-                processes.finished() if processes else (cell.name, experiment.trainer(*work))
-            )
-            cell = running.pop(name)
-            rows[name] = {**cell.labels, **found, "run": str(experiment.run(cell).path)}
-            if message := found.get("diverged"):
-                _diverged(cell, message)
-                experiment.say(f"{cell.title} diverged: {message}")
-            new, left = len(rows) - before, len(cells) - len(rows)
-            if left and new > 0:
-                rest = duration((time.monotonic() - began) / new * left)
-                experiment.say(f"{len(rows)} of {len(cells)} runs done, about {rest} left")
+                if failed := [name for name in cell.models if FAILED in rows[name]]:
+                    rows[cell.name] = {FAILED: f"{failed[0]} did"}
+                    _tell(cell, rows[cell.name], experiment)
+                    continue
+                follows = [rows[name] for name in cell.after]
+                settled = cell.settle(cell, follows) if cell.settle else cell
+                if settled is None:
+                    rows[cell.name] = {}
+                    continue
+                cell = replace(settled, settle=None)  # which cannot be sent
+                experiment.say(f"run {len(cells) - len(waiting)} of {len(cells)}: {cell.title}")
+                if processes is None:
+                    done(cell, experiment.trainer(cell, experiment.run(cell).path))
+                else:
+                    running[cell.name] = cell
+                    processes.begin(cell.name, cell, experiment.run(cell).path)
+            elif processes is not None:
+                name, found = processes.finished()
+                done(running.pop(name), found)
     return rows
 
 
-def _diverged(cell: Cell, message: str) -> None:
-    """Refuse to go on without a cell.
+def _tell(cell: Cell, found: Row, experiment: Experiment) -> None:
+    """Say how a cell ended.
 
     Raises:
         DivergedError: it diverged, and may not: a mean over the others would be too good.
     """
-    if not cell.may_diverge:
-        cause = message.split(":")[0]
-        raise DivergedError(f"{cell.title} diverged: {cause}: try a lower --lr and another --out")
+    if message := found.get(FAILED):
+        if not cell.may_diverge:
+            cause = message.split(":")[0]
+            raise DivergedError(
+                f"{cell.title} diverged: {cause}: try a lower --lr and another --out"
+            )
+        experiment.say(f"{cell.title} diverged: {message}")
+    elif (accuracy := found.get("accuracy")) is not None:
+        experiment.say(f"{cell.title}: {percent(accuracy)}")
 
 
 def _part(cells: Sequence[Cell], experiment: Experiment) -> list[Cell]:
@@ -341,7 +404,7 @@ def _part(cells: Sequence[Cell], experiment: Experiment) -> list[Cell]:
     return [cell for cell in cells if cell.name in names]
 
 
-def _processes(trainer: CellTrainer, jobs: int) -> AbstractContextManager[SideBySide[Row] | None]:
+def _processes(experiment: Experiment, jobs: int) -> AbstractContextManager[SideBySide[Row] | None]:
     """Return the processes that train several cells at the same time; None for this one alone.
 
     Raises:
@@ -349,7 +412,7 @@ def _processes(trainer: CellTrainer, jobs: int) -> AbstractContextManager[SideBy
     """
     if jobs < 2:
         return nullcontext()
-    quiet = CellTrainer(trainer.setup, quiet=True)
+    quiet = replace(experiment.trainer, quiet=True, opened=OpenedData())
     try:
         pickle.dumps(quiet)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -357,4 +420,4 @@ def _processes(trainer: CellTrainer, jobs: int) -> AbstractContextManager[SideBy
             f"jobs={jobs} needs functions that other processes can import ({error}): define them "
             "in a module, or set jobs to 1"
         ) from None
-    return SideBySide(quiet, max(1, torch.get_num_threads() // jobs))
+    return SideBySide(quiet, max(1, torch.get_num_threads() // jobs), experiment.again)

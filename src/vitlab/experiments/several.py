@@ -1,14 +1,17 @@
-"""The options of `vitlab train` and `vitlab finetune` that ask for several runs in place of one."""
+"""The options of commands that ask for several runs: sweeps, folds, seeds, the tasks of VTAB."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from vitlab.errors import OptionError
 from vitlab.experiments.campaign_folder import MOST, CampaignFolder
 from vitlab.files import SWEEP_FOLDER
 from vitlab.options import Only, Options, above, at_least, at_most, below, option
+from vitlab.precision import TrainingPrecision
 from vitlab.recipes.recipe import Host, Recipe
+
+STEPS, WARMUP = 2500, 200  # of a task of VTAB (ViT paper, Table 4)
 
 _SWEEPING = Only("with sweep", lambda options: options.sweep is not None)
 _SEVERAL = Only("with sweep, folds or seeds", lambda options: not options.single)
@@ -31,16 +34,16 @@ class Jobs(Options):
         "as a job array: 0/8, 1/8, … 7/8; once all have ended, repeat the command without it",
         only=_SEVERAL,
     )
+    dry_run: bool = option(
+        False,
+        "of several runs, only say what they would cost, by timing a few steps",
+        only=_SEVERAL,
+    )
 
     @property
     def single(self) -> bool:
         """Whether there is one run."""
         return False
-
-    @property
-    def shared_out(self) -> dict[str, Any]:
-        """The arguments of an experiment."""
-        return {"jobs": self.jobs, "cells": self.cells}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +109,35 @@ class SeveralRuns(Jobs):
         return tuple(f"{count}-{name}" for name, count in named.items() if count)
 
 
+@dataclass(frozen=True, kw_only=True)
+class VtabSetting(Options):
+    """How each task is learned; the defaults are the ViT paper's."""
+
+    steps: int = option(STEPS, "steps per task, of which 8% are warm-up", at_least(1))
+    lr: float = option(0.01, "peak learning rate", above(0))
+    sweep: tuple[float, ...] | None = option(
+        None,
+        "learning rates to choose from for each task, on its 200 validation images after learning "
+        "from 800, in place of lr (no numbers: 0.001 0.003 0.01 0.03)",
+        above(0),
+    )
+    batch: int = option(512, "images per step", at_least(1))
+    micro_batch: int | Literal["auto"] = option(
+        "auto", "images per forward pass (0: the whole batch; auto: as many as fit)", at_least(0)
+    )
+    image_size: int = option(384, "rows and columns that images are resized to", at_least(1))
+    augment: Literal["bit", "none"] = option(
+        "bit",
+        "bit: random crops of 73% of the area or more, and flips, but neither where it would "
+        "change a task's label (BiT paper, appendix F); none: images are only resized",
+    )
+    tune: Literal["all", "attention", "ffn", "head", "norms", "lora"] = option(
+        "all", "what to train of the weights, always with the classifier"
+    )
+    precision: TrainingPrecision = option("auto", "as of `vitlab train`")
+    seed: int = option(0, "seed of everything random", at_least(0))
+
+
 def recorded(out: str | Path | None) -> tuple[Recipe, SeveralRuns] | None:
     """Return the recipe and the options of the campaign in a run's folder, if there is one.
 
@@ -137,9 +169,8 @@ def run_several(
         OptionError: options are to change between several runs.
     """
     # the command line reads the options without PyTorch
-    from vitlab.experiments.folds import cross_validate
-    from vitlab.experiments.seeds import repeat
-    from vitlab.experiments.sweep import sweep
+    from vitlab.experiments.repeats import cross_validate, fold_cells, repeat, seed_cells
+    from vitlab.experiments.sweep import searching, sweep
     from vitlab.training.run import train
 
     how: dict[str, Any] = {"resume": resume, "host": host, "command": command}
@@ -148,11 +179,24 @@ def run_several(
         return run.metrics if run.rank == 0 else {}
     if change:
         raise OptionError("change applies only to a single run: choose another --out for several")
-    how |= several.shared_out
+    grid = several.sweep or None, several.sweep_layer_decay, several.sweep_share
+    if several.dry_run:
+        from vitlab.experiments.cells import Cell, Setup
+        from vitlab.experiments.timing import dry_run
+
+        if several.folds:
+            cells = fold_cells(recipe, several.folds)
+        elif several.seeds:
+            _, tried, own = seed_cells(recipe, several.seeds, several.sweep, *grid[1:])
+            cells = [*tried, *own]
+        else:
+            cells = [*searching(recipe, *grid)[1], Cell("all images", recipe, {})]
+        return dry_run(cells, Setup(host, jobs=several.jobs))
+    how |= several.values("jobs cells")
     if several.folds:
         return cross_validate(recipe, out, several.folds, **how)
-    how |= {"layer_decays": several.sweep_layer_decay, "share": several.sweep_share}
     if several.seeds:
+        how |= {"layer_decays": grid[1], "share": grid[2]}
         return repeat(recipe, out, several.seeds, sweep=several.sweep, **how)
-    run = sweep(recipe, out, several.sweep or None, **how)
+    run = sweep(recipe, out, grid[0], layer_decays=grid[1], share=grid[2], **how)
     return run.metrics if run.rank == 0 else {}

@@ -27,11 +27,11 @@ class SideBySide(Generic[T]):
     Args:
         function: does a piece of work, given its arguments; it, these and its result are pickled
         threads: of each process, which starts when it is first needed
-        again: with what a command is repeated after a process died
+        again: what to do after a process died
     """
 
     def __init__(
-        self, function: Callable[..., T], threads: int, again: str = "--resume, with fewer --jobs"
+        self, function: Callable[..., T], threads: int, again: str = "repeat the command"
     ) -> None:
         self._function, self._threads, self._again = function, threads, again
         self._idle: list[Connection] = []
@@ -73,8 +73,8 @@ class SideBySide(Generic[T]):
             result: T | BaseException = pipe.recv()
         except (EOFError, ConnectionError):
             raise RunError(
-                f"a process died during {name} (out of memory?): repeat the command with "
-                f"{self._again} if it dies again"
+                f"a process died during {name} (out of memory?): {self._again}, with fewer at the "
+                "same time if it dies again"
             ) from None
         self._idle.append(pipe)
         if isinstance(result, BaseException):

@@ -1,7 +1,14 @@
-"""`vitlab.sweep`: choose the learning rate on a held-out part of the training images."""
+"""`vitlab.sweep`: choose the learning rate on a held-out part of the training images.
 
+What is tried if nothing else is asked for are the ViT paper's learning rates (Table 4), or some
+around a recipe's own; the shares of the training images that it held out are in its section B.1.1.
+It lists 0.06 for ImageNet without saying that only ResNets and hybrids used it, as its text
+suggests: all models try it here.
+"""
+
+import re
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +16,7 @@ from vitlab.data.learning import splits_of
 from vitlab.errors import DivergedError, OptionError
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.records import RunRecord
-from vitlab.experiments.cells import Cell, Setup, begin, run_cells, title_of
-from vitlab.experiments.grids import SHARE, default_grid, grid_of, paper_data
+from vitlab.experiments.cells import FAILED, Cell, Setup, begin, run_cells, title_of
 from vitlab.experiments.statistics import OF_RUN, Row
 from vitlab.files import SWEEP_FOLDER
 from vitlab.models.model import Model
@@ -24,6 +30,37 @@ from vitlab.training.own_code import Transform
 from vitlab.units import percent
 
 LABELS = ("lr", "layer_decay")  # of a point of the grid
+SHARE = 0.1  # held out of data that is not the paper's
+FACTORS = (0.3, 1.0, 3.0)  # of a recipe's own learning rate
+DROPS = (1.4, 1.0, 0.6)  # of 1 - layer_decay: 0.65, 0.75, 0.85 around 0.75, as BEiT's appendix
+
+Point = dict[str, float]
+
+
+@dataclass(frozen=True)
+class PaperData:
+    """A data set that the ViT paper fine-tuned on.
+
+    Attributes:
+        name: a pattern of its name, and nothing else's
+        classes: their number
+        share: of the training images that the paper held out
+        rates: the learning rates that it tried, with SGD
+    """
+
+    name: str
+    classes: int
+    share: float
+    rates: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03)
+
+
+PAPER = (
+    PaperData(r"imagenet([-_]?1k|2012)?|ilsvrc[-_]?2012", 1000, 0.01, (0.003, 0.01, 0.03, 0.06)),
+    PaperData(r"cifar[-_]?10", 10, 0.02),
+    PaperData(r"cifar[-_]?100", 100, 0.02),
+    PaperData(r"(oxford[-_]?)?(iiit[-_]?)?pets?", 37, 0.1),
+    PaperData(r"(oxford[-_]?)?flowers?[-_]?(102)?", 102, 0.1),
+)
 
 
 @public(recipe=Recipe, out=PLACE)
@@ -56,7 +93,8 @@ def sweep(
         out: the folder of the last run, which has those of the others in `sweep/`; None for a new
             one in `runs/`, named after data and model
         grid: learning rates; None for the paper's grid for the data if the recipe has SGD, or for
-            one around the recipe's own values if it has AdamW (`experiments/grids.py`)
+            one around the recipe's own values if it has AdamW: 0.3, 1 and 3 times its learning
+            rate, each with three layer decays if it has one
         layer_decays: to try with each learning rate; none for the recipe's own
         share: of the training images to hold out; None for the paper's: 1% of ImageNet, 2% of
             CIFAR-10 and -100, 10% of everything else
@@ -83,8 +121,7 @@ def sweep(
         UserError: as `vitlab.train`.
     """
     settings, grid_cells = searching(recipe, grid, layer_decays, share)
-    host = host or Host()
-    setup = Setup(host, command, resume, start, transform, loss, jobs, cells)
+    setup = Setup(host or Host(), command, resume, start, transform, loss, jobs, cells)
     name = run_name(recipe, start)
     experiment = begin("sweep", settings, recipe, out, name, setup, of_run=True)
     rows = list(run_cells(grid_cells, experiment).values())
@@ -119,29 +156,78 @@ def searching(
     """
     if recipe.data.fold or recipe.data.dev_share:
         raise OptionError("a sweep holds images out by itself: leave fold and dev_share out")
-    known, points = None, grid_of(grid, decays) if grid is not None else []
+    points = grid_of(grid, decays) if grid is not None else []
+    known = None
     if grid is None or share is None:
         known = paper_data(recipe.data.data, len(splits_of(recipe.data).classes))
     if grid is None:
         points = default_grid(recipe, known)
         if decays:
             points = grid_of([*dict.fromkeys(point["lr"] for point in points)], decays)
-    share = share if share is not None else known.share if known else SHARE
+    if share is None:
+        share = known.share if known else SHARE
     if not 0 < share < 1:
         raise OptionError(f"sweep_share must be above 0 and below 1, not {share:g}")
     rates, by_rate = ([*dict.fromkeys(p[key] for p in points if key in p)] for key in LABELS)
     settings = {"sweep": rates, "sweep_layer_decay": sorted(by_rate), "sweep_share": share}
-    cells = [
-        Cell(
-            f"{SWEEP_FOLDER}/"
-            + "-".join(f"{key.replace('_', '-')}-{value:g}" for key, value in each.items()),
-            recipe.changed(dev_share=share, **each),
-            each,
-            may_diverge=True,
-        )
-        for each in points
+    whole = Cell(SWEEP_FOLDER, recipe.changed(dev_share=share), {}, may_diverge=True, searches=True)
+    names = ["-".join(f"{k.replace('_', '-')}-{v:g}" for k, v in each.items()) for each in points]
+    return settings, [
+        replace(whole.changed(**point), name=f"{SWEEP_FOLDER}/{name}")
+        for point, name in zip(points, names, strict=True)
     ]
-    return settings, cells
+
+
+def paper_data(data: str, classes: int) -> PaperData | None:
+    """Return the paper's data set that some data is, by a part of its path and its classes."""
+    parts = re.split(r"[/\\]", data.lower())
+    fitting = (each for each in PAPER if each.classes == classes)
+    return next((each for each in fitting if any(re.fullmatch(each.name, p) for p in parts)), None)
+
+
+def default_grid(recipe: Recipe, known: PaperData | None) -> list[Point]:
+    """Return what to try: with SGD the paper's learning rates, with AdamW those around its own.
+
+    Raises:
+        OptionError: the paper has no grid for the data, or nobody for the optimizer.
+    """
+    how = recipe.optimizer
+    if how.optimizer == "adamw":
+        drop = 1 - how.layer_decay
+        decays = dict.fromkeys(max(0.01, round(1 - drop * each, 4)) for each in DROPS if drop)
+        return grid_of([float(f"{how.lr * factor:.3g}") for factor in FACTORS], [*decays])
+    if how.optimizer != "sgd":
+        raise OptionError(
+            f"there is no default grid for optimizer={how.optimizer}: name the rates, such as "
+            f"--sweep {how.lr / 3:.2g} {how.lr:.2g} {how.lr * 3:.2g}"
+        )
+    if known is None:
+        raise OptionError(
+            f"the ViT paper has no grid for {recipe.data.data}: name the rates, such as --sweep "
+            "0.001 0.003 0.01 0.03"
+        )
+    return grid_of(known.rates)
+
+
+def grid_of(rates: Sequence[float], decays: Sequence[float] = ()) -> list[Point]:
+    """Return every learning rate with every layer decay, the lowest first.
+
+    Args:
+        rates: learning rates
+        decays: layer decays; none for the recipe's own
+
+    Raises:
+        OptionError: no rates, a number twice, or one that cannot be.
+    """
+    if not rates:
+        raise OptionError("the grid is empty: name learning rates, such as --sweep 0.003 0.01")
+    for name, numbers in (("lr", rates), ("layer_decay", decays)):
+        for number in numbers:
+            Recipe().changed(**{name: number})
+            if list(numbers).count(number) > 1:
+                raise OptionError(f"the grid contains {name}={number:g} twice: name it once")
+    more: list[Point] = [{"layer_decay": decay} for decay in sorted(decays)] or [{}]
+    return [{"lr": rate} | each for rate in sorted(rates) for each in more]
 
 
 def best_of(rows: Sequence[Row]) -> int | None:
@@ -151,7 +237,7 @@ def best_of(rows: Sequence[Row]) -> int | None:
     return min(known)[1] if known else None
 
 
-def best_point(rows: Sequence[Row]) -> dict[str, float]:
+def best_point(rows: Sequence[Row]) -> Point:
     """Return the point of the grid that was best on the held-out images.
 
     Raises:
@@ -176,21 +262,21 @@ def search_result(rows: Sequence[Row], share: float) -> tuple[dict[str, Any], Ta
     assert best is not None
     names = [*point, "run", *(each.name for each in METRICS.values() if each.key), *OF_RUN]
     lines = [
-        {"diverged": "diverged" in row} | {key: row[key] for key in names if key in row}
-        for row in rows
+        {FAILED: FAILED in row} | {key: row[key] for key in names if key in row} for row in rows
     ]
     result = {"share": share, "best": best, "chosen": point, "runs": lines}
     figure, loss = ("accuracy", "nll") if "accuracy" in rows[best] else ("map", "bce")
-    head = [key.replace("lr", "learning rate").replace("_", " ") for key in point]
     texts = [
-        (*(f"{row[key]:g}" for key in point), "diverged", "")
-        if "diverged" in row
-        else (*(f"{row[key]:g}" for key in point), percent(row[figure]), f"{row[loss]:.3f}")
+        (
+            *(f"{row[key]:g}" for key in point),
+            *((FAILED, "") if FAILED in row else (percent(row[figure]), f"{row[loss]:.3f}")),
+        )
         for row in rows
     ]
     note = (
         f"Each run held out {share:.3g} of each class of the training images "
         f"({rows[best]['images']:,} images) and was measured on them; the marked one was best."
     )
+    head = [key.replace("lr", "learning rate").replace("_", " ") for key in point]
     head += [METRICS[figure].word, METRICS[loss].word]
     return result, Table("Sweep", tuple(head), texts, best, note)

@@ -14,17 +14,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from vitlab.errors import OptionError, UserError, one_line
+from vitlab.errors import OptionError, one_line
 from vitlab.explore.cartographer import Cartographer, Charted
 from vitlab.explore.explorer import Explorer
 from vitlab.explore.gallery import FORMATS, OpenImage, is_supported
 from vitlab.explore.seeing import views
 from vitlab.pages.assets import EXPLORE
-from vitlab.serve.http.access import LOCAL, check_origin
-from vitlab.serve.http.arrival import Arrival, Held
-from vitlab.serve.http.exchange import Envelope
-from vitlab.serve.http.problems import Refused, busy, refused
-from vitlab.serve.service_page import page_routes
+from vitlab.serve.access import LOCAL
+from vitlab.serve.exchange import BodyMemory, Envelope, Refused, busy, exchange_of
+from vitlab.serve.pages import page_routes
 
 MOST_BODY = 64 * 2**20  # bytes of an image file
 MOST_ASKED = 2**20  # bytes of a question
@@ -44,7 +42,6 @@ class Routes:
 
     def __init__(self, explorer: Explorer) -> None:
         self.explorer = explorer
-        self._held = Held(4 * MOST_BODY)
 
     def routes(self) -> list[Route]:
         """Return the routes of the explorer."""
@@ -192,10 +189,9 @@ class Routes:
         Raises:
             Refused: it is too large, too slow, or cut off.
         """
-        body = bytearray()
-        with self._held.share() as share:
-            await Arrival(request, most, PATIENCE).into(body.extend, share)
-            return bytes(body)
+        exchange = exchange_of(request)
+        exchange.expect(most)
+        return await exchange.arrived(request.body(), PATIENCE)
 
     def _model(self, request: Request) -> int:
         number: int = request.path_params["model"]
@@ -208,6 +204,18 @@ class Routes:
         if found is None:
             raise Refused(404, "this image is no longer open: open it again")
         return found
+
+
+def check_origin(headers: Headers) -> None:
+    """Refuse a request that a page of another site makes: browsers say where it comes from.
+
+    Raises:
+        Refused: 403, it comes from elsewhere.
+    """
+    origin, site = headers.get("origin", ""), headers.get("sec-fetch-site", "")
+    own = f"http://{headers.get('host', '')}"
+    if (origin and origin.lower() != own.lower()) or site in ("cross-site", "same-site"):
+        raise Refused(403, "only the page that this service serves may ask it")
 
 
 class OwnPage:
@@ -229,11 +237,11 @@ class OwnPage:
 
 def application(explorer: Explorer) -> Starlette:
     """Return the explorer as an ASGI application that only its own page may ask."""
-    envelope = Middleware(Envelope, hosts=LOCAL, done=lambda exchange: None)
+    envelope = Middleware(Envelope, hosts=LOCAL, memory=BodyMemory(4 * MOST_BODY))
     app = Starlette(
         routes=[*page_routes("explore.html", EXPLORE), *Routes(explorer).routes()],
         middleware=[envelope, Middleware(OwnPage)],
-        exception_handlers={HTTPException: _unknown, UserError: _wrong},
+        exception_handlers={HTTPException: _unknown},
     )
     app.router.redirect_slashes = False  # a redirect would repeat the Host that a client made up
     return app
@@ -243,11 +251,6 @@ async def _unknown(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     messages = {404: "unknown address", 405: "this address has other methods"}
     raise Refused(error.status_code, messages.get(error.status_code, str(error.detail)))
-
-
-async def _wrong(request: Request, error: Exception) -> Response:
-    assert isinstance(error, UserError)
-    raise refused(error)
 
 
 def _given(request: Request, name: str) -> int | None:

@@ -25,7 +25,7 @@ from vitlab.explore.shown import Shown
 from vitlab.explore.worker import Worker
 from vitlab.files import read_bytes
 from vitlab.models.model import Model
-from vitlab.serve.decoding.decoders import Decoders, Wanted
+from vitlab.serve.decoders import Decoders, Wanted
 
 LATEST = 16  # images that share their colors
 MOST_BYTES = 2**31  # of what is kept of images and models

@@ -13,7 +13,7 @@ from types import FrameType
 
 from vitlab.explore.explore_routes import application
 from vitlab.explore.explorer import Explorer
-from vitlab.serve.process.server import server_of
+from vitlab.serve.service import server_of
 
 LEAVE = 1.0  # seconds for the answers under way, once asked to stop
 HOST = "127.0.0.1"

@@ -12,7 +12,7 @@ from vitlab.data.decode.formats import format_of
 from vitlab.data.decode.pixels import Pixels
 from vitlab.errors import ImageError
 from vitlab.explore.lru import Kept
-from vitlab.serve.decoding.decoders import Decoders, Wanted
+from vitlab.serve.decoders import Decoders, Wanted
 
 SIDE = 1024  # most pixels per side of the picture on the page
 MOST_BYTES = 2**28  # of all files and pictures

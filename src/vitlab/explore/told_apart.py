@@ -12,7 +12,7 @@ from pathlib import Path
 from vitlab.data.decode.formats import SUFFIXES, format_of
 from vitlab.data.presence import PATTERN, nearest_beside
 from vitlab.errors import DataError, OptionError
-from vitlab.serve.model_names import NAME, split
+from vitlab.serve.limits import NAME, split
 from vitlab.weights.hub import is_hub_name, missing
 from vitlab.weights.sharded import model_files
 

@@ -1,8 +1,1 @@
-"""One self-contained HTML page per run: `write(file, facts)`.
-
-matplotlib, Pillow and Jinja are imported when a page is written.
-"""
-
-from vitlab.report.page import write
-
-__all__ = ["write"]
+"""Pages, each one HTML file: `page.py` says what they are made of; read it first."""

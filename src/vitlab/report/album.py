@@ -1,6 +1,8 @@
-"""Which pictures a report shows: mistakes of every confusion, and what the model attends to."""
+"""Pictures of a report: the worst mistakes, examples with attention maps, and doubtful labels."""
 
+import contextlib
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,41 +13,46 @@ from vitlab.data.augment.augment import normalize
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.source import Source
+from vitlab.errors import ImageError
+from vitlab.evaluation.label_errors import LabelErrors
 from vitlab.evaluation.predictions import Predictions
 from vitlab.inspect.rollout import late_attention
 from vitlab.models.model import Model
-from vitlab.report.facts import Judged, Picture
+from vitlab.report.facts import Doubt, Doubts, Judged, Picture
 
-MISTAKES = 72  # pictures of mistakes, at most
+MISTAKES = 60  # pictures of mistakes, at most
 TOGETHER = 6  # of one confusion
 EXAMPLES = 6  # attention maps
 LISTED = 200  # mistakes that are listed by name
+DOUBTED = 24  # doubtful labels with pictures
 
 
 def mistakes(model: Model, source: Source, predictions: Predictions) -> list[Judged]:
-    """Return mistakes, at least one of each confusion while there is room.
+    """Return the most confident mistakes of each confusion, then a second one of each, and so on.
 
-    The most frequent confusion comes first, and the most confident mistake of each.
+    None where images have several labels.
     """
-    groups: dict[tuple[int, int], list[int]] = {}
-    for place in _wrong(predictions):
-        groups.setdefault(_pair(predictions, place), []).append(int(place))
-    most_frequent = sorted(groups.items(), key=lambda item: -len(item[1]))[:MISTAKES]
-    shown = [1] * len(most_frequent)
-    for depth in range(2, TOGETHER + 1):  # a second one of each, then a third, …
-        for number, (_, places) in enumerate(most_frequent):
-            if len(places) >= depth and sum(shown) < MISTAKES:
-                shown[number] += 1
-    return [
-        _judged(model, source, predictions, place)
-        for count, (_, places) in zip(shown, most_frequent, strict=True)
-        for place in places[:count]
-    ]
+    before: Counter[tuple[int, int] | None] = Counter()
+    ranked = []
+    for order, one in enumerate(every_mistake(source, predictions)):
+        ranked.append((before[one[1].pair], order, *one))
+        before[one[1].pair] += 1
+    chosen = sorted(each for each in ranked if each[0] < TOGETHER)[:MISTAKES]
+    return [judged(model, source, predictions, place) for _, _, place, _ in chosen]
 
 
 def listed(source: Source, predictions: Predictions) -> list[Judged]:
     """Return the most confident mistakes, most confident first, without their pictures."""
-    return [named(source, predictions, int(place)) for place in _wrong(predictions)[:LISTED]]
+    return [each for _, each in every_mistake(source, predictions)[:LISTED]]
+
+
+def every_mistake(source: Source, predictions: Predictions) -> list[tuple[int, Judged]]:
+    """Return the places of mistakes and what is known of them, most confident first."""
+    if predictions.labels.several:
+        return []
+    wrong = np.flatnonzero(predictions.probabilities.argmax(1) != predictions.labels.values)
+    order = np.argsort(-predictions.probabilities[wrong].max(1), kind="stable")
+    return [(place, named(source, predictions, place)) for place in wrong[order].tolist()]
 
 
 def examples(model: Model, source: Source, predictions: Predictions) -> list[Judged]:
@@ -54,16 +61,26 @@ def examples(model: Model, source: Source, predictions: Predictions) -> list[Jud
         return []
     _, firsts = np.unique(predictions.labels.values, return_index=True, axis=0)
     chosen = firsts[np.linspace(0, len(firsts) - 1, num=min(EXAMPLES, len(firsts)), dtype=int)]
-    return [
-        _judged(model, source, predictions, int(place), _attention(model, source, index))
-        for place, index in zip(chosen, predictions.indices[chosen].tolist(), strict=True)
-    ]
+    return [judged(model, source, predictions, int(place), attention=True) for place in chosen]
+
+
+def doubts(model: Model, source: Source, predictions: Predictions, found: LabelErrors) -> Doubts:
+    """Return the labels that are likely wrong, with pictures of the likeliest errors."""
+    shown = []
+    for each in found.suspects[:DOUBTED]:
+        index, one = int(predictions.indices[each.place]), None
+        with contextlib.suppress(ImageError):
+            one = picture(source, index, model)
+        single = not predictions.labels.several
+        other = float(predictions.probabilities[each.place, each.better[0]]) if single else None
+        given, better = (_names(source, classes) for classes in (each.given, each.better))
+        shown.append(Doubt(one, source.name(index), given, better, each.own, other))
+    return Doubts(shown, len(found.suspects), found.estimated, found.images)
 
 
 def picture(source: Source, index: int, model: Model) -> Picture:
     """Return an image as the model sees it, in colors that can be shown."""
-    pixels = fitted_image(source.image(index), model.config)
-    return in_colors(pixels, source.name(index))
+    return in_colors(fitted_image(source.image(index), model.config), source.name(index))
 
 
 def in_colors(pixels: NDArray[np.uint8], name: str) -> Picture:
@@ -72,36 +89,18 @@ def in_colors(pixels: NDArray[np.uint8], name: str) -> Picture:
     return Picture(np.ascontiguousarray(shown), name)
 
 
-def _attention(model: Model, source: Source, index: int) -> NDArray[np.float32]:
-    config, device = model.config, next(model.parameters()).device
-    image = fitted_image(source.image(index), config)  # each may have its own size
-    pixels = normalize(torch.from_numpy(image)[None].to(device), config)
-    found: NDArray[np.float32] = late_attention(model, pixels)[0].cpu().numpy()
-    return found
-
-
-def _wrong(predictions: Predictions) -> Sequence[int]:
-    """Return the places of the mistakes, most confident first."""
-    wrong = np.flatnonzero(predictions.probabilities.argmax(1) != predictions.labels.values)
-    order = np.argsort(-predictions.probabilities[wrong].max(1), kind="stable")
-    return [int(place) for place in wrong[order]]
-
-
-def _pair(predictions: Predictions, place: int) -> tuple[int, int]:
-    truth = int(predictions.labels.values[place])
-    return truth, int(predictions.probabilities[place].argmax())
-
-
-def _judged(
-    model: Model,
-    source: Source,
-    predictions: Predictions,
-    place: int,
-    attention: NDArray[np.float32] | None = None,
+def judged(
+    model: Model, source: Source, predictions: Predictions, place: int, *, attention: bool = False
 ) -> Judged:
-    shown = picture(source, int(predictions.indices[place]), model)
-    above = np.array(model.thresholds)
-    return named(source, predictions, place, above, shown, attention)
+    """Return an image of predictions by its place, with its picture and, if asked, its map."""
+    index = int(predictions.indices[place])
+    shown, seen = picture(source, index, model), None
+    if attention:
+        device = next(model.parameters()).device
+        pixels = fitted_image(source.image(index), model.config)  # each may have its own size
+        image = normalize(torch.from_numpy(pixels)[None].to(device), model.config)
+        seen = late_attention(model, image)[0].cpu().numpy()
+    return named(source, predictions, place, np.array(model.thresholds), shown, seen)
 
 
 def named(
@@ -114,7 +113,8 @@ def named(
 ) -> Judged:
     """Return an image of predictions by its place, with what it was taken for."""
     chances, labels = predictions.probabilities[place], predictions.labels
-    single, best = isinstance(labels, SingleLabels), int(chances.argmax())
+    best, single = int(chances.argmax()), isinstance(labels, SingleLabels)
+    truth = int(labels.values[place]) if single else -1
     guesses = [best] if single else np.flatnonzero(chances > above).tolist()
     return Judged(
         shown,
@@ -122,8 +122,8 @@ def named(
         _names(source, labels.classes_of(place)),
         _names(source, guesses),
         float(chances[best]),
-        float(chances[labels.values[place]]) if single else None,
-        _pair(predictions, place) if single else None,
+        float(chances[truth]) if single else None,
+        (truth, best) if single else None,
         attention,
         bool((predictions.distances[place : place + 1] > 1).any()),
     )

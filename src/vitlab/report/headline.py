@@ -1,51 +1,38 @@
-"""What stands above a report: the figures that matter, how they were made, and how to read them."""
+"""First screen of a report: the result, what it was measured on, and how to use the model now."""
 
 import math
-from dataclasses import dataclass, replace
+import shlex
 from datetime import datetime
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from vitlab.evaluation.metrics import METRICS, Metric
-from vitlab.report.facts import Facts, Ran
-from vitlab.units import duration, percent, si, storage
+from vitlab.report.facts import Facts
+from vitlab.report.page import Card, Cards, Commands, DefinitionList, Table, setting
+from vitlab.units import counted, duration, epochs, percent, si, storage
+
+PLAIN = {  # figures that everybody understands, and what they are
+    "accuracy": "of all test images are right",
+    "balanced_accuracy": "if every class counted alike, however many images it has",
+}
 
 
-@dataclass(frozen=True)
-class Card:
-    """One key figure: its label, its value, its 95% interval, and a note on how to read it."""
-
-    label: str
-    value: str
-    note: str = ""
-    range: str = ""
+PROBES = {
+    "probe": ("10-shot accuracy", "a linear classifier on its features, 10 images per class"),
+    "knn": ("20-NN accuracy", "the vote of the 20 nearest features"),
+}
 
 
-@dataclass(frozen=True)
-class Gauge:
-    """The first figure on a scale from 0 to 100: value, interval, and what guessing gives."""
-
-    value: float
-    interval: tuple[float, float] | None
-    guessing: float | None
+def short_model(facts: Facts) -> str:
+    """Return the kind of model without its long form."""
+    return facts.model.split("(")[0] or "Model"
 
 
-def title(facts: Ran) -> str:
-    """Return the heading: the kind of model and the data, without their long forms."""
-    kind = facts.model.split("(")[0] if "(" in facts.model else facts.model
-    return f"{kind or 'Model'} on {Path(data(facts)).name or data(facts)}"
-
-
-def data(facts: Ran) -> str:
-    """Return the data as the user named it."""
-    return str(facts.recipe.get("data", {}).get("data", ""))
-
-
-def number(facts: Ran, key: str) -> float | None:
-    """Return a figure of the run if there is one."""
-    figure = facts.figures.get(key)
-    return float(figure) if isinstance(figure, Real) and not isinstance(figure, bool) else None
+def on_data(facts: Facts, what: str) -> str:
+    """Return the heading: what was trained, and the last part of the data's name."""
+    return f"{what} on {Path(facts.data).name or facts.data}"
 
 
 def guessing(facts: Facts) -> float | None:
@@ -53,163 +40,252 @@ def guessing(facts: Facts) -> float | None:
 
     The share of the most frequent class; of mAP, the mean share of the images that have a class.
     """
-    if number(facts, "map") is None:
-        return number(facts, "majority")
+    if not facts.several:
+        return facts.number("majority")
     shares = [each.images for each in facts.per_class if each.images]
-    images = number(facts, "images")
+    images = facts.number("images")
     return sum(shares) / len(shares) / images if shares and images else None
 
 
 def chance(facts: Facts) -> bool:
     """Return whether the model cannot be told from one that guesses: the interval reaches there."""
-    interval, usual = _interval(facts), guessing(facts)
-    return usual is not None and interval is not None and interval[0] <= usual
+    own, usual = facts.number(facts.first), guessing(facts)
+    low = facts.interval[0] if facts.interval else own
+    return usual is not None and low is not None and low <= usual
 
 
 def lead(facts: Facts) -> str:
     """Return the result in one or two sentences."""
-    own, images = number(facts, _first(facts)), number(facts, "images")
+    own, images = facts.number(facts.first), facts.number("images")
     if own is None or not math.isfinite(own):
         return ""
-    if _first(facts) == "map":
+    if facts.several:
         text = f"Mean average precision {percent(own)}"
-        text += f" on {images:,.0f} test images." if images else "."
+        text += f" on {images:,.0f} test images" if images else ""
         floor = "a random order gives"
     else:
         of = f"{images:,.0f}" if images is not None else "the"
-        text = f"{percent(own)} of {of} test image{'s' * (images != 1)} correct."
-        floor = "the most frequent class alone gives"
+        text = f"{percent(own)} of {of} test image{'s' * (images != 1)} correct"
+        floor = "always answering the most frequent class gives"
+    ends = facts.interval
+    text += f" (95% interval {METRICS[facts.first].range(ends)}%)." if ends else "."
     if chance(facts):
         usual = guessing(facts) or 0.0
-        worse = (_interval(facts) or (own, own))[1] < usual
-        word = "is worse than" if worse else "cannot be told from"
+        word = "is worse than" if (ends[1] if ends else own) < usual else "cannot be told from"
         text += f" That {word} guessing: {floor} {percent(usual)}."
     return text
 
 
-def gauge(facts: Facts) -> Gauge | None:
-    """Return the first figure for the scale, if there is one."""
-    own, usual = number(facts, _first(facts)), guessing(facts)
-    if own is None or not math.isfinite(own):
-        return None
-    known = _first(facts) in facts.figures.get("intervals", {})
-    interval = _interval(facts) if known else None
-    ends = None if interval is None else (100 * interval[0], 100 * interval[1])
-    return Gauge(100 * own, ends, None if usual is None else 100 * usual)
+def head(facts: Facts) -> Cards:
+    """Return the figures that come first, and the scale of the first one."""
+    found = [
+        Card(each.title, each.text(facts.number(each.name) or 0.0),
+             PLAIN.get(each.name, each.note), _range(facts, each))
+        for each in METRICS.values()
+        if (each.name in PLAIN or facts.several) and each.key and known(facts, each)
+    ]  # fmt: skip
+    usual = guessing(facts)
+    if found and usual is not None:
+        note = "a random order" if facts.several else f"always answering {_usual(facts)}"
+        found.insert(1, Card("By guessing", percent(usual), note))
+    return Cards(found, _gauge(facts))
 
 
-def key_cards(facts: Facts) -> list[Card]:
-    """Return the figures that come first."""
-    own, images = number(facts, "accuracy"), number(facts, "images")
-    right = ""
-    if own is not None and images is not None and math.isfinite(own):
-        right = f"{own * images:,.0f} of {images:,.0f} test images correct"
-    usual = cards(facts, ("majority", "Majority rate", percent, _usual(facts)))
-    found = [_card(facts, each) for each in METRICS.values() if each.key and _known(facts, each)]
-    if found and right:
-        found[0] = replace(found[0], note=right)
-    return found[:1] + usual + found[1:]
-
-
-def more_cards(facts: Facts) -> list[Card]:
-    """Return the other figures of the test images."""
-    return [_card(facts, each) for each in METRICS.values() if not each.key and _known(facts, each)]
-
-
-def cost_cards(facts: Ran) -> list[Card]:
-    """Return what the model and the run cost."""
-    gpu = not str(facts.figures.get("device", "cpu")).startswith("cpu")
-    trained = bool(facts.training)
-    return cards(
-        facts,
-        ("params", "Parameters", si, "of the model"),
-        ("macs", "MACs", lambda value: si(value, 2), "multiply-adds for one image"),
-        ("seconds", "Training time" if trained else "Time", duration, "loading and steps"),
-        ("images_per_second", "Images/s", _rate, "in training" if trained else "in the test"),
-        ("peak_memory", "Peak memory", storage,
-         "of the GPU" if gpu else "of the whole process, Python and data included"),
-    )  # fmt: skip
-
-
-def about(facts: Facts) -> list[tuple[str, str]]:
-    """Return how the run was made: what is known of data, model, length, date, seed, device."""
-    recipe, start = facts.recipe.get("recipe", {}), facts.recipe.get("start", {})
+def more_figures(facts: Facts) -> Table:
+    """Return all figures of the test images, with what each of them is."""
     rows = [
-        ("Data", data(facts)),
-        ("Images", _images(facts)),
-        ("Classes", f"{len(facts.classes):,}"),
+        (each.title, each.note, each.text(facts.number(each.name) or 0.0),
+         _range(facts, each) or "–")
+        for each in METRICS.values()
+        if known(facts, each)
+    ]  # fmt: skip
+    rows += [(*PROBES[key], percent(value), "–") for key, value in probed(facts).items()]
+    note = (
+        "The 95% interval says how far a figure might be off because the test images are a sample. "
+        "Figures without one have no interval that holds for so few images."
+    )
+    head = ("Figure", "What it is", "Value", "95% interval")
+    return Table("All figures", head, rows, note=note, texts=2)
+
+
+def probed(facts: Facts) -> dict[str, float]:
+    """Return the last figures of `--probe`, by their keys."""
+    return {
+        key: value
+        for point in facts.testing
+        for key in PROBES
+        if (value := getattr(point, key)) is not None
+    }
+
+
+def known(facts: Facts, metric: Metric) -> bool:
+    """Return whether the run has a figure, and it says something of so many classes."""
+    there = metric.of != "training" and facts.number(metric.name) is not None
+    return there and metric.tells(len(facts.classes))
+
+
+def _range(facts: Facts, metric: Metric) -> str:
+    return metric.range(facts.figures.get("intervals", {}).get(metric.name))
+
+
+def _usual(facts: Facts) -> str:
+    """Return the class that a model would name which always names the same."""
+    if facts.survey is None:
+        return "the most frequent class"
+    counts = facts.survey.counts["train"]
+    return facts.classes[counts.index(max(counts))]
+
+
+def _gauge(facts: Facts) -> Markup:
+    """Return the first figure on a scale from 0 to 100: value, interval, and guessing."""
+    own, usual, ends = facts.number(facts.first), guessing(facts), facts.interval
+    if own is None or not math.isfinite(own):
+        return Markup()
+    parts = [Markup('<span class="own" style="width:{:.2f}%"></span>').format(100 * own)]
+    words = [f"{own:.1%}"]
+    if ends:
+        span = '<span class="range" style="left:{:.2f}%;width:{:.2f}%"></span>'
+        parts.append(Markup(span).format(100 * ends[0], 100 * (ends[1] - ends[0])))
+        words.append(f"95% interval {100 * ends[0]:.1f} to {100 * ends[1]:.1f}")
+    if usual is not None:
+        parts.append(Markup('<span class="guess" style="left:{:.2f}%"></span>').format(100 * usual))
+        words.append(f"guessing {usual:.1%}")
+    return Markup(
+        '<div class="gauge" role="img" aria-label="{}"><div class="rail">{}</div></div>'
+    ).format("; ".join(words), Markup().join(parts))
+
+
+def measured_on(facts: Facts) -> DefinitionList:
+    """Return the data, the model, and what the images unlike the training images come to."""
+    start = facts.recipe.get("start", {})
+    origin = [f"from {start['weights']}"] if start.get("weights") else []
+    origin += [f"tune={start['tune']}"] if origin and start.get("tune", "all") != "all" else []
+    return _filled(
+        ("Data", facts.data),
+        ("Images", images_of(facts)),
+        ("Classes", f"{len(facts.classes):,}" if facts.classes else ""),
+        ("Unlike the training images", unlike(facts)),
         ("Model", facts.model),
-    ]
-    if weights := start.get("weights"):
-        tune = start.get("tune", "all")
-        trained = f" (tune={tune})" if tune != "all" else ""
-        rows.append(("Fine-tuned", f"from {weights}{trained}"))
-    code = facts.recipe.get("code", {})
-    own = [f"{key} {code[key]}" for key in ("transform", "loss") if code.get(key)]
-    rows += [
-        ("Own code", ", ".join(own)),
+        ("Fine-tuned", ", ".join(origin)),
         ("Trained", length(facts)),
-        ("Date", date(str(facts.run.get("started", "")))),
-        ("Seed", str(recipe.get("seed", ""))),
-        ("Device", ", ".join(filter(None, (device(facts), recipe.get("precision"))))),
-    ]
-    return [(name, value) for name, value in rows if value]
-
-
-def repeating(facts: Ran) -> str:
-    """Return what it takes to repeat the run, beside the command."""
-    parts = [f"{name} {version}" for name, version in facts.versions.items() if name != "git"]
-    if revision := facts.versions.get("git"):
-        parts.append(f"revision {revision[:10]}" + "+" * revision.endswith("+"))
-    mark = str(facts.run.get("fingerprint", ""))[:12]
-    given = [f"the same data (fingerprint {mark})"] if mark else ["the same data"]
-    given += [", ".join(parts)] if parts else []
-    return (
-        f"To repeat it: {' and '.join(given)}. On a CPU with as many threads it gives the same "
-        "bits. run.toml, beside this page, has every setting."
     )
 
 
-def apart(facts: Facts) -> list[str]:
-    """Return why the training loss is not the quantity that is measured on held-out images."""
-    objective, augment = (facts.recipe.get(name, {}) for name in ("objective", "augment"))
-    several = number(facts, "map") is not None
-    kind, balance = objective.get("loss", "softmax"), objective.get("balance", "none")
-    words = []
-    if smoothing := objective.get("label_smoothing"):
-        words.append(f"label smoothing ({smoothing:g})")
-    words += [name for name in ("Mixup", "CutMix") if augment.get(name.lower())]
-    if several and kind == "sigmoid":
-        words.append("a sum over the classes")
-    if not several and kind != "softmax":
-        words.append("a sigmoid per class")
-    if balance in ("weights", "focal"):
-        words.append("weights of the classes" if balance == "weights" else "focal loss")
-    return words + ["a loss function of its own"] * bool(facts.recipe.get("code", {}).get("loss"))
+def unlike(facts: Facts) -> str:
+    """Return how many test images are unlike the training images, and how many of them are right.
+
+    Empty where the model does not know.
+    """
+    if facts.unlike is None:
+        return ""
+    images, right = facts.unlike
+    if not images:
+        return "none of the test images"
+    return f"{counted(images, 'test image')}, {right:,} of them right: trust those answers less"
 
 
-def cards(facts: Ran, *rows: tuple[str, str, Any, str]) -> list[Card]:
-    """Return the figures that there are; a row is a key, a label, a format and a note."""
-    found = ((row, number(facts, row[0])) for row in rows)
-    return [
-        Card(label, form(value), note)
-        for (_, label, form, note), value in found
-        if value is not None
-    ]
+def images_of(facts: Facts) -> str:
+    """Return how many images there are of each split."""
+    if facts.survey is None:
+        images, held_out = facts.number("images"), facts.number("held_out")
+        if facts.task:
+            found = [f"{images:,.0f} training"] if images else []
+            return ", ".join(found + ([f"{held_out:,.0f} held out"] if held_out else []))
+        return "" if images is None else f"{images:,.0f} test"
+    words = {"train": "training"}
+    return ", ".join(f"{n:,} {words.get(name, name)}" for name, n in facts.survey.images.items())
 
 
-def length(facts: Ran) -> str:
+def uses(facts: Facts) -> Commands:
+    """Return what can be done with the model now: a phrase and its command."""
+    run, data = shlex.quote(facts.folder), shlex.quote(facts.data or "DATA")
+    if facts.task == "tokenizer":
+        line = f"vitlab pretrain {data} --task beit --tokenizer {run}"
+        return Commands([("Learn to predict its codes", line)])
+    if facts.task:
+        return Commands(
+            [
+                ("Make a classifier from labeled images", f"vitlab finetune DATA --from {run}"),
+                ("Measure its features with few labels", f"vitlab fewshot {run} DATA"),
+                (
+                    "Write its features into a table",
+                    f"vitlab embed {run} DATA --out features.parquet",
+                ),
+                ("Look inside it", f"vitlab inspect {run} IMAGE… --out inside"),
+            ]
+        )
+    return Commands(
+        [
+            ("Ask it about photographs", f"vitlab predict {run} IMAGE…"),
+            ("Give it a web page and an address for programs", f"vitlab serve {run}"),
+        ]
+    )
+
+
+def cost_of(facts: Facts) -> DefinitionList:
+    """Return what the model and the run cost."""
+    gpu = not device(facts).startswith("cpu")
+    place = "of the GPU" if gpu else "of the whole process"
+    forms: dict[str, tuple[str, Any]] = {
+        "params": ("Parameters", si),
+        "macs": ("Multiply-adds per image", lambda value: si(value, 2)),
+        "seconds": ("Training time" if facts.training else "Time", duration),
+        "images_per_second": ("Images per second", lambda value: f"{value:,.{int(value < 10)}f}"),
+        "peak_memory": (f"Memory {place}, at most", storage),
+    }
+    found = ((title, form, facts.number(key)) for key, (title, form) in forms.items())
+    return _filled(*((title, form(value)) for title, form, value in found if value is not None))
+
+
+def made(facts: Facts) -> list[DefinitionList | Commands]:
+    """Return how the run was made, and what it takes to repeat it."""
+    recipe, code = facts.recipe.get("recipe", {}), facts.recipe.get("code", {})
+    parts = [f"{name} {version}" for name, version in facts.versions.items() if name != "git"]
+    if revision := facts.versions.get("git"):
+        parts.append(f"revision {revision[:10]}" + "+" * revision.endswith("+"))
+    own = [f"{key} {code[key]}" for key in ("transform", "loss") if code.get(key)]
+    about = _filled(
+        ("Own code", ", ".join(own)),
+        ("Date", _date(str(facts.run.get("started", "")))),
+        ("Seed", str(recipe.get("seed", ""))),
+        ("Device", ", ".join(filter(None, (device(facts), recipe.get("precision"))))),
+        ("Fingerprint of the data", str(facts.run.get("fingerprint", ""))[:12]),
+        ("Versions", ", ".join(parts)),
+    )
+    words = (
+        "With the same data, versions and number of threads this gives the same bits on a CPU; "
+        "run.toml, beside this page, has every setting"
+    )
+    command = str(facts.run.get("command", ""))
+    return [about, Commands([(words, command)])] if command else [about]
+
+
+def length(facts: Facts) -> str:
     """Return how long the training was: epochs, steps, time; nothing without points."""
     if not facts.training:
         return ""
     last = max((*facts.training, *facts.testing), key=lambda point: point.step)
-    batch = facts.recipe.get("recipe", {}).get("batch")
-    steps = f"{last.step:,} step{'s' * (last.step != 1)}" + (f" of {batch} images" if batch else "")
-    time = number(facts, "seconds")
-    return f"{last.epoch:.3g} epochs: {steps}" + (f", {duration(time)}" if time else "")
+    batch, time = facts.recipe.get("recipe", {}).get("batch"), facts.number("seconds")
+    steps = counted(last.step, "step") + (f" of {batch} images" if batch else "")
+    return f"{epochs(last.epoch)}: {steps}" + (f", {duration(time)}" if time else "")
 
 
-def date(started: str) -> str:
+def device(facts: Facts) -> str:
+    """Return where the run was computed, as far as it is known."""
+    return str(facts.figures.get("device") or facts.recipe.get("host", {}).get("device", ""))
+
+
+def changes(facts: Facts) -> list[str]:
+    """Return the options that were changed while the run went on."""
+    found: Any = facts.recipe.get("changes", [])
+    return [
+        f"from step {each['step']:,} on, {each['option']} is {setting(each.get('after'))} "
+        f"(before: {setting(each.get('before'))})"
+        for each in found
+    ]
+
+
+def _date(started: str) -> str:
     """Return a date as a reader expects it; what is no date, as it is."""
     try:
         when = datetime.fromisoformat(started)
@@ -218,54 +294,6 @@ def date(started: str) -> str:
     return f"{when.day} {when:%B %Y, %H:%M} {when.tzname() or ''}".strip()
 
 
-def device(facts: Ran) -> str:
-    """Return where the run was computed, as far as it is known."""
-    return str(facts.figures.get("device") or facts.recipe.get("host", {}).get("device", ""))
-
-
-# Parts of these
-
-
-def _first(facts: Facts) -> str:
-    return "map" if number(facts, "map") is not None else "accuracy"
-
-
-def _interval(facts: Facts) -> tuple[float, float] | None:
-    """Return the interval of the first figure, or the figure twice; None without one."""
-    own = number(facts, _first(facts))
-    ends = facts.figures.get("intervals", {}).get(_first(facts), (own, own))
-    return None if own is None else (float(ends[0]), float(ends[1]))
-
-
-def _known(facts: Facts, metric: Metric) -> bool:
-    """Return whether the run has a figure, and it says something of so many classes."""
-    known = metric.of != "training" and number(facts, metric.name) is not None
-    return known and metric.tells(len(facts.classes))
-
-
-def _card(facts: Facts, metric: Metric) -> Card:
-    value = number(facts, metric.name) or 0.0
-    ends = facts.figures.get("intervals", {}).get(metric.name)
-    note, count = metric.note, len(facts.classes)
-    if metric.name == "nll" and count > 1:
-        note += f"; uniform guessing gives {math.log(count):.2f}"
-    return Card(metric.title, metric.text(value), note, metric.range(ends))
-
-
-def _usual(facts: Facts) -> str:
-    if facts.survey is None:
-        return "the most frequent class alone"
-    counts = facts.survey.counts["train"]
-    return f"always answering {facts.classes[counts.index(max(counts))]}"
-
-
-def _images(facts: Facts) -> str:
-    if facts.survey is None:
-        images = number(facts, "images")
-        return "" if images is None else f"{images:,.0f} test"
-    words = {"train": "training"}
-    return ", ".join(f"{n:,} {words.get(name, name)}" for name, n in facts.survey.images.items())
-
-
-def _rate(value: float) -> str:
-    return f"{value:,.{int(value < 10)}f}"
+def _filled(*rows: tuple[str, str]) -> DefinitionList:
+    """Return the rows that have a value."""
+    return DefinitionList([(name, value) for name, value in rows if value])

@@ -1,28 +1,24 @@
-"""A page of near-duplicate images: the pairs side by side."""
+"""Page of near-duplicate images: the pairs side by side."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.duplicates.finding import Comparison
-from vitlab.report.table_page import save_page, templates
+from vitlab.report.page import (
+    Block,
+    Page,
+    Prose,
+    Section,
+    Thumbnail,
+    Thumbnails,
+    common_folder,
+    write_page,
+)
 
 MOST = 200  # pairs that a page shows
 _SIDE = 192  # pixels of a picture, at most
-
-
-@dataclass(frozen=True)
-class Shown:
-    """One pair of the page: its pictures as data URIs, their names and the score."""
-
-    train: str
-    test: str
-    train_name: str
-    test_name: str
-    score: float
-    exact: bool
 
 
 def write_pairs(file: Path, compared: Comparison, title: str, command: str = "") -> Path:
@@ -40,34 +36,42 @@ def write_pairs(file: Path, compared: Comparison, title: str, command: str = "")
     Raises:
         DiskError: the file cannot be written.
     """
-    from vitlab.report.drawings.thumbnails import of_source  # slow to import
+    blocks = _pairs(compared)
+    section = Section("pairs", "Pairs", blocks, folded=False)
+    page = Page(title, summary(compared), [section], notes(compared), command, "near-duplicates")
+    return write_page(file, page)
+
+
+def _pairs(compared: Comparison) -> list[Block]:
+    """Return the pairs as pictures."""
+    from vitlab.report.thumbnails import of_source  # slow to import
 
     pairs = compared.pairs
+    if not len(pairs):
+        return [Prose("No near-duplicates were found.")]
     order = np.lexsort((-pairs.scores, ~pairs.exact, ~_best_of_its_image(pairs.test)))[:MOST]
+    sides = (compared.train, compared.test)
+    numbers = [(int(pairs.train[each]), int(pairs.test[each])) for each in order]
+    names = [tuple(side.name(n) for side, n in zip(sides, pair, strict=True)) for pair in numbers]
+    folder = common_folder(name for pair in names for name in pair)
     shown = [
-        Shown(
-            of_source(compared.train, int(pairs.train[each]), _SIDE),
-            of_source(compared.test, int(pairs.test[each]), _SIDE),
-            compared.train.name(int(pairs.train[each])),
-            compared.test.name(int(pairs.test[each])),
-            float(pairs.scores[each]),
-            bool(pairs.exact[each]),
+        Thumbnail(
+            tuple(of_source(side, n, _SIDE) for side, n in zip(sides, pair, strict=True)),
+            "the same bytes" if pairs.exact[each] else f"score {pairs.scores[each]:.3f}",
+            file="\n".join(name.removeprefix(folder) for name in own),
         )
-        for each in order
+        for each, pair, own in zip(order, numbers, names, strict=True)
     ]
-    template = templates().get_template("pairs.html.jinja")
-    return save_page(
-        file,
-        template.render(
-            title=title,
-            compared=compared,
-            lead=summary(compared),
-            shown=shown,
-            rest=len(pairs) - len(shown),
-            notes=notes(compared),
-            command=command,
-        ),
+    within = compared.within
+    text = (
+        f"Left {'the earlier image' if within else 'the training image'}, right "
+        f"{'the later one' if within else 'the test image'}; the score is the agreement of their "
+        "details, 1 for the same picture. The best pair of each "
+        f"{'image' if within else 'test image'} comes first."
     )
+    rest = len(pairs) - len(shown)
+    more: list[Block] = [Prose(f"{rest:,} more pairs are not shown: --json lists them all.")]
+    return [Prose(text), Thumbnails(shown, "wide"), *(more if rest else [])]
 
 
 def summary(compared: Comparison) -> str:

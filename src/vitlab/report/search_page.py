@@ -1,18 +1,24 @@
-"""A page of a search by image: each photograph and its nearest ones."""
+"""Page of a search by image: each photograph and its nearest ones."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.sources.folders import named_files
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
-from vitlab.evaluation.search import Nearest
-from vitlab.report.table_page import save_page, templates
+from vitlab.evaluation.search import Nearest, Neighbor
+from vitlab.report.page import (
+    Page,
+    Prose,
+    Section,
+    Thumbnail,
+    Thumbnails,
+    common_folder,
+    write_page,
+)
 
 MOST = 600  # pictures of a page
-_SIDE = 160  # pixels of a picture, at most
 
 
 def write_search(
@@ -37,27 +43,39 @@ def write_search(
     Raises:
         DiskError: the file cannot be written.
     """
-    from vitlab.report.drawings.thumbnails import of_source  # slow to import
+    from vitlab.report.thumbnails import of_source  # slow to import
 
     each = 1 + max((len(answer.neighbors) for answer in found), default=0)
     shown = [*enumerate(found)][: max(1, MOST // each)]
     wanted = {one.path for _, answer in shown for one in answer.neighbors}
-    numbers = {name: number for number in range(len(embedded or ()))
-               if embedded is not None and (name := embedded.name(number)) in wanted}  # fmt: skip
+    folder, asked = common_folder(wanted), common_folder(answer.image for _, answer in shown)
+    there = [] if embedded is None else [embedded.name(number) for number in range(len(embedded))]
+    numbers = {name: number for number, name in enumerate(there) if name in wanted}
 
-    def picture(path: str) -> str:
-        if embedded is not None:
-            return of_source(embedded, numbers[path], _SIDE) if path in numbers else ""
-        return of_source(one, 0, _SIDE) if (one := _file(path)) is not None else ""
+    def thumbnail(one: Neighbor) -> Thumbnail:
+        source, number = embedded, numbers.get(one.path, -1)
+        if source is None:
+            source, number = _file(one.path), 0
+        image = of_source(source, number) if source is not None and number >= 0 else ""
+        label = one.label if isinstance(one.label, str) else ", ".join(one.label or ())
+        words = f"{one.score:.3f}" + " (itself)" * one.same
+        return Thumbnail((image,), label or words, words if label else "",
+                         one.path.removeprefix(folder))  # fmt: skip
 
-    rows: list[dict[str, Any]] = [
-        {"answer": answer, "picture": of_source(photos, number, _SIDE),
-         "pictures": [picture(one.path) for one in answer.neighbors]}
-        for number, answer in shown
-    ]  # fmt: skip
-    template = templates().get_template("search.html.jinja")
+    sections = []
+    for number, answer in shown:
+        name = answer.image.removeprefix(asked)
+        own = Thumbnail((of_source(photos, number),), "asked for", file=name)
+        pictures = Thumbnails([own, *map(thumbnail, answer.neighbors)])
+        error = [Prose(answer.error)] if answer.error else []
+        sections.append(Section(f"photo-{number}", name, [*error, pictures], folded=False))
     rest = len(found) - len(shown)
-    return save_page(file, template.render(title=title, rows=rows, rest=rest, command=command))
+    notes = [f"{rest:,} more photographs are not shown: --json lists them all"] if rest else []
+    lead = (
+        "The nearest images of each photograph, by the cosine of their features: 1 for the same "
+        "direction."
+    )
+    return write_page(file, Page(title, lead, sections, notes, command, "search"))
 
 
 def _file(path: str) -> Source | None:

@@ -1,24 +1,21 @@
-"""What the data of a run looks like: how many images of each class, some of them, their sizes."""
+"""Survey of a run's data: how many images of each class, and some of them."""
 
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vitlab.data.holdout import with_train_images, without
-from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.sources.request import Splits
 from vitlab.data.sources.source import Source
 from vitlab.errors import UserError
 from vitlab.evaluation.examined import reopened
 from vitlab.report.album import in_colors
-from vitlab.report.facts import Picture, Sizes, Survey
+from vitlab.report.facts import Picture, Survey
 from vitlab.runs.run_folder import RunFolder
 
 SAMPLES = 60  # pictures of training images, at most
 OF_A_CLASS = 6
 SIDE = 72  # pixels of the longer side of one
-MEASURED = 60  # images whose size is read
 
 
 def survey(splits: Splits, channels: int) -> Survey:
@@ -30,12 +27,15 @@ def survey(splits: Splits, channels: int) -> Survey:
     """
     count, source = len(splits.classes), splits.train
     each = min(OF_A_CLASS, max(1, SAMPLES // max(count, 1)))
-    chosen = np.unique(np.linspace(0, count - 1, num=min(count, SAMPLES), dtype=int))
+    values, samples = source.labels.values, {}
+    for number in _spread(count, SAMPLES):
+        own = np.flatnonzero(values[:, number] if values.ndim == 2 else values == number)
+        found = (_picture(source, int(own[n]), channels) for n in _spread(len(own), each))
+        samples[number] = [one for one in found if one is not None]
     return Survey(
         {name: part.labels.counts(count) for name, part in splits.parts.items()},
         {name: len(part) for name, part in splits.parts.items()},
-        {number: _samples(source, number, each, channels) for number in chosen.tolist()},
-        _sizes(source),
+        samples,
     )
 
 
@@ -53,20 +53,9 @@ def surveyed(folder: RunFolder, channels: int) -> Survey | None:
     return survey(splits, channels)
 
 
-def _samples(source: Source, number: int, count: int, channels: int) -> list[Picture]:
-    """Return a few images of one class, spread over all of them; damaged ones are left out."""
-    own = _of_class(source, number)
-    places = own[np.unique(np.linspace(0, len(own) - 1, num=min(count, len(own)), dtype=int))]
-    found = (_picture(source, int(place), channels) for place in places)
-    return [each for each in found if each is not None]
-
-
-def _of_class(source: Source, number: int) -> NDArray[np.int64]:
-    match source.labels:
-        case SingleLabels(values):
-            return np.flatnonzero(values == number)
-        case MultiLabels(table):
-            return np.flatnonzero(table[:, number])
+def _spread(count: int, most: int) -> list[int]:
+    """Return at most so many of the numbers from 0, evenly spread."""
+    return np.unique(np.linspace(0, count - 1, num=min(count, most), dtype=int)).tolist()
 
 
 def _picture(source: Source, index: int, channels: int) -> Picture | None:
@@ -83,17 +72,3 @@ def _square(rows: int, columns: int) -> tuple[float, float, float, float]:
     side = min(rows, columns)
     left, top = (columns - side) // 2, (rows - side) // 2
     return left, top, left + side, top + side
-
-
-def _sizes(source: Source) -> Sizes | None:
-    """Return the sizes of some training images; None if none can be read."""
-    found = []
-    for index in np.unique(np.linspace(0, len(source) - 1, num=MEASURED, dtype=int)).tolist():
-        try:
-            found.append(source.image(index).shape()[:2])
-        except UserError:  # damaged, or no longer there: what is damaged is reported elsewhere
-            continue
-    if not found:
-        return None
-    found.sort(key=lambda size: size[0] * size[1])
-    return Sizes(len(found), found[0], found[len(found) // 2], found[-1])

@@ -4,4 +4,4 @@
 """
 
 from vitlab.serve.limits import Limits as Limits
-from vitlab.serve.replicas import deployment as deployment
+from vitlab.serve.ray_app import deployment as deployment

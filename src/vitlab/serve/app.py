@@ -1,31 +1,99 @@
-"""The application: what answers, who may ask, and what every answer has in common."""
+"""HTTP application of a service: its routes, who may ask them, and the way to the engine."""
 
+import asyncio
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
-from prometheus_client import CollectorRegistry
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from vitlab.errors import UserError
 from vitlab.packages import version_of
+from vitlab.serve import bodies, replies
+from vitlab.serve.access import check_token
+from vitlab.serve.answers import Seen, What
 from vitlab.serve.engine import Engine
-from vitlab.serve.http.access import check_owner, check_token
-from vitlab.serve.http.arrival import MEBI, Held
-from vitlab.serve.http.exchange import Envelope, Exchange
-from vitlab.serve.http.exposition import OfEngine, Requests
-from vitlab.serve.http.problems import Refused
-from vitlab.serve.http.replies import Problem
-from vitlab.serve.http.uploads import Uploads
-from vitlab.serve.limits import Limits
-from vitlab.serve.routes import image_routes, model_routes, state_routes
-from vitlab.serve.routes.asking import Desk
-from vitlab.serve.service_page import page_routes
+from vitlab.serve.exchange import (
+    MEBI,
+    BodyMemory,
+    Envelope,
+    Exchange,
+    Refused,
+    busy,
+    exchange_of,
+)
+from vitlab.serve.limits import NAME, Limits
+from vitlab.serve.logs import log
+from vitlab.serve.pages import REFERENCE, page_routes, reference
+from vitlab.serve.registry import ServedModel
+from vitlab.serve.replies import Problem
 
 ABOUT = "Vision Transformers over HTTP: classes, features, and where the model looked."
+PROBLEMS = {
+    400: "a malformed body or parameter",
+    401: "no token, or a wrong one",
+    403: "the token may not change models, or the service has none",
+    404: "an unknown model",
+    408: "a body that arrives too slowly",
+    413: "a body that is too large, or too many images",
+    415: "an unsupported type of body",
+    422: "no image can be used, or not a model whose base is served",
+    500: "the model failed, or nothing can be computed until the service is started anew",
+    503: "not now: try again after Retry-After",
+    504: "no answer within the time allowed",
+    507: "the disk is full",
+}
+Responses = dict[int | str, dict[str, Any]]
+ModelName = Annotated[str, Query(description="the model's name; the first one if it is not given")]
+NewName = Annotated[str, Path(pattern=f"^{NAME}$", description="by which requests name the model")]
+Top = Annotated[int, Query(ge=1, description="how many classes per image")]
+
+
+def _problems(*statuses: int) -> Responses:
+    """Return errors as OpenAPI describes them."""
+    return {each: {"model": Problem, "description": PROBLEMS[each]} for each in statuses}
+
+
+class Serving:
+    """A service as its routes know it.
+
+    Args:
+        engine: that computes
+        limits: of requests
+        token: that may ask; empty if anyone may
+        admin_token: that may change models too; empty if the other one may
+
+    Attributes:
+        ending: whether the service has been asked to stop
+        under_way: requests about images that have no answer yet
+        counts: `requests` and `images` so far
+    """
+
+    def __init__(self, engine: Engine, limits: Limits, token: str, admin_token: str) -> None:
+        self.engine, self.limits = engine, limits
+        self.token, self.admin_token = token, admin_token
+        self.ending, self.under_way = False, 0
+        self.counts = {"requests": 0, "images": 0}
+        self.loading = asyncio.Lock()
+
+    def card(self, name: str) -> ServedModel:
+        """Return the card of a model; the first one without a name.
+
+        Raises:
+            Refused: 404, there is none.
+        """
+        cards = self.engine.cards()
+        for card in cards:
+            if name in ("", card.name):
+                return card
+        known = ", ".join(card.name for card in cards[:10])
+        advice = f"choose from {known}" if known else "none is served"
+        raise Refused(404, f"unknown model {name[:80]!r}: {advice}")
 
 
 def application(
@@ -33,6 +101,7 @@ def application(
     *,
     limits: Limits | None = None,
     token: str = "",
+    admin_token: str = "",
     hosts: Sequence[str] = (),
     fixed: bool = False,
 ) -> FastAPI:
@@ -41,16 +110,13 @@ def application(
     Args:
         engine: with its models
         limits: of requests; the engine's own limits should be the same
-        token: that requests must carry; empty for none, and then no model can be changed
+        token: that requests must carry; empty for none
+        admin_token: that requests must carry that change models, and others may; empty for the
+            same token. Without either no model can be changed
         hosts: names that requests may call the service by; none for any
         fixed: no request can change a model, even with the token: for one of several replicas
     """
     limits = limits or Limits()
-    held = Held(int(max(limits.max_memory, limits.max_body) * MEBI))
-    registry = CollectorRegistry()
-    registry.register(OfEngine(engine))
-    requests = Requests(registry)
-    requests.held.set_function(lambda: held.bytes)
     app = FastAPI(
         title="ViTLab",
         description=ABOUT,
@@ -59,43 +125,66 @@ def application(
         redoc_url=None,
         redirect_slashes=False,  # a redirect would repeat the Host that a client made up
         exception_handlers={RequestValidationError: _invalid, HTTPException: _unknown},
+        dependencies=[Depends(_check_query)],
     )
-    app.state.desk, app.state.token = Desk(engine, limits, held), token
-    app.state.registry = registry
-    app.state.uploads = Uploads(limits.max_model * MEBI)
+    app.state.serving = Serving(engine, limits, token, admin_token)
 
     def done(exchange: Exchange) -> None:
-        requests.add(exchange, time.perf_counter() - exchange.began)
+        labels = (exchange.route, exchange.method, str(exchange.status))
+        engine.metrics.requests.labels(*labels).inc()
+        seconds = time.perf_counter() - exchange.began
+        engine.metrics.request_seconds.labels(*labels).observe(seconds)
 
-    app.add_middleware(Envelope, hosts=hosts, done=done)
-    _add_routes(app, token, fixed)
+    memory = BodyMemory(int(max(limits.max_memory, limits.max_body) * MEBI))
+    engine.metrics.body_bytes.set_function(lambda: memory.used)
+    app.add_middleware(Envelope, hosts=hosts, memory=memory, done=done)
+    scheme = Depends(HTTPBearer(auto_error=False, description="the token of --token-file"))
+    secret = _problems(401) if token else {}
+    app.include_router(state)
+    app.include_router(
+        asking,
+        dependencies=[scheme, Depends(_check_asker)] if token else [],
+        responses=secret,
+    )
+    app.router.routes.extend(page_routes())  # it asks for the token by itself
+    if not fixed:
+        owner = [scheme, Depends(_check_owner)] if token or admin_token else [Depends(_check_owner)]
+        secret = _problems(401) if token or admin_token else {}
+        app.include_router(administering, dependencies=owner, responses=secret)
     app.openapi()  # made once, here: it takes longer than a request may
     return app
 
 
-def _add_routes(app: FastAPI, token: str, fixed: bool) -> None:
-    """Add all routes; with a token, those that tell or do anything need it."""
-    scheme = HTTPBearer(auto_error=False, description="the token of --token-file")
-    needs = [Depends(scheme), Depends(_checked_token)] if token else []
-    wrong: dict[int | str, dict[str, Any]] = {}
-    if token:
-        wrong[401] = {"model": Problem, "description": "no token, or a wrong one"}
-    app.include_router(state_routes.state)
-    for router in (state_routes.figures, image_routes.router):
-        app.include_router(router, dependencies=needs, responses=wrong)
-    app.router.routes.extend(page_routes())  # it asks for the token by itself
-    if fixed:
-        return
-    owner = [*needs, Depends(_checked_owner)]
-    app.include_router(model_routes.router, dependencies=owner, responses=wrong)
+def _serving(request: Request) -> Serving:
+    found: Serving = request.app.state.serving
+    return found
 
 
-async def _checked_token(request: Request) -> None:
-    check_token(request.headers, request.app.state.token)
+async def _check_query(request: Request) -> None:
+    """Refuse parameters that the route does not have, and those given twice."""
+    about = request.app.openapi()["paths"].get(request.scope["route"].path, {})
+    parameters = about.get(request.method.lower(), {}).get("parameters", ())
+    known = [each["name"] for each in parameters if each["in"] == "query"]
+    names = [name for name, _ in request.query_params.multi_items()]
+    for name in names:
+        if name not in known:
+            advice = f"choose from {', '.join(known)}" if known else "this address has none"
+            raise Refused(400, f"unknown parameter {name[:80]!r}: {advice}")
+        if names.count(name) > 1:
+            raise Refused(400, f"the parameter {name!r} is given twice")
 
 
-async def _checked_owner(request: Request) -> None:
-    check_owner(request.app.state.token)
+async def _check_asker(request: Request) -> None:
+    serving = _serving(request)
+    check_token(request.headers, [each for each in (serving.token, serving.admin_token) if each])
+
+
+async def _check_owner(request: Request) -> None:
+    serving = _serving(request)
+    if not serving.token and not serving.admin_token:
+        raise Refused(403, "models can be changed only if the service has a --token-file FILE")
+    lesser = serving.token if serving.admin_token else ""
+    check_token(request.headers, [serving.admin_token or serving.token], lesser)
 
 
 async def _invalid(request: Request, error: RequestValidationError) -> Response:
@@ -109,3 +198,169 @@ async def _unknown(request: Request, error: HTTPException) -> Response:
     messages = {404: "unknown address: see /docs", 405: "this address has other methods: see /docs"}
     message = messages.get(error.status_code, str(error.detail))
     raise Refused(error.status_code, message, dict(error.headers or {}))
+
+
+state = APIRouter()  # for those who watch over the service: no token, and no wait for a model
+
+
+@state.head("/health", include_in_schema=False)
+@state.get("/health", response_model=replies.State, responses=_problems(500))
+async def health(request: Request) -> JSONResponse:
+    """Return that the service is alive, unless it has to be started anew."""
+    if trouble := _serving(request).engine.trouble:
+        raise Refused(500, trouble)
+    return JSONResponse({"status": "alive"})
+
+
+@state.head("/ready", include_in_schema=False)
+@state.get("/ready", response_model=replies.State, responses=_problems(503))
+async def ready(request: Request) -> JSONResponse:
+    """Return whether the service takes requests."""
+    serving = _serving(request)
+    if serving.ending:
+        raise busy("the service is ending", 10)
+    if not serving.engine.ready:
+        reason = serving.engine.trouble
+        raise busy(reason or "no model is served yet: they may be warming up")
+    return JSONResponse({"status": "ready"})
+
+
+@state.get("/docs", response_class=HTMLResponse)
+async def docs(request: Request) -> HTMLResponse:
+    """Return this description as a page."""
+    page = await asyncio.to_thread(reference, request.app.openapi())
+    return HTMLResponse(page, headers=REFERENCE)
+
+
+asking = APIRouter()
+
+
+@asking.get("/models", response_model=replies.Models)
+async def models(request: Request) -> JSONResponse:
+    """Return the models that are served."""
+    cards = _serving(request).engine.cards()
+    return JSONResponse({"models": [card.model_dump(mode="json") for card in cards]})
+
+
+@asking.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+async def metrics(request: Request) -> Response:
+    """Return figures for Prometheus."""
+    text = _serving(request).engine.metrics.text()
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+ASK: dict[str, Any] = {
+    "openapi_extra": bodies.IMAGES,
+    "responses": _problems(400, 404, 408, 413, 415, 422, 500, 503, 504, 507),
+}
+
+
+@asking.post("/predict", response_model=replies.Predictions, **ASK)
+async def predict(request: Request, model: ModelName = "", top: Top = 5) -> JSONResponse:
+    """Return the likeliest classes of images."""
+    return await _answer(request, model, "classes", top)
+
+
+@asking.post("/attention", response_model=replies.Looks, **ASK)
+async def attention(request: Request, model: ModelName = "", top: Top = 5) -> JSONResponse:
+    """Return the likeliest classes of images, and where the model looked."""
+    return await _answer(request, model, "attention", top)
+
+
+@asking.post("/features", response_model=replies.Features, **ASK)
+async def features(request: Request, model: ModelName = "") -> JSONResponse:
+    """Return the features of images: what the classifier sees."""
+    return await _answer(request, model, "features")
+
+
+async def _answer(request: Request, model: str, what: What, top: int = 0) -> JSONResponse:
+    """Ask the engine about the images of a request; what it refuses, the middleware answers."""
+    serving, exchange = _serving(request), exchange_of(request)
+    if not serving.engine.ready:
+        raise busy("the service is not ready: try again soon")
+    card = serving.card(model)
+    exchange.model = card.name
+    serving.engine.check(1, card.name, what)  # before the body is read
+    serving.under_way += 1
+    try:
+        photos = await bodies.photos(request, serving.limits)
+        exchange.images = len(photos)
+        serving.counts["requests"] += 1
+        serving.counts["images"] += len(photos)
+        names = [photo.name for photo in photos]
+        images = [photo.data for photo in photos]
+        seen = await _unless_left(exchange, serving.engine.answer(images, card.name, what))
+    finally:
+        serving.under_way -= 1
+    found = replies.answered(names, seen, card, what, top)
+    return JSONResponse({"model": card.name, **found, "request": exchange.id})
+
+
+async def _unless_left(exchange: Exchange, answer: Any) -> list[Seen]:
+    """Wait for the engine, as long as the client does.
+
+    Raises:
+        Refused: the client has left, or the engine has ended.
+    """
+    answering, leaving = asyncio.create_task(answer), asyncio.create_task(exchange.left())
+    try:
+        await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise Refused(400, "the client has left")
+        found: list[Seen] = answering.result()
+        return found
+    except asyncio.CancelledError:
+        if answering.cancelled():  # by the engine
+            raise busy("the service is ending") from None
+        raise
+    finally:
+        answering.cancel()
+        leaving.cancel()
+
+
+administering = APIRouter(responses=_problems(400, 403))
+
+
+@administering.put(
+    "/models/{name}",
+    response_model=replies.Changed,
+    responses=_problems(408, 413, 422, 503, 507)
+    | {201: {"model": replies.Changed, "description": "the model was added"}},
+    openapi_extra=bodies.MODEL,
+)
+async def put(request: Request, name: NewName) -> JSONResponse:
+    """Add or replace a model by the bytes of its file; a delta's base must be served.
+
+    The body is a delta, another model in one safetensors file, or a form with the config.json and
+    the model.safetensors that `vitlab.save` wrote.
+    """
+    serving, exchange = _serving(request), exchange_of(request)
+    engine, exchange.model = serving.engine, name
+    if serving.loading.locked():
+        raise busy("another model is being loaded: try again soon", 5)
+    async with serving.loading, bodies.model(request, serving.limits.max_model * MEBI) as source:
+        old = any(card.name == name for card in engine.cards())
+        try:
+            await asyncio.to_thread(engine.replace if old else engine.add, name, source)
+        except UserError as error:
+            raise Refused(422, str(error)) from None
+    return _changed(exchange, "replaced" if old else "added", 200 if old else 201)
+
+
+@administering.delete("/models/{name}", response_model=replies.Changed, responses=_problems(404))
+async def delete(request: Request, name: NewName) -> JSONResponse:
+    """Remove a model; requests that wait for it get an error."""
+    serving, exchange = _serving(request), exchange_of(request)
+    exchange.model = serving.card(name).name
+    await asyncio.to_thread(serving.engine.remove, name)
+    return _changed(exchange, "removed", 200)
+
+
+def _changed(exchange: Exchange, status: str, number: int) -> JSONResponse:
+    log(f"model {status}", model=exchange.model, request=exchange.id)
+    content = {"model": exchange.model, "status": status, "request": exchange.id}
+    return JSONResponse(content, number)

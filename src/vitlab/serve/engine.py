@@ -13,22 +13,20 @@ from vitlab.models.fast.accelerate import check_engine
 from vitlab.models.model import Model
 from vitlab.precision import Engine as EngineName
 from vitlab.precision import ServePrecision, check_precision
-from vitlab.serve.computing.answers import Ticket
-from vitlab.serve.computing.batcher import Batcher
-from vitlab.serve.computing.best_batch import best_batch, warm
-from vitlab.serve.computing.roster import Roster, Served
-from vitlab.serve.decoding.decoder import Bounds
-from vitlab.serve.decoding.decoders import Decoders
-from vitlab.serve.figures import Figures, OfModel
+from vitlab.serve.answers import Seen, Ticket, What, best_batch, warm
+from vitlab.serve.batcher import Batcher
+from vitlab.serve.decoder import Bounds
+from vitlab.serve.decoders import Decoders
 from vitlab.serve.limits import Limits
-from vitlab.serve.queueing import admitted
-from vitlab.serve.seen import Seen, ServedModel, What
+from vitlab.serve.metrics import Metrics
+from vitlab.serve.registry import Registry, Served, ServedModel
 from vitlab.weights.deltas import Delta
 
 DECODING = 10.0  # seconds of computing that one image may take
 CORES = 4  # for each decoder, if their number is not chosen
 IN_TIME = 0.8  # of the time limit, within which an answer is expected, or the request refused
 LEAST_WAIT, MOST_WAIT = 0.05, 60.0  # seconds after which a refused request may come again
+OPEN = 2  # times the free places: what one of several models may hold
 
 
 class Engine:
@@ -48,6 +46,7 @@ class Engine:
     Attributes:
         limits: of what may be asked
         allow_empty: whether it is ready without a model
+        metrics: that count what it does
     """
 
     def __init__(
@@ -63,15 +62,32 @@ class Engine:
             check_precision(precision)
         check_engine(engine)
         self.limits, self.allow_empty, self._started = limits, allow_empty, False
-        self._roster = Roster(devices.choose(device), self._prepare, precision, engine)
-        self._batcher = Batcher(limits.max_delay / 1000, limits.timeout)
+        self._registry = Registry(devices.choose(device), self._prepare, precision, engine)
+        self.metrics = Metrics()
+        self._batcher = Batcher(limits.max_delay / 1000, limits.timeout, self.metrics)
         bounds = Bounds(min(DECODING, limits.timeout), int(limits.max_pixels * 1e6))
         self._decoders = Decoders(limits.decoders or default_decoders(), bounds)
-        self._total = OfModel()  # of all models, also of those removed
-        self._held = self._decoded = 0
+        self._held = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._measure()
+
+    def _measure(self) -> None:
+        """Let the metrics read what is counted here and below."""
+        metrics, batcher, decoders = self.metrics, self._batcher, self._decoders
+        metrics.gauge("ready", "1 while the service takes requests", lambda: self.ready)
+        metrics.gauge("models", "Models that are served", lambda: len(self._registry))
+        metrics.gauge("computing_images", "Images in a model now", lambda: batcher.computing)
+        metrics.gauge(
+            "waiting_images",
+            "Images that wait to be decoded or computed",
+            lambda: max(0, self._held - batcher.computing),
+        )
+        metrics.counter("images_decoded", "Images that were decoded", lambda: decoders.decoded)
+        metrics.counter(
+            "decoder_restarts", "Processes that ended and were replaced", lambda: decoders.restarts
+        )
 
     def add(self, name: str, source: str | Path | Model | Delta) -> None:
         """Load a model in this thread, and serve it.
@@ -89,7 +105,7 @@ class Engine:
             OptionError: the name is empty or taken.
             WeightsError: it cannot be loaded.
         """
-        self._roster.add(name, source)
+        self._registry.add(name, source)
 
     def replace(self, name: str, source: str | Path | Model | Delta) -> None:
         """Load a model in this thread, and serve it in place of another one.
@@ -100,7 +116,7 @@ class Engine:
             OptionError: there is no model of this name.
             WeightsError: it cannot be loaded.
         """
-        self._leave(self._roster.replace(name, source))
+        self._leave(self._registry.replace(name, source))
 
     def remove(self, name: str) -> None:
         """Serve a model no longer; requests for it that are under way fail.
@@ -108,12 +124,13 @@ class Engine:
         Raises:
             OptionError: there is no model of this name.
         """
-        self._leave(self._roster.remove(name))
+        self._leave(self._registry.remove(name))
+        self.metrics.forget(name)
 
     @property
     def ready(self) -> bool:
         """Whether it answers."""
-        return self._started and not self.trouble and (self.allow_empty or len(self._roster) > 0)
+        return self._started and not self.trouble and (self.allow_empty or len(self._registry) > 0)
 
     @property
     def trouble(self) -> str:
@@ -125,7 +142,7 @@ class Engine:
 
     def cards(self) -> list[ServedModel]:
         """Return what there is to know about each model, in the order in which they were added."""
-        return self._roster.cards()
+        return self._registry.cards()
 
     async def start(self) -> None:
         """Start the processes that decode and the thread that computes.
@@ -175,7 +192,7 @@ class Engine:
             FailedError: the model failed.
             ServiceError: the service is not ready, a decoder was killed, or the model was removed.
         """
-        served = self._accepted(len(images), model, what)
+        served = self.check(len(images), model, what)
         start = time.monotonic()
         due = start + self.limits.timeout
         self._hold(served, len(images))
@@ -187,45 +204,26 @@ class Engine:
             async with asyncio.timeout(self.limits.timeout):
                 seen = list(await asyncio.gather(*tasks))
         except (TimeoutError, LateError):
-            for each in (served.counts, self._total):
-                each.late += len(images)
+            self._count("late", served, len(images))
             raise LateError(f"no answer within {self.limits.timeout:g} seconds") from None
         finally:
             for task in tasks:
                 task.cancel()
             self._hold(served, -len(images))
         failed = sum(bool(each.error) for each in seen)
-        for each in (served.counts, self._total):
-            each.images += len(seen) - failed
-            each.failed += failed
-            each.seconds.add(time.monotonic() - start)
+        self._count("failed", served, failed)
+        if not served.gone:
+            self.metrics.answered(served.card.name, len(seen) - failed, time.monotonic() - start)
         return seen
 
-    def figures(self) -> Figures:
-        """Return what the engine does now, and has done."""
-        batcher, total = self._batcher, self._total
-        return Figures(
-            waiting=max(0, self._held - batcher.computing),
-            computing=batcher.computing,
-            decoded=self._decoded,
-            failed=total.failed,
-            broken=self._batcher.failures,
-            shed=total.shed,
-            late=total.late,
-            restarts=self._decoders.restarts,
-            batch_sizes=batcher.sizes.copy(),
-            batch_seconds=batcher.seconds.copy(),
-            models={name: each.counts.copy() for name, each in self._roster.models.items()},
-        )
-
-    def _accepted(self, images: int, model: str, what: What) -> Served:
-        """Return the model for a request, or refuse it."""
+    def check(self, images: int, model: str, what: What) -> Served:
+        """Return the model for so many images, or refuse them, as `answer` does."""
         if not self.ready:
             why = self.trouble or "it is starting or stopping, or has no model"
             raise ServiceError(f"the service is not ready: {why}")
         if what not in get_args(What):
             raise OptionError(f"unknown question {what!r}: ask for {', '.join(get_args(What))}")
-        served, places = self._roster.find(model), self.limits.queue
+        served, places = self._registry.find(model), self.limits.queue
         if what != "features" and not served.facts.config.classes:
             raise OptionError(
                 f"{served.card.name} outputs features: it has no classifier; POST /features gives "
@@ -233,23 +231,32 @@ class Engine:
             )
         if images > places:
             raise OptionError(f"{images} images at once; send at most {places}")
-        if not admitted(images, served.held, self._held, places, len(self._roster) == 1):
+        # One of several models may hold twice as many places as are left free, so that there are
+        # always some for the others (dynamic thresholds: Choudhury and Hahne, IEEE/ACM
+        # Transactions on Networking 6(2), 1998). One that holds none may take what is free.
+        own, free = served.held, places - self._held - images
+        shared = len(self._registry) > 1 and own > 0
+        if free < 0 or (shared and own + images > OPEN * free):
             raise self._busy("the queue is full", served, images, self._expected(served, 0))
-        if (late := self._expected(served, images) - IN_TIME * self.limits.timeout) > 0:
+        late = self._expected(served, images) - IN_TIME * self.limits.timeout
+        if self._held and late > 0:  # a lone request is tried: the pace may be wrong by now
             raise self._busy("an answer would come too late", served, images, late)
         return served
 
     def _busy(self, why: str, served: Served, images: int, seconds: float) -> BusyError:
         """Count images that are refused; return what says so, and when to come again."""
-        for each in (served.counts, self._total):
-            each.shed += images
+        self._count("shed", served, images)
         wait = min(max(seconds, LEAST_WAIT), MOST_WAIT)
         return BusyError(f"{why}: try again in {wait:.1f} seconds", wait)
+
+    def _count(self, what: str, served: Served, images: int) -> None:
+        if not served.gone:
+            self.metrics.count(what, served.card.name, images)
 
     def _expected(self, served: Served, images: int) -> float:
         """Return the seconds until further images of a model are answered, all others before."""
         computing = images * served.trunk.pace + sum(
-            each.held * each.trunk.pace for each in self._roster.models.values()
+            each.held * each.trunk.pace for each in self._registry.models.values()
         )
         decoders = self._decoders
         return max(computing, (self._held + images) * decoders.pace / decoders.count)
@@ -270,7 +277,6 @@ class Engine:
             served.check()
             if image.error:
                 return Seen(error=image.error)
-            self._decoded += 1
             future: asyncio.Future[Seen] = asyncio.get_running_loop().create_future()
             self._batcher.put(Ticket(served, what, image, time.monotonic(), due, future))
         return await future

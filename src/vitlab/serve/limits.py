@@ -1,8 +1,15 @@
-"""What a request may ask of the service, and how long it may wait."""
+"""Limits of a service, and the names of its models; nothing here imports PyTorch."""
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
+from vitlab.errors import OptionError
 from vitlab.options import Options, above, at_least, at_most, option
+from vitlab.weights.hub import check_weights
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+ENDINGS = (".safetensors", ".npz", ".pth", ".pt", ".bin")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,3 +45,43 @@ class Limits(Options):
     decoders: int = option(
         0, "processes that decode images (0: one per four cores, at least one)", at_least(0)
     )
+
+
+def split(text: str) -> tuple[str, str]:
+    """Return the name and the place in `NAME=WEIGHTS`, or in `WEIGHTS` alone.
+
+    Raises:
+        OptionError: nothing in the place can be its name.
+    """
+    name, sign, place = text.partition("=")
+    if sign and place and re.fullmatch(NAME, name):
+        return name, place
+    return name_of(text), text
+
+
+def name_of(place: str) -> str:
+    """Return the name of a run folder, a file or a model on the Hub: its last part.
+
+    Raises:
+        OptionError: it has no character that a name may have.
+    """
+    last = Path(place).absolute().name
+    for ending in ENDINGS:
+        last = last.removesuffix(ending)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", last).lstrip("._-")[:100]
+    if not name:
+        raise OptionError(f"{place!r} gives the model no name: write NAME={place}")
+    return name
+
+
+def check_served(models: tuple[str, ...]) -> None:
+    """Refuse models without a name, and weights that cannot exist.
+
+    Raises:
+        OptionError: nothing can be a model's name, or two have the same.
+        WeightsError: no such file or folder.
+    """
+    names = [split(each)[0] for each in models]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise OptionError(f"two models are named {twice[0]}: name them, as {twice[0]}-2=WEIGHTS")
+    check_weights(tuple(split(each)[1] for each in models))

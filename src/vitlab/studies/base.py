@@ -11,29 +11,13 @@ from vitlab.models.names import shape_of
 from vitlab.recipes.model_part import ModelPart
 from vitlab.recipes.named import of_weights, recipe
 from vitlab.recipes.recipe import Recipe
+from vitlab.studies.papers import options_of
 
 DIGITS = "ViT(width=64,depth=4,heads=2,mlp=128)/2"
 SMALL = "ViT(width=96,depth=4,heads=3,mlp=192)/4"
 
 PATCH, SIDE = 8, 6  # the smallest patch that an hMLP stem takes; patches of a side of the image
 CODES = "dVAE(codes=256,width=32,code_width=32)"
-# What differs from the papers' recipes beside length, batch and learning rate: small models have
-# small decoders and projectors, and short runs a teacher that follows sooner and no dropped blocks.
-SMALLER: dict[str, dict[str, Any]] = {
-    "masked-patch": {},
-    "mae": {"decoder_width": 64, "decoder_depth": 2, "decoder_heads": 2},
-    "beit": {"drop_path": 0.0},
-    "dino": {
-        "drop_path": 0.0,
-        "local_crops": 4,
-        "prototypes": 1024,
-        "head_width": 256,
-        "bottleneck": 64,
-        "momentum_teacher": 0.99,
-        "centering": "sinkhorn",
-        "teacher_temperature": (0.02, 0.02),
-    },
-}
 
 KINDS = {"vit": "ViT", "hybrid": "hybrid", "resnet": "ResNet"}  # of similar cost
 
@@ -83,6 +67,11 @@ class Base:
         names = ("width", "depth", "heads", "mlp", "patch", "branches")
         stated = shape_of(self.recipe.model.model)
         return Shape(**{name: stated[name] for name in names if name in stated})
+
+    @property
+    def transferred(self) -> str:
+        """The data that pre-trained models are transferred to."""
+        return self.downstream or self.recipe.data.data
 
     def either(self, published: str, model: str, **choices: Any) -> Recipe:
         """Return a paper's recipe for a model if they are asked for, else the recipe with it."""
@@ -184,7 +173,7 @@ def without_labels(base: Base, task: str, model: ModelPart, **choices: Any) -> R
     part: dict[str, Any] = {"mean": (0.5,), "std": (0.5,), "pool": "mean"}
     part |= {"image_size": model.image_size} if model.image_size else {}
     return base.published(
-        task, model.model, **part, **SMALLER[task], **_common(base), **choices
+        task, model.model, **part, **options_of("small-tasks", task), **_common(base), **choices
     ).changed(optimizer="adamw", lr=base.recipe.optimizer.lr / 2, weight_decay=0.05, area=0.3)
 
 

@@ -1,13 +1,14 @@
 """What a study is: its arms, the figures it measures, and what the paper claims."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from vitlab.data.sources.request import Splits
+from vitlab.experiments.statistics import Row
 from vitlab.models.model import Model
 from vitlab.recipes.recipe import Recipe
 from vitlab.studies.base import Base
@@ -101,15 +102,30 @@ def share_column(key: str, title: str) -> Column:
     return Column(key, title, percent, lambda share: f"{100 * share:.1f}")
 
 
+def _plain(form: str) -> Callable[[float], str]:
+    return lambda value: format(value, form)
+
+
 ACCURACY = share_column("accuracy", "test accuracy")
-NLL = Column("nll", "NLL", lambda value: f"{value:.3f}")
-TRAIN_LOSS = Column("train_loss", "training loss", lambda value: f"{value:.3f}")
+FEW_SHOT = share_column("few_shot", "5-shot")
+NLL = Column("nll", "NLL", _plain(".3f"))
+TRAIN_LOSS = Column("train_loss", "training loss", _plain(".3f"))
 PARAMS = Column("params", "parameters", lambda count: si(count, 2), once=True)
-MACS = Column("macs", "multiply-adds", si, once=True)
+MACS = Column("macs", "multiply-adds", lambda count: si(count, 2), once=True)
+FLOPS = Column("flops", "operations of training", _plain(".3g"), once=True)
+IMAGES = Column("train_images", "training images", _plain(",.0f"), once=True)
+RATE = Column("images_per_second", "images/s in training", _plain(",.0f"), once=True)
+STEP = Column("step_seconds", "ms per step", lambda seconds: f"{1000 * seconds:.1f}")
+UPDATE = Column("update_ms", "ms per update", _plain(".1f"))
+FLOATS = Column("floats", "floats per parameter", _plain(".2f"), once=True)
+COLUMNS = {
+    each.key: each
+    for each in (
+        ACCURACY, FEW_SHOT, NLL, TRAIN_LOSS, PARAMS, MACS, FLOPS, IMAGES, RATE, STEP, UPDATE, FLOATS
+    )
+}  # fmt: skip
 
 
-Row = dict[str, Any]
-"""An arm in JSON: `name`, `cells`, `lr`, `runs` (folders), `values`, `mean`, `paper` and so on."""
 Curve = tuple[Sequence[float], Sequence[float]]
 
 
@@ -156,7 +172,7 @@ class Study:
     title: str
     source: str
     head: tuple[str, ...]
-    arms: Callable[[Base], tuple[Arm, ...]]
+    arms: Callable[[Base], Iterable[Arm]]
     columns: tuple[Column, ...] = (ACCURACY, NLL, TRAIN_LOSS)
     measure: Measure | None = None
     claims: tuple[Claim, ...] = ()

@@ -364,7 +364,7 @@ def _held_out_result(observer: Observer, model: Model, point: dict[str, float]) 
         **task.folder.places,
     }
     if task.host.report == "yes":
-        from vitlab.report.pretext.pretext_report import write_pretext_report  # slow to import
+        from vitlab.report.pretext_report import write_pretext_report  # slow to import
 
         shown = _pictures(plain(observer.state.model), own, observer.held_out)
         task.folder.check()

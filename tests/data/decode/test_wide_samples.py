@@ -16,7 +16,7 @@ from vitlab.data.open import open_images
 from vitlab.data.sources.pictures import stored
 from vitlab.errors import ImageError
 from vitlab.models.config import ViTConfig
-from vitlab.serve.decoding.decoder import decoded
+from vitlab.serve.decoder import decoded
 
 EIGHT = np.linspace(0, 255, 36).round().astype(np.int64).reshape(6, 6)
 TWELVE = np.linspace(0, 4095, 36).round().astype(np.int64).reshape(6, 6)

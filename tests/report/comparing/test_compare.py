@@ -93,20 +93,19 @@ def test_figures_tests_recipes_and_a_page(
     assert "b: accuracy" in notes  # it answers otherwise than its journal says
     page = out.read_text()
     assert found["report"] == str(out)
-    assert page.count('<path d="M1 5h30"') > 10
+    assert page.count('<path d="M1 5h30"') == 3 * 3
     assert "../runs/a/report.html" in page
     assert "2 of 3 pairs" in page or "3 of 3 pairs" in page
     assert "<script" not in page
     assert not re.findall(r"(?:src|srcset|action)=\"(?!data:)", page)
     ids = re.findall(r"\bid=\"([^\"]+)\"", page)
     assert len(ids) == len(set(ids))
-    assert {"tests", "curves", "recipe", "cost", "disagreements", "x-seconds"} <= set(ids)
+    assert {"tests", "curves", "recipe", "cost", "disagreements"} <= set(ids)
     assert set(re.findall(r"href=\"#([^\"]+)\"", page)) <= set(ids)
     lost = ~right[0] & ~right[1] & ~right[2]
-    assert f"All wrong: {lost.sum()} images" in page
+    assert f"All wrong</bdi>: {lost.sum()} images" in page
     alone = right[0] & ~right[1] & ~right[2]
-    heading = rf"Only .*?<b>1</b> <bdi>a</bdi></span> is right: {alone.sum()} image"
-    assert re.search(heading, page)
+    assert f"Only 1 a is right</bdi>: {alone.sum()} image" in page
     assert page.count("<figure>") > 20
     code, printed, _ = call(capsys, "compare", *words[:2])
     assert code == 0
@@ -117,8 +116,8 @@ def test_the_most_confident_mistakes_come_first(runs: list[RunFolder], tmp_path:
     one, other = (answers_of(each) for each in runs[:2])
     vitlab.compare([each.path for each in runs[:2]], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    section = page[page.index("is right:") :]
-    names = re.findall(r"<bdi>digit (\d+)</bdi>", section[: section.index("<h3>")])
+    section = page[page.index("is right</bdi>:") :]
+    names = re.findall(r"<bdi>digit (\d+)</bdi>", section[: section.index("</ul>")])
     found = kept(runs[0])
     assert found is not None
     mine = np.flatnonzero(one.right & ~other.right)
@@ -147,7 +146,7 @@ def test_what_cannot_be_compared_is_said_and_the_rest_goes_on(
     assert "c: not compared image by image, because" in said
     assert "contains no model" in said
     page = out.read_text()
-    assert '<section id="disagreements"' not in page
+    assert 'id="disagreements"' not in page
     assert "no two of them can be compared image by image" in page
     assert "Training loss" in page
     journal = whole.journal.file

@@ -2,15 +2,17 @@
 
 import base64
 import io
+import re
+from typing import Any
 
 import numpy as np
-import pytest
 from matplotlib import colormaps
 from PIL import Image
 
-from vitlab.report.drawings.lenses import COVER
 from vitlab.report.inside.looked import Looked, SeenImage
-from vitlab.report.inside.sights import HEADS, Lens, view
+from vitlab.report.inside.sights import HEADS, inside_blocks, model_figures
+from vitlab.report.page import Plots, Raw
+from vitlab.report.thumbnails import COVER
 
 GENERATOR = np.random.default_rng(0)
 PIXELS = GENERATOR.integers(0, 256, (30, 40, 3), np.uint8)
@@ -21,72 +23,77 @@ def decoded(uri: str) -> np.ndarray:
     return np.asarray(image)
 
 
-def lens(kind: str, values: np.ndarray, **more: object) -> Lens:
-    image = SeenImage("a.png", PIXELS, maps={kind: values.astype(np.float32)}, **more)  # type: ignore[arg-type]
-    return view(Looked("m", [image])).sights[0].maps[0]
+def box(*images: SeenImage) -> str:
+    """The part of a page that shows images."""
+    blocks = inside_blocks(Looked("m", list(images)))
+    return "".join(str(each.markup) for each in blocks if isinstance(each, Raw))
+
+
+def lens(kind: str, values: np.ndarray, **more: Any) -> tuple[np.ndarray, str]:
+    """The pixels of a map, and the part of the page that shows it."""
+    image = SeenImage("a.png", PIXELS, maps={kind: values.astype(np.float32)}, **more)
+    text = box(image).split("<figure>")[2]
+    return decoded(re.findall(r'src="([^"]+)"', text)[0]), text
 
 
 def test_a_map_has_a_pixel_for_each_patch_in_the_colors_of_its_scale() -> None:
     values = GENERATOR.random((3, 4))
-    found = lens("rollout", values)
-    pixels = decoded(found.image)
+    pixels, text = lens("rollout", values)
     want = colormaps["inferno"](values.astype(np.float32) / values.max(), bytes=True)
     assert np.abs(pixels[..., :3].astype(int) - want[..., :3]).max() <= 1
     assert (pixels[..., 3] == round(255 * COVER)).all()
-    assert found.scale is not None
-    assert found.scale.high == f"{values.max() / values.sum():.2%} of the sum"
+    assert f"{values.max() / values.sum():.2%} of the sum" in text
     row, column = divmod(int(values.argmax()), 4)
-    assert found.words == f"highest in row {row + 1} of 3, column {column + 1} of 4"
+    assert f"highest in row {row + 1} of 3, column {column + 1} of 4" in text
 
 
 def test_what_a_class_loses_is_around_the_middle_of_its_scale() -> None:
-    found = lens("occlusion", np.array([[0.0, 0.25], [-0.5, 0.1]]), watched="cat")
-    assert found.title == "Occlusion for cat: 4 squares covered in turn"
-    assert found.scale is not None
-    assert (found.scale.low, found.scale.high) == ("−0.5", "+0.5 nats lost")
+    pixels, text = lens("occlusion", np.array([[0.0, 0.25], [-0.5, 0.1]]), watched="cat")
+    assert "Occlusion for cat: 4 squares covered in turn" in text
+    assert "<span>−0.5</span><span>+0.5 nats lost</span>" in text
     middle = colormaps["PuOr_r"](0.5, bytes=True)[:3]
-    assert np.abs(decoded(found.image)[0, 0, :3].astype(int) - middle).max() <= 2
+    assert np.abs(pixels[0, 0, :3].astype(int) - middle).max() <= 2
 
 
 def test_the_patch_that_others_are_like_is_framed() -> None:
-    found = lens("similar_patches", GENERATOR.random((3, 4)), patch=(2, 1))
-    assert found.ring == pytest.approx((25, 200 / 3, 25, 100 / 3))
+    _, text = lens("similar_patches", GENERATOR.random((3, 4)), patch=(2, 1))
+    assert "left:25.00%;top:66.67%;width:25.00%;height:33.33%" in text
 
 
 def test_a_flat_map_is_drawn_evenly() -> None:
     for kind in ("rollout", "norm_map", "occlusion", "similar_patches"):
         for value in (0.0, 1.0):
-            pixels = decoded(lens(kind, np.full((2, 2), value)).image)
+            pixels, _ = lens(kind, np.full((2, 2), value))
             assert (pixels == pixels[0, 0]).all()
 
 
-def test_weights_are_small_images() -> None:
+def test_weights_and_layers_are_drawn() -> None:
     filters = GENERATOR.random((9, 5, 5, 3), np.float32)
     positions = GENERATOR.random((2, 3, 2, 3), np.float32)
     table = GENERATOR.random((3, 4), np.float32)
-    found = Looked("m", filters=filters, positions=positions, cka=table, compared=8, beside="n")
-    shown = {each.title: each for each in view(found).drawn}
-    assert {*shown} == {"Filters", "Positions", "Layers"}
-    sheet = decoded(shown["Filters"].image)
-    assert sheet.shape == (2 * 6 - 1, 7 * 6 - 1, 4)
-    own = filters[7] - filters[7].min()
-    assert np.abs(sheet[6:11, :5, :3] - 255 * own / own.max()).max() <= 0.51
-    assert not sheet[5, :, 3].any()  # between filters nothing is drawn
-    tiles = decoded(shown["Positions"].image)
-    assert tiles.shape == (2 * 3 - 1, 3 * 4 - 1, 4)
-    assert not tiles[2, :, 3].any()
-    layers = decoded(shown["Layers"].image)
-    assert layers.shape == (3, 4, 4)
-    want = colormaps["cividis"](table[0], bytes=True)  # layer 0 at the bottom
-    assert np.abs(layers[-1].astype(int) - want).max() <= 1
-    assert "layers of m up, from 0, of n to the right" in shown["Layers"].words
+    found = Looked(
+        "m", filters=filters, positions=positions, cka=table, compared=8, beside="n",
+        distance=table, entropy=table, norms=table[0], longest=table[1], alike=table[2],
+    )  # fmt: skip
+    (plots,) = inside_blocks(found)
+    assert isinstance(plots, Plots)
+    titles = [each.title for each in plots.items]
+    assert titles[-3:] == ["Filters", "Positions", "Layers"]
+    assert len(titles) == 7 == len([*model_figures(found)])
+    text = "".join(str(each.drawing) for each in plots.items)
+    assert "var(--blue)" in text  # in the colors of the page
+    assert "layer of n" in text
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
 
 
-def test_gray_filters_and_very_many_heads() -> None:
-    image = SeenImage("a.png", PIXELS[..., 0], heads=np.ones((HEADS + 5, 2, 2), np.float32))
-    found = view(Looked("m", [image], layer=3, filters=np.ones((2, 3, 3, 1), np.float32)))
-    assert decoded(found.drawn[0].image).shape == (3, 7, 4)
-    sight = found.sights[0]
-    assert (len(sight.heads), sight.others, sight.ratio) == (HEADS, 5, 4 / 3)
-    assert found.which == "layer 3"
-    assert sight.heads[0].title == "1 · 100%"
+def test_names_are_escaped_and_very_many_heads_counted() -> None:
+    heads = np.ones((HEADS + 5, 2, 2), np.float32)
+    images = [SeenImage(f"a/{n}/<b>.png", PIXELS[..., 0], heads=heads) for n in range(2)]
+    text = box(*images)
+    assert text.count('<div class="lens">') == 2 * HEADS
+    assert "5 more heads are not shown" in text
+    assert "1 · 100%" in text
+    assert "<h3><bdi>0/&lt;b&gt;.png</bdi></h3>" in text
+    assert "--ratio:1.3333" in text
+    assert inside_blocks(None) == []

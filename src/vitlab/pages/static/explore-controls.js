@@ -29,10 +29,7 @@ export class Controls {
     const button = byId("views").appendChild(vitlab.element("button", "view", VIEWS[view].title));
     button.type = "button";
     button.dataset.view = view;
-    button.addEventListener("click", () => {
-      if (button.title) vitlab.say(button.title);
-      else this.set({ view });
-    });
+    button.addEventListener("click", () => this.set({ view }));
     return button;
   }
 
@@ -55,16 +52,15 @@ export class Controls {
     this.showFrom(seen, by.includes("place") ? here : []);
   }
 
-  /* A view is there if one of the models has it; why others are not can be read. */
+  /* A view is shown if one of the models has it; why others are not can be read. */
   showViews(seen, models) {
     const reasons = [];
     for (const button of this.views) {
       const { view } = button.dataset;
       const why = models.every((model) => model.views[view]) ? models[0].views[view] : "";
       button.setAttribute("aria-pressed", String(view === seen.view));
-      button.setAttribute("aria-disabled", String(Boolean(why)));
-      button.title = why && `${VIEWS[view].title}: ${why}`;
-      if (why) reasons.push(button.title);
+      button.hidden = Boolean(why);
+      if (why) reasons.push(`${VIEWS[view].title}: ${why}`);
     }
     const absent = byId("absent");
     absent.hidden = !reasons.length;

@@ -158,7 +158,7 @@ function describe() {
   if (!model) return (byId("about").textContent = "The service has no model yet.");
   const most = 6;
   const more = model.classes.length > most ? `, … (${model.classes.length - most} more)` : "";
-  byId("about").textContent = `${model.name} (${model.model}) tells apart: ${model.classes.slice(0, most).join(", ")}${more}`;
+  byId("about").textContent = `${model.name} names what is in a photo, out of ${model.classes.length} classes: ${model.classes.slice(0, most).join(", ")}${more}`;
 }
 
 function login() {

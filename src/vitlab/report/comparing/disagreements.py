@@ -1,91 +1,80 @@
-"""The test images that tell models apart: what only one gets right or wrong, and what all do."""
+"""Test images that tell models apart: those that only one gets right or wrong, or none right."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
 
 from vitlab.data.sources.source import Source
+from vitlab.errors import UserError
 from vitlab.evaluation.answers import Answers, SingleAnswers
+from vitlab.evaluation.examined import reopened
 from vitlab.evaluation.paired_tests import SameImages
-from vitlab.report.drawings.thumbnails import of_source
+from vitlab.report.comparing.run_comparison import Compared
+from vitlab.report.page import Block, Prose, Thumbnail, Thumbnails, common_folder
+from vitlab.report.thumbnails import of_source
+from vitlab.units import counted, percent
 
 PICTURES = 72  # at most, of all galleries together
 FEWEST, MOST = 3, 16  # of one gallery
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What one run says of an image: its number, the class, its probability, whether it is so."""
-
-    run: int
-    guess: str
-    chance: float
-    right: bool
-
-
-@dataclass(frozen=True)
-class Shown:
-    """An image on which runs are compared.
-
-    Attributes:
-        picture: a data URI; empty where the image cannot be read
-        name: what its source calls it
-        truth: its class, or classes
-        answers: of each run
-    """
-
-    picture: str
-    name: str
-    truth: str
-    answers: list[Answer]
-
-
-@dataclass(frozen=True)
-class Gallery:
-    """Images of one kind, the most confident mistake first.
-
-    Attributes:
-        kind: `right` or `wrong` for what only one run gets so, `none` for what all get wrong
-        run: number of that run
-        count: how many there are
-        shown: the first of them
-    """
-
-    kind: str
-    run: int | None
-    count: int
-    shown: list[Shown]
-
-
-def galleries(same: SameImages, source: Source | None, of: int = 0) -> list[Gallery]:
+def disagreements(compared: Compared) -> list[Block]:
     """Return the images on which the runs disagree, then those that all get wrong.
 
-    Of two runs, what only the one gets right is what only the other gets wrong, and comes once.
-
-    Args:
-        same: the answers of all runs to the same images
-        source: the test images of one run; None if they are not at hand: nothing is shown
-        of: the place of that run among `same.runs`
+    Of two runs, those that only the one gets right are those that only the other gets wrong, and
+    come once. Images that are no longer at hand are counted.
     """
+    same = compared.same
+    if same is None:
+        return []
+    source, of, reason = _pictured(compared)
     right: NDArray[np.bool_] = np.stack([each.right for each in same.answers])  # (runs, n)
-    kinds: list[tuple[str, int | None, NDArray[np.bool_]]] = []
-    alone = right.sum(0) == 1
-    kinds += [("right", run, alone & right[place]) for place, run in enumerate(same.runs)]
-    if len(same.runs) > 2:
-        lost = (~right).sum(0) == 1
-        kinds += [("wrong", run, lost & ~right[place]) for place, run in enumerate(same.runs)]
-    kinds.append(("none", None, right.sum(0) == 0))
+    names = [f"{run + 1} {compared.entries[run].name}" for run in same.runs]
+    count, kinds = right.sum(0), list[tuple[str, NDArray[np.bool_]]]()
+    for word, own, alone in (("right", right, 1), ("wrong", ~right, len(names) - 1)):
+        if word == "right" or len(names) > 2:
+            kinds += [
+                (f"Only {name} is {word}", own[place] & (count == alone))
+                for place, name in enumerate(names)
+            ]
+    kinds.append((f"{'Both' if len(names) == 2 else 'All'} wrong", count == 0))
     most = min(MOST, max(FEWEST, PICTURES // len(kinds)))
-    surest = _confidence_of_the_wrong(same.answers, right)
-    found = []
-    for kind, run, chosen in kinds:
+    surest, blocks = _confidence_of_the_wrong(same.answers, right), list[Block]()
+    for title, chosen in kinds:
         places = np.flatnonzero(chosen)
         first = places[np.argsort(-surest[places], kind="stable")][:most].tolist()
-        shown = [] if source is None else [_shown(same, source, of, place) for place in first]
-        found.append(Gallery(kind, run, len(places), shown))
-    return found
+        which = f", the {most} with the most confident mistakes" * (len(places) > len(first))
+        heading = Markup("<b><bdi>{}</bdi>: {}</b>{}")
+        blocks.append(Prose(heading.format(title, counted(len(places), "image"), which)))
+        if source is not None and first:
+            folder = common_folder(source.name(int(same.indices[of][place])) for place in first)
+            blocks.append(
+                Thumbnails([_thumbnail(same, source, of, place, folder) for place in first])
+            )
+    if source is None:
+        blocks.insert(
+            0, Prose(f"The images are not at hand ({reason}): they are counted, not shown.")
+        )
+    chance = "the probability of its likeliest class" if same.several else "its probability"
+    text = (
+        f"Above the answers stands the true class; beside each answer {chance}. Images that every "
+        "model gets wrong with confidence are often labeled wrongly."
+    )
+    return [*blocks, Prose(text, note=True)]
+
+
+def _pictured(compared: Compared) -> tuple[Source | None, int, str]:
+    """Return the test images of the first run whose data is at hand, and the place of that run."""
+    assert compared.same is not None
+    reason = ""
+    for place, number in enumerate(compared.same.runs):
+        try:
+            return reopened(compared.entries[number].folder).test, place, ""
+        except UserError as error:
+            reason = reason or str(error)
+    return None, 0, reason
 
 
 def _confidence_of_the_wrong(
@@ -98,36 +87,28 @@ def _confidence_of_the_wrong(
     return mean
 
 
-def _shown(same: SameImages, source: Source, of: int, place: int) -> Shown:
-    index = int(same.indices[of][place])
-    return Shown(
-        of_source(source, index),
-        source.name(index),
-        _truth(same, place),
-        [
-            Answer(
-                run,
-                _guess(answers, place, same.classes),
-                float(answers.confidence[place]),
-                bool(answers.right[place]),
+def _thumbnail(same: SameImages, source: Source, of: int, place: int, folder: str) -> Thumbnail:
+    """Return an image with what each run says of it."""
+    index, rows = int(same.indices[of][place]), []
+    for run, answers in zip(same.runs, same.answers, strict=True):
+        good = bool(answers.right[place])
+        row = '<span>{}</span><span class="{}">{} <bdi>{}</bdi></span><span>{}</span>'
+        rows.append(
+            Markup(row).format(
+                run + 1, "right" if good else "wrong", "✓" if good else "✗",
+                _classes(answers, place, same.classes, truth=False),
+                percent(float(answers.confidence[place])),
             )
-            for run, answers in zip(same.runs, same.answers, strict=True)
-        ],
-    )
+        )  # fmt: skip
+    words = Markup('<span class="says">{}</span>').format(Markup().join(rows))
+    truth = _classes(same.answers[0], place, same.classes, truth=True)
+    name = source.name(index).removeprefix(folder)
+    return Thumbnail((of_source(source, index),), truth, words, name)
 
 
-def _truth(same: SameImages, place: int) -> str:
-    answers = same.answers[0]
+def _classes(answers: Answers, place: int, classes: Sequence[str], *, truth: bool) -> str:
+    """Return the true classes of an image, or those that a run names."""
     if isinstance(answers, SingleAnswers):
-        return same.classes[answers.truth[place]]
-    return _named(answers.table[place], same.classes.__getitem__)
-
-
-def _guess(answers: Answers, place: int, classes: tuple[str, ...]) -> str:
-    if isinstance(answers, SingleAnswers):
-        return classes[answers.guess[place]]
-    return _named(answers.chosen[place], classes.__getitem__)
-
-
-def _named(row: NDArray[np.generic], name: Callable[[int], str]) -> str:
-    return ", ".join(map(name, np.flatnonzero(row).tolist())) or "none"
+        return classes[(answers.truth if truth else answers.guess)[place]]
+    row = (answers.table if truth else answers.chosen)[place]
+    return ", ".join(classes[number] for number in np.flatnonzero(row).tolist()) or "none"

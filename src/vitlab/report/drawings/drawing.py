@@ -1,15 +1,16 @@
-"""What all drawings have in common: their colors, their style, and how they become SVG.
+"""Figures of matplotlib as inline SVG in the colors of the page, light, dark or printed.
 
-Plots have no colors of their own: they are drawn in placeholder colors that become CSS variables,
-so that one drawing serves the light page, the dark page and the printer.
+They are drawn in the colors of the light page, each of which becomes the CSS variable of its name.
 """
 
 import html
 import io
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
@@ -17,14 +18,8 @@ from numpy.typing import NDArray
 
 from vitlab.report.drawings.theme import LIGHT, SERIES
 
-# placeholder color -> CSS variable
-INK, MUTED, LINE = "#010101", "#020202", "#030303"
-BLUE, WARM, CARD = "#040404", "#050505", "#060606"
-SERIES_COLORS = tuple(f"#0707{number:02x}" for number in range(len(SERIES)))
-_VARIABLES = {
-    INK: "ink", MUTED: "muted", LINE: "line", BLUE: "blue", WARM: "warm", CARD: "card",
-    **{color: f"series{number}" for number, color in enumerate(SERIES_COLORS)},
-}  # fmt: skip
+INK, MUTED, LINE, BLUE, WARM = (LIGHT[name] for name in ("ink", "muted", "line", "blue", "warm"))
+SERIES_COLORS = tuple(light for light, _ in SERIES)
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text, in the page's font
     "svg.hashsalt": "vitlab",
@@ -63,29 +58,40 @@ def finite(values: Sequence[float]) -> NDArray[np.float64]:
 
 def new_figure(width: int, height: int) -> Figure:
     """Return a figure whose units are the page's pixels (72 points and 72 pixels per inch)."""
-    figure = Figure(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
+    return Figure(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
+
+
+def svg(figure: Figure, name: str, label: str, width: int = 0) -> Markup:
+    """Return a figure as an inline `<svg>` with the page's colors and unique ids.
+
+    Args:
+        figure: drawn in the colors of the light page
+        name: unique on the page
+        label: what it shows, for those who do not see it
+        width: pixels that it is brought to, at the same height; 0 to keep its own
+    """
+    if width:
+        figure.set_size_inches(width / 72, figure.get_size_inches()[1])
+        figure.set_dpi(72)
     figure.patch.set_visible(False)
-    return figure
-
-
-def svg(figure: Figure, name: str, label: str) -> Markup:
-    """Return the figure as an inline `<svg>` with the page's colors and unique ids."""
     for axes in figure.axes:
         axes.patch.set_visible(False)
         axes.tick_params(length=0)
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    figure.savefig(buffer, format="svg", metadata=nothing)
+    with mpl.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # the page's fonts have more of them
+        figure.savefig(buffer, format="svg", metadata=nothing)
     text = buffer.getvalue()
     body = text[text.index(">", text.index("<svg")) + 1 :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", body)
     body = re.sub(r"font-family: [^;\"]*;? ?", "", body)  # the page's own
-    for color, variable in _VARIABLES.items():
+    for variable, color in LIGHT.items():
         body = body.replace(color, f"var(--{variable})")
-    width, height = (round(side * 72) for side in figure.get_size_inches())
+    wide, high = (round(side * 72) for side in figure.get_size_inches())
     return Markup(
-        f'<svg class="plot" style="--w:{width}px" viewBox="0 0 {width} {height}" role="img" '
+        f'<svg class="plot" style="--w:{wide}px" viewBox="0 0 {wide} {high}" role="img" '
         f'aria-label="{html.escape(label)}">{body}'
     )
 

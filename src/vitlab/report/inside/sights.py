@@ -1,241 +1,207 @@
-"""What was found inside a model, as a page shows it: drawings and small images."""
+"""What was found inside a model, as blocks of a page: charts of layers, maps over photos."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
+from vitlab.inspect import plots
 from vitlab.inspect.plots.canvas import BOTH, COSINES, HEAT
-from vitlab.inspect.plots.of_weights import scaled, tiled
-from vitlab.report.drawings.layer_chart import LayerLine, layer_chart
-from vitlab.report.drawings.lenses import gradient, grayed, in_color, opaque, translucent
-from vitlab.report.drawings.thumbnails import picture
+from vitlab.report import thumbnails
+from vitlab.report.drawings.drawing import WIDTH, svg
 from vitlab.report.facts import Picture
 from vitlab.report.inside.looked import WATCHING, Floats, Looked, SeenImage
+from vitlab.report.page import Block, Commands, Plot, Plots, Prose, Raw, common_folder
 
 PHOTO, BEHIND = 256, 224  # pixels of the longer side of a photo, and of one behind maps
-ACROSS = 7  # filters in a row, and tiles of positions per side
 HEADS = 32  # of an image that are shown
-POINTS = (("block blue", "a head"), ("warm", "mean of heads"))
+TITLES = {
+    "late_attention": "Where the last layers look",
+    "rollout": "Attention rollout, through all layers",
+    "relevance": "Relevance",
+    "gradcam": "Grad-CAM",
+    "norm_map": "Token norms",
+    "similar_patches": "Similar to the framed patch",
+    "occlusion": "Occlusion",
+}
+WORDS = {
+    "distance": ("Attention distance", "How far each head looks: the mean distance, in pixels, to "
+                 "what it attends to. Class token and registers are left out."),
+    "entropy": ("Attention entropy", "How widely each head spreads its attention: 0 bits if it "
+                "looks at a single place."),
+    "norms": ("Token norms", "How large the vectors of patches are. A few patches far larger than "
+              "the rest are what registers cure."),
+    "similarity": ("Token similarity", "How alike the patches of an image are: near 1, the model "
+                   "no longer tells them apart."),
+    "filters": ("Filters", "What the first layer looks for: principal components of its filters."),
+    "positions": ("Positions", "How alike the position embedding of a patch is to all others, a "
+                  "tile for each patch."),
+    "cka": ("Layers", "How alike two layers are in what they tell apart (CKA): 1 for the same up "
+            "to a rotation."),
+}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Scale:
-    """Colors from low to high, by the name of their CSS class, and the texts at both ends."""
+def inside_blocks(found: Looked | None, inspecting: str = "") -> list[Block]:
+    """Return what a page shows of what was found.
 
-    shades: str
-    low: str
-    high: str
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A chart, or an image of weights, with what it shows.
-
-    Attributes:
-        title: short
-        words: what it tells
-        drawing: inline; empty for an image
-        image: data URI; empty for a drawing
-        keys: CSS classes and names of the lines
-        scale: of the image's colors; None if it has none
+    Args:
+        found: from `look` or `look_briefly`; None for nothing
+        inspecting: the command that looks at other images
     """
-
-    title: str
-    words: str
-    drawing: Markup = Markup()
-    image: str = ""
-    keys: tuple[tuple[str, str], ...] = ()
-    scale: Scale | None = None
-
-
-@dataclass(frozen=True)
-class Lens:
-    """A map that lies over a photo.
-
-    Attributes:
-        title: what it shows
-        words: for those who do not see it
-        image: data URI, a pixel for each patch
-        scale: of its colors; None if they have none
-        ring: place of the patch it is about, in percent: left, top, width, height; None for none
-    """
-
-    title: str
-    words: str
-    image: str
-    scale: Scale | None = None
-    ring: tuple[float, float, float, float] | None = None
+    if found is None:
+        return []
+    blocks: list[Block] = []
+    if inspecting:
+        words = f"Of {found.count} test images. For others, and for what speaks for a class"
+        blocks.append(Commands([(words, inspecting)]))
+    return [*blocks, *model_blocks(found), *image_blocks(found)]
 
 
-@dataclass(frozen=True)
-class Sight:
-    """An image and the maps of it.
-
-    Attributes:
-        name: where it comes from
-        photo: data URI, in color
-        behind: data URI, in gray, for what lies over it
-        ratio: width over height
-        top: the likeliest classes and their probabilities
-        maps: one for each that was made
-        heads: one for each head
-        others: heads that are not shown
-    """
-
-    name: str
-    photo: str
-    behind: str
-    ratio: float
-    top: tuple[tuple[str, float], ...]
-    maps: list[Lens]
-    heads: list[Lens]
-    others: int
+def model_blocks(found: Looked) -> list[Block]:
+    """Return what changes from layer to layer, and what the weights show."""
+    items = [
+        Plot(
+            WORDS[name][0], svg(figure, f"in-{name}", " ".join(WORDS[name]), WIDTH), WORDS[name][1]
+        )
+        for name, figure in model_figures(found, titled=False)
+    ]
+    return [Plots(items)] if items else []
 
 
-@dataclass(frozen=True)
-class View:
-    """Everything that a page shows; `which` names the layer of the heads, `scales` is CSS."""
-
-    drawn: list[Drawn]
-    sights: list[Sight]
-    which: str
-    scales: Markup
-
-
-def view(found: Looked) -> View:
-    """Return what a page shows of what was found."""
-    which = f"layer {found.layer}" if found.layer else "the last layer"
-    rules = (f".scale-{name}{{background:{gradient(name)}}}" for name in (HEAT, COSINES, BOTH))
-    sights = [_sight(each) for each in found.images]
-    return View([*_charts(found), *_weights(found)], sights, which, Markup("".join(rules)))
-
-
-def _charts(found: Looked) -> Iterator[Drawn]:
-    """Yield what changes from layer to layer."""
-    for values, title, unit, words in (
-        (found.distance, "Attention distance", "pixels",
-         "How far each head looks: the mean distance to what it attends to."),
-        (found.entropy, "Attention entropy", "bits",
-         "How widely each head spreads its attention: 0 bits for a single token."),
-    ):  # fmt: skip
-        if values is not None:
-            mean = LayerLine("mean of heads", values.mean(1), "warm")
-            drawing = layer_chart(title, unit, [mean], points=values, first=1)
-            yield Drawn(title, words, drawing, keys=POINTS)
+def model_figures(found: Looked, *, titled: bool = True) -> Iterator[tuple[str, Figure]]:
+    """Yield the name and the figure of each array of the model; one at a time is in memory."""
+    over = f"{found.model}, mean of {found.count:,} image{'s' if found.count != 1 else ''}"
+    over, model = (over, found.model) if titled else ("", "")
+    if found.distance is not None:
+        yield "distance", plots.attention_distance(found.distance, over)
+    if found.entropy is not None:
+        yield "entropy", plots.attention_entropy(found.entropy, over)
     if found.norms is not None and found.longest is not None:
-        lines = [
-            LayerLine("mean of patches", found.norms),
-            LayerLine("longest patch", found.longest, "warm", dashed=True),
-        ]
-        words = (
-            "How long tokens are. A few patches far longer than the rest are what registers cure."
-        )
-        drawing = layer_chart("Length of tokens", "length", lines)
-        keys = (("blue", "mean of patches"), ("warm", "longest patch"))
-        yield Drawn("Token norms", words, drawing, keys=keys)
+        lines = {"mean of patches": found.norms, "longest patch": found.longest}
+        yield "norms", plots.through_depth(lines, "length of the token", over)
     if found.alike is not None:
-        line = LayerLine("mean cosine of two patches", found.alike)
-        words = "How alike the patches of an image are: near 1, a model over-smooths."
-        drawing = layer_chart("Token similarity", "cosine", [line])
-        yield Drawn("Token similarity", words, drawing)
-
-
-def _weights(found: Looked) -> Iterator[Drawn]:
-    """Yield filters, positions, and how alike layers are, as images of few pixels."""
+        yield "similarity", plots.token_similarity(found.alike[None], over)
     if found.filters is not None:
-        words = "What the first layer looks for: principal components of its filters."
-        yield Drawn("Filters", words, image=_filters(found.filters))
+        yield "filters", plots.embedding_filters(found.filters, model)
     if found.positions is not None:
-        tiles, down, right = tiled(found.positions, ACROSS)
-        low = float(np.nanmin(tiles))
-        every = found.positions.shape[:2] == (len(down), len(right))
-        words = (
-            f"How alike the position embedding of a patch is to all others: a tile for "
-            f"{'each patch' if every else f'{len(down) * len(right)} of the patches'}."
-        )
-        scale = Scale(COSINES, f"cosine {low:.2f}", "1")
-        yield Drawn("Positions", words, image=opaque(tiles, COSINES, low, 1), scale=scale)
+        yield "positions", plots.position_similarity(found.positions, model)
     if found.cka is not None:
-        other = f"of {found.beside} to the right" if found.beside else "against each other"
-        words = (
-            f"How alike {found.compared:,} images are to two layers (CKA): layers of "
-            f"{found.model} up, from 0, {other}."
+        names = (found.model, found.beside or found.model)
+        over = f"{found.compared:,} images" if titled else ""
+        yield "cka", plots.cka(found.cka, over, names=names)
+
+
+def image_figures(found: Looked, image: SeenImage) -> Iterator[tuple[str, Figure]]:
+    """Yield the name and the figure of each map of an image."""
+    name = f"{Path(image.name).name}, {found.model}"
+    for kind, values in image.maps.items():
+        title = f"{name}: {image.watched}" if kind in WATCHING else name
+        more = {"patch": image.patch} if kind == "similar_patches" else {}
+        yield kind, getattr(plots, kind)(values, image.pixels, title, **more)
+    if image.heads is not None:
+        yield "heads", plots.class_attention(image.heads, image.pixels, name)
+    if image.colors is not None:
+        yield "colors", plots.feature_colors(image.colors, image.pixels, name)
+
+
+def image_blocks(found: Looked) -> list[Block]:
+    """Return each image with the maps of it, below one another."""
+    if not found.images:
+        return []
+    folder = common_folder(each.name for each in found.images)
+    which = f"layer {found.layer}" if found.layer else "the last layer"
+    text = "Maps lie over the image in gray; a scale below each says what its colors mean."
+    if any(each.heads is not None for each in found.images):
+        text += (
+            f" The small maps show where each head of {which} looks from the class token or the "
+            "attention pool, and the most that one patch gets."
         )
-        scale = Scale(COSINES, "0", "1: alike but for a rotation")
-        yield Drawn("Layers", words, image=opaque(found.cka[::-1], COSINES, 0, 1), scale=scale)
+    rules = [
+        Markup(".scale-{}{{background:{}}}").format(name, thumbnails.gradient(name))
+        for name in (HEAT, COSINES, BOTH)
+    ]
+    style = Markup("<style>{}</style>").format(Markup().join(rules))
+    boxes = Markup().join(_image_box(each, folder) for each in found.images)
+    box = Markup('{}<div class="sights">{}</div>').format(style, boxes)
+    return [Prose(text, note=True), Raw(box)]
 
 
-def _filters(filters: Floats) -> str:
-    """Return a data URI of filters side by side, each scaled to its own range."""
-    rows, columns = filters.shape[1:3]
-    color = 3 if filters.shape[3] == 3 else 1
-    across = min(ACROSS, len(filters))
-    down = -(-len(filters) // across)
-    sheet = np.full((down * (rows + 1) - 1, across * (columns + 1) - 1, color), np.nan, np.float32)
-    for number, each in enumerate(filters):
-        top, left = number // across * (rows + 1), number % across * (columns + 1)
-        sheet[top : top + rows, left : left + columns] = scaled(each).reshape(rows, columns, color)
-    return in_color(sheet if color == 3 else sheet[..., 0])
-
-
-def _sight(image: SeenImage) -> Sight:
-    """Return an image and its maps."""
+def _image_box(image: SeenImage, folder: str) -> Markup:
+    """Return a photo, its likeliest classes and its maps."""
     photo, (high, wide) = Picture(image.pixels, image.name), image.pixels.shape[:2]
-    maps = [_lens(kind, values, image) for kind, values in image.maps.items()]
+    behind = thumbnails.picture(photo, BEHIND, gray=True)
+    name = image.name.removeprefix(folder)
+    top = Markup(", ").join(
+        Markup("<bdi>{}</bdi> {:.1f}%").format(each, 100 * chance) for each, chance in image.top
+    )
+    first = _lens("what the model sees", thumbnails.picture(photo, PHOTO), name, whole=True)
+    maps = [_map(kind, values, image) for kind, values in image.maps.items()]
     if image.colors is not None:
         words = "patches of one color are alike to the model, in all these images"
-        maps.append(Lens("Feature colors", words, in_color(image.colors)))
+        maps.append(_lens("Feature colors", thumbnails.in_color(image.colors), words, whole=True))
     heads = [] if image.heads is None else list(image.heads)
-    return Sight(
-        image.name, picture(photo, PHOTO), picture(grayed(photo), BEHIND), wide / high, image.top,
-        maps, [_head(number, each) for number, each in enumerate(heads[:HEADS], 1)],
-        max(0, len(heads) - HEADS),
-    )  # fmt: skip
-
-
-def _lens(kind: str, values: Floats, image: SeenImage) -> Lens:
-    """Return one map; its colors span what its scale says."""
-    low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    title, ring = f"for {image.watched}" if image.watched else "", None
-    match kind:
-        case "occlusion":
-            high = max(abs(low), abs(high), 1e-12)
-            low, title = -high, f"Occlusion {title}: {values.size} squares covered in turn"
-            scale = Scale(BOTH, f"−{high:.2g}", f"+{high:.2g} nats lost")
-        case "similar_patches":
-            title, high = "Similar to the framed patch", 1.0
-            scale = Scale(COSINES, f"cosine {low:.2f}", "1")
-            if image.patch is not None:
-                (row, column), (rows, columns) = image.patch, values.shape
-                ring = (100 * column / columns, 100 * row / rows, 100 / columns, 100 / rows)
-        case "norm_map":
-            title, scale = "Token norms", Scale(HEAT, f"{low:.3g}", f"{high:.3g}")
-        case _:
-            names = {
-                "late_attention": "Attention of the last layers",
-                "rollout": "Attention rollout, through all layers",
-                "relevance": "Relevance",
-                "gradcam": "Grad-CAM",
-            }
-            title = f"{names[kind]} {title}" if kind in WATCHING else names[kind]
-            share = high / max(float(values.sum()), 1e-30)
-            low, scale = 0.0, Scale(HEAT, "0", f"{share:.2%} of the sum")
-    return Lens(
-        title,
-        _peak(values),
-        translucent(values, scale.shades, low, max(high, low + 1e-12)),
-        scale,
-        ring,
+    small = [_head(number, each) for number, each in enumerate(heads[:HEADS], 1)]
+    rows = (
+        Markup('<div class="lenses heads">{}</div>').format(Markup().join(small)) if small else ""
     )
+    more, rest = Markup(), len(heads) - HEADS
+    if rest > 0:
+        more = Markup('<p class="note">{} more heads are not shown.</p>').format(rest)
+    return Markup(
+        '<div class="box sight" style="--ratio:{:.4f};--behind:url({})"><h3><bdi>{}</bdi></h3>'
+        '<p class="note">{}</p><div class="lenses">{}</div>{}{}'
+        "</div>"
+    ).format(wide / high, behind, name, top, Markup().join([first, *maps]), rows, more)
 
 
-def _head(number: int, values: Floats) -> Lens:
+def _map(kind: str, values: Floats, image: SeenImage) -> Markup:
+    """Return one map with its scale, whose colors span what the scale says."""
+    low, high, shades = float(np.nanmin(values)), float(np.nanmax(values)), HEAT
+    title, ring = TITLES[kind], Markup()
+    if kind in WATCHING and image.watched:
+        title += f" for {image.watched}"
+    if kind == "occlusion":
+        high = max(abs(low), abs(high), 1e-12)
+        low, shades, ends = -high, BOTH, (f"−{high:.2g}", f"+{high:.2g} nats lost")
+        title += f": {values.size} squares covered in turn"
+    elif kind == "similar_patches":
+        high, shades, ends = 1.0, COSINES, (f"cosine {low:.2f}", "1")
+        if image.patch is not None:
+            (row, column), (rows, columns) = image.patch, values.shape
+            ring = Markup(
+                '<span class="ring" style="left:{:.2f}%;top:{:.2f}%;width:{:.2f}%;height:{:.2f}%">'
+                "</span>"
+            ).format(100 * column / columns, 100 * row / rows, 100 / columns, 100 / rows)
+    elif kind == "norm_map":
+        ends = (f"{low:.3g}", f"{high:.3g}")
+    else:
+        share = high / max(float(values.sum()), 1e-30)
+        low, ends = 0.0, ("0", f"{share:.2%} of the sum")
+    scale = Markup(
+        '<span class="span"><i class="scale-{}" aria-hidden="true"></i><span>{}</span>'
+        "<span>{}</span></span>"
+    ).format(shades, *ends)
+    shown = thumbnails.colored(values, shades, low, max(high, low + 1e-12))
+    return _lens(title, shown, _peak(values), scale=scale, ring=ring)
+
+
+def _head(number: int, values: Floats) -> Markup:
     """Return where a head looks, from 0 to the most that a patch gets."""
     most = float(values.max())
     title = f"{number} · {most:.0%}" if most >= 0.1 else f"{number} · {most:.1%}"
-    return Lens(title, _peak(values), translucent(values, HEAT, 0, max(most, 1e-12)))
+    return _lens(title, thumbnails.colored(values, HEAT, 0, max(most, 1e-12)), _peak(values))
+
+
+def _lens(
+    title: str, source: str, words: str, *, scale: str = "", ring: str = "", whole: bool = False
+) -> Markup:
+    """Return an image that lies over a photo, with its caption."""
+    return Markup(
+        '<figure><div class="lens{}"><img src="{}" alt="{}: {}">{}</div>'
+        "<figcaption><bdi>{}</bdi>{}</figcaption></figure>"
+    ).format(" whole" * whole, source, title, words, ring, title, scale)
 
 
 def _peak(values: Floats) -> str:

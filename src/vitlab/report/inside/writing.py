@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 
 from vitlab.files import staged_folder
 from vitlab.report.inside.looked import Floats, Looked
-from vitlab.report.inside.plates import plates
-from vitlab.report.inside.sights import view
-from vitlab.report.table_page import save_page, templates
+from vitlab.report.inside.sights import image_blocks, image_figures, model_blocks, model_figures
+from vitlab.report.page import Page, Section, write_page
+from vitlab.units import counted
 
 
 def write_inspection(folder: Path, found: Looked, command: str) -> dict[str, Any]:
@@ -27,22 +27,40 @@ def write_inspection(folder: Path, found: Looked, command: str) -> dict[str, Any
     """
     facts = _facts(found)
     with staged_folder(folder) as draft:
-        for name, figure in plates(found):
-            _save(figure, draft / f"{name}.svg")
-            _save(figure, draft / f"{name}.png")
+        for name, figure in model_figures(found):
+            _save(figure, draft / name)
+        for number, image in enumerate(found.images, 1):
+            for name, figure in image_figures(found, image):
+                _save(figure, draft / f"{number:02}-{name}")
         text = json.dumps(facts, indent=1, ensure_ascii=False)
         (draft / "inspect.json").write_text(text, encoding="utf-8", errors="backslashreplace")
-        page = templates().get_template("inspect.html.jinja")
-        html = page.render(found=found, inside=view(found), command=command)
-        save_page(draft / "inspect.html", html)
+        write_page(draft / "inspect.html", _page(found, command))
     return facts
 
 
+def _page(found: Looked, command: str) -> Page:
+    """Return the page: the images first, then the model."""
+    shown, count = len(found.images), counted(found.count, "image")
+    return Page(
+        f"Inside {found.model}",
+        f"{count}{f', of which {shown} are shown' if shown < found.count else ''}. Every picture "
+        "is also a file beside this page, as PNG and SVG, and every number is in inspect.json.",
+        [
+            Section("images", "The images", image_blocks(found), folded=False),
+            Section("model", "The model", model_blocks(found), folded=False),
+        ],
+        found.remarks,
+        command,
+    )
+
+
 def _save(figure: Figure, file: Path) -> None:
-    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type")) if file.suffix == ".svg" else {}
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=file.suffix[1:], metadata=nothing or None)
-    file.write_bytes(buffer.getvalue())
+    """Write a figure as SVG and as PNG."""
+    for kind in ("svg", "png"):
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type")) if kind == "svg" else None
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=kind, metadata=nothing)
+        file.with_name(f"{file.name}.{kind}").write_bytes(buffer.getvalue())
 
 
 def _facts(found: Looked) -> dict[str, Any]:

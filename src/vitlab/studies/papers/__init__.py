@@ -1,16 +1,31 @@
-"""The studies of the papers, and what these print: `claims.toml` and `tables.toml`."""
+"""The papers' studies by name: what each shows (`studies.toml`), its rows, what is printed of them.
+
+Nothing here imports PyTorch until a study is asked for.
+"""
 
 import tomllib
 from functools import cache
-from importlib import resources
-from typing import Any
+from importlib import import_module, resources
+from typing import TYPE_CHECKING, Any
 
-from vitlab.studies.claims import Claim
+from vitlab.errors import OptionError
+from vitlab.units import seconds
+
+if TYPE_CHECKING:
+    from vitlab.studies.claims import Claim
+    from vitlab.studies.design import Study
+
+PAPER_BUDGET, USUAL_BUDGET = "paper", "10m"
 
 
-def claims_of(study: str) -> tuple[Claim, ...]:
-    """Return the claims that a study tests."""
-    return tuple(Claim(**each) for each in _read("claims").get(study, ()))
+@cache
+def _read(name: str) -> dict[str, Any]:
+    file = resources.files("vitlab.studies.papers") / f"{name}.toml"
+    return tomllib.loads(file.read_text("utf-8"))
+
+
+STUDIES = _read("studies")
+ABOUT = "; ".join(f"{name}: {entry['about']}" for name, entry in STUDIES.items())
 
 
 def table(name: str) -> dict[str, Any]:
@@ -20,7 +35,53 @@ def table(name: str) -> dict[str, Any]:
     return found
 
 
-@cache
-def _read(name: str) -> dict[str, Any]:
-    file = resources.files("vitlab.studies.papers") / f"{name}.toml"
-    return tomllib.loads(file.read_text("utf-8"))
+def options_of(name: str, row: str) -> dict[str, Any]:
+    """Return the options of a recipe in a row of a table; lists are tuples there."""
+    options = table(name)[row]
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in options.items()}
+
+
+def claims_of(study: str) -> tuple["Claim", ...]:
+    """Return the claims that a study tests."""
+    from vitlab.studies.claims import Claim
+
+    return tuple(Claim(**each) for each in STUDIES.get(study, {}).get("claims", ()))
+
+
+def study_named(name: str) -> "Study":
+    """Return a study by its name.
+
+    Raises:
+        OptionError: it is unknown.
+    """
+    from vitlab.studies.design import COLUMNS, Picture, Study, share_column
+
+    if name not in STUDIES:
+        raise OptionError(f"unknown study {name!r}: choose one of {', '.join(STUDIES)}")
+    entry = STUDIES[name]
+    rows = import_module(f"vitlab.studies.papers.{entry['rows']}").ROWS[name]
+    shares = {key: share_column(key, title) for key, title in entry.get("shares", {}).items()}
+    known = COLUMNS | shares
+    return Study(
+        entry["title"],
+        entry["source"],
+        tuple(entry["head"]),
+        rows["arms"],
+        tuple(known[key] for key in entry["columns"]),
+        rows.get("measure"),
+        claims_of(name),
+        Picture(**entry.get("picture", {}), curves=rows.get("curves")),
+        entry.get("note", ""),
+        rows.get("findings"),
+    )
+
+
+def budget_seconds(budget: str, epochs: float) -> float:
+    """Return the seconds of a budget, empty for the usual one; 0 for `paper` or a given length.
+
+    Raises:
+        OptionError: it is neither a time nor `paper`, or a length is given beside it.
+    """
+    if budget and epochs:
+        raise OptionError("budget and epochs exclude each other: set one of them")
+    return 0.0 if budget == PAPER_BUDGET or epochs else seconds(budget or USUAL_BUDGET)

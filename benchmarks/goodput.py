@@ -1,0 +1,118 @@
+"""Goodput of the service at 0.8, 2 and 10 times its capacity: answers within the deadline.
+
+`python benchmarks/goodput.py WEIGHTS --size 98 --timeout 5` (about 8 minutes)
+
+Capacity is what a closed loop of 32 clients gets, before each load and after it: the machine may be
+shared. Each load is an open loop, requests at the times of a Poisson process, and each request is a
+JPEG of 500x375 in a form. Memory is of all processes of the service; what was computed for nobody
+is read from its own metrics.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import processes
+import traffic
+
+import serve
+
+LOADS, CLIENTS, CLOSED = (0.8, 2.0, 10.0), 32, 15.0
+
+
+def metrics(port: int) -> dict[str, float]:
+    """Return the metrics without labels."""
+    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+    return {name: float(value) for name, value in re.findall(r"^(\w+) (\S+)$", text, re.MULTILINE)}
+
+
+def computed(port: int) -> float:
+    """Return the images that the model has computed."""
+    return metrics(port)["vitlab_batch_images_sum"]
+
+
+def measured(session: serve.Session, seconds: float, deadline: float) -> list[dict[str, Any]]:
+    """Return a row per load."""
+
+    def capacity() -> float:
+        done = session.run(lambda pool: traffic.saturate(pool, session.requests, CLIENTS, CLOSED))
+        return len(done.times(200)) / done.wall
+
+    rows, before = [], capacity()
+    for load in LOADS:
+        rate, first, mb = load * before, computed(session.port), processes.memory(session.pid)
+        done = session.run(
+            lambda pool, rate=rate: traffic.arrive(pool, session.requests, rate, seconds, 1)
+        )
+        images, after = computed(session.port) - first, capacity()
+        good = sum(each <= deadline for each in done.times(200))
+        here = min(rate, (before + after) / 2)  # what could be answered
+        health = sorted(each.seconds for each in done.probes)
+        rows.append(
+            {
+                "load": load,
+                "capacity before": before,
+                "capacity after": after,
+                "requests": len(done.outcomes),
+                "statuses": dict(done.statuses),
+                "share of what could be answered": good / (here * done.wall),
+                "p50": traffic.percentile(done.times(200), 50),
+                "p99": traffic.percentile(done.times(200), 99),
+                "refused p99": traffic.percentile(done.times(503), 99),
+                "health p99": traffic.percentile(health, 99),
+                "computed for nobody": max(0.0, 1 - len(done.times(200)) / images),
+                "MB before": mb,
+                "MB after": processes.memory(session.pid),
+                "client's share of a core": done.cpu / done.wall,
+                "load of the machine": os.getloadavg()[0],
+            }
+        )
+        print(json.dumps(rows[-1]), flush=True)
+        before = after
+    return rows
+
+
+def main() -> None:
+    """Start the service, measure it, and print a row per load."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("weights")
+    parser.add_argument("--size", type=int, default=98)
+    parser.add_argument("--timeout", type=float, default=5.0)
+    parser.add_argument("--seconds", type=float, default=120.0)
+    args = parser.parse_args()
+    args.patience = args.timeout + 5
+    with tempfile.TemporaryDirectory() as folder:
+        saved, port = Path(folder) / "model", processes.free_port()
+        code = "import sys, vitlab; a, b, c = sys.argv[1:]; "
+        code += "vitlab.save(vitlab.load(a, image_size=int(b)), c)"
+        subprocess.run(
+            [sys.executable, "-c", code, args.weights, str(args.size), saved], check=True
+        )
+        words = ["serve", f"model={saved}", "--port", str(port), "--timeout", str(args.timeout)]
+        with (Path(folder) / "log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "vitlab", *words], stderr=log, start_new_session=True
+            )
+            try:
+                while not processes._answers(f"http://127.0.0.1:{port}/ready"):
+                    time.sleep(0.2)
+                session = serve.Session(process.pid, port, args, {})
+                session.requests = [
+                    each.replace(b"POST /predict", b"POST /features") for each in session.requests
+                ]
+                measured(session, args.seconds, args.timeout)
+            finally:
+                process.terminate()
+                process.wait(60)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+"""The time that the runs of an experiment take, found beforehand by timing a few steps of each.
+
+A timed run is one of a few steps in a folder that vanishes. How the cells share the machine is
+simulated, so that a plan says when the last of them ends.
+"""
+
+import math
+import os
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+from typing import Any
+
+from vitlab.distributed.launch import read_environment
+from vitlab.experiments.campaign_folder import CampaignFolder
+from vitlab.experiments.cells import (
+    FAILED,
+    Cell,
+    CellTrainer,
+    Experiment,
+    Setup,
+    agreed,
+    run_cells,
+)
+from vitlab.experiments.statistics import Row
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.training.ending import Run
+from vitlab.units import seconds
+
+STEPS, WARM = 9, 3  # of a timed run, the first two of which do not count; of one that makes ready
+SCRATCH = "vitlab-timing-"  # prefix of the folder of runs that are timed; it vanishes with them
+TESTS = ("validation", "held-out", "test")  # kinds of lines of the journal
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the runs of one kind cost on this device.
+
+    Attributes:
+        fixed: seconds that do not depend on the length: opening data, the last test
+        step: seconds of a training step
+        steps: of an epoch of all training images
+        macs: multiply-adds of a step, those of the backward pass included
+        measure: seconds of what is measured of each model, except of those that only search
+        test: seconds of a test on held-out images
+    """
+
+    fixed: float
+    step: float
+    steps: float
+    macs: float
+    measure: float = 0.0
+    test: float = 0.0
+
+    def steps_of(self, cell: Cell, epochs: float = 1.0) -> float:
+        """Return the steps of a cell whose epochs are relative to a number of them."""
+        recipe = cell.recipe
+        if recipe.budget:
+            left = seconds(recipe.budget) - self.fixed
+            return max(0.0, left / self.step) if self.step else 0.0
+        return recipe.steps or recipe.epochs * epochs * self.steps * learned_share(recipe)
+
+    def seconds(self, cell: Cell, epochs: float = 1.0) -> float:
+        """Return the seconds of a cell."""
+        steps, measure = self.steps_of(cell, epochs), 0.0 if cell.searches else self.measure
+        passes = steps / (self.steps * learned_share(cell.recipe)) if self.steps else 0.0
+        tests = max(0, math.ceil(passes / cell.recipe.test_every) - 1)
+        tests *= not cell.recipe.budget  # which they are part of
+        return self.fixed + measure + self.step * steps + self.test * tests
+
+
+def learned_share(recipe: Recipe) -> float:
+    """Return the share of the training images that a run learns from; others are held out."""
+    _, _, folds = recipe.data.fold.partition("/")
+    return (1 - recipe.data.dev_share) * (1 - 1 / int(folds) if folds else 1)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long the runs are, and what each costs.
+
+    Attributes:
+        epochs: passes over the training images per relative epoch of a cell
+        costs: by the kind of the cell
+        timing: seconds that it took to find the costs
+        unit: multiply-adds of 1 where the length of a cell is given in them
+    """
+
+    epochs: float
+    costs: Mapping[str, Cost]
+    timing: float = 0.0
+    unit: float = 0.0
+
+    def seconds(self, cells: Sequence[Cell], jobs: int, done: Collection[str] = ()) -> float:
+        """Return the seconds until the cells are done, started as `run_cells` starts them."""
+        return makespan(cells, self.costs, jobs, self.epochs, done)
+
+    def macs(self, cells: Sequence[Cell]) -> float:
+        """Return the multiply-adds of all training."""
+        costs = [(cell, self.costs[cell.kind]) for cell in cells]
+        return sum(cost.macs * cost.steps_of(cell, self.epochs) for cell, cost in costs)
+
+
+def makespan(
+    cells: Sequence[Cell],
+    costs: Mapping[str, Cost],
+    jobs: int,
+    epochs: float,
+    done: Collection[str] = (),
+) -> float:
+    """Return the seconds until all cells are done, started as `run_cells` starts them.
+
+    Args:
+        cells: in the order in which they are preferred
+        costs: by the kind of the cell
+        jobs: cells at the same time
+        epochs: passes per relative epoch
+        done: names of those that are finished already
+    """
+    free, ends = [0.0] * jobs, dict.fromkeys(done, 0.0)
+    waiting = [cell for cell in cells if cell.name not in ends]
+    while waiting:
+        now = min(free)
+        ready = (c for c in waiting if all(ends.get(name, math.inf) <= now for name in c.after))
+        if (cell := next(ready, None)) is None:  # idle until the next run of another process ends
+            free[free.index(now)] = min(each for each in (*free, *ends.values()) if each > now)
+            continue
+        waiting.remove(cell)
+        free[free.index(now)] = ends[cell.name] = now + costs[cell.kind].seconds(cell, epochs)
+    return max(ends.values(), default=0.0)
+
+
+@dataclass(frozen=True)
+class StopWatch(CellTrainer):
+    """Trains cells and times them.
+
+    Their rows have `elapsed`, `step_seconds`, `epoch_steps` and `test_seconds`, too.
+    """
+
+    def figures(self, cell: Cell, folder: Path) -> Row:
+        """Train, or go on; return the figures."""
+        began, times = time.monotonic(), list[tuple[float, str, dict[str, Any]]]()
+
+        def note(line: dict[str, Any]) -> None:
+            times.append((time.monotonic(), line["kind"], line))
+
+        found = self.examined(cell, self.run(cell.recipe, folder, note))
+        return found | {"elapsed": time.monotonic() - began} | _pace(times)
+
+    def examined(self, cell: Cell, run: Run) -> Row:
+        """Return the figures of a finished run."""
+        return run.metrics
+
+    def step_macs(self, cell: Cell, found: Row) -> float:
+        """Return the multiply-adds of a training step per image; the backward pass counts twice."""
+        return 3.0 * float(found.get("macs", 0.0))
+
+
+def _pace(lines: list[tuple[float, str, dict[str, Any]]]) -> dict[str, float]:
+    """Return the seconds of a step, without the first ones, and of the last test."""
+    steps = [(moment, line) for moment, kind, line in lines if kind == "train"]
+    if len(steps) < 3 or not steps[-1][1]["epoch"]:
+        return {}
+    (start, first), (end, last) = steps[1], steps[-1]
+    tested = [moment for moment, kind, _ in lines if moment > end and kind in TESTS]
+    return {
+        "step_seconds": (end - start) / (last["step"] - first["step"]),
+        "epoch_steps": last["step"] / last["epoch"],
+        "test_seconds": min(tested, default=end) - end,
+    }
+
+
+def timed(cells: Sequence[Cell], watch: StopWatch, place: Path) -> dict[str, Cost]:
+    """Return the cost of each kind of cells, found by a run of a few steps.
+
+    The first run in a process takes longer, and is repeated.
+
+    Args:
+        cells: one of each kind, after those whose models it needs
+        watch: trains them, as many at the same time as later
+        place: an empty folder, which gets the runs
+
+    Raises:
+        UserError: as `vitlab.train`: what would be refused later is refused here.
+    """
+    scratch = Experiment(CampaignFolder(place), place, replace(watch, quiet=True), True)
+    ready = cells[0].recipe.changed(steps=WARM, budget="")
+    warm = [Cell(f"warm-{n}", ready, {}, may_diverge=True) for n in range(watch.setup.jobs)]
+    run_cells(warm, scratch)
+    few = [
+        replace(
+            cell, recipe=cell.recipe.changed(steps=STEPS, budget=""), settle=None, may_diverge=True
+        )
+        for cell in cells
+    ]
+    rows = run_cells(few, scratch)
+    return {cell.kind: _cost(cell, rows[cell.name], watch) for cell in few}
+
+
+def _cost(cell: Cell, found: Row, watch: StopWatch) -> Cost:
+    if FAILED in found:  # within a few steps: it will cost next to nothing
+        return Cost(found.get("elapsed", 0.0), 0.0, 1.0, 0.0)
+    step, measure = found.get("step_seconds", 0.0), found.get("measure_seconds", 0.0)
+    fixed = max(found.get("elapsed", 0.0) - STEPS * step - measure, 0.0)
+    macs = watch.step_macs(cell, found) * cell.recipe.batch
+    steps = found.get("epoch_steps", 1.0) / learned_share(cell.recipe)
+    return Cost(fixed, step, steps, macs, measure, found.get("test_seconds", 0.0))
+
+
+@contextmanager
+def scratch_folder(host: Host, within: Path | None = None) -> Iterator[Path]:
+    """Have a folder that vanishes, the same for all processes of torchrun."""
+    made = agreed(host, lambda: mkdtemp(prefix=SCRATCH, dir=within))
+    try:
+        yield Path(made)
+    finally:
+        if read_environment(os.environ).first:
+            rmtree(made, ignore_errors=True)
+
+
+def dry_run(cells: Sequence[Cell], setup: Setup) -> dict[str, Any]:
+    """Return what cells would cost, by runs of a few steps; leave nothing behind.
+
+    Returns:
+        `runs`, `at_once`, `macs`, `seconds` in all, and `rows`: of each cell its `name`, `epochs`
+        or `steps`, and `seconds` by itself. Empty in every process but the first of torchrun's.
+
+    Raises:
+        UserError: as `vitlab.train`.
+    """
+    kinds = {cell.kind: cell for cell in reversed(cells)}
+    first = [replace(cell, after=()) for cell in kinds.values()]
+    with scratch_folder(setup.host) as place:
+        costs = timed(first, StopWatch(replace(setup, cells="")), place)
+    if not read_environment(os.environ).first:
+        return {}
+    plan = Plan(1.0, costs)
+    rows = [
+        {"name": cell.name, **length_of(cell.recipe), "seconds": costs[cell.kind].seconds(cell)}
+        for cell in cells
+    ]
+    return {
+        "runs": len(cells),
+        "at_once": setup.jobs,
+        "macs": plan.macs(cells),
+        "seconds": plan.seconds(cells, setup.jobs),
+        "rows": rows,
+    }
+
+
+def length_of(recipe: Recipe, epochs: float = 1.0) -> dict[str, float | str]:
+    """Return `budget`, `steps` or `epochs` of a recipe, these relative to a number of them."""
+    if recipe.budget:
+        return {"budget": recipe.budget}
+    return {"steps": recipe.steps} if recipe.steps else {"epochs": recipe.epochs * epochs}

@@ -1,0 +1,104 @@
+"""Pictures and maps over pictures as data URIs, each a few kilobytes.
+
+A picture of few pixels is a PNG of just these, which the page enlarges without blurring them;
+anything else is a JPEG.
+"""
+
+import base64
+import io
+
+import matplotlib as mpl
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitlab.data.sources.source import Source
+from vitlab.errors import ImageError
+from vitlab.report.facts import Picture
+
+Floats = NDArray[np.float32]
+
+SIDE = 160  # pixels of the longer side, at most
+SMALL = 72  # of a sample of the data
+COVER = 0.66  # of the photo, by a map
+_TINY = 32  # a picture up to this side is kept as it is
+QUALITIES = (82, 70, 55, 40, 25)
+
+
+def picture(image: Picture, side: int = SIDE, *, gray: bool = False) -> str:
+    """Return a data URI of the picture, shrunk to at most `side` pixels."""
+    shown = Image.fromarray(image.pixels)
+    shown = shown.convert("L") if gray else shown
+    if max(shown.size) > side:
+        shown.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return data_uri(shown, "PNG" if max(shown.size) <= min(side, _TINY) else "JPEG")
+
+
+def of_source(source: Source, index: int, side: int = SIDE) -> str:
+    """Return a data URI of an image of a source, whole; empty if it can no longer be read."""
+    try:
+        pixels, _ = source.image(index).decode_box(
+            3, lambda rows, columns: (0, 0, columns, rows), (side, side)
+        )
+    except ImageError:
+        return ""
+    return picture(Picture(np.ascontiguousarray(pixels), source.name(index)), side)
+
+
+def colored(values: Floats, shades: str, low: float, high: float, cover: float = COVER) -> str:
+    """Return a data URI of a map in colors, through which a photo is seen.
+
+    Args:
+        values: (rows, columns); what is not finite stays clear
+        shades: a color map of matplotlib
+        low: the value with its first color
+        high: the value with its last color
+        cover: how much of what is below is hidden, from 0 to 1
+    """
+    scaled = (np.nan_to_num(values) - low) / max(high - low, 1e-30)
+    colors: NDArray[np.uint8] = mpl.colormaps[shades](scaled.clip(0, 1), bytes=True)
+    colors[..., 3] = np.where(np.isfinite(values), round(255 * cover), 0)
+    return data_uri(Image.fromarray(colors), "PNG")
+
+
+def overlay(image: Picture, values: Floats) -> str:
+    """Return a data URI of a picture in gray under a map of it, bright where the map is high."""
+    shown = Image.fromarray(image.pixels).convert("L").convert("RGB")
+    shown = shown.resize([max(1, round(side * SIDE / max(shown.size))) for side in shown.size])
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    # A flat map has nothing to show; stretched, its rounding errors would look like a pattern.
+    scaled = np.nan_to_num(values - low) / (high - low if high - low > 1e-5 * abs(high) else np.inf)
+    heat = Image.fromarray(mpl.colormaps["inferno"](scaled, bytes=True)[..., :3])
+    smooth = heat.resize(shown.size, Image.Resampling.BICUBIC)
+    return data_uri(Image.blend(shown, smooth, COVER), "JPEG")
+
+
+def in_color(pixels: Floats) -> str:
+    """Return a data URI of colors from 0 to 1, (rows, columns, 3)."""
+    shown = (255 * np.nan_to_num(pixels).clip(0, 1)).round().astype(np.uint8)
+    return data_uri(Image.fromarray(shown), "PNG")
+
+
+def gradient(shades: str) -> Markup:
+    """Return the colors of a scale as CSS, from low to high."""
+    colors = mpl.colormaps[shades](np.linspace(0, 1, 9))
+    names = ",".join(mpl.colors.to_hex(each) for each in colors)
+    return Markup(f"linear-gradient(90deg,{names})")
+
+
+def sheet(pixels: NDArray[np.uint8], most: int) -> str:
+    """Return a data URI of many thumbnails, of at most `most` bytes if that can be done."""
+    for quality in QUALITIES:
+        text = data_uri(Image.fromarray(pixels), "JPEG", quality)
+        if len(text) <= most:
+            break
+    return text
+
+
+def data_uri(image: Image.Image, kind: str, quality: int = QUALITIES[0]) -> str:
+    """Return an image as a data URI, of kind PNG or JPEG."""
+    buffer = io.BytesIO()
+    image.save(buffer, kind, optimize=True, quality=quality)
+    text = base64.b64encode(buffer.getvalue()).decode("ascii")
+    return f"data:image/{kind.lower()};base64,{text}"

@@ -1,0 +1,313 @@
+"""A pool of decoder processes, each with one image at a time, and the queue in front of them.
+
+The processes are multiprocessing's: forked from its fork server, which has imported everything, so
+that one is replaced in milliseconds; on macOS, where a process that has loaded PyTorch must not
+fork, each is a program of its own and takes seconds.
+"""
+
+import asyncio
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Hashable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from vitlab.data.decode.pixels import Box, Pixels
+from vitlab.errors import ServiceError, one_line
+from vitlab.models.config import ModelConfig
+from vitlab.serve.decoder import WHOLE, Bounds, serve_connection
+from vitlab.weights.identity import description
+
+START = 120.0  # seconds: PyTorch is imported
+LEAVE = 5.0
+METHOD = "spawn" if sys.platform == "darwin" else "forkserver"
+SAFE = "PYTHONSAFEPATH"  # imports nothing from the current folder
+LONGEST = 2**14  # bytes of an answer without its pixels
+ERROR = 500  # characters
+GRACE = 5.0  # seconds for the messages of an image
+MEMORY = 0.1  # share of the newest image in the average seconds
+NONE: Pixels = np.empty((0, 0, 0), np.uint8)
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+# How a process ends when an image finds a fault in a library.
+FAULTS = tuple(
+    -each for each in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+)
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """One image: pixels (rows, columns, channels) and where they lie in it; or why there are none.
+
+    Attributes:
+        pixels: uint8 (rows, columns, channels)
+        box: left, top, right, bottom, as fractions of the upright image
+        error: one line; empty for pixels
+        size: rows and columns of the upright image; of a preview only
+    """
+
+    pixels: Pixels
+    box: Box = WHOLE
+    error: str = ""
+    size: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a model's images are decoded to; or, with `side`, a person's.
+
+    Attributes:
+        text: the configuration as JSON
+        shape: rows, columns, channels; None where each image has its own
+        most: bytes of an image
+        side: of a preview, most rows and columns; 0 for a model's image
+    """
+
+    text: str
+    shape: tuple[int, int, int] | None
+    most: int
+    side: int = 0
+
+    @classmethod
+    def by(cls, config: ModelConfig) -> "Wanted":
+        """Return what a model wants."""
+        text = json.dumps(description(replace(config, labels=())))
+        shape = None if config.fit == "native" else (*config.size, config.channels)
+        return cls(text, shape, config.area * config.channels)
+
+    @classmethod
+    def preview(cls, side: int) -> "Wanted":
+        """Return what a person wants: the whole image in RGB, this long at most."""
+        return cls("", None, 3 * side * side, side)
+
+
+class Rounds(Generic[Item]):
+    """Items that wait, by whom they are for: these take turns; items of one keep their order."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Hashable, deque[Item]] = {}  # in the order of their turns; none empty
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def __iter__(self) -> Iterator[Hashable]:
+        """Iterate over those for whom items wait, whose turn is next first."""
+        return iter(list(self._waiting))
+
+    def push(self, key: Hashable, item: Item) -> None:
+        """Add an item at the end of its line."""
+        self._waiting.setdefault(key, deque()).append(item)
+
+    def line(self, key: Hashable) -> deque[Item]:
+        """Return the line of one, first come first."""
+        return self._waiting.get(key, deque())
+
+    def pop(self, key: Hashable | None = None) -> Item:
+        """Take the first item of whose turn it is, or of a given one, whose turn is then over."""
+        if key is None:
+            key = next(iter(self._waiting))
+        line = self._waiting.pop(key)
+        item = line.popleft()
+        if line:
+            self._waiting[key] = line  # at the end
+        return item
+
+
+@dataclass(frozen=True)
+class _Process:
+    """A decoder process and the connection to it."""
+
+    process: BaseProcess
+    pipe: Connection
+
+    async def end(self) -> int:
+        """End the process; return its exit status, or the negative signal that ended it before."""
+        self.process.kill()
+        await asyncio.to_thread(self.process.join, LEAVE)
+        self.pipe.close()
+        return self.process.exitcode or 0
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    data: bytes
+    name: str
+    wanted: Wanted
+    future: asyncio.Future[Decoded]
+
+
+class Decoders:
+    """Decoder processes; one that ends is replaced.
+
+    Args:
+        count: of them
+        bounds: of each
+    """
+
+    def __init__(self, count: int, bounds: Bounds) -> None:
+        self.count, self.bounds = count, bounds
+        self.pace = 0.0  # seconds that one of them takes for an image
+        self.decoded = self.restarts = 0
+        self._jobs: Rounds[_Job] = Rounds()
+        self._waiting = asyncio.Semaphore(0)
+        self._starting = asyncio.Lock()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Start the processes.
+
+        Raises:
+            ServiceError: they cannot be started.
+        """
+        multiprocessing.set_forkserver_preload(["__main__", serve_connection.__module__])
+        first = await asyncio.gather(*(self._begin() for _ in range(self.count)))
+        self._tasks = [asyncio.create_task(self._work(each)) for each in first]
+
+    async def stop(self) -> None:
+        """End the processes."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while len(self._jobs):
+            settle(self._jobs.pop().future, ServiceError("the service is stopping"))
+
+    async def decode(self, data: bytes, name: str, key: Hashable, wanted: Wanted) -> Decoded:
+        """Decode an image when it is its turn.
+
+        Args:
+            data: of a JPEG, PNG or WebP file
+            name: what to call it in an error
+            key: whose turn it takes
+            wanted: what to make of it
+
+        Raises:
+            ServiceError: the process was killed.
+        """
+        job = _Job(data, name, wanted, asyncio.get_running_loop().create_future())
+        self._jobs.push(key, job)
+        self._waiting.release()
+        return await job.future
+
+    async def _begin(self) -> _Process:
+        """Start a process and connect to it."""
+        context = multiprocessing.get_context(METHOD)
+        ours, theirs = context.Pipe()
+        process = context.Process(  # type: ignore[attr-defined]
+            target=serve_connection, args=(theirs, self.bounds), daemon=True
+        )
+        try:
+            async with asyncio.timeout(START), self._starting:
+                with theirs:
+                    await asyncio.to_thread(_start, process)
+                await asyncio.to_thread(ours.recv_bytes)
+        except (OSError, EOFError) as error:
+            ours.close()
+            raise ServiceError(f"no process can decode images: {one_line(str(error))}") from None
+        return _Process(process, ours)
+
+    async def _work(self, decoder: _Process | None) -> None:
+        """Give jobs to one process after the other."""
+        try:
+            while True:
+                await self._waiting.acquire()
+                job = self._jobs.pop()
+                if not job.future.done():  # else nobody waits for it any more
+                    decoder = await self._served(job, decoder)
+        finally:
+            if decoder is not None:
+                await decoder.end()
+
+    async def _served(self, job: _Job, decoder: _Process | None) -> _Process | None:
+        """Let a process do a job; return the process for the next one."""
+        result: Decoded | ServiceError
+        try:
+            if decoder is None or not decoder.process.is_alive():  # it was killed meanwhile
+                if decoder is not None:
+                    await decoder.end()
+                decoder = await self._another()
+            async with asyncio.timeout(2 * self.bounds.seconds + GRACE):
+                result, seconds = await asyncio.to_thread(_decoded, decoder.pipe, job)
+            self.decoded += not result.error
+            self.pace += (seconds - self.pace) * (MEMORY if self.pace else 1)
+        except ServiceError as error:
+            result = error
+        except asyncio.CancelledError:
+            settle(job.future, ServiceError("the service is stopping"))
+            raise
+        except Exception:  # it has ended, or its answer makes no sense, in whatever way
+            status = await decoder.end() if decoder is not None else 0
+            result, decoder = _fate(status, job.name, self.bounds), None
+        settle(job.future, result)
+        if decoder is None:
+            with suppress(ServiceError):  # the next job tries again
+                decoder = await self._another()
+        return decoder
+
+    async def _another(self) -> _Process:
+        """Start a process in place of one that has ended."""
+        self.restarts += 1
+        return await self._begin()
+
+
+def _decoded(pipe: Connection, job: _Job) -> tuple[Decoded, float]:
+    """Send an image and read the answer, which is checked: it may be hostile; and the seconds.
+
+    They are taken here: a busy event loop would add its own, and refuse what can be decoded.
+    """
+    began = time.monotonic()
+    asked = {"name": job.name, "config": job.wanted.text, "side": job.wanted.side}
+    pipe.send_bytes(json.dumps(asked).encode())
+    pipe.send_bytes(job.data)
+    answer = json.loads(pipe.recv_bytes(LONGEST))
+    pixels = pipe.recv_bytes(job.wanted.most)
+    seconds = time.monotonic() - began
+    if answer["error"]:
+        return Decoded(NONE, error=one_line(str(answer["error"])[:ERROR])), seconds
+    shape = tuple(map(int, answer["shape"]))
+    left, top, right, bottom = map(float, answer["box"])
+    box = (left, top, right, bottom)
+    if job.wanted.shape not in (None, shape) or not all(0 <= edge <= 1 for edge in box):
+        raise ValueError("another shape, or a box outside of the image")
+    rows, columns = map(int, answer["size"])
+    array = np.frombuffer(bytearray(pixels), np.uint8).reshape(shape)
+    return Decoded(array, box, size=(rows, columns)), seconds
+
+
+def _start(process: BaseProcess) -> None:
+    """Start a process, or first the fork server, with nothing from the current folder."""
+    before = os.environ.get(SAFE)
+    os.environ[SAFE] = "1"
+    try:
+        process.start()
+    finally:
+        os.environ.pop(SAFE)
+        os.environ |= {SAFE: before} if before else {}
+
+
+def settle(future: asyncio.Future[Result], result: Result | ServiceError) -> None:
+    """Give a future its result, if anyone still waits for it."""
+    if future.done():
+        return
+    if isinstance(result, ServiceError):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+
+
+def _fate(status: int, name: str, bounds: Bounds) -> Decoded | ServiceError:
+    """Return what became of an image whose decoder ended with a status."""
+    if status == -signal.SIGPROF:
+        return Decoded(NONE, error=f"{name}: takes over {bounds.seconds:g} seconds to decode")
+    if status in FAULTS:
+        return Decoded(NONE, error=f"{name}: damaged or unsupported image")
+    return ServiceError("the process that decoded the image was killed: send the request again")

@@ -1,1 +1,0 @@
-"""The service as a process: where it listens, what ends it, and which folder it watches."""

@@ -1,0 +1,395 @@
+"""Registry of the models that are served: added, replaced and removed while others compute.
+
+A trunk is one set of weights on the device; models that differ from it in a few tensors share it.
+"""
+
+import copy
+import itertools
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from vitlab.data.labels import MultiLabels, SingleLabels, kind_of
+from vitlab.device import autocast
+from vitlab.errors import OptionError, ServiceError, WeightsError
+from vitlab.graphs.int8_form import int8_form
+from vitlab.inspect.rollout import late_attention
+from vitlab.models.cost import cost
+from vitlab.models.create import build
+from vitlab.models.fast.accelerate import accelerate, can_accelerate
+from vitlab.models.model import Model
+from vitlab.models.packed import Packed
+from vitlab.models.vit import VisionTransformer
+from vitlab.options import check_known
+from vitlab.precision import Engine, ServePrecision, fixed
+from vitlab.serve.decoders import Wanted
+from vitlab.transfer.multitask import MultiTask
+from vitlab.weights.deltas import Delta
+from vitlab.weights.identity import Base
+from vitlab.weights.load import load, load_base, load_delta
+
+Source = str | Path | Model | Delta
+BASE = ""  # the name of the base itself among its tasks
+MOST_ATTENTION = 2**29  # bytes of one image's attention maps
+BATCH = 8  # images that engines are timed with
+WORTH = 1e9  # multiply-adds of an image from which a fast form is worth its memory
+
+
+class ServedModel(BaseModel):
+    """A model that is served."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(description="by which requests name it")]
+    model: Annotated[str, Field(description="its architecture, as ViT-B/16")]
+    classes: tuple[str, ...]
+    image_size: Annotated[tuple[int, int], Field(description="rows and columns of its input")]
+    features: int
+    several: Annotated[bool, Field(description="whether an image may have several classes")]
+    trunk: Annotated[str, Field(description="the trunk that it shares; empty if none")]
+    bytes: Annotated[int, Field(description="of its own weights")]
+    added: Annotated[float, Field(description="seconds since 1970")]
+    attention: Annotated[bool, Field(description="whether it can show where it looked")]
+    engine: Annotated[str, Field(description="plain, packed, openvino and so on")] = "plain"
+    precision: Annotated[str, Field(description="of its computing: fp32 or bf16")] = "fp32"
+    thresholds: Annotated[tuple[float, ...], Field(exclude=True)] = ()  # of each class, if several
+
+
+class Trunk:
+    """A base and its deltas; images of any of them are computed together.
+
+    Attributes:
+        base: on the device
+        fast: what computes images of the base alone: its fast form, or the base
+        coming: images that are being decoded for any of its models
+        pace: seconds that an image takes under load; 0 until it is known
+        bytes: of the base
+
+    Args:
+        base: taken over, moved to the device and put into evaluation mode
+        device: that computes
+        precision: auto, fp32, bf16 or int8
+        engine: that computes images of the base alone
+    """
+
+    def __init__(
+        self,
+        base: Model,
+        device: torch.device,
+        precision: ServePrecision = "fp32",
+        engine: Engine = "auto",
+    ) -> None:
+        self.base, self.device = base.to(device).eval().requires_grad_(False), device
+        self.fast = fast_beside(self.base, device, precision, engine)
+        self._precision = fixed(precision)
+        self.bytes = sum(tensor.nbytes for tensor in base.state_dict().values())
+        self.coming, self.pace = 0, 0.0
+        self._tasks: MultiTask | None = None
+
+    @property
+    def precision(self) -> str:
+        """What images of the base alone are computed in: fp32 or bf16."""
+        return self._precision if self.fast is self.base else self.fast.computes
+
+    @cached_property
+    def identity(self) -> Base:
+        """Which model the base is."""
+        return Base.of(self.base)
+
+    def is_base(self, wanted: Base) -> bool:
+        """Return whether this is the model that a delta was made from."""
+        config = self.base.config
+        if (config.name, config.classes) != (wanted.name, wanted.classes):
+            return False  # without the sum over all weights
+        try:
+            return self.identity.fingerprint == wanted.fingerprint
+        except WeightsError:  # it is fused
+            return False
+
+    def add(self, task: str, change: Delta) -> None:
+        """Add a delta.
+
+        Raises:
+            WeightsError: it is another base's, or damaged.
+        """
+        if self._tasks is None:
+            tasks = MultiTask(self.base)
+            tasks.add(BASE, Delta(self.base.config, {}, self.identity, {}))
+            self._tasks = tasks
+        self._tasks.add(task, change)
+
+    def remove(self, task: str) -> None:
+        """Free what a delta alone used."""
+        if self._tasks is not None and task != BASE:
+            self._tasks.remove(task)
+
+    def scored(
+        self, images: Tensor | Packed | list[Tensor], tasks: Sequence[str]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Compute the features and the logits of normalized images, one task each.
+
+        Returns:
+            (features,) and (classes,) for each image.
+        """
+        if self._tasks is not None and any(tasks):
+            assert not isinstance(images, Packed)  # which have a trunk of their own
+            with autocast(self.device, self._precision):
+                return self._tasks.scored(images, tasks)
+        precision = self._precision if self.fast is self.base else "fp32"  # it casts by itself
+        with autocast(self.device, precision):
+            whole = torch.stack(images) if isinstance(images, list) else images
+            features = self.fast.features(whole)
+            return list(zip(features, self.fast.scores(features), strict=True))
+
+    def attention(self, image: Tensor, task: str) -> Tensor:
+        """Compute where the last layers look in a normalized image (C, H, W): (rows, columns)."""
+        body = self.base if self._tasks is None or task == BASE else self._tasks.body(task)
+        with autocast(self.device, self._precision):
+            return late_attention(body, image[None])[0]
+
+
+def fast_beside(
+    base: Model, device: torch.device, precision: ServePrecision, engine: Engine = "auto"
+) -> Model:
+    """Return the fast form of a model, to be kept beside it; the model if there is little to gain.
+
+    It holds the weights once more. `auto` compares fp32 and bf16 on random patterns, as
+    `vitlab.accelerate` does: a service has seen no images when it begins.
+    """
+    if precision == "int8":
+        if device.type != "cpu":
+            raise OptionError("precision=int8 is for the CPU: choose --device cpu")
+        return int8_form(base, engine)
+    little = engine == "auto" and cost(base).macs < WORTH
+    if engine == "plain" or little or not can_accelerate(base):
+        return base
+    fast = accelerate(base, device=str(device), precision=precision, engine=engine, batch=BATCH)
+    if fast.engine == "plain":
+        return base
+    logging.getLogger("vitlab").info(
+        "%s is computed by %s in %s", base.config.name, fast.engine, fast.computes
+    )
+    return fast
+
+
+def has_attention(model: Model) -> bool:
+    """Whether `inspect.late_attention` can say where a model looked, in bounded memory."""
+    config = model.config
+    if not isinstance(model, VisionTransformer) or config.fit == "native":
+        return False
+    tokens = math.prod(config.grid) + model.config.prefix
+    maps = model.config.heads * model.config.branches * model.config.depth
+    return 4 * tokens**2 * maps <= MOST_ATTENTION
+
+
+@dataclass(eq=False)
+class Served:
+    """One model, as requests hold it until they are answered.
+
+    Attributes:
+        card: what is said about it
+        facts: configuration and provenance of the model, without its weights
+        trunk: where its weights are
+        task: its name there
+        wanted: what its images are decoded to
+        batch: most images in one pass (0: to be measured)
+        labels: the kind that they are
+        held: its images that are accepted and not yet answered
+        gone: whether it was removed; what is computed then is thrown away
+        left: whether its weights are to be given up: it was removed or replaced
+    """
+
+    card: ServedModel
+    facts: Model
+    trunk: Trunk
+    task: str
+    wanted: Wanted
+    batch: int
+    labels: type[SingleLabels] | type[MultiLabels]
+    held: int = 0
+    gone: bool = False
+    left: bool = False
+
+    def check(self) -> None:
+        """Refuse to go on with a model that was removed.
+
+        Raises:
+            ServiceError: it was.
+        """
+        if self.gone:
+            raise ServiceError(f"the model {self.card.name!r} was removed")
+
+    def hold(self, images: int) -> None:
+        """Count images accepted, or answered if negative; free the weights after the last one."""
+        self.held += images
+        if self.left and not self.held:
+            self.left = False
+            self.trunk.remove(self.task)
+
+
+class Registry:
+    """The models that are served, by name, in the order in which they were added.
+
+    Args:
+        device: that computes
+        ready: called with each model before requests can reach it
+        precision: auto, fp32, bf16 or int8
+        engine: that computes
+
+    Attributes:
+        models: by name; replaced, never changed
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        ready: Callable[[Served], None],
+        precision: ServePrecision = "fp32",
+        engine: Engine = "auto",
+    ) -> None:
+        self.device, self._ready, self._how = device, ready, (precision, engine)
+        self.models: dict[str, Served] = {}
+        self._changing, self._numbers = threading.Lock(), itertools.count(1)
+
+    def __len__(self) -> int:
+        return len(self.models)
+
+    def find(self, name: str) -> Served:
+        """Return a model by name; the first one for an empty name.
+
+        Raises:
+            OptionError: there is none.
+        """
+        models = self.models
+        if not models:
+            raise OptionError("no model is served: add one")
+        if not name:
+            return next(iter(models.values()))
+        check_known([name], models, "model")
+        return models[name]
+
+    def add(self, name: str, source: Source) -> Served:
+        """Load a model, and serve it under a new name.
+
+        Raises:
+            OptionError: the name is taken or empty.
+            WeightsError: it cannot be loaded.
+        """
+        if not name:
+            raise OptionError("a model needs a name")
+        with self._changing:
+            if name in self.models:
+                raise OptionError(f"there is a model {name!r} already: replace or remove it")
+            made = self._made(name, source)
+            self.models = self.models | {name: made}
+        return made
+
+    def replace(self, name: str, source: Source) -> Served:
+        """Load a model, and serve it in place of another one, whose requests end as they began.
+
+        Raises:
+            OptionError: there is no model of this name.
+            WeightsError: it cannot be loaded.
+        """
+        with self._changing:
+            check_known([name], self.models, "model")
+            made, old = self._made(name, source), self.models[name]
+            self.models = self.models | {name: made}
+        old.left = True
+        return old
+
+    def remove(self, name: str) -> Served:
+        """Serve a model no longer.
+
+        Raises:
+            OptionError: there is no model of this name.
+        """
+        with self._changing:
+            check_known([name], self.models, "model")
+            old = self.models[name]
+            self.models = {key: each for key, each in self.models.items() if key != name}
+        old.gone = old.left = True
+        return old
+
+    def cards(self) -> list[ServedModel]:
+        """Return what is said about each model."""
+        models = list(self.models.values())
+        trunks = [each.trunk for each in models]
+        return [
+            each.card.model_copy(update={"trunk": each.trunk.identity.fingerprint[:12]})
+            if each.task != BASE or trunks.count(each.trunk) > 1
+            else each.card
+            for each in models
+        ]
+
+    def _made(self, name: str, source: Source) -> Served:
+        """Load a model and make it ready."""
+        if isinstance(source, Model):
+            here = next(source.parameters()).device == self.device
+            return self._whole(name, source if here else copy.deepcopy(source))
+        change = source if isinstance(source, Delta) else load_delta(source)
+        if isinstance(source, str | Path) and change is None:
+            return self._whole(name, load(source))
+        assert change is not None
+        models = self.models.values()
+        trunk = next((each.trunk for each in models if each.trunk.is_base(change.base)), None)
+        if trunk is None and isinstance(source, str | Path):
+            trunk = Trunk(load_base(change, source), self.device, *self._how)
+        if trunk is None:
+            raise WeightsError(f"the delta needs its base {change.base}, which is not served")
+        return self._changed(name, change, trunk)
+
+    def _whole(self, name: str, model: Model) -> Served:
+        """Serve a model of its own."""
+        trunk = Trunk(model, self.device, *self._how)
+        return self._begin(name, trunk.base, trunk, BASE, trunk.bytes)
+
+    def _changed(self, name: str, change: Delta, trunk: Trunk) -> Served:
+        """Serve a delta on its base's weights."""
+        if change.config.fit == "native":  # images of different sizes are not mixed
+            return self._whole(name, change.apply(trunk.base))
+        task = f"{name} {next(self._numbers)}"
+        trunk.add(task, change)
+        try:
+            with torch.device("meta"):
+                facts = build(change.config)
+            facts.provenance, facts.unlike = dict(change.provenance), change.unlike
+            return self._begin(name, facts, trunk, task, change.bytes)
+        except BaseException:
+            trunk.remove(task)
+            raise
+
+    def _begin(self, name: str, facts: Model, trunk: Trunk, task: str, size: int) -> Served:
+        """Describe a model and let it compute once."""
+        config = facts.config
+        kind = kind_of(facts)
+        card = ServedModel(
+            name=name,
+            model=config.name,
+            classes=config.class_names,
+            image_size=config.size,
+            features=config.features,
+            several=kind.several,
+            thresholds=facts.thresholds if kind.several else (),
+            trunk="",
+            bytes=size,
+            added=time.time(),
+            attention=has_attention(facts),
+            engine=trunk.fast.engine,
+            precision=trunk.precision,
+        )
+        same = [each.batch for each in self.models.values() if each.trunk is trunk]
+        served = Served(card, facts, trunk, task, Wanted.by(config), max(same, default=0), kind)
+        facts.temperature  # noqa: B018 (a damaged one is refused now)
+        self._ready(served)
+        return served

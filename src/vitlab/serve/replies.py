@@ -1,0 +1,177 @@
+"""Replies of a service, as pydantic models that OpenAPI describes, and how they are made."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from vitlab.errors import one_line
+from vitlab.evaluation.classification import Answer as Answered
+from vitlab.serve.answers import Seen, What
+from vitlab.serve.exchange import Refused
+from vitlab.serve.registry import ServedModel
+
+Request = Annotated[str, Field(description="the id of the request, also in the log")]
+ModelName = Annotated[str, Field(description="the model that answered")]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class Answer(BaseModel):
+    """Only the fields that it has."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Problem(Answer):
+    """Why there is no answer."""
+
+    error: Annotated[str, Field(description="one line")]
+    request: Request
+
+
+class State(Answer):
+    """How the service is."""
+
+    status: str
+
+
+class Likely(Answer):
+    """A class and its probability."""
+
+    class_: Annotated[str, Field(alias="class")]
+    probability: Fraction
+
+
+class Bad(Answer):
+    """An image that cannot be used."""
+
+    image: str
+    error: str
+
+
+class Prediction(Answer):
+    """The likeliest classes of an image, best first."""
+
+    image: Annotated[str, Field(description="the name of the file, or `image 0`")]
+    top: list[Likely]
+    predicted: Annotated[
+        list[str] | None,
+        Field(
+            description="every class above its threshold; only of a model for several classes "
+            "per image"
+        ),
+    ] = None
+    unlike: Annotated[
+        bool | None,
+        Field(
+            description="whether the image is unlike the training images; only of a model that "
+            "knows how far images are from them"
+        ),
+    ] = None
+    distance: Annotated[
+        float | None, Field(ge=0, description="how far it is from them; above 1 it is unlike them")
+    ] = None
+
+
+class Looked(Prediction):
+    """A prediction, and where the model looked."""
+
+    attention: Annotated[
+        list[list[Fraction]] | None,
+        Field(
+            description="where the last layers look, row by row; null for models without attention"
+        ),
+    ]
+    box: Annotated[
+        list[float],
+        Field(
+            description="left, top, right and bottom of the part of the image that the model saw, "
+            "as fractions",
+            min_length=4,
+            max_length=4,
+        ),
+    ]
+
+
+class Predictions(Answer):
+    """One prediction per image, in their order."""
+
+    model: ModelName
+    predictions: list[Prediction | Bad]
+    request: Request
+
+
+class Looks(Answer):
+    """One prediction per image, and where the model looked."""
+
+    model: ModelName
+    predictions: list[Looked | Bad]
+    request: Request
+
+
+class Features(Answer):
+    """The features of each image, in their order."""
+
+    model: ModelName
+    features: Annotated[
+        list[list[float] | None], Field(description="one list per image; null for a bad one")
+    ]
+    errors: Annotated[list[Bad], Field(description="the images without features, and why")]
+    request: Request
+
+
+class Models(Answer):
+    """The models that are served."""
+
+    models: list[ServedModel]
+
+
+class Changed(Answer):
+    """A model that was added, replaced or removed."""
+
+    model: str
+    status: str
+    request: Request
+
+
+def answered(
+    names: Sequence[str], seen: Sequence[Seen], card: ServedModel, what: What, top: int
+) -> dict[str, Any]:
+    """Return what each image is, with the keys of `vitlab predict --json`, or its features.
+
+    Args:
+        names: of the images
+        seen: of each image
+        card: of the model
+        what: was asked
+        top: classes per image
+
+    Raises:
+        Refused: 422, no image can be used.
+    """
+    rows: list[Any] = []
+    bad = []
+    for number, (name, each) in enumerate(zip(names, seen, strict=True)):
+        numbers: NDArray[Any] | None = each.features if what == "features" else each.probabilities
+        if each.error or numbers is None or not np.isfinite(numbers).all():
+            reason = one_line(each.error or "the model gives numbers that are not finite")
+            reason = f"{name}: {reason.removeprefix(f'image {number}: ')}"
+            bad.append({"image": name, "error": reason})
+            rows.append(None if what == "features" else bad[-1])
+        elif what == "features":
+            rows.append(numbers.tolist())
+        else:
+            above = card.thresholds if card.several else None
+            row = Answered.of(name, numbers, card.classes, top, above, each.distance).as_dict()
+            if what == "attention":
+                row["attention"] = None if each.attention is None else each.attention.tolist()
+                row["box"] = list(each.box)
+            rows.append(row)
+    if bad and len(bad) == len(names):
+        of = f"none of the {len(bad)} images can be used; " if len(bad) > 1 else ""
+        raise Refused(422, f"{of}{bad[0]['error']}")
+    if what == "features":
+        return {"features": rows, "errors": bad}
+    return {"predictions": rows}

@@ -1,0 +1,211 @@
+"""What a run of a study leaves beside its own figures: measured models, counted steps, costs."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from shutil import rmtree
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from vitlab.data.learning import OpenedData, splits_of
+from vitlab.data.settings import Data
+from vitlab.device import choose
+from vitlab.distributed.launch import read_environment
+from vitlab.distributed.shares import counted
+from vitlab.distributed.world import ALONE
+from vitlab.experiments.cells import Cell
+from vitlab.experiments.statistics import Row
+from vitlab.experiments.timing import Cost, StopWatch
+from vitlab.files import write_text
+from vitlab.measure.rates import device_rates
+from vitlab.models.cost import cost
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.runs.run_folder import RunFolder
+from vitlab.studies.design import Arm, Measure, Trained
+from vitlab.training.ending import Run
+from vitlab.training.first_state import first_state
+from vitlab.training.plan import batches_of
+from vitlab.training.resolve import prepare
+from vitlab.training.step import Trainer
+
+FIGURES = "figures.json"
+KEPT = (
+    "accuracy", "top5", "nll", "ece", "loss", "params", "macs", "seconds", "images_per_second",
+    "peak_memory", "images",
+)  # fmt: skip
+IMAGES = 8  # of the step that is counted: every product is in proportion
+REACHED = 1 / 3  # of the rate of matrix products, by the papers' own recipes
+
+
+@dataclass(frozen=True)
+class StudyTrainer(StopWatch):
+    """Trains a cell of a study, measures its model, and keeps the figures beside it.
+
+    A finished run keeps its model and no checkpoints, which take several times as much of the disk.
+
+    Attributes:
+        measure: what is measured of the models of rows, beside their own figures
+        rows: the arms that are rows
+        downstream: data that pre-trained models are transferred to
+    """
+
+    measure: Measure | None = None
+    rows: frozenset[str] = frozenset()
+    downstream: str = ""
+
+    def __call__(self, cell: Cell, folder: Path) -> Row:
+        """Return the figures of a cell; train it unless they are kept."""
+        if kept := kept_figures(folder):
+            return kept
+        found = super().__call__(cell, folder)
+        if read_environment(os.environ).first:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_text(folder / FIGURES, json.dumps(found, indent=1) + "\n")
+            rmtree(RunFolder(folder).checkpoints, ignore_errors=True)  # it never goes on
+        return found
+
+    def examined(self, cell: Cell, run: Run) -> Row:
+        """Return the figures of a finished run, and what is measured of its model."""
+        if run.rank:
+            return run.metrics
+        found = {key: run.metrics[key] for key in KEPT if key in run.metrics}
+        lines = [line for line in RunFolder(run.folder).journal.read() if line["kind"] == "train"]
+        if lines:
+            found |= {"train_loss": final_loss(lines), "steps": lines[-1]["step"]}
+        if {"macs", "steps"} <= found.keys():
+            # as the ViT paper counts (Table 6): a multiply-add is two operations and the backward
+            # pass twice the forward one; those of the run that this one starts from are added
+            before = cell.recipe.start.weights and kept_figures(Path(cell.recipe.start.weights))
+            own = 6.0 * found["macs"] * found["steps"] * cell.recipe.batch
+            found["flops"] = own + (before or {}).get("flops", 0.0)
+        if self.measure and cell.kind in self.rows and not cell.searches:
+            began = time.monotonic()
+            found |= self.measure(self._trained(cell, run))
+            found["measure_seconds"] = time.monotonic() - began
+        return found
+
+    def step_macs(self, cell: Cell, found: Row) -> float:
+        """Return the multiply-adds of a training step per image, counted."""
+        return step_macs(cell.recipe, self.setup.host, self.opened)
+
+    def _trained(self, cell: Cell, run: Run) -> Trained:
+        splits = self.opened.splits(cell.recipe.data, unlabeled=False)
+        channels = run.model.config.channels
+        train, test = (self.opened.cached(each, channels) for each in (splits.train, splits.test))
+        there = Data(data=self.downstream)
+        return Trained(
+            run.model,
+            cell.recipe,
+            replace(splits, train=train, test=test),
+            run.folder,
+            choose(self.setup.host.device),
+            self.opened.splits(there, unlabeled=False) if self.downstream else None,
+        )
+
+
+def kept_figures(folder: Path) -> Row | None:
+    """Return the figures of a run that is finished and measured; None for any other."""
+    try:
+        found = json.loads((folder / FIGURES).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def final_loss(lines: list[dict[str, Any]]) -> float:
+    """Return the mean training loss over the last tenth of a run; one batch says little.
+
+    Args:
+        lines: of the journal, of the kind `train`; each has the mean since the one before
+    """
+    last, steps = lines[-1]["step"], [0, *(line["step"] for line in lines)]
+    spans = [end - start if end > 0.9 * last else 0 for start, end in pairwise(steps)]
+    return sum(n * line["loss"] for n, line in zip(spans, lines, strict=True)) / sum(spans)
+
+
+def step_macs(recipe: Recipe, host: Host | None = None, opened: OpenedData | None = None) -> float:
+    """Return the multiply-adds of a training step, per image of the batch.
+
+    Those of matrix products, convolutions and attention, forward and backward, of everything that
+    the step computes: decoder, momentum teacher, tokenizer and further crops too, and nothing for
+    gradients of frozen weights. They are counted as a step of a few images is taken.
+
+    Args:
+        recipe: names its data, and the weights that it starts from
+        host: where to take the step
+        opened: where the data may have been opened before
+
+    Raises:
+        UserError: as `vitlab.train`.
+    """
+    host = host or Host()
+    few = min(recipe.batch, IMAGES)
+    recipe = recipe.changed(steps=1, batch=few, micro_batch=0)
+    with TemporaryDirectory(prefix="vitlab-cost-") as place:
+        folder = RunFolder(Path(place) / "run", silent=True)  # which is never begun
+        task = prepare(recipe, host, folder, resume=False, world=ALONE, opened=opened)
+    state = first_state(task, choose(host.device), ALONE)
+    trainer = Trainer(state.model, recipe, objective=state.task or task.objective)
+    batch = batches_of(recipe, task.splits.train, task.config, ALONE)[0]
+    with FlopCounterMode(display=False, custom_mapping=FURTHER) as counter:
+        trainer.accumulate(counted(batch, ALONE), seed=0)
+    gradients = 2 if recipe.optimizer.rho else 1  # SAM computes two
+    return gradients * counter.get_total_flops() / 2 / few
+
+
+def _attention(queries: torch.Size, keys: torch.Size, *_: Any, **__: Any) -> int:
+    """Return the operations of attention: logits, then the mixture of values."""
+    return 4 * queries.numel() * keys[-2]
+
+
+def _attention_backward(_: torch.Size, *shapes: Any, **__: Any) -> int:
+    """Return those of its gradient, two products for each; logits computed anew do not count."""
+    return 2 * _attention(*shapes[:2])
+
+
+# What the counter does not know, or counts by how a kernel works rather than by what it computes.
+FURTHER: dict[Any, Callable[..., int]] = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    **dict.fromkeys(
+        (
+            torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward,
+            torch.ops.aten._scaled_dot_product_flash_attention_backward,
+            torch.ops.aten._scaled_dot_product_efficient_attention_backward,
+            torch.ops.aten._scaled_dot_product_cudnn_attention_backward,
+        ),
+        _attention_backward,
+    ),
+}
+
+
+def counted_costs(arms: Sequence[Arm], host: Host) -> dict[str, Cost]:
+    """Return the cost of a run of each arm: its multiply-adds at the rate of this device.
+
+    A step of the papers' own recipes may take an hour. The backward pass counts twice. Testing is
+    left out, and so is what a recipe saves by hiding patches. The rate is that of large matrix
+    products, a third of which training reaches.
+
+    Args:
+        arms: of the study, each after the arm it starts from
+        host: where to train
+
+    Raises:
+        UserError: data that cannot be opened, or a model that cannot be built.
+    """
+    precision = "fp32" if choose(host.device).type == "cpu" else "bf16"
+    pace = REACHED * device_rates(host.device).of(precision) / 2
+    macs, found = dict[str, float](), dict[str, Cost]()
+    for arm in arms:  # without a model of its own it has that of the arm before
+        own = arm.recipe.model.model and cost(arm.recipe.model.config(classes=10)).macs
+        macs[arm.name] = own or macs[arm.after or arm.guide]
+        step = 3 * macs[arm.name] * arm.recipe.batch
+        steps = len(splits_of(arm.recipe.data).train) / arm.recipe.batch
+        found[arm.name] = Cost(0.0, step / pace, steps, step)
+    return found

@@ -1,0 +1,458 @@
+"""`vitlab.study`: a table or a figure of a paper, on the user's data, within a budget.
+
+plan.json          how long the runs are, so that all have the same length whenever they are trained
+ARM-seed-N/, …     the runs (grid.py, runs/run_folder.py), with figures.json when they are done
+campaign.json, results.md, report.html, picture.svg    what they show (results.py)
+"""
+
+import json
+import math
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from shutil import rmtree
+from statistics import median
+from typing import Any
+
+import torch
+
+from vitlab.device import choose
+from vitlab.distributed.launch import read_environment
+from vitlab.errors import OptionError, RunError, UserError
+from vitlab.experiments.campaign_folder import CampaignFolder
+from vitlab.experiments.cells import Cell, Setup, agreed, begin, run_cells
+from vitlab.experiments.timing import (
+    SCRATCH,
+    Cost,
+    Plan,
+    length_of,
+    makespan,
+    scratch_folder,
+    timed,
+)
+from vitlab.files import CAMPAIGN_FILE, write_text
+from vitlab.machine.cores import cores
+from vitlab.models.cost import cost
+from vitlab.optim.table import OPTIMIZERS
+from vitlab.packages import check_installed
+from vitlab.progress import public
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.runs.naming import folder_name
+from vitlab.studies.base import Base, small
+from vitlab.studies.claims import detectable, seeds_to_see
+from vitlab.studies.design import ACCURACY, Arm, Study
+from vitlab.studies.figures import StudyTrainer, counted_costs
+from vitlab.studies.grid import FURTHER, cells_of, chosen_arms
+from vitlab.studies.papers import PAPER_BUDGET, budget_seconds, study_named
+from vitlab.studies.results import rows_of, written
+from vitlab.units import counted, duration, si
+from vitlab.units import epochs as in_epochs
+
+MOST = 300.0  # epochs per relative one: more is not planned however large the budget
+LEAST = 20  # steps of a run, below which it teaches nothing
+MARGIN = 1.25  # of the budget that a refusal names: the next timing may be slower
+SMALL = 1e9  # multiply-adds of a forward pass: of smaller models several are trained at once
+DEVIATION = 0.006  # of accuracy between seeds: the median of the rows of docs/results
+AGAIN = "the same command continues"
+
+
+@public(what=(str, Study))
+def study(
+    what: str | Study,
+    data: str = "digits",
+    out: str | Path | None = None,
+    *,
+    budget: str = "",
+    epochs: float = 0.0,
+    seeds: int = 3,
+    see: float = 0.0,
+    only: Sequence[str] = (),
+    lr_grid: Sequence[float] = (),
+    downstream: str = "",
+    at_once: int = 0,
+    dry_run: bool = False,
+    recipe: Recipe | None = None,
+    host: Host | None = None,
+    command: str = "",
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Run a study, or go on with it; finished runs are not repeated.
+
+    Args:
+        what: the name of a study, as `vitlab study --help` lists them, or a `Study` of your own
+        data: what to learn from
+        out: its folder; None for `runs/study-NAME-DATA`
+        budget: time for all runs, such as `10m` or `2h`, into which their length is fitted (empty:
+            10 minutes); `paper` for the paper's own recipes
+        epochs: length of the runs, in place of a budget
+        seeds: runs of each row
+        see: a difference of accuracies, in percentage points, that the runs are to see with a
+            chance of 80%; it chooses their number, by the deviations of this folder's result or of
+            the studies in docs/results
+        only: names of the rows (empty: all)
+        lr_grid: factors of each row's learning rate to choose from on held-out training images
+            (empty: the study's own, if it has any)
+        downstream: data that pre-trained models are transferred to (empty: the same data)
+        at_once: runs at the same time, each in a process of its own (0: one per core for small
+            models on a CPU, else one); a script that asks for several needs
+            `if __name__ == "__main__":`
+        dry_run: only say what the study would cost, and leave nothing behind
+        recipe: what the arms start from, in place of the small recipe for the data
+        host: where to train
+        command: what the user typed
+        quiet: print nothing but warnings
+
+    Returns:
+        The JSON of `vitlab study NAME`: `rows` with `values`, `mean` and `std` of each arm,
+        `claims` with their verdicts, `table`; with `dry_run`, `runs`, `seeds`, `sees`, `epochs`,
+        `macs` and `seconds`. Empty in every process but the first of torchrun's.
+
+    Raises:
+        OptionError: an unknown study or row, or a budget that is too small.
+        RunError: the folder is in the way, or its study was begun otherwise.
+        UserError: as `vitlab.train`, except that a run diverged.
+        KeyboardInterrupt: a stop was asked for; the same call goes on.
+    """
+    seconds = budget_seconds(budget, epochs)
+    own = study_named(what) if isinstance(what, str) else what
+    name = what if isinstance(what, str) else re.sub(r"[^a-z0-9]+", "-", own.title.lower())
+    base = Base(recipe or small(data), budget == PAPER_BUDGET, downstream)
+    folder = CampaignFolder(out or folder_name(f"study-{name}", base.recipe.data.data))
+    every = tuple(own.arms(base))
+    arms = chosen_arms(every, only)
+    check_packages(arms, every)
+    tests, deviation = len(own.claims) or 1, seen_deviation(folder)
+    if see:
+        seeds = seeds_to_see(see / 100, deviation, tests)
+    how = replace(host or Host(), report="no", check_duplicates="no")
+    together = read_environment(os.environ).size > 1
+    jobs = 1 if together else at_once or at_once_of(arms, how)
+    settings = {
+        "study": name,
+        "budget": seconds,
+        "epochs": epochs,
+        "lr_grid": [*lr_grid],
+        "further_rates": 0 if base.paper else FURTHER,  # which studies of before had none of
+        "downstream": downstream,
+    }
+    first = base.recipe.seed
+    grid = StudyGrid(
+        own,
+        base,
+        arms,
+        range(first, first + seeds),
+        settings,
+        Setup(how, command, jobs=jobs),
+        detectable(deviation, seeds, tests) if seeds > 1 else None,
+    )
+    return grid.cost() if dry_run else grid.run(folder)
+
+
+@dataclass(frozen=True)
+class StudyGrid:
+    """The rows of a study that were asked for, and how they are run.
+
+    Attributes:
+        study: what is compared
+        base: what its arms are made from
+        arms: the rows, and those that they need
+        seeds: of each arm
+        settings: what may not change when the study goes on
+        setup: how its cells are run
+        sees: the difference of accuracies that the seeds see with a chance of 80%, of any claim
+    """
+
+    study: Study
+    base: Base
+    arms: tuple[Arm, ...]
+    seeds: range
+    settings: dict[str, Any]
+    setup: Setup
+    sees: float | None
+
+    def cost(self) -> dict[str, Any]:
+        """Return what the study would cost, by runs of a few steps; leave nothing behind."""
+        with scratch_folder(self.setup.host) as place:
+            plan = self._planned(place, None)
+        if not read_environment(os.environ).first:
+            return {}
+        arms = with_lengths(self.arms, plan)
+        cells = self._cells(arms, Path())
+        runs = {"runs": len(cells), "at_once": self.setup.jobs}
+        rows = [{"name": arm.name, "cells": list(arm.cells)} for arm in arms]
+        for row, arm in zip(rows, arms, strict=True):
+            row |= length_of(arm.recipe, plan.epochs)
+        return self._facts(plan, cells) | runs | {"rows": rows}
+
+    def run(self, folder: CampaignFolder) -> dict[str, Any]:
+        """Plan and run the study; what is finished in its folder is not repeated."""
+        place, host, file = folder.path, self.setup.host, folder.path / "plan.json"
+        agreed(host, lambda: _give_way(folder, file))
+        experiment = begin(
+            "study", self.settings, self.base.recipe, place, place, self.setup, again=AGAIN
+        )
+        known = agreed(host, lambda: _read(file))
+        plan = known and _plan(known)
+        if plan is None or not {arm.name for arm in self.arms} <= plan.costs.keys():
+            try:
+                with scratch_folder(host, place) as scratch:
+                    plan = self._planned(scratch, plan)
+                if experiment.first:
+                    write_text(file, json.dumps(asdict(plan), indent=1) + "\n")
+            except BaseException:
+                if experiment.first:
+                    _give_way(experiment.campaign, file)
+                raise
+        assert plan is not None
+        length, jobs = plan, self.setup.jobs
+        arms = with_lengths(self.arms, plan)
+        cells = self._cells(arms, place, epochs=plan.epochs)
+        relative = self._cells(arms, place)
+        facts = self._facts(plan, relative)
+        experiment.say(
+            f"planned: {len(cells)} runs of {in_epochs(plan.epochs)}, {self._power}, "
+            f"{si(facts['macs'])} multiply-adds, about {duration(facts['seconds'] - plan.timing)} "
+            f"with {jobs} at once"
+        )
+        experiment = replace(experiment, trainer=self._trainer)
+        try:
+            done = run_cells(cells, experiment, lambda rows: length.seconds(relative, jobs, rows))
+        except UserError:
+            if experiment.first and not folder.started:  # since nothing was begun
+                file.unlink()
+                experiment.campaign.withdraw()
+            raise
+        if not experiment.first:
+            return {}
+        facts |= {
+            "data": self.base.recipe.data.data,
+            "predicted_seconds": facts["seconds"],
+            "seconds": plan.timing + sum(row.get("elapsed", 0.0) for row in done.values()) / jobs,
+        }
+        rows = rows_of(self.study, self.arms, cells, done)
+        return written(self.study, rows, folder, self._lead(plan, facts), facts)
+
+    def _cells(self, arms: Sequence[Arm], place: Path, epochs: float = 1.0) -> list[Cell]:
+        rates, further = self.settings["lr_grid"], self.settings["further_rates"]
+        return cells_of(arms, self.seeds, place, rates=rates, further=further, epochs=epochs)
+
+    @property
+    def _trainer(self) -> StudyTrainer:
+        rows = frozenset(arm.name for arm in self.arms if arm.row)
+        return StudyTrainer(
+            self.setup, measure=self.study.measure, rows=rows, downstream=self.base.downstream
+        )
+
+    def _facts(self, plan: Plan, cells: Sequence[Cell]) -> dict[str, Any]:
+        """Return what a plan says of all runs, whose epochs are relative."""
+        return {
+            "study": self.settings["study"],
+            "seeds": len(self.seeds),
+            "sees": self.sees,
+            "epochs": plan.epochs,
+            "macs": plan.macs(cells),
+            "seconds": plan.timing + plan.seconds(cells, self.setup.jobs),
+        }
+
+    @property
+    def _power(self) -> str:
+        """The number of seeds, and what they see."""
+        power = "" if self.sees is None else f" (which see {100 * self.sees:.2g} points)"
+        return f"{counted(len(self.seeds), 'seed')}{power}"
+
+    def _lead(self, plan: Plan, facts: Mapping[str, Any]) -> str:
+        """Return how the runs were made, in a sentence or two."""
+        recipes = [arm.recipe for arm in with_lengths(self.arms, plan)]
+        models = {recipe.model.model for recipe in recipes} - {""}
+        said = ["the paper's recipes"] if self.base.paper else []
+        if not self.base.paper:
+            said += models if len(models) == 1 else []
+            ends = [recipe.epochs * plan.epochs for recipe in recipes if not recipe.steps]
+            if ends:
+                low, high = in_epochs(min(ends)), in_epochs(max(ends))
+                said.append(low if low == high else f"{low.split()[0]} to {high}")
+        return (
+            f"{self.study.source}. Data {facts['data']}: {', '.join([*said, self._power])}, "
+            f"{si(facts['macs'])} multiply-adds of training, "
+            f"{duration(facts['predicted_seconds'])} predicted with {self.setup.jobs} at once and "
+            f"{duration(facts['seconds'])} taken. PyTorch "
+            f"{torch.__version__} on {platform.machine()}, {datetime.now(UTC):%Y-%m-%d}."
+        )
+
+    def _planned(self, place: Path, old: Plan | None) -> Plan:
+        """Return a plan; an old one keeps its length, and gets the costs that it lacks.
+
+        Raises:
+            OptionError: the budget is too small.
+            UserError: as `vitlab.train`.
+        """
+        missing = [arm.name for arm in self.arms if old is None or arm.name not in old.costs]
+        arms, began = chosen_arms(self.arms, missing, steps=True), time.monotonic()
+        if self.base.paper:
+            costs = counted_costs(arms, self.setup.host)
+        else:
+            plain = [replace(arm, rates=(), rate_of="") for arm in arms]
+            costs = timed(cells_of(plain, self.seeds[:1], place), self._trainer, place)
+
+        def made() -> Plan:
+            if old is not None:
+                return replace(old, costs={**costs, **old.costs})
+            plan = Plan(0.0, costs, time.monotonic() - began, unit_of(self.arms, costs))
+            cells = self._cells(with_lengths(self.arms, plan), place)
+            length = 1.0 if self.base.paper else self.settings["epochs"]
+            budget = self.settings["budget"]
+            return planned(plan, cells, self.setup.jobs, seconds=budget, epochs=length)
+
+        return _plan(agreed(self.setup.host, lambda: asdict(made())))
+
+
+def planned(
+    plan: Plan, cells: Sequence[Cell], jobs: int, *, seconds: float = 0.0, epochs: float = 0.0
+) -> Plan:
+    """Return the longest plan within a budget, or that of a given length.
+
+    Args:
+        plan: has the costs, and the seconds of the budget that finding them has taken
+        cells: all runs, whose epochs are relative
+        jobs: runs at the same time
+        seconds: the budget
+        epochs: passes per relative epoch, in place of a budget
+
+    Raises:
+        OptionError: the budget is too small for runs of at least 20 steps.
+    """
+    if not epochs:
+        epochs = _longest(cells, plan.costs, jobs, seconds - plan.timing)
+        least = max(_least(cell, plan.costs[cell.kind]) for cell in cells)
+        if epochs < least:
+            need = MARGIN * (makespan(cells, plan.costs, jobs, least) + plan.timing)
+            text = f"{math.ceil(need)}s" if need < 120 else f"{math.ceil(need / 60)}m"
+            raise OptionError(
+                f"{len(cells)} runs of at least {LEAST} steps need --budget {text}: set it, "
+                "or fewer --seeds or rows (--only)"
+            )
+    return replace(plan, epochs=epochs)
+
+
+def _longest(cells: Sequence[Cell], costs: Mapping[str, Cost], jobs: int, seconds: float) -> float:
+    """Return the most epochs within a time, with two significant digits; 0 if there is none."""
+    low, high = 0.0, MOST
+    if makespan(cells, costs, jobs, high) <= seconds:
+        return high
+    for _ in range(40):
+        middle = (low + high) / 2
+        if makespan(cells, costs, jobs, middle) <= seconds:
+            low = middle
+        else:
+            high = middle
+    return rounded(low, math.floor) if low > 1e-6 else 0.0
+
+
+def _least(cell: Cell, cost: Cost) -> float:
+    """Return the epochs, with two significant digits, that give a cell enough steps."""
+    one = cost.steps_of(cell)
+    return 0.0 if cell.recipe.steps or not one else rounded(LEAST / one, math.ceil)
+
+
+def rounded(epochs: float, how: Callable[[float], int]) -> float:
+    """Return a number above 0 with two significant digits, so that noise does not change it.
+
+    Args:
+        epochs: the number
+        how: `math.floor` or `math.ceil`
+    """
+    digit = 10.0 ** (math.floor(math.log10(epochs)) - 1)
+    return float(f"{how(round(epochs / digit, 6)) * digit:.2g}")
+
+
+def _plan(values: Mapping[str, Any]) -> Plan:
+    """Return the plan whose fields are these JSON values."""
+    costs = {name: Cost(**cost) for name, cost in values["costs"].items()}
+    return Plan(values["epochs"], costs, values["timing"], values["unit"])
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    """Return the fields of the plan in a file; None if there is none.
+
+    Raises:
+        RunError: it is damaged.
+    """
+    if not file.is_file():
+        return None
+    try:
+        return asdict(_plan(json.loads(file.read_text(encoding="utf-8"))))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RunError(f"{file} is damaged ({error}): choose another --out") from error
+
+
+def _give_way(folder: CampaignFolder, file: Path) -> None:
+    """Leave no trace of a study that has no plan yet, and of runs that were timed.
+
+    Raises:
+        RunError: it has runs, and no plan.
+    """
+    if not folder.started or folder.record["campaign"] != "study":
+        return
+    for each in folder.path.glob(f"{SCRATCH}*"):
+        rmtree(each, ignore_errors=True)
+    if [each.name for each in folder.path.glob("*")] == [CAMPAIGN_FILE]:
+        folder.withdraw()
+    elif not file.is_file():
+        raise RunError(f"{file} is missing: choose another --out")
+
+
+def unit_of(arms: Sequence[Arm], costs: Mapping[str, Cost]) -> float:
+    """Return the multiply-adds of an epoch of the first arm whose length is given in them."""
+    own = (costs[arm.name] for arm in arms if arm.macs)
+    return next((cost.macs * cost.steps for cost in own if cost.macs), 0.0)
+
+
+def with_lengths(arms: Sequence[Arm], plan: Plan) -> tuple[Arm, ...]:
+    """Return the arms with the epochs that their multiply-adds give, the others as they are."""
+
+    def lasting(arm: Arm) -> Arm:
+        epoch = plan.costs[arm.name].macs * plan.costs[arm.name].steps if arm.macs else 0.0
+        if not epoch:
+            return arm
+        return replace(arm, recipe=arm.recipe.lasting(arm.macs * plan.unit / epoch))
+
+    return tuple(map(lasting, arms))
+
+
+def seen_deviation(folder: CampaignFolder) -> float:
+    """Return the deviation between seeds in a folder's result; without one, the usual."""
+    result = (folder.record.get("result") if folder.started else None) or {}
+    stds = [row.get("std", {}).get(ACCURACY.key) for row in result.get("rows", ())]
+    return median([each for each in stds if each is not None] or [DEVIATION]) or DEVIATION
+
+
+def check_packages(arms: Sequence[Arm], every: Sequence[Arm]) -> None:
+    """Refuse arms whose optimizers are of packages that are not installed.
+
+    Args:
+        arms: that are to be trained
+        every: all arms of the study, from which other rows are advised
+
+    Raises:
+        PackageError: it says how to install one, and which rows need none.
+    """
+    needed = {arm.name: OPTIMIZERS[arm.recipe.optimizer.optimizer].package for arm in every}
+    free = " ".join(arm.name for arm in every if arm.row and not needed[arm.name])
+    for arm in arms:
+        if package := needed[arm.name]:
+            instead = f"name other rows: --only {free}" if free else ""
+            check_installed(package, f"the row {arm.name}", instead)
+
+
+def at_once_of(arms: Sequence[Arm], host: Host) -> int:
+    """Return how many runs there are at the same time: a core each for small models on a CPU."""
+    if choose(host.device).type != "cpu":
+        return 1
+    named = [arm.recipe.model for arm in arms if arm.recipe.model.model]
+    macs = [cost(model.config()).macs for model in named]
+    return cores() if max(macs, default=0) < SMALL else 1

@@ -1,0 +1,168 @@
+"""The report of a run without labels: what it says, and that it needs nothing else."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vitlab
+from conftest import TINY
+from made_facts import NASTY
+from made_pretext import a_run
+from report.reading import alone, fits, needs_chromium
+from vitlab.recipes.recipe import Host
+from vitlab.report.facts import Facts, Point
+from vitlab.report.headline import uses
+from vitlab.report.page import write_page
+from vitlab.report.pretext_report import (
+    TITLES,
+    key_cards,
+    lead,
+    pretext_page,
+    words_of,
+    write_pretext_report,
+)
+from vitlab.runs.run_folder import RunFolder
+
+FEW = replace(a_run(), training=a_run().training[:3], testing=a_run().testing[:1])
+EDGES = {
+    "usual": a_run(side=16),
+    "nothing known": replace(
+        FEW, figures={}, training=[], testing=[], pictures={}, cost=[], recipe={}, notes=[], run={}
+    ),
+    "not finite": replace(
+        FEW, testing=[], training=[Point(1, 1, math.nan), Point(2, 2, math.inf)],
+        figures={"loss": math.nan, "task": "mae"},
+    ),
+    "nasty names": replace(
+        FEW, model=NASTY, run={"command": NASTY, "started": NASTY, "fingerprint": NASTY},
+        figures=FEW.figures | {"device": NASTY, "task": NASTY, "run": NASTY, NASTY: 1.0},
+        testing=[Point(1, 1, 2.0, own={NASTY: 1.0})], training=[], notes=[NASTY],
+        pictures={NASTY: np.zeros((2, 8, 8, 3), np.uint8)},
+        recipe={"data": {"data": NASTY}, "pretext": {"tokenizer": NASTY, "target": NASTY},
+                "start": {"weights": NASTY}},
+        versions={"x": NASTY},
+    ),
+}  # fmt: skip
+
+
+def write(file: Path, facts: Facts) -> Path:
+    return write_page(file, pretext_page(facts))
+
+
+@pytest.mark.parametrize("case", EDGES)
+def test_one_file_that_needs_nothing_else(tmp_path: Path, case: str) -> None:
+    text = alone(write(tmp_path / "report.html", EDGES[case]))
+    assert NASTY not in text
+    assert "<script>alert" not in text
+    if case == "nasty names":
+        assert text.count("&lt;script&gt;alert") >= 6
+    assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
+
+
+@needs_chromium
+def test_nothing_sticks_out_on_a_phone(tmp_path: Path) -> None:
+    write(tmp_path / "report.html", replace(FEW, pictures=EDGES["usual"].pictures))
+    assert fits(tmp_path)
+
+
+def test_what_was_learned_is_told(tmp_path: Path) -> None:
+    text = alone(write(tmp_path / "report.html", EDGES["usual"])).replace("&#39;", "'")
+    for words in (
+        "<bdi>BEiT on my photos</bdi></h1>",
+        "ViT-Ti/4 learned to predict the codes of hidden patches (40% of each image), from 45,000 "
+        "images without labels. Its loss on held-out images is 3.751.",
+        "mean of 1,024 images; 3.577 in training", "42.1%", "10-shot accuracy", "48.8%",
+        "45,000 training, 1,024 held out", "runs/tokens", "5.7 M", "361.62 M", "1 h 8 min",
+        "vitlab finetune DATA --from 'runs/my run'", "vitlab fewshot 'runs/my run' DATA",
+        "skipped: a.png is damaged", "the stem of this model mixes patches", "Spread of answers",
+        'alt="Image 6: decoded"', "hidden patches: green where the predicted code",
+        "Code agreement against epoch: training 49.2%", "10-shot accuracy against epoch: ",
+    ):  # fmt: skip
+        assert words in text, words
+    assert text.count('<img src="data:image/png') == 6 * 4
+    assert text.index('id="pictures"') < text.index('id="uses"') < text.index('id="curves"')
+    assert "ccuracy of" not in text
+    assert "test images" not in text
+
+
+def test_each_task_has_its_words() -> None:
+    said = [lead(a_run(task, 8, 4)) for task in TITLES]
+    assert len(set(said)) == len(TITLES)
+    assert said[0].startswith("ViT-Ti/4 learned to predict the mean color of hidden patches (40% ")
+    masking = {task: "hidden" in lead(a_run(task, 8, 4)).split(".")[0] for task in TITLES}
+    assert masking == {
+        "masked-patch": True, "tokenizer": False, "beit": True, "mae": True, "dino": False,
+    }  # fmt: skip
+    for task in TITLES:
+        lines = [line for _, line in uses(a_run(task, 8, 4)).items]
+        if task == "tokenizer":
+            assert lines == [
+                "vitlab pretrain 'some/my photos' --task beit --tokenizer 'runs/my run'"
+            ]
+        else:
+            kinds = [each.split()[1] for each in lines]
+            assert kinds == ["finetune", "fewshot", "embed", "inspect"]
+
+
+def test_a_figure_is_shown_as_its_words_have_it() -> None:
+    assert words_of("agreement").shown(0.12345) == "12.3%"
+    assert words_of("entropy").shown(math.log(4321)) == "4,321"
+    assert words_of("entropy").shown(1e9) == "inf"
+    assert words_of("some_new_figure").title == "Some new figure"
+    assert words_of("some_new_figure").shown(0.012345) == "0.0123"
+    cards = {card.label: card.value for card in key_cards(a_run(side=8))}
+    assert cards == {
+        "Held-out loss": "3.751", "Code agreement": "42.1%", "Spread of answers": "2.1",
+        "10-shot accuracy": "48.8%",
+    }  # fmt: skip
+
+
+def line(step: int, loss: float, kind: str = "train", **more: float) -> str:
+    return json.dumps({"kind": kind, "step": step, "epoch": step / 2, "loss": loss} | more)
+
+
+@pytest.mark.drawn
+def test_a_folder_with_the_least_that_a_run_leaves(tmp_path: Path) -> None:
+    model = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", image_size=8, classes=0)
+    (tmp_path / "run.toml").write_text('[run]\ncommand = "x"\n[versions]\n[data]\ndata = "y/z"\n')
+    lines = [
+        line(1, 2.0, pixel_error=0.5, lr=0.1, images_per_second=9.0), line(2, 1.5, pixel_error=0.4),
+        line(4, 9.0, pixel_error=9.0), line(2, 1.75, pixel_error=0.3, seconds=3.0),
+        line(4, 1.0, pixel_error=0.2),
+        *(line(4 + n, 1.25, "held-out", pixel_error=0.25, knn=0.75) for n in range(5)),
+    ]  # fmt: skip
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    figures = {"task": "mae", "loss": 1.25, "pixel_error": 0.25, "images": 20}
+    page = write_pretext_report(RunFolder(tmp_path), model, figures, {}, ["a note"]).read_text()
+    assert "Masked autoencoder on z</bdi></h1>" in page
+    assert "Loss against epoch: training 1; held-out 1.25." in page  # step 4 was taken again
+    assert "Pixel error against epoch: training 0.2; held-out 0.25." in page
+    assert "20-NN accuracy against epoch: probe 75.0%." in page
+    assert "20-NN accuracy</dt><dd" in page
+    assert "a note" in page
+    assert '<section id="pictures"' not in page
+
+
+@pytest.mark.drawn
+def test_a_run_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = vitlab.recipe(
+        "masked-patch", "digits", model=TINY["model"], epochs=1, batch=256, warmup_steps=0,
+        precision="fp32",
+    )  # fmt: skip
+    host = Host(probe="digits", probe_by="knn", workers=0)
+    run = vitlab.train(recipe, tmp_path / "run", host=host, command="vitlab pretrain digits")
+    page = alone(tmp_path / "run" / "report.html")
+    points = [each for each in RunFolder(run.folder).journal.read() if each["kind"] == "held-out"]
+    assert f"{points[-1]['knn']:.1%}</dd>" in page
+    assert f"Its loss on held-out images is {run.metrics['loss']:.4g}." in page
+    assert page.count('<img src="data:image/png') == 8 * 3
+    assert "Color error" in page
+    assert capsys.readouterr().err.count("20-NN accuracy on digits") == len(points)
+    assert run.metrics["knn"] == points[-1]["knn"]
+    assert run.metrics["loss"] == points[-1]["loss"]
+    assert f"vitlab finetune DATA --from {run.folder}" in page
+    assert "<bdi>head</bdi>" not in page

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Engine = Literal["auto", "plain", "packed", "compiled", "onnxruntime", "openvino"]
 Precision = Literal["auto", "fp32", "bf16"]
+ServePrecision = Literal["auto", "fp32", "bf16", "int8"]
 TrainingPrecision = Literal["auto", "fp32", "bf16", "bf16-pure"]
 PRODUCT = 64, 512  # rows, and sides of the matrix, of the product that is timed
 ROUNDS = 3

@@ -16,7 +16,7 @@ from vitlab.weights.identity import fingerprint
 def _traced_once() -> Iterator[None]:
     """Hand out copies of one graph for one model in one form; every file is still checked."""
     made: dict[tuple[object, ...], Any] = {}
-    trace = onnx_file._traced
+    trace = onnx_file.traced
 
     def traced(model: Model, form: Traceable) -> Any:
         several = model.provenance.get("multi_label")
@@ -27,5 +27,5 @@ def _traced_once() -> Iterator[None]:
         return copy.deepcopy(made[key])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(onnx_file, "_traced", traced)
+        patch.setattr(onnx_file, "traced", traced)
         yield

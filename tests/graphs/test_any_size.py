@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import vitlab
+from vitlab.graphs.any_size import fixed, matrices
 from vitlab.graphs.complete import traceable
-from vitlab.graphs.inside.any_size import fixed, matrices
 from vitlab.models.configs.vit_config import Resampling
 from vitlab.models.positions.resampling import resample
 

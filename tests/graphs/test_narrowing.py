@@ -3,6 +3,7 @@
 import copy
 import json
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ import vitlab
 from conftest import call
 from vitlab.data.holdout import identities
 from vitlab.data.open import open_images
-from vitlab.errors import OptionError
+from vitlab.errors import OptionError, WeightsError
 from vitlab.evaluation.choosing import choose
-from vitlab.graphs.bits.narrowing import narrow
-from vitlab.graphs.bits.narrowing_cost import BATCH, Sample, narrowing_cost
+from vitlab.graphs.narrowing import calibrated, halve, products_of, quantize
+from vitlab.graphs.narrowing_cost import Sample, calibrating, draw, narrowing_cost
 from vitlab.models.model import Model
 from vitlab.models.seen import marked
 
@@ -28,8 +29,14 @@ PRODUCTS = 4  # of a block: queries with keys and values, projection, and two of
 
 
 @pytest.fixture(scope="module")
-def model(digits_run: Path) -> Model:
-    return vitlab.load(digits_run)
+def run(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy: scales in int8 are kept in it."""
+    return Path(shutil.copytree(digits_run, tmp_path_factory.mktemp("runs") / "run"))
+
+
+@pytest.fixture(scope="module")
+def model(run: Path) -> Model:
+    return vitlab.load(run)
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +53,15 @@ def test_a_file_says_what_its_model_has_learned_from(model: Model, whole: Path) 
 
 
 def probabilities(file: Path, images: Any) -> Any:
-    """In the batches that the cost is measured with: int8's scales are those of a batch."""
     session = onnxruntime.InferenceSession(str(file))
-    parts = [images[first : first + BATCH] for first in range(0, len(images), BATCH)]
-    return np.concatenate([session.run(["probabilities"], {"image": each})[0] for each in parts])
+    return session.run(["probabilities"], {"image": images})[0]
+
+
+@pytest.fixture(scope="module")
+def int8(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("narrow") / "int8.onnx"
+    vitlab.export(model, file, precision="int8", data="digits")
+    return file
 
 
 def weights(file: Path) -> dict[str, Any]:
@@ -57,13 +69,14 @@ def weights(file: Path) -> dict[str, Any]:
 
 
 def test_int8_and_its_cost_by_the_command(
-    capsys: pytest.CaptureFixture[str], digits_run: Path, model: Model, whole: Path, tmp_path: Path
+    capsys: pytest.CaptureFixture[str], run: Path, model: Model, whole: Path, tmp_path: Path
 ) -> None:
     out = str(tmp_path / "int8.onnx")
-    line = ["export", str(digits_run), "--to", "onnx", "--out", out, "--precision", "int8"]
+    line = ["export", str(run), "--to", "onnx", "--out", out, "--precision", "int8"]
     code, stdout, stderr = call(capsys, *line, "--data", "digits", "--json")
     assert code == 0
     assert "unmeasured" not in stderr
+    assert json.loads((run / "model" / "int8.json").read_text())["images"] == 359
     told = json.loads(stdout)
     source = choose(model, "digits", "auto").source
     images = np.stack([source.image(number).decode(1) for number in range(len(source))])
@@ -81,27 +94,49 @@ def test_int8_and_its_cost_by_the_command(
     )
 
 
-def test_int8_has_a_scale_per_channel_and_leaves_preprocessing_alone(
-    whole: Path, model: Model
-) -> None:
-    old = weights(whole)
-    made = narrow(onnx.load(whole), "int8")
-    inner = [node for node in made.graph.node if node.op_type == "MatMulInteger"]
-    assert len(inner) == PRODUCTS * len(model.blocks)
-    (branches,) = [node for node in made.graph.node if node.op_type == "If"]
-    for attribute in branches.attribute:
-        assert "MatMul" in {node.op_type for node in attribute.g.node}
+def test_int8_by_hand(whole: Path, model: Model) -> None:
+    """Steps from the smallest number to the largest, a scale per channel, a fifth left out."""
+    old, made = weights(whole), onnx.load(whole)
+    drawn = draw(model, Sample("digits", 50), bare=False)
+    scales = calibrated(made, calibrating(model, drawn, bare=False))
+    inner = products_of(made.graph)
+    quantize(made, scales)
+    assert len(scales) == len(inner) == PRODUCTS * len(model.blocks)
+    assert sum(each is None for each in scales) == round(len(inner) / 5)
     stored = {each.name: numpy_helper.to_array(each) for each in made.graph.initializer}
-    for node in inner:
-        name = node.input[1]
-        base = name.removesuffix("_quantized")
-        scale = stored[f"{base}_scale"]
-        assert stored[name].dtype == np.int8
-        assert np.abs(stored[name]).max() <= 64  # 7 bits
+    for node, own in zip(inner, scales, strict=True):
+        name = node.input[1].removesuffix(".weight")
+        if own is None:
+            assert stored[f"{node.input[1]}.fp16"].dtype == np.float16
+            continue
+        assert (stored[f"{name}.step"], stored[f"{name}.zero"]) == (np.float32(own[0]), own[1])
+    codes = {name: each for name, each in stored.items() if name.endswith(".int8")}
+    assert len(codes) == len(inner) - round(len(inner) / 5)
+    for name, each in codes.items():
+        base = name.removesuffix(".int8")
+        scale = stored[f"{base}.scale"]
+        assert (each.dtype, np.abs(each).max()) == (np.int8, 127)
         assert scale.shape == (old[base].shape[1],)
-        assert (np.abs(stored[name] * scale - old[base]) <= scale * 0.501).all()
-    facts = {each.key: each.value for each in made.metadata_props}
-    assert [*facts] == ["vitlab"]
+        assert (np.abs(each * scale - old[base]) <= scale * 0.501).all()
+    (branches,) = [node for node in made.graph.node if node.op_type == "If"]  # preprocessing
+    for attribute in branches.attribute:
+        assert not {"QuantizeLinear"} & {node.op_type for node in attribute.g.node}
+    assert [each.key for each in made.metadata_props] == ["vitlab"]
+
+
+def test_scales_are_of_other_images(model: Model) -> None:
+    """Those of a split that is measured on are never calibrated with."""
+    drawn = draw(model, Sample("digits"), bare=False)
+    measured = {drawn.asked.source.name(number) for number in drawn.numbers}
+    source, numbers = drawn.others
+    assert len(numbers) > 50
+    assert not measured & {source.name(number) for number in numbers}
+
+
+def test_an_answer_in_int8_does_not_depend_on_its_batch(int8: Path, model: Model) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (8, 12, 9, 1), dtype=np.uint8)
+    alone = np.concatenate([probabilities(int8, images[n : n + 1]) for n in range(8)])
+    np.testing.assert_allclose(alone, probabilities(int8, images), rtol=0, atol=1e-6)
 
 
 def test_fp16_stores_half_and_computes_whole(
@@ -132,7 +167,8 @@ def graph_of(weight: Any, kind: str) -> Any:
 
 
 def test_weights_beyond_half_precision_stay() -> None:
-    proto = narrow(graph_of(np.full((32, 32), 1e6, np.float32), "MatMul"), "fp16")
+    proto = graph_of(np.full((32, 32), 1e6, np.float32), "MatMul")
+    halve(proto.graph)
     assert proto.graph.initializer[0].data_type == TensorProto.FLOAT
 
 
@@ -140,10 +176,10 @@ def test_int8_is_refused_for_convolutions() -> None:
     with pytest.raises(
         OptionError, match=r"hold 0% of this model's weights: choose --precision fp"
     ):
-        narrow(graph_of(np.ones((32, 32, 3, 3), np.float32), "Conv"), "int8")
+        calibrated(graph_of(np.ones((32, 32, 3, 3), np.float32), "Conv"), [])
 
 
-def test_a_file_that_predicts_other_classes_is_pointed_out(
+def test_a_file_that_predicts_other_classes_is_refused(
     caplog: pytest.LogCaptureFixture, model: Model, whole: Path, tmp_path: Path
 ) -> None:
     """With the signs of the probabilities turned, the likeliest class is the unlikeliest."""
@@ -160,13 +196,12 @@ def test_a_file_that_predicts_other_classes_is_pointed_out(
     learned = copy.deepcopy(model)
     learned.seen = marked(identities(open_images("digits").every()), labeled=True)
     with caplog.at_level(logging.WARNING, "vitlab"):
-        found = narrowing_cost(
-            whole.read_bytes(), tmp_path / "turned.onnx", learned, Sample("digits", 20), bare=False
-        )
-    assert (found["agreement"], found["images"]) == (0, 20)
-    assert found["learned_from"] > 20  # of all test images
+        drawn = draw(learned, Sample("digits", 20), bare=False)
+    assert drawn.asked.learned_from > 20  # of all test images
     assert "images were learned from: figures are too good" in caplog.text
-    assert "predicts another class than the model for 100.0% of the images" in caplog.text
+    words = r"another class than ViT.* for 100.0% of 20 images, more than 2.0%: choose another"
+    with pytest.raises(WeightsError, match=words):
+        narrowing_cost(whole.read_bytes(), tmp_path / "turned.onnx", learned, drawn, bare=False)
 
 
 @pytest.mark.parametrize(
@@ -174,6 +209,8 @@ def test_a_file_that_predicts_other_classes_is_pointed_out(
     [
         ({"precision": "fp8"}, "precision must be one of fp32, fp16, int8, not 'fp8'"),
         ({"precision": "int8", "to": "torch"}, "precision=int8 applies only to onnx: leave it out"),
+        ({"precision": "int8"}, r"precision=int8 needs data=… \(--data\): scales are taken"),
+        ({"to": "torch", "batch": 2}, "strings, batch or apart applies only to onnx: leave it out"),
         ({"data": "digits"}, "data applies only with precision=fp16 or int8: leave it out"),
     ],
 )

@@ -5,7 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.commands import WeightsOptions
-from vitlab.graphs.targets import IMAGES, PRECISION, TARGETS, Precision, check_target, target_help
+from vitlab.graphs.targets import (
+    IMAGES,
+    PRECISION,
+    TARGETS,
+    Precision,
+    check_precision,
+    check_target,
+    target_help,
+)
 from vitlab.options import at_least, option, when
 from vitlab.places import check_new_folder
 from vitlab.terminal import print_table
@@ -28,7 +36,9 @@ class Export(WeightsOptions):
     """A model, the format and the new file or folder."""
 
     to: str = option(MISSING, f"the format: {target_help()}; {export_help()}", choices=names)
-    out: str = option(MISSING, f"the new file (for {FILES}) or folder")
+    out: str = option(
+        MISSING, f"the new file (for {FILES}) or folder; a folder for onnx has a check too"
+    )
     bare: bool = option(
         False,
         "leave preprocessing and probabilities out: normalized images to logits",
@@ -37,11 +47,25 @@ class Export(WeightsOptions):
     precision: Precision = option("fp32", PRECISION, only=when("to", "onnx"))
     data: str | None = option(
         None,
-        "labeled images, any DATA of `vitlab train`, to measure on what fp16 or int8 costs",
+        "labeled images, any DATA of `vitlab train`, to measure on what fp16 or int8 costs, and to "
+        "take int8's scales from",
         only=when("precision", "fp16", "int8"),
     )
     images: int = option(
         IMAGES, "at most so many of them, drawn at random", at_least(1), only=when("data")
+    )
+    strings: bool = option(
+        True,
+        "answer with class names too; no-strings for TensorRT and Core ML",
+        only=when("to", "onnx"),
+    )
+    batch: int = option(
+        0, "images in every batch (0: any number)", at_least(0), only=when("to", "onnx")
+    )
+    apart: tuple[str, ...] = option(
+        (),
+        "models with the trunk of WEIGHTS, each NAME=WEIGHTS: a folder of trunk.onnx, NAME.onnx …",
+        only=when("to", "onnx"),
     )
 
 
@@ -49,6 +73,7 @@ def begin(options: Export) -> None:
     """Refuse a file or folder that cannot be written, and missing packages."""
     if options.to in TARGETS:
         check_target(options.to, options.out)
+        check_precision(options.to, options.precision, bool(options.data))
     else:
         check_new_folder(options.out)
 
@@ -59,7 +84,11 @@ def run(options: Export) -> dict[str, Any]:
 
     model = options.load()
     if options.to in TARGETS:
-        how = options.values("bare precision data images")
+        how = options.values("bare precision data images strings batch")
+        how["apart"] = {
+            name or Path(place).stem: vitlab.load(place)
+            for name, _, place in (each.rpartition("=") for each in options.apart)
+        }
         return vitlab.export(model, options.out, options.to, **how)
     folder = str(vitlab.save(model, options.out, to=options.to, base=options.file.base))
     return {"model": model.config.name, "format": options.to, "folder": folder}
@@ -71,8 +100,9 @@ def show(result: dict[str, Any]) -> None:
         names = ", ".join(sorted(each.name for each in Path(result["folder"]).iterdir()))
         print(f"{result['model']} for {result['format']}: {result['folder']} ({names})")
         return
-    place, size = result.get("file") or result["page"], storage(result["bytes"])
-    print(f"{result['model']} for {result['format']}: {place}, {size}")
+    place = result.get("file") or result.get("page") or ", ".join(result["files"])
+    size = f", {storage(result['bytes'])}" if "bytes" in result else ""
+    print(f"{result['model']} for {result['format']}: {place}{size}")
     for kind in ("inputs", "outputs"):
         shapes = [f"{name} {tuple(shape)}" for name, shape in result.get(kind, {}).items()]
         if shapes:
@@ -81,6 +111,8 @@ def show(result: dict[str, Any]) -> None:
         print(f"the size of the images is fixed: {result['fixed']} holds for one size")
     batches = ", ".join(map(str, result["batches"]))
     print(f"checked with {batches} images: within {result['difference']:.1g} of the model")
+    if "file" in result and "folder" in result:
+        print(f"check it where it will run: python {result['folder']}/check.py RUNTIME")
     if "agreement" in result:
         _show_cost(result)
 

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-from vitlab.commands import ComputeOptions
+from vitlab.commands import DeviceOptions, EngineOptions
 from vitlab.errors import OptionError
 from vitlab.options import argument, at_least, at_most, option, when
+from vitlab.precision import ServePrecision
 from vitlab.serve.limits import Limits, check_served, split
 
 SUMMARY = "Serve models over HTTP: classes, features, and where they look."
@@ -13,7 +14,7 @@ NEEDS = ("fastapi", "uvicorn", "prometheus_client")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serve(ComputeOptions):
+class Serve(EngineOptions, DeviceOptions):
     """Models, an address, and bounds on what may be asked."""
 
     models: tuple[str, ...] = argument(
@@ -48,6 +49,11 @@ class Serve(ComputeOptions):
     )
     drain: float = option(
         30.0, "most seconds to answer what was accepted, once asked to stop", at_least(0)
+    )
+    precision: ServePrecision = option(
+        "auto",
+        "fp32; bf16; int8 with the scales that vitlab export --precision int8 has measured; or "
+        "auto: bf16 where the device multiplies it faster and probabilities agree with fp32",
     )
     limits: Limits = Limits()
 

@@ -26,7 +26,9 @@ def agree(
     *,
     bare: bool,
     where: str,
+    logits: bool | None = None,
     any_size: bool = False,
+    counts: Sequence[int] = COUNTS,
     tolerance: float = TOLERANCE,
 ) -> dict[str, Any]:
     """Compare a file with the model it was made from, on images of noise.
@@ -36,7 +38,9 @@ def agree(
         model: on any device
         bare: whether the file takes normalized images
         where: it runs, for the message
+        logits: whether it gives logits; None: if it is bare
         any_size: whether normalized images may be of another size than the model's
+        counts: numbers of images in the batches
         tolerance: of probabilities; of logits, features and distances, relative to the largest
 
     Returns:
@@ -46,7 +50,7 @@ def agree(
         WeightsError: a difference is above the tolerance.
     """
     worst = 0.0
-    for number, count in enumerate(COUNTS):
+    for number, count in enumerate(counts):
         images: NDArray[Any]
         if bare:
             images = normal_noise(model, count, number if any_size else 0)
@@ -54,7 +58,9 @@ def agree(
         else:
             images = noise(model, count, number)
             ready = preprocess(model)([*images])
-        for found, own in zip(run(images), wanted(model, ready, bare), strict=True):
+        for found, own in zip(
+            run(images), wanted(model, ready, bare if logits is None else logits), strict=True
+        ):
             away = np.abs(found - own).max() / max(1.0, np.abs(own).max())
             worst = max(worst, float(away))
     if not worst <= tolerance:
@@ -62,7 +68,7 @@ def agree(
             f"the file would differ from {model.config.name} by {worst:.2g} in {where}, more "
             f"than {tolerance:g}: nothing is written"
         )
-    return {"batches": list(COUNTS), "difference": worst}
+    return {"batches": [*counts], "difference": worst}
 
 
 def noise(model: Model, count: int, number: int) -> Pixels:
@@ -81,13 +87,13 @@ def normal_noise(model: Model, count: int, number: int) -> NDArray[np.float32]:
     return draw.standard_normal((count, config.channels, *shape), np.float32)
 
 
-def wanted(model: Model, images: Tensor, bare: bool) -> list[NDArray[np.float64]]:
+def wanted(model: Model, images: Tensor, logits: bool) -> list[NDArray[np.float64]]:
     """Return what the model itself gives for normalized images."""
     device, classes = next(model.parameters()).device, model.config.classes
     with evaluating(model), torch.inference_mode():
         seen = model.features(images.to(device))
         found = [(model.scores(seen) if classes else seen).double()]
-        if classes and not bare:
+        if classes and not logits:
             found = [probabilities(found[0], model)]
             if model.unlike is not None:
                 found.append(model.unlike.distances(seen.double()))

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from vitlab.data.labels import kind_of
 from vitlab.errors import OptionError
-from vitlab.graphs.inside.any_size import fixed, follow_size
-from vitlab.graphs.inside.raw_pixels import Pixels
+from vitlab.graphs.any_size import fixed, follow_size
+from vitlab.graphs.raw_pixels import Pixels
 from vitlab.models.fuse import fuse
 from vitlab.models.model import Model
 
@@ -36,76 +36,107 @@ class Traceable:
     outputs: tuple[str, ...]
 
 
-class Complete(nn.Module):
-    """Raw images to probabilities: uint8 (B, rows, columns, channels) -> (B, classes).
+class FromFeatures(nn.Module):
+    """Features to probabilities: (B, features) -> (B, classes).
 
-    Pixels are prepared as `vitlab.preprocess` does it, logits are divided by the temperature, and
-    become probabilities that sum to one, or one for each class by itself where images have several
-    labels. A model without a classifier gives its features. One that knows how far images are from
-    its training images gives that too, (B,).
+    Logits are divided by the temperature, and become probabilities that sum to one, or one for each
+    class by itself where images have several labels. A model that knows how far images are from its
+    training images gives that too, (B,).
     """
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.pixels, self.model = Pixels(model.config.images), fuse(model)
+        self.model = fuse(model)
         self.several = kind_of(model).several
-        self.classes, self.temperature = model.config.classes, model.temperature
 
-    def forward(self, image: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Classify images of one size, or compute their features."""
-        features = self.model.features(self.pixels(image))
-        if not self.classes:
-            return features
-        logits = self.model.scores(features) / self.temperature
+    def forward(self, features: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """Classify."""
+        logits = self.model.scores(features) / self.model.temperature
         found = logits.sigmoid() if self.several else logits.softmax(-1)
         unlike = self.model.unlike
         return found if unlike is None else (found, unlike.distances(features))
 
 
-class Bare(nn.Module):
-    """Normalized images to logits: (B, channels, H, W) -> (B, classes), or to features."""
+class Complete(FromFeatures):
+    """Raw images to probabilities: uint8 (B, rows, columns, channels) -> (B, classes).
 
-    def __init__(self, model: Model, any_size: bool = False) -> None:
+    Pixels are prepared as `vitlab.preprocess` does it; then come features, and what is made of
+    them. A model without a classifier, or a trunk, gives its features.
+    """
+
+    def __init__(self, model: Model, trunk: bool = False) -> None:
+        super().__init__(model)
+        self.pixels = Pixels(model.config.images)
+        self.scored = bool(model.config.classes) and not trunk
+
+    def forward(self, image: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """Classify images of one size, or compute their features."""
+        features = self.model.features(self.pixels(image))
+        return super().forward(features) if self.scored else features
+
+
+class Bare(nn.Module):
+    """Normalized images to logits, (B, channels, H, W) -> (B, classes), or to features."""
+
+    def __init__(self, model: Model, any_size: bool = False, trunk: bool = False) -> None:
         super().__init__()
-        self.model, self.classes = fuse(model), model.config.classes
+        self.model, self.scored = fuse(model), bool(model.config.classes) and not trunk
         if any_size:
             follow_size(self.model)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Compute class scores, or features of a model without a classifier."""
-        return self.model(images) if self.classes else self.model.features(images)
+        """Compute class scores, or features of a trunk or a model without a classifier."""
+        return self.model(images) if self.scored else self.model.features(images)
 
 
-def traceable(model: Model, bare: bool = False, any_size: bool = False) -> Traceable:
+def traceable(
+    model: Model,
+    bare: bool = False,
+    any_size: bool = False,
+    *,
+    batch: int = 0,
+    trunk: bool = False,
+) -> Traceable:
     """Return what is exported of a model.
 
     Args:
         model: not fused
         bare: without preprocessing and probabilities: normalized images to logits
         any_size: of a bare one: for images of any size, if `fixed` says nothing against it
+        batch: images in every batch; 0 for any number
+        trunk: up to the features
 
     Raises:
         OptionError: preprocessing or answers that cannot be part of a graph.
     """
     config = model.config
     rows, columns = config.size
-    answer = "logits" if bare else "probabilities"
-    outputs: tuple[str, ...] = (answer if config.classes else "features",)
+    free, count = ({}, batch) if batch else ({0: "batch"}, BATCH)
+    scored = bool(config.classes) and not trunk
+    outputs: tuple[str, ...] = (("logits" if bare else "probabilities") if scored else "features",)
     if bare:
-        free, step = {0: "batch"}, config.step
-        if any_size and not fixed(model):
+        step = config.step
+        if any_size and not batch and not fixed(model):
             rows, columns = rows + step, columns + 2 * step
             prefix = f"{step}*" if step > 1 else ""
             free |= {2: f"{prefix}rows", 3: f"{prefix}columns"}
-        example = torch.zeros(BATCH, config.channels, rows, columns)
-        form = Bare(model, any_size=len(free) > 1)
+        example = torch.zeros(count, config.channels, rows, columns)
+        form = Bare(model, any_size=len(free) > 1, trunk=trunk)
         return Traceable(form.eval(), example, free, "images", outputs)
     check_answers(model)
-    example = torch.zeros(BATCH, rows + 8, columns + 24, config.channels, dtype=torch.uint8)
-    if model.unlike is not None:
+    example = torch.zeros(count, rows + 8, columns + 24, config.channels, dtype=torch.uint8)
+    if model.unlike is not None and scored:
         outputs = *outputs, "distance"
-    free = {0: "batch", 1: "rows", 2: "columns"}
-    return Traceable(Complete(model).eval(), example, free, "image", outputs)
+    free |= {1: "rows", 2: "columns"}
+    return Traceable(Complete(model, trunk).eval(), example, free, "image", outputs)
+
+
+def head_of(model: Model) -> Traceable:
+    """Return the part of a model that makes probabilities of features."""
+    check_answers(model)
+    outputs = ("probabilities",) if model.unlike is None else ("probabilities", "distance")
+    example = torch.zeros(BATCH, model.config.features)
+    return Traceable(FromFeatures(model).eval(), example, {0: "batch"}, "features", outputs)
 
 
 def check_answers(model: Model) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import torch
 from torch import nn
 
 from vitlab.data.sources.request import Given
+from vitlab.errors import OptionError
 from vitlab.files import SEEN
-from vitlab.graphs.bits.narrowing_cost import Sample
-from vitlab.graphs.targets import IMAGES, TARGETS, Precision, check_precision, check_target
+from vitlab.graphs.int8_form import keep_scales
+from vitlab.graphs.narrowing_cost import Sample
+from vitlab.graphs.targets import IMAGES, MODEL, TARGETS, Precision, check_precision, check_target
 from vitlab.models.model import Model
 from vitlab.models.seen import write_seen
 from vitlab.progress import public
@@ -28,6 +31,9 @@ def export(
     precision: Precision = "fp32",
     data: Given | None = None,
     images: int = IMAGES,
+    strings: bool = True,
+    batch: int = 0,
+    apart: Mapping[str, nn.Module] | None = None,
 ) -> dict[str, Any]:
     """Write a model as a file that runs without ViTLab, checked against the model.
 
@@ -36,6 +42,12 @@ def export(
     (batch), the name of the likeliest; or the `features` of a model without a classifier. Its
     metadata has the key `vitlab`: JSON with classes, normalization, recipe, license and source.
     What the model has learned from lies beside a file, in `NAME.seen.npy`; a page has its number.
+
+    A `file` without an ending is a folder: `model.onnx`, `reference.npz`, and `check.py`, which
+    compares a runtime with the reference and needs none of our code: `python check.py openvino`.
+
+    int8 changes the prediction of at most 2% of the images, or is refused. Its scales are kept
+    beside the weights, in `int8.json`, for `vitlab serve --precision int8`.
 
     Args:
         model: any that is not fused; also in a wrapper of `torch.compile` or
@@ -46,8 +58,13 @@ def export(
         bare: leave preprocessing and probabilities out: `images`, normalized float32 (batch,
             channels, H, W), to `logits` or `features`; H and W are free where positions follow
         precision: of the weights in an ONNX file: fp32, fp16 or int8
-        data: labeled images, as `vitlab.evaluate` takes them, to measure on what fp16 or int8 costs
+        data: labeled images, as `vitlab.evaluate` takes them, to measure on what fp16 or int8
+            costs; int8 takes its scales from others of them
         images: at most so many of them, drawn at random
+        strings: whether an ONNX file has `labels` and `label`, which TensorRT and Core ML cannot
+        batch: of an ONNX file: images in every batch, and their size if it is bare; 0: any number
+        apart: models with the trunk of `model`, by name: an ONNX folder with `trunk.onnx`, images
+            to features, and `NAME.onnx` for each, its head, features to probabilities
 
     Returns:
         `model`, `format`, `file` or `folder`, `bytes`, and what was compared: `batches`,
@@ -65,21 +82,37 @@ def export(
         DiskError: the file exists, or cannot be written.
     """
     path, inner = check_target(to, file), unwrapped(model)
-    check_precision(to, precision, data is not None)
-    whole_state(inner)
-    inner = on_processor(inner)
-    sample = None if data is None else Sample(data, images)
-    narrow = () if precision == "fp32" else (precision, sample)
-    found = TARGETS[to].write(inner, path, bare, *narrow)
-    if narrow and sample is None:
-        logging.getLogger("vitlab").warning(
-            f"what {precision} costs in accuracy is unmeasured: --data (data=…) measures it"
+    check_precision(to, precision, data is not None, bool(batch or apart or not strings))
+    if apart and (path.suffix or batch or precision != "fp32"):
+        raise OptionError(
+            "apart is in fp32, for any batch, and in a folder: leave precision and batch out, and "
+            "name out without an ending"
         )
+    whole_state(inner)
+    whole, inner = inner, on_processor(inner)
+    sample = None if data is None else Sample(data, images)
     written: dict[str, Any] = {"model": inner.config.name, "format": to}
-    if path.is_dir():
-        return written | {"folder": str(path)} | found
-    write_seen(inner.seen, path.parent, f"{path.stem}.{SEEN}")
-    return written | {"file": str(path), "bytes": path.stat().st_size} | found
+    if apart:
+        from vitlab.graphs.onnx_file import write_apart
+
+        parts = {name: on_processor(unwrapped(each)) for name, each in apart.items()}
+        return written | write_apart(inner, path, parts, bare=bare, strings=strings)
+    how = {"precision": precision, "sample": sample, "strings": strings, "batch": batch}
+    found = TARGETS[to].write(inner, path, bare, **(how if TARGETS[to].narrow else {}))
+    if precision == "fp16" and sample is None:
+        logging.getLogger("vitlab").warning(
+            "what fp16 costs in accuracy is unmeasured: --data (data=…) measures it"
+        )
+    if "scales" in found:
+        keep_scales(whole, found)
+    if not path.is_dir():
+        write_seen(inner.seen, path.parent, f"{path.stem}.{SEEN}")
+        return written | {"file": str(path), "bytes": path.stat().st_size} | found
+    written["folder"] = str(path)
+    if TARGETS[to].narrow:
+        write_seen(inner.seen, path)
+        written |= {"file": str(path / MODEL), "bytes": (path / MODEL).stat().st_size}
+    return written | found
 
 
 def on_processor(model: Model) -> Model:

@@ -4,22 +4,33 @@ import json
 import logging
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from vitlab.errors import WeightsError
-from vitlab.files import staged_file
+from vitlab.files import staged_file, staged_folder
 from vitlab.graphs.about import about, class_names
-from vitlab.graphs.agreement import TOLERANCE
-from vitlab.graphs.bits.narrowing import narrow
-from vitlab.graphs.bits.narrowing_cost import Sample, narrowing_cost
-from vitlab.graphs.complete import Traceable, dynamic_shapes, traceable
-from vitlab.graphs.inside.any_size import fixed
-from vitlab.graphs.onnx_check import check
+from vitlab.graphs.agreement import TOLERANCE, agree, noise, normal_noise
+from vitlab.graphs.any_size import fixed
+from vitlab.graphs.certificate import LIMITS, blocks_of, certify
+from vitlab.graphs.complete import BATCH, Traceable, dynamic_shapes, head_of, traceable
+from vitlab.graphs.narrowing import calibrated, halve, quantize
+from vitlab.graphs.narrowing_cost import (
+    DrawnSample,
+    Sample,
+    batches,
+    calibrating,
+    draw,
+    narrowing_cost,
+)
+from vitlab.graphs.onnx_check import check, opened, runs
 from vitlab.graphs.onnx_graph import add_labels, keep_padding, strip
-from vitlab.graphs.targets import Precision
+from vitlab.graphs.targets import MODEL, Precision
 from vitlab.models.model import Model
 from vitlab.progress import named_if_slow
 
@@ -34,15 +45,20 @@ def write(
     bare: bool = False,
     precision: Precision = "fp32",
     sample: Sample | None = None,
+    *,
+    strings: bool = True,
+    batch: int = 0,
 ) -> dict[str, Any]:
-    """Write an ONNX file, and check it.
+    """Write an ONNX file, and check it; a folder has the file and what checks it elsewhere.
 
     Args:
         model: not fused
-        file: new
+        file: new; a folder if it has no ending
         bare: normalized images to logits, without preprocessing
         precision: of the weights
         sample: labeled images to measure on what that costs
+        strings: whether answers have names, which are strings
+        batch: images in every batch; 0 for any number
 
     Returns:
         `opset`, `precision`, what `check` and `narrowing_cost` return, and if a bare file takes
@@ -54,7 +70,90 @@ def write(
             other numbers than the model; nothing is written.
         DiskError: the file cannot be written.
     """
-    form = traceable(model, bare, any_size=True)
+    form = traceable(model, bare, any_size=True, batch=batch)
+    drawn = draw(model, sample, bare=bare) if sample else None
+    proto, blocks = _graph(model, form, strings=strings, precision=precision)
+    before = proto.SerializeToString() if drawn else b""
+    found: dict[str, Any] = {}
+    if precision == "fp16":
+        halve(proto.graph)
+    elif drawn and precision == "int8":
+        with named_if_slow("calibrating"):
+            found["scales"] = calibrated(proto, calibrating(model, drawn, bare=bare))
+        quantize(proto, found["scales"])
+    with _staged(file) as draft:
+        _save(proto, draft)
+        with named_if_slow("checking"):  # images that tell are better judges than noise
+            found |= check(draft, model, bare, math.inf if drawn else TOLERANCES[precision])
+            if drawn:
+                found |= narrowing_cost(before, draft, model, drawn, bare=bare)
+        if not file.suffix:
+            images = _reference(model, drawn, bare=bare, batch=batch)
+            certify(draft, form.input, images, [*form.outputs], blocks, LIMITS[precision])
+    limit = {"fixed": reason} if bare and (reason := fixed(model)) else {}
+    return {"opset": OPSET, "precision": precision} | found | limit
+
+
+def write_apart(
+    model: Model, folder: Path, heads: Mapping[str, Model], *, bare: bool, strings: bool
+) -> dict[str, Any]:
+    """Write a trunk, `trunk.onnx`, and heads that make probabilities of its features.
+
+    Args:
+        model: whose trunk it is
+        folder: new
+        heads: models with this trunk, by the names of their files
+        bare: whether the trunk takes normalized images
+        strings: whether answers have names, which are strings
+
+    Returns:
+        `opset`, `precision`, `files`, `batches` and `difference`: each head on the trunk was
+        compared with its own model.
+
+    Raises:
+        WeightsError: a model has another trunk; nothing is written.
+    """
+    worst = dict[str, Any]()
+    with staged_folder(folder) as draft:
+        form = traceable(model, bare, any_size=True, trunk=True)
+        _save(_graph(model, form, strings=False)[0], draft / "trunk.onnx")
+        trunk = runs(opened(draft / "trunk.onnx"))
+        for name, own in heads.items():
+            if (own.config.features, own.config.images) != (
+                model.config.features,
+                model.config.images,
+            ):
+                raise WeightsError(f"{name} has another trunk than {model.config.name}")
+            file = draft / f"{name}.onnx"
+            _save(_graph(own, head_of(own), strings=strings)[0], file)
+            head = runs(opened(file))
+            found = agree(
+                lambda images, head=head: head(trunk(images)[0]),  # type: ignore[misc]
+                own,
+                bare=bare,
+                where=f"{name}.onnx on this trunk",
+                logits=False,
+            )
+            worst = max(worst, found, key=lambda each: each.get("difference", 0.0))
+        files = sorted(each.name for each in draft.iterdir())
+    return {"opset": OPSET, "precision": "fp32", "files": files} | worst
+
+
+@contextmanager
+def _staged(file: Path) -> Iterator[Path]:
+    """Yield a draft of a file, or of the model in a folder."""
+    if file.suffix:
+        with staged_file(file) as draft:
+            yield draft
+    else:
+        with staged_folder(file) as folder:
+            yield folder / MODEL
+
+
+def _graph(
+    model: Model, form: Traceable, *, strings: bool, precision: Precision = "fp32"
+) -> tuple[Any, list[str]]:
+    """Return a graph with names and facts, and what leaves its blocks."""
     weights = [*form.module.parameters(), *form.module.buffers()]
     if (size := sum(each.nbytes for each in weights)) > LARGEST:
         raise WeightsError(
@@ -62,26 +161,31 @@ def write(
             f"{LARGEST:,}: export it with --to torch"
         )
     with named_if_slow("exporting"):
-        proto = _traced(model, form)
+        proto = traced(model, form)
+    blocks = blocks_of(proto)
     strip(proto)
     keep_padding(proto)
-    if model.config.classes and not bare:
+    if strings and "probabilities" in form.outputs:
         add_labels(proto, class_names(model))
     facts = about(model) | {"precision": precision}
     proto.metadata_props.add(key="vitlab", value=json.dumps(facts))
-    before = proto.SerializeToString() if sample else b""
-    proto = narrow(proto, precision)
-    with staged_file(file) as draft:
-        draft.write_bytes(proto.SerializeToString())
-        with named_if_slow("checking"):  # images that tell are better judges than noise
-            found = check(draft, model, bare, math.inf if sample else TOLERANCES[precision])
-            if sample:
-                found |= narrowing_cost(before, draft, model, sample, bare=bare)
-    limit = {"fixed": reason} if bare and (reason := fixed(model)) else {}
-    return {"opset": OPSET, "precision": precision} | found | limit
+    return proto, blocks
 
 
-def _traced(model: Model, form: Traceable) -> Any:
+def _reference(model: Model, drawn: DrawnSample | None, *, bare: bool, batch: int) -> NDArray[Any]:
+    """Return images to compare runtimes on: those that were drawn first, or noise."""
+    count = batch or BATCH
+    if drawn:
+        _, images = next(batches(drawn.asked.source, drawn.numbers, model, bare=bare))
+        return np.resize(images, (count, *images.shape[1:]))
+    return normal_noise(model, count, 0) if bare else noise(model, count, 1)
+
+
+def _save(proto: Any, file: Path) -> None:
+    file.write_bytes(proto.SerializeToString())
+
+
+def traced(model: Model, form: Traceable) -> Any:
     """Return the graph as the `onnx` package has it."""
     import torch
 

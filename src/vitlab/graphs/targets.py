@@ -18,9 +18,10 @@ from vitlab.places import check_new_file, check_new_folder
 Precision = Literal["fp32", "fp16", "int8"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 PRECISION = (
-    "of the weights: fp16 halves the file and computes in fp32; int8 quarters it and computes the "
-    "model's dense layers in 8 bits"
+    "of the weights: fp16 halves the file and computes in fp32; int8 quarters it and computes most "
+    "dense layers in 8 bits, with scales from --data"
 )
+MODEL = "model.onnx"  # in a folder
 IMAGES = 1000  # that the cost of a precision is measured on, at most
 
 
@@ -34,7 +35,7 @@ class Target:
         module: the module beside this one that has its `write`
         packages: that it needs, keys of `packages.EXTRAS`
         compiled: whether it needs a C++ compiler
-        narrow: whether its weights can have fewer bits
+        narrow: whether it has the options of ONNX files: fewer bits, a folder, a fixed batch, heads
     """
 
     help: str
@@ -53,7 +54,8 @@ class Target:
 
 TARGETS = {
     "onnx": Target(
-        "a file for ONNX Runtime, from raw images to class names",
+        "a file for ONNX Runtime and others, from raw images to class names, or a folder with this "
+        "file and a script that checks it where it will run",
         ".onnx",
         "onnx_file",
         ("onnx", "onnxscript", "onnxruntime"),
@@ -90,7 +92,7 @@ def check_target(to: str, file: str | Path) -> Path:
     if to not in TARGETS:
         raise OptionError(f"unknown target {to!r}: {nearest(to, list(TARGETS))}")
     path, target = Path(file).expanduser(), TARGETS[to]
-    if not target.ending:
+    if not target.ending or (target.narrow and not path.suffix):
         check_new_folder(path)
     elif path.suffix.lower() != target.ending:
         raise OptionError(f"out must end in {target.ending} for {to}, not {path.name!r}")
@@ -103,21 +105,28 @@ def check_target(to: str, file: str | Path) -> Path:
     return path
 
 
-def check_precision(to: str, precision: str, measured: bool) -> None:
-    """Refuse a precision that does not exist or that a target does not have.
+def check_precision(to: str, precision: str, measured: bool, others: bool = False) -> None:
+    """Refuse a precision that does not exist, and what a target does not have.
 
     Args:
         to: a target
         precision: of its weights
         measured: whether what it costs is asked for
+        others: whether other options of ONNX files are given
 
     Raises:
         OptionError: the message says what would work.
     """
     if precision not in PRECISIONS:
         raise OptionError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
-    if precision != "fp32" and not TARGETS[to].narrow:
+    if (precision != "fp32" or others) and not TARGETS[to].narrow:
         having = ", ".join(name for name, target in TARGETS.items() if target.narrow)
-        raise OptionError(f"precision={precision} applies only to {having}: leave it out")
+        given = "strings, batch or apart" if others else f"precision={precision}"
+        raise OptionError(f"{given} applies only to {having}: leave it out")
+    if precision == "int8" and not measured:
+        raise OptionError(
+            "precision=int8 needs data=… (--data): scales are taken from some of its images, and "
+            "what they change is measured on others"
+        )
     if precision == "fp32" and measured:
         raise OptionError("data applies only with precision=fp16 or int8: leave it out")

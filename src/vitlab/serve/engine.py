@@ -12,7 +12,7 @@ from vitlab.machine.cores import cores
 from vitlab.models.fast.accelerate import check_engine
 from vitlab.models.model import Model
 from vitlab.precision import Engine as EngineName
-from vitlab.precision import Precision, check_precision
+from vitlab.precision import ServePrecision, check_precision
 from vitlab.serve.answers import Seen, Ticket, What, best_batch, warm
 from vitlab.serve.batcher import Batcher
 from vitlab.serve.decoder import Bounds
@@ -55,10 +55,11 @@ class Engine:
         limits: Limits = Limits(),
         allow_empty: bool = True,
         device: str = "auto",
-        precision: Precision = "auto",
+        precision: ServePrecision = "auto",
         engine: EngineName = "auto",
     ) -> None:
-        check_precision(precision)
+        if precision != "int8":
+            check_precision(precision)
         check_engine(engine)
         self.limits, self.allow_empty, self._started = limits, allow_empty, False
         self._registry = Registry(devices.choose(device), self._prepare, precision, engine)

@@ -22,6 +22,7 @@ from torch import Tensor
 from vitlab.data.labels import MultiLabels, SingleLabels, kind_of
 from vitlab.device import autocast
 from vitlab.errors import OptionError, ServiceError, WeightsError
+from vitlab.graphs.int8_form import int8_form
 from vitlab.inspect.attention import late_attention
 from vitlab.models.cost import cost
 from vitlab.models.create import build
@@ -30,7 +31,7 @@ from vitlab.models.model import Model
 from vitlab.models.packed import Packed
 from vitlab.models.vit import VisionTransformer
 from vitlab.options import check_known
-from vitlab.precision import Engine, Precision, fixed
+from vitlab.precision import Engine, ServePrecision, fixed
 from vitlab.serve.decoders import Wanted
 from vitlab.transfer.multitask import MultiTask
 from vitlab.weights.deltas import Delta
@@ -77,7 +78,7 @@ class Trunk:
     Args:
         base: taken over, moved to the device and put into evaluation mode
         device: that computes
-        precision: auto, fp32 or bf16
+        precision: auto, fp32, bf16 or int8
         engine: that computes images of the base alone
     """
 
@@ -85,7 +86,7 @@ class Trunk:
         self,
         base: Model,
         device: torch.device,
-        precision: Precision = "fp32",
+        precision: ServePrecision = "fp32",
         engine: Engine = "auto",
     ) -> None:
         self.base, self.device = base.to(device).eval().requires_grad_(False), device
@@ -158,13 +159,17 @@ class Trunk:
 
 
 def fast_beside(
-    base: Model, device: torch.device, precision: Precision, engine: Engine = "auto"
+    base: Model, device: torch.device, precision: ServePrecision, engine: Engine = "auto"
 ) -> Model:
     """Return the fast form of a model, to be kept beside it; the model if there is little to gain.
 
     It holds the weights once more. `auto` compares fp32 and bf16 on random patterns, as
     `vitlab.accelerate` does: a service has seen no images when it begins.
     """
+    if precision == "int8":
+        if device.type != "cpu":
+            raise OptionError("precision=int8 is for the CPU: choose --device cpu")
+        return int8_form(base, engine)
     little = engine == "auto" and cost(base).macs < WORTH
     if engine == "plain" or little or not can_accelerate(base):
         return base
@@ -238,7 +243,7 @@ class Registry:
     Args:
         device: that computes
         ready: called with each model before requests can reach it
-        precision: auto, fp32 or bf16
+        precision: auto, fp32, bf16 or int8
         engine: that computes
 
     Attributes:
@@ -249,7 +254,7 @@ class Registry:
         self,
         device: torch.device,
         ready: Callable[[Served], None],
-        precision: Precision = "fp32",
+        precision: ServePrecision = "fp32",
         engine: Engine = "auto",
     ) -> None:
         self.device, self._ready, self._how = device, ready, (precision, engine)

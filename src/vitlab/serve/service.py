@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 
 from vitlab.errors import FailedError, ServiceError
 from vitlab.precision import Engine as EngineName
-from vitlab.precision import Precision
+from vitlab.precision import ServePrecision
 from vitlab.serve.access import hosts_of, is_loopback, listen, read_token, url_of
 from vitlab.serve.app import Serving, application
 from vitlab.serve.decoder import STATM
@@ -176,7 +176,7 @@ def serve(
     allow_empty: bool = False,
     drain: float = 30.0,
     device: str = "auto",
-    precision: Precision = "auto",
+    precision: ServePrecision = "auto",
     engine: EngineName = "auto",
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def serve(
         allow_empty: ready without a model, and an empty folder removes the last ones
         drain: seconds in which requests under way are answered after the signal
         device: auto, cpu, cuda, cuda:N or mps
-        precision: auto, fp32 or bf16, as `vitlab serve` has it
+        precision: auto, fp32, bf16 or int8, as `vitlab serve` has it
         engine: auto or one by its name, as `vitlab serve` has it
         say: tells a person where the service is, once it listens
 

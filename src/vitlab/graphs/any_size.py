@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.data.decode.filters import kernel
-from vitlab.graphs.inside.raw_pixels import number
+from vitlab.graphs.raw_pixels import number
 from vitlab.models.config import ViTConfig
 from vitlab.models.configs.vit_config import Resampling
 from vitlab.models.model import Model

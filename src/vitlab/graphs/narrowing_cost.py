@@ -17,8 +17,8 @@ from vitlab.data.labels import Labels
 from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.request import Given, title_of
 from vitlab.data.sources.source import Source
-from vitlab.errors import DataError, ImageError, OptionError
-from vitlab.evaluation.choosing import choose
+from vitlab.errors import DataError, ImageError, OptionError, WeightsError
+from vitlab.evaluation.choosing import Chosen, choose
 from vitlab.evaluation.infer import probabilities
 from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.predictions import check_classifier
@@ -29,7 +29,8 @@ from vitlab.models.model import Model
 from vitlab.units import percent
 
 BATCH = 32
-RUINED = 0.9  # a smaller share of images whose prediction stays is pointed out
+CALIBRATING = 128  # images, at most, that scales are taken from
+CHANGED = 0.02  # a larger share of images whose prediction changes is refused
 Ready = tuple[list[int], NDArray[Any]]  # numbers of images, and what a file takes
 
 
@@ -39,6 +40,23 @@ class Sample:
 
     data: Given
     images: int = IMAGES
+
+
+@dataclass(frozen=True)
+class DrawnSample:
+    """The images of a sample, for one model.
+
+    Attributes:
+        asked: the images that there are
+        numbers: of those that are measured on
+        title: of the data
+        others: images apart from them, of the training split or else of the same, and their numbers
+    """
+
+    asked: Chosen
+    numbers: list[int]
+    title: str
+    others: tuple[Source, list[int]]
 
 
 @dataclass
@@ -58,8 +76,38 @@ class Timed:
         self.seconds += time.perf_counter() - start
 
 
+def draw(model: Model, sample: Sample, *, bare: bool) -> DrawnSample:
+    """Draw images to measure on, and others to take scales from.
+
+    Raises:
+        DataError: no such data.
+        OptionError: a model without a classifier, or bare images of any aspect ratio.
+    """
+    check_classifier(model)
+    if bare and model.config.fit == "native":
+        raise OptionError("what bits cost cannot be measured with fit=native: leave --data out")
+    asked = choose(model, sample.data, "auto")
+    for note in asked.notes:
+        logging.getLogger("vitlab").warning(note)
+    order = np.random.default_rng(0).permutation(len(asked.source)).tolist()
+    if asked.split == "all":
+        count = min(CALIBRATING, len(order) // 4)
+        order, others = order[count:], (asked.source, order[:count])
+    else:
+        source = choose(model, sample.data, "train").source
+        drawn = np.random.default_rng(0).permutation(len(source))[:CALIBRATING]
+        others = source, drawn.tolist()
+    return DrawnSample(asked, sorted(order[: sample.images]), title_of(sample.data), others)
+
+
+def calibrating(model: Model, drawn: DrawnSample, *, bare: bool) -> Iterator[NDArray[Any]]:
+    """Yield the images that scales are taken from, each by itself, as a file takes them."""
+    for _, images in batches(*drawn.others, model, bare=bare):
+        yield from (each[None] for each in images)
+
+
 def narrowing_cost(
-    before: bytes, file: Path, model: Model, sample: Sample, *, bare: bool
+    before: bytes, file: Path, model: Model, drawn: DrawnSample, *, bare: bool
 ) -> dict[str, Any]:
     """Compare a file with the same one in fp32, both in onnxruntime on the same images.
 
@@ -69,7 +117,7 @@ def narrowing_cost(
         before: the file in fp32
         file: with narrower weights
         model: that both were made from
-        sample: labeled images
+        drawn: labeled images
         bare: whether the files take normalized images
 
     Returns:
@@ -80,21 +128,13 @@ def narrowing_cost(
         `images_per_second` and `images_per_second_before`, without decoding.
 
     Raises:
-        DataError: no such data, or no image that can be decoded.
-        OptionError: a model without a classifier, or bare images of any aspect ratio.
+        DataError: no image can be decoded.
+        WeightsError: the prediction changes for more than 2% of the images.
     """
-    check_classifier(model)
-    if bare and model.config.fit == "native":
-        raise OptionError("what bits cost cannot be measured with fit=native: leave --data out")
-    asked = choose(model, sample.data, "auto")
-    source = asked.source
-    for note in asked.notes:
-        logging.getLogger("vitlab").warning(note)
-    count = min(sample.images, len(source))
-    chosen = np.sort(np.random.default_rng(0).permutation(len(source))[:count]).tolist()
+    source, count = drawn.asked.source, len(drawn.numbers)
     old, new = (Timed(runs(opened(each))) for each in (before, file))
     seen: list[int] = []
-    for numbers, images in _batches(source, chosen, model, bare=bare):
+    for numbers, images in batches(source, drawn.numbers, model, bare=bare):
         seen += numbers
         old.take(images)
         new.take(images)
@@ -103,12 +143,17 @@ def narrowing_cost(
     labels = source.labels.take(seen)
     tables = [_chances(each.rows, labels, model, bare) for each in (old, new)]
     compared = _compared(tables[0], tables[1], labels)
-    _tell(compared["agreement"])
+    if (changed := 1 - compared["agreement"]) > CHANGED + 1e-9:
+        raise WeightsError(
+            f"the file would predict another class than {model.config.name} for {percent(changed)} "
+            f"of {len(seen):,} images, more than {percent(CHANGED)}: choose another --precision; "
+            "nothing is written"
+        )
     return compared | {
         "images": len(seen),
         "damaged": count - len(seen),
-        "data": title_of(sample.data),
-        **asked.about,
+        "data": drawn.title,
+        **drawn.asked.about,
         "bytes_before": len(before),
         "images_per_second": len(seen) / new.seconds,
         "images_per_second_before": len(seen) / old.seconds,
@@ -127,15 +172,6 @@ def _compared(old: NDArray[np.float64], new: NDArray[np.float64], labels: Labels
     }
 
 
-def _tell(agreement: float) -> None:
-    """Point out a file that predicts other things than the model."""
-    if agreement < RUINED:
-        logging.getLogger("vitlab").warning(
-            f"the file predicts another class than the model for {percent(1 - agreement)} of the "
-            "images: choose --precision fp16, or leave it out"
-        )
-
-
 def _chances(
     rows: Sequence[NDArray[Any]], labels: Labels, model: Model, bare: bool
 ) -> NDArray[np.float64]:
@@ -144,9 +180,7 @@ def _chances(
     return (probabilities(table, model, labels) if bare else table).numpy()
 
 
-def _batches(
-    source: Source, numbers: Sequence[int], model: Model, *, bare: bool
-) -> Iterator[Ready]:
+def batches(source: Source, numbers: Sequence[int], model: Model, *, bare: bool) -> Iterator[Ready]:
     """Yield the images that can be decoded, neighbors of one size together."""
     spec = model.config.images
     held: list[tuple[int, Pixels]] = []

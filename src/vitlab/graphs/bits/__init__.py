@@ -1,1 +1,0 @@
-"""The weights of an ONNX file in fewer bits, and what that costs."""

@@ -1,0 +1,54 @@
+"""The folder of an export: reference numbers, and the script that compares a runtime with them."""
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.graphs import check
+
+REFERENCE = "reference.npz"
+LIMITS = {"fp32": 1e-4, "fp16": 1e-3, "int8": 0.1}  # of a difference on the target
+BLOCK = re.compile(r"'model\.blocks\.(\d+)'")
+SCOPES = "pkg.torch.onnx.name_scopes"
+
+
+def blocks_of(proto: Any) -> list[str]:
+    """Return what leaves each block, by the notes of PyTorch's exporter on its operators."""
+    last = dict[int, str]()
+    for node in proto.graph.node:
+        for note in node.metadata_props:
+            if note.key == SCOPES and (found := BLOCK.search(note.value)):
+                last[int(found[1])] = node.output[0]
+    return [last[number] for number in sorted(last)]
+
+
+def certify(
+    file: Path,
+    entry: str,
+    images: NDArray[Any],
+    outputs: list[str],
+    blocks: list[str],
+    limit: float,
+) -> None:
+    """Write reference numbers and `check.py` beside a file that agrees with its model.
+
+    Args:
+        file: the ONNX file
+        entry: name of its input
+        images: for it
+        outputs: names of those that are numbers
+        blocks: names of what leaves each block
+        limit: of the difference on a target
+    """
+    graph, given = file.read_bytes(), {entry: images}
+    found = check.onnxruntime(graph, given, outputs, {})
+    inner = check.onnxruntime(check.watching(graph, blocks), given, blocks, {}) if blocks else {}
+    stored: dict[str, Any] = {f"input:{entry}": images, "limit": np.float64(limit)}
+    stored |= {f"output:{name}": each for name, each in found.items()}
+    stored |= {f"block:{name}": each for name, each in inner.items()}
+    np.savez(file.with_name(REFERENCE), allow_pickle=False, **stored)
+    shutil.copyfile(check.__file__, file.with_name("check.py"))

@@ -1,1 +1,0 @@
-"""What is computed inside an exported graph from the size of its images."""

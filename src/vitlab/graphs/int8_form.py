@@ -1,0 +1,106 @@
+"""The int8 form of a model for the service, with the scales that its export has measured."""
+
+import copy
+import json
+import logging
+import shlex
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitlab.errors import DiskError, OptionError
+from vitlab.files import write_text
+from vitlab.graphs.complete import traceable
+from vitlab.graphs.narrowing import products_of, quantize
+from vitlab.graphs.onnx_check import opened
+from vitlab.models.fast.accelerate import accelerate
+from vitlab.models.fast.engines import patterns
+from vitlab.models.model import Model
+from vitlab.precision import Engine
+from vitlab.weights.identity import fingerprint
+
+RECORD = "int8.json"  # beside the weights
+ROUNDS, BATCH = 7, 8  # of timing
+
+
+def keep_scales(model: Model, found: dict[str, Any]) -> None:
+    """Move scales from what an export has found to a file beside the weights, if they have any."""
+    kept = {"fingerprint": fingerprint(model), "scales": found.pop("scales")}
+    kept |= {key: found[key] for key in ("agreement", "images", "data", "split")}
+    if (folder := _folder(model)) is not None:
+        with suppress(DiskError):  # weights that cannot be written to are exported all the same
+            write_text(folder / RECORD, json.dumps(kept))
+
+
+def int8_form(model: Model, engine: Engine = "auto") -> Model:
+    """Return a copy of a model that computes features in int8 by ONNX Runtime, as its export does.
+
+    Args:
+        model: on the processor, from a folder
+        engine: that computes it in fp32 otherwise; this form is returned if it is faster here
+
+    Raises:
+        OptionError: no scales of these weights.
+    """
+    from vitlab.graphs.onnx_file import traced
+
+    scales, form = _scales(model), copy.deepcopy(model).float()
+    proto = traced(form, traceable(form, bare=True, trunk=True))
+    quantize(proto, scales[: len(products_of(proto.graph))])
+    session, plain = opened(proto.SerializeToString()), form.features
+
+    def features_int8(images: Any) -> Tensor:
+        usual = isinstance(images, Tensor) and images.shape[2:] == model.config.size
+        if not usual or not len(images):
+            return plain(images)
+        return torch.from_numpy(session.run(None, {"images": images.contiguous().numpy()})[0])
+
+    form.features, form.engine = features_int8, "onnxruntime"  # type: ignore[method-assign]
+    form.computes = "int8"  # type: ignore[assignment]
+    fp32 = accelerate(model, device="cpu", precision="fp32", engine=engine, batch=BATCH)
+    images, gains = patterns(model, BATCH), list[float]()
+    for number in range(ROUNDS):
+        pair = [_seconds(each.features, images) for each in (fp32, form)]
+        gains += [pair[0] / pair[1]] if number else []  # the first is a warm-up
+    if (gain := statistics.median(gains)) > 1:
+        return form
+    logging.getLogger("vitlab").warning(
+        "%s is computed in fp32: int8 would take %.1f times as long here", model.source, 1 / gain
+    )
+    return fp32
+
+
+def _scales(model: Model) -> list[tuple[float, int] | None]:
+    """Return what `keep_scales` has kept of these weights."""
+    folder = _folder(model)
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        kept = json.loads((folder / RECORD).read_text("utf-8")) if folder else {}
+        if kept["fingerprint"] == fingerprint(model):
+            return [
+                None if each is None else (float(each[0]), int(each[1])) for each in kept["scales"]
+            ]
+    source = shlex.quote(model.source or "WEIGHTS")
+    raise OptionError(
+        f"precision=int8 needs {RECORD} beside the weights: vitlab export {source} --to onnx "
+        "--precision int8 --data DATA --out FOLDER writes it"
+    )
+
+
+def _folder(model: Model) -> Path | None:
+    """Return the folder with a model's weights, if it comes from one of ours."""
+    source = Path(model.source)
+    folders = (each for each in (source / "model", source) if (each / "config.json").is_file())
+    return next(folders, None) if model.source else None
+
+
+@torch.inference_mode()
+def _seconds(run: Callable[[Tensor], Tensor], images: Tensor) -> float:
+    start = time.perf_counter()
+    run(images)
+    return time.perf_counter() - start

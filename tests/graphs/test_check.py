@@ -1,0 +1,173 @@
+"""The folder of an export, and its script, which runs without ViTLab on the target."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import numpy_helper
+
+import vitlab
+from conftest import call
+from graphs.test_onnx_file import model_of
+from vitlab.errors import OptionError, WeightsError
+from vitlab.graphs import check
+from vitlab.models.model import Model
+
+CHOICES = {"name": "ViT(width=32,depth=3,heads=2,mlp=64)/8"}
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return model_of(**CHOICES)
+
+
+@pytest.fixture(scope="module")
+def folder(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("check") / "made"
+    found = vitlab.export(model, folder)
+    assert (found["folder"], found["file"]) == (str(folder), str(folder / "model.onnx"))
+    assert {each.name for each in folder.iterdir()} == {"model.onnx", "reference.npz", "check.py"}
+    return folder
+
+
+def checked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str
+) -> tuple[int, str]:
+    monkeypatch.setattr(sys, "argv", ["check.py", *words, "--folder", str(folder)])
+    status = check.main()
+    return status, capsys.readouterr().out
+
+
+def test_it_runs_by_itself(folder: Path) -> None:
+    """In a process that cannot import ViTLab, PyTorch or onnx."""
+    code = (
+        "import runpy, sys; sys.argv = ['check.py']\n"
+        "for each in ('vitlab', 'torch', 'onnx'): sys.modules[each] = None\n"
+        "runpy.run_path('check.py', run_name='__main__')"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines() == [
+        "onnxruntime: largest difference 0 (limit 0.0001)",
+        "no block of 3 deviates: cosine at least 1.000000",
+    ]
+
+
+def test_the_reference_is_the_model(folder: Path, model: Model) -> None:
+    stored = dict(np.load(folder / "reference.npz"))
+    image = stored["input:image"]
+    for row, answer in zip(
+        stored["output:probabilities"], vitlab.classify(model, [*image], top=3), strict=True
+    ):
+        chances = dict(answer.classes)
+        for name, chance in zip(model.config.labels, row, strict=True):
+            assert abs(chances[name] - chance) < 1e-5
+    wanted = model.intermediates(vitlab.preprocess(model)([*image]), [1, 2, 3])
+    blocks = [each for name, each in stored.items() if name.startswith("block:")]
+    for own, found in zip(wanted, blocks, strict=True):
+        torch.testing.assert_close(torch.from_numpy(found), own, rtol=1e-4, atol=1e-4)
+
+
+def test_openvino_agrees(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    pytest.importorskip("openvino")
+    words = ("openvino", "--set", "INFERENCE_PRECISION_HINT=f32")
+    status, out = checked(capsys, monkeypatch, folder, *words)
+    assert status == 0, out
+
+
+def test_the_first_block_that_deviates_is_named(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    tmp_path: Path,
+) -> None:
+    """The weights of one block are spoilt, as a runtime with a wrong kernel would."""
+    proto = onnx.load(folder / "model.onnx")
+    names = [name for name in np.load(folder / "reference.npz") if name.startswith("block:")]
+    made = [node.output[0] for node in proto.graph.node]
+    place = made.index(names[0].removeprefix("block:"))
+    weights = {each.name: each for each in proto.graph.initializer}
+    product = next(
+        node
+        for node in proto.graph.node[place:]
+        if node.op_type == "MatMul" and node.input[1] in weights
+    )
+    tensor = weights[product.input[1]]
+    spoilt = numpy_helper.to_array(tensor)[::-1] * 3
+    tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(spoilt), tensor.name))
+    for name in ("reference.npz", "check.py"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    onnx.save(proto, tmp_path / "model.onnx")
+    status, out = checked(capsys, monkeypatch, tmp_path)
+    assert status == 1
+    assert "block 2 of 3 deviates first: cosine" in out
+    assert checked(capsys, monkeypatch, folder, "--limit", "-1")[0] == 1
+
+
+def test_a_fixed_batch_without_strings(model: Model, tmp_path: Path) -> None:
+    found = vitlab.export(model, tmp_path / "a", bare=True, strings=False, batch=3)
+    assert found["inputs"] == {"images": [3, 3, 32, 32]}
+    assert (found["outputs"], found["batches"]) == ({"logits": [3, 3]}, [3])
+    found = vitlab.export(model, tmp_path / "b.onnx", strings=False)
+    assert [*found["outputs"]] == ["probabilities"]
+    types = {each.type.tensor_type.elem_type for each in onnx.load(found["file"]).graph.output}
+    assert types == {onnx.TensorProto.FLOAT}
+
+
+def on_trunk(model: Model, seed: int, **choices: Any) -> Model:
+    """Another head on a model's trunk."""
+    other = model_of(**CHOICES, **choices)
+    other.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        noise = torch.randn(
+            other.head.classify.weight.shape, generator=torch.Generator().manual_seed(seed)
+        )  # type: ignore[union-attr,arg-type]
+        other.head.classify.weight.add_(noise)  # type: ignore[union-attr,operator]
+    return other
+
+
+def test_heads_on_one_trunk(
+    capsys: pytest.CaptureFixture[str], model: Model, tmp_path: Path
+) -> None:
+    other = on_trunk(model, 1, labels=("a", "b", "c"))
+    for name, each in (("pets", model), ("letters", other)):
+        vitlab.save(each, tmp_path / name)
+    out = tmp_path / "apart"
+    heads = [f"{tmp_path / 'pets'}", f"abc={tmp_path / 'letters'}"]
+    line = ["export", str(tmp_path / "pets"), "--to", "onnx", "--out", str(out), "--apart", *heads]
+    code, stdout, stderr = call(capsys, *line)
+    assert code == 0, stderr
+    assert "abc.onnx, pets.onnx, trunk.onnx" in stdout
+    run = {
+        name: onnxruntime.InferenceSession(str(out / f"{name}.onnx")).run
+        for name in ("trunk", "pets", "abc")
+    }
+    image = np.random.default_rng(0).integers(0, 256, (5, 50, 40, 3), dtype=np.uint8)
+    features = run["trunk"](None, {"image": image})[0]
+    for name, each in (("pets", model), ("abc", other)):
+        found, label = run[name](["probabilities", "label"], {"features": features})
+        for row, text, answer in zip(found, label, vitlab.classify(each, [*image]), strict=True):
+            assert text == answer.classes[0][0]
+            assert abs(row.max() - answer.classes[0][1]) < 1e-6
+
+
+def test_a_head_of_another_trunk_is_refused(model: Model, tmp_path: Path) -> None:
+    other = model_of(**CHOICES)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.mul_(1.5)
+    with pytest.raises(WeightsError, match=r"other.onnx on this trunk, more than .* nothing is"):
+        vitlab.export(model, tmp_path / "a", apart={"other": other})
+    with pytest.raises(OptionError, match="apart is in fp32, for any batch, and in a folder"):
+        vitlab.export(model, tmp_path / "a.onnx", apart={"other": other})
+    assert not [*tmp_path.iterdir()]

@@ -1,0 +1,71 @@
+"""The int8 form of the service computes what the exported file does."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+import vitlab
+from vitlab.errors import OptionError
+from vitlab.graphs import int8_form as room
+from vitlab.models.model import Model
+from vitlab.serve.registry import BASE, Trunk
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def run(digits_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(digits_run, tmp_path / "run"))
+
+
+def test_served_as_exported(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = vitlab.load(run)
+    file = tmp_path / "int8.onnx"
+    told = vitlab.export(model, file, bare=True, precision="int8", data="digits")
+    assert "scales" not in told
+    kept = json.loads((run / "model" / "int8.json").read_text())
+    assert (kept["agreement"], kept["images"]) == (told["agreement"], told["images"])
+    images = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    session = onnxruntime.InferenceSession(str(file))
+    (wanted,) = session.run(["logits"], {"images": images.numpy()})
+    monkeypatch.setattr(
+        room, "_seconds", lambda run, images: 1.0 + (run.__name__ != "features_int8")
+    )
+    trunk = Trunk(vitlab.load(run), CPU, "int8")
+    assert (trunk.precision, trunk.fast.engine) == ("int8", "onnxruntime")
+    with torch.inference_mode():
+        found = torch.stack([scores for _, scores in trunk.scored([*images], [BASE] * 6)])
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4)
+    assert (found - model(images)).abs().max() > 1e-3  # it is int8
+    monkeypatch.setattr(
+        room, "_seconds", lambda run, images: 1.0 + (run.__name__ == "features_int8")
+    )
+    trunk = Trunk(vitlab.load(run), CPU, "int8")
+    assert trunk.precision == "fp32"
+    assert "is computed in fp32: int8 would take 2.0 times as long here" in caplog.text
+
+
+def test_without_scales_of_these_weights_it_is_refused(run: Path, digits_run: Path) -> None:
+    words = "precision=int8 needs int8.json beside the weights: vitlab export .*--precision int8"
+    (run / "model" / "int8.json").unlink(missing_ok=True)
+    with pytest.raises(OptionError, match=words):
+        Trunk(vitlab.load(run), CPU, "int8")
+    kept: dict[str, Any] = {"fingerprint": "another", "scales": []}
+    (run / "model" / "int8.json").write_text(json.dumps(kept))
+    with pytest.raises(OptionError, match=words):
+        Trunk(vitlab.load(run), CPU, "int8")
+
+
+def test_a_model_without_a_folder_is_exported_all_the_same(run: Path, tmp_path: Path) -> None:
+    model: Model = vitlab.load(run)
+    model.source = ""
+    vitlab.export(model, tmp_path / "a.onnx", precision="int8", data="digits", images=50)
+    assert not (run / "model" / "int8.json").exists()

@@ -26,7 +26,7 @@ from measuring import interleaved, machine
 import vitlab
 from vitlab.measure.modes import Passes
 from vitlab.measure.subject import peak
-from vitlab.training.practice import PracticeSteps
+from vitlab.training.benchmark_step import PracticeSteps
 
 Work = Callable[[], object]
 

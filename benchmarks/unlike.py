@@ -30,9 +30,9 @@ from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.source import Source, Subset
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import default_cache, features_of
+from vitlab.evaluation.probes.feature_options import Cuts
 from vitlab.evaluation.probes.heads import swept_logistic
 from vitlab.evaluation.probes.probing import classes_of
-from vitlab.evaluation.probes.wanted import Cuts
 from vitlab.evaluation.unlike import fit_unlike
 from vitlab.models.model import Model
 

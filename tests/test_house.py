@@ -182,6 +182,22 @@ def tokens_of(text: str) -> int:
     )
 
 
+CLAUSES = {"What", "Which", "Who", "Whose", "Whether", "Where", "How", "Everything", "From"}
+METAPHORS = {
+    "nursery", "roster", "desk", "pot", "taste", "rehearsal", "whereabouts", "doubts",
+    "cartographer", "told_apart", "envelope", "lockstep", "room", "door",
+}  # fmt: skip
+
+
+def test_the_first_line_of_a_file_is_a_noun_phrase_with_its_term() -> None:
+    """A reader searches for terms; clauses and metaphors hide them."""
+    for path, tree in parsed():
+        first = (ast.get_docstring(tree) or "").split()
+        assert first, f"{path} has no docstring"
+        assert first[0] not in CLAUSES, f"{path}: {' '.join(first[:8])} …"
+        assert Path(path).stem not in METAPHORS, path
+
+
 def sizes() -> dict[str, int]:
     """Tokens of each room, of the package's own files (`vitlab`) and of all (`whole`)."""
     found: Counter[str] = Counter()

@@ -20,9 +20,9 @@ from vitlab.data.settings import Columns
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, RunError
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.examined import reopened
+from vitlab.evaluation.probes.feature_options import Probing
 from vitlab.evaluation.probes.probing import probe
-from vitlab.evaluation.probes.wanted import Probing
+from vitlab.evaluation.run_predictions import reopened
 from vitlab.models.model import Model
 from vitlab.models.seen import NOTHING, marked
 from vitlab.recipes.recipe import Host

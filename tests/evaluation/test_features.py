@@ -31,7 +31,7 @@ from vitlab.evaluation.features import (
     key_of,
     prune,
 )
-from vitlab.evaluation.probes.wanted import Pooled
+from vitlab.evaluation.probes.feature_options import Pooled
 from vitlab.evaluation.shards import Shard, ShardFolder
 
 CPU = torch.device("cpu")

@@ -22,7 +22,7 @@ from vitlab.evaluation import infer as room
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Want, infer
 from vitlab.evaluation.predictions import predict
-from vitlab.evaluation.probes.wanted import Pooled
+from vitlab.evaluation.probes.feature_options import Pooled
 
 CPU = torch.device("cpu")
 

@@ -7,7 +7,7 @@ import torch
 import vitlab
 from vitlab.errors import OptionError
 from vitlab.evaluation.infer import shape_taken, take
-from vitlab.evaluation.probes.wanted import Pooled, Taken
+from vitlab.evaluation.probes.feature_options import Pooled, Taken
 
 SHAPES = [
     ("ViT(width=16,depth=3,heads=2,mlp=32)/4", {"registers": 2}),

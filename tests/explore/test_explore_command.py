@@ -18,8 +18,8 @@ import vitlab
 from conftest import call, photo
 from explore.made import SMALL
 from serve.made import encoded, tiny
-from vitlab.explore import exploring
-from vitlab.explore.exploring import has_window
+from vitlab.explore import run_explorer as exploring
+from vitlab.explore.run_explorer import has_window
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from explore.made import Exploring
 from serve.made import until
 from vitlab.data.open import open_images
 from vitlab.errors import DataError, OptionError
-from vitlab.explore.cartographer import Cartographer
 from vitlab.explore.dataset_map import dataset_map
 from vitlab.explore.labeling import MOST, NEXT, Labeling
+from vitlab.explore.map_job import MapJob
 
 Features = NDArray[np.float32]
 
@@ -151,10 +151,10 @@ def test_labels_that_the_data_has_are_the_beginning(model: Any, tmp_path: Path) 
 def test_labels_over_http(model: Any, tmp_path: Path) -> None:
     """Given, asked for and saved; what is no such body, or comes from another site, is refused."""
     folder = photo_folder(tmp_path / "p", {"a": 5, "b": 5})
-    cartographer = Cartographer(lambda progress: dataset_map(model, str(folder)))
-    exploring = Exploring(("one", model), cartographer=cartographer)
+    map_job = MapJob(lambda progress: dataset_map(model, str(folder)))
+    exploring = Exploring(("one", model), map_job=map_job)
     try:
-        exploring(until(lambda: cartographer.state()[0] is not None))
+        exploring(until(lambda: map_job.state()[0] is not None))
         state = exploring.ask("/api/labels").json
         assert state["labels"] == [0] * 5 + [1] * 5
         state = exploring.ask("/api/labels", {"images": [0, 1], "class": "new\n"}).json

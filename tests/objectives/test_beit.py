@@ -18,7 +18,7 @@ from vitlab.models.tokenizers.tokenizer import Tokenizer
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.beit import BEiT
 from vitlab.objectives.hidden_patches import over_image
-from vitlab.objectives.owning import Learner
+from vitlab.objectives.objective_module import Learner
 from vitlab.objectives.pretext_tasks import TASKS
 from vitlab.recipes.named import default_weights, recipe
 from vitlab.recipes.pretext import Pretext

@@ -19,7 +19,12 @@ from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.dino.centering import balanced, koleo
-from vitlab.objectives.dino.compared_answers import (
+from vitlab.objectives.dino.crops_and_models import crop_views
+from vitlab.objectives.dino.feature_pictures import principal_colors
+from vitlab.objectives.dino.projector import Projector
+from vitlab.objectives.dino.schedules import follow, momentum_at, temperature_at
+from vitlab.objectives.dino.self_distillation import SelfDistillation
+from vitlab.objectives.dino.view_loss import (
     at_patches,
     between_views,
     collapse,
@@ -27,12 +32,7 @@ from vitlab.objectives.dino.compared_answers import (
     shares_of,
     spread,
 )
-from vitlab.objectives.dino.feature_pictures import principal_colors
-from vitlab.objectives.dino.fitting import crop_views
-from vitlab.objectives.dino.projector import Projector
-from vitlab.objectives.dino.schedules import follow, momentum_at, temperature_at
-from vitlab.objectives.dino.self_distillation import SelfDistillation
-from vitlab.objectives.owning import Learner
+from vitlab.objectives.objective_module import Learner
 from vitlab.recipes.pretext import Pretext
 
 Array = NDArray[np.float64]

@@ -31,7 +31,7 @@ from vitlab.objectives.distill.distillation import (
 )
 from vitlab.objectives.distill.teacher import Teacher, check_teacher, remarks_of
 from vitlab.objectives.distill.two_heads import with_distillation_token
-from vitlab.objectives.owning import Learner
+from vitlab.objectives.objective_module import Learner
 from vitlab.recipes.distilling import Distill
 from vitlab.weights.formats.dialects import names_for
 from vitlab.weights.formats.names import entries

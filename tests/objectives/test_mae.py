@@ -20,7 +20,7 @@ from vitlab.models.packed import from_patches
 from vitlab.models.positions.sincos import sines
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.autoencoding.mae import MAE, visible_count
-from vitlab.objectives.owning import Learner
+from vitlab.objectives.objective_module import Learner
 from vitlab.recipes.pretext import Pretext
 
 OPTIONS = Pretext(

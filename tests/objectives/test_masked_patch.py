@@ -14,7 +14,7 @@ from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.hidden_patches import over_image
 from vitlab.objectives.masked_patch import MaskedPatch, averages, colors_of
-from vitlab.objectives.owning import Learner
+from vitlab.objectives.objective_module import Learner
 from vitlab.objectives.pretext_tasks import TASKS
 from vitlab.recipes.named import recipe
 from vitlab.recipes.pretext import Pretext

@@ -13,7 +13,7 @@ import vitlab
 from vitlab.data.loading.batches import Batch
 from vitlab.errors import OptionError
 from vitlab.models.tokenizers.tokenizer import Tokenizer
-from vitlab.objectives.owning import Learner
+from vitlab.objectives.objective_module import Learner
 from vitlab.objectives.tokenizing.discrete import (
     gumbel_softmax,
     laplace_loss,

@@ -17,11 +17,11 @@ from playwright.sync_api import expect
 import vitlab
 from conftest import photo_folder
 from explore.made import InProcess, kinds
-from vitlab.explore.cartographer import Cartographer
 from vitlab.explore.dataset_map import dataset_map
 from vitlab.explore.explore_routes import application
 from vitlab.explore.explorer import Explorer
-from vitlab.explore.shown import Shown
+from vitlab.explore.map_job import MapJob
+from vitlab.explore.model_view import Shown
 
 KINDS = ("plain", "registers", "pool", "axial", "class-layers", "features", "resnet")
 
@@ -67,7 +67,7 @@ def address(
         [Shown.of(name, model, torch.device("cpu")) for name, model in models.items()],
         InProcess(),
         images=[str(pictures / "china.jpg")],
-        cartographer=Cartographer(lambda told: dataset_map(charted, str(data), progress=told)),
+        map_job=MapJob(lambda told: dataset_map(charted, str(data), progress=told)),
     )
     with running(explorer) as place:
         yield place

@@ -8,8 +8,8 @@ import torch
 
 from vitlab.data.learning import open_to_learn
 from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.probes.feature_options import Probing
 from vitlab.evaluation.probes.probing import probe
-from vitlab.evaluation.probes.wanted import Probing
 from vitlab.models.create import create
 from vitlab.studies.base import small
 from vitlab.studies.design import Trained

@@ -10,7 +10,7 @@ from vitlab.errors import OptionError
 from vitlab.measure.modes import Precision
 from vitlab.measure.search import largest_batch
 from vitlab.measure.subject import fits
-from vitlab.training.practice import RATE, PracticeSteps
+from vitlab.training.benchmark_step import RATE, PracticeSteps
 
 CPU = torch.device("cpu")
 NAME = "ViT(width=64,depth=3,heads=2,mlp=128)/4"

@@ -18,10 +18,10 @@ from vitlab.data.sources.source import Source
 from vitlab.distributed.world import ALONE
 from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.probes import watching
+from vitlab.evaluation.probes import online_probe as watching
+from vitlab.evaluation.probes.feature_options import Probing
+from vitlab.evaluation.probes.online_probe import KEYS, By, Probe
 from vitlab.evaluation.probes.probing import probe
-from vitlab.evaluation.probes.wanted import Probing
-from vitlab.evaluation.probes.watching import KEYS, By, Probe
 from vitlab.files import sha256
 from vitlab.models.model import Model
 from vitlab.recipes.recipe import Host

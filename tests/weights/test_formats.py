@@ -24,7 +24,7 @@ from vitlab.weights.assembly import empty
 from vitlab.weights.formats import catalog
 from vitlab.weights.formats.catalog import FORMATS, Format, export_help, export_names
 from vitlab.weights.formats.entries import same
-from vitlab.weights.formats.room import Hints, Reading, Reads, Writes, Writing
+from vitlab.weights.formats.format_api import Hints, Reading, Reads, Writes, Writing
 from vitlab.weights.identity import fingerprint
 from vitlab.weights.load import load_check
 from vitlab.weights.source import Source

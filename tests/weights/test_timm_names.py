@@ -12,7 +12,7 @@ from torch import nn
 import vitlab
 from oracles import peers
 from vitlab.weights.assembly import empty
-from vitlab.weights.formats.room import Hints
+from vitlab.weights.formats.format_api import Hints
 from vitlab.weights.formats.timm import timm_format as format_
 from vitlab.weights.formats.timm.architectures import UNSUPPORTED, VARY, implied, known
 from vitlab.weights.matching import check

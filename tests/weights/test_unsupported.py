@@ -10,7 +10,7 @@ from tests.oracles import peers
 
 import vitlab
 from vitlab.errors import WeightsError
-from vitlab.weights.formats.room import Hints
+from vitlab.weights.formats.format_api import Hints
 from vitlab.weights.formats.unsupported import reads
 from vitlab.weights.source import Source
 

@@ -1,4 +1,4 @@
-"""From the replies of a service to answers, features and errors."""
+"""Replies of a service as answers, features and errors."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""How requests travel: httpx2's clients, and its exceptions as faults."""
+"""Transport of requests: httpx2's clients, and its exceptions as faults."""
 
 import asyncio
 import time

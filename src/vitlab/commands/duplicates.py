@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitlab.commands import WorkersOptions
-from vitlab.data.presence import check_data
+from vitlab.data.exists import check_data
 from vitlab.data.settings import Columns
 from vitlab.options import argument, option
 from vitlab.terminal import print_table

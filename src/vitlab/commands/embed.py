@@ -12,9 +12,9 @@ from vitlab.commands import (
     WeightsOptions,
     WorkersOptions,
 )
-from vitlab.data.presence import check_data
+from vitlab.data.exists import check_data
 from vitlab.data.settings import Columns
-from vitlab.evaluation.probes.wanted import Taken
+from vitlab.evaluation.probes.feature_options import Taken
 from vitlab.options import argument, option
 from vitlab.places import check_new
 from vitlab.terminal import print_figures

@@ -16,7 +16,7 @@ from vitlab.commands import (
     WorkersOptions,
     say_skipped,
 )
-from vitlab.data.presence import check_data
+from vitlab.data.exists import check_data
 from vitlab.data.settings import Columns
 from vitlab.options import Only, argument, at_least, below, option, when
 from vitlab.places import check_files

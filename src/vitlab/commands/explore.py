@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vitlab.commands import DeviceOptions
-from vitlab.data.presence import check_data
-from vitlab.explore.told_apart import told_apart
+from vitlab.data.exists import check_data
+from vitlab.explore.parse_inputs import parse_inputs
 from vitlab.options import above, argument, at_least, at_most, option
 from vitlab.weights.stated import Stated
 
 if TYPE_CHECKING:
-    from vitlab.explore.cartographer import Cartographer
+    from vitlab.explore.map_job import MapJob
     from vitlab.models.model import Model
 
 SUMMARY = "Look inside models in the browser: point at a patch, and see."
@@ -45,7 +45,7 @@ def begin(options: Explore) -> None:
     """Refuse what cannot be shown or listened on, before PyTorch is imported."""
     from vitlab.serve.access import listen
 
-    told_apart(options.weights)
+    parse_inputs(options.weights)
     listen("127.0.0.1", options.port).close()
 
 
@@ -59,15 +59,15 @@ def run(options: Explore) -> dict[str, Any]:
     from vitlab import device as devices
     from vitlab.data.open import open_images
     from vitlab.explore.explorer import Explorer
-    from vitlab.explore.exploring import HOST, explore, open_browser
     from vitlab.explore.gallery import FORMATS
-    from vitlab.explore.shown import Shown
+    from vitlab.explore.model_view import Shown
+    from vitlab.explore.run_explorer import HOST, explore, open_browser
     from vitlab.progress import say
     from vitlab.serve.access import listen, url_of
     from vitlab.serve.decoder import Bounds
     from vitlab.serve.decoders import Decoders
 
-    told = told_apart(options.weights)
+    told = parse_inputs(options.weights)
     images: list[str] = []
     if told.images:
         source = open_images(told.images, "ignored").every()
@@ -84,7 +84,7 @@ def run(options: Explore) -> dict[str, Any]:
         models,
         Decoders(1, bounds),
         images=images,
-        cartographer=_cartographer(models[0].model, options.data) if options.data else None,
+        map_job=_map_job(models[0].model, options.data) if options.data else None,
         say=say,
     )
     with listen(HOST, options.port) as opened:
@@ -99,14 +99,14 @@ def run(options: Explore) -> dict[str, Any]:
     return {}
 
 
-def _cartographer(model: "Model", data: str) -> "Cartographer":
+def _map_job(model: "Model", data: str) -> "MapJob":
     """Return who makes the map, with modules of its own around the same weights."""
-    from vitlab.explore.cartographer import Cartographer
     from vitlab.explore.dataset_map import dataset_map
+    from vitlab.explore.map_job import MapJob
     from vitlab.progress import say
 
     own = model.remade(model.config, model.state_dict())
-    return Cartographer(lambda progress: dataset_map(own, data, progress=progress), say)
+    return MapJob(lambda progress: dataset_map(own, data, progress=progress), say)
 
 
 def show(result: dict[str, Any]) -> None:

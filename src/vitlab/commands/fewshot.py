@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitlab.commands import PrecisionOptions, WeightsOptions, WorkersOptions
-from vitlab.data.presence import check_data
-from vitlab.evaluation.probes.wanted import Probing
+from vitlab.data.exists import check_data
+from vitlab.evaluation.probes.feature_options import Probing
 from vitlab.options import argument
 from vitlab.terminal import print_table
 from vitlab.units import percent

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.commands import DeviceOptions, WeightsOptions
-from vitlab.data.presence import check_each
+from vitlab.data.exists import check_each
 from vitlab.options import argument, at_least, option
 from vitlab.places import check_new_folder
 from vitlab.weights.hub import check_weights

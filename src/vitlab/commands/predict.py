@@ -22,7 +22,7 @@ from vitlab.commands import (
     WeightsOptions,
     say_skipped,
 )
-from vitlab.data.presence import check_each
+from vitlab.data.exists import check_each
 from vitlab.data.settings import Columns
 from vitlab.errors import OptionError, one_line
 from vitlab.machine.open_files import check_open_files

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from vitlab.commands import WorkersOptions, say_skipped
-from vitlab.data.presence import check_data
+from vitlab.data.exists import check_data
 from vitlab.data.settings import Columns
 from vitlab.options import argument, at_least, at_most, option
 from vitlab.places import check_new_folder

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from vitlab.commands import RunOptions
 from vitlab.errors import OptionError
-from vitlab.evaluation.probes.wanted import CACHE
+from vitlab.evaluation.probes.feature_options import CACHE
 from vitlab.options import option, options_of
 from vitlab.progress import say
 from vitlab.recipes.head_search import INSTEAD, OF_STEPS, HeadSearch, probe_recipe

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.commands import WORKERS, DeviceOptions, PageOptions, WorkersOptions, say_skipped
-from vitlab.data.presence import check_data, check_each
+from vitlab.data.exists import check_data, check_each
 from vitlab.data.settings import Columns
 from vitlab.errors import DataError, one_line
 from vitlab.machine.open_files import check_open_files

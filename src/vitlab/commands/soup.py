@@ -4,7 +4,7 @@ from dataclasses import MISSING, dataclass
 from typing import Any
 
 from vitlab.commands import WEIGHTS, DeviceOptions, Split, WorkersOptions
-from vitlab.data.presence import check_data
+from vitlab.data.exists import check_data
 from vitlab.options import argument, option
 from vitlab.places import check_new_folder
 from vitlab.terminal import print_rows

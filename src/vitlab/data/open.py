@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from vitlab.data.decode.formats import SUFFIXES
+from vitlab.data.exists import PATTERN, check_data
 from vitlab.data.holdout import groups_known, hold_out, present
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels, UnlabeledError, check_classes
-from vitlab.data.presence import PATTERN, check_data
 from vitlab.data.settings import Columns, SplitBy
 from vitlab.data.sources.folders import named_files, open_files, open_folder
 from vitlab.data.sources.lists import open_list

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from vitlab.data.presence import check_data
+from vitlab.data.exists import check_data
 from vitlab.errors import OptionError
 from vitlab.options import (
     Bound,

@@ -22,7 +22,7 @@ from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.compute import Compute, FastForm
 from vitlab.evaluation.infer import Inferred, Progress, batch_of, infer, shape_taken, stacked
 from vitlab.evaluation.on_ray import On, check_on, fill_on_ray, shared_out
-from vitlab.evaluation.probes.wanted import Taken
+from vitlab.evaluation.probes.feature_options import Taken
 from vitlab.evaluation.records import EmbeddingRecord
 from vitlab.evaluation.rows import unicode
 from vitlab.evaluation.shards import (

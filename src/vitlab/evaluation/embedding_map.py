@@ -18,7 +18,7 @@ from vitlab.data.sources.source import Source, Subset
 from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Inferred, Progress, Want, infer, silent
-from vitlab.evaluation.probes.wanted import Pooled
+from vitlab.evaluation.probes.feature_options import Pooled
 from vitlab.models.model import Model
 
 WANT: tuple[Want, ...] = ("probabilities", "pixels", Pooled())

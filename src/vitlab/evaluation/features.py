@@ -41,7 +41,7 @@ from vitlab.evaluation.infer import (
     shape_taken,
     stacked,
 )
-from vitlab.evaluation.probes.wanted import Pooled
+from vitlab.evaluation.probes.feature_options import Pooled
 from vitlab.evaluation.shards import ShardJob, Use, fill_file
 from vitlab.models.model import Model
 from vitlab.packages import version_of

@@ -24,7 +24,7 @@ from vitlab.device import autocast, behind, exact, fetched
 from vitlab.distributed.world import World
 from vitlab.errors import OptionError
 from vitlab.evaluation.compute import Compute, FastForm, borrowed
-from vitlab.evaluation.probes.wanted import Cuts, Pooled, Taken
+from vitlab.evaluation.probes.feature_options import Cuts, Pooled, Taken
 from vitlab.models.config import ViTConfig
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model

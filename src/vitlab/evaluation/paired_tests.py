@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.evaluation.answers import Answers, Integers, SingleAnswers, Weighted
-from vitlab.evaluation.examined import Examined
 from vitlab.evaluation.intervals import difference, resampled, resamples_for
 from vitlab.evaluation.metrics import METRICS, Interval, values_of
+from vitlab.evaluation.run_predictions import Examined
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ from vitlab.errors import DataError, OptionError, WeightsError, one_line
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding import ABOUT, DAMAGED, SOURCE
 from vitlab.evaluation.infer import infer, stacked
-from vitlab.evaluation.probes.wanted import Taken
+from vitlab.evaluation.probes.feature_options import Taken
 from vitlab.files import check_regular, explained
 from vitlab.models.model import Model
 from vitlab.packages import check_installed

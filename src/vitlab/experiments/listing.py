@@ -8,7 +8,7 @@ from vitlab.errors import RunError, UserError
 from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.files import CAMPAIGN_FILE
 from vitlab.report.comparing.entry import Entry, entry_of
-from vitlab.report.comparing.recipes_apart import differing
+from vitlab.report.comparing.recipe_diff import differing
 from vitlab.runs.run_folder import RunFolder
 
 FIGURES = ("map", "accuracy", "loss")  # of which the first that a run has says how good it is

@@ -13,11 +13,11 @@ import numpy as np
 
 from vitlab.errors import OptionError
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.examined import reopened
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.label_errors import Suspects, find_label_errors, write_suspects
 from vitlab.evaluation.predictions import predict
 from vitlab.evaluation.rows import Layout, table_to
+from vitlab.evaluation.run_predictions import reopened
 from vitlab.experiments.campaign_folder import MOST
 from vitlab.experiments.cells import Cell, Experiment, Setup, begin, run_cells, title_of
 from vitlab.experiments.statistics import (

@@ -16,10 +16,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from vitlab.errors import OptionError, one_line
 from vitlab.explore import views
-from vitlab.explore.cartographer import Cartographer
 from vitlab.explore.dataset_map import DatasetMap
 from vitlab.explore.explorer import Explorer
 from vitlab.explore.gallery import FORMATS, OpenImage, is_supported
+from vitlab.explore.map_job import MapJob
 from vitlab.pages.assets import EXPLORE
 from vitlab.serve.access import LOCAL
 from vitlab.serve.exchange import BodyMemory, Envelope, Refused, busy, exchange_of
@@ -70,7 +70,7 @@ class Routes:
             {
                 "models": [each.described() for each in self.explorer.models],
                 "images": self.explorer.gallery.described(),
-                "map": self.explorer.cartographer is not None,
+                "map": self.explorer.map_job is not None,
                 "limits": {"body": MOST_BODY},
             }
         )
@@ -155,7 +155,7 @@ class Routes:
 
     async def points(self, request: Request) -> Response:
         """Return the map of the data set, or how far it is."""
-        made, share, what = self._cartographer().state()
+        made, share, what = self._map_job().state()
         if made is None:
             return JSONResponse({"progress": share, "what": what}, 202)
         return JSONResponse(await asyncio.to_thread(made.as_dict))
@@ -193,13 +193,13 @@ class Routes:
             text.encode("utf-8", "surrogateescape"), media_type="text/csv", headers=saved
         )
 
-    def _cartographer(self) -> Cartographer:
-        if self.explorer.cartographer is None:
+    def _map_job(self) -> MapJob:
+        if self.explorer.map_job is None:
             raise Refused(404, "there is no map: start the explorer with --data DATA")
-        return self.explorer.cartographer
+        return self.explorer.map_job
 
     def _made(self) -> DatasetMap:
-        made, _, _ = self._cartographer().state()
+        made, _, _ = self._map_job().state()
         if made is None:
             raise busy("the map is not ready: try again soon")
         return made

@@ -1,4 +1,4 @@
-"""What the page asks: models, images, and what each makes of the other."""
+"""The explorer behind its page: models, images, and what each makes of the other."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,11 +15,11 @@ from vitlab.data.augment.augment import normalize
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.errors import ImageError, OptionError, UserError, WeightsError
 from vitlab.explore import views
-from vitlab.explore.cartographer import Cartographer
 from vitlab.explore.first_pass import FirstPass, first_pass
 from vitlab.explore.gallery import Gallery, OpenImage
 from vitlab.explore.lru import Kept
-from vitlab.explore.shown import Shown
+from vitlab.explore.map_job import MapJob
+from vitlab.explore.model_view import Shown
 from vitlab.explore.worker import Worker
 from vitlab.files import read_bytes
 from vitlab.inspect.evidence import without
@@ -42,7 +42,7 @@ class Explorer:
         decoders: that turn files into pixels; they are started and stopped here
         images: files that are opened at the start, in this order
         most: bytes of first passes that are kept
-        cartographer: makes the map of a data set; None without one
+        map_job: makes the map of a data set; None without one
         say: tells a person which of the images cannot be opened
     """
 
@@ -53,10 +53,10 @@ class Explorer:
         *,
         images: Sequence[str] = (),
         most: int = MOST_BYTES,
-        cartographer: Cartographer | None = None,
+        map_job: MapJob | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.models, self.cartographer = list(models), cartographer
+        self.models, self.map_job = list(models), map_job
         self._images, self._say = list(images), say
         self._opening: asyncio.Task[None] | None = None
         self._decoders = decoders
@@ -75,8 +75,8 @@ class Explorer:
         await self._decoders.start()
         self._worker.start()
         self._opening = asyncio.create_task(self._open_all())
-        if self.cartographer is not None:
-            self.cartographer.start()
+        if self.map_job is not None:
+            self.map_job.start()
 
     async def ready(self) -> None:
         """Wait until the images that were named at the start are open."""
@@ -98,8 +98,8 @@ class Explorer:
         for task in (*self._coming.values(), self._opening):
             if task is not None:
                 task.cancel()
-        if self.cartographer is not None:
-            self.cartographer.stop()
+        if self.map_job is not None:
+            self.map_job.stop()
         self._worker.stop()
         await self._decoders.stop()
 

@@ -1,4 +1,4 @@
-"""What one pass of an image shows: scores, every head's attention in a byte each, all tokens."""
+"""The first pass of an image: scores, every head's attention in a byte each, all tokens."""
 
 import math
 from collections import deque

@@ -1,4 +1,4 @@
-"""What was computed last, within a bound on its bytes."""
+"""LRU cache, bounded in bytes."""
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator

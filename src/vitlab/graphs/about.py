@@ -1,4 +1,4 @@
-"""What an exported file says about its model, as JSON."""
+"""Metadata of an exported file about its model, as JSON."""
 
 from pathlib import PurePath
 from typing import Any

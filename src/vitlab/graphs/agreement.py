@@ -1,4 +1,4 @@
-"""Whether an exported file computes what its model computes."""
+"""Agreement of an exported file with its model."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whether there is a C++ compiler, looked at without PyTorch, before anything is computed."""
+"""Detection of a C++ compiler, without PyTorch, before anything is computed."""
 
 import os
 import shutil

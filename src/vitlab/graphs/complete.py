@@ -1,4 +1,4 @@
-"""What is exported: a model with all that stands between raw pixels and probabilities."""
+"""The complete model for export: all that stands between raw pixels and probabilities."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""What fewer bits cost: an exported file beside the same file in fp32, on labeled images."""
+"""Cost of fewer bits: an exported file against the same file in fp32, on labeled images."""
 
 import logging
 import time

@@ -1,4 +1,4 @@
-"""Whether an ONNX file gives a model's own numbers in onnxruntime, as users run it."""
+"""Check of an ONNX file in onnxruntime: the model's own numbers, as users run it."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a model can be exported to. To add a target, write its file here and give it a line.
+"""Targets of an export. To add a target, write its file here and give it a line.
 
 No PyTorch here: a target's module is imported when it first writes.
 """

@@ -1,4 +1,4 @@
-"""What speaks for a class: relevance, Grad-CAM (one pass and its gradients), and occlusion."""
+"""Evidence for a class: relevance, Grad-CAM (one pass and its gradients), and occlusion."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""What weights show without an image: filters, positions, and the receptive field."""
+"""Weights seen without an image: filters, positions, and the receptive field."""
 
 import torch
 from torch import Tensor, nn

@@ -15,7 +15,6 @@ from vitlab.models.model import Model
 from vitlab.models.stems.stem import stem_of
 from vitlab.models.tokenizers.tokenizer import Tokenizer
 from vitlab.models.vit import VisionTransformer
-from vitlab.objectives.each_image import Draws, draws_of
 from vitlab.objectives.hidden_patches import (
     check_hidden,
     covered,
@@ -27,6 +26,7 @@ from vitlab.objectives.hidden_patches import (
     small_normal_,
 )
 from vitlab.objectives.masks import block_masks, places_of, smallest_block
+from vitlab.objectives.per_sample_rng import Draws, draws_of
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.objectives.unit_pixels import as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext

@@ -13,7 +13,6 @@ from vitlab.models.encoder.from_patches import gathered
 from vitlab.models.model import Model
 from vitlab.models.packed import from_patches, to_patches
 from vitlab.models.vit import VisionTransformer
-from vitlab.objectives.each_image import Draws, draws_of, uniform
 from vitlab.objectives.hidden_patches import (
     check_hidden,
     covered,
@@ -24,6 +23,7 @@ from vitlab.objectives.hidden_patches import (
     small_normal_,
 )
 from vitlab.objectives.masks import random_places
+from vitlab.objectives.per_sample_rng import Draws, draws_of, uniform
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.objectives.unit_pixels import as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext

@@ -10,7 +10,7 @@ from torch import Tensor
 from vitlab.device import sent
 from vitlab.errors import OptionError
 from vitlab.models.packed import Grid
-from vitlab.objectives.each_image import Draws, EachImage, seed_of, uniform
+from vitlab.objectives.per_sample_rng import Draws, EachImage, seed_of, uniform
 
 TRIES = 10  # to place a block, before single patches make up the count
 LOG_ASPECT = math.log(1 / 0.3)

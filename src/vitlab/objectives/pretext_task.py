@@ -7,7 +7,7 @@ from vitlab.data.loading.crops import View
 from vitlab.data.settings import Augment
 from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
-from vitlab.objectives.owning import OwningObjective
+from vitlab.objectives.objective_module import OwningObjective
 from vitlab.recipes.pretext import Pretext
 
 

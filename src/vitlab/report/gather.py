@@ -1,4 +1,4 @@
-"""From a run folder and a model's predictions to the report."""
+"""Facts of a report, gathered from a run folder and a model's predictions."""
 
 import math
 from pathlib import Path

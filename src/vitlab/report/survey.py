@@ -8,7 +8,7 @@ from vitlab.data.holdout import with_train_images, without
 from vitlab.data.sources.request import Splits
 from vitlab.data.sources.source import Source
 from vitlab.errors import UserError
-from vitlab.evaluation.examined import reopened
+from vitlab.evaluation.run_predictions import reopened
 from vitlab.report.album import in_colors
 from vitlab.report.facts import Picture, Survey
 from vitlab.runs.run_folder import RunFolder

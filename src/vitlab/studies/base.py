@@ -1,4 +1,4 @@
-"""What the arms of a study are made from: a small model on the user's data, or the paper's own.
+"""The base of a study's arms: a small model on the user's data, or the paper's own.
 
 Small budgets have one recipe for training with labels, one for each way to learn without them, and
 one for fine-tuning after either.
@@ -11,7 +11,7 @@ from vitlab.models.names import shape_of
 from vitlab.recipes.model_part import ModelPart
 from vitlab.recipes.named import of_weights, recipe
 from vitlab.recipes.recipe import Recipe
-from vitlab.studies.papers import options_of
+from vitlab.studies.tables import options_of
 
 DIGITS = "ViT(width=64,depth=4,heads=2,mlp=128)/2"
 SMALL = "ViT(width=96,depth=4,heads=3,mlp=192)/4"

@@ -19,7 +19,7 @@ from vitlab.experiments.statistics import LEVEL, t_quantile
 from vitlab.models.config import ModelConfig
 from vitlab.models.cost import exaflops
 from vitlab.models.model import Model
-from vitlab.studies.papers import table
+from vitlab.studies.tables import table
 
 FAMILIES = ("ViT", "ResNet", "hybrid")
 JFT_IMAGES, JFT_EPOCHS = 303e6, 7.0

@@ -1,4 +1,4 @@
-"""What a study is: its arms, the figures it measures, and what the paper claims."""
+"""The design of a study: its arms, the figures it measures, and the paper's claims."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -31,7 +31,7 @@ from vitlab.models.model import Model
 from vitlab.pages.palette import SERIES
 from vitlab.progress import Meter
 from vitlab.studies.results import line_style
-from vitlab.training.practice import PracticeSteps
+from vitlab.training.benchmark_step import PracticeSteps
 from vitlab.units import percent, si, storage
 
 SHARE = 0.25  # of the time for a figure that each batch of a search gets

@@ -1,4 +1,4 @@
-"""What a run of a study leaves beside its own figures: measured models, counted steps, costs."""
+"""Further figures of a study's run: measured models, counted steps, costs."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the runs of a study come to: rows, verdicts, tables, the figure, and the files it leaves."""
+"""Results of a study: rows, verdicts, tables, the figure, and the files it leaves."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -26,7 +26,7 @@ from vitlab.recipes.named import recipe as named
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage
 from vitlab.runs.naming import folder_name
-from vitlab.studies.papers import table as printed
+from vitlab.studies.tables import table as printed
 from vitlab.units import percent
 
 IMAGES = 1000  # to learn from

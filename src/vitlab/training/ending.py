@@ -23,13 +23,13 @@ from vitlab.errors import DivergedError, RunError
 from vitlab.evaluation.answers import answers_of
 from vitlab.evaluation.calibration import Calibration, before_and_after, temperature_of
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.examined import keep
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.metrics import METRICS, figures
 from vitlab.evaluation.paired_tests import pairs_of
 from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.predictions import Predictions
 from vitlab.evaluation.records import RunRecord
+from vitlab.evaluation.run_predictions import keep
 from vitlab.evaluation.unlike import learned_unlike
 from vitlab.models.cost import cost
 from vitlab.models.model import Model

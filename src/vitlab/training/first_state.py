@@ -28,7 +28,7 @@ from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Classify
 from vitlab.objectives.distill.distillation import distillation
-from vitlab.objectives.owning import OwningObjective
+from vitlab.objectives.objective_module import OwningObjective
 from vitlab.objectives.pretext_tasks import TASKS
 from vitlab.optim import optimizers
 from vitlab.optim.averaging import WeightAverage

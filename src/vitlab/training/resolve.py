@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from vitlab import device as devices
+from vitlab.data.exists import IN_MEMORY
 from vitlab.data.holdout import (
     CONTENTS,
     fingerprint,
@@ -21,12 +22,11 @@ from vitlab.data.holdout import (
     with_validation,
 )
 from vitlab.data.learning import OpenedData, splits_of
-from vitlab.data.presence import IN_MEMORY
 from vitlab.data.sources.request import Given, Splits
 from vitlab.data.summary import divided, input_shape, missing_lines
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, OptionError
-from vitlab.evaluation.probes.watching import Probe
+from vitlab.evaluation.probes.online_probe import Probe
 from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.models.names import shape_of

@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from vitlab.data.presence import IN_MEMORY
+from vitlab.data.exists import IN_MEMORY
 from vitlab.data.settings import Augment
 from vitlab.distributed.world import World
 from vitlab.errors import RunError

@@ -1,1 +1,1 @@
-"""From trained weights to new tasks."""
+"""Transfer: fine-tuning, probes, soups, many tasks on one trunk."""

@@ -21,8 +21,8 @@ from torch.nn.functional import pad
 
 from vitlab.errors import UserError, WeightsError
 from vitlab.weights.formats.entries import Entry
+from vitlab.weights.formats.format_api import cannot
 from vitlab.weights.formats.own import NAMED, in_own_names
-from vitlab.weights.formats.room import cannot
 from vitlab.weights.formats.transformers.families import NEWER
 from vitlab.weights.source import Source
 

@@ -32,9 +32,9 @@ from vitlab.progress import public
 from vitlab.values import conform
 from vitlab.weights.assembly import empty, fits, whole_state
 from vitlab.weights.formats.entries import same
+from vitlab.weights.formats.format_api import Hints, Reading
 from vitlab.weights.formats.origins import Origin
 from vitlab.weights.formats.own import read_unlike
-from vitlab.weights.formats.room import Hints, Reading
 from vitlab.weights.identity import (
     Base,
     as_bytes,

@@ -22,8 +22,8 @@ from vitlab.weights.assembly import fitted, whole_state
 from vitlab.weights.containers.open import dropped, open_source
 from vitlab.weights.deltas import Delta, check_base, merged
 from vitlab.weights.formats.catalog import FORMATS
+from vitlab.weights.formats.format_api import Hints, Reading, names_of
 from vitlab.weights.formats.origins import Origin, warning, whole
-from vitlab.weights.formats.room import Hints, Reading, names_of
 from vitlab.weights.hub import PREFIXES, describe, fetch, is_hub_name, missing
 from vitlab.weights.identity import Base, fingerprint
 from vitlab.weights.matching import collect, unused, with_channels

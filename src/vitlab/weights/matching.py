@@ -11,7 +11,7 @@ from vitlab.errors import WeightsError
 from vitlab.weights.adapters import unaltered
 from vitlab.weights.assembly import empty, fits
 from vitlab.weights.formats.entries import Entry
-from vitlab.weights.formats.room import Reading
+from vitlab.weights.formats.format_api import Reading
 from vitlab.weights.source import Shape, Source, readable
 
 THREADS = 4  # that read and hash: faster together than most disks

@@ -22,8 +22,8 @@ from vitlab.weights.adapters import adapter_of
 from vitlab.weights.assembly import unwrapped, whole_state
 from vitlab.weights.formats.catalog import PEFT, format_named
 from vitlab.weights.formats.entries import Entry
+from vitlab.weights.formats.format_api import Hints, Writing, cannot
 from vitlab.weights.formats.own import sealed
-from vitlab.weights.formats.room import Hints, Writing, cannot
 from vitlab.weights.formats.transformers.families import FAMILIES
 from vitlab.weights.hub import is_hub_name
 from vitlab.weights.load import load, place_of, recognize

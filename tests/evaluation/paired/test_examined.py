@@ -10,8 +10,8 @@ import pytest
 import vitlab
 from conftest import TINY
 from vitlab.errors import DataError, UserError
-from vitlab.evaluation.examined import examine, kept, reopened
 from vitlab.evaluation.paired_tests import figures_of
+from vitlab.evaluation.run_predictions import examine, kept, reopened
 from vitlab.runs.kept_predictions import keep_predictions, kept_predictions
 from vitlab.runs.run_folder import RunFolder
 from vitlab.weights.save import save_provenance

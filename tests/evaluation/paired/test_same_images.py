@@ -12,8 +12,8 @@ from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.folders import Files
 from vitlab.evaluation.answers import SingleAnswers, answers_of
-from vitlab.evaluation.examined import Examined, image_keys
 from vitlab.evaluation.paired_tests import same_images
+from vitlab.evaluation.run_predictions import Examined, image_keys
 
 CLASSES = ("cat", "dog", "crane", "crane")  # ImageNet has two cranes
 

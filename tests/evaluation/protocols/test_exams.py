@@ -15,8 +15,14 @@ from conftest import call
 from evaluation.protocols.rigged import Rigged, gray
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.protocols.exams import EXAMS, imagenet, objectnet, outputs_of, trimmed
 from vitlab.evaluation.protocols.grading import examine
+from vitlab.evaluation.protocols.imagenet_variants import (
+    EXAMS,
+    imagenet,
+    objectnet,
+    outputs_of,
+    trimmed,
+)
 
 WNIDS = imagenet()
 

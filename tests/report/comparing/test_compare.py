@@ -17,10 +17,10 @@ from vitlab.commands.pretrain import Pretrain
 from vitlab.commands.train import Train
 from vitlab.console.leaves import all_leaves
 from vitlab.evaluation.answers import SingleAnswers
-from vitlab.evaluation.examined import kept, reopened
 from vitlab.evaluation.paired_tests import mcnemar
+from vitlab.evaluation.run_predictions import kept, reopened
 from vitlab.models.names import shape_of
-from vitlab.report.comparing.recipes_apart import options_in
+from vitlab.report.comparing.recipe_diff import options_in
 from vitlab.runs.kept_predictions import keep_predictions, kept_predictions
 from vitlab.runs.run_folder import RunFolder
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from vitlab.data.decode.formats import SUFFIXES, unread_lines
 from vitlab.data.decode.stored import EncodedImage
+from vitlab.data.exists import PATTERN, STDIN
 from vitlab.data.labels import Labels, SingleLabels, index_labels
-from vitlab.data.presence import PATTERN, STDIN
 from vitlab.data.sources.paths import Names, read_image, some
 from vitlab.data.sources.remote import braces, expand, is_url
 from vitlab.data.sources.request import NAMES, Found, Part, Request, blank

@@ -14,8 +14,8 @@ import numpy as np
 
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
+from vitlab.data.exists import is_hub_data
 from vitlab.data.labels import Labels, SingleLabels, UnlabeledError, check_length, index_labels
-from vitlab.data.presence import is_hub_data
 from vitlab.data.settings import Columns
 from vitlab.data.sources.columns import check_known_columns
 from vitlab.data.sources.download_cache import KeptParts

@@ -22,6 +22,7 @@ from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import cache_of, described, features_of
 from vitlab.evaluation.infer import Vectors
 from vitlab.evaluation.intervals import wilson
+from vitlab.evaluation.probes.feature_options import Probing, ProtocolName
 from vitlab.evaluation.probes.few_shot import (
     L2,
     classes_of,
@@ -32,7 +33,6 @@ from vitlab.evaluation.probes.few_shot import (
 from vitlab.evaluation.probes.heads import Blocks, means, swept_logistic
 from vitlab.evaluation.probes.neighbors import NEIGHBORS, nearest_neighbors
 from vitlab.evaluation.probes.searching import feature_sets
-from vitlab.evaluation.probes.wanted import Probing, ProtocolName
 from vitlab.models.model import Model
 from vitlab.progress import say
 from vitlab.units import counted

@@ -22,6 +22,7 @@ from vitlab.errors import DataError
 from vitlab.evaluation.calibration import temperature_of
 from vitlab.evaluation.features import ImageFeatures
 from vitlab.evaluation.infer import Vectors
+from vitlab.evaluation.probes.feature_options import Cuts, Pooled
 from vitlab.evaluation.probes.few_shot import classes_of
 from vitlab.evaluation.probes.heads import (
     HEADS,
@@ -33,7 +34,6 @@ from vitlab.evaluation.probes.heads import (
     best_ridge,
     crossed,
 )
-from vitlab.evaluation.probes.wanted import Cuts, Pooled
 from vitlab.evaluation.unlike import fit_unlike
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.create import assemble

@@ -16,7 +16,7 @@ from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import ONE_VIEW, Progress, Views, silent
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.predictions import Predictions, check_classifier, predict
-from vitlab.evaluation.protocols.exams import (
+from vitlab.evaluation.protocols.imagenet_variants import (
     EXAMS,
     Exam,
     SelectedOutputs,

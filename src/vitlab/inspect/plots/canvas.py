@@ -1,4 +1,4 @@
-"""What all plots of this room share: their colors, their fonts, and how images are shown."""
+"""Canvas of all plots in this room: colors, fonts, and how images are shown."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -17,7 +17,7 @@ from vitlab.models.positions.positions import Positions, scheme_of
 from vitlab.models.stems.stem import stem_of
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.autoencoding.mae_decoder import Decoder
-from vitlab.objectives.each_image import Draws, draws_of, uniform
+from vitlab.objectives.per_sample_rng import Draws, draws_of, uniform
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.objectives.unit_pixels import GRAY, as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext

@@ -17,20 +17,20 @@ from vitlab.models.encoder.from_patches import encode_patches
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.dino.centering import balanced, koleo, sharpened
-from vitlab.objectives.dino.chance_masks import hidden_by_chance
-from vitlab.objectives.dino.compared_answers import (
+from vitlab.objectives.dino.crops_and_models import check_dino, crop_views, local_size
+from vitlab.objectives.dino.feature_pictures import principal_colors, random_crop
+from vitlab.objectives.dino.ibot_masks import hidden_by_chance
+from vitlab.objectives.dino.projector import Projector
+from vitlab.objectives.dino.schedules import follow, momentum_at, temperature_at
+from vitlab.objectives.dino.view_loss import (
     at_patches,
     between_views,
     collapse,
     figures_of,
     shares_of,
 )
-from vitlab.objectives.dino.feature_pictures import principal_colors, random_crop
-from vitlab.objectives.dino.fitting import check_dino, crop_views, local_size
-from vitlab.objectives.dino.projector import Projector
-from vitlab.objectives.dino.schedules import follow, momentum_at, temperature_at
-from vitlab.objectives.each_image import Draws, draws_of
-from vitlab.objectives.owning import Sum
+from vitlab.objectives.objective_module import Sum
+from vitlab.objectives.per_sample_rng import Draws, draws_of
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.objectives.unit_pixels import as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext

@@ -15,7 +15,7 @@ from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.classify import Classify
 from vitlab.objectives.distill.teacher import Teacher
 from vitlab.objectives.distill.two_heads import TwoHeads
-from vitlab.objectives.owning import OwningObjective
+from vitlab.objectives.objective_module import OwningObjective
 from vitlab.recipes.distilling import Distill
 
 

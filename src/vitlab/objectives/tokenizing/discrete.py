@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitlab.objectives.each_image import Draws, exponentials
+from vitlab.objectives.per_sample_rng import Draws, exponentials
 
 
 def gumbel_softmax(logits: Tensor, temperature: float, draws: Draws) -> Tensor:

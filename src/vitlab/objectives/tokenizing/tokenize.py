@@ -12,8 +12,8 @@ from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, TokenizerConfig
 from vitlab.models.model import Model
 from vitlab.models.tokenizers.tokenizer import Tokenizer, squeezed
-from vitlab.objectives.each_image import draws_of
-from vitlab.objectives.owning import Sum
+from vitlab.objectives.objective_module import Sum
+from vitlab.objectives.per_sample_rng import draws_of
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.objectives.tokenizing.discrete import (
     gumbel_softmax,

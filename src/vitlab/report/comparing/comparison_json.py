@@ -10,7 +10,7 @@ import numpy as np
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.paired_tests import Pair
 from vitlab.report.comparing.entry import Entry
-from vitlab.report.comparing.recipes_apart import differing, seed_groups
+from vitlab.report.comparing.recipe_diff import differing, seed_groups
 from vitlab.report.comparing.run_comparison import Compared
 
 COSTS = ("images", "params", "macs", "images_per_second", "peak_memory", "seconds", "device")

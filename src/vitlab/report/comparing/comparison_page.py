@@ -14,7 +14,7 @@ from vitlab.evaluation.paired_tests import Pair
 from vitlab.report.comparing.comparison_json import seeds_of
 from vitlab.report.comparing.disagreements import disagreements
 from vitlab.report.comparing.entry import Entry
-from vitlab.report.comparing.recipes_apart import (
+from vitlab.report.comparing.recipe_diff import (
     Differing,
     differing,
     options_in,

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from vitlab.data.sources.source import Source
 from vitlab.errors import UserError
 from vitlab.evaluation.answers import Answers, SingleAnswers
-from vitlab.evaluation.examined import reopened
 from vitlab.evaluation.paired_tests import SameImages
+from vitlab.evaluation.run_predictions import reopened
 from vitlab.report.comparing.run_comparison import Compared
 from vitlab.report.page import Block, Prose, Thumbnail, Thumbnails, common_folder
 from vitlab.report.thumbnails import of_source

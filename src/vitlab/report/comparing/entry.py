@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.errors import UserError
-from vitlab.evaluation.examined import Examined
+from vitlab.evaluation.run_predictions import Examined
 from vitlab.recipes.recipe import Recipe
 from vitlab.report.facts import Point
 from vitlab.report.gather import EVALUATED, points

@@ -1,13 +1,13 @@
-"""What several runs come to: their figures, tests on the same images, and what to know of them."""
+"""Comparison of several runs: figures, tests on the same images, remarks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from vitlab.errors import UserError
-from vitlab.evaluation.examined import examine
 from vitlab.evaluation.paired_tests import Pair, SameImages, figures_of, pairs_of, same_images
+from vitlab.evaluation.run_predictions import examine
 from vitlab.report.comparing.entry import Entry, entry_of
-from vitlab.report.comparing.recipes_apart import differing
+from vitlab.report.comparing.recipe_diff import differing
 from vitlab.runs.several_runs import several_runs, short_names
 
 Progress = Callable[[str, int, int], None]

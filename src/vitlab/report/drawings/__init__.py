@@ -1,1 +1,1 @@
-"""What a page draws: plots as inline SVG, pictures as data URIs."""
+"""Drawings of a page: plots as inline SVG, pictures as data URIs."""

@@ -1,1 +1,1 @@
-"""What is inside a model, as pictures, numbers and one page: `vitlab inspect`."""
+"""Inside a model, as pictures, numbers and one page: `vitlab inspect`."""

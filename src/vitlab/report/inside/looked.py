@@ -1,4 +1,4 @@
-"""What was found inside a model: plain values, for pictures, numbers and pages."""
+"""Findings inside a model: plain values, for pictures, numbers and pages."""
 
 from dataclasses import dataclass, field
 

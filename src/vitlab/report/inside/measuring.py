@@ -1,4 +1,4 @@
-"""What a model's weights and all images show together, each part tried, and noted if missing."""
+"""Measuring a model's weights and all images together, each part noted if it fails."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What was found inside a model, as blocks of a page: charts of layers, maps over photos."""
+"""Blocks of a page about the inside of a model: charts of layers, maps over photos."""
 
 from collections.abc import Iterator
 from pathlib import Path

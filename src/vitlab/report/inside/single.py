@@ -1,4 +1,4 @@
-"""What a model makes of single images."""
+"""Single images inside a model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What was found inside a model, as a folder: pictures, `inspect.json` and `inspect.html`."""
+"""The folder of `vitlab inspect`: pictures, `inspect.json` and `inspect.html`."""
 
 import io
 import json

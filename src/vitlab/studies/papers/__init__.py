@@ -3,12 +3,11 @@
 Nothing here imports PyTorch until a study is asked for.
 """
 
-import tomllib
-from functools import cache
-from importlib import import_module, resources
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from vitlab.errors import OptionError
+from vitlab.studies.tables import read
 from vitlab.units import seconds
 
 if TYPE_CHECKING:
@@ -18,27 +17,8 @@ if TYPE_CHECKING:
 PAPER_BUDGET, USUAL_BUDGET = "paper", "10m"
 
 
-@cache
-def _read(name: str) -> dict[str, Any]:
-    file = resources.files("vitlab.studies.papers") / f"{name}.toml"
-    return tomllib.loads(file.read_text("utf-8"))
-
-
-STUDIES = _read("studies")
+STUDIES = read("studies")
 ABOUT = "; ".join(f"{name}: {entry['about']}" for name, entry in STUDIES.items())
-
-
-def table(name: str) -> dict[str, Any]:
-    """Return a table of a paper, its rows by their names."""
-    found = _read("tables")[name]
-    assert isinstance(found, dict)
-    return found
-
-
-def options_of(name: str, row: str) -> dict[str, Any]:
-    """Return the options of a recipe in a row of a table; lists are tuples there."""
-    options = table(name)[row]
-    return {key: tuple(v) if isinstance(v, list) else v for key, v in options.items()}
 
 
 def claims_of(study: str) -> tuple["Claim", ...]:

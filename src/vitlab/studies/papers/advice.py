@@ -21,7 +21,7 @@ from vitlab.optim.optimizers import build
 from vitlab.recipes.choices import Optimization
 from vitlab.studies.base import KINDS, Base
 from vitlab.studies.design import Arm, Trained
-from vitlab.studies.papers import options_of, table
+from vitlab.studies.tables import options_of, table
 
 UPDATES = 20  # timed; twice the steps between two roots of Shampoo
 RATES = (0.3, 1.0, 3.0)

@@ -1,4 +1,4 @@
-"""Which ViT: its position embeddings, shape and classifier, or axial attention (ViT, appendix D).
+"""Architecture of a ViT: positions, shape, classifier, axial attention (ViT, appendix D).
 
 The position embeddings are none, 1-D, 2-D or relative, added in three places (Table 8). The shape
 grows in depth, width, MLP, patch size or all of them (Figure 8). The classifier sees a class token
@@ -18,7 +18,7 @@ from vitlab.evaluation.probes.few_shot import fewshot, sample_shots
 from vitlab.models.cost import cost
 from vitlab.studies.base import Base, Shape
 from vitlab.studies.design import FEW_SHOT, Arm, Trained
-from vitlab.studies.papers import table
+from vitlab.studies.tables import table
 
 PLACES = {"stem": "at the stem", "every": "before every block", "shared": "shared by all blocks"}
 PAPER_SHAPE = Shape(1024, 8, 16, 2048, 32)  # ViT, D.2

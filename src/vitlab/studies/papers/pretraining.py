@@ -17,8 +17,8 @@ from vitlab.recipes.recipe import Recipe
 from vitlab.studies.base import Base, fine_tuning, in_few_patches, small, tokenizer, without_labels
 from vitlab.studies.compute_card import FAMILIES, PRINTED, PowerLaw, card, family_of, fitted
 from vitlab.studies.design import ACCURACY, FLOPS, IMAGES, Arm, Curve, Trained
-from vitlab.studies.papers import table
 from vitlab.studies.papers.architecture import few_shot
+from vitlab.studies.tables import table
 
 JFT = 303_000_000  # images
 SUBSETS = {3: 9_000_000, 10: 30_000_000, 30: 90_000_000, 100: 0}  # by their percentage; 0: all

@@ -11,7 +11,7 @@ from vitlab.errors import OptionError
 from vitlab.options import nearest
 
 if TYPE_CHECKING:
-    from vitlab.weights.formats.room import Reads, Writes
+    from vitlab.weights.formats.format_api import Reads, Writes
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ resizes to 256 pixels with Lanczos, for which bicubic stands here.
 from vitlab.errors import WeightsError
 from vitlab.models.config import TokenizerConfig
 from vitlab.weights.formats.entries import Names, each
+from vitlab.weights.formats.format_api import Hints, Reading
 from vitlab.weights.formats.names import entries, found
 from vitlab.weights.formats.origins import Facts, Origin
-from vitlab.weights.formats.room import Hints, Reading
 from vitlab.weights.source import Source
 
 NAME = "DALL-E's tokenizer (OpenAI)"

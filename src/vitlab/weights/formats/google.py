@@ -30,6 +30,7 @@ from vitlab.weights.formats.entries import (
     transposed,
     without_first_row,
 )
+from vitlab.weights.formats.format_api import Hints, Reading, Writing, cannot, check_fields
 from vitlab.weights.formats.names import (
     FoundParts,
     entries,
@@ -41,7 +42,6 @@ from vitlab.weights.formats.names import (
     patches_of,
 )
 from vitlab.weights.formats.origins import Origin
-from vitlab.weights.formats.room import Hints, Reading, Writing, cannot, check_fields
 from vitlab.weights.source import Shape, Source
 
 VIT, BIT = "Google's ViT (.npz)", "Google's BiT (.npz)"

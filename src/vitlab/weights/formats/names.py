@@ -34,7 +34,7 @@ from vitlab.weights.formats.entries import (
     with_register_rows,
     without_first_row,
 )
-from vitlab.weights.formats.room import cannot
+from vitlab.weights.formats.format_api import cannot
 from vitlab.weights.source import Shape
 
 # Words of single tensors; all others are of layers.

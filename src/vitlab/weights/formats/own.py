@@ -15,8 +15,8 @@ from vitlab.weights.assembly import empty
 from vitlab.weights.containers.open import open_source
 from vitlab.weights.formats.catalog import format_named
 from vitlab.weights.formats.entries import Entry, same
+from vitlab.weights.formats.format_api import Files, Hints, Reading, Writing
 from vitlab.weights.formats.origins import Origin
-from vitlab.weights.formats.room import Files, Hints, Reading, Writing
 from vitlab.weights.formats.transformers.processor import write_processor
 from vitlab.weights.identity import checked, checksum, checksums, described, description
 from vitlab.weights.sharded import CONFIG, PREPROCESSOR, UNLIKE, beside

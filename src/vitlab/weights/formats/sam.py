@@ -15,9 +15,9 @@ from vitlab.images import IMAGENET
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.dialects import TIMM, respelled
 from vitlab.weights.formats.entries import Names, each, gridded, with_unused_row
+from vitlab.weights.formats.format_api import Hints, Reading
 from vitlab.weights.formats.names import FoundParts, entries, fields_shown, found, located
 from vitlab.weights.formats.origins import Facts, Origin
-from vitlab.weights.formats.room import Hints, Reading
 from vitlab.weights.formats.timm.arguments import Arguments, check_arguments, stated
 from vitlab.weights.formats.timm.config_json import arguments_in, recorded
 from vitlab.weights.formats.transformers.config_json import check_keys, our_value

@@ -7,7 +7,7 @@ with a tensor that some other format misses.
 import re
 
 from vitlab.errors import WeightsError
-from vitlab.weights.formats.room import Hints, Reading
+from vitlab.weights.formats.format_api import Hints, Reading
 from vitlab.weights.source import Source
 
 STAGES = "stages of different widths"

@@ -13,8 +13,8 @@ from vitlab.errors import WeightsError
 from vitlab.images import IMAGENET, OPENAI, ImageSpec, Size
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.dialects import names_for
+from vitlab.weights.formats.format_api import cannot, check_fields
 from vitlab.weights.formats.names import first_name
-from vitlab.weights.formats.room import cannot, check_fields
 from vitlab.weights.formats.timm.architectures import stem_of
 from vitlab.weights.formats.timm.arguments import (
     KINDS,

@@ -6,8 +6,8 @@ from typing import Any
 
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.entries import Names, keyless
+from vitlab.weights.formats.format_api import cannot
 from vitlab.weights.formats.names import found, parts_of, placed
-from vitlab.weights.formats.room import cannot
 from vitlab.weights.source import Shape
 
 Content = dict[str, Any]  # of config.json

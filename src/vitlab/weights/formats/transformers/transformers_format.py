@@ -16,9 +16,9 @@ from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.assembly import empty
 from vitlab.weights.formats.dialects import notes_beside
 from vitlab.weights.formats.entries import Entry
+from vitlab.weights.formats.format_api import Hints, Reading, Writing, cannot, check_fields
 from vitlab.weights.formats.names import entries, fields_shown, first_name, found, parts_of
 from vitlab.weights.formats.origins import Facts, Origin, with_means
-from vitlab.weights.formats.room import Hints, Reading, Writing, cannot, check_fields
 from vitlab.weights.formats.timm.architectures import USUAL_HEADS, settled
 from vitlab.weights.formats.transformers.config_json import (
     DEFAULTS,

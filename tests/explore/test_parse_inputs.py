@@ -9,7 +9,7 @@ import vitlab
 from conftest import photo
 from serve.made import tiny
 from vitlab.errors import UserError
-from vitlab.explore.told_apart import told_apart
+from vitlab.explore.parse_inputs import parse_inputs
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_words_in_any_order(here: Path) -> None:
     words = ["holiday", "saved", "*.png", "no-ending", "pets=run", "model=3.png", "weights.pth",
              "user/name", "cut.jpg", "hub"]  # fmt: skip
-    told = told_apart(words)
+    told = parse_inputs(words)
     assert told.weights == (
         ("saved", "saved"), ("pets", "run"), ("weights", "weights.pth"), ("name", "user/name"),
         ("hub", "hub"),
@@ -55,4 +55,4 @@ def test_words_in_any_order(here: Path) -> None:
 )
 def test_what_cannot_be_meant(here: Path, words: list[str], says: str) -> None:
     with pytest.raises(UserError, match=re.escape(says)):
-        told_apart(words)
+        parse_inputs(words)

@@ -11,8 +11,8 @@ from explore.made import Exploring
 from serve.calling import Reply, send
 from serve.made import encoded, until
 from vitlab.errors import DataError
-from vitlab.explore.cartographer import Cartographer, Progress
 from vitlab.explore.explore_routes import application
+from vitlab.explore.map_job import MapJob, Progress
 
 
 class Chart:
@@ -28,9 +28,9 @@ class Chart:
         return "a point", encoded(9)
 
 
-def finished(cartographer: Cartographer) -> None:
-    cartographer.start()
-    asyncio.run(until(lambda: not cartographer._thread.is_alive()))
+def finished(map_job: MapJob) -> None:
+    map_job.start()
+    asyncio.run(until(lambda: not map_job._thread.is_alive()))
 
 
 def test_errors_are_said_once_and_told_to_the_page() -> None:
@@ -38,19 +38,19 @@ def test_errors_are_said_once_and_told_to_the_page() -> None:
         raise DataError("no images there")
 
     said: list[str] = []
-    cartographer = Cartographer(make, said.append)
-    assert cartographer.state() == (None, 0.0, "beginning")
-    finished(cartographer)
+    map_job = MapJob(make, said.append)
+    assert map_job.state() == (None, 0.0, "beginning")
+    finished(map_job)
     with pytest.raises(DataError, match="no images there"):
-        cartographer.state()
+        map_job.state()
     assert said == ["no map: no images there"]
 
 
 def test_a_bug_is_logged_and_the_page_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    cartographer = Cartographer(lambda progress: 1 / 0)
-    finished(cartographer)
+    map_job = MapJob(lambda progress: 1 / 0)
+    finished(map_job)
     with pytest.raises(DataError, match="ZeroDivisionError"):
-        cartographer.state()
+        map_job.state()
     assert "no map" in caplog.text
 
 
@@ -63,13 +63,13 @@ def test_it_stops_at_the_next_step() -> None:
             steps.append(time.sleep(0.001))
             began.set()
 
-    cartographer = Cartographer(make)
-    cartographer.start()
+    map_job = MapJob(make)
+    map_job.start()
     assert began.wait(10)
-    assert cartographer.state() == (None, 0.5, "drawing")
-    cartographer.stop()
-    cartographer._thread.join(10)
-    assert not cartographer._thread.is_alive()
+    assert map_job.state() == (None, 0.5, "drawing")
+    map_job.stop()
+    map_job._thread.join(10)
+    assert not map_job._thread.is_alive()
 
 
 def test_the_routes_of_the_map(exploring: Exploring, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,21 +80,21 @@ def test_the_routes_of_the_map(exploring: Exploring, monkeypatch: pytest.MonkeyP
         assert gate.wait(60)
         return Chart()
 
-    cartographer = Cartographer(make)
-    monkeypatch.setattr(exploring.explorer, "cartographer", cartographer)
+    map_job = MapJob(make)
+    monkeypatch.setattr(exploring.explorer, "map_job", map_job)
     app = application(exploring.explorer)
 
     def ask(method: str, path: str) -> Reply:
         return exploring(send(app, method, path))
 
-    cartographer.start()
-    exploring(until(lambda: cartographer.state()[1] > 0))
+    map_job.start()
+    exploring(until(lambda: map_job.state()[1] > 0))
     assert ask("GET", "/api/state").json["map"] is True
     reply = ask("GET", "/api/map")
     assert (reply.status, reply.json) == (202, {"progress": 0.25, "what": "looking"})
     assert ask("GET", "/api/map/sheet").status == 503
     gate.set()
-    exploring(until(lambda: cartographer.state()[0] is not None))
+    exploring(until(lambda: map_job.state()[0] is not None))
     assert ask("GET", "/api/map").json == {"points": [[0.5, 0.5]]}
     assert ask("GET", "/api/map/sheet").body == b"a sheet"
     opened = ask("POST", "/api/map/0")

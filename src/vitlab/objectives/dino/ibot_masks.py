@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from vitlab.models.packed import Grid
-from vitlab.objectives.each_image import Draws, EachImage, uniform
 from vitlab.objectives.masks import block_mask
+from vitlab.objectives.per_sample_rng import Draws, EachImage, uniform
 
 MASKED, RATIO = 0.5, (0.1, 0.5)  # share of the images with hidden patches, and of these patches
 

@@ -1,4 +1,4 @@
-"""What differs in the recipes of several runs, and which of them differ in their seed alone."""
+"""Differences between the recipes of several runs; which of them differ in their seed alone."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Progress = Callable[[float, str], None]
 
 
-class Cartographer:
+class MapJob:
     """Makes one map in a thread of its own, while the page shows how far it is.
 
     Args:

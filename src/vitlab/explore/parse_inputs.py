@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitlab.data.decode.formats import SUFFIXES, format_of
-from vitlab.data.presence import PATTERN, nearest_beside
+from vitlab.data.exists import PATTERN, nearest_beside
 from vitlab.errors import DataError, OptionError
 from vitlab.serve.limits import NAME, split
 from vitlab.weights.hub import is_hub_name, missing
@@ -33,7 +33,7 @@ class Told:
     images: tuple[str, ...]
 
 
-def told_apart(words: Sequence[str]) -> Told:
+def parse_inputs(words: Sequence[str]) -> Told:
     """Tell models from images by what they are.
 
     Args:

@@ -1,4 +1,4 @@
-"""From the options of `vitlab explore` to a page that was looked at."""
+"""Run the explorer of `vitlab explore` until it is stopped."""
 
 import asyncio
 import os

@@ -252,7 +252,7 @@ def test_what_training_held_out_to_stop_is_validation_data(
     for each in (plain, report):  # training has done the same
         assert f"{len(held_out)} validation images" in each
     data, whole = (text.split("<dt>Images</dt>")[1].split("</dd>")[0] for text in (plain, report))
-    assert f"{len(held_out)} validation, 359 test images" in data
+    assert f"{len(held_out)} validation, 359 test" in data
     assert data == whole  # the data is opened again
     for note in run.metrics["notes"]:  # what training had to say stays in it
         assert note in plain

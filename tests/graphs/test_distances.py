@@ -34,7 +34,12 @@ def model() -> Model:
 def test_the_file_gives_the_distances_of_classify(
     precision: str, model: Model, tmp_path: Path
 ) -> None:
-    found = vitlab.export(model, tmp_path / "model.onnx", precision=precision)  # type: ignore[arg-type]
+    levels = np.arange(0, 240, 2, dtype=np.uint8)[:, None, None, None]  # 120 gray images
+    grays = [*np.broadcast_to(levels, (120, 32, 32, 3))]
+    with torch.inference_mode():
+        labels = ["abc"[k] for k in model(vitlab.preprocess(model)(grays)).argmax(1)]
+    data = {"data": list(zip(grays, labels, strict=True))} if precision == "int8" else {}
+    found = vitlab.export(model, tmp_path / "model.onnx", precision=precision, **data)  # type: ignore[arg-type]
     assert found["outputs"]["distance"] == ["batch"]
     images = np.random.default_rng(1).integers(0, 256, (5, 40, 50, 3), np.uint8)
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")

@@ -24,16 +24,17 @@ VALUES = {  # for options that the messages name without a value
     "--max-bad": "5%", "--model": "ViT-Ti/16", "--out": "run", "--patience": "3", "--rho": "0.1",
     "--steps": "5", "--timeout": "9", "--track": "wandb", "--warmup": "2", "--device": "cpu",
     "--precision": "bf16", "--micro-batch": "auto", "--from": "run",
-    "--change": "--resume", "--probe": "digits", "--check-duplicates": "no", "--task": "beit",
-    "--tokenizer": "run",
+    "--change": "--resume", "--folds": "5", "--probe": "digits", "--check-duplicates": "no",
+    "--task": "beit", "--tokenizer": "run",
 }  # fmt: skip
 FOREIGN = {  # of torchrun, git, and vitlab evaluate
     "--nproc-per-node", "--porcelain", "--untracked-files", "--help", "--calibrate",
+    "--json", "--label-errors",
 }  # fmt: skip
 
 
 def test_the_advice_of_every_message_is_followed() -> None:
-    pattern = r"(?<!var\()--[a-z][a-z-]+(?: (?:auto|cpu|cuda|bf16|fp32|yes|no|on|off)\b)?"
+    pattern = r"(?<!var\()--[a-z][a-z-]+\b(?![-:])(?: (?:auto|cpu|cuda|bf16|fp32|yes|no|on|off)\b)?"
     advice = {each for file in FILES for each in re.findall(pattern, file.read_text())}
     advice = {each for each in advice if each.split()[0] not in FOREIGN}
     assert len(advice) > 15

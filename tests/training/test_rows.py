@@ -83,8 +83,8 @@ def test_validation_images_are_called_so(
         folder.mkdir(parents=True, exist_ok=True)
         photo(number, 8, 8, tint=number % 2).save(folder / f"{number}.png")
     seen = []
-    choices = {"model": "ViT(width=8,depth=1,heads=1,mlp=8)/4", "batch": 8, "steps": 8}
-    recipe = vitlab.recipe("small", str(tmp_path / "data"), **choices, patience=1)
+    choices = {"model": "ViT(width=8,depth=1,heads=1,mlp=8)/4", "batch": 8, "steps": 30}
+    recipe = vitlab.recipe("small", str(tmp_path / "data"), **choices, patience=9)
     run = vitlab.train(recipe, tmp_path / "run", on_line=seen.append)
     err = capsys.readouterr().err
     assert "validation loss" in err
@@ -92,4 +92,4 @@ def test_validation_images_are_called_so(
     kinds = {line["kind"] for line in seen}
     assert kinds == {"train", "validation", "result"}
     assert "validation" in (run.folder / "metrics.jsonl").read_text()
-    assert "validation, ends at" in Path(run.metrics["report"]).read_text()  # drawn in the report
+    assert "Loss on validation images against epoch" in Path(run.metrics["report"]).read_text()

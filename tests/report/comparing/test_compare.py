@@ -93,7 +93,7 @@ def test_figures_tests_recipes_and_a_page(
     assert "b: accuracy" in notes  # it answers otherwise than its journal says
     page = out.read_text()
     assert found["report"] == str(out)
-    assert page.count('<path d="M1 5h30"') == 3 * 3
+    assert page.count('<path d="M1 5h30"') == 4 * 3  # three runs in four places
     assert "../runs/a/report.html" in page
     assert "2 of 3 pairs" in page or "3 of 3 pairs" in page
     assert "<script" not in page
@@ -117,7 +117,7 @@ def test_the_most_confident_mistakes_come_first(runs: list[RunFolder], tmp_path:
     vitlab.compare([each.path for each in runs[:2]], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     section = page[page.index("is right</bdi>:") :]
-    names = re.findall(r"<bdi>digit (\d+)</bdi>", section[: section.index("</ul>")])
+    names = re.findall(r"<bdi dir=\"ltr\">digit (\d+)</bdi>", section[: section.index("</ul>")])
     found = kept(runs[0])
     assert found is not None
     mine = np.flatnonzero(one.right & ~other.right)

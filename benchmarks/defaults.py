@@ -63,27 +63,18 @@ class Row:
     source: str
     each: int
     epochs: int
+    words: str
 
 
 ROWS = {
-    "hands-200": Row("sign-digits", 20, 8),
-    "cifar-100": Row("cifar10", 10, 15),
-    "cifar-400": Row("cifar10", 40, 6),
-    "photos": Row("photos", 0, 20),
-    "hands-10": Row("sign-digits", 1, 30),
-    "cifar-10": Row("cifar10", 1, 30),
-    "hands-1653": Row("sign-digits", 0, 3),
-    "cifar-4000": Row("cifar10", 400, 1),
-}
-ROW_WORDS = {
-    "hands-10": "hands, 1 of each of 10 classes",
-    "hands-200": "hands, 20 of each class",
-    "hands-1653": "hands, all 1,653",
-    "cifar-10": "CIFAR-10, 1 of each class",
-    "cifar-100": "CIFAR-10, 10 of each class",
-    "cifar-400": "CIFAR-10, 40 of each class",
-    "cifar-4000": "CIFAR-10, 400 of each class",
-    "photos": "photographs, 52 of 8 kinds",
+    "hands-10": Row("sign-digits", 1, 30, "hands, 1 of each of 10 classes"),
+    "hands-200": Row("sign-digits", 20, 8, "hands, 20 of each class"),
+    "hands-1653": Row("sign-digits", 0, 3, "hands, all 1,653"),
+    "cifar-10": Row("cifar10", 1, 30, "CIFAR-10, 1 of each class"),
+    "cifar-100": Row("cifar10", 10, 15, "CIFAR-10, 10 of each class"),
+    "cifar-400": Row("cifar10", 40, 6, "CIFAR-10, 40 of each class"),
+    "cifar-4000": Row("cifar10", 400, 1, "CIFAR-10, 400 of each class"),
+    "photos": Row("photos", 0, 20, "photographs, 52 of 8 kinds"),
 }
 WAY_WORDS = {
     "start": "the fitted classifier with which `finetune` starts",
@@ -309,7 +300,7 @@ def table(known: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the lines of the table of `docs/defaults.md`: mean and deviation, and each seed."""
     yield "| training images | by | accuracy, % | each seed | passes | CPU s |"
     yield "| --- | --- | --- | --- | --- | --- |"
-    for row, words in ROW_WORDS.items():
+    for row, about in ROWS.items():
         of_row = [each for each in known if each["row"] == row]
         starts = [each | {"accuracy": each["start"]} for each in of_row if each.get("start")]
         cells = {way: [each for each in of_row if each["way"] == way] for way in WAY_WORDS}
@@ -323,7 +314,7 @@ def table(known: list[dict[str, Any]]) -> Iterator[str]:
             passes = _range([one["epochs"] for one in own if "epochs" in one])
             took = [one["cpu_seconds"] for one in own if "cpu_seconds" in one]
             seconds = f"{statistics.mean(took):.0f}" if took else ""
-            yield f"| {words} | {WAY_WORDS[way]} | {shown} | {each} | {passes} | {seconds} |"
+            yield f"| {about.words} | {WAY_WORDS[way]} | {shown} | {each} | {passes} | {seconds} |"
 
 
 def rates(known: list[dict[str, Any]]) -> Iterator[str]:
@@ -332,7 +323,7 @@ def rates(known: list[dict[str, Any]]) -> Iterator[str]:
     head = [way.partition("@")[2] or "2e-4, the default" for way in ways]
     yield f"| training images | {' | '.join(head)} |"
     yield "| --- |" + " --- |" * len(ways)
-    for row, words in ROW_WORDS.items():
+    for row, about in ROWS.items():
         found = {way: {} for way in ways}
         for each in known:
             if each["row"] == row and each["way"] in found:
@@ -341,7 +332,7 @@ def rates(known: list[dict[str, Any]]) -> Iterator[str]:
         cells = [", ".join(f"{100 * own[k]:.1f}" for k in sorted(seeds & own.keys()))
                  for own in found.values()]  # fmt: skip
         if seeds:
-            yield f"| {words} | {' | '.join(cells)} |"
+            yield f"| {about.words} | {' | '.join(cells)} |"
 
 
 def _spread(own: list[dict[str, Any]]) -> tuple[float, str, str]:

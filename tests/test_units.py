@@ -5,7 +5,7 @@ import math
 import pytest
 
 from vitlab.errors import OptionError
-from vitlab.terminal import print_main_figures, readable
+from vitlab.terminal import main_figures, print_figures, readable
 from vitlab.units import duration, epochs, percent, seconds, si, storage
 
 
@@ -128,7 +128,8 @@ def test_intervals_stand_behind_their_figures() -> None:
 
 
 def test_a_run_prints_the_figures_that_come_first(capsys: pytest.CaptureFixture[str]) -> None:
-    print_main_figures({"accuracy": 0.5, "mcc": 0.2, "auroc": 0.9, "nll": 1.5, "images": 300})
+    figures = {"accuracy": 0.5, "mcc": 0.2, "auroc": 0.9, "nll": 1.5, "images": 300}
+    print_figures(main_figures(figures))
     words = capsys.readouterr().out.split()
     assert [each for each in words if each.isalpha()][2:] == ["accuracy", "NLL", "images"]
 

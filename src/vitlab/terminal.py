@@ -71,12 +71,11 @@ def print_figures(figures: dict[str, Any]) -> None:
     print_table(("figure", "value"), readable(figures))
 
 
-def print_main_figures(figures: dict[str, Any]) -> None:
-    """Print the figures of a run that come first; its report, and --json, have the others."""
+def main_figures(figures: dict[str, Any]) -> dict[str, Any]:
+    """Return the metrics that come first, and all that is no metric; a report has the others."""
     from vitlab.evaluation.metrics import METRICS
 
-    others = {name for name, each in METRICS.items() if not each.key}
-    print_figures({name: figure for name, figure in figures.items() if name not in others})
+    return {key: each for key, each in figures.items() if key not in METRICS or METRICS[key].key}
 
 
 def print_rows(rows: Sequence[dict[str, Any]]) -> None:

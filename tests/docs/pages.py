@@ -2,7 +2,9 @@
 
 import re
 import shlex
+import sys
 from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -22,6 +24,16 @@ class Block:
     language: str
     text: str
     line: int
+
+
+def script(name: str) -> Any:
+    """A program of `benchmarks/` as a module, whatever else has its name."""
+    spec = spec_from_file_location(f"benchmark_{name}", ROOT / "benchmarks" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    program = sys.modules[spec.name] = module_from_spec(spec)  # dataclasses look there
+    spec.loader.exec_module(program)
+    return program
 
 
 def blocks(page: Path, *languages: str) -> list[Block]:

@@ -1,15 +1,8 @@
 """docs/defaults.md: its tables are made of the rows that are kept."""
 
-import sys
-from importlib import util
+from docs.pages import ROOT, script
 
-from docs.pages import ROOT
-
-SPEC = util.spec_from_file_location("defaults_table", ROOT / "benchmarks" / "defaults.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-defaults = sys.modules["defaults_table"] = util.module_from_spec(SPEC)  # for its dataclasses
-SPEC.loader.exec_module(defaults)
+defaults = script("defaults")
 
 
 def test_its_tables_are_made_of_the_stored_rows() -> None:

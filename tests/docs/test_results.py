@@ -1,17 +1,11 @@
 """The verdicts of docs/results are those that today's statistics make from the rows kept there."""
 
-from importlib import util
-
 import pytest
 
-from docs.pages import ROOT
+from docs.pages import script
 from vitlab.studies.papers import STUDIES
 
-SPEC = util.spec_from_file_location("result_pages", ROOT / "benchmarks" / "result_pages.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-result_pages = util.module_from_spec(SPEC)
-SPEC.loader.exec_module(result_pages)
+result_pages = script("result_pages")
 
 
 @pytest.mark.parametrize("name", STUDIES)

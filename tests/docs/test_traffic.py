@@ -3,16 +3,14 @@
 import asyncio
 import importlib
 import json
-import sys
 from email import message_from_bytes
-from importlib.util import module_from_spec, spec_from_file_location
 from io import BytesIO
 from typing import Any
 
 import pytest
 from PIL import Image
 
-from docs.pages import ROOT
+from docs.pages import ROOT, script
 
 PROBE = b"GET /health HTTP/1.1\r\n\r\n"
 ASK = b"POST /%d HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi"
@@ -21,12 +19,7 @@ ASK = b"POST /%d HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi"
 @pytest.fixture
 def tools(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    spec = spec_from_file_location("bench_serve", ROOT / "benchmarks" / "serve.py")
-    assert spec is not None
-    assert spec.loader is not None
-    program = module_from_spec(spec)  # `serve` is a folder of tests
-    monkeypatch.setitem(sys.modules, "bench_serve", program)
-    spec.loader.exec_module(program)
+    program = script("serve")  # `serve` is a folder of tests
     return importlib.import_module("traffic"), program
 
 

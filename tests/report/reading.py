@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from made_facts import NASTY
+
 
 class References(html.parser.HTMLParser):
     """Everything a page would fetch, and the scripts in it."""
@@ -51,6 +53,16 @@ def alone(file: Path) -> str:
     assert set(references.labels) <= set(references.ids)
     assert len(references.ids) == len(set(references.ids))
     return text
+
+
+def check_harmless(file: Path, *, nasty: bool) -> None:
+    """A page in a folder of its own needs nothing else, and shows nasty names as text."""
+    text = alone(file)
+    assert NASTY not in text
+    assert "<script>alert" not in text
+    if nasty:
+        assert text.count("&lt;script&gt;alert") >= 6
+    assert [each.name for each in file.parent.iterdir()] == ["report.html"]
 
 
 FLAGS = (

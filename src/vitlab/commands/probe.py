@@ -11,7 +11,7 @@ from vitlab.progress import say
 from vitlab.recipes.head_search import INSTEAD, OF_STEPS, HeadSearch, probe_recipe
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
-from vitlab.terminal import print_main_figures, print_table
+from vitlab.terminal import main_figures, print_figures, print_table
 from vitlab.units import percent
 
 SUMMARY = "Fit a classifier to frozen features, and test it."
@@ -72,4 +72,4 @@ def show(result: dict[str, Any]) -> None:
         for each in tried
     ]  # fmt: skip
     print_table(("block", "features", "head", "l2", "by", "accuracy"), rows)
-    print_main_figures(result)
+    print_figures(main_figures(result))

@@ -17,7 +17,7 @@ from vitlab.recipes.requirements import check_packages
 from vitlab.runs import naming
 from vitlab.runs.recipe_file import recipe_in, start_from
 from vitlab.runs.run_folder import RunFolder
-from vitlab.terminal import print_main_figures, print_rows
+from vitlab.terminal import main_figures, print_figures, print_rows
 
 SUMMARY = "Train a model, test it and write a report."
 
@@ -126,14 +126,12 @@ def run(options: Train) -> dict[str, Any]:
 
 def show(result: dict[str, Any]) -> None:
     """Print the test figures; of several runs their table, too."""
-    from vitlab.evaluation.metrics import METRICS
-
     if print_costs(result):
         return
-    left_out = {"images", *(name for name, each in METRICS.items() if not each.key)}
     for campaign in (result.get("sweep", {}), result):
         rows = list(campaign.get("runs", []))
         what = next(iter(rows[0])) if rows else ""  # such as seed
         rows += [{what: name} | campaign[name] for name in ("mean", "std") if name in campaign]
-        print_rows([{key: row[key] for key in row if key not in left_out} for row in rows])
-    print_main_figures(result)
+        shown = [main_figures(row) for row in rows]
+        print_rows([{key: row[key] for key in row if key != "images"} for row in shown])
+    print_figures(main_figures(result))

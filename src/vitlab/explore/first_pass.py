@@ -14,7 +14,7 @@ from torch import Tensor
 from vitlab.device import exact
 from vitlab.evaluation.infer import probabilities
 from vitlab.inspect.attention import LATE, pool_attention, rollouts
-from vitlab.inspect.look import Look, look
+from vitlab.inspect.look import Look, attention_layers, look
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.model import DenseFeatures, Model
 from vitlab.models.vit import VisionTransformer
@@ -179,8 +179,7 @@ def attention_bytes(config: ModelConfig) -> int:
     if not isinstance(config, ViTConfig):
         return 0
     tokens = config.prefix + (config.tokens if config.fit == "native" else math.prod(config.grid))
-    layers = config.blocks + config.class_blocks
-    return layers * config.branches * config.heads * tokens * (tokens + 4)
+    return attention_layers(config) * config.branches * config.heads * tokens * (tokens + 4)
 
 
 def layer_names(config: ViTConfig) -> list[str]:

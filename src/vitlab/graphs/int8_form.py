@@ -5,8 +5,6 @@ import json
 import logging
 import shlex
 import statistics
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from vitlab.files import write_text
 from vitlab.graphs.complete import traceable
 from vitlab.graphs.narrowing import products_of, quantize
 from vitlab.graphs.onnx_check import opened
-from vitlab.models.fast.accelerate import accelerate
+from vitlab.models.fast.accelerate import accelerate, pass_seconds
 from vitlab.models.fast.engines import patterns
 from vitlab.models.model import Model
 from vitlab.precision import Engine
@@ -66,7 +64,7 @@ def int8_form(model: Model, engine: Engine = "auto") -> Model:
     fp32 = accelerate(model, device="cpu", precision="fp32", engine=engine, batch=BATCH)
     images, gains = patterns(model, BATCH), list[float]()
     for number in range(ROUNDS):
-        pair = [_seconds(each.features, images) for each in (fp32, form)]
+        pair = [pass_seconds(each, images) for each in (fp32, form)]
         gains += [pair[0] / pair[1]] if number else []  # the first is a warm-up
     if (gain := statistics.median(gains)) > 1:
         return form
@@ -97,10 +95,3 @@ def _folder(model: Model) -> Path | None:
     source = Path(model.source)
     folders = (each for each in (source / "model", source) if (each / "config.json").is_file())
     return next(folders, None) if model.source else None
-
-
-@torch.inference_mode()
-def _seconds(run: Callable[[Tensor], Tensor], images: Tensor) -> float:
-    start = time.perf_counter()
-    run(images)
-    return time.perf_counter() - start

@@ -44,7 +44,7 @@ def rollout(
     """
     found = []
     for seen in looks(model, images):
-        most = _depth(seen)
+        most = seen.depth
         number = most if layer is None else layer
         if not 1 <= number <= most:
             raise OptionError(f"layer must be from 1 to {most}, not {layer}")
@@ -73,8 +73,9 @@ def late_attention(model: Model | Look, images: Tensor = NONE) -> Tensor:
     Raises:
         OptionError: a ResNet, or images that do not fit.
     """
-    parts = looks(model, images)
-    return torch.cat([rollout(seen, first=max(1, _depth(seen) - LATE + 1)) for seen in parts])
+    return torch.cat(
+        [rollout(seen, first=max(1, seen.depth - LATE + 1)) for seen in looks(model, images)]
+    )
 
 
 @torch.inference_mode()
@@ -97,12 +98,6 @@ def rollouts(seen: Look, first: int = 1, maps: Iterable[Tensor] | None = None) -
         flow = _carried_on(weights, config.heads) @ flow
         rows = (pooled[:, None] @ flow)[:, 0]
         yield rows[:, config.prefix :].unflatten(1, seen.grid)
-
-
-def _depth(seen: Look) -> int:
-    """Return how many layers have attention."""
-    config = seen.transformer.config
-    return config.blocks + config.class_blocks
 
 
 def _carried_on(weights: Tensor, heads: int) -> Tensor:
@@ -157,9 +152,9 @@ def _heads(seen: Look, layer: int | None) -> Tensor:
             f"{config.name} has no class token (pool={config.pool}): "
             "vitlab.inspect.rollout shows what reaches the classifier"
         )
-    number = _depth(seen) if layer is None else layer
-    if not 1 <= number <= _depth(seen):
-        raise OptionError(f"layer must be from 1 to {_depth(seen)}, not {layer}")
+    number = seen.depth if layer is None else layer
+    if not 1 <= number <= seen.depth:
+        raise OptionError(f"layer must be from 1 to {seen.depth}, not {layer}")
     weights = next(seen.attention(number))
     return weights[:, :, 0, config.prefix :].unflatten(-1, seen.grid)
 

@@ -56,6 +56,11 @@ class Look:
         return self.transformer.config.grid_of((self.images.shape[-2], self.images.shape[-1]))
 
     @property
+    def depth(self) -> int:
+        """How many layers have attention."""
+        return attention_layers(self.transformer.config)
+
+    @property
     def layers(self) -> list[Tensor]:
         """What leaves each layer, as `model.intermediates` has it."""
         found = [each.to(self.outputs[0].dtype) for each in self.outputs]
@@ -217,14 +222,18 @@ def entering(model: Model, images: Tensor) -> Tensor:
     return images.to(home.device, home.dtype)
 
 
+def attention_layers(config: ViTConfig) -> int:
+    """Return how many layers have attention: those of `model.attention_maps`."""
+    return config.blocks + config.class_blocks
+
+
 def attention_bytes(model: Model, images: Tensor) -> int:
     """Return the bytes of one image's attention, as numbers of 4 bytes; 0 of a ResNet."""
     config = model.config
     if not isinstance(config, ViTConfig):
         return 0
-    layers = config.blocks + config.class_blocks
     tokens = config.prefix + math.prod(config.grid_of((images.shape[2], images.shape[3])))
-    return 4 * layers * config.branches * config.heads * tokens**2
+    return 4 * attention_layers(config) * config.branches * config.heads * tokens**2
 
 
 def together(model: Model, images: Tensor) -> int:

@@ -162,9 +162,10 @@ class Recipe(Options):
         for epochs, steps in (("epochs", "steps"), ("warmup", "warmup_steps")):
             if epochs in given and steps not in given:
                 given[steps] = 0
-        few, warmup = given.get("epochs"), self.schedule.warmup
-        if isinstance(few, int | float) and few <= warmup and "warmup_steps" not in given:
-            given.setdefault("warmup", warmup * few / self.epochs)
+        few = given.get("epochs")
+        short = isinstance(few, int | float) and few <= self.schedule.warmup
+        if short and "warmup_steps" not in given:
+            given |= self._warmup_within(few)
         return super(Recipe, recipe).changed(**given)
 
     def chooses(self, images: int) -> str:
@@ -194,10 +195,12 @@ class Recipe(Options):
         Raises:
             OptionError: not a number above 0.
         """
-        longer = self.changed(epochs=epochs)
-        if not self.schedule.warmup:
-            return longer
-        return longer.changed(warmup=self.schedule.warmup * longer.epochs / self.epochs)
+        return self.changed(epochs=epochs, **self._warmup_within(epochs))
+
+    def _warmup_within(self, epochs: Any) -> dict[str, float]:
+        """Return the warm-up with the same share of another number of epochs, if there is any."""
+        warmup = self.schedule.warmup
+        return {"warmup": warmup * epochs / self.epochs} if warmup else {}
 
     def as_tables(self) -> dict[str, dict[str, Any]]:
         """Return the recipe as the tables of `run.toml`; fields that are None are left out."""

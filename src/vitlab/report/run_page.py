@@ -85,9 +85,9 @@ def _folded(facts: Facts, mistakes: list[Thumbnail], folder: str) -> list[Sectio
 
 def run_sections(facts: Facts) -> list[Section]:
     """Return what the reports of all runs end with: cost, sweep, how it was made, settings."""
-    cost = [headline.cost_of(facts)] if headline.cost_of(facts).items else []
+    cost = headline.cost_of(facts)
     return [
-        Section("cost", "Cost", [*cost, *_cost(facts)]),
+        Section("cost", "Cost", [*([cost] if cost.items else []), *_cost(facts)]),
         Section("sweep", "Learning rates that were tried", [facts.sweep] if facts.sweep else []),
         Section("made", "How it was made", headline.made(facts)),
         Section("recipe", "All settings", _settings(facts)),

@@ -187,14 +187,14 @@ def measured(model: Model, where: torch.device, precision: Precision, batch: int
             start = time.perf_counter()
             try:
                 form = made(name, model, where, dtype)
-                _seconds(form, patterns(model, 1).to(where))
+                pass_seconds(form, patterns(model, 1).to(where))
             except Exception as error:  # whatever an engine may raise
                 logging.getLogger("vitlab").debug("%s cannot be used: %s", name, error)
                 continue
             made_of[name, form.computes] = form  # a ResNet stays in fp32
             ready[name, form.computes] = time.perf_counter() - start
     one = patterns(model, 1).to(where)
-    alone = min(_seconds(form, one) for form in made_of.values())
+    alone = min(pass_seconds(form, one) for form in made_of.values())
     count = max(1, min(batch, int(LONGEST / alone)))
     images, taken = patterns(model, count).to(where), {each: list[float]() for each in made_of}
     end = time.perf_counter() + BUDGET
@@ -204,8 +204,8 @@ def measured(model: Model, where: torch.device, precision: Precision, batch: int
             if number and min(taken[each]) > SLOW * fastest:
                 continue
             time.sleep(PAUSE)
-            _seconds(form, images)
-            taken[each].append(_seconds(form, images))
+            pass_seconds(form, images)
+            taken[each].append(pass_seconds(form, images))
         if number and time.perf_counter() > end:
             break
     return [
@@ -214,7 +214,7 @@ def measured(model: Model, where: torch.device, precision: Precision, batch: int
 
 
 @torch.inference_mode()
-def _seconds(form: Model, images: Tensor) -> float:
+def pass_seconds(form: Model, images: Tensor) -> float:
     """Return the seconds of a pass."""
     start = time.perf_counter()
     form.features(images).sum().item()  # waits for a GPU

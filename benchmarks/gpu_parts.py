@@ -40,7 +40,7 @@ PARTS = (
         "rates",
         "What the device computes and moves",
         "gpu_rates.py",
-        "gpu_rates.py --side 256 --megabytes 8 --rounds 2",
+        "gpu_rates.py --side 128 --megabytes 8 --rounds 2",
         40,
     ),
     Part(

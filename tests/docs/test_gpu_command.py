@@ -61,7 +61,7 @@ def test_a_dry_run_needs_torch_timm_and_transformers_alone(tmp_path: Path) -> No
     # of a rate in bf16, which some processors emulate
     assert re.search(r"\| inference, share of the rate \| at least 0.6 \| \d", done.stdout)
     report = (tmp_path / "out" / "report.md").read_text()
-    assert "| bf16 | 256 |" in report
+    assert "| bf16 | 128 |" in report
     for form in (
         "ours",
         "ours accelerated",

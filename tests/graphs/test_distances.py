@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 
 import vitlab
 from vitlab.evaluation.unlike import fit_unlike
 from vitlab.graphs.complete import Complete
+from vitlab.graphs.onnx_check import opened
 from vitlab.models.model import Model
 
 
@@ -42,7 +42,7 @@ def test_the_file_gives_the_distances_of_classify(
     found = vitlab.export(model, tmp_path / "model.onnx", precision=precision, **data)  # type: ignore[arg-type]
     assert found["outputs"]["distance"] == ["batch"]
     images = np.random.default_rng(1).integers(0, 256, (5, 40, 50, 3), np.uint8)
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    session = opened(tmp_path / "model.onnx")
     (far,) = session.run(["distance"], {"image": images})
     want = [each.distance for each in vitlab.classify(model, [*images])]
     limit = {"fp32": 1e-3, "fp16": 0.05, "int8": 0.5}[precision]

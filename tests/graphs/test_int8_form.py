@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 
 import vitlab
+from graphs.test_check import checked
 from vitlab.errors import OptionError
 from vitlab.graphs import int8_form as room
+from vitlab.graphs.onnx_check import opened
 from vitlab.models.model import Model
 from vitlab.serve.registry import BASE, Trunk
 
@@ -25,29 +26,31 @@ def run(digits_run: Path, tmp_path: Path) -> Path:
 
 
 def test_served_as_exported(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     model = vitlab.load(run)
-    file = tmp_path / "int8.onnx"
-    told = vitlab.export(model, file, bare=True, precision="int8", data="digits")
+    folder = tmp_path / "int8"
+    told = vitlab.export(model, folder, bare=True, precision="int8", data="digits")
     assert "scales" not in told
     kept = json.loads((run / "model" / "int8.json").read_text())
     assert (kept["agreement"], kept["images"]) == (told["agreement"], told["images"])
     images = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    session = onnxruntime.InferenceSession(str(file))
-    (wanted,) = session.run(["logits"], {"images": images.numpy()})
-    monkeypatch.setattr(
-        room, "_seconds", lambda run, images: 1.0 + (run.__name__ != "features_int8")
-    )
+    (wanted,) = opened(folder / "model.onnx").run(["logits"], {"images": images.numpy()})
+    exact = ("--set", "session.x64quantprecision=1")  # it may overflow without VNNI
+    status, out = checked(capsys, monkeypatch, folder, *exact)
+    assert status == 0, out
+    monkeypatch.setattr(room, "pass_seconds", lambda form, _: 1.0 + (form.computes != "int8"))
     trunk = Trunk(vitlab.load(run), CPU, "int8")
     assert (trunk.precision, trunk.fast.engine) == ("int8", "onnxruntime")
     with torch.inference_mode():
         found = torch.stack([scores for _, scores in trunk.scored([*images], [BASE] * 6)])
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4)
     assert (found - model(images)).abs().max() > 1e-3  # it is int8
-    monkeypatch.setattr(
-        room, "_seconds", lambda run, images: 1.0 + (run.__name__ == "features_int8")
-    )
+    monkeypatch.setattr(room, "pass_seconds", lambda form, _: 1.0 + (form.computes == "int8"))
     trunk = Trunk(vitlab.load(run), CPU, "int8")
     assert trunk.precision == "fp32"
     assert "is computed in fp32: int8 would take 2.0 times as long here" in caplog.text

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
@@ -22,6 +21,7 @@ from vitlab.errors import OptionError, WeightsError
 from vitlab.evaluation.choosing import choose
 from vitlab.graphs.narrowing import calibrated, halve, products_of, quantize
 from vitlab.graphs.narrowing_cost import Sample, calibrating, draw, narrowing_cost
+from vitlab.graphs.onnx_check import opened
 from vitlab.models.model import Model
 from vitlab.models.seen import marked
 
@@ -53,7 +53,7 @@ def test_a_file_says_what_its_model_has_learned_from(model: Model, whole: Path) 
 
 
 def probabilities(file: Path, images: Any) -> Any:
-    session = onnxruntime.InferenceSession(str(file))
+    session = opened(file)
     return session.run(["probabilities"], {"image": images})[0]
 
 
@@ -227,5 +227,5 @@ def test_bare_files_are_measured_on_normalized_images(model: Model, tmp_path: Pa
     assert found["agreement"] > 0.9
     assert found["largest_change"] < 0.2
     images = torch.rand(3, 1, 8, 8)
-    logits = onnxruntime.InferenceSession(str(file)).run(["logits"], {"images": images.numpy()})[0]
+    logits = opened(file).run(["logits"], {"images": images.numpy()})[0]
     torch.testing.assert_close(torch.from_numpy(logits), model(images), rtol=0, atol=0.5)

@@ -44,9 +44,10 @@ def certify(
         blocks: names of what leaves each block
         limit: of the difference on a target
     """
-    graph, given = file.read_bytes(), {entry: images}
-    found = check.onnxruntime(graph, given, outputs, {})
-    inner = check.onnxruntime(check.watching(graph, blocks), given, blocks, {}) if blocks else {}
+    graph, given, exact = file.read_bytes(), {entry: images}, {check.EXACT: "1"}
+    found = check.onnxruntime(graph, given, outputs, exact)
+    watched = check.watching(graph, blocks)
+    inner = check.onnxruntime(watched, given, blocks, exact) if blocks else {}
     stored: dict[str, Any] = {f"input:{entry}": images, "limit": np.float64(limit)}
     stored |= {f"output:{name}": each for name, each in found.items()}
     stored |= {f"block:{name}": each for name, each in inner.items()}

@@ -204,10 +204,13 @@ def test_a_report_is_short_before_it_is_unfolded(tmp_path: Path) -> None:
 
 def test_a_fine_tuned_model_says_where_it_started(tmp_path: Path) -> None:
     facts = some()
-    for start, words in (
-        ({"weights": "google/vit", "tune": "attention"}, "from google/vit, tune=attention<"),
-        ({"weights": "a & b", "tune": "all"}, "from a &amp; b<"),
-    ):
+    for recipe, start, what, words in (
+        ("vit-finetune", {"weights": "google/vit", "tune": "attention"}, "Fine-tuned from",
+         "google/vit, tune=attention"),
+        ("vit-finetune", {"weights": "a & b", "tune": "all"}, "Fine-tuned from", "a &amp; b"),
+        ("probe", {"weights": "a & b", "tune": "head"}, "Head fitted on", "a &amp; b"),
+    ):  # fmt: skip
         page = tmp_path / "report.html"
-        write(page, replace(facts, recipe=facts.recipe | {"start": start}))
-        assert words in page.read_text()
+        tables = facts.recipe | {"start": start, "recipe": {"recipe": recipe}}
+        write(page, replace(facts, recipe=tables))
+        assert re.search(rf"{what}</dt><dd><bdi>{words}<", page.read_text())

@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from vitlab.evaluation.metrics import METRICS, Metric
+from vitlab.recipes.recipe import PROBE
 from vitlab.report.facts import Facts
 from vitlab.report.page import Card, Cards, Commands, DefinitionList, Table, setting
 from vitlab.units import counted, duration, epochs, percent, si, storage
@@ -157,16 +158,19 @@ def _gauge(facts: Facts) -> Markup:
 
 def measured_on(facts: Facts) -> DefinitionList:
     """Return the data, the model, and what the images unlike the training images come to."""
-    start = facts.recipe.get("start", {})
-    origin = [f"from {start['weights']}"] if start.get("weights") else []
-    origin += [f"tune={start['tune']}"] if origin and start.get("tune", "all") != "all" else []
+    start, way = facts.recipe.get("start", {}), "Fine-tuned from"
+    origin = [start["weights"]] if start.get("weights") else []
+    if facts.recipe.get("recipe", {}).get("recipe") == PROBE:
+        way = "Head fitted on"
+    elif origin and start.get("tune", "all") != "all":
+        origin += [f"tune={start['tune']}"]
     return _filled(
         ("Data", facts.data),
         ("Images", images_of(facts)),
         ("Classes", f"{len(facts.classes):,}" if facts.classes else ""),
         ("Unlike the training images", unlike(facts)),
         ("Model", facts.model),
-        ("Fine-tuned", ", ".join(origin)),
+        (way, ", ".join(origin)),
         ("Trained", length(facts)),
     )
 

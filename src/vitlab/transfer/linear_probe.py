@@ -45,7 +45,11 @@ from vitlab.training.stop import Stop
 from vitlab.units import percent
 
 NAMES = {"logistic": "logistic regression", "ridge": "ridge", "means": "class means"}
-POOLED = {"token": "the class token", "mean": "the mean of the patches", "both": "both"}
+POOLED = {
+    "token": "the class token",
+    "mean": "the mean of the patches",
+    "both": "the class token and the mean",
+}
 
 
 @public(out=PLACE)

@@ -1,65 +1,54 @@
-"""The pages of docs/results from the folders of studies, and the papers' claims on one page.
+"""The page of results from the folders of studies: claims, verdicts, pictures.
 
     python benchmarks/result_pages.py runs/positions runs/head …
 
-Each study's table, verdicts and picture become docs/results/NAME.md and NAME.svg; the paragraph
-below the heading "What it shows" is written by hand and stays. The figures that claims are about
-are kept run by run in rows.json. From them every verdict is made anew, on the pages and in the
-tables of docs/results/README.md.
+A study's picture becomes docs/results/NAME.svg, and the figures that claims are about are kept run
+by run in docs/results/rows.json. From them every verdict in docs/results.md is made anew. What is
+written there by hand below a picture stays; of a study that is run again, read it anew.
 """
 
 import argparse
-import itertools
 import json
+import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitlab.studies.claims import Verdict
 
-PAGES = Path(__file__).parent.parent / "docs" / "results"
-ROWS = "rows.json"
-SHOWS = "## What it shows\n"
-COUNTS = "## Counts\n"
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE, ROWS = DOCS / "results.md", DOCS / "results" / "rows.json"
 KEPT = ("name", "after", "diverged", "edge")
+COUNTS = re.compile(r"(?<=## Counts\n\n).*?(?=\n## )", re.DOTALL)
+TABLE = re.compile(r"^\| claim \|.*?(?=^!)", re.DOTALL | re.MULTILINE)  # up to the picture
 
 
-def page(folder: Path) -> str:
-    """Write the page of a study and keep its rows; return its name."""
+def keep(folder: Path) -> str:
+    """Keep a study's rows and picture; return its section with what says how they were made."""
     result = json.loads((folder / "campaign.json").read_text())["result"]
     name = str(result["study"])
-    text = (folder / "results.md").read_text().replace("(picture.svg)", f"({name}.svg)")
     if (folder / "picture.svg").is_file():
-        shutil.copyfile(folder / "picture.svg", PAGES / f"{name}.svg")
-    place = PAGES / f"{name}.md"
-    before = place.read_text() if place.is_file() else ""
-    said = before[before.index(SHOWS) :] if SHOWS in before else f"{SHOWS}\n"
-    place.write_text(f"{text.rstrip()}\n\n{said}")
+        shutil.copyfile(folder / "picture.svg", ROWS.parent / f"{name}.svg")
     used = {claim.by for claim in study_named(name).claims} | {"accuracy"}
     rows = [
         {key: row[key] for key in KEPT}
         | {"values": {key: values for key, values in row["values"].items() if key in used}}
         for row in result["rows"]
     ]
-    write_rows(stored() | {name: rows})
-    return name
+    studies = [
+        f"{json.dumps(each)}: [\n" + ",\n".join(map(json.dumps, own)) + "\n]"
+        for each, own in (stored() | {name: rows}).items()
+    ]
+    ROWS.write_text("{\n" + ",\n".join(studies) + "\n}\n")
+    title, *how = (folder / "results.md").read_text().split("\n\n")[:3]
+    return "\n\n".join([f"#{title}\n{how[0]}", *how[1:], ""])
 
 
 def stored() -> dict[str, list[dict[str, Any]]]:
     """Return the rows of the studies, by their names."""
-    return dict(json.loads((PAGES / ROWS).read_text()))
-
-
-def write_rows(rows: dict[str, list[dict[str, Any]]]) -> None:
-    """Keep the rows of the studies, one in each line."""
-    studies = [
-        f"{json.dumps(name)}: [\n" + ",\n".join(map(json.dumps, own)) + "\n]"
-        for name, own in rows.items()
-    ]
-    (PAGES / ROWS).write_text("{\n" + ",\n".join(studies) + "\n}\n")
+    return dict(json.loads(ROWS.read_text()))
 
 
 def study_named(name: str) -> Any:
@@ -74,62 +63,59 @@ def lines_of(name: str) -> list[tuple["Verdict", tuple[str, ...]]]:
     from vitlab.studies.results import claims_table, verdicts
 
     study = study_named(name)
-    found = verdicts(study, stored().get(name, []))
+    found = verdicts(study, stored()[name])
     return list(zip(found, claims_table(study, found), strict=True))
 
 
-def judged_again(name: str) -> str:
-    """Return a page with the verdicts of its rows in place of those that it has."""
+def claims_of(name: str) -> str:
+    """Return a study's claims as a table, and which rates are at the edge of those tried."""
     from vitlab.studies.results import CLAIMS, markdown
 
-    lines = (PAGES / f"{name}.md").read_text().splitlines()
-    first = next(number for number, line in enumerate(lines) if line.startswith("| claim |"))
-    last = first + len(list(itertools.takewhile(lambda line: line.startswith("|"), lines[first:])))
-    table = markdown(CLAIMS, [line for _, line in lines_of(name)]).rstrip()
-    return "\n".join([*lines[:first], table, *lines[last:]]) + "\n"
+    at_edge = [row["name"] for row in stored()[name] if row["edge"]]
+    of = len(stored()[name])
+    note = f"{len(at_edge)} of {of} rows chose a rate at the edge of those tried: {{}}.\n\n"
+    return f"{markdown(CLAIMS, [line for _, line in lines_of(name)])}\n" + (
+        note.format(", ".join(at_edge)) if at_edge else ""
+    )
 
 
-def claims() -> str:
-    """Return the tables of all claims: how many have which verdict, then those of each origin."""
-    from vitlab.studies.papers import STUDIES
-    from vitlab.studies.results import CLAIMS, markdown
-
-    linked = {name: f"[{name}]({name}.md)" for name in STUDIES}
-    every = [
-        (verdict, (linked[name], *line)) for name in STUDIES for verdict, line in lines_of(name)
-    ]
-    of_seeds = [(verdict, line) for verdict, line in every if verdict.claim.of_seeds]
-    others = [(verdict, line) for verdict, line in every if not verdict.claim.of_seeds]
-    head, text = ("study", *CLAIMS), f"{COUNTS}\n{_counts(of_seeds, others)}"
-    for title, part in (
-        ("Claims of the papers that ViTLab rebuilds", of_seeds),
-        ("Claims of other papers", others),
-    ):
-        text += f"\n## {title}\n\n{markdown(head, [line for _, line in part])}"
-    return text
-
-
-def _counts(*parts: Iterable[tuple["Verdict", tuple[str, ...]]]) -> str:
+def counts() -> str:
+    """Return how many claims have which verdict: those of the seeds, and of other papers."""
     from vitlab.studies.results import markdown
 
-    words = [Counter(verdict.word for verdict, _ in part) for part in parts]
-    every = sorted(set().union(*words), key=lambda word: -sum(part[word] for part in words))
-    lines = [(word, *(f"{part[word]}" for part in words)) for word in every]
-    lines.append(("in all", *(f"{part.total()}" for part in words)))
+    found = [verdict for name in stored() for verdict, _ in lines_of(name)]
+    of_seeds, others = (
+        Counter(each.word for each in found if each.claim.of_seeds is own) for own in (True, False)
+    )
+    words = sorted({*of_seeds, *others}, key=lambda word: -of_seeds[word] - others[word])
+    lines = [(word, f"{of_seeds[word]}", f"{others[word]}") for word in words]
+    lines.append(("in all", f"{of_seeds.total()}", f"{others.total()}"))
     return markdown(("verdict", "papers that ViTLab rebuilds", "other papers"), lines)
 
 
+def judged_again(text: str) -> str:
+    """Return the page with the verdicts of its rows in place of those that it has."""
+    parts = COUNTS.sub(lambda _: counts(), text).split("\n## ")
+    for number, part in enumerate(parts):
+        if found := re.search(r"\(results/(.*?)\.svg\)", part):
+            parts[number] = TABLE.sub(lambda _, name=found[1]: claims_of(name), part)  # type: ignore[misc]
+    return "\n## ".join(parts)
+
+
 def main() -> None:
-    """Write the pages of the studies in the folders that are named, then all verdicts anew."""
+    """Keep the studies in the folders that are named, then make all verdicts anew."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folders", type=Path, nargs="*")
+    text = PAGE.read_text()
     for folder in parser.parse_args().folders:
-        print(page(folder))
-    for name in stored():
-        (PAGES / f"{name}.md").write_text(judged_again(name))
-    whole = PAGES / "README.md"
-    lead = whole.read_text().partition(COUNTS)[0].rstrip()
-    whole.write_text(f"{lead}\n\n{claims()}")
+        how = keep(folder)
+        heading = how.partition("\n")[0]
+        if f"\n{heading}\n" not in text:
+            parser.error(f"{PAGE} has no section {heading!r}: write it, with its picture, first")
+        before, _, rest = text.partition(f"{heading}\n")
+        text = before + how + rest[rest.index("| claim |") :]
+        print(heading.removeprefix("## "))
+    PAGE.write_text(judged_again(text))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from vitlab.recipes.named import RECIPES
 COMMANDS = command_names()
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 TEXTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")] + PAGES
-DATED = ("log.md", "runs.md", "performance.md")  # they quote commands as they were that day
+DATED = ("log.md", "results.md", "performance.md")  # they quote commands as they were that day
 OTHERS = re.findall(  # of torchrun, pytest, mypy, docker, sbatch and ray, and of every command
     r"\S+",
     "--rdzv-backend --rdzv-endpoint --rdzv-id --max-restarts --standalone --nproc-per-node "

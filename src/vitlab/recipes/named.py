@@ -104,7 +104,7 @@ def cifar10(model: str = "ViT-Ti/4") -> Recipe:
 
 
 def cifar10_cpu(model: str = "ViT(width=128,depth=6,heads=4,mlp=256)/4") -> Recipe:
-    """CIFAR-10 on two CPU cores in about nine minutes, 68.3% (docs/results/runs.md).
+    """CIFAR-10 on two CPU cores in about nine minutes, 68.3% (docs/results.md).
 
     A sixth of the multiply-adds of ViT-Ti/4; Muon was better than AdamW in the same time.
     """

@@ -54,7 +54,6 @@ def test_commands_have_the_options_that_can_apply() -> None:
         ("pretrain digits --recipe small", "recipe small learns from labels: use vitlab train"),
         ("pretrain digits --task mae --mixup 0.8", "--mixup needs labels: use vitlab train or vit"),
         ("pretrain digits --task mae --no-distill-token", "--distill-token needs labels"),
-        ("pretrain digits --task mae --head-lr 1e-3", "head_lr needs labels"),
         ("pretrain digits --task mae --seeds 3", "unknown option 'seeds': did you mean seed?"),
         ("pretrain digits --task mae --target pixels", "applies only with task=masked-patch"),
         ("train digits --task mae", "--task is for learning without labels: use vitlab pretrain"),

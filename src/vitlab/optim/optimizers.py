@@ -27,7 +27,7 @@ def build(model: nn.Module, options: Optimization, beside: nn.Module | None = No
     Args:
         model: what is trained
         options: of the recipe
-        beside: what an objective trains beside it, at the full learning rate
+        beside: what an objective trains beside it, at the learning rate of a head
 
     Raises:
         OptionError: the model has nothing that this optimizer takes, or conflicts with it.
@@ -76,7 +76,8 @@ def groups(
 ) -> list[dict[str, Any]]:
     """Group parameters by learning rate and by whether they are decayed, the decayed ones first.
 
-    The classifier has groups of its own where it has its own learning rate, whatever that is.
+    The classifier, and what learns beside the model, has groups of its own where it has its own
+    learning rate, whatever that is.
 
     Args:
         model: what is trained
@@ -87,7 +88,9 @@ def groups(
     Raises:
         OptionError: layer-wise learning rates for a model without blocks.
     """
-    head = model.head_names[:1] if how.head_lr and isinstance(model, Model) else ()
+    head: tuple[str, ...] = ()
+    if how.head_lr:
+        head = (BESIDE, *(model.head_names[:1] if isinstance(model, Model) else ()))
     found: dict[tuple[float, bool, bool], list[Tensor]] = {}
     for name, weight in weights.items():
         scale = 1.0

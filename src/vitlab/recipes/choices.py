@@ -112,7 +112,10 @@ class Optimization(Options):
     optimizer: str = option("adamw", optimizers.about(), choices=lambda: optimizers.OPTIMIZERS)
     lr: float = option(1e-3, "peak learning rate", above(0))
     head_lr: float | None = option(
-        None, "peak learning rate of the classifier (None: lr, as all else)", above(0)
+        None,
+        "peak learning rate of the classifier, or of what a task trains beside the model, such as "
+        "a projector (None: lr, as all else)",
+        above(0),
     )
     weight_decay: float = option(
         0.05,

@@ -11,7 +11,7 @@ from vitlab.progress import public
 from vitlab.recipes.choices import Average, Objective, Optimization, Schedule, Start
 from vitlab.recipes.model_part import OF_TRAINING, model_part
 from vitlab.recipes.papers import PAPERS
-from vitlab.recipes.pretraining import AFTERWARD, PRETRAINING
+from vitlab.recipes.pretraining import AFTERWARD, PRETRAINING, continued
 from vitlab.recipes.recipe import Recipe
 
 DIGITS = "ViT(width=96,depth=6,heads=3,mlp=384)/4"
@@ -211,7 +211,7 @@ def recipe(name: str, data: str = "", **choices: Unpack[RecipeKeywords]) -> Reci
 def of_weights(recipe: Recipe) -> Recipe:
     """Return a recipe whose model is that of the weights it starts from; dropping units stays."""
     kept = {key: value for key, value in recipe.model.chosen().items() if key in OF_TRAINING}
-    return replace(recipe, model=model_part("", **kept))
+    return continued(replace(recipe, model=model_part("", **kept)))
 
 
 def default_weights(name: str) -> str:

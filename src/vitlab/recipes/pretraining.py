@@ -1,5 +1,6 @@
 """The recipes of learning without labels, by the papers that they follow."""
 
+from dataclasses import replace
 from typing import Any
 
 from vitlab.data.settings import Augment
@@ -212,6 +213,19 @@ def dino(model: str = "ViT-S/16") -> Recipe:
         epochs=100,
         batch=1024,
     )
+
+
+def continued(recipe: Recipe) -> Recipe:
+    """Return the recipe of a task for trained weights, which its rate for random ones would ruin.
+
+    They learn at a twentieth of it, each block at 0.75 of the next one's rate; a projector or
+    decoder, which begins anew, keeps the whole rate. Our choice (docs/pretrain.md has figures).
+    """
+    if recipe.pretext.task in ("classify", "tokenizer"):
+        return recipe
+    full = recipe.optimizer.lr
+    slow = replace(recipe.optimizer, lr=full / 20, head_lr=full, layer_decay=0.75)
+    return replace(recipe, optimizer=slow)
 
 
 PRETRAINING = (masked_patch, beit, mae, tokenizer, dino)

@@ -125,7 +125,6 @@ class Recipe(Options):
             "loss": self.objective.loss != "softmax",
             "tune": self.start.tune != "all",
             "head_start": self.start.head_start != "zero",
-            "head_lr": self.optimizer.head_lr,
             "dev_share": self.data.dev_share,
             "fold": self.data.fold,
         }

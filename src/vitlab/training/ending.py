@@ -337,7 +337,7 @@ def _conclude_pretext(observer: Observer, stop: Stop) -> Run:
 
 def _last_point(observer: Observer) -> dict[str, float] | None:
     """Return what was measured after the last step; None if earlier weights are kept."""
-    if observer.task.recipe.patience:
+    if observer.task.recipe.patience or observer.task.watched:
         return None
     lines = observer.task.folder.journal.read() if observer.world.first else []
     found = [
@@ -355,6 +355,13 @@ def _held_out_result(observer: Observer, model: Model, point: dict[str, float]) 
     assert isinstance(own, PretextTask)
     if set(own.figures) <= set(point):
         notes += own.warnings(point)
+    if probe := task.watched:
+        lines = task.folder.journal.read()
+        first = next(line[probe.key] for line in lines if line["kind"] == observer.on)
+        notes.append(
+            f"{probe.name} on {probe.title}: {first:.1%} at the start, {point[probe.key]:.1%} of "
+            "the weights that are kept"
+        )
     metrics = point | {
         "task": task.recipe.pretext.task,
         "images": len(task.splits.train),

@@ -109,6 +109,11 @@ class Task:
         return _seen_before(self.base, self.guide)
 
     @property
+    def watched(self) -> Probe | None:
+        """The probe, if it decides which weights are kept: of trained ones without labels."""
+        return self.probe if self.base is not None and self.recipe.pretext.unlabeled else None
+
+    @property
     def objective(self) -> Objective:
         """What is minimized."""
         labels, classes = self.splits.train.labels, len(self.splits.classes)
@@ -185,6 +190,11 @@ def prepare(
         own = seen_by(splits, labeled=not recipe.pretext.unlabeled)
         seen = np.union1d(own, _seen_before(base, guide))
         probe = Probe.of(host.probe, config.channels, host.probe_by, seen)
+    elif base is not None and recipe.pretext.unlabeled:
+        told.append(
+            "learning without labels can ruin trained features, and nothing watches them here: "
+            "--probe LABELED measures them at each test, and the best weights are kept"
+        )
     weights = base, origin, probe, hooks, change, guide, guided_by
     return Task(recipe, host, folder, splits, config, mark, started, *weights, opened, told)
 

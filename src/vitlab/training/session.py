@@ -76,6 +76,7 @@ class Session:
     unread: list[tuple[Figures, Tensors]] = field(default_factory=list)  # each with its draws
     fault: str = ""
     kept: bool = False  # whether a step that was not finite is kept, to be replayed
+    fallen: str = ""  # how the features have become worse than at the start
 
     def __post_init__(self) -> None:
         """Work out the plan."""
@@ -86,6 +87,7 @@ class Session:
         held_out = self.observer.held_out
         # the classifier as it was fitted is kept if training made nothing better of it
         self.chooses = task.fitted is not None and task.splits.validation is not None
+        self.watched = task.watched
         self.decide(self.folder.decisions)
         self.trainer.begin(max(0, self.state.step - 1), self.plan.total, self.plan.epoch)
         columns = self.trainer.objective.figures[:2]
@@ -116,9 +118,10 @@ class Session:
             except (WorkerDiedError, SourceError) as error:  # between two steps
                 raise self.without_images(error) from error
         self.rollback.check(self.decisions, self.plan)
-        if self.recipe.patience or self.chooses:
-            state = self.state
-            for line in state.best.adopt(state.evaluated, state.step, self.plan.total):
+        if self.recipe.patience or self.chooses or self.watched:
+            state, by = self.state, self.watched.name if self.watched else ""
+            ended = state.step, self.plan.total, by, self.fallen
+            for line in state.best.adopt(state.evaluated, *ended):
                 self.world.say(line)
         self.save()
         self.saver.finish()
@@ -128,8 +131,10 @@ class Session:
 
     def take_steps(self) -> None:
         """Take the steps that are left; after each one, the events in the order written here."""
-        if self.chooses and not self.state.step:
-            self.compare(self.observer.measure())
+        if (self.chooses or self.watched) and not self.state.step:
+            point = self.compare(self.observer.measure())
+            if self.watched:  # where the curve begins
+                self.write({"kind": self.observer.on, **self.position(0), **point, "seconds": 0.0})
         if self.state.tally.unmeasured:
             self.show_evaluation()
             self.save_or_stop()
@@ -167,9 +172,10 @@ class Session:
 
     @property
     def done(self) -> bool:
-        """Whether the last step has been taken, or patience has run out."""
+        """Whether the last step has been taken, patience has run out, or features have fallen."""
         state = self.state
-        return state.step >= self.plan.total or state.best.exhausted(self.recipe.patience)
+        early = bool(self.fallen) or state.best.exhausted(self.recipe.patience)
+        return early or state.step >= self.plan.total
 
     @property
     def goes_on_at(self) -> int:
@@ -257,7 +263,7 @@ class Session:
             return []
         tally.unmeasured, position = False, self.position(state.step)
         self.write({"kind": self.observer.on, **position, **point, "seconds": tally.seconds})
-        if recipe.patience or (self.chooses and state.step == self.plan.total):
+        if recipe.patience or self.watched or (self.chooses and state.step == self.plan.total):
             point = self.compare(point)
         self.pacer.evaluated(time.monotonic() - start)
         learned, lr = means(tally.since), self.plan.learning_rate(state.step - 1)
@@ -278,6 +284,14 @@ class Session:
         """Compare the weights with the best so far, by a point that the first process knows."""
         point, state = self.world.broadcast(point), self.state
         accuracy = point.get("accuracy", point.get("map", 0.0))
+        if probe := self.watched:
+            accuracy, best = point[probe.key], state.best.accuracy
+            accuracy = -1.0 if math.isnan(accuracy) else accuracy  # no test image is readable
+            if best >= 0 and accuracy < best - probe.noise(best):
+                self.fallen = (
+                    f"the features have become worse: {probe.name} {accuracy:.1%} after step "
+                    f"{state.step:,}, {best:.1%} before; ended, try a lower --lr"
+                )
         state.best.compare(state.step, accuracy, point["loss"], state.evaluated)
         return point
 

@@ -163,18 +163,26 @@ class Best:
         if self.weights:
             model.load_state_dict(self.weights)
 
-    def adopt(self, model: nn.Module, step: int, total: int) -> list[str]:
+    def adopt(
+        self, model: nn.Module, step: int, total: int, figure: str = "", fallen: str = ""
+    ) -> list[str]:
         """Load the best weights, at the end of a run, into a model; return what to say of it.
 
         Args:
             model: the one that is tested and saved
             step: number of steps taken
             total: number planned
+            figure: what they are the best by, if not the accuracy on the validation images
+            fallen: why the run ended early, if not for lack of a gain
         """
         self.restore(model)
-        of = "the classifier as it was fitted" if self.untrained else f"those of step {self.step:,}"
-        lines = [f"the best weights are {of}: {self.accuracy:.1%} on the validation images"]
-        if step < total:
+        first = "those that the run started with" if figure else "the classifier as it was fitted"
+        of = first if self.untrained else f"those of step {self.step:,}"
+        figure = f", {figure}" if figure else " on the validation images"
+        lines = [f"the best weights are {of}: {self.accuracy:.1%}{figure}"]
+        if fallen:
+            lines.insert(0, fallen)
+        elif step < total:
             early = f"no gain in {self.since} evaluations: ended after step {step:,} of {total:,}"
             lines.insert(0, early)
         return lines

@@ -1,5 +1,6 @@
 """`--probe`: the few-shot or k-NN accuracy of a model while it is being trained."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -95,6 +96,10 @@ class Probe:
             cached(asked.source, channels),
             by,
         )
+
+    def noise(self, accuracy: float) -> float:
+        """Return the half-width of an accuracy's 95% interval: a smaller fall may be chance."""
+        return 1.96 * math.sqrt(accuracy * (1 - accuracy) / len(self.test))
 
     def measure(
         self,

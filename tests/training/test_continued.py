@@ -1,0 +1,92 @@
+"""Learning without labels from trained weights: it does not ruin them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import vitlab
+from conftest import call
+from steps import asked_to_stop
+from vitlab.optim.optimizers import build
+from vitlab.recipes.choices import Optimization
+from vitlab.recipes.recipe import Host
+from vitlab.runs.run_folder import RunFolder
+from vitlab.training.stop import Interrupted
+
+HOST = Host(workers=0, report="no", probe="digits", probe_by="knn", checkpoint_every=0)
+QUICK: dict[str, Any] = {
+    "steps": 20, "batch": 256, "warmup": 0, "test_every": 0.1, "precision": "fp32",
+    "decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2,
+}  # fmt: skip
+RUINOUS = {"lr": 0.3, "head_lr": 0.3, "layer_decay": 1.0, "clip": 0.0}
+
+
+def go_on(start: Path, out: Path, host: Host = HOST, **chosen: Any) -> vitlab.Run:
+    recipe = vitlab.recipe("mae", "digits", weights=str(start), **QUICK | chosen)
+    return vitlab.train(recipe, out, host=host, resume=True)
+
+
+def same(a: Path, b: Path) -> bool:
+    first, second = (vitlab.load(each).state_dict() for each in (a, b))
+    shared = [key for key in first if key in second]
+    assert len(shared) > 10
+    return all(torch.equal(first[key], second[key]) for key in shared)
+
+
+def test_what_would_ruin_features_ends_and_keeps_those_of_the_start(
+    digits_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = go_on(digits_run, tmp_path / "run", **RUINOUS)
+    said = capsys.readouterr().err
+    assert "the features have become worse: 20-NN accuracy" in said
+    assert "the best weights are those that the run started with" in said
+    assert same(digits_run, run.folder)
+    lines = RunFolder(run.folder).journal.read()
+    curve = [line["knn"] for line in lines if line["kind"] == "held-out"]
+    assert run.metrics["knn"] == curve[0] > max(curve[1:]) + 0.05
+    assert f"{curve[0]:.1%} at the start, {curve[0]:.1%} of" in run.metrics["notes"][-1]
+    assert max(line["step"] for line in lines if "step" in line) < QUICK["steps"]
+
+
+def test_a_watched_run_has_the_best_of_its_weights(digits_run: Path, tmp_path: Path) -> None:
+    run = go_on(digits_run, tmp_path / "run")
+    lines = RunFolder(run.folder).journal.read()
+    curve = [line["knn"] for line in lines if line["kind"] == "held-out"]
+    assert len(curve) > 3
+    assert run.metrics["knn"] >= max(curve)
+
+
+def test_stopped_and_resumed_it_ends_at_the_same_bits(digits_run: Path, tmp_path: Path) -> None:
+    whole = go_on(digits_run, tmp_path / "whole")
+    with asked_to_stop(5), pytest.raises(Interrupted):
+        go_on(digits_run, tmp_path / "parts")
+    parts = go_on(digits_run, tmp_path / "parts")
+    assert same(whole.folder, parts.folder)
+    assert whole.metrics["knn"] == parts.metrics["knn"]
+
+
+def test_trained_weights_learn_more_slowly_than_what_begins_anew(digits_run: Path) -> None:
+    fresh, later = vitlab.recipe("dino"), vitlab.recipe("dino", weights=str(digits_run))
+    assert later.optimizer.lr == fresh.optimizer.lr / 20
+    assert (later.optimizer.head_lr, later.optimizer.layer_decay) == (fresh.optimizer.lr, 0.75)
+    own = vitlab.recipe("dino", weights=str(digits_run), lr=1e-5).optimizer
+    assert (own.lr, own.head_lr) == (1e-5, fresh.optimizer.lr)
+    model, beside = vitlab.load(digits_run), torch.nn.Linear(2, 2)
+    how = Optimization(lr=0.1, head_lr=1.0, layer_decay=0.5)
+    scales = {
+        id(weight): group["lr_scale"]
+        for group in build(model, how, beside).param_groups
+        for weight in group["params"]
+    }
+    assert scales[id(beside.weight)] == scales[id(beside.bias)] == 10
+    assert scales[id(model.get_parameter("blocks.0.attention.0.body.qkv.weight"))] == 0.5
+
+
+def test_a_run_that_nothing_watches_says_so(
+    digits_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = f"--from {digits_run} --out {tmp_path / 'run'} --steps 1 --batch 8 --report no"
+    _, _, err = call(capsys, "pretrain", "digits", "--task", "mae", *words.split())
+    assert "--probe LABELED measures them at each test" in err

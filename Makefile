@@ -1,5 +1,6 @@
 # make demo   train a ViT on handwritten digits, test it, predict, write a report
-# make test   run the whole test suite
+# make test   run the test suite
+# make test-slow  its slowest tests, which compile or drive a browser
 # make test-spawn  the tests of worker processes, in every way that systems start these
 # make test-avx2  the tests of precision and engines, as on a processor with AVX2 alone
 # make lint   formatting, lint, types
@@ -15,7 +16,7 @@ BIN := $(VENV)/bin
 RUN ?= runs/demo
 WORKERS := $(addprefix tests/,data evaluation/test_features.py evaluation/test_shards.py training/test_train.py)
 
-.PHONY: demo test test-spawn test-avx2 lint docs format vendor gpu wheel clean
+.PHONY: demo test test-slow test-spawn test-avx2 lint docs format vendor gpu wheel clean
 
 demo: $(VENV)/.installed
 	$(BIN)/vitlab train digits --out $(RUN) --resume
@@ -26,6 +27,9 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.tested
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
+
+test-slow: $(VENV)/.tested
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal -m slow
 
 # as on macOS, and as on Linux from Python 3.14 on
 test-spawn: $(VENV)/.tested

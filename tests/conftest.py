@@ -23,13 +23,17 @@ from PIL import Image
 
 from oracles.peers import prepare_torchvision
 from vitlab import precision
-from vitlab.evaluation import intervals
+from vitlab.evaluation import intervals, unlike
+from vitlab.evaluation.probes import probing
 from vitlab.measure.speed import speed
 from vitlab.models.fast import accelerate
 from vitlab.models.model import Model
 from vitlab.report import gather, image_map, pretext_report
 from vitlab.report.page import save_page
 from vitlab.runs import versions
+from vitlab.training import first_state, trial_steps
+from vitlab.training.session import Session
+from vitlab.weights import assembly
 
 prepare_torchvision()  # before transformers or timm import it
 torch.set_num_threads(1)  # also if something imported it first
@@ -107,24 +111,50 @@ def _own_cache(
         shutil.rmtree(here, ignore_errors=True)
 
 
-@pytest.fixture(autouse=True)
-def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def _undrawn(request: pytest.FixtureRequest) -> Iterator[None]:
     """The facts of a run's report are gathered, but no page is made of them, unless `drawn`.
 
-    Making it takes twice as long as the rest of a small run. In tests/report and tests/docs, and
-    for fixtures of a wider scope than one test, pages are whole.
+    Making it takes three times as long as the rest of a small run. In tests/report and tests/docs,
+    in modules that are marked so, and for fixtures of the session, pages are whole.
     """
-    if request.node.get_closest_marker("drawn") is None:
-        stub_reports(monkeypatch)
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("drawn") is None:
+            stub_reports(patch)
+        yield
 
 
-def stub_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _drawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reports of a test that is marked so are whole."""
+    if request.node.get_closest_marker("drawn") is not None:
+        draw_reports(monkeypatch)
+
+
+STUBS: dict[tuple[Any, str], Any] = {
+    (room, name): stub
+    for room, made in ((gather, "run_page"), (pretext_report, "pretext_page"))
+    for name, stub in (
+        (made, lambda facts: None),
+        ("write_page", lambda file, page: save_page(file, "<p>undrawn")),
+    )
+} | {
+    (gather, "_inside"): lambda *facts: None,  # of the model
+    (gather, "_plotted"): lambda *facts: {},  # of the test images
+}
+WHOLE = {(room, name): getattr(room, name) for room, name in STUBS}
+
+
+def draw_reports(patch: pytest.MonkeyPatch) -> None:
+    """Draw whole reports from now on."""
+    for (room, made), whole in WHOLE.items():
+        patch.setattr(room, made, whole)
+
+
+def stub_reports(patch: pytest.MonkeyPatch) -> None:
     """Draw no report from now on."""
-    for room, made in ((gather, "run_page"), (pretext_report, "pretext_page")):
-        monkeypatch.setattr(room, made, lambda facts: None)
-        monkeypatch.setattr(room, "write_page", lambda file, page: save_page(file, "<p>undrawn"))
-    monkeypatch.setattr(gather, "_inside", lambda *facts: None)  # of the model
-    monkeypatch.setattr(gather, "_plotted", lambda *facts: {})  # of the test images
+    for (room, made), stub in STUBS.items():
+        patch.setattr(room, made, stub)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -147,6 +177,14 @@ def _timed_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(accelerate, "measured", once)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _described_once() -> Iterator[None]:
+    """What tensors an architecture has is asked often: it is built for that once in a module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assembly, "build", functools.lru_cache(assembly.build))
         yield
 
 
@@ -181,6 +219,30 @@ def _resampled_less() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for bound in ("RESAMPLES", "FEWEST"):
             patch.setattr(intervals, bound, 100)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _fitted_less() -> Iterator[None]:
+    """Heads are fitted in 3 folds instead of 5, and to 5 of DINOv2's 45 penalties."""
+    with pytest.MonkeyPatch.context() as patch:
+        for room in (unlike, first_state):
+            patch.setattr(room, "FOLDS", 3)
+        patch.setattr(probing, "GRID", probing.GRID[::11])
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _memory_not_measured() -> Iterator[None]:
+    """Pretext tasks measure what a step needs, for a third of a run: not where any would fit."""
+    real = trial_steps._needed
+
+    def needed(session: Session, whole: int) -> tuple[float, float]:
+        plenty = trial_steps.free_memory(session.trainer.device) > 2**31
+        return (0.0, 0.0) if plenty else real(session, whole)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trial_steps, "_needed", needed)
         yield
 
 

@@ -36,7 +36,7 @@ def test_a_step_of_each_library_begins_with_the_same_loss(training: Any) -> None
     args = argparse.Namespace(device="cpu", compile=False)
     loss = {}
     for name in ("ours", "timm", "transformers"):
-        step = training.form(name, "Ti/16:32:4", "fp32", args)
+        step = training.form(name, "Ti2/16:32:4", "fp32", args)
         loss[name] = [step(), step()]
     for name in ("timm", "transformers"):
         assert loss[name][0] == pytest.approx(loss["ours"][0], abs=1e-5), name
@@ -47,7 +47,7 @@ def test_inference_of_each_library_gives_the_same_logits(training: Any) -> None:
     inference = importlib.import_module("inference")
     names = ["ours", "ours fp32", "ours bf16", "timm", "timm bf16", "transformers"]
     args = argparse.Namespace(forms=names, threads=1, rounds=1, cpu_time=False, pause=0)
-    seen = inference.compare("Ti/16:32", 2, args)
+    seen = inference.compare("Ti2/16:32", 2, args)
     assert {*seen["times"]} == {*names}
     assert all(len(each) == 1 for each in seen["times"].values())
     away = seen["difference"]

@@ -49,6 +49,7 @@ def call(gpu: Any, monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
     gpu.main()
 
 
+@pytest.mark.slow
 def test_a_dry_run_needs_torch_timm_and_transformers_alone(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(WITHOUT.replace("ABSENT", repr(ABSENT)))
     around = environment(TORCH_COMPILE_DISABLE="1")  # compiling takes half of the time

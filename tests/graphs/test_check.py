@@ -14,17 +14,10 @@ from onnx import numpy_helper
 
 import vitlab
 from conftest import call
-from graphs.test_onnx_file import model_of
+from graphs.conftest import model_of
 from vitlab.errors import OptionError, WeightsError
 from vitlab.graphs import check
 from vitlab.models.model import Model
-
-CHOICES = {"name": "ViT(width=32,depth=3,heads=2,mlp=64)/8"}
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return model_of(**CHOICES)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +50,7 @@ def test_it_runs_by_itself(folder: Path) -> None:
     assert found.returncode == 0, found.stderr
     assert found.stdout.splitlines() == [
         "onnxruntime: largest difference 0 (limit 0.0001)",
-        "no block of 3 deviates: cosine at least 1.000000",
+        "no block of 2 deviates: cosine at least 1.000000",
     ]
 
 
@@ -70,7 +63,7 @@ def test_the_reference_is_the_model(folder: Path, model: Model) -> None:
         chances = dict(answer.classes)
         for name, chance in zip(model.config.labels, row, strict=True):
             assert abs(chances[name] - chance) < 1e-5
-    wanted = model.intermediates(vitlab.preprocess(model)([*image]), [1, 2, 3])
+    wanted = model.intermediates(vitlab.preprocess(model)([*image]), [1, 2])
     blocks = [each for name, each in stored.items() if name.startswith("block:")]
     for own, found in zip(wanted, blocks, strict=True):
         torch.testing.assert_close(torch.from_numpy(found), own, rtol=1e-4, atol=1e-4)
@@ -110,7 +103,7 @@ def test_the_first_block_that_deviates_is_named(
     onnx.save(proto, tmp_path / "model.onnx")
     status, out = checked(capsys, monkeypatch, tmp_path)
     assert status == 1
-    assert "block 2 of 3 deviates first: cosine" in out
+    assert "block 2 of 2 deviates first: cosine" in out
     assert checked(capsys, monkeypatch, folder, "--limit", "-1")[0] == 1
 
 
@@ -119,14 +112,14 @@ def test_a_fixed_batch_without_strings(model: Model, tmp_path: Path) -> None:
     assert found["inputs"] == {"images": [3, 3, 32, 32]}
     assert (found["outputs"], found["batches"]) == ({"logits": [3, 3]}, [3])
     found = vitlab.export(model, tmp_path / "b.onnx", strings=False)
-    assert [*found["outputs"]] == ["probabilities"]
+    assert [*found["outputs"]] == ["probabilities", "distance"]
     types = {each.type.tensor_type.elem_type for each in onnx.load(found["file"]).graph.output}
     assert types == {onnx.TensorProto.FLOAT}
 
 
 def on_trunk(model: Model, seed: int, **choices: Any) -> Model:
     """Another head on a model's trunk."""
-    other = model_of(**CHOICES, **choices)
+    other = model_of(**choices)
     other.load_state_dict(model.state_dict())
     with torch.no_grad():
         noise = torch.randn(
@@ -158,11 +151,11 @@ def test_heads_on_one_trunk(
         found, label = run[name](["probabilities", "label"], {"features": features})
         for row, text, answer in zip(found, label, vitlab.classify(each, [*image]), strict=True):
             assert text == answer.classes[0][0]
-            assert abs(row.max() - answer.classes[0][1]) < 1e-6
+            assert abs(row.max() - answer.classes[0][1]) < 5e-6
 
 
 def test_a_head_of_another_trunk_is_refused(model: Model, tmp_path: Path) -> None:
-    other = model_of(**CHOICES)
+    other = model_of()
     with torch.no_grad():
         for weight in other.parameters():
             weight.mul_(1.5)

@@ -9,25 +9,10 @@ import pytest
 import torch
 
 import vitlab
-from vitlab.evaluation.unlike import fit_unlike
+from graphs.conftest import CLASSES
 from vitlab.graphs.complete import Complete
 from vitlab.graphs.onnx_check import opened
 from vitlab.models.model import Model
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    """A model that knows how far images are from those of one gray each."""
-    made: Model = vitlab.create(
-        "ViT(width=32,depth=2,heads=2,mlp=128)/8", 3, 32, labels=("a", "b", "c"),
-        generator=torch.Generator().manual_seed(0),
-    ).eval()  # fmt: skip
-    levels = np.random.default_rng(0).integers(0, 256, (90, 1, 1, 3), np.uint8)
-    with torch.inference_mode():
-        ready = vitlab.preprocess(made)([*np.broadcast_to(levels, (90, 32, 32, 3))])
-        features = made.features(ready).numpy()
-    made.unlike = fit_unlike(features, np.arange(90) % 3, np.arange(90) // 3 % 5)
-    return made
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
@@ -37,7 +22,7 @@ def test_the_file_gives_the_distances_of_classify(
     levels = np.arange(0, 240, 2, dtype=np.uint8)[:, None, None, None]  # 120 gray images
     grays = [*np.broadcast_to(levels, (120, 32, 32, 3))]
     with torch.inference_mode():
-        labels = ["abc"[k] for k in model(vitlab.preprocess(model)(grays)).argmax(1)]
+        labels = [CLASSES[k] for k in model(vitlab.preprocess(model)(grays)).argmax(1)]
     data = {"data": list(zip(grays, labels, strict=True))} if precision == "int8" else {}
     found = vitlab.export(model, tmp_path / "model.onnx", precision=precision, **data)  # type: ignore[arg-type]
     assert found["outputs"]["distance"] == ["batch"]

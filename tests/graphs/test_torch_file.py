@@ -72,6 +72,7 @@ print(json.dumps({"facts": facts, "rows": rows}))
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_a_program_with_pytorch_alone_gets_the_probabilities_of_classify(
     package: Path, model: Model, tmp_path: Path
 ) -> None:
@@ -98,6 +99,7 @@ def test_a_program_with_pytorch_alone_gets_the_probabilities_of_classify(
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_the_package_has_no_code_and_no_folder_of_its_maker(package: Path) -> None:
     with zipfile.ZipFile(package) as parts:
         assert not [name for name in parts.namelist() if name.endswith((".cpp", ".h"))]

@@ -126,6 +126,18 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "BiT, wide": ("BiT-R(1-1)x2", {"channels": 1}),
     "Axial ResNet": ("Axial-ResNet-(1-2)", {}),
 }
+FUSED_OTHERWISE = (  # one of each kind of change that fusing makes to the graph
+    "plain", "parallel", "linear stem, BN, GELU", "conv, BN", "RoPE-ViT, mixed", "swiglu",
+    "attention pooling", "axial, parallel", "BiT",
+)  # fmt: skip
+OF_EACH_PART = (  # every part is in one of them
+    *FUSED_OTHERWISE,
+    "hMLP, BN", "local", "hybrid", "1d, every", "2d, shared", "relative", "BEiT", "EVA-02",
+    "EVA-02-CLIP, enormous", "Perception Encoder", "CAPI", "mean of all", "prefix", "Axial ResNet",
+)  # fmt: skip
+PARTS = [  # the others are for the campaign
+    pytest.param(case, marks=[] if case in OF_EACH_PART else pytest.mark.campaign) for case in CASES
+]
 SIZE = (32, 64)
 NORMS = ["none", "batch", "layer"]
 SHAPE = ("width", "depth", "heads", "mlp", "branches", "patch", "stem", "stages", "attention")
@@ -226,24 +238,7 @@ def test_parameters_and_multiply_adds_are_those_of_the_modules(
     assert 2 * (price.macs - norms) == counter.get_total_flops()
 
 
-FUSED_OTHERWISE = (  # one of each kind of change that fusing makes to the graph
-    "plain", "parallel", "linear stem, BN, GELU", "conv, BN", "RoPE-ViT, mixed", "swiglu",
-    "attention pooling", "axial, parallel", "BiT",
-)  # fmt: skip
-
-
-COMPILED = (  # every part is in one of them; the others are compiled in the campaign
-    *FUSED_OTHERWISE,
-    "hMLP, BN", "hMLP, LN", "local", "hybrid", "1d, every", "2d, shared", "relative", "rope",
-    "BEiT", "EVA-02", "EVA-02-CLIP, enormous", "Perception Encoder", "CAPI", "BEiT-3",
-    "mean of all", "CLIP", "prefix", "axial hybrid", "Axial ResNet",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(e, marks=[] if e in COMPILED else pytest.mark.campaign) for e in CASES],
-)
+@pytest.mark.parametrize("case", PARTS)
 def test_compiles_without_graph_breaks(case: str) -> None:
     """Of one block, except where the second takes positions in another way than the first."""
     name, choices = CASES[case]

@@ -102,6 +102,7 @@ def test_what_is_shown_is_what_the_model_does(
     expect(value).to_have_text(f"{100 * chances[best]:.1f}% → {100 * without[best]:.1f}%")
 
 
+@pytest.mark.slow
 def test_every_view_of_every_kind_of_model(opened: Callable[..., Any], address: str) -> None:
     """It is drawn, or the reason why not can be read; nothing fails."""
     page = opened(address)

@@ -3,6 +3,6 @@
 import pytest
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _undrawn() -> None:
     """Stub nothing."""

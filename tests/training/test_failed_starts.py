@@ -14,8 +14,10 @@ SEVERAL = [[], ["--folds", "2"], ["--seeds", "2"], ["--sweep", "1e-3"]]
 
 
 @pytest.mark.parametrize("several", SEVERAL)
-@pytest.mark.parametrize("error", [OptionError, DeviceError, DiskError])
-@pytest.mark.parametrize("out", [[], ["--out", "a/b/run"]])
+@pytest.mark.parametrize(
+    ("error", "out"),
+    [(OptionError, []), (DeviceError, ["--out", "a/b/run"]), (DiskError, ["--out", "run"])],
+)
 def test_no_folder_is_left(
     several: list[str], error: type[UserError], out: list[str],
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
@@ -45,9 +47,8 @@ def test_the_users_own_folders_stay(capsys: pytest.CaptureFixture[str]) -> None:
     assert [str(each) for each in Path().rglob("*")] == ["mine"]
 
 
-@pytest.mark.parametrize("resume", [[], ["--resume"]])
 @pytest.mark.parametrize("several", SEVERAL)
-@pytest.mark.parametrize("out", [[], ["--out", "x"]])
+@pytest.mark.parametrize(("out", "resume"), [([], ["--resume"]), (["--out", "x"], [])])
 def test_drafts_of_a_killed_start_are_in_nobodys_way(
     several: list[str], resume: list[str], out: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -90,9 +90,13 @@ def test_read_late_a_run_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert lines[0] == lines[1]
 
 
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("kind", ["nan", "inf", "overflow"])
-@pytest.mark.parametrize("at", [1, 5, 9])
+@pytest.mark.parametrize(
+    ("late", "kind", "at"),
+    [
+        (False, "nan", 1), (True, "nan", 9), (False, "inf", 5), (True, "inf", 1),
+        (False, "overflow", 9), (True, "overflow", 5),
+    ],
+)  # fmt: skip
 def test_injected_faults_are_caught_within_a_step_and_poison_nothing(
     late: bool, kind: str, at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import vitlab
-from conftest import call, photo
+from conftest import call, draw_reports, photo
 from steps import asked_to_stop
 from vitlab.errors import OptionError
 from vitlab.files import sha256
@@ -39,7 +39,9 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
     recipe = vitlab.recipe("small", str(shapes), **FIELDS)
-    return vitlab.train(recipe, tmp_path_factory.mktemp("runs") / "run", host=Host(workers=0))
+    with pytest.MonkeyPatch.context() as patch:
+        draw_reports(patch)
+        return vitlab.train(recipe, tmp_path_factory.mktemp("runs") / "run", host=Host(workers=0))
 
 
 def weights(run: Path) -> str:

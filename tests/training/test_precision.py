@@ -106,6 +106,7 @@ def lightly(seen: list[int]) -> Callable[..., Any]:
     return lambda model, dynamic: real(model, dynamic=dynamic, backend=count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16-pure"])
 def test_a_compiled_step_is_compiled_once_a_size_and_changes_no_name(
     precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

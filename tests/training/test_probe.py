@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.neighbors import KNeighborsClassifier
 
 import vitlab
-from conftest import TINY, call, photo_folder
+from conftest import TINY, call, draw_reports, photo_folder
 from distributed.ranks import on_ranks
 from steps import asked_to_stop
 from vitlab.data.augment.augment import normalize
@@ -49,13 +49,17 @@ def train(folder: Path, data: str = "digits", workers: int = 0, **how: object) -
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(tmp_path_factory.mktemp("watched") / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        draw_reports(patch)
+        return train(tmp_path_factory.mktemp("watched") / "run")
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same run without a probe."""
-    return train(tmp_path_factory.mktemp("plain") / "run", data="")
+    with pytest.MonkeyPatch.context() as patch:
+        draw_reports(patch)
+        return train(tmp_path_factory.mktemp("plain") / "run", data="")
 
 
 def test_the_bits_are_those_of_a_run_without_it(watched: Path, plain: Path) -> None:

@@ -86,8 +86,12 @@ def interrupted(words: list[str], after: int, capsys: pytest.CaptureFixture[str]
     assert code == 130, err
 
 
-@pytest.mark.parametrize("model", [True, False])
-@pytest.mark.parametrize("name", RECIPES)
+def alternately(*choices: Any) -> list[tuple[str, Any]]:
+    """Each recipe with one of these in turn."""
+    return [(name, choices[number % len(choices)]) for number, name in enumerate(RECIPES)]
+
+
+@pytest.mark.parametrize(("name", "model"), alternately(True, False))
 def test_the_same_line_goes_on(
     name: str, model: bool, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,8 +139,7 @@ def test_what_a_start_decided_is_no_difference(
     assert_same("python", str(run))
 
 
-@pytest.mark.parametrize("data", ["digits", "gray"])
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(("name", "data"), alternately("digits", "gray"))
 def test_gray_images_of_any_size(
     name: str, data: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

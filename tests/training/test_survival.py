@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import vitlab
-from conftest import TINY, call, photo_folder
+from conftest import TINY, call, draw_reports, photo_folder
 from steps import asked_to_stop, each_step, killed_before
 from vitlab.data.loading.loader import WorkerDiedError, deaths_reported_late, started
 from vitlab.errors import DataError, OptionError, RunError
@@ -369,7 +369,8 @@ def test_names_that_run_toml_cannot_hold_are_refused_first(tmp_path: Path) -> No
 def test_files_whose_names_are_not_unicode_are_images_like_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.undo()  # the report shows these names
+    monkeypatch.undo()
+    draw_reports(monkeypatch)  # the report shows these names
     data = photo_folder(tmp_path / "data", {"a": 6, "b": 6})
     for file in sorted(data.rglob("*.png")):
         file.rename(file.with_name(f"{file.stem}{ODD}.png"))

@@ -47,7 +47,7 @@ def saved(folder: Path, name: str = VIT, **choices: object) -> str:
     [
         (VIT, {"pool": "mean"}),
         (VIT, {"pool": "attention"}),
-        ("BiT-R50x1", {"image_size": 32}),
+        ("BiT-R(1)x1", {"image_size": 32}),
         (VIT, {"classes": 7}),
     ],
     ids=["no class token", "attention pooling", "ResNet", "other classes"],

@@ -36,6 +36,7 @@ def _listed(kind: type) -> dict[str, Any]:
     return vars(kind).get("__annotations__", {})
 
 
+@pytest.mark.slow
 def test_mypy_finds_every_mistake_and_nothing_else() -> None:
     cache = ROOT / ".mypy_cache"  # that of `make lint`, if it ran before
     command = ["mypy", "--strict", "--output", "json", "--cache-dir", str(cache), str(SCRIPT)]
@@ -48,6 +49,7 @@ def test_mypy_finds_every_mistake_and_nothing_else() -> None:
     assert {Path(each["file"]).name for each in found} == {SCRIPT.name}
 
 
+@pytest.mark.slow
 def test_pyright_finds_every_mistake_and_nothing_else(tmp_path: Path) -> None:
     program = shutil.which(
         "basedpyright", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}"

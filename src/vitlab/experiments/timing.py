@@ -25,9 +25,10 @@ from vitlab.experiments.cells import (
     Setup,
     agreed,
     run_cells,
+    with_room,
 )
 from vitlab.experiments.statistics import Row
-from vitlab.recipes.recipe import Host, Recipe
+from vitlab.recipes.recipe import Recipe
 from vitlab.training.ending import Run
 from vitlab.units import seconds
 
@@ -211,9 +212,10 @@ def _cost(cell: Cell, found: Row, watch: StopWatch) -> Cost:
 
 
 @contextmanager
-def scratch_folder(host: Host, within: Path | None = None) -> Iterator[Path]:
-    """Have a folder that vanishes, the same for all processes of torchrun."""
-    made = agreed(host, lambda: mkdtemp(prefix=SCRATCH, dir=within))
+def scratch_folder(setup: Setup, within: Path | None = None) -> Iterator[Path]:
+    """Have a folder that vanishes, the same for all processes of torchrun or nodes of a cluster."""
+    place = within or (Path.cwd() if setup.on else None)
+    made = agreed(setup.host, lambda: mkdtemp(prefix=SCRATCH, dir=place))
     try:
         yield Path(made)
     finally:
@@ -233,8 +235,8 @@ def dry_run(cells: Sequence[Cell], setup: Setup) -> dict[str, Any]:
     """
     kinds = {cell.kind: cell for cell in reversed(cells)}
     first = [replace(cell, after=()) for cell in kinds.values()]
-    with scratch_folder(setup.host) as place:
-        costs = timed(first, StopWatch(replace(setup, cells="")), place)
+    with with_room(replace(setup, cells="")) as setup, scratch_folder(setup) as place:
+        costs = timed(first, StopWatch(setup), place)
     if not read_environment(os.environ).first:
         return {}
     plan = Plan(1.0, costs)

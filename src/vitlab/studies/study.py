@@ -26,15 +26,7 @@ from vitlab.distributed.launch import read_environment
 from vitlab.errors import OptionError, RunError, UserError
 from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.experiments.cells import Cell, Setup, agreed, begin, run_cells, with_room
-from vitlab.experiments.timing import (
-    SCRATCH,
-    Cost,
-    Plan,
-    length_of,
-    makespan,
-    scratch_folder,
-    timed,
-)
+from vitlab.experiments.timing import SCRATCH, Cost, Plan, length_of, scratch_folder, timed
 from vitlab.files import CAMPAIGN_FILE, write_text
 from vitlab.machine.cores import cores
 from vitlab.models.cost import cost
@@ -324,11 +316,15 @@ def planned(
     Raises:
         OptionError: the budget is too small for runs of at least 20 steps.
     """
+
+    def takes(epochs: float) -> float:
+        return replace(plan, epochs=epochs).seconds(cells, jobs) + plan.timing
+
     if not epochs:
-        epochs = _longest(cells, plan.costs, jobs, seconds - plan.timing)
+        epochs = _longest(takes, seconds)
         least = max(_least(cell, plan.costs[cell.kind]) for cell in cells)
         if epochs < least:
-            need = MARGIN * (makespan(cells, plan.costs, jobs, least) + plan.timing)
+            need = MARGIN * takes(least)
             text = f"{math.ceil(need)}s" if need < 120 else f"{math.ceil(need / 60)}m"
             raise OptionError(
                 f"{len(cells)} runs of at least {LEAST} steps need --budget {text}: set it, "
@@ -337,17 +333,14 @@ def planned(
     return replace(plan, epochs=epochs)
 
 
-def _longest(cells: Sequence[Cell], costs: Mapping[str, Cost], jobs: int, seconds: float) -> float:
+def _longest(takes: Callable[[float], float], seconds: float) -> float:
     """Return the most epochs within a time, with two significant digits; 0 if there is none."""
     low, high = 0.0, MOST
-    if makespan(cells, costs, jobs, high) <= seconds:
+    if takes(high) <= seconds:
         return high
     for _ in range(40):
         middle = (low + high) / 2
-        if makespan(cells, costs, jobs, middle) <= seconds:
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if takes(middle) <= seconds else (low, middle)
     return rounded(low, math.floor) if low > 1e-6 else 0.0
 
 

@@ -27,7 +27,7 @@ from vitlab.recipes.named import recipe as named
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage
 from vitlab.runs.naming import folder_name
-from vitlab.studies.tables import table as printed
+from vitlab.studies.base import table as printed
 from vitlab.units import percent
 
 IMAGES = 1000  # to learn from
@@ -143,12 +143,8 @@ def _cells(
     rates = () if setting.sweep is None else sorted(set(setting.sweep or GRID))
     names = [f"{SWEEP_FOLDER}/{task.name}-{rate:g}" for rate in rates]
     tried = [cell(name, SEARCH, rate) for name, rate in zip(names, rates, strict=True)]
-    settle = _at_best_rate if names else None
+    settle = (lambda own, rows: own.changed(**best_rate(rows))) if names else None
     return [*tried, cell(task.name, WHOLE, setting.lr, after=tuple(names), settle=settle)]
-
-
-def _at_best_rate(cell: Cell, tried: list[Row]) -> Cell:
-    return cell.changed(**best_rate(tried))
 
 
 def _figures(row: Row) -> Row:

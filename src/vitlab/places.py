@@ -6,6 +6,7 @@ Nothing here imports PyTorch, so that the command line answers at once.
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from vitlab.errors import DiskError, OptionError
 from vitlab.files import is_empty
@@ -14,6 +15,7 @@ from vitlab.packages import check_installed
 JOB = "_job.json"  # of a folder of parts: what they are the parts of
 PART = 10_000  # images of a part
 ENDINGS = (".csv", ".jsonl", ".parquet")  # of files with a row per image
+On = Literal["", "ray"]  # what computes: this machine, or a cluster
 
 
 def exists(name: str) -> bool:

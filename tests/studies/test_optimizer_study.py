@@ -12,7 +12,7 @@ from vitlab.errors import PackageError
 from vitlab.models.cost import cost
 from vitlab.recipes.choices import Optimization
 from vitlab.recipes.recipe import Host
-from vitlab.studies.base import Base, small
+from vitlab.studies.base import Base, options_of, small, table
 from vitlab.studies.claims import judged
 from vitlab.studies.figures import final_loss
 from vitlab.studies.grid import best_of, cells_of, tried
@@ -20,7 +20,6 @@ from vitlab.studies.papers import advice, claims_of
 from vitlab.studies.papers.advice import SOME, update_cost
 from vitlab.studies.papers.advice import optimizer_arms as arms
 from vitlab.studies.study import check_packages
-from vitlab.studies.tables import options_of, table
 
 TINY = "ViT(width=16,depth=1,heads=2,mlp=32)/4"
 HOST = Host(device="cpu", workers=0, check_duplicates="no")

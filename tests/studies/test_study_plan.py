@@ -13,7 +13,7 @@ import pytest
 
 from vitlab.errors import OptionError, RunError
 from vitlab.experiments.cells import Cell
-from vitlab.experiments.timing import Cost, Plan, makespan
+from vitlab.experiments.timing import Cost, Plan
 from vitlab.recipes.recipe import Recipe
 from vitlab.studies.base import small
 from vitlab.studies.design import Arm
@@ -187,7 +187,7 @@ def test_makespan_is_that_of_a_simulation(at_once: int) -> None:
             steps = cell.recipe.epochs * 2.0 * cost.steps * (0.9 if search else 1)
             took[cell.name] = cost.fixed + (0 if search else cost.measure) + cost.step * steps
         expected = simulated(cells, took, at_once)
-        assert makespan(cells, costs, at_once, 2.0) == pytest.approx(expected)
+        assert Plan(2.0, costs).seconds(cells, at_once) == pytest.approx(expected)
 
 
 def test_what_is_done_takes_no_time() -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vitlab.machine.open_files import check_open_files
 from vitlab.options import Only, Options, argument, at_least, option, options_of, when
-from vitlab.places import PART, check_page, is_folder
+from vitlab.places import PART, On, check_page, is_folder
 from vitlab.precision import Engine, Precision
 from vitlab.recipes.recipe import Host
 from vitlab.weights.hub import check_weights
@@ -34,7 +34,6 @@ ON = (
     "up to 4 cores each"
 )
 TIMEOUT = "seconds that a process of torchrun waits for the slowest, before giving up"
-On = Literal["", "ray"]
 Split = Literal["auto", "train", "validation", "test", "all"]
 COMPUTE = "device precision engine workers"  # the arguments of `Compute`
 PARTS = "part_images shard on timeout"  # those of passes that fill a folder

@@ -9,7 +9,6 @@ from vitlab.commands import (
     ON,
     OUT,
     ComputeOptions,
-    On,
     Split,
     ViewsOptions,
     WeightsOptions,
@@ -19,7 +18,7 @@ from vitlab.commands import (
 from vitlab.data.exists import check_data
 from vitlab.data.settings import Columns
 from vitlab.options import Only, argument, at_least, below, option, when
-from vitlab.places import check_files
+from vitlab.places import On, check_files
 from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import print_figures, print_rows, print_table
 from vitlab.units import percent

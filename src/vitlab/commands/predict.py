@@ -16,7 +16,6 @@ from vitlab.commands import (
     REPLACE,
     TIMEOUT,
     ComputeOptions,
-    On,
     PartsOptions,
     ViewsOptions,
     WeightsOptions,
@@ -28,7 +27,7 @@ from vitlab.errors import OptionError, one_line
 from vitlab.machine.open_files import check_open_files
 from vitlab.options import argument, at_least, option, options_of
 from vitlab.packages import check_installed
-from vitlab.places import check_file, check_parts, is_folder
+from vitlab.places import On, check_file, check_parts, is_folder
 from vitlab.terminal import print_figures
 
 SUMMARY = "Print the most likely classes of images."

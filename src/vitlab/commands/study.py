@@ -5,7 +5,9 @@ from typing import Any, ClassVar
 
 from vitlab.commands import RunOptions, print_costs
 from vitlab.errors import OptionError
+from vitlab.experiments.several import ON
 from vitlab.options import above, argument, at_least, option, owners
+from vitlab.places import On
 from vitlab.recipes.recipe import Recipe
 from vitlab.runs.recipe_file import start_from
 from vitlab.studies.base import small
@@ -22,7 +24,7 @@ class Study(RunOptions):
 
     FIRST: ClassVar[tuple[str, ...]] = (
         "name", "allowed", "seeds", "see", "dry_run", "out", "only", "length", "at_once",
-        "downstream", "lr_grid", "device",
+        "on", "downstream", "lr_grid", "device",
     )  # fmt: skip
     HIDDEN: ClassVar[frozenset[str]] = frozenset({"budget", "epochs"})
 
@@ -57,6 +59,7 @@ class Study(RunOptions):
         "CPU, else one)",
         at_least(0),
     )
+    on: On = option("", ON)
     downstream: str = option(
         "",
         "data that pre-trained models are transferred to (default: the same data)",
@@ -101,7 +104,7 @@ def run(options: Study) -> dict[str, Any]:
     """Run the study, or say what it would cost."""
     from vitlab.studies.study import study
 
-    same = "out seeds see only lr_grid downstream at_once dry_run recipe host command"
+    same = "out seeds see only lr_grid downstream at_once on dry_run recipe host command"
     how = options.values(same) | {"budget": options.allowed, "epochs": options.length}
     return study(options.name, **how)
 

@@ -32,7 +32,7 @@ def run(options: Vtab) -> dict[str, Any]:
     from vitlab.studies.vtab import vtab
 
     how = options.values("tasks setting resume host command") | options.jobs.values(
-        "jobs cells dry_run"
+        "jobs cells on dry_run"
     )
     known = options.file.arguments()
     return vtab(options.weights, options.data, options.out, known=known, **how)

@@ -30,13 +30,13 @@ from vitlab.evaluation.infer import (
     infer,
     silent,
 )
-from vitlab.evaluation.on_ray import On, check_on, fill_on_ray, shared_out
+from vitlab.evaluation.on_ray import check_on, fill_on_ray, shared_out
 from vitlab.evaluation.predictions import check_classifier, predict
 from vitlab.evaluation.rows import WRITERS, Layout, rows_to
 from vitlab.evaluation.shards import ShardFolder, ShardJob, ShardNumber, Use, Write, fill, identity
 from vitlab.models.model import Model
 from vitlab.packages import check_installed
-from vitlab.places import PART
+from vitlab.places import PART, On
 from vitlab.precision import Engine, Precision
 from vitlab.progress import public
 from vitlab.weights.identity import feature_fingerprint

@@ -21,7 +21,7 @@ from vitlab.distributed.launch import joined
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.compute import Compute, FastForm
 from vitlab.evaluation.infer import Inferred, Progress, batch_of, infer, shape_taken, stacked
-from vitlab.evaluation.on_ray import On, check_on, fill_on_ray, shared_out
+from vitlab.evaluation.on_ray import check_on, fill_on_ray, shared_out
 from vitlab.evaluation.probes.feature_options import Taken
 from vitlab.evaluation.records import EmbeddingRecord
 from vitlab.evaluation.rows import unicode
@@ -37,7 +37,7 @@ from vitlab.evaluation.shards import (
 )
 from vitlab.models.model import Model
 from vitlab.packages import check_installed
-from vitlab.places import PART, check_new_file, check_parts, is_folder
+from vitlab.places import PART, On, check_new_file, check_parts, is_folder
 from vitlab.precision import Engine
 from vitlab.progress import public, say
 from vitlab.weights.identity import feature_fingerprint

@@ -15,7 +15,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -40,7 +40,6 @@ from vitlab.places import JOB
 from vitlab.precision import fixed
 from vitlab.progress import Meter
 
-On = Literal["", "ray"]
 CORES = 4  # of an actor without a GPU: more of them would each need a model in memory
 TRIES = 4  # at a part whose actor dies: Ray would go on for ever
 ANSWER = 10  # seconds
@@ -49,8 +48,13 @@ GROUP = 8  # batches of an evaluation that an actor computes, one after the othe
 Work = Callable[[int], Any]
 
 
-def check_on(on: str, share: ShardNumber = WHOLE) -> bool:
+def check_on(on: str, share: ShardNumber = WHOLE, option: str = "shard") -> bool:
     """Return whether Ray computes.
+
+    Args:
+        on: that was asked for
+        share: of the work that this process does
+        option: the name of this share
 
     Raises:
         OptionError: another name, or processes that share the work already.
@@ -62,12 +66,12 @@ def check_on(on: str, share: ShardNumber = WHOLE) -> bool:
         return False
     world = read_environment(os.environ)
     if world.size > 1 or share.count > 1:
-        other = "shard" if share.count > 1 else "torchrun"
+        other = option if share.count > 1 else "torchrun"
         raise world.shared(OptionError(f"on=ray starts its own processes: leave out {other}"))
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # Ray Data sets off a warning each time
-    needed("pyarrow", "on=ray")
     needed("ray", "on=ray")
+    needed("pyarrow", "on=ray")
     return True
 
 
@@ -169,12 +173,11 @@ def computed(
     """
     if not count:
         return
-    ray = needed("ray", "on=ray")
     from ray.data import ActorPoolStrategy, DataContext, from_items
     from ray.exceptions import RayError
 
-    with _cluster(ray):
-        actors, each = _actors(ray, str(compute.device))
+    with cluster() as ray:
+        actors, each = room(ray, str(compute.device))
         with borrowed(model, torch.device("cpu")):
             sent = ray.put((work, compute, sources, [*map(some_content, sources)], Path.cwd()))
         context = DataContext.get_current()
@@ -226,13 +229,14 @@ class Actor:
 
 
 @contextmanager
-def _cluster(ray: Any) -> Iterator[None]:
-    """Connect to the cluster that RAY_ADDRESS or Ray names, or start one on this machine."""
+def cluster() -> Iterator[Any]:
+    """Connect to the cluster that RAY_ADDRESS or Ray names, or start one; yield the package."""
+    ray = needed("ray", "on=ray")
     for name in ("ray", "ray.data"):
         logging.getLogger(name).setLevel(logging.ERROR)
     with redirect_stdout(sys.stderr):  # where Ray tells of actors that died
         if ray.is_initialized():
-            yield
+            yield ray
             return
         host, _, port = os.environ.get("RAY_ADDRESS", "").rpartition(":")
         stop = signal.getsignal(signal.SIGTERM)
@@ -247,13 +251,13 @@ def _cluster(ray: Any) -> Iterator[None]:
         try:
             with suppress(ValueError):  # not the main thread
                 signal.signal(signal.SIGTERM, stop)  # Ray has put its own in place
-            yield
+            yield ray
         finally:
             ray.shutdown()
 
 
-def _actors(ray: Any, device: str) -> tuple[int, dict[str, float]]:
-    """Return how many actors there is room for now, and what each takes."""
+def room(ray: Any, device: str) -> tuple[int, dict[str, float]]:
+    """Return how many actors, or tasks, there is room for now, and what each takes."""
     nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
     if device != "cpu" and (with_gpu := [each for each in nodes if each.get("GPU")]):
         own = min(each.get("CPU", 0) // each["GPU"] for each in with_gpu)

@@ -2,13 +2,13 @@
 
 An experiment (`sweep.py`, `repeats.py`, `vtab.py`, a study) says which cells there are and what
 their rows come to. What is here runs them: in the order that they follow each other, one at a time
-or side by side, by one process, by torchrun's or by an array of jobs.
+or side by side, by one process, by torchrun's, by an array of jobs or on a Ray cluster.
 """
 
 import pickle
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -18,13 +18,15 @@ import torch
 from vitlab.data.learning import OpenedData
 from vitlab.distributed.launch import joined
 from vitlab.errors import DivergedError, OptionError, RunError, UserError
+from vitlab.evaluation.on_ray import check_on, cluster, room
 from vitlab.evaluation.shards import ShardNumber
 from vitlab.experiments.campaign_folder import CampaignFolder
-from vitlab.experiments.side_by_side import SideBySide
+from vitlab.experiments.side_by_side import RayTasks, SideBySide
 from vitlab.experiments.statistics import Row
 from vitlab.files import SWEEP_FOLDER
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
+from vitlab.places import On
 from vitlab.progress import say
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import TablePage, write_tables
@@ -101,6 +103,7 @@ class Setup:
         loss: a function of the user's in place of the recipe's loss
         jobs: cells at the same time, each in a process of its own with its part of the cores
         cells: `0/8` for the first of eight processes that know nothing of each other; empty: all
+        on: `ray` for tasks of a cluster: as many as there is room for, or `jobs` if more than 1
     """
 
     host: Host = field(default_factory=Host)
@@ -111,6 +114,7 @@ class Setup:
     loss: Loss | None = None
     jobs: int = 1
     cells: str = ""
+    on: On = ""
 
 
 class CellsLeftError(RunError):
@@ -255,9 +259,11 @@ def begin(
 
     Raises:
         RunError: the folder is in the way, or its experiment was started otherwise.
-        OptionError: several jobs at the same time under torchrun.
+        OptionError: several jobs at the same time under torchrun, or a cluster beside others.
+        PackageError: Ray is not installed.
         DiskError: it cannot be written to.
     """
+    check_on(setup.on, ShardNumber.of(setup.cells, "cells"), "cells")
     with joined(setup.host.device, setup.host.timeout) as (world, _):
         if setup.jobs > 1 and world.size > 1:
             raise OptionError("jobs applies only without torchrun: leave it out")
@@ -331,7 +337,8 @@ def _rows(
     """Train cells; return their rows by their names."""
     waiting, running, rows = list(cells), dict[str, Cell](), dict[str, Row]()
     before = sum(experiment.run(each).state in OVER for each in cells)
-    jobs, began = min(experiment.setup.jobs, len(cells)), time.monotonic()
+    setup, began = experiment.setup, time.monotonic()
+    jobs = len(cells) if setup.on and setup.jobs == 1 else min(setup.jobs, len(cells))
 
     def pace(_: Collection[str]) -> float:
         new = len(rows) - before
@@ -404,15 +411,33 @@ def _part(cells: Sequence[Cell], experiment: Experiment) -> list[Cell]:
     return [cell for cell in cells if cell.name in names]
 
 
-def _processes(experiment: Experiment, jobs: int) -> AbstractContextManager[SideBySide[Row] | None]:
+@contextmanager
+def with_room(setup: Setup) -> Iterator[Setup]:
+    """Have the cluster that cells are to run on, if any, whose room decides how many jobs.
+
+    Raises:
+        RunError: there is none.
+    """
+    if not check_on(setup.on):
+        yield setup
+        return
+    with cluster() as ray:
+        yield replace(setup, jobs=setup.jobs if setup.jobs > 1 else room(ray, setup.host.device)[0])
+
+
+def _processes(
+    experiment: Experiment, jobs: int
+) -> AbstractContextManager[SideBySide[Row] | RayTasks[Row] | None]:
     """Return the processes that train several cells at the same time; None for this one alone.
 
     Raises:
         OptionError: functions or a model of the user's cannot be sent to another process.
     """
+    quiet = replace(experiment.trainer, quiet=True, opened=OpenedData())
+    if experiment.setup.on:
+        return RayTasks(quiet, experiment.setup.host.device, experiment.out, experiment.again)
     if jobs < 2:
         return nullcontext()
-    quiet = replace(experiment.trainer, quiet=True, opened=OpenedData())
     try:
         pickle.dumps(quiet)
     except (pickle.PicklingError, AttributeError, TypeError) as error:

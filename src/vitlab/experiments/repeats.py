@@ -32,6 +32,7 @@ from vitlab.experiments.statistics import (
 from vitlab.experiments.sweep import best_point, search_result, searching
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
+from vitlab.places import On
 from vitlab.progress import PLACE, public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage
@@ -61,6 +62,7 @@ def repeat(
     loss: Loss | None = None,
     jobs: int = 1,
     cells: str = "",
+    on: On = "",
     command: str = "",
     quiet: bool = False,
 ) -> dict[str, Any]:
@@ -86,6 +88,7 @@ def repeat(
         loss: a function of your own in place of the recipe's loss, as in `vitlab.train`
         jobs: runs at the same time, as for `vitlab.sweep`
         cells: `0/8` for the first of eight processes of an array, as for `vitlab.sweep`
+        on: `ray` for runs on a cluster, as for `vitlab.sweep`
         command: what the user typed, for the report
         quiet: print nothing but warnings
 
@@ -104,7 +107,7 @@ def repeat(
         UserError: as `vitlab.train`.
     """
     settings, grid, runs = seed_cells(recipe, seeds, sweep, layer_decays, share)
-    setup = Setup(host or Host(), command, resume, start, transform, loss, jobs, cells)
+    setup = Setup(host or Host(), command, resume, start, transform, loss, jobs, cells, on)
     name = run_name(recipe, start, f"{seeds}-seeds")
     experiment = begin("series of seeds", settings, recipe, out, name, setup)
     rows = list(run_cells([*grid, *runs], experiment).values())
@@ -188,6 +191,7 @@ def cross_validate(
     loss: Loss | None = None,
     jobs: int = 1,
     cells: str = "",
+    on: On = "",
     command: str = "",
     quiet: bool = False,
 ) -> dict[str, Any]:
@@ -209,6 +213,7 @@ def cross_validate(
         loss: a function of your own in place of the recipe's loss, as in `vitlab.train`
         jobs: runs at the same time, as for `vitlab.sweep`
         cells: `0/8` for the first of eight processes of an array, as for `vitlab.sweep`
+        on: `ray` for runs on a cluster, as for `vitlab.sweep`
         command: what the user typed, for the report
         quiet: print nothing but warnings
 
@@ -226,7 +231,7 @@ def cross_validate(
         UserError: as `vitlab.train`.
     """
     runs = fold_cells(recipe, folds)
-    setup = Setup(host or Host(), command, resume, start, transform, loss, jobs, cells)
+    setup = Setup(host or Host(), command, resume, start, transform, loss, jobs, cells, on)
     name = run_name(recipe, start, f"{folds}-folds")
     experiment = begin("cross-validation", {"folds": folds}, recipe, out, name, setup)
     rows = list(run_cells(runs, experiment).values())

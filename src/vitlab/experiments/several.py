@@ -8,11 +8,16 @@ from vitlab.errors import OptionError
 from vitlab.experiments.campaign_folder import MOST, CampaignFolder
 from vitlab.files import SWEEP_FOLDER
 from vitlab.options import Only, Options, above, at_least, at_most, below, option
+from vitlab.places import On
 from vitlab.precision import TrainingPrecision
 from vitlab.recipes.recipe import Host, Recipe
 
 STEPS, WARMUP = 2500, 200  # of a task of VTAB (ViT paper, Table 4)
 
+ON = (
+    "ray: of several runs, as many at the same time as a Ray cluster has room for, that of "
+    "RAY_ADDRESS or one on this machine, each with a GPU or up to 4 cores"
+)
 _SWEEPING = Only("with sweep", lambda options: options.sweep is not None)
 _SEVERAL = Only("with sweep, folds or seeds", lambda options: not options.single)
 
@@ -34,6 +39,7 @@ class Jobs(Options):
         "as a job array: 0/8, 1/8, … 7/8; once all have ended, repeat the command without it",
         only=_SEVERAL,
     )
+    on: On = option("", ON, only=_SEVERAL)
     dry_run: bool = option(
         False,
         "of several runs, only say what they would cost, by timing a few steps",
@@ -191,8 +197,8 @@ def run_several(
             cells = [*tried, *own]
         else:
             cells = [*searching(recipe, *grid)[1], Cell("all images", recipe, {})]
-        return dry_run(cells, Setup(host, jobs=several.jobs))
-    how |= several.values("jobs cells")
+        return dry_run(cells, Setup(host, jobs=several.jobs, on=several.on))
+    how |= several.values("jobs cells on")
     if several.folds:
         return cross_validate(recipe, out, several.folds, **how)
     if several.seeds:

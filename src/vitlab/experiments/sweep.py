@@ -21,6 +21,7 @@ from vitlab.experiments.statistics import OF_RUN, Row
 from vitlab.files import SWEEP_FOLDER
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
+from vitlab.places import On
 from vitlab.progress import PLACE, public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage
@@ -78,6 +79,7 @@ def sweep(
     loss: Loss | None = None,
     jobs: int = 1,
     cells: str = "",
+    on: On = "",
     command: str = "",
     quiet: bool = False,
 ) -> Run:
@@ -107,6 +109,8 @@ def sweep(
         jobs: runs of the grid at the same time, each in a process with its part of the cores; a
             script needs `if __name__ == "__main__":`
         cells: `0/8` for the first part of the grid of eight, one for each process of an array
+        on: `ray` to train each run as a task of a Ray cluster, with a GPU or up to 4 cores: as many
+            at the same time as there is room for, or `jobs` if that is more than 1
         command: what the user typed, for the report
         quiet: print nothing but warnings
 
@@ -121,7 +125,7 @@ def sweep(
         UserError: as `vitlab.train`.
     """
     settings, grid_cells = searching(recipe, grid, layer_decays, share)
-    setup = Setup(host or Host(), command, resume, start, transform, loss, jobs, cells)
+    setup = Setup(host or Host(), command, resume, start, transform, loss, jobs, cells, on)
     name = run_name(recipe, start)
     experiment = begin("sweep", settings, recipe, out, name, setup, of_run=True)
     rows = list(run_cells(grid_cells, experiment).values())
@@ -132,6 +136,8 @@ def sweep(
         page = TablePage(f"Sweep on {recipe.data.data}", lead, [table])
         experiment.finish(result | {"table": asdict(table)}, page)
     experiment.say(f"chosen: {title_of(point)}; training on all training images")
+    if on:
+        run_cells([Cell("", recipe.changed(**point), point)], experiment)
     run = experiment.trainer.run(recipe.changed(**point), experiment.out)
     return replace(run, metrics=RunRecord(run.metrics | {"sweep": result}))
 

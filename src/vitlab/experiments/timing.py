@@ -25,9 +25,10 @@ from vitlab.experiments.cells import (
     Setup,
     agreed,
     run_cells,
+    with_room,
 )
 from vitlab.experiments.statistics import Row
-from vitlab.recipes.recipe import Host, Recipe
+from vitlab.recipes.recipe import Recipe
 from vitlab.training.ending import Run
 from vitlab.units import seconds
 
@@ -96,42 +97,30 @@ class Plan:
     unit: float = 0.0
 
     def seconds(self, cells: Sequence[Cell], jobs: int, done: Collection[str] = ()) -> float:
-        """Return the seconds until the cells are done, started as `run_cells` starts them."""
-        return makespan(cells, self.costs, jobs, self.epochs, done)
+        """Return the seconds until all cells are done, started as `run_cells` starts them.
+
+        Args:
+            cells: in the order in which they are preferred
+            jobs: cells at the same time
+            done: names of those that are finished already
+        """
+        free, ends = [0.0] * jobs, dict.fromkeys(done, 0.0)
+        waiting = [cell for cell in cells if cell.name not in ends]
+        while waiting:
+            now = min(free)
+            ready = (c for c in waiting if all(ends.get(name, math.inf) <= now for name in c.after))
+            if (cell := next(ready, None)) is None:  # idle until another process's next run ends
+                free[free.index(now)] = min(each for each in (*free, *ends.values()) if each > now)
+                continue
+            waiting.remove(cell)
+            own = self.costs[cell.kind].seconds(cell, self.epochs)
+            free[free.index(now)] = ends[cell.name] = now + own
+        return max(ends.values(), default=0.0)
 
     def macs(self, cells: Sequence[Cell]) -> float:
         """Return the multiply-adds of all training."""
         costs = [(cell, self.costs[cell.kind]) for cell in cells]
         return sum(cost.macs * cost.steps_of(cell, self.epochs) for cell, cost in costs)
-
-
-def makespan(
-    cells: Sequence[Cell],
-    costs: Mapping[str, Cost],
-    jobs: int,
-    epochs: float,
-    done: Collection[str] = (),
-) -> float:
-    """Return the seconds until all cells are done, started as `run_cells` starts them.
-
-    Args:
-        cells: in the order in which they are preferred
-        costs: by the kind of the cell
-        jobs: cells at the same time
-        epochs: passes per relative epoch
-        done: names of those that are finished already
-    """
-    free, ends = [0.0] * jobs, dict.fromkeys(done, 0.0)
-    waiting = [cell for cell in cells if cell.name not in ends]
-    while waiting:
-        now = min(free)
-        ready = (c for c in waiting if all(ends.get(name, math.inf) <= now for name in c.after))
-        if (cell := next(ready, None)) is None:  # idle until the next run of another process ends
-            free[free.index(now)] = min(each for each in (*free, *ends.values()) if each > now)
-            continue
-        waiting.remove(cell)
-        free[free.index(now)] = ends[cell.name] = now + costs[cell.kind].seconds(cell, epochs)
-    return max(ends.values(), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -211,9 +200,10 @@ def _cost(cell: Cell, found: Row, watch: StopWatch) -> Cost:
 
 
 @contextmanager
-def scratch_folder(host: Host, within: Path | None = None) -> Iterator[Path]:
-    """Have a folder that vanishes, the same for all processes of torchrun."""
-    made = agreed(host, lambda: mkdtemp(prefix=SCRATCH, dir=within))
+def scratch_folder(setup: Setup, within: Path | None = None) -> Iterator[Path]:
+    """Have a folder that vanishes, the same for all processes of torchrun or nodes of a cluster."""
+    place = within or (Path.cwd() if setup.on else None)
+    made = agreed(setup.host, lambda: mkdtemp(prefix=SCRATCH, dir=place))
     try:
         yield Path(made)
     finally:
@@ -233,8 +223,8 @@ def dry_run(cells: Sequence[Cell], setup: Setup) -> dict[str, Any]:
     """
     kinds = {cell.kind: cell for cell in reversed(cells)}
     first = [replace(cell, after=()) for cell in kinds.values()]
-    with scratch_folder(setup.host) as place:
-        costs = timed(first, StopWatch(replace(setup, cells="")), place)
+    with with_room(replace(setup, cells="")) as setup, scratch_folder(setup) as place:
+        costs = timed(first, StopWatch(setup), place)
     if not read_environment(os.environ).first:
         return {}
     plan = Plan(1.0, costs)

@@ -1,17 +1,19 @@
-"""The base of a study's arms: a small model on the user's data, or the paper's own.
+"""The base of a study's arms: a small model on the user's data, or the paper's; papers' tables.
 
 Small budgets have one recipe for training with labels, one for each way to learn without them, and
 one for fine-tuning after either.
 """
 
+import tomllib
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
 from typing import Any, Self
 
 from vitlab.models.names import shape_of
 from vitlab.recipes.model_part import ModelPart
 from vitlab.recipes.named import of_weights, recipe
 from vitlab.recipes.recipe import Recipe
-from vitlab.studies.tables import options_of
 
 DIGITS = "ViT(width=64,depth=4,heads=2,mlp=128)/2"
 SMALL = "ViT(width=96,depth=4,heads=3,mlp=192)/4"
@@ -20,6 +22,26 @@ PATCH, SIDE = 8, 6  # the smallest patch that an hMLP stem takes; patches of a s
 CODES = "dVAE(codes=256,width=32,code_width=32)"
 
 KINDS = {"vit": "ViT", "hybrid": "hybrid", "resnet": "ResNet"}  # of similar cost
+
+
+@cache
+def read(name: str) -> dict[str, Any]:
+    """Return `studies.toml` or `tables.toml` of the papers."""
+    file = resources.files("vitlab.studies.papers") / f"{name}.toml"
+    return tomllib.loads(file.read_text("utf-8"))
+
+
+def table(name: str) -> dict[str, Any]:
+    """Return a table of a paper, its rows by their names."""
+    found = read("tables")[name]
+    assert isinstance(found, dict)
+    return found
+
+
+def options_of(name: str, row: str) -> dict[str, Any]:
+    """Return the options of a recipe in a row of a table; lists are tuples there."""
+    options = table(name)[row]
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in options.items()}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from vitlab.experiments.statistics import LEVEL, t_quantile
 from vitlab.models.config import ModelConfig
 from vitlab.models.cost import exaflops
 from vitlab.models.model import Model
-from vitlab.studies.tables import table
+from vitlab.studies.base import table
 
 FAMILIES = ("ViT", "ResNet", "hybrid")
 JFT_IMAGES, JFT_EPOCHS = 303e6, 7.0
@@ -147,7 +147,7 @@ def training_work(
 
 def times_less(accuracy: float) -> float:
     """Return how many times the compute of a ViT a ResNet takes to a mean accuracy on five sets."""
-    vit, resnet = (_law(family).spent(1 - accuracy) for family in FAMILIES[:2])
+    vit, resnet = (printed_law(family).spent(1 - accuracy) for family in FAMILIES[:2])
     return resnet / vit
 
 
@@ -156,13 +156,14 @@ def card() -> list[str]:
     ratios = " and ".join(f"{times_less(each):.1f} times at {each:.0%}" for each in ACCURACIES)
     days = ", ".join(f"{model} {count:,.0f}" for (model, _), count in CORE_DAYS.items())
     return [
-        *(_law(each).sentence(f"{each}, paper, mean of five sets") for each in FAMILIES[:2]),
+        *(printed_law(each).sentence(f"{each}, paper, mean of five sets") for each in FAMILIES[:2]),
         f"By these laws of the paper's Table 6, a ResNet takes the compute of a ViT {ratios} mean "
         f"accuracy on five sets: the card's 2 to 4 times. TPUv3-core-days (Table 2): {days}, "
         f"about {pace():.1f} exaFLOPs a day.",
     ]
 
 
-def _law(family: str) -> PowerLaw:
+def printed_law(family: str, figure: str = "average") -> PowerLaw:
+    """Return the law of a family in Table 6, of its `average` or `imagenet` accuracy."""
     own = (run for name, run in PRINTED if family_of(name) == family)
-    return fitted([(run.exaflops * 1e18, 1 - run.average) for run in own])
+    return fitted([(run.exaflops * 1e18, 1 - getattr(run, figure)) for run in own])

@@ -203,7 +203,8 @@ def counted_costs(arms: Sequence[Arm], host: Host) -> dict[str, Cost]:
     pace = REACHED * device_rates(host.device).of(precision) / 2
     macs, found = dict[str, float](), dict[str, Cost]()
     for arm in arms:  # without a model of its own it has that of the arm before
-        own = arm.recipe.model.model and cost(arm.recipe.model.config(classes=10)).macs
+        some = {} if arm.recipe.pretext.unlabeled else {"classes": 10}
+        own = arm.recipe.model.model and cost(arm.recipe.model.config(**some)).macs
         macs[arm.name] = own or macs[arm.after or arm.guide]
         step = 3 * macs[arm.name] * arm.recipe.batch
         steps = len(splits_of(arm.recipe.data).train) / arm.recipe.batch

@@ -25,21 +25,14 @@ from vitlab.device import choose
 from vitlab.distributed.launch import read_environment
 from vitlab.errors import OptionError, RunError, UserError
 from vitlab.experiments.campaign_folder import CampaignFolder
-from vitlab.experiments.cells import Cell, Setup, agreed, begin, run_cells
-from vitlab.experiments.timing import (
-    SCRATCH,
-    Cost,
-    Plan,
-    length_of,
-    makespan,
-    scratch_folder,
-    timed,
-)
+from vitlab.experiments.cells import Cell, Setup, agreed, begin, run_cells, with_room
+from vitlab.experiments.timing import SCRATCH, Cost, Plan, length_of, scratch_folder, timed
 from vitlab.files import CAMPAIGN_FILE, write_text
 from vitlab.machine.cores import cores
 from vitlab.models.cost import cost
 from vitlab.optim.table import OPTIMIZERS
 from vitlab.packages import check_installed
+from vitlab.places import On
 from vitlab.progress import public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.naming import folder_name
@@ -75,6 +68,7 @@ def study(
     lr_grid: Sequence[float] = (),
     downstream: str = "",
     at_once: int = 0,
+    on: On = "",
     dry_run: bool = False,
     recipe: Recipe | None = None,
     host: Host | None = None,
@@ -101,6 +95,7 @@ def study(
         at_once: runs at the same time, each in a process of its own (0: one per core for small
             models on a CPU, else one); a script that asks for several needs
             `if __name__ == "__main__":`
+        on: `ray` for runs on a cluster: as many as there is room for, or `at_once`
         dry_run: only say what the study would cost, and leave nothing behind
         recipe: what the arms start from, in place of the small recipe for the data
         host: where to train
@@ -131,7 +126,7 @@ def study(
         seeds = seeds_to_see(see / 100, deviation, tests)
     how = replace(host or Host(), report="no", check_duplicates="no")
     together = read_environment(os.environ).size > 1
-    jobs = 1 if together else at_once or at_once_of(arms, how)
+    jobs = 1 if together or (on and not at_once) else at_once or at_once_of(arms, how)
     settings = {
         "study": name,
         "budget": seconds,
@@ -141,16 +136,10 @@ def study(
         "downstream": downstream,
     }
     first = base.recipe.seed
-    grid = StudyGrid(
-        own,
-        base,
-        arms,
-        range(first, first + seeds),
-        settings,
-        Setup(how, command, jobs=jobs),
-        detectable(deviation, seeds, tests) if seeds > 1 else None,
-    )
-    return grid.cost() if dry_run else grid.run(folder)
+    sees = detectable(deviation, seeds, tests) if seeds > 1 else None
+    with with_room(Setup(how, command, jobs=jobs, on=on)) as setup:
+        grid = StudyGrid(own, base, arms, range(first, first + seeds), settings, setup, sees)
+        return grid.cost() if dry_run else grid.run(folder)
 
 
 @dataclass(frozen=True)
@@ -177,7 +166,7 @@ class StudyGrid:
 
     def cost(self) -> dict[str, Any]:
         """Return what the study would cost, by runs of a few steps; leave nothing behind."""
-        with scratch_folder(self.setup.host) as place:
+        with scratch_folder(self.setup) as place:
             plan = self._planned(place, None)
         if not read_environment(os.environ).first:
             return {}
@@ -201,7 +190,7 @@ class StudyGrid:
         plan = known and _plan(known)
         if plan is None or not {arm.name for arm in self.arms} <= plan.costs.keys():
             try:
-                with scratch_folder(host, place) as scratch:
+                with scratch_folder(self.setup, place) as scratch:
                     plan = self._planned(scratch, plan)
                 if experiment.first:
                     write_text(file, json.dumps(asdict(plan), indent=1) + "\n")
@@ -327,11 +316,15 @@ def planned(
     Raises:
         OptionError: the budget is too small for runs of at least 20 steps.
     """
+
+    def takes(epochs: float) -> float:
+        return replace(plan, epochs=epochs).seconds(cells, jobs) + plan.timing
+
     if not epochs:
-        epochs = _longest(cells, plan.costs, jobs, seconds - plan.timing)
+        epochs = _longest(takes, seconds)
         least = max(_least(cell, plan.costs[cell.kind]) for cell in cells)
         if epochs < least:
-            need = MARGIN * (makespan(cells, plan.costs, jobs, least) + plan.timing)
+            need = MARGIN * takes(least)
             text = f"{math.ceil(need)}s" if need < 120 else f"{math.ceil(need / 60)}m"
             raise OptionError(
                 f"{len(cells)} runs of at least {LEAST} steps need --budget {text}: set it, "
@@ -340,17 +333,14 @@ def planned(
     return replace(plan, epochs=epochs)
 
 
-def _longest(cells: Sequence[Cell], costs: Mapping[str, Cost], jobs: int, seconds: float) -> float:
+def _longest(takes: Callable[[float], float], seconds: float) -> float:
     """Return the most epochs within a time, with two significant digits; 0 if there is none."""
     low, high = 0.0, MOST
-    if makespan(cells, costs, jobs, high) <= seconds:
+    if takes(high) <= seconds:
         return high
     for _ in range(40):
         middle = (low + high) / 2
-        if makespan(cells, costs, jobs, middle) <= seconds:
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if takes(middle) <= seconds else (low, middle)
     return rounded(low, math.floor) if low > 1e-6 else 0.0
 
 

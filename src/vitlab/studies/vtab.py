@@ -22,11 +22,12 @@ from vitlab.experiments.sweep import best_of
 from vitlab.experiments.timing import dry_run as costs_of
 from vitlab.files import SWEEP_FOLDER
 from vitlab.options import check_known
+from vitlab.places import On
 from vitlab.recipes.named import recipe as named
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage
 from vitlab.runs.naming import folder_name
-from vitlab.studies.tables import table as printed
+from vitlab.studies.base import table as printed
 from vitlab.units import percent
 
 IMAGES = 1000  # to learn from
@@ -54,6 +55,7 @@ def vtab(
     host: Host | None = None,
     jobs: int = 1,
     cells: str = "",
+    on: On = "",
     command: str = "",
     dry_run: bool = False,
 ) -> dict[str, Any]:
@@ -70,6 +72,7 @@ def vtab(
         host: device, workers, checkpoints
         jobs: runs at the same time, as for `vitlab.sweep`
         cells: `0/8` for the first of eight processes of an array, as for `vitlab.sweep`
+        on: `ray` for runs on a cluster, as for `vitlab.sweep`
         command: what the user typed, for the reports
         dry_run: only say what the runs would cost, and leave nothing behind
 
@@ -91,7 +94,7 @@ def vtab(
     given = {OF_RECIPE.get(name, name): value for name, value in (known or {}).items()}
     by_task = {task: _cells(task, weights, root, setting, given) for task in chosen}
     every = [cell for own in by_task.values() for cell in own]
-    setup = Setup(host or Host(), command, resume, jobs=jobs, cells=cells)
+    setup = Setup(host or Host(), command, resume, jobs=jobs, cells=cells, on=on)
     if dry_run:
         return costs_of(every, setup)
     base = recipe_of(TASKS[0], weights, "", setting, setting.lr).changed(**given)
@@ -140,12 +143,8 @@ def _cells(
     rates = () if setting.sweep is None else sorted(set(setting.sweep or GRID))
     names = [f"{SWEEP_FOLDER}/{task.name}-{rate:g}" for rate in rates]
     tried = [cell(name, SEARCH, rate) for name, rate in zip(names, rates, strict=True)]
-    settle = _at_best_rate if names else None
+    settle = (lambda own, rows: own.changed(**best_rate(rows))) if names else None
     return [*tried, cell(task.name, WHOLE, setting.lr, after=tuple(names), settle=settle)]
-
-
-def _at_best_rate(cell: Cell, tried: list[Row]) -> Cell:
-    return cell.changed(**best_rate(tried))
 
 
 def _figures(row: Row) -> Row:

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from vitlab.errors import OptionError
-from vitlab.studies.tables import read
+from vitlab.studies.base import read
 from vitlab.units import seconds
 
 if TYPE_CHECKING:

@@ -19,9 +19,8 @@ from vitlab.evaluation.inductive_bias import inductive_bias
 from vitlab.optim.moments import size
 from vitlab.optim.optimizers import build
 from vitlab.recipes.choices import Optimization
-from vitlab.studies.base import KINDS, Base
+from vitlab.studies.base import KINDS, Base, options_of, table
 from vitlab.studies.design import Arm, Trained
-from vitlab.studies.tables import options_of, table
 
 UPDATES = 20  # timed; twice the steps between two roots of Shampoo
 RATES = (0.3, 1.0, 3.0)

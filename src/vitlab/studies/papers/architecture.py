@@ -16,9 +16,8 @@ from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.probes.few_shot import fewshot, sample_shots
 from vitlab.models.cost import cost
-from vitlab.studies.base import Base, Shape
+from vitlab.studies.base import Base, Shape, table
 from vitlab.studies.design import FEW_SHOT, Arm, Trained
-from vitlab.studies.tables import table
 
 PLACES = {"stem": "at the stem", "every": "before every block", "shared": "shared by all blocks"}
 PAPER_SHAPE = Shape(1024, 8, 16, 2048, 32)  # ViT, D.2

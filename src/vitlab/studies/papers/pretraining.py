@@ -14,11 +14,26 @@ import numpy as np
 from vitlab.errors import DataError
 from vitlab.experiments.statistics import Row
 from vitlab.recipes.recipe import Recipe
-from vitlab.studies.base import Base, fine_tuning, in_few_patches, small, tokenizer, without_labels
-from vitlab.studies.compute_card import FAMILIES, PRINTED, PowerLaw, card, family_of, fitted
+from vitlab.studies.base import (
+    Base,
+    fine_tuning,
+    in_few_patches,
+    small,
+    table,
+    tokenizer,
+    without_labels,
+)
+from vitlab.studies.compute_card import (
+    FAMILIES,
+    PRINTED,
+    PowerLaw,
+    card,
+    family_of,
+    fitted,
+    printed_law,
+)
 from vitlab.studies.design import ACCURACY, FLOPS, IMAGES, Arm, Curve, Trained
 from vitlab.studies.papers.architecture import few_shot
-from vitlab.studies.tables import table
 
 JFT = 303_000_000  # images
 SUBSETS = {3: 9_000_000, 10: 30_000_000, 30: 90_000_000, 100: 0}  # by their percentage; 0: all
@@ -120,11 +135,9 @@ def laws(rows: Sequence[Row]) -> list[str]:
     """Return power laws of each family's errors, here and in the paper, and what follows there."""
     said = []
     for family in FAMILIES:
-        own = (run for name, run in PRINTED if family_of(name) == family)
-        printed = [(run.exaflops * 1e18, 1 - run.imagenet) for run in own]
         if law := _law(rows, family):
             said.append(law.sentence(f"{family}, here"))
-        said.append(fitted(printed).sentence(f"{family}, paper, ImageNet"))
+        said.append(printed_law(family, "imagenet").sentence(f"{family}, paper, ImageNet"))
     return [*said, *card()]
 
 

@@ -5,9 +5,8 @@ from typing import Any
 
 from vitlab.models.names import shape_of
 from vitlab.recipes.recipe import Recipe
-from vitlab.studies.base import Base, fine_tuning, in_few_patches, tokenizer, without_labels
+from vitlab.studies.base import Base, fine_tuning, in_few_patches, table, tokenizer, without_labels
 from vitlab.studies.design import Arm
-from vitlab.studies.tables import table
 
 BLOCKS = 12  # within a budget: what 1, 2, 3 and 4 branches divide
 SCALES = {"plain": 0.0, "scaled": 1e-4}

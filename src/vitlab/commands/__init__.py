@@ -11,9 +11,10 @@ The options that several commands have are declared here, once, as classes to in
 `RunOptions`; those of data are `data.settings.Columns`.
 """
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+from vitlab.errors import OptionError
 from vitlab.machine.open_files import check_open_files
 from vitlab.options import Only, Options, argument, at_least, option, options_of, when
 from vitlab.places import PART, check_page, is_folder
@@ -163,6 +164,38 @@ def say_skipped(messages: Any) -> None:
 
     for message in messages:
         say(f"skipped: {message}")
+
+
+def refuse_besides(options: Options, names: str) -> None:
+    """Refuse options that mean nothing of a run that segments.
+
+    Args:
+        options: of a command
+        names: of those that apply
+
+    Raises:
+        OptionError: another one is not at its default.
+    """
+    for each in fields(cast(Any, options)):
+        if each.name not in names.split() and getattr(options, each.name) != each.default:
+            raise OptionError(
+                f"{each.name} does not apply to a run that segments: leave it out; what applies is "
+                f"{names}"
+            )
+
+
+def show_masks(result: dict[str, Any]) -> None:
+    """Print the figures of a run that segments, and its worst classes."""
+    from vitlab.terminal import print_figures, print_table
+    from vitlab.units import percent
+
+    print_figures(result)
+    there = [each for each in result["classes"] if each["iou"] is not None]
+    worst = sorted(there, key=lambda each: each["iou"])[:10]
+    if len(worst) < len(result["classes"]):
+        print(f"the {len(worst)} classes with the lowest IoU, of {len(result['classes']):,}")
+    rows = [(each["class"], percent(each["iou"]), f"{each['pixels']:,}") for each in worst]
+    print_table(("class", "IoU", "true pixels"), rows)
 
 
 def print_costs(plan: dict[str, Any]) -> bool:

@@ -295,6 +295,34 @@ def test_another_input_size_and_wrong_models(weights: str, data: Path, tmp_path:
         )
 
 
+def test_the_onnx_file_gives_the_scores_of_the_module(
+    run: vitlab.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    file = tmp_path / "masks.onnx"
+    words = ["export", str(run.folder), "--to", "onnx", "--out", str(file)]
+    code, text, err = call(capsys, *words, "--json")
+    assert code == 0, err
+    found = json.loads(text)
+    assert found["outputs"] == {"mask": ["batch", 4, 32, 32]}
+    assert found["difference"] < 1e-4
+    session = onnxruntime.InferenceSession(file)
+    segmenter = load_segmenter(run.folder)
+    images = vitlab.preprocess(segmenter.model)([scene(n)[0] for n in range(3)])
+    with torch.inference_mode():
+        own = segmenter(images)
+    (scores,) = session.run(["mask"], {"images": images.numpy()})
+    assert np.abs(scores - own.numpy()).max() < 1e-4 * own.abs().max()
+    about = json.loads(session.get_modelmeta().custom_metadata_map["vitlab"])
+    assert (about["classes"], about["values"]) == ([*CLASSES], [0, 1, 2, 3])
+    code, _, err = call(capsys, *words, "--batch", "2")
+    assert (code, "batch does not apply" in err) == (2, True)
+    code, _, err = call(
+        capsys, "export", str(run.folder), "--to", "timm", "--out", str(tmp_path / "x")
+    )
+    assert (code, "--to onnx --out FILE.onnx" in err) == (2, True)
+
+
 @pytest.mark.drawn
 def test_the_report_shows_figures_classes_and_the_worst_images(run: vitlab.Run) -> None:
     page = (run.folder / "report.html").read_text()

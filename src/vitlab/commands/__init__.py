@@ -12,9 +12,11 @@ The options that several commands have are declared here, once, as classes to in
 """
 
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from vitlab.errors import OptionError
+from vitlab.files import SEGMENT
 from vitlab.machine.open_files import check_open_files
 from vitlab.options import Only, Options, argument, at_least, option, options_of, when
 from vitlab.places import PART, check_page, is_folder
@@ -164,6 +166,11 @@ def say_skipped(messages: Any) -> None:
 
     for message in messages:
         say(f"skipped: {message}")
+
+
+def segments(weights: str) -> bool:
+    """Return whether weights are a run that says a class for each pixel."""
+    return (Path(weights) / SEGMENT).is_file()
 
 
 def refuse_besides(options: Options, names: str) -> None:

@@ -16,6 +16,7 @@ from vitlab.commands import (
     WorkersOptions,
     refuse_besides,
     say_skipped,
+    segments,
     show_masks,
 )
 from vitlab.data.exists import check_data
@@ -130,7 +131,7 @@ def run(options: Evaluate) -> dict[str, Any]:
     from vitlab.progress import Meter, say
     from vitlab.weights.save import own_folder
 
-    if RunFolder(options.weights).segment.is_file():
+    if segments(options.weights):
         return _masks(options)
     files = check_files(options.out, options.label_errors, replace=options.replace)
     folder = own_folder(options.weights) if options.fits else None

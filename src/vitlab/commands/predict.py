@@ -22,6 +22,7 @@ from vitlab.commands import (
     WeightsOptions,
     refuse_besides,
     say_skipped,
+    segments,
 )
 from vitlab.data.exists import check_each
 from vitlab.data.settings import Columns
@@ -30,7 +31,6 @@ from vitlab.machine.open_files import check_open_files
 from vitlab.options import argument, at_least, option, options_of
 from vitlab.packages import check_installed
 from vitlab.places import check_file, check_new_folder, check_parts, is_folder
-from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import print_figures
 
 SHOWN = 5  # classes of a mask that a line names
@@ -73,7 +73,7 @@ class Predict(ComputeOptions, PartsOptions, ViewsOptions, WeightsOptions):
 
 def begin(options: Predict) -> None:
     """Refuse a place that rows, or masks, cannot be written to."""
-    if segments(options):
+    if segments(options.weights):
         refuse_besides(options, "weights paths out device precision engine workers columns")
         if options.out:
             check_new_folder(options.out)
@@ -86,14 +86,9 @@ def begin(options: Predict) -> None:
         check_file(options.out, replace=options.replace)
 
 
-def segments(options: Predict) -> bool:
-    """Return whether the weights are a run that says a class for each pixel."""
-    return RunFolder(options.weights).segment.is_file()
-
-
 def run(options: Predict) -> dict[str, Any]:
     """Classify, or segment; images that cannot be decoded are reported on stderr."""
-    if segments(options):
+    if segments(options.weights):
         from vitlab.evaluation.compute import Compute
         from vitlab.evaluation.mask_maps import write_masks
 

@@ -19,12 +19,13 @@ from vitlab.progress import say
 
 SEEN = "seen.npy"  # in a folder of weights: what they have learned from
 MODEL_FOLDER = "model"  # of a run: RunFolder writes it, vitlab.load finds it
+SEGMENT = "segment.safetensors"  # of a run that segments: the classifier of patches
 SWEEP_FOLDER = "sweep"  # of a run: the runs that chose its learning rate
 LOCK = ".lock"  # of a run or a campaign
 CAMPAIGN_FILE = "campaign.json"  # of several runs: what they are and have come to
 WRITTEN = (  # names in such folders of what is a draft first
-    r"run\.toml|metrics\.jsonl|duplicates\.json|model|guide|fault|(delta|predictions)\.safetensors|"
-    r"report\.html|campaign\.json"
+    r"run\.toml|metrics\.jsonl|duplicates\.json|model|guide|fault|report\.html|campaign\.json|"
+    r"(delta|predictions|segment)\.safetensors"
 )
 BUSY = (errno.EAGAIN, errno.EACCES)  # of a lock: another process has it
 FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)  # macOS's fsync asks the drive only

@@ -140,9 +140,14 @@ class DataKeywords(ModelKeywords, total=False):
 class ProbeKeywords(DataKeywords, total=False):
     """What `probe` takes."""
 
+    task: Literal["classify", "segment"]
     by: Literal["auto", "logistic", "ridge", "means"]
     layers: int
     folds: int
+    class_names: str
+    ignore: int | Literal["none"] | None
+    concat: int
+    scale: float
 
 
 class FinetuneKeywords(DataKeywords, total=False):
@@ -192,7 +197,7 @@ class FinetuneKeywords(DataKeywords, total=False):
     balance: Literal["none", "auto", "weights", "sampling", "focal"]
     weight_beta: float
     focal_gamma: float
-    task: Literal["classify", "masked-patch", "tokenizer", "beit", "mae", "dino"]
+    task: Literal["classify", "segment", "masked-patch", "tokenizer", "beit", "mae", "dino"]
     mask_ratio: float
     target: Literal["mean-color", "downsized", "pixels"]
     tokenizer: str

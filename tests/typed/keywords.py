@@ -14,7 +14,7 @@ from vitlab.console.leaves import OF_ALL, all_leaves
 from vitlab.data.settings import Data
 from vitlab.models.config import ResNetConfig, TokenizerConfig, ViTConfig
 from vitlab.options import Option, Options, hints, options_of
-from vitlab.recipes.head_search import OF_STEPS, HeadSearch
+from vitlab.recipes.head_search import OF_STEPS, TASKS, HeadSearch, MaskOptions
 from vitlab.recipes.recipe import Recipe
 
 FILE = Path(__file__).parents[2] / "src" / "vitlab" / "keywords.py"
@@ -85,18 +85,20 @@ def text() -> str:
     labels = {"labels": models["labels"]}
     bare = {name: each for name, each in models.items() if name not in OWN | {"labels"}}
     steps = {"model": recipe["model"]}
-    steps |= {name: each for name, each in recipe.items() if name in OF_STEPS - STATED}
-    elsewhere = (models.keys() | OF_STEPS | STATED | {"model"}) - OWN
+    taken = OF_STEPS - STATED | {"task"}
+    steps |= {name: each for name, each in recipe.items() if name in taken}
+    elsewhere = (models.keys() | taken | STATED | {"model"}) - OWN
     kept = {name: each for name, each in recipe.items() if name not in elsewhere}
     assert of(Data).keys() - STATED <= kept.keys()
     head = {name: recipe[name] for name in ("weights", "tune", "loss")}
+    probes = {"task": rendered(Literal[TASKS])} | of(HeadSearch, MaskOptions)
     parts = [
         _part("ModelKeywords", "TypedDict", "Fields of any kind of model.", bare),
         _part("CreateKeywords", "ModelKeywords", "What `create` and `load` take.", labels),
         _part(
             "DataKeywords", "ModelKeywords", "Data, what the model sees and says, the seed.", kept
         ),
-        _part("ProbeKeywords", "DataKeywords", "What `probe` takes.", of(HeadSearch)),
+        _part("ProbeKeywords", "DataKeywords", "What `probe` takes.", probes),
         _part("FinetuneKeywords", "DataKeywords", "What `finetune` takes.", steps),
         _part("RecipeKeywords", "FinetuneKeywords", "What `recipe` takes.", head),
     ]

@@ -11,9 +11,12 @@ The options that several commands have are declared here, once, as classes to in
 `RunOptions`; those of data are `data.settings.Columns`.
 """
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+from vitlab.errors import OptionError
+from vitlab.files import SEGMENT
 from vitlab.machine.open_files import check_open_files
 from vitlab.options import Only, Options, argument, at_least, option, options_of, when
 from vitlab.places import PART, On, check_page, is_folder
@@ -162,6 +165,43 @@ def say_skipped(messages: Any) -> None:
 
     for message in messages:
         say(f"skipped: {message}")
+
+
+def segments(weights: str) -> bool:
+    """Return whether weights are a run that says a class for each pixel."""
+    return (Path(weights) / SEGMENT).is_file()
+
+
+def refuse_besides(options: Options, names: str) -> None:
+    """Refuse options that mean nothing of a run that segments.
+
+    Args:
+        options: of a command
+        names: of those that apply
+
+    Raises:
+        OptionError: another one is not at its default.
+    """
+    for each in fields(cast(Any, options)):
+        if each.name not in names.split() and getattr(options, each.name) != each.default:
+            raise OptionError(
+                f"{each.name} does not apply to a run that segments: leave it out; what applies is "
+                f"{names}"
+            )
+
+
+def show_masks(result: dict[str, Any]) -> None:
+    """Print the figures of a run that segments, and its worst classes."""
+    from vitlab.terminal import print_figures, print_table
+    from vitlab.units import percent
+
+    print_figures(result)
+    there = [each for each in result["classes"] if each["iou"] is not None]
+    worst = sorted(there, key=lambda each: each["iou"])[:10]
+    if len(worst) < len(result["classes"]):
+        print(f"the {len(worst)} classes with the lowest IoU, of {len(result['classes']):,}")
+    rows = [(each["class"], percent(each["iou"]), f"{each['pixels']:,}") for each in worst]
+    print_table(("class", "IoU", "true pixels"), rows)
 
 
 def print_costs(plan: dict[str, Any]) -> bool:

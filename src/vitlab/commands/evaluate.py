@@ -13,7 +13,10 @@ from vitlab.commands import (
     ViewsOptions,
     WeightsOptions,
     WorkersOptions,
+    refuse_besides,
     say_skipped,
+    segments,
+    show_masks,
 )
 from vitlab.data.exists import check_data
 from vitlab.data.settings import Columns
@@ -127,6 +130,8 @@ def run(options: Evaluate) -> dict[str, Any]:
     from vitlab.progress import Meter, say
     from vitlab.weights.save import own_folder
 
+    if segments(options.weights):
+        return _masks(options)
     files = check_files(options.out, options.label_errors, replace=options.replace)
     folder = own_folder(options.weights) if options.fits else None
     model, compute = options.load(), Compute(**options.values(COMPUTE))
@@ -149,6 +154,21 @@ def run(options: Evaluate) -> dict[str, Any]:
     return done.figures
 
 
+def _masks(options: Evaluate) -> dict[str, Any]:
+    """Evaluate a run that segments."""
+    from vitlab.evaluation.compute import Compute
+    from vitlab.evaluation.mask_maps import evaluate_masks
+    from vitlab.progress import say
+
+    refuse_besides(options, "weights data split device precision engine workers columns")
+    compute = Compute(options.device, workers=options.workers)
+    run, asked = options.weights, options.values("data split columns")
+    found = evaluate_masks(run, compute=compute, **asked)
+    for note in found["notes"]:
+        say(note)
+    return found
+
+
 def _keep(options: Evaluate, model: Any, folder: Any, done: Any) -> None:
     """Save with the weights what was fitted, and draw a run's calibration."""
     from vitlab.weights.save import save_provenance
@@ -166,6 +186,9 @@ def _keep(options: Evaluate, model: Any, folder: Any, done: Any) -> None:
 
 def show(result: dict[str, Any]) -> None:
     """Print the figures, those of the worst classes, and the most confused pairs."""
+    if "miou" in result:
+        show_masks(result)
+        return
     print_figures({key: value for key, value in result.items() if key != "variants"})
     if "protocol" in result:
         several: dict[str, dict[str, Any]] = result.get("variants", {})

@@ -4,7 +4,8 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
-from vitlab.commands import WeightsOptions
+from vitlab.commands import WeightsOptions, refuse_besides, segments
+from vitlab.errors import OptionError
 from vitlab.graphs.targets import (
     IMAGES,
     PRECISION,
@@ -71,6 +72,10 @@ class Export(WeightsOptions):
 
 def begin(options: Export) -> None:
     """Refuse a file or folder that cannot be written, and missing packages."""
+    if segments(options.weights):
+        refuse_besides(options, "weights to out bare")
+        if options.to != "onnx" or not Path(options.out).suffix:
+            raise OptionError("a run that segments is exported with --to onnx --out FILE.onnx")
     if options.to in TARGETS:
         check_target(options.to, options.out)
         check_precision(options.to, options.precision, bool(options.data))
@@ -80,6 +85,10 @@ def begin(options: Export) -> None:
 
 def run(options: Export) -> dict[str, Any]:
     """Load and write."""
+    if segments(options.weights):
+        from vitlab.graphs.segment_onnx import export_segmenter
+
+        return export_segmenter(options.weights, options.out)
     import vitlab
 
     model = options.load()

@@ -19,7 +19,9 @@ from vitlab.commands import (
     PartsOptions,
     ViewsOptions,
     WeightsOptions,
+    refuse_besides,
     say_skipped,
+    segments,
 )
 from vitlab.data.exists import check_each
 from vitlab.data.settings import Columns
@@ -27,9 +29,10 @@ from vitlab.errors import OptionError, one_line
 from vitlab.machine.open_files import check_open_files
 from vitlab.options import argument, at_least, option, options_of
 from vitlab.packages import check_installed
-from vitlab.places import On, check_file, check_parts, is_folder
+from vitlab.places import On, check_file, check_new_folder, check_parts, is_folder
 from vitlab.terminal import print_figures
 
+SHOWN = 5  # classes of a mask that a line names
 SUMMARY = "Print the most likely classes of images."
 
 
@@ -51,7 +54,7 @@ class Predict(ComputeOptions, PartsOptions, ViewsOptions, WeightsOptions):
     out: str | None = option(
         None,
         f"{OUT}; or (a name without an ending) a folder of such files, which several processes can "
-        "share",
+        "share; of a run that segments, a new folder for the masks",
     )
     replace: bool = option(False, REPLACE, only=FILED)
     format: Literal["parquet", "csv", "jsonl"] = option(
@@ -68,7 +71,12 @@ class Predict(ComputeOptions, PartsOptions, ViewsOptions, WeightsOptions):
 
 
 def begin(options: Predict) -> None:
-    """Refuse a place that rows cannot be written to."""
+    """Refuse a place that rows, or masks, cannot be written to."""
+    if segments(options.weights):
+        refuse_besides(options, "weights paths out device precision engine workers columns")
+        if options.out:
+            check_new_folder(options.out)
+        return
     if options.out and is_folder(options.out):
         if options.format == "parquet":
             check_installed("pyarrow", "a folder of Parquet files", "pass --format csv")
@@ -78,7 +86,16 @@ def begin(options: Predict) -> None:
 
 
 def run(options: Predict) -> dict[str, Any]:
-    """Classify; images that cannot be decoded are reported on stderr."""
+    """Classify, or segment; images that cannot be decoded are reported on stderr."""
+    if segments(options.weights):
+        from vitlab.evaluation.compute import Compute
+        from vitlab.evaluation.mask_maps import write_masks
+
+        place = Path(options.out).expanduser() if options.out else None
+        compute = Compute(options.device, workers=options.workers or 0)
+        found = write_masks(options.weights, options.paths, place, compute, options.columns)
+        say_skipped(each["error"] for each in found["masks"] if "error" in each)
+        return found
     from vitlab.evaluation.classification import (
         answers_of,
         classify_into,
@@ -132,6 +149,12 @@ def _file(options: Predict) -> Path | None:
 
 def show(result: dict[str, Any]) -> None:
     """Print a line per image, or where they are."""
+    for each in (line for line in result.get("masks", ()) if "shares" in line):
+        first = [f"{name} {share:.1%}" for name, share in [*each["shares"].items()][:SHOWN]]
+        place = f" -> {one_line(each['mask'])}" if "mask" in each else ""
+        print(f"{one_line(each['image'])}{place}  {'  '.join(first)}")
+    if "masks" in result:
+        return
     if "parts" in result:
         print_figures(result)
         return

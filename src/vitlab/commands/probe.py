@@ -1,14 +1,20 @@
 """`vitlab probe`."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from vitlab.commands import RunOptions
+from vitlab.commands import RunOptions, show_masks
 from vitlab.errors import OptionError
 from vitlab.evaluation.probes.feature_options import CACHE
 from vitlab.options import option, options_of
 from vitlab.progress import say
-from vitlab.recipes.head_search import INSTEAD, OF_STEPS, HeadSearch, probe_recipe
+from vitlab.recipes.head_search import (
+    INSTEAD,
+    OF_STEPS,
+    HeadSearch,
+    MaskOptions,
+    probe_recipe,
+)
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import main_figures, print_figures, print_table
@@ -23,13 +29,20 @@ class ProbeRun(RunOptions):
     """Data, weights, what is searched, and the run's folder."""
 
     FIRST: ClassVar[tuple[str, ...]] = (
-        "weights", "out", "by", "layers", "folds", "image_size", "pool", "resume", "cache",
+        "weights", "out", "task", "by", "layers", "folds", "image_size", "pool", "resume", "cache",
         "device", "workers", "precision",
     )  # fmt: skip
     ELSEWHERE: ClassVar[dict[str, str]] = dict.fromkeys(
         sorted(OF_STEPS | (options_of(Host).keys() - set(USED))), INSTEAD
     )
     HIDDEN: ClassVar[frozenset[str]] = frozenset({"model"})
+    NARROWED: ClassVar[dict[str, tuple[Any, str]]] = {
+        "task": (
+            Literal["classify", "segment"],
+            "what the head says: the class of an image, or that of each pixel (docs/segment.md), "
+            "learned from masks",
+        )
+    }
 
     out: str | None = option(
         None, "folder of the run (default: runs/DATA-WEIGHTS-probe; then with -2, -3, …)"
@@ -37,12 +50,13 @@ class ProbeRun(RunOptions):
     resume: bool = option(False, "finish the run in that folder, if it was interrupted")
     cache: str = option("auto", CACHE)
     search: HeadSearch = HeadSearch()
+    masks: MaskOptions = MaskOptions()
     recipe: Recipe = Recipe()
 
 
 def build(given: dict[str, Any]) -> ProbeRun:
     """Return options that start from the recipe of a probe."""
-    return ProbeRun(recipe=probe_recipe()).changed(**given)
+    return ProbeRun(recipe=probe_recipe(task=given.get("task", "classify"))).changed(**given)
 
 
 def begin(options: ProbeRun) -> None:
@@ -60,11 +74,16 @@ def run(options: ProbeRun) -> dict[str, Any]:
     from vitlab.transfer.linear_probe import probe_by
 
     asked = options.values("recipe out resume host cache command")
-    return probe_by(searched=options.search, images=None, start=None, **asked).metrics
+    return probe_by(
+        searched=options.search, masks=options.masks, images=None, start=None, **asked
+    ).metrics
 
 
 def show(result: dict[str, Any]) -> None:
     """Print what was tried, the best first, and the test figures."""
+    if "miou" in result:
+        show_masks(result)
+        return
     tried = sorted(result.get("tried", ()), key=lambda each: -each["accuracy"])
     rows = [
         (str(each["layer"]), each["pool"] or "features", each["head"],

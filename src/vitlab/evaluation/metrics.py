@@ -48,8 +48,9 @@ class Metric:
         title: what tables and pages call it
         note: what it is, in a clause
         fn: its values under b rows of weights, (b,), NaN where there is none; None of a figure
-            that is measured in training
-        of: images with one label each, with several, or both; training: no figure of answers
+            that is measured in training, or of masks
+        of: images with one label each, with several, or both; masks: pixels of images
+            (evaluation/segmentation.py); training: no figure of answers
         unit: how it is written; percent is a share
         better: which end is better
         hub: its id on https://huggingface.co/metrics, if it has one
@@ -65,7 +66,7 @@ class Metric:
     title: str
     note: str
     fn: Function | None
-    of: Literal["single", "several", "both", "training"] = "both"
+    of: Literal["single", "several", "both", "masks", "training"] = "both"
     unit: Literal["percent", "decimal", "nats"] = "percent"
     better: Literal["high", "low"] = "high"
     hub: str = ""
@@ -301,6 +302,12 @@ METRICS = {metric.name: metric for metric in (
     Metric("coverage_at_5", "Coverage at 5% error", "largest share of images, most confident "
            "first, of which at most 5% are wrong", coverage, "single", interval="",
            moved_by="temperature"),
+    Metric("miou", "mIoU", "mean over the classes of intersection over union, the pixels of all "
+           "images together", None, "masks", hub="mean_iou", least=20, key=True),
+    Metric("pixel_accuracy", "Pixel accuracy", "share of pixels whose class is right", None,
+           "masks", least=20, key=True),
+    Metric("boundary_iou", "Boundary IoU", "mean IoU of the pixels within 2% of the diagonal of a "
+           "boundary (Cheng et al., 2021)", None, "masks", least=20, key=True),
     Metric("loss", "Held-out loss", "loss on held-out images", None, "training", "nats", "low"),
     Metric("probe", "10-shot accuracy", "of a classifier fitted to ten images a class", None,
            "training"),

@@ -47,6 +47,9 @@ class EvaluationRecord(AttributeDict):
     auroc: float | None
     aurc: float
     coverage_at_5: float
+    miou: float | None
+    pixel_accuracy: float | None
+    boundary_iou: float | None
     intervals: dict[str, Any]
     images: int
     damaged: int

@@ -14,10 +14,12 @@ from vitlab.recipes.pretext import Pretext
 from vitlab.recipes.recipe import NO_STEP, PROBE, Recipe
 
 INSTEAD = "is for training: vitlab probe fits a head to frozen features; use vitlab finetune"
+TASKS = ("classify", "segment")  # what a fitted head can say
 OF_STEPS = frozenset(
     name
     for kind in (Augment, Average, Distill, Objective, Optimization, Pretext, Schedule)
     for name in options_of(kind)
+    if name != "task"
 ) | {"tune", "head_start", "lora_rank", "lora_alpha", "lora_targets"} | (
     frozenset(options_of(Recipe)) - {*NO_STEP, "seed", "precision"} | {"recipe"}
 )  # fmt: skip
@@ -43,6 +45,42 @@ class HeadSearch(Options):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class MaskOptions(Options):
+    """How masks are read and what is segmented, with task=segment."""
+
+    class_names: str = option(
+        "",
+        "task=segment: a file with the names of the classes in the masks, one per line or `number "
+        "name` (default: classes.txt beside the masks, else their numbers)",
+    )
+    ignore: int | Literal["none"] | None = option(
+        None,
+        "task=segment: the number in masks that does not count, or none (default: 255; in ADE's "
+        "layout 0)",
+        at_least(0),
+        at_most(65_535),
+    )
+    concat: int = option(
+        4,
+        "task=segment: how many of the last blocks' patch tokens are put together, and compared "
+        "with those of the last one alone (1: the last one alone)",
+        at_least(1),
+    )
+    scale: float = option(
+        1.0,
+        "task=segment: the shorter side that images are resized to, in sides of the model's input; "
+        "windows slide over larger ones",
+        at_least(1),
+        at_most(32),
+    )
+
+    @property
+    def number(self) -> int | None:
+        """The number that does not count; -1 for the usual one."""
+        return None if self.ignore == "none" else -1 if self.ignore is None else self.ignore
+
+
 def probe_recipe(weights: str | None = None, **fields: Any) -> Recipe:
     """Return the recipe of a probe: data, weights, the model's fields, precision and seed.
 
@@ -56,6 +94,8 @@ def probe_recipe(weights: str | None = None, **fields: Any) -> Recipe:
     for name in fields:
         if name in OF_STEPS:
             raise OptionError(f"{name} {INSTEAD}")
+    if (task := fields.get("task", "classify")) not in TASKS:
+        raise OptionError(f"task must be {' or '.join(TASKS)} for a probe, not {task!r}")
     start = Start(weights=BACKBONE if weights is None else weights, tune="head")
     any_labels = Objective(loss="bce")  # what several labels need is said by the probe
     found = Recipe(

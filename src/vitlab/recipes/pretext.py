@@ -8,6 +8,7 @@ from vitlab.weights.hub import check_weights
 
 DINO = when("task", "dino")
 MAE, TOKENIZER = when("task", "mae"), when("task", "tokenizer")
+TaskName = Literal["classify", "segment", "masked-patch", "tokenizer", "beit", "mae", "dino"]
 MASKED = ("masked-patch", "beit", "mae")
 
 
@@ -15,12 +16,12 @@ MASKED = ("masked-patch", "beit", "mae")
 class Pretext(Options):
     """What is learned without labels."""
 
-    task: Literal["classify", "masked-patch", "tokenizer", "beit", "mae", "dino"] = option(
+    task: TaskName = option(
         "classify",
-        "classify: labels; masked-patch: colors or pixels of hidden patches (ViT paper, B.1.2); "
-        "tokenizer: a discrete VAE, whose codes BEiT predicts; beit: codes of hidden patches; mae: "
-        "pixels of hidden patches, from the visible ones alone; dino: the answers of a momentum "
-        "teacher to other crops",
+        "classify: labels; segment: masks, by `vitlab probe` alone; masked-patch: colors or pixels "
+        "of hidden patches (ViT paper, B.1.2); tokenizer: a discrete VAE, whose codes BEiT "
+        "predicts; beit: codes of hidden patches; mae: pixels of hidden patches, from the visible "
+        "ones alone; dino: the answers of a momentum teacher to other crops",
     )
     mask_ratio: float = option(
         0.5, "share of the patches that is hidden", above(0), below(1), only=when("task", *MASKED)
@@ -133,4 +134,4 @@ class Pretext(Options):
     @property
     def unlabeled(self) -> bool:
         """Whether nothing is learned from labels."""
-        return self.task != "classify"
+        return self.task not in ("classify", "segment")

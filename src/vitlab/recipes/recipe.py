@@ -104,6 +104,8 @@ class Recipe(Options):
         """Check every option, then what the parts demand of each other."""
         super().__post_init__()
         seconds(self.budget)
+        if self.pretext.task == "segment" and self.recipe != PROBE:
+            raise OptionError("task=segment fits a head to frozen features: use vitlab probe")
         if self.pretext.unlabeled:
             self._check_pretext()
         own = "task" if self.pretext.unlabeled else "teacher" if self.distill.teacher else ""
@@ -209,7 +211,8 @@ class Recipe(Options):
         if self.recipe != PROBE:
             return tables
         own = {name: own[name] for name in ("recipe", "seed", "precision")}
-        return {name: tables[name] for name in NO_STEP} | {"recipe": own}
+        task = {"pretext": {"task": self.pretext.task}} if self.pretext.task != "classify" else {}
+        return {name: tables[name] for name in NO_STEP} | task | {"recipe": own}
 
     @classmethod
     def from_tables(cls, tables: dict[str, Any]) -> Self:

@@ -7,6 +7,7 @@
     model/          the trained model, as `vitlab.save` writes it
     delta.safetensors  what a run that trained only some weights changed (`vitlab.Delta`)
     predictions.safetensors  what the model answered to each test image
+    segment.safetensors  the classifier of patches, of a run that segments
     report.html     the report
     fault/          a step that was not finite, for `vitlab replay` (training/replay.py)
     sweep/          the runs that chose the learning rate (experiments/campaign_folder.py)
@@ -32,6 +33,7 @@ from vitlab.files import (
     CAMPAIGN_FILE,
     LOCK,
     MODEL_FOLDER,
+    SEGMENT,
     SWEEP_FOLDER,
     WRITTEN,
     Lock,
@@ -66,6 +68,7 @@ class RunFolder:
         delta: file of what changed, if the run trained only some of the weights
         head_start: file of the classifier that the run started from, if it was fitted: a delta
         predictions: file of what the model answered to each test image (runs/kept_predictions)
+        segment: file of the classifier of patches, of a run that segments (weights/segmenter.py)
         report: the report's file
         journal: the lines of metrics.jsonl
     """
@@ -79,6 +82,7 @@ class RunFolder:
         self.delta = self.path / "delta.safetensors"
         self.head_start = self.path / "head-start.safetensors"
         self.predictions = self.path / "predictions.safetensors"
+        self.segment = self.path / SEGMENT
         self.report = self.path / "report.html"
         self.journal = Journal(self.path / "metrics.jsonl", silent)
         self._file, self._duplicates = self.path / "run.toml", self.path / DUPLICATES

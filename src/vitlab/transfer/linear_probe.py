@@ -24,11 +24,12 @@ from vitlab.evaluation.probes.searching import (
     fit_head,
     with_head,
 )
+from vitlab.evaluation.records import RunRecord
 from vitlab.keywords import ProbeKeywords
 from vitlab.models.model import Model
 from vitlab.options import options_of
 from vitlab.progress import PLACE, public, say
-from vitlab.recipes.head_search import INSTEAD, HeadSearch, probe_recipe
+from vitlab.recipes.head_search import INSTEAD, HeadSearch, MaskOptions, probe_recipe
 from vitlab.recipes.model_part import part_of
 from vitlab.recipes.recipe import PROBE, Host, Recipe
 from vitlab.runs.naming import run_name
@@ -75,7 +76,9 @@ def probe(
     B.8), whose linear evaluation it is, with standardized features.
 
     Args:
-        data: as for training, also labeled images in memory; one class per image
+        data: as for training, also labeled images in memory; one class per image. With
+            task="segment", images with masks: a folder or a list as docs/segment.md has them, or
+            (image, mask) pairs
         weights: anything that `vitlab.load` takes, or a model in hand; None for those that
             `vitlab finetune` starts from
         out: the run's folder; None for a new one in `runs/`
@@ -86,26 +89,33 @@ def probe(
         quiet: print nothing but warnings
         fields: `by` (auto, logistic, ridge, means), `layers` (6), `folds` (5); `precision` of the
             features (fp32; bf16; auto: bf16 for many images, where the device multiplies it faster
-            and they agree); any option of the data or of the model: `image_size=112`, `pool="mean"`
+            and they agree); any option of the data or of the model: `image_size=112`.
+            `task="segment"` learns a class of each pixel, with `class_names`, `ignore`, `concat`
+            and `scale`
 
     Returns:
         The run, whose model is an ordinary one. Its metrics have those of any run, `head` (what was
-        chosen) and `tried` (each with its accuracy in cross-validation).
+        chosen) and `tried` (each with its accuracy in cross-validation). With task="segment" they
+        have `miou`, `pixel_accuracy` and `boundary_iou`, and the model is the one that the
+        segmenter sees with.
 
     Raises:
         UserError: as `vitlab.train`; several labels per image, options of training.
     """
     given: dict[str, Any] = {**fields}
     searched = HeadSearch(**{key: given.pop(key) for key in options_of(HeadSearch) & given.keys()})
+    masks = MaskOptions(**{key: given.pop(key) for key in options_of(MaskOptions) & given.keys()})
     start = weights if isinstance(weights, Model) else None
     named = "" if start is not None else None if weights is None else str(weights)
     recipe, images = learning_from(probe_recipe(named, **given), data)
-    return probe_by(recipe, searched, out, images, start, resume, host or Host(), cache, command)
+    more = start, resume, host or Host(), cache, command
+    return probe_by(recipe, searched, masks, out, images, *more)
 
 
 def probe_by(
     recipe: Recipe,
     searched: HeadSearch,
+    masks: MaskOptions,
     out: str | Path | None,
     images: Any,
     start: Model | None,
@@ -119,6 +129,7 @@ def probe_by(
     Args:
         recipe: data, weights, the model's fields, the seed
         searched: which heads are tried
+        masks: how masks are read, of task=segment
         out: as `probe`, like all that follow
         images: that are in memory; None for those of the recipe
         start: a model in hand; None for the recipe's weights
@@ -127,6 +138,9 @@ def probe_by(
         cache: as `probe`
         command: as `probe`
     """
+    segments = recipe.pretext.task == "segment"
+    if masks != MaskOptions() and not segments:
+        raise OptionError(f"{masks!r} applies only with task=segment")
     if recipe.precision == "bf16-pure":
         raise OptionError(f"precision=bf16-pure {INSTEAD}, or precision=bf16")
     began = time.monotonic()
@@ -137,6 +151,12 @@ def probe_by(
         folder = RunFolder(placed(out, name, resume=resume, world=world))
         if before := _finished(folder, resume):
             return before
+        if segments:
+            from vitlab.transfer.segment_probe import segment_by
+
+            with stop.at_once():
+                made = segment_by(recipe, searched, masks, folder, images, start, host, command)
+            return Run(folder.path, RunRecord(made[1]), made[0])
         with stop.at_once():
             task = prepare(recipe, host, folder, False, world, start, data=images)
             # decided by the features, which may agree with those in fp32 or not
@@ -171,7 +191,7 @@ def _finished(folder: RunFolder, resume: bool) -> Run | None:
         raise RunError(f"{folder.path} contains a run of vitlab train: choose another --out")
     with folder.locked():
         folder.withdraw()
-        for file in (folder.delta, folder.predictions, folder.report):
+        for file in (folder.delta, folder.predictions, folder.segment, folder.report):
             file.unlink(missing_ok=True)
     return None
 

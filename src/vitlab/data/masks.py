@@ -1,0 +1,437 @@
+"""Masks: which mask belongs to which image, and the class of each pixel in it.
+
+    images/ + masks/                   files of the same name but for the ending, also in folders of
+                                       splits: images/train + masks/train, or train/images + …
+    JPEGImages/ + SegmentationClass/   the same (VOC); ImageSets/Segmentation/train.txt, val.txt, …
+                                       say which images are in a split
+    images/ + annotations/             the same (ADE20K): 0 is ignored, 1 is the first class
+    a .csv, .tsv or .jsonl list        a column `mask` beside that of the images' paths
+    (image, mask) pairs in memory      a list, or a dictionary of such lists by split
+
+A mask holds a number for each pixel: a PNG, BMP or TIFF, gray (8 or 16 bits) or with a palette,
+whose colors play no part. One number is ignored: 255 unless the layout or the user says another.
+The names of the classes are the lines of a file, `classes.txt` beside the folders or another;
+without one the classes are the numbers that the masks have, in order, and are called so.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.data.decode.headers import complaints_are_errors, opened, turn
+from vitlab.data.holdout import chances
+from vitlab.data.labels import SingleLabels, check_length
+from vitlab.data.loading.loader import in_chunks
+from vitlab.data.settings import Columns
+from vitlab.data.sources.columns import SPLITS, find_paths, named
+from vitlab.data.sources.folders import image_paths, names_below
+from vitlab.data.sources.lists import SUFFIXES, paths_of, read_rows
+from vitlab.data.sources.paths import Inside, read_image, some
+from vitlab.data.sources.pictures import Pictures
+from vitlab.data.sources.request import SPLIT_OF, blank, title_of
+from vitlab.data.sources.source import Source, Subset, Wrapped
+from vitlab.errors import DataError, ImageError
+from vitlab.files import read_bytes
+from vitlab.progress import named_if_slow
+
+Numbers = NDArray[np.integer[Any]]  # (rows, columns), as stored
+Truth = NDArray[np.int16]  # (rows, columns): the class of each pixel, or `IGNORED`
+Ignored = int | None
+IGNORED, UNKNOWN = -1, -2
+LARGEST, MOST = 2**16, 1000  # numbers in a mask are below it; classes
+FORMATS = ("PNG", "BMP", "TIFF")  # without loss
+LAYOUTS = (
+    ("images", "masks", 255),
+    ("JPEGImages", "SegmentationClass", 255),
+    ("images", "annotations", 0),
+)
+NAMES_FILE = "classes.txt"
+FEW = 64  # masks that are read without processes
+
+
+@dataclass(frozen=True)
+class MaskClasses:
+    """What the numbers in masks stand for.
+
+    Attributes:
+        classes: names
+        values: the number of each class
+        ignored: the number of pixels that do not count; None for none
+    """
+
+    classes: tuple[str, ...] = ()
+    values: tuple[int, ...] = ()
+    ignored: Ignored = 255
+
+
+@dataclass(frozen=True)
+class MaskedImages(Wrapped):
+    """Images, each with its mask: a file, or an array of numbers."""
+
+    masks: Sequence[Any]
+    known: MaskClasses = MaskClasses()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes of pixels."""
+        return self.known.classes
+
+    @property
+    def labels(self) -> SingleLabels:
+        """None of the whole image."""
+        return blank(len(self))
+
+    def take(self, indices: NDArray[np.int64]) -> "MaskedImages":
+        """Return some of the images."""
+        return replace(
+            self, whole=Subset(self.whole, indices), masks=[self.masks[each] for each in indices]
+        )
+
+    def numbers(self, index: int) -> Numbers:
+        """Return a mask as it is stored, (rows, columns).
+
+        Raises:
+            ImageError: it is missing, damaged, or does not hold a number for each pixel.
+        """
+        mask = self.masks[index]
+        if isinstance(mask, str | Path):
+            return read_numbers(read_image(Path(mask), str(mask)), str(mask))
+        return _checked(np.asarray(mask), f"the mask of {self.name(index)}")
+
+    def truth(self, index: int, size: tuple[int, int]) -> Truth:
+        """Return the class of each pixel of an image of so many rows and columns.
+
+        Raises:
+            ImageError: as `numbers`, or a mask of another size.
+            DataError: a number that is no class.
+        """
+        found, name = self.numbers(index), self.name(index)
+        if found.shape != size:
+            has, wants = (f"{rows} x {columns}" for rows, columns in (found.shape, size))
+            raise ImageError(f"{name}: its mask has {has} pixels, the image {wants}")
+        table, values = np.full(LARGEST, UNKNOWN, np.int16), self.known.values
+        table[list(values)] = np.arange(len(values))
+        if self.known.ignored is not None:
+            table[self.known.ignored] = IGNORED
+        classes: Truth = table[found]
+        if (unknown := classes == UNKNOWN).any():
+            raise DataError(
+                f"the mask of {name} has the number {found[unknown][0]}, which is none of the "
+                f"{len(values)} classes ({some([*map(str, values)])}): name all classes with "
+                f"--class-names, or store {self.known.ignored} where a pixel does not count"
+            )
+        return classes
+
+
+@dataclass(frozen=True)
+class MaskSplits:
+    """Images with masks by split, all with the same classes; `all` of data that comes unsplit."""
+
+    title: str
+    parts: Mapping[str, MaskedImages]
+    notes: list[str] = field(default_factory=list)
+
+    def to_learn(self, share: float) -> tuple[MaskedImages, MaskedImages, MaskedImages | None]:
+        """Return training, test and, if the data has both it and a test split, validation images.
+
+        Args:
+            share: of unsplit data, held out to test on by a hash of the images' bytes
+
+        Raises:
+            DataError: too few images.
+        """
+        parts = [self.parts[name] for name in ("train", "validation", "test") if name in self.parts]
+        if len(parts) > 1:
+            return parts[0], parts[-1], parts[1] if len(parts) > 2 else None
+        whole = next(iter(self.parts.values()))
+        train, test = parted(whole, share, "test")
+        self.notes.append(
+            f"{share:.0%} of the images held out for testing (always the same): {len(test):,} of "
+            f"{len(whole):,}"
+        )
+        return train, test, None
+
+
+def parted(whole: MaskedImages, share: float, purpose: str) -> tuple[MaskedImages, MaskedImages]:
+    """Return images without and with those that a hash of their bytes holds out, at least one each.
+
+    Raises:
+        DataError: there is one image only.
+    """
+    if len(whole) < 2:
+        raise DataError(f"{whole.name(0)} is the only image with a mask: give at least 2")
+    chance = chances(whole.whole, purpose)
+    order = np.argsort(chance, kind="stable")
+    count = min(max(int((chance < share).sum()), 1), len(whole) - 1)
+    return whole.take(np.sort(order[count:])), whole.take(np.sort(order[:count]))
+
+
+def read_numbers(data: bytes, name: str) -> Numbers:
+    """Return the number of each pixel of an image file, (rows, columns): what palettes index.
+
+    Raises:
+        ImageError: another format, damaged, too large, or colors.
+    """
+    with opened(data, name, formats=FORMATS) as header:
+        image = header.image
+        if image.mode not in ("1", "L", "P", "I", "I;16", "I;16B"):
+            raise ImageError(
+                f"a mask in colors ({image.mode}): store a class number per pixel, gray or palette"
+            )
+        with complaints_are_errors() if image.format == "TIFF" else nullcontext():
+            image.load()
+        numbers = np.asarray(image)
+        depth = data[24] if image.format == "PNG" and image.mode == "L" else 8
+        if depth in (2, 4):  # Pillow widens such grays to 8 bits
+            numbers = numbers // (255 // (2**depth - 1))
+        return _checked(turn(numbers[..., None], header.orientation)[..., 0], name)
+
+
+def _checked(numbers: Numbers, name: str) -> Numbers:
+    """Return numbers that can be those of a mask."""
+    if numbers.ndim != 2 or not (numbers.dtype == bool or np.issubdtype(numbers.dtype, np.integer)):
+        raise ImageError(
+            f"{name}: {numbers.dtype} of shape {numbers.shape}; a mask is whole numbers, (rows, "
+            "columns)"
+        )
+    if numbers.size and not 0 <= numbers.min() <= numbers.max() < LARGEST:
+        raise ImageError(f"{name}: class numbers must be from 0 to {LARGEST - 1:,}")
+    return numbers.astype(np.uint16)
+
+
+def open_masks(
+    data: Any,
+    class_names: str = "",
+    ignore: Ignored = -1,
+    columns: Columns | None = None,
+    workers: int | None = None,
+    like: MaskClasses | None = None,
+) -> MaskSplits:
+    """Open images with masks.
+
+    Args:
+        data: a folder, a list, or pairs in memory, as this file says
+        class_names: a file with a class per line, or `number name` in each line
+        ignore: the number that does not count; None for none, -1 for that of the layout
+        columns: which column of a list has the paths, and where they are
+        workers: processes that look for the numbers in the masks; None to choose
+        like: classes and numbers to read the masks by, of a model; None for the data's own
+
+    Raises:
+        DataError: no such layout, no image with a mask, or fewer than two classes.
+    """
+    title, root = title_of(data), Path()
+    if not isinstance(data, str | Path):
+        parts, usual, notes = _in_memory(data), 255, list[str]()
+    else:
+        root = Path(data).expanduser()
+        if root.is_file() and root.suffix.lower() in SUFFIXES:
+            parts, usual, notes = *_listed(root, columns or Columns()), []
+        else:
+            parts, usual, notes = _below(root)
+    if like is None:
+        ignored = usual if ignore == -1 else ignore
+        file = class_names or (str(root / NAMES_FILE) if (root / NAMES_FILE).is_file() else "")
+        with named_if_slow(f"looking for the classes in the masks of {title}"):
+            classes = _named(Path(file), ignored) if file else _found(parts, ignored, workers)
+        if len(classes) < 2:
+            raise DataError(
+                f"the masks of {title} have {len(classes) or 'no'} class{'es' * (not classes)} "
+                f"beside {ignored}, which is ignored: at least 2 are needed; --ignore none counts "
+                "every number"
+            )
+        like = MaskClasses(tuple(classes.values()), tuple(classes), ignored)
+    parts = {name: replace(part, known=like) for name, part in parts.items()}
+    return MaskSplits(title, parts, notes)
+
+
+def _named(file: Path, ignored: Ignored) -> dict[int, str]:
+    """Return names by number, of a file with a class per line."""
+    try:
+        lines = read_bytes(file, 2**24).decode("utf-8-sig").split("\n")
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read the class names in {file}: {error}") from None
+    names = [line.strip() for line in lines if line.strip()]
+    check_length(names, str(file))
+    pairs = [re.fullmatch(r"(\d{1,5})[\s:,]+(\S.*)", name) for name in names]
+    first = int(ignored == 0)
+    found = dict(enumerate(names, first))
+    if names and all(pairs):
+        found = {int(each[1]): each[2] for each in pairs if each}
+        found.pop(-1 if ignored is None else ignored, None)
+    if (
+        len(found) > MOST
+        or len(set(found.values())) < len(found)
+        or max(found, default=0) >= LARGEST
+    ):
+        raise DataError(f"{file}: names must be different, at most {MOST:,}, a class per line")
+    return found
+
+
+def _found(
+    parts: Mapping[str, MaskedImages], ignored: Ignored, workers: int | None
+) -> dict[int, str]:
+    """Return the numbers in all masks that can be read, each as a name too."""
+    there = np.zeros(LARGEST, bool)
+    for part in parts.values():
+        for each in in_chunks(part, _numbers_in, 16, 0 if len(part) < FEW else workers):
+            there[each] = True
+    if ignored is not None:
+        there[ignored] = False
+    if there.sum() > MOST:
+        raise DataError(
+            f"the masks have {there.sum():,} different numbers: such masks of instances need to be "
+            f"made masks of classes, of which there are at most {MOST:,}"
+        )
+    return {int(number): str(number) for number in np.flatnonzero(there)}
+
+
+def _numbers_in(source: Source, indices: range) -> list[int]:
+    """Return the numbers in some masks; damaged ones are reported where they are used."""
+    assert isinstance(source, MaskedImages)
+    there = np.zeros(LARGEST, bool)
+    for index in indices:
+        try:
+            there[source.numbers(index)] = True
+        except ImageError:
+            continue
+    return np.flatnonzero(there).tolist()
+
+
+# Where images and masks are
+
+
+def _below(root: Path) -> tuple[dict[str, MaskedImages], int, list[str]]:
+    """Return images and masks of a folder by split, the number that is ignored, and remarks."""
+    if not root.is_dir():
+        raise DataError(f"no such folder or list (.csv, .jsonl): {root}")
+    places = [("", root), *_split_folders(root)]
+    layouts = [
+        (split, place / images, place / masks, ignored)
+        for images, masks, ignored in LAYOUTS
+        for split, place in places
+        if (place / images).is_dir() and (place / masks).is_dir()
+    ]
+    if not layouts:
+        raise DataError(
+            f"{root} has no images with masks: put them into folders images/ and masks/ (or VOC's "
+            "JPEGImages/ and SegmentationClass/, or ADE's images/ and annotations/), or name a "
+            ".csv list with the columns path and mask"
+        )
+    pairs: dict[str, list[tuple[str, str]]] = {}
+    without: list[str] = []
+    for outer, images, masks, _ in layouts:
+        stems = _stems(masks)
+        for name in names_below(images)[0]:
+            file = str(images / name)
+            if stem := stems.get(_stem(name)):
+                top = name.partition("/")[0].lower() if "/" in name else ""
+                pairs.setdefault(outer or SPLIT_OF.get(top, ""), []).append((file, str(stem)))
+            else:
+                without.append(file)
+    if not pairs:
+        raise DataError(f"no image of {root} has a mask of the same name in {layouts[0][2]}")
+    notes = []
+    if without:
+        notes.append(f"left out {len(without):,} images without a mask: {some(without)}")
+    pairs = _by_lists(root / "ImageSets" / "Segmentation", pairs)
+    return _parts(pairs), layouts[0][3], notes
+
+
+def _split_folders(root: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the folders that are named like splits."""
+    for each in sorted(root.iterdir()):
+        if each.name.lower() in SPLIT_OF and each.is_dir():
+            yield SPLIT_OF[each.name.lower()], each
+
+
+def _stem(name: str) -> str:
+    """Return a path without its ending, in whatever case."""
+    return name.rpartition(".")[0]
+
+
+def _stems(masks: Path) -> dict[str, Path]:
+    """Return the masks of a folder by their paths without endings."""
+    found: dict[str, Path] = {}
+    for name in names_below(masks)[0]:
+        if other := found.get(_stem(name)):
+            raise DataError(f"{masks} has two masks of one name, {other.name} and {name}")
+        found[_stem(name)] = masks / name
+    return found
+
+
+def _by_lists(
+    folder: Path, pairs: dict[str, list[tuple[str, str]]]
+) -> dict[str, list[tuple[str, str]]]:
+    """Return pairs by the lists of VOC that name the images of a split; as they are without."""
+    by_stem = {Path(image).stem: (image, mask) for own in pairs.values() for image, mask in own}
+    found: dict[str, list[tuple[str, str]]] = {}
+    for file in sorted(folder.glob("*.txt")):
+        if (split := SPLIT_OF.get(file.stem.lower(), "")) != "":
+            stems = read_bytes(file, 2**28).decode("utf-8", "replace").split()
+            if missing := [stem for stem in stems if stem not in by_stem]:
+                raise DataError(
+                    f"{file} names {len(missing):,} images that are missing or have no mask: "
+                    f"{some(missing)}"
+                )
+            found[split] = [by_stem[stem] for stem in stems]
+    return found or pairs
+
+
+def _listed(file: Path, known: Columns) -> tuple[dict[str, MaskedImages], int]:
+    """Return images and masks of a list by split."""
+    names, lines = read_rows(file, known)
+    rows = [row for _, row in lines]
+    column, places = find_paths(names, rows, file, known)
+    if not (found := named([each for each in names if each != column], ("mask", "mask_path"))):
+        raise DataError(f"{file} has no column mask beside {column}: it names the mask of an image")
+    images = paths_of(lines, column, places, file)
+    masks = paths_of(lines, found[0], replace(places, ending=""), file)
+    root = Path(known.images).expanduser() if known.images else file.parent
+    inside = Inside((root,), known.allow_outside)
+    for name in (*images, *masks):
+        if not inside.holds(places.root / name):
+            raise DataError(
+                f"{file} names {name[:200]}, which is outside of {root}: name the folder with "
+                "--images, or pass --allow-outside if you trust the list"
+            )
+    split = next(iter(named(names, SPLITS)), "")
+    pairs: dict[str, list[tuple[str, str]]] = {}
+    for row, image, mask in zip(rows, images, masks, strict=True):
+        own = SPLIT_OF.get(str(row.get(split) or "").strip().lower(), "train") if split else ""
+        pairs.setdefault(own, []).append((str(places.root / image), str(places.root / mask)))
+    return _parts(pairs), 255
+
+
+def _parts(pairs: Mapping[str, Sequence[tuple[str, str]]]) -> dict[str, MaskedImages]:
+    """Return files by split, `all` for what is in none."""
+    names = sorted(name for name in pairs if name) or [""]
+    one = len(names) < 2 or "train" not in names
+    by_split: dict[str, list[tuple[str, str]]] = {}
+    for name, own in pairs.items():
+        by_split.setdefault("all" if one else name or "train", []).extend(own)
+    return {
+        name: MaskedImages(image_paths([image for image, _ in own]), [mask for _, mask in own])
+        for name, own in by_split.items()
+    }
+
+
+def _in_memory(data: Any) -> dict[str, MaskedImages]:
+    """Return pairs of images and masks by split."""
+    splits = data if isinstance(data, Mapping) else {"all": data}
+    found = {}
+    for name, given in splits.items():
+        pairs = [*given]
+        if not pairs or not all(
+            isinstance(each, tuple | list) and len(each) == 2 for each in pairs
+        ):
+            raise DataError("images with masks in memory are a list of (image, mask) pairs")
+        images = Pictures([image for image, _ in pairs], blank(len(pairs)), ())
+        found[SPLIT_OF.get(name, name)] = MaskedImages(images, [mask for _, mask in pairs])
+    return found

@@ -1,0 +1,305 @@
+"""Linear heads on patch tokens: ridge in closed form and logistic regression, for segmentation.
+
+A head is fitted to pixels: of each image some are drawn, always the same ones. A pixel's features
+are the patch tokens bilinearly resized to the resized image, averaged over the windows that show
+it: since a head is linear, its scores are then those that `evaluation.segmentation` gives to that
+pixel, so that the fit minimizes the very loss of the pixels (DINOv2's linear protocol).
+
+Ridge needs sums over the pixels alone (Gram matrices), so that its memory does not grow with the
+images; logistic regression and the choice between heads keep pixels, up to a limit.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional as F
+
+from vitlab.data.masks import IGNORED, MaskedImages
+from vitlab.errors import DataError
+from vitlab.evaluation.answers import Floats
+from vitlab.evaluation.compute import Compute, borrowed
+from vitlab.evaluation.probes.heads import (
+    PENALTIES,
+    RIDGES,
+    ROUGH,
+    Blocks,
+    LinearHead,
+    LogisticFits,
+    logistic,
+)
+from vitlab.evaluation.segmentation import Bad, Mapped, iou, mapped
+from vitlab.models.config import ViTConfig
+from vitlab.models.model import Model
+from vitlab.progress import Meter
+from vitlab.weights.segmenter import patch_features
+
+PIXELS = 1024  # drawn of an image
+KEPT, ROWS = 2**27, 40_000  # bytes and pixels of each kind (to fit, to choose) that are kept
+SMALL = 1e-5  # added to standard deviations, as `heads.Blocks` does
+Ints = NDArray[np.int64]
+
+
+class PixelSums:
+    """Sums over pixels that a ridge regression needs: it is that of all pixels seen so far."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        self.count = 0
+        self.total, self.gram = np.zeros(width), np.zeros((width, width))
+        self.by_class = np.zeros((width, classes))  # sums of the features of each class
+        self.counts = np.zeros(classes)
+
+    def add(self, x: NDArray[np.float32], y: Ints) -> None:
+        """Add pixels: features (n, width), classes (n,)."""
+        own = np.zeros((len(y), len(self.counts)), np.float32)
+        own[np.arange(len(y)), y] = 1
+        self.count += len(y)
+        self.total += x.sum(0, dtype=np.float64)
+        self.gram += x.T @ x
+        self.by_class += x.T @ own
+        self.counts += own.sum(0, dtype=np.float64)
+
+    def merged(self, other: "PixelSums") -> "PixelSums":
+        """Return the sums over the pixels of both."""
+        found = PixelSums(len(self.total), len(self.counts))
+        for name, value in vars(self).items():
+            setattr(found, name, value + getattr(other, name))
+        return found
+
+    def ridge(self, l2: float, own: slice) -> LinearHead:
+        """Fit least squares to 1 for a pixel's class and -1 for the others, as `heads.ridge`.
+
+        Args:
+            l2: the penalty on the weights of standardized features, beside the sum over pixels
+            own: the features to use
+        """
+        mean = self.total[own] / self.count
+        gram = self.gram[own, own] - self.count * np.outer(mean, mean)
+        std = np.sqrt(np.maximum(np.diag(gram), 0) / self.count) + SMALL
+        middle = 2 * self.counts / self.count - 1
+        sums = 2 * self.by_class[own] - self.total[own, None]  # of features times targets
+        sums -= self.count * np.outer(mean, middle)
+        gram = gram / np.outer(std, std) + l2 * np.eye(len(std))
+        weights = np.linalg.solve(gram, sums / std[:, None]).T / std
+        return LinearHead(weights, middle - weights @ mean, "ridge", l2)
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnPixels:
+    """Pixels drawn of images: their sums, and as many of them as are kept.
+
+    Attributes:
+        sums: of all
+        x: features of those kept, (n, width)
+        y: their classes, (n,)
+    """
+
+    sums: PixelSums
+    x: NDArray[np.float32]
+    y: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class FoundPatchHead:
+    """The best head, fitted to all training images.
+
+    Attributes:
+        layers: whose tokens it sees, one after the other
+        head: weights (classes, features) and bias
+        miou: of the pixels drawn of the held-out training images, before the final fit
+        tried: all that was tried, in order: `layers`, `head`, `l2`, `miou`
+        bad: images that cannot be used
+        pixels: that the final fit has seen
+        held: images that it was chosen by
+    """
+
+    layers: tuple[int, ...]
+    head: LinearHead
+    miou: float
+    tried: tuple[dict[str, Any], ...]
+    bad: list[Bad]
+    pixels: int
+    held: int = 0
+
+
+def features_at(found: Mapped, points: Ints, window: tuple[int, int]) -> NDArray[np.float32]:
+    """Return the features of pixels of a resized image: (n, width), means over its windows.
+
+    Args:
+        found: maps of the windows
+        points: rows and columns, (n, 2)
+        window: rows and columns
+    """
+    total = np.zeros((len(points), found.maps.shape[1]), np.float32)
+    count = np.zeros((len(points), 1), np.float32)
+    for each, corner in zip(found.maps, found.corners, strict=True):
+        local = points - corner
+        inside = np.flatnonzero(((local >= 0) & (local < window)).all(1))
+        if not len(inside):
+            continue
+        place = (2 * local[inside, ::-1] + 1) / np.array(window[::-1]) - 1  # x, y from -1 to 1
+        grid = torch.from_numpy(place).to(each)[None, None]
+        values = F.grid_sample(
+            each[None], grid, mode="bilinear", padding_mode="border", align_corners=False
+        )
+        total[inside] += values[0, :, 0].T.cpu().numpy()
+        count[inside] += 1
+    return total / count
+
+
+def drawn(found: Mapped, generator: np.random.Generator) -> tuple[Ints, Ints]:
+    """Return pixels of a resized image that count, (n, 2), and their classes, (n,).
+
+    The class is that of the nearest pixel of the mask.
+    """
+    truth, sides = found.scene.truth, found.scene.pixels.shape[:2]
+    assert truth is not None
+    rows, columns = (
+        ((np.arange(side) + 0.5) * own / side).astype(np.int64)
+        for side, own in zip(sides, truth.shape, strict=True)
+    )
+    small = truth[np.ix_(rows, columns)]
+    there = np.flatnonzero(small != IGNORED)
+    chosen = generator.choice(there, min(PIXELS, len(there)), replace=False)
+    points = np.stack(np.unravel_index(chosen, small.shape), 1).astype(np.int64)
+    return points, small.ravel()[chosen].astype(np.int64)
+
+
+def collected(
+    model: Model,
+    source: MaskedImages,
+    layers: tuple[int, ...],
+    scale: float,
+    compute: Compute,
+    seed: int,
+    bad: list[Bad],
+    title: str,
+) -> DrawnPixels:
+    """Draw pixels of images, and compute their features; the same for the same seed.
+
+    Raises:
+        DataError: no image can be used.
+    """
+    spec, classes = model.config.images, len(source.classes)
+    with borrowed(model, compute.where), Meter(len(source), title=title) as meter:
+        make = partial(patch_features, model, layers=layers)
+        sums: PixelSums | None = None
+        kept: list[tuple[NDArray[np.float32], Ints]] = []
+        for done, found in enumerate(mapped(make, source, spec, scale, compute), 1):
+            meter.images(done, len(source))
+            if not isinstance(found, Mapped):
+                bad.append(found)
+                continue
+            points, y = drawn(found, np.random.default_rng([seed, found.scene.index]))
+            x = features_at(found, points, spec.size)
+            sums = sums or PixelSums(x.shape[1], classes)
+            sums.add(x, y)
+            share = min(KEPT // (4 * x.shape[1]), ROWS) // len(source)
+            kept.append((x[: max(1, share)], y[: max(1, share)]))
+    if sums is None or not sums.count:
+        raise DataError(f"{title}: no image can be used: {bad[0][1] if bad else 'no pixel counts'}")
+    return DrawnPixels(sums, *(np.concatenate(each) for each in zip(*kept, strict=True)))
+
+
+def layer_sets(model: Model, most: int) -> list[tuple[int, ...]]:
+    """Return the layers whose tokens are tried: the last one, and the last few together."""
+    last = model.last_layer
+    if most == 1 or not isinstance(model.config, ViTConfig):
+        return [(last,)]
+    return [(last,), tuple(range(max(1, last - most + 1), last + 1))]
+
+
+def find_patch_head(
+    learn: DrawnPixels,
+    held: DrawnPixels,
+    sets: Sequence[tuple[int, ...]],
+    by: str,
+    device: torch.device,
+    *,
+    refit: bool,
+) -> FoundPatchHead:
+    """Choose a head by the mIoU of held-out pixels.
+
+    Ridge says which layers; on these, logistic regression is tried too. Of equally good heads the
+    first is taken: of fewer layers, and the strongest penalty.
+
+    Args:
+        learn: pixels to learn from; their features are those of the largest of the sets
+        held: pixels to choose by
+        sets: of layers, the smallest first
+        by: auto, ridge or logistic
+        device: where logistic regressions are fitted
+        refit: whether the final fit is to both
+    """
+    width = learn.x.shape[1] // len(sets[-1])
+    columns = {own: slice(width * (len(sets[-1]) - len(own)), None) for own in sets}
+    tried: list[_Trial] = []
+    for own in sets:
+        for l2 in RIDGES:
+            head = learn.sums.ridge(l2, columns[own])
+            tried.append(_Trial(own, head, _pixel_miou(head, held, columns[own])))
+    best = max(tried, key=lambda each: each.miou)
+    own = best.layers
+    if by != "ridge":
+        some: list[_Trial] = []
+        for head in _logistics(learn, columns[own], device):
+            some.append(_Trial(own, head, _pixel_miou(head, held, columns[own])))
+            if len(some) > 1 and some[-1].miou < some[-2].miou:
+                break
+        best = max([best, *some] if by == "auto" else some, key=lambda each: each.miou)
+        tried += some
+    final, pixels = best.head, learn.sums.count if best.head.by == "ridge" else len(learn.y)
+    if refit:
+        final, pixels = _refitted(best.head, learn, held, columns[own], device)
+    about = tuple(each.as_dict() for each in tried)
+    return FoundPatchHead(own, final, best.miou, about, [], pixels)
+
+
+class _Trial(NamedTuple):
+    """A head that was tried, and the mIoU of held-out pixels."""
+
+    layers: tuple[int, ...]
+    head: LinearHead
+    miou: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        about = {"head": self.head.by, "l2": self.head.l2, "miou": self.miou}
+        return {"layers": [*self.layers]} | about
+
+
+def _refitted(
+    head: LinearHead, learn: DrawnPixels, held: DrawnPixels, own: slice, device: torch.device
+) -> tuple[LinearHead, int]:
+    """Return a head of the same kind and penalty, fitted to all pixels, and how many these are."""
+    if head.by == "ridge":
+        whole = learn.sums.merged(held.sums)
+        return whole.ridge(head.l2, own), whole.count
+    x = np.concatenate([each.x[:, own] for each in (learn, held)])
+    y = np.concatenate([learn.y, held.y])
+    found = logistic(Blocks(x, device), y, len(learn.sums.counts), head.l2)
+    return replace(found, l2=head.l2), len(y)
+
+
+def _logistics(learn: DrawnPixels, own: slice, device: torch.device) -> Iterator[LinearHead]:
+    """Yield logistic regressions, that of the strongest penalty first."""
+    x = np.ascontiguousarray(learn.x[:, own])
+    every = np.ones((len(x), 1), np.bool_)
+    fits = LogisticFits(Blocks(x, device), learn.y, len(learn.sums.counts), every)
+    for l2 in PENALTIES:
+        fits.fit(l2, ROUGH)
+        yield fits.head(l2)
+
+
+def _pixel_miou(head: LinearHead, held: DrawnPixels, own: slice) -> float:
+    """Return the mean IoU of a head on pixels."""
+    guess, classes = head.predict(held.x[:, own]), len(head.bias)
+    found: Floats = np.stack(
+        [np.bincount(each, minlength=classes) for each in (guess[guess == held.y], guess, held.y)],
+        1,
+    ).astype(np.float64)
+    return float(np.nanmean(iou(found)))

@@ -1,0 +1,349 @@
+"""Segmentation: class maps of whole images by sliding windows, and their figures: mIoU, boundaries.
+
+An image is resized until its shorter side is that of the model's input (`scale` times it), windows
+of the input's size go over it, each two thirds of a side after the one before, and scores are
+averaged where they overlap (DINOv2's and mmsegmentation's `slide`). Scores are resized bilinearly
+to the image's own pixels, and compared there. Figures are of counts of pixels, summed over images.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitlab.data.augment.augment import normalize
+from vitlab.data.decode.crop import crop_resize
+from vitlab.data.decode.pixels import Pixels
+from vitlab.data.loading.loader import in_chunks
+from vitlab.data.masks import IGNORED, MaskedImages, Truth
+from vitlab.data.sources.source import Source
+from vitlab.errors import DataError, ImageError
+from vitlab.evaluation.answers import Floats, ratio
+from vitlab.evaluation.compute import Compute, borrowed
+from vitlab.evaluation.intervals import transformed
+from vitlab.evaluation.metrics import METRICS
+from vitlab.images import ImageSpec
+from vitlab.weights.segmenter import Segmenter
+
+CHUNK, BATCH = 8, 16  # images that a process prepares at a time; windows that a model sees at once
+AREA, SCORES = 2**24, 2**28  # pixels of a resized image, and their scores, at most
+SLAB = 2**25  # scores of whole images in memory at once
+STEP = 2 / 3  # of a side, between windows (DINOv2: 341 of 512)
+REACH = 0.02  # of an image's diagonal: how wide a boundary is (Cheng et al., 2021)
+RESAMPLES, SEED = 1000, 0
+Counts = NDArray[np.int64]
+"""(images, classes, 6): right, predicted and true pixels, of whole images and of boundaries."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """An image to be segmented.
+
+    Attributes:
+        index: its number in the source
+        pixels: resized, uint8 (rows, columns, channels)
+        size: its own rows and columns
+        truth: the class of each of its own pixels; None where there is no mask
+    """
+
+    index: int
+    pixels: Pixels
+    size: tuple[int, int]
+    truth: Truth | None
+
+
+class Mapped(NamedTuple):
+    """Maps of a scene's windows, (windows, channels, rows, columns), and the windows' corners."""
+
+    scene: Scene
+    maps: Tensor
+    corners: list[tuple[int, int]]
+
+
+Bad = tuple[int, str]  # number and message of an image that cannot be used
+
+
+def check_spec(spec: ImageSpec) -> None:
+    """Refuse models whose images keep their own size.
+
+    Raises:
+        DataError: it is such a model.
+    """
+    if spec.fit == "native":
+        raise DataError("segmentation slides windows of one size: not with fit=native")
+
+
+def resized_sides(size: tuple[int, int], spec: ImageSpec, scale: float) -> tuple[int, int]:
+    """Return the rows and columns that an image is resized to: at least those of the input."""
+    factor = scale * max(own / side for own, side in zip(spec.size, size, strict=True))
+    rows, columns = (
+        max(own, round(side * factor)) for own, side in zip(spec.size, size, strict=True)
+    )
+    return rows, columns
+
+
+def corners_of(sides: Sequence[int], window: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the upper left corners of the windows over a resized image."""
+    starts = []
+    for side, own in zip(sides, window, strict=True):
+        step = max(1, round(STEP * own))
+        count = 1 + math.ceil((side - own) / step)
+        starts.append([min(number * step, side - own) for number in range(count)])
+    return [(top, left) for top in starts[0] for left in starts[1]]
+
+
+def _scenes(
+    source: Source, indices: range, spec: ImageSpec, scale: float, most: int
+) -> list[Scene | Bad | DataError]:
+    """Return images decoded, resized and with their masks; or what is wrong with one."""
+    found: list[Scene | Bad | DataError] = []
+    for index in indices:
+        try:
+            pixels = source.image(index).decode(spec.channels)
+            size = (pixels.shape[0], pixels.shape[1])
+            rows, columns = resized_sides(size, spec, scale)
+            if rows * columns > most:
+                raise ImageError(
+                    f"{source.name(index)}: {size[0]} x {size[1]} pixels become {rows} x {columns} "
+                    "for the model, too many: crop the image, or lower the scale"
+                )
+            truth = source.truth(index, size) if isinstance(source, MaskedImages) else None
+            whole = (0, 0, size[1], size[0])
+            small = crop_resize(pixels, whole, rows, columns, spec.interpolation)
+            found.append(Scene(index, small, size, truth))
+        except ImageError as error:
+            found.append((index, str(error)))
+        except DataError as error:  # of all the data: the caller raises it
+            found.append(error)
+    return found
+
+
+@torch.inference_mode()
+def mapped(
+    compute_map: Callable[[Tensor], Tensor],
+    source: Source,
+    spec: ImageSpec,
+    scale: float,
+    compute: Compute,
+    classes: int = 1,
+) -> Iterator[Mapped | Bad]:
+    """Yield the maps of all windows of each image, in order; damaged images are named.
+
+    Args:
+        compute_map: normalized (B, channels, H, W) -> (B, numbers, rows, columns); on the device
+        source: images, with masks or without
+        spec: of the model
+        scale: the shorter side of a resized image, in sides of the input
+        compute: where, and how many processes decode
+        classes: numbers of a resized pixel that are in memory at once
+
+    Raises:
+        DataError: a mask has a number that is no class.
+    """
+    most = min(AREA, SCORES // classes)
+    make = partial(_scenes, spec=spec, scale=scale, most=most)
+    workers = 0 if len(source) <= CHUNK else compute.workers
+    for chunk in in_chunks(source, make, CHUNK, workers):
+        scenes = [each for each in chunk if isinstance(each, Scene)]
+        corners = [corners_of(each.pixels.shape[:2], spec.size) for each in scenes]
+        rows, columns = spec.size
+        views = [
+            each.pixels[top : top + rows, left : left + columns]
+            for each, own in zip(scenes, corners, strict=True)
+            for top, left in own
+        ]
+        parts = []
+        for first in range(0, len(views), BATCH):
+            batch = torch.from_numpy(np.stack(views[first : first + BATCH])).to(compute.where)
+            parts.append(compute_map(normalize(batch, spec)))
+        maps = iter(torch.cat(parts).split([len(own) for own in corners]) if parts else ())
+        places = iter(corners)
+        for each in chunk:
+            if isinstance(each, DataError):
+                raise each
+            yield Mapped(each, next(maps), next(places)) if isinstance(each, Scene) else each
+
+
+def stitched(found: Mapped, window: tuple[int, int]) -> Tensor:
+    """Return the scores of a resized image, (classes, rows, columns): means over its windows."""
+    rows, columns = found.scene.pixels.shape[:2]
+    total = found.maps.new_zeros(found.maps.shape[1], rows, columns)
+    count = found.maps.new_zeros(rows, columns)
+    for each, (top, left) in zip(found.maps, found.corners, strict=True):
+        own = slice(top, top + window[0]), slice(left, left + window[1])
+        scores = F.interpolate(each[None], window, mode="bilinear", align_corners=False)[0]
+        total[:, *own] += scores
+        count[own] += 1
+    return total / count
+
+
+def labels_at(scores: Tensor, size: tuple[int, int]) -> Truth:
+    """Return the class of each pixel of an image of a size, by its scores bilinearly resized.
+
+    Of many classes, as many are resized at a time as fit into memory.
+    """
+    most = max(1, SLAB // math.prod(size))
+    best = scores.new_full(size, -math.inf)
+    label = torch.zeros(size, dtype=torch.int16, device=scores.device)
+    for first in range(0, len(scores), most):
+        some = scores[None, first : first + most]
+        high, own = F.interpolate(some, size, mode="bilinear", align_corners=False)[0].max(0)
+        better = high > best
+        best = torch.where(better, high, best)
+        label = torch.where(better, (own + first).to(torch.int16), label)
+    found: Truth = label.cpu().numpy()
+    return found
+
+
+class Segmented(NamedTuple):
+    """An image with its predicted classes, (rows, columns) of its own."""
+
+    scene: Scene
+    predicted: Truth
+
+
+def segment(segmenter: Segmenter, source: Source, compute: Compute) -> Iterator[Segmented | Bad]:
+    """Yield the predicted classes of each image, in order; damaged images are named.
+
+    Raises:
+        DataError: a mask has a number that is no class of the segmenter.
+    """
+    spec, about = segmenter.model.config.images, segmenter.about
+    with borrowed(segmenter, compute.where):
+        args = source, spec, about.scale, compute, len(about.classes)
+        for found in mapped(segmenter.coarse, *args):
+            if isinstance(found, Mapped):
+                scores = stitched(found, spec.size)
+                yield Segmented(found.scene, labels_at(scores, found.scene.size))
+            else:
+                yield found
+
+
+# Figures
+
+
+def boundary(labels: Truth, reach: int) -> NDArray[np.bool_]:
+    """Return which pixels are within a distance of another class, or of the image's edge.
+
+    Those of a class are its mask less its erosion by so many steps of 3x3, as in boundary IoU.
+    """
+    from scipy.ndimage import maximum_filter, minimum_filter  # slow to import
+
+    side, outside = 2 * reach + 1, -2
+    low = minimum_filter(labels, side, mode="constant", cval=outside)
+    high = maximum_filter(labels, side, mode="constant", cval=outside)
+    found: NDArray[np.bool_] = low != high
+    return found
+
+
+def counts_of(predicted: Truth, truth: Truth, classes: int) -> NDArray[np.int64]:
+    """Count the pixels of an image that are right, predicted and true, also of boundaries alone.
+
+    Pixels that do not count are of no class in either.
+
+    Returns:
+        (classes, 6).
+    """
+    given = np.where(truth == IGNORED, np.int16(IGNORED), predicted)
+    reach = max(1, round(REACH * math.hypot(*truth.shape)))
+    edges = [boundary(each, reach) for each in (given, truth)]
+    right, counts = given == truth, []
+    for own, near in (((True, True), right), ((edges[0], edges[1]), right & edges[0] & edges[1])):
+        for values, kept in ((truth, near), (given, own[0]), (truth, own[1])):
+            chosen = values[kept & (truth != IGNORED)]
+            counts.append(np.bincount(chosen, minlength=classes))
+    return np.stack(counts, 1).astype(np.int64)
+
+
+def iou(counts: Floats) -> Floats:
+    """Return the intersection over union of classes, (…, classes, 3) -> (…, classes), or NaN."""
+    right, predicted, true = np.moveaxis(counts, -1, 0)
+    return ratio(right, predicted + true - right, np.nan)
+
+
+def _mean_iou(counts: Floats) -> Floats:
+    """Return the mean IoU of the classes that are there or predicted: (b, classes, 3) -> (b,)."""
+    found = iou(counts)
+    there = np.isfinite(found)
+    return ratio(np.where(there, found, 0).sum(-1), there.sum(-1).astype(np.float64), np.nan)
+
+
+FIGURES: dict[str, Callable[[Floats], Floats]] = {
+    "miou": lambda counts: _mean_iou(counts[..., :3]),
+    "pixel_accuracy": lambda counts: ratio(counts[..., 0].sum(-1), counts[..., 2].sum(-1), np.nan),
+    "boundary_iou": lambda counts: _mean_iou(counts[..., 3:]),
+}
+"""Of counts (b, classes, 6): (b,). Their names and units are in `METRICS`."""
+
+
+def mask_figures(counts: Counts, classes: Sequence[str]) -> dict[str, Any]:
+    """Return the figures of images, 95% intervals over images, and a table of the classes.
+
+    Resampled are images, as `evaluation.intervals` does.
+
+    Args:
+        counts: of n images
+        classes: their names
+    """
+    total = counts.sum(0)[None].astype(np.float64)
+    points = {name: float(each(total)[0]) for name, each in FIGURES.items()}
+    generator, images = np.random.default_rng(SEED), len(counts)
+    drawn = generator.multinomial(images, np.full(images, 1 / images), RESAMPLES)
+    samples = np.tensordot(drawn.astype(np.float64), counts.astype(np.float64), 1)
+    intervals = {}
+    for name, figure in FIGURES.items():
+        if images >= METRICS[name].least and math.isfinite(points[name]):
+            ends = transformed("logit", points[name], figure(samples))
+            if all(map(math.isfinite, ends)):
+                intervals[name] = list(ends)
+    whole, edges = iou(total[0, :, :3]), iou(total[0, :, 3:])
+    table = [
+        {
+            "class": name,
+            "iou": None if math.isnan(whole[row]) else float(whole[row]),
+            "boundary_iou": None if math.isnan(edges[row]) else float(edges[row]),
+            "pixels": int(total[0, row, 2]),
+            "images": int((counts[:, row, 2] > 0).sum()),
+        }
+        for row, name in enumerate(classes)
+    ]
+    finite = {name: each if math.isfinite(each) else None for name, each in points.items()}
+    return finite | {"intervals": intervals, "images": images, "classes": table}
+
+
+class Tested(NamedTuple):
+    """A segmenter on images with masks: figures, counts and numbers of the images, and damage."""
+
+    figures: dict[str, Any]
+    counts: Counts
+    indices: list[int]
+    bad: list[Bad]
+
+
+def measure(segmenter: Segmenter, source: MaskedImages, compute: Compute) -> Tested:
+    """Measure a segmenter on images with masks.
+
+    Raises:
+        DataError: no image can be used, or as `segment`.
+    """
+    classes, counts = segmenter.about.classes, []
+    indices: list[int] = []
+    bad: list[Bad] = []
+    for found in segment(segmenter, source, compute):
+        if isinstance(found, Segmented):
+            assert found.scene.truth is not None
+            counts.append(counts_of(found.predicted, found.scene.truth, len(classes)))
+            indices.append(found.scene.index)
+        else:
+            bad.append(found)
+    if not counts:
+        raise DataError(f"no image can be used: {bad[0][1] if bad else 'there is none'}")
+    every = np.stack(counts)
+    return Tested(mask_figures(every, classes) | {"damaged": len(bad)}, every, indices, bad)

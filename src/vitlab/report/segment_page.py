@@ -1,0 +1,145 @@
+"""Page of a run that segments: figures with intervals, a table of classes, and the worst images."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from vitlab.data.masks import IGNORED, MaskedImages, Truth
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.mask_maps import voc_palette
+from vitlab.evaluation.metrics import METRICS
+from vitlab.evaluation.segmentation import FIGURES, Scene, Segmented, Tested, iou, segment
+from vitlab.report.page import (
+    Card,
+    Cards,
+    Commands,
+    Page,
+    Prose,
+    Section,
+    Table,
+    Thumbnail,
+    Thumbnails,
+    common_folder,
+    write_page,
+)
+from vitlab.report.thumbnails import data_uri
+from vitlab.runs.run_folder import RunFolder
+from vitlab.units import percent
+from vitlab.weights.segmenter import Segmenter
+
+WORST, SIDE, COVER = 12, 320, 0.55  # images, pixels of their longer side, and how much a mask hides
+TRIED = 40  # heads that are listed
+
+
+def write_segmented(
+    folder: RunFolder,
+    segmenter: Segmenter,
+    test: MaskedImages,
+    tested: Tested,
+    figures: dict[str, Any],
+    compute: Compute,
+) -> Path:
+    """Write the report of a run that segments; return the file.
+
+    Args:
+        folder: of the run
+        segmenter: of the run
+        test: the images that it was tested on
+        tested: on them
+        figures: of the run, by the keys of the command's JSON
+        compute: where
+
+    Raises:
+        DiskError: the file cannot be written.
+    """
+    ranges = figures["intervals"]
+    cards = [
+        Card(each.title, each.text(figures[name]), each.note, each.range(ranges.get(name)))
+        for name in FIGURES
+        if figures[name] is not None and (each := METRICS[name])
+    ]
+    worst = _worst(segmenter, test, tested, compute)
+    use = [("masks of other images", f"vitlab predict {folder.path} IMAGES --out FOLDER")]
+    sections = [
+        Section("figures", "Figures", [Cards(cards)], folded=False),
+        Section("worst", "Images with the lowest IoU", worst, folded=False),
+        Section("classes", "Classes", [_classes(figures["classes"])], folded=False),
+        Section("heads", "Heads that were tried", [_tried(figures["tried"])]),
+        Section("use", "How to use it", [Commands(use)]),
+    ]
+    lead = (
+        f"{figures['model']} with a linear classifier of its patches: mIoU "
+        f"{percent(figures['miou'] or 0.0)} on {figures['images']:,} test images."
+    )
+    command = str(folder.tables["run"].get("command", ""))
+    title = Path(folder.path).name
+    return write_page(
+        folder.report, Page(title, lead, sections, figures["notes"], command, "segmentation")
+    )
+
+
+def _classes(rows: Sequence[dict[str, Any]]) -> Table:
+    """Return the table of the classes, the worst first."""
+    shown = sorted(rows, key=lambda row: 2.0 if row["iou"] is None else row["iou"])
+    shares = [
+        ["–" if row[key] is None else percent(row[key]) for key in ("iou", "boundary_iou")]
+        for row in shown
+    ]
+    cells = [
+        (row["class"], *own, f"{row['pixels']:,}", f"{row['images']:,}")
+        for row, own in zip(shown, shares, strict=True)
+    ]
+    head = ("class", "IoU", "boundary IoU", "true pixels", "images")
+    return Table("Classes", head, cells)
+
+
+def _tried(rows: Sequence[dict[str, Any]]) -> Table:
+    """Return the table of heads, the best first."""
+    best = sorted(rows, key=lambda row: -row["miou"])[:TRIED]
+    cells = [
+        (row["head"], ", ".join(map(str, row["layers"])), f"{row['l2']:g}", percent(row["miou"]))
+        for row in best
+    ]
+    note = "mIoU is of pixels drawn of held-out training images."
+    return Table("Heads", ("head", "blocks", "l2", "mIoU"), cells, 0, note, texts=2)
+
+
+def _worst(
+    segmenter: Segmenter, test: MaskedImages, tested: Tested, compute: Compute
+) -> list[Prose | Thumbnails]:
+    """Return the images with the lowest mean IoU: the mask beside the prediction."""
+    found = iou(tested.counts[..., :3].astype(np.float64))
+    there = tested.counts[..., 2] > 0  # of an image, the classes that are in it
+    scores = np.where(there, found, 0).sum(1) / np.maximum(there.sum(1), 1)
+    order = np.argsort(np.where(there.any(1), scores, 2), kind="stable")[:WORST]
+    numbers = np.array(tested.indices)[order]
+    folder = common_folder(test.name(int(number)) for number in numbers)
+    items = []
+    for each, score in zip(
+        segment(segmenter, test.take(numbers), compute), scores[order], strict=True
+    ):
+        if isinstance(each, Segmented) and each.scene.truth is not None:
+            name = test.name(int(numbers[each.scene.index])).removeprefix(folder)
+            both = tuple(
+                overlay(each.scene, labels) for labels in (each.scene.truth, each.predicted)
+            )
+            classes = [segmenter.about.classes[n] for n in np.unique(each.predicted)]
+            items.append(Thumbnail(both, f"IoU {percent(float(score))}", ", ".join(classes), name))
+    text = "Left the mask, right the prediction; pixels that do not count are left clear."
+    return [Prose(text), Thumbnails(items, "wide")]
+
+
+def overlay(scene: Scene, labels: Truth) -> str:
+    """Return an image under its classes in VOC's colors, as a data URI."""
+    pixels = scene.pixels if scene.pixels.shape[2] != 1 else scene.pixels[..., 0]
+    photo = Image.fromarray(np.ascontiguousarray(pixels)).convert("RGB")
+    photo.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    mask = Image.fromarray(labels).resize(photo.size, Image.Resampling.NEAREST)
+    numbers = np.asarray(mask)
+    colors = voc_palette()[(numbers + 1) % 256].astype(np.float32)  # no class is black
+    cover = COVER * (numbers != IGNORED)[..., None]
+    mixed = (1 - cover) * np.asarray(photo, np.float32) + cover * colors
+    return data_uri(Image.fromarray(mixed.round().astype(np.uint8)), "JPEG")

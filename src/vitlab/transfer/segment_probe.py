@@ -1,0 +1,205 @@
+"""`vitlab.probe(..., task="segment")`: a linear head for the class of each pixel, and its run."""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitlab import device as devices
+from vitlab.data.holdout import fingerprint, seen_by
+from vitlab.data.masks import MaskedImages, open_masks, parted
+from vitlab.data.sources.request import Splits
+from vitlab.errors import DataError, OptionError
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.probes.patch_heads import (
+    FoundPatchHead,
+    collected,
+    find_patch_head,
+    layer_sets,
+)
+from vitlab.evaluation.segmentation import Bad, check_spec, measure
+from vitlab.models.cost import cost
+from vitlab.models.model import Model
+from vitlab.progress import named_if_slow, say
+from vitlab.recipes.head_search import HeadSearch, MaskOptions
+from vitlab.recipes.model_part import part_of
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.runs.run_folder import RunFolder
+from vitlab.training.from_weights import config_from, made_from, starting_model
+from vitlab.units import percent
+from vitlab.weights.assembly import fitted, whole_state
+from vitlab.weights.identity import fingerprint as model_fingerprint
+from vitlab.weights.save import save
+from vitlab.weights.segmenter import DenseClasses, Segmenter
+
+CHOOSE = 0.2  # of the training images: on these a head is chosen, where the data has none for it
+ALWAYS = 5  # images that are skipped in any case, unless none may be
+NAMES = {"ridge": "ridge", "logistic": "logistic regression"}
+
+
+def segment_by(
+    recipe: Recipe,
+    searched: HeadSearch,
+    how: MaskOptions,
+    folder: RunFolder,
+    data: Any,
+    start: Model | None,
+    host: Host,
+    command: str,
+) -> tuple[Model, dict[str, Any]]:
+    """Fit a segmenter, test it, and leave a run folder; return its model and figures.
+
+    Args:
+        recipe: of `probe_recipe`: weights, the model's fields, seed
+        searched: by: auto, ridge or logistic
+        how: the masks are read and images resized
+        folder: of the run, free
+        data: a folder, a list, or pairs in memory
+        start: a model in hand; None for the recipe's weights
+        host: device, workers, …
+        command: what the user typed
+
+    Raises:
+        UserError: as `vitlab.probe`.
+    """
+    began = time.monotonic()
+    _check(recipe, searched)
+    data = recipe.data.data if data is None else data
+    compute = Compute(devices.choose(host.device), workers=host.workers)
+    opened = open_masks(data, how.class_names, how.number, recipe.data, host.workers)
+    train, test, chosen = opened.to_learn(recipe.data.test_fraction)
+    model = _headless(recipe, start)
+    check_spec(model.config.images)
+    devices.restart_peak(compute.where)
+    found = _fitted(model, train, chosen, searched.by, how, compute, recipe.seed)
+    known, head = train.known, found.head
+    about = DenseClasses(known.classes, known.values, known.ignored, found.layers, how.scale)
+    learned = seen_by(Splits(train.whole, test.whole), labeled=True)
+    model.seen = np.union1d(model.seen, learned)
+    segmenter = Segmenter(model, about, *map(torch.from_numpy, (head.weights, head.bias)))
+    with named_if_slow(f"testing on {len(test):,} images"):
+        tested = measure(segmenter, test, compute)
+    bad = [*found.bad, *tested.bad]
+    _check_damage(bad, len(train) + len(test), host.max_bad)
+    say(line := _line(found))
+    notes = [*opened.notes, line, *(f"skipped: {text}" for _, text in bad)]
+    figures = tested.figures | _cost_of(segmenter, compute) | {
+        "seconds": time.monotonic() - began, "damaged": len(bad), "train_images": len(train),
+        "split": "test", "head": _about(found, how), "tried": [*found.tried], "notes": notes,
+    }  # fmt: skip
+    recipe = replace(recipe, model=part_of(model.config, recipe.model.model))
+    marks, base = fingerprint(train.whole), model_fingerprint(model)
+    with folder.locked():
+        folder.start(recipe, host, command, marks, base, head=_about(found, how))
+        folder.continue_from(b"", 0)
+        save(model, folder.model)
+        segmenter.save(folder.path)
+        if host.report == "yes":
+            from vitlab.report.segment_page import write_segmented  # draws, slow to import
+
+            write_segmented(folder, segmenter, test, tested, figures, compute)
+        figures |= folder.places
+        folder.journal.write({"kind": "result"} | figures)
+        folder.journal.sync()
+    return model.cpu(), figures
+
+
+def _line(found: FoundPatchHead) -> str:
+    """Return what was chosen, in words."""
+    head, several = found.head, "s" * (len(found.layers) > 1)
+    return (
+        f"head: {NAMES[head.by]} (l2 {head.l2:g}) on the patch tokens of block{several} "
+        f"{', '.join(map(str, found.layers))}, the best of {len(found.tried)} that were tried: "
+        f"mIoU {percent(found.miou)} on pixels of {found.held:,} images that were held out"
+    )
+
+
+def _about(found: FoundPatchHead, how: MaskOptions) -> dict[str, Any]:
+    """Return what was chosen, for `run.toml` and the run's figures."""
+    return {
+        "task": "segment", "by": found.head.by, "layers": [*found.layers], "l2": found.head.l2,
+        "width": found.head.weights.shape[1], "pixels": found.pixels, "miou": found.miou,
+        "scale": how.scale, "tried": len(found.tried),
+    }  # fmt: skip
+
+
+def _cost_of(segmenter: Segmenter, compute: Compute) -> dict[str, Any]:
+    """Return what the run cost, by the keys of the command's JSON."""
+    price = cost(segmenter.model)
+    return {
+        "model": segmenter.model.config.name,
+        "params": price.params + segmenter.weight.numel() + segmenter.bias.numel(),
+        "macs": price.macs,
+        "peak_memory": devices.peak_memory(compute.where),
+        "device": devices.described(compute.where),
+    }
+
+
+def _check(recipe: Recipe, searched: HeadSearch) -> None:
+    """Refuse options of other tasks."""
+    usual = HeadSearch()
+    if searched.by == "means":
+        raise OptionError(
+            "by=means is for classes of images: with task=segment use ridge or logistic"
+        )
+    for name in ("layers", "folds"):
+        if getattr(searched, name) != getattr(usual, name):
+            other = " (--concat says how many blocks are put together)" * (name == "layers")
+            raise OptionError(f"{name} does not apply with task=segment: leave it out{other}")
+    if recipe.precision not in ("fp32", "auto"):
+        raise OptionError("task=segment computes in fp32: leave precision out")
+
+
+def _headless(recipe: Recipe, start: Model | None) -> Model:
+    """Return the model of the weights with the chosen fields, without its classifier."""
+    base = starting_model(recipe, start)
+    assert base is not None
+    config, _ = config_from(base.config, recipe.model, base.config.labels, "head")
+    made = made_from(base, config, recipe.start)
+    model = fitted(made.config, whole_state(made), 0).eval()
+    model.provenance = {
+        key: each
+        for key, each in base.provenance.items()
+        if key not in ("temperature", "thresholds")
+    } | {"task": "segment"}
+    model.source = base.source
+    return model
+
+
+def _fitted(
+    model: Model,
+    train: MaskedImages,
+    chosen: MaskedImages | None,
+    by: str,
+    how: MaskOptions,
+    compute: Compute,
+    seed: int,
+) -> FoundPatchHead:
+    """Draw pixels and search the head: by the validation images, else by some of the others.
+
+    These are then learned from too.
+    """
+    learn, held = (train, chosen) if chosen else parted(train, CHOOSE, "choose")
+    bad: list[Bad] = []
+    sets = layer_sets(model, how.concat)
+    seen, kept = (
+        collected(model, each, sets[-1], how.scale, compute, seed, bad, title)
+        for each, title in ((learn, "training features"), (held, "features to choose by"))
+    )
+    with named_if_slow("fitting the classifier of patches"):
+        found = find_patch_head(seen, kept, sets, by, compute.where, refit=chosen is None)
+    return replace(found, bad=bad, held=len(held))
+
+
+def _check_damage(bad: list[Bad], images: int, limit: float) -> None:
+    """Name images that were skipped, and refuse too many of them."""
+    for _, text in bad:
+        say(f"skipped: {text}")
+    most = max(limit if limit >= 1 else limit * images, ALWAYS * (limit > 0))
+    if len(bad) > most:
+        raise DataError(
+            f"{len(bad)} of {images:,} images or their masks cannot be used, more than --max-bad "
+            f"{limit:g} allows: repair them, or pass --max-bad {2 * len(bad)}"
+        )

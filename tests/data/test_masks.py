@@ -1,0 +1,240 @@
+"""Masks: which belongs to which image in every layout, and their numbers as Pillow has them."""
+
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from made_scenes import CLASSES, scene, scene_folder
+from vitlab.data.masks import IGNORED, MaskedImages, open_masks, read_numbers
+from vitlab.errors import DataError, ImageError, UserError
+
+
+def saved(file: Path, values: object, mode: str = "") -> Path:
+    """An image file of some numbers, in a mode of Pillow."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    array = np.asarray(values)
+    image = Image.fromarray(array)
+    if mode == "P":
+        image = Image.fromarray(array.astype(np.uint8))
+        image.putpalette([7 * each % 256 for each in range(768)])
+    image.save(file)
+    return file
+
+
+def picture(file: Path, rows: int = 2, columns: int = 3) -> Path:
+    return saved(file, np.full((rows, columns, 3), 9, np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "most"),
+    [("P", np.uint8, 255), ("", np.uint8, 255), ("", np.uint16, 65_535), ("", np.int32, 9000)],
+)
+def test_numbers_are_read_as_they_are_stored(
+    mode: str, kind: type, most: int, tmp_path: Path
+) -> None:
+    values = np.random.default_rng(0).integers(0, most + 1, (9, 7)).astype(kind)
+    for ending in ("png", "tif", "bmp") if kind == np.uint8 else ("png", "tif"):
+        if kind == np.int32 and ending == "png":
+            continue
+        file = saved(tmp_path / f"mask.{ending}", values, mode)
+        assert np.array_equal(read_numbers(file.read_bytes(), "mask"), values)
+
+
+def chunk(kind: bytes, content: bytes) -> bytes:
+    """A part of a PNG."""
+    checksum = struct.pack(">I", zlib.crc32(kind + content))
+    return struct.pack(">I", len(content)) + kind + content + checksum
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+@pytest.mark.parametrize("color", [0, 3])  # gray, palette
+def test_numbers_of_few_bits_are_not_widened(depth: int, color: int) -> None:
+    """Pillow turns gray 0 to 3 of two bits into 0, 85, 170, 255."""
+    values = np.arange(16).reshape(2, 8) % 2**depth
+    bits = ((values[..., None] >> np.arange(depth - 1, -1, -1)) & 1).reshape(2, -1)
+    lines = b"".join(b"\0" + np.packbits(row).tobytes() for row in bits)
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 2, depth, color, 0, 0, 0))
+    palette = chunk(b"PLTE", bytes(range(3 * 2**depth))) if color else b""
+    pixels = chunk(b"IDAT", zlib.compress(lines))
+    data = b"\x89PNG\r\n\x1a\n" + head + palette + pixels + chunk(b"IEND", b"")
+    assert read_numbers(data, "mask").tolist() == values.tolist()
+
+
+def test_what_is_no_mask_is_refused_in_one_line(tmp_path: Path) -> None:
+    color = picture(tmp_path / "color.png").read_bytes()
+    lossy = saved(tmp_path / "gray.jpg", np.zeros((8, 8), np.uint8)).read_bytes()
+    whole = saved(tmp_path / "gray.png", np.zeros((80, 80), np.uint8)).read_bytes()
+    for data, words in (
+        (color, "mask in colors"), (lossy, "not a PNG"), (whole[:-40], "damaged"), (b"", "empty"),
+    ):  # fmt: skip
+        with pytest.raises(ImageError, match=words) as found:
+            read_numbers(data, "a.png")
+        assert "a.png" in str(found.value)
+        assert "\n" not in str(found.value)
+    size = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 0, 0, 0, 0)
+    huge = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + chunk(b"IDAT", b"")
+    with pytest.raises(ImageError, match="exceed the limit"):
+        read_numbers(huge, "a.png")
+
+
+def names(part: MaskedImages) -> list[tuple[str, str]]:
+    """The names of images and masks, without folders."""
+    return [(Path(part.name(n)).name, Path(part.masks[n]).name) for n in range(len(part))]
+
+
+def test_folders_of_images_and_masks(tmp_path: Path) -> None:
+    root = scene_folder(tmp_path, 5)
+    opened = open_masks(root)
+    whole = opened.parts["all"]
+    assert whole.classes == CLASSES
+    assert names(whole) == [(f"{n:03d}.png", f"{n:03d}.png") for n in range(5)]
+    assert np.array_equal(whole.truth(1, (40, 56)), scene(1)[1])
+    learn, test, validation = opened.to_learn(0.2)
+    assert validation is None
+    assert sorted(names(learn) + names(test)) == names(whole)
+    assert names(test) == names(open_masks(root).to_learn(0.2)[1])
+    (root / "images" / "000.png").unlink()  # whoever comes and goes, the others stay
+    kept = names(open_masks(root).to_learn(0.2)[1])
+    assert set(names(test)) - {("000.png", "000.png")} <= set(kept)
+
+
+def test_images_without_a_mask_are_counted_and_named(tmp_path: Path) -> None:
+    root = scene_folder(tmp_path, 4)
+    (root / "masks" / "002.png").unlink()
+    opened = open_masks(root)
+    assert len(opened.parts["all"]) == 3
+    (note,) = opened.notes
+    assert note.startswith("left out 1 images without a mask: ")
+    assert "002.png" in note
+
+
+def test_splits_by_folder_inside_and_outside(tmp_path: Path) -> None:
+    for split, count in (("train", 3), ("val", 2)):
+        scene_folder(tmp_path / "outside" / split, count)
+        for kind in ("images", "masks"):
+            for file in (tmp_path / "outside" / split / kind).iterdir():
+                place = tmp_path / "inside" / kind / split / file.name
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(file.read_bytes())
+    for root in ("outside", "inside"):
+        opened = open_masks(tmp_path / root)
+        assert {name: len(part) for name, part in opened.parts.items()} == {
+            "train": 3, "validation": 2,
+        }  # fmt: skip
+        train, test, _ = opened.to_learn(0.2)
+        assert (len(train), len(test)) == (3, 2)
+        assert np.array_equal(train.truth(1, (40, 56)), scene(1)[1])
+
+
+def test_voc_and_its_lists(tmp_path: Path) -> None:
+    for name, value in (("a", 1), ("b", 2), ("c", 1), ("d", 0)):
+        picture(tmp_path / "JPEGImages" / f"{name}.jpg")
+        mask = np.array([[0, value, 255], [value, 0, 0]], np.uint8)
+        if name != "d":
+            saved(tmp_path / "SegmentationClass" / f"{name}.png", mask, "P")
+    lists = tmp_path / "ImageSets" / "Segmentation"
+    lists.mkdir(parents=True)
+    for split, own in (("train", "a\nb\n"), ("val", "c\n"), ("trainval", "a\nb\nc\n")):
+        (lists / f"{split}.txt").write_text(own)
+    opened = open_masks(tmp_path)
+    assert names(opened.parts["train"]) == [("a.jpg", "a.png"), ("b.jpg", "b.png")]
+    assert names(opened.parts["validation"]) == [("c.jpg", "c.png")]
+    assert opened.parts["train"].classes == ("0", "1", "2")
+    assert opened.parts["train"].truth(1, (2, 3)).tolist() == [[0, 2, IGNORED], [2, 0, 0]]
+    (lists / "val.txt").write_text("c\nd\n")
+    with pytest.raises(DataError, match=r"names 1 images that are missing or have no mask: d"):
+        open_masks(tmp_path)
+
+
+def test_ade_ignores_zero_and_counts_from_one(tmp_path: Path) -> None:
+    for split in ("training", "validation"):
+        picture(tmp_path / "images" / split / "a.jpg")
+        saved(
+            tmp_path / "annotations" / split / "a.png", np.array([[0, 1, 2], [3, 3, 1]], np.uint8)
+        )
+    (tmp_path / "classes.txt").write_text("wall\nbuilding\nsky\n")
+    part = open_masks(tmp_path).parts["validation"]
+    assert (part.classes, part.known.values) == (("wall", "building", "sky"), (1, 2, 3))
+    assert part.truth(0, (2, 3)).tolist() == [[IGNORED, 0, 1], [2, 2, 0]]
+
+
+def test_a_list_with_a_column_of_masks(tmp_path: Path) -> None:
+    root = scene_folder(tmp_path, 4)
+    lines = [f"images/00{n}.png,masks/00{n}.png,{'val' if n == 3 else 'train'}" for n in range(4)]
+    file = root / "list.csv"
+    file.write_text("\n".join(["path,mask,split", *lines]))
+    opened = open_masks(file, str(root / "classes.txt"))
+    assert {name: len(part) for name, part in opened.parts.items()} == {
+        "train": 3, "validation": 1,
+    }  # fmt: skip
+    assert np.array_equal(opened.parts["train"].truth(1, (40, 56)), scene(1)[1])
+    file.write_text("path,mask\nimages/000.png,/etc/passwd\n")
+    with pytest.raises(DataError, match="outside of"):
+        open_masks(file)
+    file.write_text("path,label\nimages/000.png,3\n")
+    with pytest.raises(DataError, match="has no column mask"):
+        open_masks(file)
+
+
+def test_names_of_classes(tmp_path: Path) -> None:
+    root = scene_folder(tmp_path, 3)
+    for n in range(3):
+        binary = np.where(scene(n, 40 + 8 * (n == 0))[1] > 0, 255, 0).astype(np.uint8)
+        saved(root / "masks" / f"00{n}.png", binary)
+    (root / "classes.txt").unlink()
+    with pytest.raises(DataError, match="--ignore none counts every number"):
+        open_masks(root)
+    found = open_masks(root, ignore=None).parts["all"]
+    assert (found.classes, found.known.values) == (("0", "255"), (0, 255))
+    (root / "names.txt").write_text("0 ground\n255 thing\n")
+    found = open_masks(root, str(root / "names.txt"), None).parts["all"]
+    assert found.classes == ("ground", "thing")
+    assert set(np.unique(found.truth(1, (40, 56)))) == {0, 1}
+
+
+def test_pairs_in_memory() -> None:
+    pairs = [scene(number) for number in range(3)]
+    part = open_masks(pairs).parts["all"]
+    assert np.array_equal(part.truth(2, (40, 56)), pairs[2][1])
+    split = open_masks({"train": pairs[:2], "val": pairs[2:]}).parts
+    assert {name: len(each) for name, each in split.items()} == {"train": 2, "validation": 1}
+    for wrong in ([(pairs[0][0], pairs[0][1] * 0.5)], [pairs[0][0]]):
+        with pytest.raises(UserError):
+            open_masks(wrong, "").parts["all"].numbers(0)
+
+
+@pytest.mark.parametrize(
+    ("mask", "kind", "words"),
+    [
+        (np.zeros((4, 4)), ImageError, "its mask has 4 x 4 pixels, the image 40 x 56"),
+        (np.full((40, 56), 7), DataError, "has the number 7, which is none of the 4 classes"),
+    ],
+)
+def test_masks_that_do_not_fit(
+    mask: object, kind: type[UserError], words: str, tmp_path: Path
+) -> None:
+    root = scene_folder(tmp_path, 2)
+    saved(root / "masks" / "001.png", np.asarray(mask, np.uint8))
+    with pytest.raises(kind, match=words) as found:
+        open_masks(root).parts["all"].truth(1, (40, 56))
+    assert type(found.value) is kind
+    assert "001.png" in str(found.value)
+
+
+def test_data_without_masks_says_what_would_work(tmp_path: Path) -> None:
+    picture(tmp_path / "photos" / "a.png")
+    with pytest.raises(DataError, match="put them into folders images/ and masks/"):
+        open_masks(tmp_path)
+    with pytest.raises(DataError, match="no such folder or list"):
+        open_masks(tmp_path / "nothing")
+    picture(tmp_path / "images" / "a.png")
+    saved(tmp_path / "masks" / "b.png", np.zeros((2, 3), np.uint8))
+    with pytest.raises(DataError, match=r"no image of .* has a mask of the same name"):
+        open_masks(tmp_path)
+    saved(tmp_path / "masks" / "b.tif", np.zeros((2, 3), np.uint8))
+    with pytest.raises(DataError, match="two masks of one name"):
+        open_masks(tmp_path)

@@ -51,8 +51,8 @@ def test_passes_neither_wait_nor_differ(case: str) -> None:
 
 
 ALIKE = (  # in what they start on a GPU, to one of the others
-    "mean", "prefix", "slots", "norm pooled", "none", "stem norm", "branches", "grid rope", "1d+bias",
-    "padded stem",
+    "mean", "prefix", "slots", "norm pooled", "none", "stem norm", "branches", "grid rope",
+    "1d+bias", "padded stem",
 )  # fmt: skip
 
 

@@ -204,7 +204,7 @@ def test_fused_equals_unfused(case: str) -> None:
         vitlab.save(fused, "somewhere")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", PARTS)
 def test_saved_and_loaded_bit_for_bit(case: str, tmp_path: Any) -> None:
     model = a_model(case)
     loaded = vitlab.load(vitlab.save(model, tmp_path / "m"))
@@ -214,7 +214,7 @@ def test_saved_and_loaded_bit_for_bit(case: str, tmp_path: Any) -> None:
         assert torch.equal(loaded(images), model(images))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", PARTS)
 def test_parameters_and_multiply_adds_are_those_of_the_modules(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,7 +238,21 @@ def test_parameters_and_multiply_adds_are_those_of_the_modules(
     assert 2 * (price.macs - norms) == counter.get_total_flops()
 
 
-@pytest.mark.parametrize("case", PARTS)
+COMPILED = (  # the others take a minute together
+    "plain", "conv, BN", "RoPE-ViT, mixed", "axial, parallel", "Perception Encoder", "BiT",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            *each.values,
+            marks=each.marks or ([] if each.values[0] in COMPILED else pytest.mark.slow),
+        )
+        for each in PARTS
+    ],
+)
 def test_compiles_without_graph_breaks(case: str) -> None:
     """Of one block, except where the second takes positions in another way than the first."""
     name, choices = CASES[case]

@@ -160,6 +160,7 @@ def test_predict_names_damaged_images(
     [
         (("evaluate", "RUN", "DATA", "--flips"), "flips does not apply to a run that segments"),
         (("predict", "RUN", "DATA", "--top", "2"), "top does not apply to a run that segments"),
+        (("predict", "RUN", "DATA", "--out", "rows.csv"), "masks need a folder"),
         (("probe", "DATA", "--from", "W", "--scale", "2"), "applies only with task=segment"),
         (("probe", "DATA", "--from", "W", "--task", "segment", "--by", "means"), "by=means is for"),
         (("probe", "DATA", "--from", "W", "--task", "segment", "--folds", "3"), "folds does not"),

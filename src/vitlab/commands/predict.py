@@ -75,6 +75,10 @@ def begin(options: Predict) -> None:
     if segments(options.weights):
         refuse_besides(options, "weights paths out device precision engine workers columns")
         if options.out:
+            if not is_folder(options.out):
+                raise OptionError(
+                    f"masks need a folder: name --out without an ending, not {options.out}"
+                )
             check_new_folder(options.out)
         return
     if options.out and is_folder(options.out):

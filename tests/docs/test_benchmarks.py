@@ -43,6 +43,7 @@ def test_a_step_of_each_library_begins_with_the_same_loss(training: Any) -> None
         assert loss[name][1] < loss[name][0], name
 
 
+@pytest.mark.slow
 def test_inference_of_each_library_gives_the_same_logits(training: Any) -> None:
     inference = importlib.import_module("inference")
     names = ["ours", "ours fp32", "ours bf16", "timm", "timm bf16", "transformers"]

@@ -285,6 +285,8 @@ def test_the_layers_that_help_are_chosen() -> None:
         made.append(
             find_patch_head(*parts, [(3,), (2, 3)], "auto", torch.device("cpu"), refit=False)
         )
+    alone = [max(each["miou"] for each in found.tried if each["layers"] == [3]) for found in made]
+    assert alone[0] < 0.25 < 0.3 < alone[1]  # the last layer's features come last
     assert made[0].layers == (2, 3)
     assert made[0].miou > 0.3
     assert made[1].head.weights.shape == (4, 6 * len(made[1].layers))

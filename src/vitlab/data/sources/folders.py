@@ -24,6 +24,9 @@ from vitlab.errors import DataError
 BESIDE = frozenset({".txt", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".md", ".html", ".yaml",
                     ".yml", ".toml", ".db", ".ini", ".pdf", ".py", ".log"})  # fmt: skip
 
+# Folders of images and their masks, which are no classes.
+MASKED = ({"images", "masks"}, {"images", "annotations"}, {"JPEGImages", "SegmentationClass"})
+
 
 @dataclass(frozen=True)
 class Files:
@@ -259,7 +262,7 @@ def class_folders(root: Path) -> tuple[Files, list[str]]:
     The class index is the sorted order of the folder names.
 
     Raises:
-        DataError: no class folders, or no images in them.
+        DataError: no class folders, no images in them, or they hold images and their masks.
     """
     listed = {each.name: names_below(each) for each in visible(root)}
     found = {name: own for name, (own, _) in listed.items() if own}
@@ -270,6 +273,11 @@ def class_folders(root: Path) -> tuple[Files, list[str]]:
             f"{root} has no class folders with images{loose}: put the images of each class into a "
             f"folder of its name; supported are {', '.join(sorted(SUFFIXES))}"
             + "".join(f"; {line}" for line in skipped)
+        )
+    if found.keys() in MASKED:
+        raise DataError(
+            f"{root} has {' and '.join(found)}, which are no classes: vitlab probe --task segment "
+            "learns from images with masks; to tell the two apart all the same, rename one"
         )
     labels = np.repeat(np.arange(len(found)), [len(own) for own in found.values()])
     names = Names.of(f"{name}/{path}" for name, own in found.items() for path in own)

@@ -81,8 +81,8 @@ class Segmenter(nn.Module):
             "sha256": checksums(tensors),
         }
         with staged_file(run / SEGMENT) as draft:
-            text = {"about": json.dumps(about), "checksum": checksum(about)}
-            save_file(tensors, draft, metadata=text)
+            text = json.dumps(about | {"checksum": checksum(about)})
+            save_file(tensors, draft, metadata={"about": text})  # several have no fixed order
 
 
 def patch_features(model: Model, images: Tensor, layers: tuple[int, ...]) -> Tensor:
@@ -103,7 +103,8 @@ def load_segmenter(run: str | Path) -> Segmenter:
     source, model = open_source(file), load(run)
     try:
         about = json.loads(source.metadata["about"])
-        whole = checksum(about) == source.metadata["checksum"]
+        given = about.pop("checksum")
+        whole = checksum(about) == given
         base, sums = about.pop("model"), about.pop("sha256")
         fields: dict[str, Any] = {
             key: tuple(each) if isinstance(each, list) else each for key, each in about.items()

@@ -219,7 +219,7 @@ def continued(recipe: Recipe) -> Recipe:
     """Return the recipe of a task for trained weights, which its rate for random ones would ruin.
 
     They learn at a twentieth of it, each block at 0.75 of the next one's rate; a projector or
-    decoder, which begins anew, keeps the whole rate. Our choice (docs/pretrain.md has figures).
+    decoder, which begins anew, keeps the whole rate. Our choice, not tuned on any data.
     """
     if recipe.pretext.task in ("classify", "tokenizer"):
         return recipe

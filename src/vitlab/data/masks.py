@@ -15,7 +15,7 @@ without one the classes are the numbers that the masks have, in order, and are c
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from vitlab.data.labels import SingleLabels, check_length
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.settings import Columns
 from vitlab.data.sources.columns import SPLITS, find_paths, named
-from vitlab.data.sources.folders import image_paths, names_below
+from vitlab.data.sources.folders import MASK_LAYOUTS, image_paths, names_below, visible
 from vitlab.data.sources.lists import SUFFIXES, paths_of, read_rows
 from vitlab.data.sources.paths import Inside, read_image, some
 from vitlab.data.sources.pictures import Pictures
@@ -46,11 +46,6 @@ Ignored = int | None
 IGNORED, UNKNOWN = -1, -2
 LARGEST, MOST = 2**16, 1000  # numbers in a mask are below it; classes
 FORMATS = ("PNG", "BMP", "TIFF")  # without loss
-LAYOUTS = (
-    ("images", "masks", 255),
-    ("JPEGImages", "SegmentationClass", 255),
-    ("images", "annotations", 0),
-)
 NAMES_FILE = "classes.txt"
 FEW = 64  # masks that are read without processes
 
@@ -311,10 +306,11 @@ def _below(root: Path) -> tuple[dict[str, MaskedImages], int, list[str]]:
     """Return images and masks of a folder by split, the number that is ignored, and remarks."""
     if not root.is_dir():
         raise DataError(f"no such folder or list (.csv, .jsonl): {root}")
-    places = [("", root), *_split_folders(root)]
+    folders = {each.name.lower(): each for each in visible(root)}
+    places = [("", root), *((SPLIT_OF[n], each) for n, each in folders.items() if n in SPLIT_OF)]
     layouts = [
         (split, place / images, place / masks, ignored)
-        for images, masks, ignored in LAYOUTS
+        for images, masks, ignored in MASK_LAYOUTS
         for split, place in places
         if (place / images).is_dir() and (place / masks).is_dir()
     ]
@@ -342,13 +338,6 @@ def _below(root: Path) -> tuple[dict[str, MaskedImages], int, list[str]]:
         notes.append(f"left out {len(without):,} images without a mask: {some(without)}")
     pairs = _by_lists(root / "ImageSets" / "Segmentation", pairs)
     return _parts(pairs), layouts[0][3], notes
-
-
-def _split_folders(root: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the folders that are named like splits."""
-    for each in sorted(root.iterdir()):
-        if each.name.lower() in SPLIT_OF and each.is_dir():
-            yield SPLIT_OF[each.name.lower()], each
 
 
 def _stem(name: str) -> str:

@@ -7,6 +7,7 @@ import torch
 
 from vitlab.errors import WeightsError
 from vitlab.graphs.agreement import COUNTS, TOLERANCE, Run, agree
+from vitlab.graphs.check import EXACT
 from vitlab.models.model import Model
 from vitlab.packages import silent_onnxruntime
 
@@ -64,7 +65,7 @@ def opened(file: Path | bytes) -> Any:
     options.log_severity_level = 3  # errors
     options.intra_op_num_threads = torch.get_num_threads()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.x64quantprecision", "1")
+    options.add_session_config_entry(EXACT, "1")
     try:
         return onnxruntime.InferenceSession(file, options, ["CPUExecutionProvider"])
     except Exception as error:  # its own types, one for each of its codes

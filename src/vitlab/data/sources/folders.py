@@ -24,8 +24,12 @@ from vitlab.errors import DataError
 BESIDE = frozenset({".txt", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".md", ".html", ".yaml",
                     ".yml", ".toml", ".db", ".ini", ".pdf", ".py", ".log"})  # fmt: skip
 
-# Folders of images and their masks, which are no classes.
-MASKED = ({"images", "masks"}, {"images", "annotations"}, {"JPEGImages", "SegmentationClass"})
+# Folders of images and of their masks, which are no classes, and the number that masks ignore.
+MASK_LAYOUTS = (
+    ("images", "masks", 255),
+    ("JPEGImages", "SegmentationClass", 255),
+    ("images", "annotations", 0),
+)
 
 
 @dataclass(frozen=True)
@@ -274,7 +278,7 @@ def class_folders(root: Path) -> tuple[Files, list[str]]:
             f"folder of its name; supported are {', '.join(sorted(SUFFIXES))}"
             + "".join(f"; {line}" for line in skipped)
         )
-    if found.keys() in MASKED:
+    if any(found.keys() == {images, masks} for images, masks, _ in MASK_LAYOUTS):
         raise DataError(
             f"{root} has {' and '.join(found)}, which are no classes: vitlab probe --task segment "
             "learns from images with masks; to tell the two apart all the same, rename one"

@@ -1,5 +1,6 @@
 """Learning without labels from trained weights: it does not ruin them."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 import vitlab
 from conftest import call
 from steps import asked_to_stop
+from vitlab.evaluation.probes.online_probe import Probe
 from vitlab.optim.optimizers import build
 from vitlab.recipes.choices import Optimization
 from vitlab.recipes.recipe import Host
@@ -65,6 +67,22 @@ def test_stopped_and_resumed_it_ends_at_the_same_bits(digits_run: Path, tmp_path
     parts = go_on(digits_run, tmp_path / "parts")
     assert same(whole.folder, parts.folder)
     assert whole.metrics["knn"] == parts.metrics["knn"]
+
+
+def test_a_run_that_is_watched_from_its_middle_on_ends(digits_run: Path, tmp_path: Path) -> None:
+    alone = replace(HOST, probe="", probe_by="fewshot")
+    with asked_to_stop(5), pytest.raises(Interrupted):
+        go_on(digits_run, tmp_path / "run", alone)
+    run = go_on(digits_run, tmp_path / "run")
+    assert "of the weights that are kept" in run.metrics["notes"][-1]
+    assert "at the start" not in run.metrics["notes"][-1]
+
+
+def test_a_small_fall_from_all_right_may_be_chance() -> None:
+    probe = Probe.of("digits", 1, "knn")
+    low, images = probe.least(1.0), len(probe.test)
+    assert 1 - 4 / images < low < 1 - 1 / images
+    assert probe.least(0.5) == pytest.approx(0.5 - 1.96 * (0.25 / images) ** 0.5, abs=0.001)
 
 
 def test_trained_weights_learn_more_slowly_than_what_begins_anew(digits_run: Path) -> None:

@@ -159,9 +159,11 @@ def test_predict_names_damaged_images(
     ("words", "message"),
     [
         (("evaluate", "RUN", "DATA", "--flips"), "flips does not apply to a run that segments"),
+        (("evaluate", "RUN", "DATA", "--precision", "bf16"), "precision does not apply to a run"),
+        (("predict", "RUN", "DATA", "--engine", "plain"), "engine does not apply to a run"),
         (("predict", "RUN", "DATA", "--top", "2"), "top does not apply to a run that segments"),
         (("predict", "RUN", "DATA", "--out", "rows.csv"), "masks need a folder"),
-        (("probe", "DATA", "--from", "W", "--scale", "2"), "applies only with task=segment"),
+        (("probe", "DATA", "--from", "W", "--scale", "2"), "scale applies only with task=segment"),
         (("probe", "DATA", "--from", "W", "--task", "segment", "--by", "means"), "by=means is for"),
         (("probe", "DATA", "--from", "W", "--task", "segment", "--folds", "3"), "folds does not"),
         (("probe", "DATA", "--from", "W", "--task", "mae"), "task must be"),

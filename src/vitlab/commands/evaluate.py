@@ -117,7 +117,9 @@ def about() -> str:
 
 
 def begin(options: Evaluate) -> None:
-    """Refuse files that rows cannot be written to."""
+    """Refuse files that rows cannot be written to, and what means nothing of masks."""
+    if segments(options.weights):
+        refuse_besides(options, "weights data split device workers columns")
     check_files(options.out, options.label_errors, replace=options.replace)
 
 
@@ -160,7 +162,6 @@ def _masks(options: Evaluate) -> dict[str, Any]:
     from vitlab.evaluation.mask_maps import evaluate_masks
     from vitlab.progress import say
 
-    refuse_besides(options, "weights data split device precision engine workers columns")
     compute = Compute(options.device, workers=options.workers)
     run, asked = options.weights, options.values("data split columns")
     found = evaluate_masks(run, compute=compute, **asked)

@@ -73,7 +73,7 @@ class Predict(ComputeOptions, PartsOptions, ViewsOptions, WeightsOptions):
 def begin(options: Predict) -> None:
     """Refuse a place that rows, or masks, cannot be written to."""
     if segments(options.weights):
-        refuse_besides(options, "weights paths out device precision engine workers columns")
+        refuse_besides(options, "weights paths out device workers columns")
         if options.out:
             if not is_folder(options.out):
                 raise OptionError(

@@ -196,7 +196,8 @@ class Recipe(Options):
         Raises:
             OptionError: not a number above 0.
         """
-        return self.changed(epochs=epochs, **self._warmup_within(epochs))
+        longer = self.changed(epochs=epochs)  # refuses what is no number
+        return longer.changed(**self._warmup_within(longer.epochs))
 
     def _warmup_within(self, epochs: Any) -> dict[str, float]:
         """Return the warm-up with the same share of another number of epochs, if there is any."""

@@ -357,11 +357,10 @@ def _held_out_result(observer: Observer, model: Model, point: dict[str, float]) 
         notes += own.warnings(point)
     if probe := task.watched:
         lines = task.folder.journal.read()
-        first = next(line[probe.key] for line in lines if line["kind"] == observer.on)
-        notes.append(
-            f"{probe.name} on {probe.title}: {first:.1%} at the start, {point[probe.key]:.1%} of "
-            "the weights that are kept"
-        )
+        kept = f"{point[probe.key]:.1%} of the weights that are kept"
+        start = (line[probe.key] for line in lines if line.get("step") == 0 and probe.key in line)
+        known = [f"{each:.1%} at the start" for each in start]  # nothing if watched later on
+        notes.append(f"{probe.name} on {probe.title}: {', '.join([*known, kept])}")
     metrics = point | {
         "task": task.recipe.pretext.task,
         "images": len(task.splits.train),

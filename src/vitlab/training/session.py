@@ -287,7 +287,7 @@ class Session:
         if probe := self.watched:
             accuracy, best = point[probe.key], state.best.accuracy
             accuracy = -1.0 if math.isnan(accuracy) else accuracy  # no test image is readable
-            if best >= 0 and accuracy < best - probe.noise(best):
+            if best >= 0 and accuracy < probe.least(best):
                 self.fallen = (
                     f"the features have become worse: {probe.name} {accuracy:.1%} after step "
                     f"{state.step:,}, {best:.1%} before; ended, try a lower --lr"

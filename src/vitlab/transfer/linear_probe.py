@@ -140,7 +140,9 @@ def probe_by(
     """
     segments = recipe.pretext.task == "segment"
     if masks != MaskOptions() and not segments:
-        raise OptionError(f"{masks!r} applies only with task=segment")
+        usual = MaskOptions()
+        odd = [n for n in options_of(MaskOptions) if getattr(masks, n) != getattr(usual, n)]
+        raise OptionError(f"{odd[0]} applies only with task=segment: leave it out")
     if recipe.precision == "bf16-pure":
         raise OptionError(f"precision=bf16-pure {INSTEAD}, or precision=bf16")
     began = time.monotonic()

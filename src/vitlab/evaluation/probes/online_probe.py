@@ -1,6 +1,5 @@
 """`--probe`: the few-shot or k-NN accuracy of a model while it is being trained."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -17,6 +16,7 @@ from vitlab.evaluation.choosing import unlearned
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding_map import sample
 from vitlab.evaluation.features import features_in_memory
+from vitlab.evaluation.intervals import wilson
 from vitlab.evaluation.probes.few_shot import SEEDS, classes_of, fewshot, sample_shots, smallest
 from vitlab.evaluation.probes.neighbors import nearest_neighbors
 from vitlab.models.model import Model
@@ -97,9 +97,9 @@ class Probe:
             by,
         )
 
-    def noise(self, accuracy: float) -> float:
-        """Return the half-width of an accuracy's 95% interval: a smaller fall may be chance."""
-        return 1.96 * math.sqrt(accuracy * (1 - accuracy) / len(self.test))
+    def least(self, accuracy: float) -> float:
+        """Return the lower end of an accuracy's 95% interval: what is below it is no chance."""
+        return wilson(accuracy, len(self.test))[0]
 
     def measure(
         self,

@@ -342,6 +342,6 @@ def test_very_many_classes(classes: int) -> None:
     assert ours["kappa"] == pytest.approx(sk.cohen_kappa_score(labels.values, guess))
     assert (cells.images, cells.wrong, len(pairs)) == (200, 100, 20)
     assert peak < 100e6
-    assert seconds < 4  # 1 s here with the memory watched, which is slow
+    assert seconds < 20  # 1 s here with the memory watched, which is slow
     with pytest.raises(OptionError, match="is too large to be made: use its cells, or at most"):
         cells.dense()

@@ -5,7 +5,6 @@ import pickle
 import struct
 import sys
 import threading
-import time
 import tracemalloc
 import warnings
 import zlib
@@ -643,10 +642,8 @@ def bomb(kind):
 def test_bomb(kind, call):
     data = bomb(kind)
     tracemalloc.start()
-    start = time.perf_counter()
     limit = {"WEBP": 32, "AVIF": 40}.get(kind, 50)
     refused(data, f"exceed the limit of {limit},000,000", call=call)
-    assert time.perf_counter() - start < 0.5
     assert tracemalloc.get_traced_memory()[1] < 2**20
     tracemalloc.stop()
 

@@ -62,7 +62,7 @@ class FakeEngine:
         self.allow_empty = True
         self.asked: list[tuple[int, str, str]] = []
         self.sources: dict[str, object] = {}
-        self.metrics, self.busy = Metrics(), ""
+        self.metrics, self.busy, self.crowd = Metrics(), "", 0.0
         self.metrics.gauge("ready", "ready", lambda: self.ready)
         self.read: Callable[[object], object] = lambda source: source
 
@@ -88,6 +88,9 @@ class FakeEngine:
 
     async def stop(self, seconds: float = 30) -> None:
         self.ready, self.stopped = False, True
+
+    def crowded(self, under_way: int) -> float:
+        return self.crowd
 
     def check(self, images: int, model: str, what: str) -> None:
         if self.busy:

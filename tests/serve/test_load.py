@@ -259,3 +259,24 @@ def test_a_decoder_that_is_killed(running: Running) -> None:
     assert engine.metrics.value("decoder_restarts_total") == before + 2
     ignored = Path(f"/proc/{decoder()}/status").read_text().split("SigIgn:")[1].split()[0]
     assert int(ignored, 16) & 1 << (signal.SIGINT - 1)
+
+
+def test_there_is_room_until_places_or_time_run_out(running: Running, gate: Gate) -> None:
+    engine, usual = running.engine, running.engine.limits
+    assert engine.crowded(0) == 0  # whatever the pace: a lone request is tried
+
+    async def fill() -> None:
+        first = await computing(running, gate)
+        engine._registry.models["slow"].trunk.pace = 1.0
+        engine._registry.models["tiny"].trunk.pace = 1.0
+        engine.limits = replace(usual, timeout=10)
+        assert engine.crowded(1) == 0
+        assert engine.crowded(8) == pytest.approx(1.0)  # 9 seconds, and 8 are allowed
+        engine.limits = replace(usual, timeout=1e6)
+        assert engine.crowded(usual.queue - 1) == 0
+        assert engine.crowded(usual.queue) > 0
+        engine.limits = usual
+        gate.open.set()
+        await first
+
+    running(fill())

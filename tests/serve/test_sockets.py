@@ -141,3 +141,29 @@ def test_a_refused_client_sees_the_answer_and_then_the_end() -> None:
 
     first, second = served(script)[0].split(b"HTTP/1.1 ")[1:]
     assert (first[:3], second[:3]) == (b"404", b"200")  # the connection has stayed
+
+
+def test_what_has_no_room_is_refused_unread_and_watchers_are_answered() -> None:
+    engine, large = FakeEngine(), bytes(3 * MEBI)
+
+    def script(port: int) -> list[bytes]:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as opened:
+            opened.sendall(LENGTH + IMAGE[:9])
+            time.sleep(0.1)
+            engine.crowd = 2.5
+            opened.sendall(IMAGE[9:])  # of a request that had begun
+            found = [read(opened)]
+            opened.sendall(head("GET", "/health"))
+            found.append(read(opened))
+            opened.sendall(head(Content_Length=len(large)) + large)
+            found.append(read(opened))
+            assert opened.recv(1) == b""  # and that is the end of the connection
+        return found
+
+    (begun, watched, refused), _ = served(script, engine)
+    assert [status(each) for each in (begun, watched, refused)] == [200, 200, 503]
+    lines = refused.partition(b"\r\n\r\n")[0].decode().split("\r\n")
+    assert "Retry-After: 3" in lines
+    assert "Connection: close" in lines
+    assert "X-Content-Type-Options: nosniff" in lines
+    assert len(engine.asked) == engine.metrics.value("requests_refused_unread_total") == 1

@@ -140,6 +140,21 @@ class Engine:
         """
         return self._batcher.trouble
 
+    def crowded(self, under_way: int) -> float:
+        """Return 0 if there is room for an image; else the seconds after which it may come again.
+
+        Args:
+            under_way: requests that have begun; those whose images have not arrived count as one
+        """
+        models, before = self._registry.models.values(), max(self._held, under_way)
+        if not before or not models:
+            return 0.0
+        images = 1 + before - self._held
+        wait = min(self._expected(each, images) for each in models) - IN_TIME * self.limits.timeout
+        if before < self.limits.queue and wait <= 0:
+            return 0.0
+        return min(max(wait, LEAST_WAIT), MOST_WAIT)
+
     def cards(self) -> list[ServedModel]:
         """Return what there is to know about each model, in the order in which they were added."""
         return self._registry.cards()

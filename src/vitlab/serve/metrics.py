@@ -42,6 +42,7 @@ class Metrics:
         self.batch_images = self._histogram("batch_images", "Images per batch", IMAGES)
         self.batch_seconds = self._histogram("batch_seconds", "Seconds per batch", SECONDS)
         self.loads_failed = self._counter("model_loads_failed", "Models that could not be loaded")
+        self._unread = self._counter("requests_refused_unread", "Requests refused unread")
         self.body_bytes = self.gauge("body_bytes", "Bytes of bodies of requests in memory")
         labels = ("route", "method", "status")
         self.requests = self._counter("requests", "Requests", *labels)
@@ -59,6 +60,11 @@ class Metrics:
         """Count a request that was answered, with so many images that could be used."""
         self.count("images", model, images)
         self._model_seconds.labels(model).observe(seconds)
+
+    def refused_unread(self) -> None:
+        """Count a request that was refused unread, as one image of no model."""
+        self._unread.inc()
+        self._of_images["shed"].inc()
 
     def forget(self, model: str) -> None:
         """Leave out a model that was removed."""

@@ -15,6 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 from prometheus_client import start_http_server
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vitlab.errors import FailedError, ServiceError
 from vitlab.precision import Engine as EngineName
@@ -25,6 +26,7 @@ from vitlab.serve.decoder import STATM
 from vitlab.serve.engine import Engine
 from vitlab.serve.limits import Limits
 from vitlab.serve.logs import log, log_to
+from vitlab.serve.overload import shedding
 from vitlab.serve.watched import Watched
 
 STATUS = 130  # of a process that a second signal ended
@@ -45,16 +47,17 @@ class Server(uvicorn.Server):
         yield
 
 
-def server_of(app: ASGIApp, seconds: int) -> Server:
+def server_of(app: ASGIApp, seconds: int, http: type[asyncio.Protocol] = H11Protocol) -> Server:
     """Return a server of an application, with bounds on its connections.
 
     Args:
         app: what answers
         seconds: that requests under way have left once it is asked to stop
+        http: the protocol of a connection
     """
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=http,
         ws="none",
         lifespan="off",
         loop="asyncio",
@@ -88,7 +91,8 @@ class Service:
         self.app, self.engine, self.drain, self.signal = app, engine, drain, 0
         self.watched = watched
         self._asked = asyncio.Event()
-        self._server = server_of(app, int(drain) + SPARE)
+        http = shedding(engine.crowded, engine.metrics.refused_unread)
+        self._server = server_of(app, int(drain) + SPARE, http)
 
     async def run(self, opened: socket.socket) -> None:
         """Serve until a signal; a second one ends the process at once.

@@ -197,7 +197,9 @@ class FinetuneKeywords(DataKeywords, total=False):
     balance: Literal["none", "auto", "weights", "sampling", "focal"]
     weight_beta: float
     focal_gamma: float
-    task: Literal["classify", "segment", "masked-patch", "tokenizer", "beit", "mae", "dino"]
+    task: Literal[
+        "classify", "segment", "masked-patch", "tokenizer", "beit", "mae", "dino", "lejepa"
+    ]
     mask_ratio: float
     target: Literal["mean-color", "downsized", "pixels"]
     tokenizer: str
@@ -223,6 +225,10 @@ class FinetuneKeywords(DataKeywords, total=False):
     freeze_last: float
     koleo: float
     ibot: float
+    embedding: int
+    regularizer: Literal["sigreg", "visreg"]
+    regularizer_weight: float
+    slices: int
     teacher: str
     distill: Literal["hard", "soft", "features"]
     distill_token: bool

@@ -72,7 +72,7 @@ def test_a_line_of_the_other_command_says_which_to_use(
 
 def test_the_help_of_a_task_shows_its_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(call(capsys, "pretrain", "--task", "mae", "--help")[1].split())
-    assert "dino: the answers of a momentum teacher to other crops. It names the recipe" in text
+    assert "a Gaussian for all images. It names the recipe, if --recipe does not" in text
     assert "hidden; only with task=masked-patch, beit or mae (default: 0.75)" in text
     assert "classify" not in text
 

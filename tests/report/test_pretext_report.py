@@ -91,6 +91,7 @@ def test_each_task_has_its_words() -> None:
     masking = {task: "hidden" in lead(a_run(task, 8, 4)).split(".")[0] for task in TITLES}
     assert masking == {
         "masked-patch": True, "tokenizer": False, "beit": True, "mae": True, "dino": False,
+        "lejepa": False,
     }  # fmt: skip
     for task in TITLES:
         lines = [line for _, line in uses(a_run(task, 8, 4)).items]

@@ -38,6 +38,9 @@ OWN: dict[str, dict[str, Any]] = {
     "mae": {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2, "mean": 0.5, "std": 0.5},
     "dino": {"prototypes": 16, "head_width": 16, "bottleneck": 8, "local_crops": 2,
              "freeze_last": 0.05, "drop_path": 0.0, "mean": 0.5, "std": 0.5},
+    "lejepa": {"embedding": 8, "head_width": 16, "local_crops": 2, "drop_path": 0.0, "mean": 0.5,
+               "std": 0.5, "slices": 8,
+               "regularizer_weight": 0.0},  # it looks at the images of one process
     "tokenizer": {"model": "dVAE(codes=16,code_width=8,width=8)/2"},
 }  # fmt: skip
 WEIGHTS = "model/model.safetensors"

@@ -17,7 +17,7 @@ from vitlab.runs.run_folder import RunFolder
 __all__ = ["SUMMARY", "begin", "build", "run", "show"]
 
 SUMMARY = "Train a model on images without labels, to fine-tune it later."
-TASKS = "masked-patch, tokenizer, beit, mae or dino"
+TASKS = "masked-patch, tokenizer, beit, mae, dino or lejepa"
 LABELED = (
     *options_of(Objective), *options_of(Distill), "mixup", "cutmix", "mix_switch", "tune",
     "lora_rank", "lora_alpha", "lora_targets", "dev_share", "fold", "classes",
@@ -42,11 +42,12 @@ class Pretrain(Train):
             "vitlab train, of which the training images are learned from, without their labels",
         ),
         "task": (
-            Literal["masked-patch", "tokenizer", "beit", "mae", "dino"],
+            Literal["masked-patch", "tokenizer", "beit", "mae", "dino", "lejepa"],
             "masked-patch: colors or pixels of hidden patches (ViT paper, B.1.2); tokenizer: a "
             "discrete VAE, whose codes BEiT predicts; beit: codes of hidden patches; mae: pixels "
             "of hidden patches, from the visible ones alone; dino: the answers of a momentum "
-            "teacher to other crops. It names the recipe, if --recipe does not",
+            "teacher to other crops; lejepa: one embedding for all crops of an image, and a "
+            "Gaussian for all images. It names the recipe, if --recipe does not",
         ),
     }
 

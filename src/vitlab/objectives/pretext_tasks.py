@@ -5,6 +5,7 @@ from vitlab.models.config import ModelConfig
 from vitlab.objectives.autoencoding.mae import MAE
 from vitlab.objectives.beit import BEiT
 from vitlab.objectives.dino.self_distillation import SelfDistillation
+from vitlab.objectives.lejepa import LeJEPA
 from vitlab.objectives.masked_patch import MaskedPatch
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.objectives.tokenizing.tokenize import Tokenize
@@ -13,6 +14,7 @@ from vitlab.recipes.recipe import Recipe
 TASKS: dict[str, type[PretextTask]] = {
     "beit": BEiT,
     "dino": SelfDistillation,
+    "lejepa": LeJEPA,
     "mae": MAE,
     "masked-patch": MaskedPatch,
     "tokenizer": Tokenize,

@@ -6,9 +6,12 @@ from typing import Literal
 from vitlab.options import Options, above, at_least, at_most, below, option, when
 from vitlab.weights.hub import check_weights
 
-DINO = when("task", "dino")
+DINO, LEJEPA = when("task", "dino"), when("task", "lejepa")
+CROPS = when("task", "dino", "lejepa")
 MAE, TOKENIZER = when("task", "mae"), when("task", "tokenizer")
-TaskName = Literal["classify", "segment", "masked-patch", "tokenizer", "beit", "mae", "dino"]
+TaskName = Literal[
+    "classify", "segment", "masked-patch", "tokenizer", "beit", "mae", "dino", "lejepa"
+]  # fmt: skip
 MASKED = ("masked-patch", "beit", "mae")
 
 
@@ -21,7 +24,8 @@ class Pretext(Options):
         "classify: labels; segment: masks, by `vitlab probe` alone; masked-patch: colors or pixels "
         "of hidden patches (ViT paper, B.1.2); tokenizer: a discrete VAE, whose codes BEiT "
         "predicts; beit: codes of hidden patches; mae: pixels of hidden patches, from the visible "
-        "ones alone; dino: the answers of a momentum teacher to other crops",
+        "ones alone; dino: the answers of a momentum teacher to other crops; lejepa: one "
+        "embedding for all crops of an image, and a Gaussian for all images",
     )
     mask_ratio: float = option(
         0.5, "share of the patches that is hidden", above(0), below(1), only=when("task", *MASKED)
@@ -80,20 +84,20 @@ class Pretext(Options):
         only=TOKENIZER,
     )
     local_crops: int = option(
-        8, "small crops per image beside the two large ones", at_least(0), only=DINO
+        8, "small crops per image beside the two large ones", at_least(0), only=CROPS
     )
     local_size: int = option(
         0, "side of the small crops in pixels (0: 3/7 of the image size, rounded to patches)",
-        at_least(0), only=DINO,
+        at_least(0), only=CROPS,
     )  # fmt: skip
     local_area: tuple[float, float] = option(
         (0.05, 0.4), "smallest and largest share of the image in a small crop", above(0),
-        at_most(1), only=DINO,
+        at_most(1), only=CROPS,
     )  # fmt: skip
     prototypes: int = option(
         65_536, "outputs that student and teacher compare", at_least(2), only=DINO
     )
-    head_width: int = option(2048, "hidden units of the projector", at_least(1), only=DINO)
+    head_width: int = option(2048, "hidden units of the projector", at_least(1), only=CROPS)
     bottleneck: int = option(
         256, "channels of the projector's last hidden layer, of length 1", at_least(1), only=DINO
     )
@@ -129,6 +133,23 @@ class Pretext(Options):
     ibot: float = option(
         0.0, "weight of iBOT's loss: the teacher's answers at hidden patches", at_least(0),
         only=DINO,
+    )  # fmt: skip
+
+    embedding: int = option(
+        128, "channels of the embeddings that crops are compared by", at_least(1), only=LEJEPA
+    )
+    regularizer: Literal["sigreg", "visreg"] = option(
+        "sigreg",
+        "what keeps embeddings an isotropic Gaussian: sigreg, their characteristic function "
+        "(LeJEPA), or visreg, their scale, shape and center",
+        only=LEJEPA,
+    )
+    regularizer_weight: float = option(
+        0.02, "share of the regularizer in the loss", at_least(0), at_most(1), only=LEJEPA
+    )
+    slices: int = option(
+        256, "directions in which each step compares embeddings with a Gaussian", at_least(1),
+        only=LEJEPA,
     )  # fmt: skip
 
     @property

@@ -215,6 +215,55 @@ def dino(model: str = "ViT-S/16") -> Recipe:
     )
 
 
+def lejepa(model: str = "ViT-S/16") -> Recipe:
+    """LeJEPA (Balestriero and LeCun, 2025, arXiv 2511.08544): two large crops and six small ones.
+
+    Values are those of the authors' page for small data (MINIMAL.md, Imagenette): AdamW, lr 2e-3
+    at batch 256, decay 0.05, one epoch of warm-up, a cosine to half of the rate, stochastic depth
+    to 0.1, weight 0.02, 256 slices, and its augmentation. It takes four crops of one size, and 800
+    epochs. Small crops beside two large ones are the paper's; their number, areas and 200 epochs
+    are our choice.
+    """
+    part: dict[str, Any] = {"interpolation": "bicubic", **IMAGENET}
+    if kind_of(model) is ViTConfig:
+        part |= {"drop_path": 0.1, "drop_path_ramp": True}
+    return Recipe(
+        recipe="lejepa",
+        model=model_part(model, **part),
+        pretext=Pretext(task="lejepa", local_crops=6, local_area=(0.05, 0.3)),
+        augment=Augment(
+            area=0.3,
+            flip=True,
+            color_jitter=0.8,
+            hue_jitter=0.2,
+            jitter_probability=0.8,
+            grayscale=0.2,
+            blur=0.5,
+            solarize=0.2,
+        ),
+        optimizer=Optimization(lr=2e-3, weight_decay=0.05, clip=0.0),
+        schedule=Schedule(warmup=1, final_lr=0.5),
+        epochs=200,
+        batch=256,
+    )
+
+
+def visreg(model: str = "ViT-S/16") -> Recipe:
+    """VISReg (Wu et al., 2026, arXiv 2606.02572): LeJEPA with another regularizer.
+
+    Values are those of its code for Imagenette: lr 1e-3 down to a thousandth, clipping at 1, weight
+    0.6. It has batches of 64 and 4,096 slices; the crops are those of `lejepa`.
+    """
+    recipe = lejepa(model)
+    return replace(
+        recipe,
+        recipe="visreg",
+        pretext=replace(recipe.pretext, regularizer="visreg", regularizer_weight=0.6),
+        optimizer=replace(recipe.optimizer, lr=1e-3, clip=1.0),
+        schedule=replace(recipe.schedule, final_lr=1e-3),
+    )
+
+
 def continued(recipe: Recipe) -> Recipe:
     """Return the recipe of a task for trained weights, which its rate for random ones would ruin.
 
@@ -228,5 +277,5 @@ def continued(recipe: Recipe) -> Recipe:
     return replace(recipe, optimizer=slow)
 
 
-PRETRAINING = (masked_patch, beit, mae, tokenizer, dino)
+PRETRAINING = (masked_patch, beit, mae, tokenizer, dino, lejepa, visreg)
 AFTERWARD = (beit_finetune, mae_finetune)  # fine-tuning of what was learned so

@@ -28,6 +28,7 @@ TITLES = {
     "beit": "BEiT",
     "mae": "Masked autoencoder",
     "dino": "Self-distillation (DINO)",
+    "lejepa": "Joint embedding (LeJEPA)",
 }
 TARGETS = {"mean-color": "the mean color", "downsized": "4x4 colors", "pixels": "the pixels"}
 HIDING = ("masked-patch", "beit", "mae")  # tasks that hide patches
@@ -88,6 +89,14 @@ FIGURES = {
         "Entropy of the mean answer", "nats; 0 is one answer for all images: a collapse"
     ),
     "disagreement": FigureWords("Disagreement", "nats, of student and teacher on other crops"),
+    "view_distance": FigureWords("Distance of crops", "mean squared, of their embeddings"),
+    "non_normality": FigureWords("Regularizer", "0 where embeddings are an isotropic Gaussian"),
+    "feature_rank": FigureWords(
+        "Rank of features", "how many directions they use (RankMe), of held-out images", best="high"
+    ),
+    "dead_features": FigureWords(
+        "Dead features", "channels that hardly differ between images", share=True, best="low"
+    ),
     "feature_spread": FigureWords("Spread of features", "0 where all images have the same"),
 }
 COLUMNS = {
@@ -169,6 +178,7 @@ def lead(facts: Facts) -> str:
         "beit": f"to predict the codes of {hidden}",
         "mae": f"to fill in {hidden}",
         "dino": "to answer alike to different crops of an image",
+        "lejepa": "to embed different crops of an image alike",
     }.get(facts.task, "without labels")
     text = f"{headline.short_model(facts)} learned {what}"
     text += f", from {images:,.0f} images without labels." if images else ", without labels."

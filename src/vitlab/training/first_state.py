@@ -72,6 +72,8 @@ def first_state(task: Task, device: torch.device, world: World) -> State:
             shard(each, world)
     own = _beside(task, device, generator)
     if own is not None:
+        if world.size > 1:
+            synchronize(own)
         own.start(model)
     return State(model, average, optimizers.build(model, recipe.optimizer, own), task=own)
 

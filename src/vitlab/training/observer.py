@@ -13,9 +13,11 @@ from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import ALONE
 from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.metrics import curve_point
 from vitlab.evaluation.predictions import Predictions, predict
 from vitlab.models.model import Model
+from vitlab.objectives.feature_health import feature_health
 from vitlab.training.plan import batches_of, step_seed
 from vitlab.training.resolve import Task
 from vitlab.training.state import State, means
@@ -74,6 +76,7 @@ class Observer:
             if self.world.first:
                 point, bad = self._losses()
             self.note_damage(bad)
+            point |= self._health()
         else:
             self.last = self.predict(self.held_out)
             if self.world.first:
@@ -109,6 +112,16 @@ class Observer:
                 sums += torch.stack([each.to(widest(self.device)) for each in found]).cpu()
                 images += len(batch)
         return means(dict(zip(names, sums.tolist(), strict=True)) | {"images": float(images)}), bad
+
+    def _health(self) -> dict[str, float]:
+        """Return what the features of the held-out images are worth without labels."""
+        if self.task.recipe.pretext.task == "tokenizer":  # which has codes
+            return {}
+        workers, size = self.task.host.workers, self.world.local_size
+        compute = Compute(self.device, engine="plain", workers=workers, sharing=size)
+        model = plain(self.state.evaluated)
+        found = features_in_memory(model, self.held_out, compute, world=self.world)
+        return feature_health(found.values) if len(found.values) > 1 else {}
 
     def known(self, source: Source) -> Predictions | None:
         """Return the predictions of the evaluated weights for images, if they were just made."""

@@ -1,4 +1,4 @@
-"""The crops that DINO learns from, and the models that take them."""
+"""The crops that DINO and LeJEPA learn from, and the models that take them."""
 
 import math
 from dataclasses import replace
@@ -49,7 +49,7 @@ def local_size(options: Pretext, config: ModelConfig) -> tuple[int, int]:
     return rows, columns
 
 
-def check_dino(options: Pretext, config: ModelConfig) -> None:
+def check_crops(options: Pretext, config: ModelConfig) -> None:
     """Refuse crops and models that do not go together, before anything is built.
 
     Raises:
@@ -57,13 +57,13 @@ def check_dino(options: Pretext, config: ModelConfig) -> None:
     """
     if not isinstance(config, ViTConfig | ResNetConfig):
         raise OptionError(
-            f"task=dino learns features; {config.name} has none: use a Vision Transformer, "
-            "such as ViT-S/16"
+            f"task={options.task} learns features; {config.name} has none: use a Vision "
+            "Transformer, such as ViT-S/16"
         )
     if config.fit == "native":
-        raise OptionError("task=dino needs images of one size: set fit=crop, not native")
+        raise OptionError(f"task={options.task} needs images of one size: set fit=crop, not native")
     if config.answers > 1:
-        raise OptionError("task=dino needs one answer per image: set queries=1")
+        raise OptionError(f"task={options.task} needs one answer per image: set queries=1")
     least, most = options.local_area
     if least > most:
         raise OptionError(f"local_area={least:g}, {most:g} must go from the least to the greatest")

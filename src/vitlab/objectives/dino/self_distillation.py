@@ -17,7 +17,7 @@ from vitlab.models.encoder.from_patches import encode_patches
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.dino.centering import balanced, koleo, sharpened
-from vitlab.objectives.dino.crops_and_models import check_dino, crop_views, local_size
+from vitlab.objectives.dino.crops_and_models import check_crops, crop_views, local_size
 from vitlab.objectives.dino.feature_pictures import principal_colors, random_crop
 from vitlab.objectives.dino.ibot_masks import hidden_by_chance
 from vitlab.objectives.dino.projector import Projector
@@ -92,7 +92,7 @@ class SelfDistillation(PretextTask):
         Raises:
             OptionError: the message says what would work.
         """
-        check_dino(options, config)
+        check_crops(options, config)
 
     @classmethod
     def views(cls, options: Pretext, config: ModelConfig, augment: Augment) -> tuple[View, ...]:

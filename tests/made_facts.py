@@ -13,7 +13,7 @@ from vitlab.evaluation.per_class import (
 )
 from vitlab.evaluation.reliability import bins
 from vitlab.models.model import Part
-from vitlab.report.facts import Facts, Judged, Picture, Point, Survey
+from vitlab.report.facts import Facts, Judged, Point, Survey
 
 NASTY = "<script>alert(\"x\")</script> & 'quotes' ünïcode"
 
@@ -32,10 +32,10 @@ def some(classes: int = 10, images: int = 300, channels: int = 3) -> Facts:
     scores = generator.normal(size=(images, classes)) + 3 * np.eye(classes)[labels]
     probabilities = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
     shape = (32, 48, 3) if channels == 3 else (8, 8)
-    picture = Picture(generator.integers(0, 256, shape, np.uint8), "some folder/é a.png")
+    picture = generator.integers(0, 256, shape, np.uint8)
     names = tuple(f"class {i}" for i in range(classes))
     table = confusion(probabilities, SingleLabels(labels))
-    judged = Judged(picture, picture.name, "class 1", "class 0", 0.93, 0.0123, (1, 0))
+    judged = Judged(picture, "some folder/é a.png", "class 1", "class 0", 0.93, 0.0123, (1, 0))
     spread = np.linspace(10, 30, classes).astype(int).tolist()
     accuracy = float((probabilities.argmax(1) == labels).mean())
     return Facts(
@@ -76,8 +76,7 @@ def some(classes: int = 10, images: int = 300, channels: int = 3) -> Facts:
 
 def nasty() -> Judged:
     """A mistake whose every name is hostile."""
-    picture = Picture(np.zeros((8, 8), np.uint8), NASTY)
-    return Judged(picture, NASTY, NASTY, f"{NASTY}2", 0.5, 0.25, (0, 1))
+    return Judged(np.zeros((8, 8), np.uint8), NASTY, NASTY, f"{NASTY}2", 0.5, 0.25, (0, 1))
 
 
 def calibrated() -> Facts:

@@ -13,7 +13,7 @@ from report.reading import alone, check_harmless, fits, needs_chromium, read, sh
 from vitlab.evaluation.per_class import ClassFigures, Confusion
 from vitlab.evaluation.reliability import Bin
 from vitlab.report.facts import Doubt, Doubts, Facts, Point
-from vitlab.report.inside.looked import Looked, SeenImage
+from vitlab.report.inside.looking import Looked, SeenImage
 from vitlab.report.page import Page, Section, Table, common_folder, write_page
 from vitlab.report.run_page import FIRST, run_page
 

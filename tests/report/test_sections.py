@@ -16,7 +16,7 @@ from vitlab.evaluation.reliability import Bin
 from vitlab.report import headline
 from vitlab.report.curves import learning_curves, other_losses
 from vitlab.report.drawings.charts import SHADES
-from vitlab.report.facts import Doubt, Doubts, Facts, ImageMap, Judged, Picture, Point
+from vitlab.report.facts import Doubt, Doubts, Facts, ImageMap, Judged, Point
 from vitlab.report.page import Plots, Prose, write_page
 from vitlab.report.run_page import MANY, run_page, trust
 
@@ -72,7 +72,7 @@ def test_a_pair_leads_to_the_pictures_of_its_confusion(tmp_path: Path) -> None:
     pairs = [(1, 0), (2, 1), (1, 0)]
     mistakes = [
         Judged(
-            Picture(pixels, f"{n}.png"), f"{n}.png", f"class {t}", f"class {g}", 0.9, 0.1, (t, g),
+            pixels, f"{n}.png", f"class {t}", f"class {g}", 0.9, 0.1, (t, g),
             unlike=n == 2,
         )
         for n, (t, g) in enumerate(pairs)
@@ -298,7 +298,7 @@ def test_pictures_are_small(tmp_path: Path) -> None:
     rows, columns = np.mgrid[0:224, 0:224]
     waves = [127 + 90 * np.sin(rows / (7 + c) + columns / 11) for c in range(3)]
     pixels = np.stack(waves, -1) + generator.normal(0, 8, (224, 224, 3))
-    photo = Picture(pixels.clip(0, 255).astype(np.uint8), "photo.jpg")
+    photo = pixels.clip(0, 255).astype(np.uint8)
     judged = replace(facts.mistakes[0], picture=photo)
     assert facts.survey
     samples = {number: [photo] * 6 for number in range(10)}

@@ -18,7 +18,8 @@ from vitlab.evaluation.label_errors import LabelErrors
 from vitlab.evaluation.predictions import Predictions
 from vitlab.inspect.attention import late_attention
 from vitlab.models.model import Model
-from vitlab.report.facts import Doubt, Doubts, Judged, Picture
+from vitlab.report.facts import Doubt, Doubts, Judged
+from vitlab.report.thumbnails import Pixels, in_colors
 
 MISTAKES = 60  # pictures of mistakes, at most
 TOGETHER = 6  # of one confusion
@@ -78,15 +79,9 @@ def doubts(model: Model, source: Source, predictions: Predictions, found: LabelE
     return Doubts(shown, len(found.suspects), found.estimated, found.images)
 
 
-def picture(source: Source, index: int, model: Model) -> Picture:
+def picture(source: Source, index: int, model: Model) -> Pixels:
     """Return an image as the model sees it, in colors that can be shown."""
-    return in_colors(fitted_image(source.image(index), model.config), source.name(index))
-
-
-def in_colors(pixels: NDArray[np.uint8], name: str) -> Picture:
-    """Return what a model sees, (rows, columns, channels), in gray or RGB."""
-    shown = pixels[..., 0] if pixels.shape[-1] in (1, 2) else pixels[..., :3]
-    return Picture(np.ascontiguousarray(shown), name)
+    return in_colors(fitted_image(source.image(index), model.config))
 
 
 def judged(
@@ -108,7 +103,7 @@ def named(
     predictions: Predictions,
     place: int,
     above: NDArray[np.float64] | float = 0.5,
-    shown: Picture | None = None,
+    shown: Pixels | None = None,
     attention: NDArray[np.float32] | None = None,
 ) -> Judged:
     """Return an image of predictions by its place, with what it was taken for."""

@@ -12,16 +12,9 @@ from numpy.typing import NDArray
 from vitlab.evaluation.per_class import ClassFigures, Confusion, ConfusionMatrix
 from vitlab.evaluation.reliability import Bin
 from vitlab.models.model import Part
-from vitlab.report.inside.looked import Looked
+from vitlab.report.inside.looking import Looked
 from vitlab.report.page import Table
-
-
-@dataclass(frozen=True)
-class Picture:
-    """An image to show: `pixels` is uint8 (H, W) or (H, W, 3); `name` is its source."""
-
-    pixels: NDArray[np.uint8]
-    name: str
+from vitlab.report.thumbnails import Pixels
 
 
 @dataclass(frozen=True)
@@ -40,7 +33,7 @@ class Judged:
         unlike: whether the model finds it unlike its training images
     """
 
-    picture: Picture | None
+    picture: Pixels | None
     name: str
     truth: str
     guess: str
@@ -79,7 +72,7 @@ class Survey:
 
     counts: dict[str, list[int]]
     images: dict[str, int]
-    samples: dict[int, list[Picture]]
+    samples: dict[int, list[Pixels]]
 
 
 @dataclass(frozen=True)
@@ -95,7 +88,7 @@ class Doubt:
         other: probability of the likely class; None where there are several
     """
 
-    picture: Picture | None
+    picture: Pixels | None
     name: str
     given: str
     better: str

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitlab.data.sources.source import Source
+from vitlab.data.sources.source import Source, Subset
 from vitlab.evaluation.evaluation import Evaluation
 from vitlab.evaluation.label_errors import find_label_errors
 from vitlab.evaluation.metrics import METRICS
@@ -19,13 +19,13 @@ from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.report import album, image_map
 from vitlab.report.facts import Facts, Point, Survey
-from vitlab.report.inside.looked import Looked
-from vitlab.report.inside.looking import GLANCED, look_briefly
+from vitlab.report.inside.looking import Choices, Looked, look
 from vitlab.report.page import Table, write_page
 from vitlab.report.run_page import run_page
 from vitlab.report.survey import surveyed
 from vitlab.runs.run_folder import RunFolder
 
+GLANCED = 8  # test images with which a model is looked into
 EVALUATED = ("test", "validation", "held-out")  # kinds of lines in the journal
 CHANGED = ("intervals", "calibration", "thresholds", "classes")
 OF_POINTS = ("step", "epoch", "loss", "accuracy", "lr", "probe", "knn", "map", "seconds")
@@ -141,7 +141,8 @@ def _inside(model: Model, source: Source, predictions: Predictions) -> Looked | 
     if not count or (isinstance(config, ViTConfig) and math.prod(config.grid) == 1):
         return None
     places = np.unique(np.linspace(0, count - 1, num=min(GLANCED, count), dtype=int))
-    return look_briefly(model, source, predictions.indices[places].tolist())
+    device, few = next(model.parameters()).device, Subset(source, predictions.indices[places])
+    return look(model, few, device, Choices(glance=True))
 
 
 def _plotted(model: Model, source: Source, predictions: Predictions) -> dict[str, Any]:

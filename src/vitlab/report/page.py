@@ -5,7 +5,7 @@ is escaped unless it is `Markup`. A page needs no network, no scripts and no oth
 """
 
 import importlib.resources
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -137,7 +137,60 @@ class Raw:
     kind: ClassVar[str] = "raw"
 
 
-Block = Prose | Table | Plots | Thumbnails | Cards | DefinitionList | Commands | Raw
+@dataclass(frozen=True)
+class Lens:
+    """A picture over a photo.
+
+    Attributes:
+        title: below it
+        source: a data URI
+        words: for those who do not see it
+        scale: name of its colors in `Sights.scales`, and what the lowest and the highest stand for
+        ring: left, top, width and height of a part that is framed, in percent
+        whole: it hides the photo
+    """
+
+    title: str
+    source: str
+    words: str
+    scale: tuple[str, ...] = ()
+    ring: tuple[float, ...] = ()
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Sight:
+    """A photo and its maps.
+
+    Attributes:
+        name: its heading
+        top: the likeliest classes and their probabilities
+        behind: the photo that maps lie over, a data URI
+        ratio: its width to its height
+        lenses: the maps
+        heads: small maps below them
+        more: small maps that are not shown
+    """
+
+    name: str
+    top: tuple[tuple[str, str], ...]
+    behind: str
+    ratio: float
+    lenses: Sequence[Lens]
+    heads: Sequence[Lens]
+    more: int
+
+
+@dataclass(frozen=True)
+class Sights:
+    """Photos with maps over them; `scales` has the colors of maps as CSS, from low to high."""
+
+    items: Sequence[Sight]
+    scales: Mapping[str, Markup]
+    kind: ClassVar[str] = "sights"
+
+
+Block = Sights | Prose | Table | Plots | Thumbnails | Cards | DefinitionList | Commands | Raw
 
 
 @dataclass(frozen=True)

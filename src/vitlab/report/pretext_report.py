@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from vitlab.models.model import Model
 from vitlab.report import headline
 from vitlab.report.curves import Value, learning_curves, panel
-from vitlab.report.facts import Facts, Picture
+from vitlab.report.facts import Facts
 from vitlab.report.gather import of_folder
 from vitlab.report.page import Block, Card, Cards, Page, Plot, Prose, Raw, Section, write_page
 from vitlab.report.run_page import run_sections
@@ -219,7 +219,7 @@ def _pictures(facts: Facts) -> list[Block]:
         Markup("<tr>{}</tr>").format(
             Markup().join(
                 Markup('<td><img src="{}" alt="Image {}: {}"></td>').format(
-                    picture(Picture(column[row], name), SIDE), row + 1, name
+                    picture(column[row], SIDE), row + 1, name
                 )
                 for name, column in columns.items()
             )

@@ -148,8 +148,8 @@ def photo_of(each: Judged, folder: str, anchor: str = "") -> Thumbnail:
         words += f"; truth {percent(each.own)}"
     if each.unlike:
         words = Markup('{} <span class="wrong">unlike the training images</span>').format(words)
-    images = [thumbnails.picture(each.picture) if each.picture else ""]
-    if each.picture and each.attention is not None:
+    images = [thumbnails.picture(each.picture)]
+    if each.picture is not None and each.attention is not None:
         images.append(thumbnails.overlay(each.picture, each.attention))
     name = each.name.removeprefix(folder)
     return Thumbnail(tuple(images), mistaken(each.truth, each.guess), words, name, anchor)
@@ -359,7 +359,7 @@ def _doubts(facts: Facts) -> list[Block]:
     for each in found.shown:
         words = f"label {percent(each.own)}"
         words += "" if each.other is None else f"; likely class {percent(each.other)}"
-        image = thumbnails.picture(each.picture) if each.picture else ""
+        image = thumbnails.picture(each.picture)
         title = mistaken(each.given, each.better)
         photos.append(Thumbnail((image,), title, words, each.name.removeprefix(folder)))
     several = "Each class of an image is a question of its own. " if facts.several else ""

@@ -9,8 +9,8 @@ from vitlab.data.sources.request import Splits
 from vitlab.data.sources.source import Source
 from vitlab.errors import UserError
 from vitlab.evaluation.run_predictions import reopened
-from vitlab.report.album import in_colors
-from vitlab.report.facts import Picture, Survey
+from vitlab.report.facts import Survey
+from vitlab.report.thumbnails import Pixels, in_colors
 from vitlab.runs.run_folder import RunFolder
 
 SAMPLES = 60  # pictures of training images, at most
@@ -58,14 +58,14 @@ def _spread(count: int, most: int) -> list[int]:
     return np.unique(np.linspace(0, count - 1, num=min(count, most), dtype=int)).tolist()
 
 
-def _picture(source: Source, index: int, channels: int) -> Picture | None:
+def _picture(source: Source, index: int, channels: int) -> Pixels | None:
     """Return the middle square of an image, of a little more than `SIDE` pixels."""
     try:
         pixels, box = source.image(index).decode_box(channels, _square, (SIDE, SIDE))
     except UserError:
         return None
     left, top, right, bottom = (round(edge) for edge in box)
-    return in_colors(pixels[top:bottom, left:right], source.name(index))
+    return in_colors(pixels[top:bottom, left:right])
 
 
 def _square(rows: int, columns: int) -> tuple[float, float, float, float]:

@@ -15,9 +15,9 @@ from PIL import Image
 
 from vitlab.data.sources.source import Source
 from vitlab.errors import ImageError
-from vitlab.report.facts import Picture
 
 Floats = NDArray[np.float32]
+Pixels = NDArray[np.uint8]  # (H, W) or (H, W, 3)
 
 SIDE = 160  # pixels of the longer side, at most
 SMALL = 72  # of a sample of the data
@@ -26,9 +26,17 @@ _TINY = 32  # a picture up to this side is kept as it is
 QUALITIES = (82, 70, 55, 40, 25)
 
 
-def picture(image: Picture, side: int = SIDE, *, gray: bool = False) -> str:
-    """Return a data URI of the picture, shrunk to at most `side` pixels."""
-    shown = Image.fromarray(image.pixels)
+def in_colors(pixels: Pixels) -> Pixels:
+    """Return what a model sees, (rows, columns, channels), in gray or RGB."""
+    shown = pixels[..., 0] if pixels.shape[-1] in (1, 2) else pixels[..., :3]
+    return np.ascontiguousarray(shown)
+
+
+def picture(pixels: Pixels | None, side: int = SIDE, *, gray: bool = False) -> str:
+    """Return a data URI of a picture, shrunk to at most `side` pixels; empty without one."""
+    if pixels is None:
+        return ""
+    shown = Image.fromarray(pixels)
     shown = shown.convert("L") if gray else shown
     if max(shown.size) > side:
         shown.thumbnail((side, side), Image.Resampling.LANCZOS)
@@ -43,7 +51,7 @@ def of_source(source: Source, index: int, side: int = SIDE) -> str:
         )
     except ImageError:
         return ""
-    return picture(Picture(np.ascontiguousarray(pixels), source.name(index)), side)
+    return picture(np.ascontiguousarray(pixels), side)
 
 
 def colored(values: Floats, shades: str, low: float, high: float, cover: float = COVER) -> str:
@@ -62,9 +70,9 @@ def colored(values: Floats, shades: str, low: float, high: float, cover: float =
     return data_uri(Image.fromarray(colors), "PNG")
 
 
-def overlay(image: Picture, values: Floats) -> str:
+def overlay(pixels: Pixels, values: Floats) -> str:
     """Return a data URI of a picture in gray under a map of it, bright where the map is high."""
-    shown = Image.fromarray(image.pixels).convert("L").convert("RGB")
+    shown = Image.fromarray(pixels).convert("L").convert("RGB")
     shown = shown.resize([max(1, round(side * SIDE / max(shown.size))) for side in shown.size])
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     # A flat map has nothing to show; stretched, its rounding errors would look like a pattern.

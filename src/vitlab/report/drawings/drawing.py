@@ -46,6 +46,9 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "legend.handlelength": 1.8,
 }
+NO_METADATA = dict.fromkeys(
+    ("Creator", "Date", "Format", "Type")
+)  # the same bytes for the same figure
 WIDTH = 326  # of a drawing that a phone shows at its full size, so that its text stays readable
 _LARGEST = 1e30  # a larger loss is practically infinite, and would overflow the axes
 
@@ -78,10 +81,9 @@ def svg(figure: Figure, name: str, label: str, width: int = 0) -> Markup:
         axes.patch.set_visible(False)
         axes.tick_params(length=0)
     buffer = io.StringIO()
-    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with mpl.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # the page's fonts have more of them
-        figure.savefig(buffer, format="svg", metadata=nothing)
+        figure.savefig(buffer, format="svg", metadata=NO_METADATA)
     text = buffer.getvalue()
     body = text[text.index(">", text.index("<svg")) + 1 :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)

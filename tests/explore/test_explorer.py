@@ -148,5 +148,5 @@ def test_attention_that_is_too_much_to_keep() -> None:
     assert why["rollout"] == why["late"] == why["attention"]
     assert set(why.values()) == {"", why["attention"]}
     seen = first_pass(tiny(SMALL), torch.zeros(1, 3, 16, 16), attention=False)
-    assert seen.attention is None
+    assert seen.attention == ()
     assert len(seen.layers) == 3

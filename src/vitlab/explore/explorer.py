@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,13 +21,13 @@ from vitlab.explore.gallery import Gallery, OpenImage
 from vitlab.explore.lru import Kept
 from vitlab.explore.map_job import MapJob
 from vitlab.explore.model_view import Shown
-from vitlab.explore.worker import Worker
 from vitlab.files import read_bytes
 from vitlab.inspect.evidence import without
 from vitlab.inspect.tokens import colors_of
 from vitlab.models.model import Model
 from vitlab.serve.decoders import Decoders, Wanted
 
+Result = TypeVar("Result")
 LATEST = 16  # images that share their colors
 MOST_BYTES = 2**31  # of what is kept of images and models
 MOST_MAPS = 2**24  # of relevance, Grad-CAM and occlusion
@@ -61,7 +62,7 @@ class Explorer:
         self._opening: asyncio.Task[None] | None = None
         self._decoders = decoders
         self.gallery = Gallery(decoders)
-        self._worker = Worker()
+        self._worker = ThreadPoolExecutor(1, "vitlab-explore")  # the event loop never computes
         self._looks: Kept[tuple[int, str], FirstPass] = Kept(most)
         self._maps: Kept[tuple[int, str, str, int], NDArray[np.float32]] = Kept(MOST_MAPS)
         self._coming: dict[tuple[int, str], asyncio.Task[FirstPass]] = {}
@@ -73,7 +74,6 @@ class Explorer:
             ServiceError: the process cannot be started.
         """
         await self._decoders.start()
-        self._worker.start()
         self._opening = asyncio.create_task(self._open_all())
         if self.map_job is not None:
             self.map_job.start()
@@ -100,8 +100,12 @@ class Explorer:
                 task.cancel()
         if self.map_job is not None:
             self.map_job.stop()
-        self._worker.stop()
+        self._worker.shutdown(wait=False, cancel_futures=True)
         await self._decoders.stop()
+
+    async def _computed(self, job: Callable[[], Result]) -> Result:
+        """Wait for a job; one that nobody waits for any more when its turn comes is not begun."""
+        return await asyncio.get_running_loop().run_in_executor(self._worker, job)
 
     async def look(self, number: int, image: OpenImage) -> FirstPass:
         """Return the first pass of an image, which is computed once whoever asks.
@@ -133,7 +137,7 @@ class Explorer:
         images = normalize(batch, config)
         attention = not self.models[number].why_not["attention"]
         job = partial(first_pass, model, images, decoded.box, attention=attention)
-        seen = await self._worker.do(job)
+        seen = await self._computed(job)
         self._looks.put((number, image.id), seen)
         return seen
 
@@ -177,9 +181,7 @@ class Explorer:
             found = [await self._occluded(shown.model, seen, chosen, wanted)]
         else:
             kinds = [each for each in views.BY_GRADIENT if not shown.why_not[each]]
-            found = await self._worker.do(
-                partial(views.explained, shown.model, seen, chosen, kinds)
-            )
+            found = await self._computed(partial(views.explained, shown.model, seen, chosen, kinds))
         made = {each: _array(tensor) for each, tensor in zip(kinds, found, strict=True)}
         for each, values in made.items():
             self._maps.put((number, image.id, each, chosen), values)
@@ -196,7 +198,7 @@ class Explorer:
                 raise OptionError("nobody waits for this map any more")
             some = [views.pixels_of(seen, each) for each in parts[first : first + few]]
             job = partial(without, model, seen.image, some)
-            rows.append((await self._worker.do(job))[:, label].cpu())
+            rows.append((await self._computed(job))[:, label].cpu())
         whole = float(np.log(max(seen.probabilities[label], np.finfo(np.float64).tiny)))
         return (whole - torch.cat(rows)).unflatten(0, grid)
 
@@ -218,7 +220,7 @@ class Explorer:
         chosen = [*seen[1 - LATEST :], image.id]
         looks = [self._looks.peek((number, each)) or own for each in chosen]
         maps = [views.of_layer(each, layer).map for each in looks]
-        found = await self._worker.do(partial(colors_of, maps))
+        found = await self._computed(partial(colors_of, maps))
         return (255 * found[-1][0]).round().to(torch.uint8).numpy(), chosen
 
     async def without(
@@ -236,7 +238,7 @@ class Explorer:
         if not patches:
             return seen.probabilities
         job = partial(without, shown.model, seen.image, [views.pixels_of(seen, patches)])
-        found = (await self._worker.do(job))[0].double().exp().cpu().numpy()
+        found = (await self._computed(job))[0].double().exp().cpu().numpy()
         check_finite(found)
         return found
 

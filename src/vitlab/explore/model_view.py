@@ -78,11 +78,11 @@ class Shown:
             "grid": list(seen.grid),
             "prefix": prefix_names(config) if isinstance(config, ViTConfig) else [],
             "layers": layer_names(config) if attention and isinstance(config, ViTConfig) else [],
-            "heads": attention.heads if attention else 0,
+            "heads": len(attention[0][1]) if attention else 0,
             "tokens": self.prefix + seen.grid[0] * seen.grid[1],
             "depth": len(seen.layers) - 1,
         }
-        return found | ({"pool": seen.pool.heads} if seen.pool else {})
+        return found | ({"pool": len(seen.pool[0][1])} if seen.pool else {})
 
     def top(self, probabilities: NDArray[np.float64]) -> list[dict[str, Any]]:
         """Return the likeliest classes, best first; those that are not numbers are left out."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from markupsafe import Markup
 
 from vitlab.files import staged_file
-from vitlab.report.drawings import theme
+from vitlab.pages.palette import DARK, LIGHT
 
 FIRST_NOTES = 100  # notes of a page that are listed
 
@@ -105,11 +105,20 @@ class Card:
 
 
 @dataclass(frozen=True)
+class Gauge:
+    """A share on a scale from 0 to 100: value, 95% interval, and what guessing gives."""
+
+    value: float
+    interval: tuple[float, float] | None = None
+    guessing: float | None = None
+
+
+@dataclass(frozen=True)
 class Cards:
-    """Key figures, the most important one first and large."""
+    """Key figures, the most important one first and large, above the scale of that one."""
 
     items: Sequence[Card]
-    gauge: Markup = Markup()
+    gauge: Gauge | None = None
     kind: ClassVar[str] = "cards"
 
 
@@ -127,14 +136,6 @@ class Commands:
 
     items: Sequence[tuple[str, str]]
     kind: ClassVar[str] = "commands"
-
-
-@dataclass(frozen=True)
-class Raw:
-    """Markup of its own."""
-
-    markup: Markup
-    kind: ClassVar[str] = "raw"
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,7 @@ class Sight:
 
     Attributes:
         name: its heading
+        label: its class, if that is known
         top: the likeliest classes and their probabilities
         behind: the photo that maps lie over, a data URI
         ratio: its width to its height
@@ -173,6 +175,7 @@ class Sight:
     """
 
     name: str
+    label: str
     top: tuple[tuple[str, str], ...]
     behind: str
     ratio: float
@@ -190,7 +193,7 @@ class Sights:
     kind: ClassVar[str] = "sights"
 
 
-Block = Sights | Prose | Table | Plots | Thumbnails | Cards | DefinitionList | Commands | Raw
+Block = Prose | Table | Plots | Thumbnails | Cards | DefinitionList | Commands | Sights
 
 
 @dataclass(frozen=True)
@@ -246,9 +249,7 @@ def rendered(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {
-        "light": theme.variables(theme.LIGHT), "dark": theme.variables(theme.DARK),
-    }  # fmt: skip
+    environment.globals |= {"light": LIGHT, "dark": DARK}
     notes = list(dict.fromkeys(page.notes))
     if rest := notes[FIRST_NOTES:]:
         notes[FIRST_NOTES:] = [f"{len(rest):,} more"]
@@ -281,16 +282,27 @@ def mistaken(truth: str, guess: str) -> Markup:
     ).format(truth, guess)
 
 
+def filled(*rows: tuple[str, str]) -> list[DefinitionList]:
+    """Return the rows that have a value, as a list of names and values; nothing without any."""
+    known = [row for row in rows if row[1]]
+    return [DefinitionList(known)] if known else []
+
+
+Columns = list[tuple[str, Sequence[str] | None]]
+
+
+def table_of(title: str, columns: Columns, note: str = "", texts: int = 1) -> Table:
+    """Return a table of columns, each with its heading; one that is None is left out."""
+    known = [(name, cells) for name, cells in columns if cells is not None]
+    rows = list(zip(*(cells for _, cells in known), strict=True))
+    return Table(title, tuple(name for name, _ in known), rows, note=note, texts=texts)
+
+
 def bar(share: float) -> Markup:
     """Return a share as a bar; a number stands beside it."""
     return Markup(
         '<span class="track" aria-hidden="true"><span style="width:{:.1f}%"></span></span>'
     ).format(100 * share)
-
-
-def picture_of(source: str, words: str) -> Markup:
-    """Return a data URI as an image that is drawn without blurring its pixels."""
-    return Markup('<img class="map" src="{}" alt="{}">').format(source, words)
 
 
 def common_folder(names: Iterable[str]) -> str:

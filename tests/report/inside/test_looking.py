@@ -186,7 +186,7 @@ def test_a_report_glances_at_a_few_images(model: Any, files: list[str]) -> None:
     )
     assert "cka" not in found.arrays
     assert [each.name for each in found.images] == files[:4]
-    assert all({*each.maps} == {"norm_map"} for each in found.images)
+    assert all({*each.maps} == {"late_attention", "norm_map"} for each in found.images)
 
 
 def test_what_some_images_cannot_have_is_no_mean_of_the_others(

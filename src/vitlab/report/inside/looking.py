@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -68,7 +69,7 @@ class Choices:
         layer: whose heads, colors, norms and similar patches are shown; 0 for the last one
         covered: number of images that are explained by occlusion, up to 49 passes each
         beside: another model, whose layers are compared; None to compare the model's own
-        glance: heads, norms and colors of a few images alone, as a report shows them
+        glance: where the last layers look, heads, norms and colors of a few images alone
     """
 
     watch: str = ""
@@ -85,6 +86,7 @@ class SeenImage:
     Attributes:
         name: where it comes from
         pixels: the part of it that the model sees, uint8 (H, W) or (H, W, 3)
+        label: its class, or its classes, if they are known
         top: the likeliest classes with their probabilities, best first
         watched: the class that `relevance`, `gradcam` and `occlusion` are for
         maps: by the name of the function that made them, (rows, columns): late_attention,
@@ -96,6 +98,7 @@ class SeenImage:
 
     name: str
     pixels: NDArray[np.uint8]
+    label: str = ""
     top: tuple[tuple[str, float], ...] = ()
     watched: str = ""
     maps: dict[str, Floats] = field(default_factory=dict)
@@ -126,7 +129,7 @@ class Looked:
     images: list[SeenImage] = field(default_factory=list)
     count: int = 0
     layer: int = 0
-    arrays: dict[str, Floats] = field(default_factory=dict)
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
     beside: str = ""
     compared: int = 0
     missing: dict[str, list[str]] = field(default_factory=dict)
@@ -358,14 +361,15 @@ def _see(found: Looked, one: SeenImage, seen: Look, choices: Choices) -> SeenIma
     model, layer = seen.model, _block(seen.model, choices)
     norms = {"norm_map": partial(inspect.norm_map, seen, layer=layer)}
     heads = {"heads": lambda: inspect.class_attention(roomy(seen), layer=choices.layer or None)}
-    if choices.glance:
-        return replace(one, maps=made(norms), heads=made(heads).get("heads"))
     chances, classes = _chances(seen), model.config.class_names
     order = np.argsort(-chances, kind="stable")[:5].tolist()
     target = classes.index(choices.watch) if choices.watch else (order or [0])[0]
     covered = len(found.images) < choices.covered
-    maps, patch = made(_explaining(seen, target, covered=covered) | norms), None
-    if "norm_map" in maps:
+    explaining = _explaining(seen, target, covered=covered)
+    if choices.glance:
+        explaining = {"late_attention": explaining["late_attention"]}
+    maps, patch = made(explaining | norms), None
+    if "norm_map" in maps and not choices.glance:
         patch = _peak(maps, maps["norm_map"].shape)
         token = getattr(model.config, "prefix", 0)
         token += patch[0] * maps["norm_map"].shape[1] + patch[1]

@@ -13,7 +13,7 @@ from vitlab.files import staged_folder
 from vitlab.inspect import plots
 from vitlab.inspect.plots.canvas import BOTH, COSINES, HEAT
 from vitlab.report import thumbnails
-from vitlab.report.drawings.drawing import NO_METADATA, WIDTH, svg
+from vitlab.report.charts import NO_METADATA, WIDTH, svg
 from vitlab.report.inside.looking import MEASURED, WATCHING, Floats, Looked, SeenImage
 from vitlab.report.page import (
     Block,
@@ -136,7 +136,7 @@ def inside_blocks(found: Looked | None, inspecting: str = "") -> list[Block]:
         return []
     words = f"Of {found.count} test images. For others, and for what speaks for a class"
     commands = [Commands([(words, inspecting)])] if inspecting else []
-    return [*commands, *model_blocks(found), *image_blocks(found)]
+    return [*commands, *image_blocks(found), *model_blocks(found)]
 
 
 def model_blocks(found: Looked) -> list[Block]:
@@ -204,6 +204,7 @@ def _sight(image: SeenImage, folder: str) -> Sight:
         heads.append(Lens(f"{number} · {share}", shown, _peak(values)))
     return Sight(
         name,
+        image.label,
         tuple((each, f"{100 * chance:.1f}%") for each, chance in image.top),
         thumbnails.picture(image.pixels, BEHIND, gray=True),
         wide / high,

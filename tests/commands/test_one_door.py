@@ -182,7 +182,7 @@ def test_every_command_opens_the_same_images(
     assert twin == 2 * images if kind not in ("splits", "flat splits") else twin == images
     assert len(images_for(model, data)) == images  # inspect
     assert len(vitlab.classify(model, data)) == images
-    looked = _looked_at(model, data, "all" if "splits" not in kind else "auto")  # explore --data
+    looked = _looked_at(model, data)  # explore --data
     assert len(looked.source) == images if "splits" not in kind else 2
     if images > 1:
         opened = open_to_learn(data, unlabeled=True)  # pretrain

@@ -14,7 +14,7 @@ from explore.made import SMALL, Exploring
 from serve.made import encoded, tiny
 from vitlab.explore import views
 from vitlab.explore.first_pass import first_pass
-from vitlab.explore.model_view import Shown
+from vitlab.explore.views import Shown
 
 
 def counted(exploring: Exploring, monkeypatch: pytest.MonkeyPatch) -> list[int]:

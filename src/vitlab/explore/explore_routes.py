@@ -14,11 +14,10 @@ from starlette.routing import Route
 
 from vitlab.errors import OptionError, one_line
 from vitlab.explore import views
-from vitlab.explore.dataset_map import DatasetMap
+from vitlab.explore.dataset_map import DatasetMap, MapJob
 from vitlab.explore.explorer import Explorer
 from vitlab.explore.first_pass import attended
 from vitlab.explore.gallery import FORMATS, OpenImage, is_supported
-from vitlab.explore.map_job import MapJob
 from vitlab.pages.assets import EXPLORE
 from vitlab.serve.access import LOCAL
 from vitlab.serve.exchange import BodyMemory, Envelope, Refused, busy, exchange_of

@@ -16,11 +16,11 @@ from vitlab.data.augment.augment import normalize
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.errors import ImageError, OptionError, UserError, WeightsError
 from vitlab.explore import views
+from vitlab.explore.dataset_map import MapJob
 from vitlab.explore.first_pass import FirstPass, first_pass
 from vitlab.explore.gallery import Gallery, OpenImage
 from vitlab.explore.lru import Kept
-from vitlab.explore.map_job import MapJob
-from vitlab.explore.model_view import Shown
+from vitlab.explore.views import Shown
 from vitlab.files import read_bytes
 from vitlab.inspect.evidence import without
 from vitlab.inspect.tokens import colors_of
@@ -94,7 +94,7 @@ class Explorer:
                 self._say(f"skipped: {name}: {(error.strerror or str(error)).lower()}")
 
     async def stop(self) -> None:
-        """End both; what is being computed is not waited for."""
+        """End both; the pass under way may go on while the process ends."""
         for task in (*self._coming.values(), self._opening):
             if task is not None:
                 task.cancel()

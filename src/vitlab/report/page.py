@@ -87,7 +87,7 @@ class Thumbnail:
 
 @dataclass(frozen=True)
 class Thumbnails:
-    """Images in rows; `size` is small, wide (two images each) or tiny."""
+    """Images in rows; `size` is small, or wide for two or more images each."""
 
     items: Sequence[Thumbnail]
     size: str = "small"

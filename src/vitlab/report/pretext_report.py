@@ -146,7 +146,7 @@ def lead(facts: Facts) -> str:
 
 def key_cards(facts: Facts) -> list[Card]:
     """Return the figures that come first: held-out loss, the task's own, and the probe's."""
-    losses = [each.values["loss"] for each in facts.training]
+    losses = [each.values.get("loss", math.nan) for each in facts.training]
     losses = [each for each in losses if math.isfinite(each)]
     held_out, loss = facts.number("held_out"), facts.number("loss")
     notes = [f"mean of {held_out:,.0f} images"] if held_out else []

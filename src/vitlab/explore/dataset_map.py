@@ -1,4 +1,4 @@
-"""The map of a data set: images as points, thumbnails, doubtful labels; what makes it in a thread."""
+"""The map of a data set: images as points, thumbnails, doubtful labels, and how it is made."""
 
 import logging
 import math

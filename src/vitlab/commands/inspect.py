@@ -51,13 +51,14 @@ def run(options: Inspect) -> dict[str, Any]:
     """Look, draw and write."""
     import vitlab
     from vitlab import device as devices
+    from vitlab.data.open import open_images
     from vitlab.progress import Meter, named_if_slow, say
-    from vitlab.report.inside.looking import Choices, images_for, look
+    from vitlab.report.inside.looking import Choices, look
     from vitlab.report.inside.sights import write_inspection
 
     model = options.load()
     other = vitlab.load(options.beside) if options.beside else None
-    source = images_for(model, options.paths)
+    source = open_images(options.paths, "ignored").every()
     choices = Choices(options.watch, options.layer, options.occlusion, other)
     with Meter(len(source), title="looking") as meter:
         device = devices.choose(options.device)

@@ -13,11 +13,9 @@ from torch import Tensor
 
 from vitlab import inspect
 from vitlab.data.augment.augment import normalize
-from vitlab.data.labels import SingleLabels, kind_of
+from vitlab.data.labels import kind_of
 from vitlab.data.loading.crops import fitted_image
-from vitlab.data.open import open_images
-from vitlab.data.sources.request import Given
-from vitlab.data.sources.source import Relabeled, Source
+from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.evaluation.compute import borrowed
 from vitlab.inspect.evidence import Gradients
@@ -148,20 +146,6 @@ class Looked:
         return [*self.notes, *reasons]
 
 
-def images_for(model: Model, names: Given) -> Source:
-    """Return the images that a user names, with the classes of the model, if it has any.
-
-    Args:
-        model: any
-        names: any DATA, labels or not, or several
-
-    Raises:
-        DataError: no such image.
-    """
-    source, classes = open_images(names, "ignored").every(), model.config.class_names
-    return Relabeled(source, SingleLabels.blank(len(source), len(classes)), classes)
-
-
 def look(
     model: Model,
     source: Source,
@@ -183,7 +167,7 @@ def look(
         DataError: no image can be read.
     """
     choices = choices or Choices()
-    _check(model, source, choices)
+    _check(model, choices)
     found, wanted = Looked(model.config.name, layer=choices.layer), dict(MEASURED)
     features, read = list[Tensor](), list[int]()
     with borrowed(model, device):
@@ -210,10 +194,11 @@ def look(
     return found
 
 
-def _check(model: Model, source: Source, choices: Choices) -> None:
+def _check(model: Model, choices: Choices) -> None:
     """Refuse a class or a layer that the model does not have."""
-    if choices.watch and choices.watch not in source.classes:
-        names = ", ".join(source.classes[:10])
+    classes = model.config.class_names
+    if choices.watch and choices.watch not in classes:
+        names = ", ".join(classes[:10])
         raise OptionError(f"{choices.watch!r} is not a class of the model: {names}")
     last = model.last_layer
     if isinstance(model.config, ViTConfig):

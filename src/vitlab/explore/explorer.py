@@ -1,8 +1,10 @@
 """The explorer behind its page: models, images, and what each makes of the other."""
 
 import asyncio
+import queue
+import threading
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,6 +33,40 @@ Result = TypeVar("Result")
 LATEST = 16  # images that share their colors
 MOST_BYTES = 2**31  # of what is kept of images and models
 MOST_MAPS = 2**24  # of relevance, Grad-CAM and occlusion
+
+
+class Worker:
+    """The one thread that computes, job after job, so that the event loop never waits for a model.
+
+    Unlike that of an executor, it is not waited for when the process ends.
+    """
+
+    def __init__(self) -> None:
+        self._jobs = queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]()
+        self._thread = threading.Thread(target=self._run, name="vitlab-explore", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take no more jobs."""
+        self._jobs.put(None)
+
+    async def do(self, job: Callable[[], Result]) -> Result:
+        """Wait for a job; one that nobody waits for any more when its turn comes is not begun."""
+        future: Future[Result] = Future()
+        self._jobs.put((future, job))
+        return await asyncio.wrap_future(future)
+
+    def _run(self) -> None:
+        while asked := self._jobs.get():
+            future, job = asked
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(job())
+                except BaseException as error:  # whoever asked is told
+                    future.set_exception(error)
 
 
 class Explorer:
@@ -62,7 +98,7 @@ class Explorer:
         self._opening: asyncio.Task[None] | None = None
         self._decoders = decoders
         self.gallery = Gallery(decoders)
-        self._worker = ThreadPoolExecutor(1, "vitlab-explore")  # the event loop never computes
+        self._worker = Worker()
         self._looks: Kept[tuple[int, str], FirstPass] = Kept(most)
         self._maps: Kept[tuple[int, str, str, int], NDArray[np.float32]] = Kept(MOST_MAPS)
         self._coming: dict[tuple[int, str], asyncio.Task[FirstPass]] = {}
@@ -74,6 +110,7 @@ class Explorer:
             ServiceError: the process cannot be started.
         """
         await self._decoders.start()
+        self._worker.start()
         self._opening = asyncio.create_task(self._open_all())
         if self.map_job is not None:
             self.map_job.start()
@@ -94,18 +131,14 @@ class Explorer:
                 self._say(f"skipped: {name}: {(error.strerror or str(error)).lower()}")
 
     async def stop(self) -> None:
-        """End both; the pass under way may go on while the process ends."""
+        """End both; what is being computed is not waited for."""
         for task in (*self._coming.values(), self._opening):
             if task is not None:
                 task.cancel()
         if self.map_job is not None:
             self.map_job.stop()
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        self._worker.stop()
         await self._decoders.stop()
-
-    async def _computed(self, job: Callable[[], Result]) -> Result:
-        """Wait for a job; one that nobody waits for any more when its turn comes is not begun."""
-        return await asyncio.get_running_loop().run_in_executor(self._worker, job)
 
     async def look(self, number: int, image: OpenImage) -> FirstPass:
         """Return the first pass of an image, which is computed once whoever asks.
@@ -137,7 +170,7 @@ class Explorer:
         images = normalize(batch, config)
         attention = not self.models[number].why_not["attention"]
         job = partial(first_pass, model, images, decoded.box, attention=attention)
-        seen = await self._computed(job)
+        seen = await self._worker.do(job)
         self._looks.put((number, image.id), seen)
         return seen
 
@@ -181,7 +214,9 @@ class Explorer:
             found = [await self._occluded(shown.model, seen, chosen, wanted)]
         else:
             kinds = [each for each in views.BY_GRADIENT if not shown.why_not[each]]
-            found = await self._computed(partial(views.explained, shown.model, seen, chosen, kinds))
+            found = await self._worker.do(
+                partial(views.explained, shown.model, seen, chosen, kinds)
+            )
         made = {each: _array(tensor) for each, tensor in zip(kinds, found, strict=True)}
         for each, values in made.items():
             self._maps.put((number, image.id, each, chosen), values)
@@ -198,7 +233,7 @@ class Explorer:
                 raise OptionError("nobody waits for this map any more")
             some = [views.pixels_of(seen, each) for each in parts[first : first + few]]
             job = partial(without, model, seen.image, some)
-            rows.append((await self._computed(job))[:, label].cpu())
+            rows.append((await self._worker.do(job))[:, label].cpu())
         whole = float(np.log(max(seen.probabilities[label], np.finfo(np.float64).tiny)))
         return (whole - torch.cat(rows)).unflatten(0, grid)
 
@@ -220,7 +255,7 @@ class Explorer:
         chosen = [*seen[1 - LATEST :], image.id]
         looks = [self._looks.peek((number, each)) or own for each in chosen]
         maps = [views.of_layer(each, layer).map for each in looks]
-        found = await self._computed(partial(colors_of, maps))
+        found = await self._worker.do(partial(colors_of, maps))
         return (255 * found[-1][0]).round().to(torch.uint8).numpy(), chosen
 
     async def without(
@@ -238,7 +273,7 @@ class Explorer:
         if not patches:
             return seen.probabilities
         job = partial(without, shown.model, seen.image, [views.pixels_of(seen, patches)])
-        found = (await self._computed(job))[0].double().exp().cpu().numpy()
+        found = (await self._worker.do(job))[0].double().exp().cpu().numpy()
         check_finite(found)
         return found
 

@@ -16,6 +16,7 @@ from vitlab.serve.service import server_of
 
 LEAVE = 1.0  # seconds for the answers under way, once asked to stop
 HOST = "127.0.0.1"
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def explore(explorer: Explorer, opened: socket.socket, ready: Callable[[], None]) -> None:
@@ -30,7 +31,12 @@ def explore(explorer: Explorer, opened: socket.socket, ready: Callable[[], None]
         UserError: a process cannot be started.
         KeyboardInterrupt: there was a signal.
     """
-    asyncio.run(_explored(explorer, opened, ready))
+    kept = {each: signal.getsignal(each) for each in SIGNALS}
+    try:
+        asyncio.run(_explored(explorer, opened, ready))
+    finally:
+        for each, handler in kept.items():
+            signal.signal(each, handler)
     raise KeyboardInterrupt
 
 
@@ -44,7 +50,7 @@ async def _explored(explorer: Explorer, opened: socket.socket, ready: Callable[[
             os._exit(130)
         asked.set()
 
-    for each in (signal.SIGINT, signal.SIGTERM):
+    for each in SIGNALS:
         loop.add_signal_handler(each, end)
     server = server_of(application(explorer), round(LEAVE))
     try:

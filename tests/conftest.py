@@ -28,7 +28,7 @@ from vitlab.evaluation.probes import probing
 from vitlab.measure.speed import speed
 from vitlab.models.fast import accelerate
 from vitlab.models.model import Model
-from vitlab.report import gather, image_map, pretext_report
+from vitlab.report import gather, pretext_report
 from vitlab.report.page import save_page
 from vitlab.runs import versions
 from vitlab.training import first_state, trial_steps
@@ -140,7 +140,7 @@ STUBS: dict[tuple[Any, str], Any] = {
     )
 } | {
     (gather, "_inside"): lambda *facts: None,  # of the model
-    (gather, "_plotted"): lambda *facts: {},  # of the test images
+    (gather, "doubts"): lambda *facts: None,
 }
 WHOLE = {(room, name): getattr(room, name) for room, name in STUBS}
 
@@ -244,14 +244,6 @@ def _memory_not_measured() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trial_steps, "_needed", needed)
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _no_map() -> Iterator[None]:
-    """Pages that are drawn have no map, which takes seconds: test_image_map.py asks for it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(image_map, "LEAST", 10**9)
         yield
 
 

@@ -13,7 +13,7 @@ from vitlab.evaluation.per_class import (
 )
 from vitlab.evaluation.reliability import bins
 from vitlab.models.model import Part
-from vitlab.report.facts import Facts, Judged, Picture, Point, Survey
+from vitlab.report.facts import Facts, Judged, Point, Survey
 
 NASTY = "<script>alert(\"x\")</script> & 'quotes' ünïcode"
 
@@ -25,6 +25,11 @@ def cells(table: list[list[int]]) -> ConfusionMatrix:
     return ConfusionMatrix(len(counts), true, predicted, counts[true, predicted])
 
 
+def point(step: int, loss: float, **values: float) -> Point:
+    """A point of a learning curve of ten steps an epoch."""
+    return Point(step, step / 10, {"loss": loss} | values)
+
+
 def some(classes: int = 10, images: int = 300, channels: int = 3) -> Facts:
     """Facts of a middling classifier."""
     generator = np.random.default_rng(classes)
@@ -32,10 +37,11 @@ def some(classes: int = 10, images: int = 300, channels: int = 3) -> Facts:
     scores = generator.normal(size=(images, classes)) + 3 * np.eye(classes)[labels]
     probabilities = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
     shape = (32, 48, 3) if channels == 3 else (8, 8)
-    picture = Picture(generator.integers(0, 256, shape, np.uint8), "some folder/é a.png")
+    picture = generator.integers(0, 256, shape, np.uint8)
     names = tuple(f"class {i}" for i in range(classes))
     table = confusion(probabilities, SingleLabels(labels))
-    judged = Judged(picture, picture.name, "class 1", "class 0", 0.93, 0.0123, (1, 0))
+    name = "some folder/é a.png"
+    judged = Judged(name, "class 1", "class 0", 0.93, 0.0123, picture, (1, 0))
     spread = np.linspace(10, 30, classes).astype(int).tolist()
     accuracy = float((probabilities.argmax(1) == labels).mean())
     return Facts(
@@ -50,12 +56,11 @@ def some(classes: int = 10, images: int = 300, channels: int = 3) -> Facts:
             "peak_memory": 446_865_408, "seconds": 62.4, "model": "ViT-Ti/2",
         },
         classes=names,
-        training=[Point(i, i / 10, 2 / (i + 1), i / 40, 1e-3) for i in range(40)],
-        testing=[Point(i, i / 10, 2 / (i + 1), i / 40) for i in range(0, 40, 10)],
+        training=[point(i, 2 / (i + 1), accuracy=i / 40, lr=1e-3) for i in range(40)],
+        testing=[point(i, 2 / (i + 1), accuracy=i / 40) for i in range(0, 40, 10)],
         confusion=table,
         reliability=bins(probabilities, labels),
         mistakes=[judged] * 5,
-        examples=[replace(judged, attention=generator.random((4, 6), np.float32))] * 3,
         cost=[Part("stem", 100, 1000), Part("attention", 5000, 90_000)],
         recipe={
             "recipe": {"epochs": 60, "seed": 17}, "data": {"data": "some/digits"},
@@ -68,16 +73,14 @@ def some(classes: int = 10, images: int = 300, channels: int = 3) -> Facts:
         predicted=table.dense().sum(0).tolist(),
         listed=[judged] * 5,
         survey=Survey(
-            {"train": spread, "test": [2] * classes}, {"train": sum(spread), "test": 2 * classes},
-            {number: [picture] * 3 for number in range(min(classes, 12))},
+            {"train": spread, "test": [2] * classes}, {"train": sum(spread), "test": 2 * classes}
         ),
     )  # fmt: skip
 
 
 def nasty() -> Judged:
     """A mistake whose every name is hostile."""
-    picture = Picture(np.zeros((8, 8), np.uint8), NASTY)
-    return Judged(picture, NASTY, NASTY, f"{NASTY}2", 0.5, 0.25, (0, 1))
+    return Judged(NASTY, NASTY, f"{NASTY}2", 0.5, 0.25, np.zeros((8, 8), np.uint8), (0, 1))
 
 
 def calibrated() -> Facts:
@@ -88,4 +91,4 @@ def calibrated() -> Facts:
     after = {"nll": 0.2, "ece": 0.02, "intervals": ranges}
     about = {"temperature": 1.5678, "images": 120, "before": before, "after": after}
     figures = facts.figures | {"calibration": about, "intervals": {"accuracy": [0.8123, 0.9345]}}
-    return replace(facts, figures=figures, uncalibrated=facts.reliability)
+    return replace(facts, figures=figures)

@@ -14,15 +14,19 @@ def a_run(task: str = "beit", side: int = 64, points: int = 60) -> Facts:
     noise = generator.normal(0, 0.03, points)
     training = [
         Point(
-            10 * i, i / 4, 3 + 5 / (1 + i / 8) + noise[i], lr=1e-3 * (1 - i / points),
-            own={"agreement": i / (2 * points), "spread_of_answers": 2.0 + noise[i]},
+            10 * i, i / 4, {
+                "loss": 3 + 5 / (1 + i / 8) + noise[i], "lr": 1e-3 * (1 - i / points),
+                "agreement": i / (2 * points), "spread_of_answers": 2.0 + noise[i],
+            },
         )
         for i in range(points)
     ]  # fmt: skip
     testing = [
         Point(
-            10 * i, i / 4, 3.2 + 5 / (1 + i / 8), probe=0.2 + i / (3 * points),
-            own={"agreement": i / (2.2 * points), "spread_of_answers": 2.1},
+            10 * i, i / 4, {
+                "loss": 3.2 + 5 / (1 + i / 8), "probe": 0.2 + i / (3 * points),
+                "agreement": i / (2.2 * points), "spread_of_answers": 2.1,
+            },
         )
         for i in range(4, points, 8)
     ]  # fmt: skip

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import vitlab
 from vitlab.data.learning import open_to_learn
-from vitlab.report.drawings import theme
+from vitlab.pages import palette as theme
 
 CLASSES = (3, 5, 6, 8)
 SHADES = {"light": theme.LIGHT, "dark": theme.DARK}

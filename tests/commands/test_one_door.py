@@ -13,7 +13,6 @@ from conftest import call, photo, photo_folder
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
 from vitlab.explore.dataset_map import _looked_at
-from vitlab.report.inside.looking import images_for
 
 CLASSES = ("a", "b")
 
@@ -180,9 +179,9 @@ def test_every_command_opens_the_same_images(
     assert figures("embed", weights, data, "--out", str(tmp_path / "e.parquet"))["images"] == images
     twin = figures("duplicates", data, data)["images"]
     assert twin == 2 * images if kind not in ("splits", "flat splits") else twin == images
-    assert len(images_for(model, data)) == images  # inspect
+    assert len(open_images(data, "ignored").every()) == images  # inspect
     assert len(vitlab.classify(model, data)) == images
-    looked = _looked_at(model, data, "all" if "splits" not in kind else "auto")  # explore --data
+    looked = _looked_at(model, data)  # explore --data
     assert len(looked.source) == images if "splits" not in kind else 2
     if images > 1:
         opened = open_to_learn(data, unlabeled=True)  # pretrain

@@ -12,7 +12,7 @@ from serve.made import tiny
 from vitlab.explore.explore_routes import application
 from vitlab.explore.explorer import Explorer
 from vitlab.explore.gallery import FORMATS
-from vitlab.explore.model_view import Shown
+from vitlab.explore.views import Shown
 from vitlab.serve.decoder import Bounds, _answered
 from vitlab.serve.decoders import Decoded, Decoders, Wanted
 

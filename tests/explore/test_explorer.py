@@ -14,7 +14,7 @@ from explore.made import SMALL, Exploring
 from serve.made import encoded, tiny
 from vitlab.explore import views
 from vitlab.explore.first_pass import first_pass
-from vitlab.explore.model_view import Shown
+from vitlab.explore.views import Shown
 
 
 def counted(exploring: Exploring, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -148,5 +148,5 @@ def test_attention_that_is_too_much_to_keep() -> None:
     assert why["rollout"] == why["late"] == why["attention"]
     assert set(why.values()) == {"", why["attention"]}
     seen = first_pass(tiny(SMALL), torch.zeros(1, 3, 16, 16), attention=False)
-    assert seen.attention is None
+    assert seen.attention == ()
     assert len(seen.layers) == 3

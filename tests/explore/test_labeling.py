@@ -15,9 +15,8 @@ from explore.made import Exploring
 from serve.made import until
 from vitlab.data.open import open_images
 from vitlab.errors import DataError, OptionError
-from vitlab.explore.dataset_map import dataset_map
+from vitlab.explore.dataset_map import MapJob, dataset_map
 from vitlab.explore.labeling import MOST, NEXT, Labeling
-from vitlab.explore.map_job import MapJob
 
 Features = NDArray[np.float32]
 

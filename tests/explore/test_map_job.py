@@ -11,8 +11,8 @@ from explore.made import Exploring
 from serve.calling import Reply, send
 from serve.made import encoded, until
 from vitlab.errors import DataError
+from vitlab.explore.dataset_map import MapJob, Progress
 from vitlab.explore.explore_routes import application
-from vitlab.explore.map_job import MapJob, Progress
 
 
 class Chart:

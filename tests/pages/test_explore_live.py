@@ -17,11 +17,10 @@ from playwright.sync_api import expect
 import vitlab
 from conftest import photo_folder
 from explore.made import InProcess, kinds
-from vitlab.explore.dataset_map import dataset_map
+from vitlab.explore.dataset_map import MapJob, dataset_map
 from vitlab.explore.explore_routes import application
 from vitlab.explore.explorer import Explorer
-from vitlab.explore.map_job import MapJob
-from vitlab.explore.model_view import Shown
+from vitlab.explore.views import Shown
 
 KINDS = ("plain", "registers", "pool", "axial", "class-layers", "features", "resnet")
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from vitlab.pages.assets import EXPLORE, SERVICE, WEB, asset, media_type
-from vitlab.report.drawings.theme import DARK, LIGHT
+from vitlab.pages.palette import DARK, LIGHT
 
 
 def test_the_colors_are_those_of_the_reports() -> None:

@@ -8,19 +8,18 @@ import numpy as np
 import pytest
 
 from vitlab.evaluation.reliability import Bin
-from vitlab.report.drawings.charts import (
+from vitlab.pages.palette import DARK, LIGHT, SERIES
+from vitlab.report.charts import (
     LEAST,
     SIDE,
+    WARM,
     Line,
-    histogram,
     lines,
     matrix,
     of_run,
     reliability,
-    scatter,
+    standalone,
 )
-from vitlab.report.drawings.drawing import WARM, standalone
-from vitlab.report.drawings.theme import DARK, LIGHT, SERIES
 
 
 def luminance(color: str) -> float:
@@ -146,11 +145,3 @@ def test_bins_of_few_images_are_faint() -> None:
     assert faint in reliability(under, "r", "x")
     assert faint not in reliability(under[:1], "r", "x")
     assert {"0%", "100%", "images"} <= set(ticks(reliability(under, "r", "x")))
-
-
-def test_marks_and_histograms() -> None:
-    assert "classes" in ticks(histogram("a", "x", [0.1, 0.5, 0.5], "found"))
-    points = np.random.default_rng(0).random((6, 2)).astype(np.float32)
-    drawing = scatter("map", "x", points, [("a & b", [0, 1, 2]), ("c", [3, 4, 5])], [5], 1.5)
-    assert {"a &amp; b (3)", "c (3)"} <= set(ticks(drawing))
-    assert drawing.count("<use") >= 7

@@ -1,17 +1,23 @@
-"""From a run folder to its report, of whatever version the folder is."""
+"""From a run folder and predictions to a report: what it shows, of whatever version they are."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 import vitlab
-from vitlab.data.labels import SingleLabels
+from conftest import photo_folder
+from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.learning import open_to_learn
+from vitlab.data.sources.source import Subset
 from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.predictions import Predictions
-from vitlab.report.gather import points, write_report
+from vitlab.report import gather
+from vitlab.report.facts import points
+from vitlab.report.gather import survey, write_report
 from vitlab.runs.run_folder import RunFolder
 
 
@@ -38,7 +44,13 @@ def test_a_folder_with_the_least_that_a_run_leaves(tmp_path: Path) -> None:
     assert " on z</bdi></h1>" in page
     assert "Loss against epoch: training 1; test 1.25." in page
     drawn = points(RunFolder(tmp_path).journal.read(), ("train",))
-    assert [each.loss for each in drawn] == [2.0, 1.75, 1.0, 1.0, 1.0]  # step 2 was taken again
+    assert [each.values["loss"] for each in drawn] == [
+        2.0,
+        1.75,
+        1.0,
+        1.0,
+        1.0,
+    ]  # step 2 was taken again
     assert f"{(table.argmax(1) == labels.values).mean():.1%} of 40 test images correct" in page
     assert '<section id="mistakes"' in page
     inside = page.split('<details id="inside"')[1].split("</details>")[0]
@@ -47,5 +59,83 @@ def test_a_folder_with_the_least_that_a_run_leaves(tmp_path: Path) -> None:
     assert "vitlab inspect RUN IMAGE… --out inside" in inside
     for word in ("Attention", "head", "Positions"):
         assert word not in inside
-    assert 'id="attention"' not in page
     assert "By guessing" not in page
+
+
+@pytest.fixture(scope="module")
+def model() -> vitlab.VisionTransformer:
+    made = vitlab.create(
+        "ViT(width=16,depth=1,heads=2,mlp=16)/4", classes=10, image_size=8, channels=1
+    )
+    assert isinstance(made, vitlab.VisionTransformer)
+    return made.eval()
+
+
+def predicted(labels: np.ndarray, guesses: np.ndarray, sure: np.ndarray) -> Predictions:
+    """Predictions of these classes with these probabilities."""
+    table = np.repeat((1 - sure)[:, None] / 9, 10, axis=1)
+    table[np.arange(len(labels)), guesses] = sure
+    return Predictions(table, SingleLabels(labels), np.arange(len(labels)), {}, 1.0)
+
+
+def test_each_confusion_is_shown_and_the_most_confident_first(
+    model: vitlab.VisionTransformer,
+) -> None:
+    source = open_to_learn("digits").test
+    labels, generator = source.labels.values, np.random.default_rng(0)
+    guesses = np.where(generator.random(359) < 0.75, labels, generator.integers(0, 10, 359))
+    done = predicted(labels, guesses, generator.uniform(0.5, 1, len(labels)))
+    shown, listed = gather.mistakes(model, source, done)
+    wrong = [(int(t), int(g)) for t, g in zip(labels, guesses, strict=True) if t != g]
+    pairs = [each.pair for each in shown]
+    assert len(set(wrong)) > 30
+    assert set(pairs) == set(wrong)
+    assert len(shown) == gather.MISTAKES
+    firsts = [each for n, each in enumerate(shown) if each.pair not in pairs[:n]]
+    assert pairs[: len(firsts)] == [each.pair for each in firsts]  # before a second one of any
+    sure = [each.confidence for each in firsts]
+    assert sure == sorted(sure, reverse=True)
+    for each in firsts:
+        places = [n for n in range(359) if (labels[n], guesses[n]) == each.pair]
+        assert each.confidence == max(done.probabilities[n].max() for n in places)
+        assert each.own == pytest.approx((1 - each.confidence) / 9)
+    names = [each.name for each in listed]
+    assert len(names) == len(wrong)
+    assert {each.name for each in shown} <= set(names)
+
+
+def test_the_doubts_are_the_sure_mistakes(model: vitlab.VisionTransformer) -> None:
+    source = Subset(open_to_learn("digits").test, np.arange(120))
+    truth = source.labels.values
+    table = np.full((120, 10), 0.02)
+    table[np.arange(120), truth] = 0.82
+    for place in range(0, 120, 10):
+        sure = place < 30
+        table[place] = 0.01 if sure else 0.05
+        table[place, (truth[place] + 1) % 10] = 0.9 if sure else 0.5
+        table[place, truth[place]] = 0.02 if sure else 0.1
+    table /= table.sum(1, keepdims=True)
+    done = Predictions(table, SingleLabels(truth), np.arange(120), {}, 1.0)
+    found = gather.doubts(model, source, done)
+    assert found is not None
+    assert {each.name for each in found.shown} == {source.name(i) for i in (0, 10, 20)}
+    assert (found.listed, found.images) == (3, 120)
+    for each in found.shown:
+        assert each.own == pytest.approx(0.02)
+        assert each.confidence == pytest.approx(0.9)
+        assert each.picture is not None
+    several = replace(done, labels=MultiLabels(np.eye(10, dtype=np.uint8)[truth]))
+    kinds = gather.doubts(model, source, several)
+    assert kinds is not None
+    assert kinds.shown
+    assert kinds.shown[0].confidence is None
+    few = Predictions(table[:50], SingleLabels(truth[:50]), np.arange(50), {}, 1.0)
+    assert gather.doubts(model, source, few) is None
+
+
+def test_the_data_is_surveyed(tmp_path: Path) -> None:
+    photo_folder(tmp_path / "photos" / "train", {"blue": 9, "red": 4}, 30, 50)
+    photo_folder(tmp_path / "photos" / "test", {"red": 5}, 30, 50)
+    found = survey(open_to_learn(str(tmp_path / "photos")))
+    assert found.counts == {"train": [9, 4], "test": [0, 5]}
+    assert found.images == {"train": 13, "test": 5}

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from made_facts import NASTY, calibrated, cells, nasty, some
+from made_facts import NASTY, calibrated, cells, nasty, point, some
 from report.reading import alone, check_harmless, fits, needs_chromium, read, shown
 from vitlab.evaluation.per_class import ClassFigures, Confusion
 from vitlab.evaluation.reliability import Bin
-from vitlab.report.facts import Doubt, Doubts, Facts, Point
-from vitlab.report.inside.looked import Looked, SeenImage
+from vitlab.report.facts import Doubts, Facts
+from vitlab.report.inside.looking import Looked, SeenImage
 from vitlab.report.page import Page, Section, Table, common_folder, write_page
 from vitlab.report.run_page import FIRST, run_page
 
@@ -40,19 +40,23 @@ EDGES = {
         confused=[],
         notes=[NASTY],
         mistakes=[nasty()],
-        examples=[replace(nasty(), attention=np.ones((2, 2), np.float32))],
+        inside=Looked(NASTY, [
+            SeenImage(NASTY, np.zeros((8, 8), np.uint8), NASTY, ((NASTY, 0.5),), NASTY, {
+                "relevance": np.ones((2, 2), np.float32)
+            }),
+        ], 1),
         listed=[nasty()],
-        doubts=Doubts([Doubt(nasty().picture, NASTY, NASTY, NASTY, 0.1, 0.9)], 1, 1.0, 9),
+        doubts=Doubts([nasty()], 1, 1.0, 9),
         recipe={
             "data": {"data": NASTY}, "start": {"weights": NASTY, "tune": NASTY},
             "changes": [{"step": 3, "option": NASTY, "before": NASTY, "after": 2}],  # type: ignore[dict-item]
         },
         versions={"x": NASTY},
     ),
-    "no mistakes": replace(some(), mistakes=[], notes=[], examples=[]),
-    "one point": replace(some(), training=[Point(1, 0.1, 2.0, 0.1, 1e-3)], testing=[]),
+    "no mistakes": replace(some(), mistakes=[], notes=[]),
+    "one point": replace(some(), training=[point(1, 2.0, accuracy=0.1, lr=1e-3)], testing=[]),
     "no points": replace(some(), training=[], testing=[]),
-    "not finite": replace(some(), training=[Point(1, 1, math.nan, 0), Point(2, 2, math.inf, 0)]),
+    "not finite": replace(some(), training=[point(1, math.nan), point(2, math.inf)]),
     "few figures": replace(some(), figures={"accuracy": 0.5, "top5": None}),
     "an empty class": replace(some(2), per_class=[
         ClassFigures("full", 0.5, 0.25, 1 / 3, 8), ClassFigures("empty", None, None, None, 0),
@@ -89,7 +93,7 @@ def test_intervals_classes_and_pairs_are_told(tmp_path: Path) -> None:
     for words in (
         "95% interval 81.2 to 93.5%", f"{worst.precision:.1%}", "1.568",
         "120 validation images", "0.2500 (0.1000 to 0.3000)", "12.3% (1.0 to 4.0)",
-        "Before: gap", "After: gap 2.0% (ECE)",
+        "gap 2.0% (ECE)",
         f"<bdi>{facts.confused[0].true}</bdi></th><td><bdi>{facts.confused[0].predicted}</bdi>",
     ):  # fmt: skip
         assert words in text, words

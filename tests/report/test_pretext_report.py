@@ -21,8 +21,8 @@ from vitlab.report.pretext_report import (
     TITLES,
     key_cards,
     lead,
+    own_figures,
     pretext_page,
-    words_of,
     write_pretext_report,
 )
 from vitlab.runs.run_folder import RunFolder
@@ -34,13 +34,14 @@ EDGES = {
         FEW, figures={}, training=[], testing=[], pictures={}, cost=[], recipe={}, notes=[], run={}
     ),
     "not finite": replace(
-        FEW, testing=[], training=[Point(1, 1, math.nan), Point(2, 2, math.inf)],
+        FEW, testing=[],
+        training=[Point(1, 1, {"loss": math.nan}), Point(2, 2, {"loss": math.inf})],
         figures={"loss": math.nan, "task": "mae"},
     ),
     "nasty names": replace(
         FEW, model=NASTY, run={"command": NASTY, "started": NASTY, "fingerprint": NASTY},
         figures=FEW.figures | {"device": NASTY, "task": NASTY, "run": NASTY, NASTY: 1.0},
-        testing=[Point(1, 1, 2.0, own={NASTY: 1.0})], training=[], notes=[NASTY],
+        testing=[Point(1, 1, {"loss": 2.0, NASTY: 1.0})], training=[], notes=[NASTY],
         pictures={NASTY: np.zeros((2, 8, 8, 3), np.uint8)},
         recipe={"data": {"data": NASTY}, "pretext": {"tokenizer": NASTY, "target": NASTY},
                 "start": {"weights": NASTY}},
@@ -74,7 +75,8 @@ def test_what_was_learned_is_told(tmp_path: Path) -> None:
         "45,000 training, 1,024 held out", "runs/tokens", "5.7 M", "361.62 M", "1 h 8 min",
         "vitlab finetune DATA --from 'runs/my run'", "vitlab fewshot 'runs/my run' DATA",
         "skipped: a.png is damaged", "the stem of this model mixes patches", "Spread of answers",
-        'alt="Image 6: decoded"', "hidden patches: green where the predicted code",
+        'alt="6: image · masked · agreement · decoded, 4"',
+        "hidden patches: green where the predicted code",
         "Code agreement against epoch: training 49.2%", "10-shot accuracy against epoch: ",
     ):  # fmt: skip
         assert words in text, words
@@ -105,11 +107,11 @@ def test_each_task_has_its_words() -> None:
 
 
 def test_a_figure_is_shown_as_its_words_have_it() -> None:
-    assert words_of("agreement").shown(0.12345) == "12.3%"
-    assert words_of("entropy").shown(math.log(4321)) == "4,321"
-    assert words_of("entropy").shown(1e9) == "inf"
-    assert words_of("some_new_figure").title == "Some new figure"
-    assert words_of("some_new_figure").shown(0.012345) == "0.0123"
+    values = {"agreement": 0.12345, "entropy": math.log(4321), "some_new_figure": 0.012345}
+    own = own_figures(replace(FEW, training=[], testing=[Point(1, 1, {"loss": 1.0} | values)]))
+    assert [each.shown(values[key]) for key, each in own.items()] == ["12.3%", "4,321", "0.0123"]
+    assert own["entropy"].shown(1e9) == "inf"
+    assert own["some_new_figure"].title == "Some new figure"
     cards = {card.label: card.value for card in key_cards(a_run(side=8))}
     assert cards == {
         "Held-out loss": "3.751", "Code agreement": "42.1%", "Spread of answers": "2.1",

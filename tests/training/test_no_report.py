@@ -28,7 +28,7 @@ def _no_page(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("nobody wants this page")
 
     monkeypatch.setattr(gather, "write_report", fail)
-    monkeypatch.setattr("vitlab.report.survey.survey", fail)
+    monkeypatch.setattr(gather, "survey", fail)
     monkeypatch.setattr(pretext_report, "write_pretext_report", fail)
     monkeypatch.setattr(ending, "_pictures", fail)
 

@@ -10,7 +10,7 @@ from vitlab.options import above, argument, at_least, at_most, option
 from vitlab.weights.stated import Stated
 
 if TYPE_CHECKING:
-    from vitlab.explore.map_job import MapJob
+    from vitlab.explore.dataset_map import MapJob
     from vitlab.models.model import Model
 
 SUMMARY = "Look inside models in the browser: point at a patch, and see."
@@ -60,8 +60,8 @@ def run(options: Explore) -> dict[str, Any]:
     from vitlab.data.open import open_images
     from vitlab.explore.explorer import Explorer
     from vitlab.explore.gallery import FORMATS
-    from vitlab.explore.model_view import Shown
     from vitlab.explore.run_explorer import HOST, explore, open_browser
+    from vitlab.explore.views import Shown
     from vitlab.progress import say
     from vitlab.serve.access import listen, url_of
     from vitlab.serve.decoder import Bounds
@@ -101,8 +101,7 @@ def run(options: Explore) -> dict[str, Any]:
 
 def _map_job(model: "Model", data: str) -> "MapJob":
     """Return who makes the map, with modules of its own around the same weights."""
-    from vitlab.explore.dataset_map import dataset_map
-    from vitlab.explore.map_job import MapJob
+    from vitlab.explore.dataset_map import MapJob, dataset_map
     from vitlab.progress import say
 
     own = model.remade(model.config, model.state_dict())

@@ -51,18 +51,18 @@ def run(options: Inspect) -> dict[str, Any]:
     """Look, draw and write."""
     import vitlab
     from vitlab import device as devices
+    from vitlab.data.open import open_images
     from vitlab.progress import Meter, named_if_slow, say
-    from vitlab.report.inside.looking import images_for, look, steps
-    from vitlab.report.inside.single import Choices
-    from vitlab.report.inside.writing import write_inspection
+    from vitlab.report.inside.looking import Choices, look
+    from vitlab.report.inside.sights import write_inspection
 
     model = options.load()
     other = vitlab.load(options.beside) if options.beside else None
-    source = images_for(model, options.paths)
+    source = open_images(options.paths, "ignored").every()
     choices = Choices(options.watch, options.layer, options.occlusion, other)
-    with Meter(steps(source), title="looking") as meter:
+    with Meter(len(source), title="looking") as meter:
         device = devices.choose(options.device)
-        found = look(model, source, device, choices, lambda done: meter.show(done, "steps"))
+        found = look(model, source, device, choices, lambda done: meter.show(done, "images"))
     for note in found.remarks:
         say(note)
     with named_if_slow("drawing"):

@@ -49,11 +49,11 @@ def list_runs(folder: str | Path) -> Listed:
         raise RunError(f"{place} is no folder of runs: name one, such as runs")
     found = [_experiment(path, place, runs) for path in _holding(place, CAMPAIGN_FILE)]
     good, recipe = [run for run in runs if "options" in run], {}
-    for option in differing(entries):
-        usual = max(option.values, key=option.values.count)
-        recipe[option.option] = list(option.values)
-        for run, value in zip(good, option.values, strict=True):
-            run["options"] += f"{option.option} {value} " * (value != usual)
+    for option, values in differing(entries).items():
+        usual = max(values, key=values.count)
+        recipe[option] = list(values)
+        for run, value in zip(good, values, strict=True):
+            run["options"] += f"{option} {value} " * (value != usual)
     return {"folder": str(place), "runs": runs, "experiments": found, "recipe": recipe}
 
 
@@ -64,16 +64,17 @@ def _holding(place: Path, name: str) -> list[Path]:
 
 def _progress(entry: Entry) -> Listed:
     """Return how far a run is, and how good."""
-    found: Listed = {"model": entry.model, "seed": entry.seed, "options": ""}
-    for point in [*entry.training, *entry.testing]:
+    facts = entry.facts
+    found: Listed = {"model": facts.model, "seed": entry.seed, "options": ""}
+    for point in facts.training + facts.testing:
         found |= {"step": point.step, "epoch": point.epoch}
     for key in FIGURES:
-        measured = (getattr(point, key) for point in entry.testing)
-        if values := [value for value in measured if value is not None and value == value]:
+        measured = [point.values[key] for point in facts.testing if key in point.values]
+        if values := [value for value in measured if value == value]:
             best = min(values) if key == "loss" else max(values)
-            found |= {"best": best, key: entry.result.get(key, values[-1])}
+            found |= {"best": best, key: facts.figures.get(key, values[-1])}
             break
-    return found | {key: entry.result[key] for key in COSTS if key in entry.result}
+    return found | {key: facts.figures[key] for key in COSTS if key in facts.figures}
 
 
 def _experiment(path: Path, place: Path, runs: list[Listed]) -> Listed:

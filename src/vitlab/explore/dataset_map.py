@@ -1,20 +1,21 @@
-"""The map of a data set: its images as points, with thumbnails and the labels that are in doubt."""
+"""The map of a data set: images as points, thumbnails, doubtful labels, and how it is made."""
 
+import logging
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from vitlab.data.labels import SingleLabels
 from vitlab.data.open import open_images, stripped
 from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Joined, Relabeled, Source
-from vitlab.errors import DataError, ImageError
-from vitlab.evaluation.choosing import Split, choose
+from vitlab.errors import DataError, ImageError, UserError
+from vitlab.evaluation.choosing import choose
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding_map import Sampled, embedding_map, look_at, sample
 from vitlab.evaluation.label_errors import Suspect, find_label_errors
@@ -24,6 +25,7 @@ from vitlab.explore.labeling import Labeling
 from vitlab.models.model import Model
 
 MOST = 10_000  # images of a map
+SEED = 0  # of a sample, and of the places
 UNKNOWN = -1  # the class of an image without a label beside labeled ones
 SUSPECTS = 200  # that are listed
 SIDES = ((1_000, 64), (2_500, 48), (MOST, 32))  # pixels of a thumbnail, by images at most
@@ -125,11 +127,7 @@ def dataset_map(
     model: Model,
     data: Given,
     *,
-    split: Split = "auto",
     most: int = MOST,
-    seed: int = 0,
-    device: torch.device | None = None,
-    workers: int | None = 0,
     progress: Progress = lambda share, what: None,
 ) -> DatasetMap:
     """Make the map of a data set as a model sees it.
@@ -140,11 +138,7 @@ def dataset_map(
     Args:
         model: any; its device and mode are the same afterwards
         data: as for training, or images without labels: a folder, a file, a glob pattern
-        split: `auto`: the test split if there is one
         most: images, chosen at random if there are more
-        seed: of that choice, and of the places
-        device: where to compute; None for where the model is
-        workers: processes that decode; None to choose
         progress: called with the share of the work that is done, from 0 to 1, and what is being
             done; what it raises ends the work
 
@@ -152,8 +146,8 @@ def dataset_map(
         DataError: no such data, no image that can be decoded, or a model whose answers are not
             numbers.
     """
-    opened = _looked_at(model, data, split)
-    source, chosen = opened.source, sample(len(opened.source), most, seed)
+    opened = _looked_at(model, data)
+    source, chosen = opened.source, sample(len(opened.source), most, SEED)
     side = next((side for limit, side in SIDES if len(chosen) <= limit), SIDES[-1][1])
     what = f"looking at {len(chosen):,} images"
     progress(0.0, what)
@@ -162,15 +156,15 @@ def dataset_map(
         source,
         chosen,
         side,
-        Compute(device or next(model.parameters()).device, workers=workers),
+        Compute(next(model.parameters()).device, workers=0),
         lambda done, total: progress(PASS * done / max(total, 1), what),
     )
     if not len(seen.indices):
         raise DataError(next(iter(seen.bad.values()), "there are no images"))
     progress(PASS, f"arranging {len(seen.indices):,} images by what the model sees in them")
-    points = embedding_map(seen.features, seed)
+    points = embedding_map(seen.features, SEED)
     progress(PLACED, "drawing the thumbnails")
-    return _made(opened, seen, points, _note(opened, seen, len(chosen), seed))
+    return _made(opened, seen, points, _note(opened, seen, len(chosen)))
 
 
 def _made(opened: _LookedAt, seen: Sampled, points: NDArray[np.float32], note: str) -> DatasetMap:
@@ -222,13 +216,13 @@ def sheet_of(thumbnails: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
     return table.reshape(rows * side, columns * side, 3), columns
 
 
-def _looked_at(model: Model, data: Given, split: Split) -> _LookedAt:
+def _looked_at(model: Model, data: Given) -> _LookedAt:
     """Open labeled images of the model's classes; else all images, with or without labels."""
     reason = f"{model.config.name} has no classifier"
     opened = open_images(data, "optional")
     if model.config.classes and not opened.lacks:
         try:
-            source = choose(model, data, split).source
+            source = choose(model, data, "auto").source
             if opened.loose is not None and isinstance(source.labels, SingleLabels):
                 unknown = SingleLabels(np.full(len(opened.loose), UNKNOWN))
                 source = Joined((source, Relabeled(opened.loose, unknown, source.classes)))
@@ -238,15 +232,15 @@ def _looked_at(model: Model, data: Given, split: Split) -> _LookedAt:
     if opened.lacks or opened.loose is not None:
         matched, note = model.config.classes > 0, "the images have no labels"
         return _LookedAt(stripped(opened.every()), labeled=False, matched=matched, note=note)
-    source = opened.every() if split == "auto" and opened.unsplit else opened.splits().test
+    source = opened.every() if opened.unsplit else opened.splits().test
     return _LookedAt(source, labeled=True, matched=False, note=f"no predictions: {reason}")
 
 
-def _note(opened: _LookedAt, seen: Sampled, chosen: int, seed: int) -> str:
+def _note(opened: _LookedAt, seen: Sampled, chosen: int) -> str:
     """Return what the reader must know, in sentences."""
     notes = []
     if chosen < len(opened.source):
-        notes.append(f"{chosen:,} of {len(opened.source):,} images, chosen at random (seed {seed})")
+        notes.append(f"{chosen:,} of {len(opened.source):,} images, chosen at random (seed {SEED})")
     if seen.bad:
         count, damaged = len(seen.bad), next(iter(seen.bad.values()))
         left = "damaged image is left out" if count == 1 else "damaged images are left out"
@@ -256,3 +250,64 @@ def _note(opened: _LookedAt, seen: Sampled, chosen: int, seed: int) -> str:
     if opened.labeled and opened.source.labels.several:
         notes.append("the images have several labels each, so that no color stands for a class")
     return " ".join(f"{each[:1].upper()}{each[1:]}." for each in notes)
+
+
+class MapJob:
+    """Makes one map in a thread of its own, while the page shows how far it is.
+
+    Args:
+        make: makes it, and calls its argument with the share of the work that is done and what is
+            being done; it must share no modules with what else computes at the same time
+        say: tells a person that there will be no map
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Progress], DatasetMap],
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._make, self._say = make, say
+        self._state: tuple[DatasetMap | None, float, str] = (None, 0.0, "beginning")
+        self._error = ""
+        self._thread = threading.Thread(target=self._run, name="vitlab-map", daemon=True)
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Give up at the next step."""
+        self._stopped = True
+
+    def state(self) -> tuple[DatasetMap | None, float, str]:
+        """Return the map if it is made, the share of the work done, and what is being done.
+
+        Raises:
+            DataError: there will be no map.
+        """
+        if self._error:
+            raise DataError(self._error)
+        return self._state
+
+    def _run(self) -> None:
+        try:
+            made = self._make(self._progress)
+            self._state = (made, 1.0, "")
+        except _StoppedError:
+            pass
+        except UserError as error:
+            self._error = str(error)
+            self._say(f"no map: {error}")
+        except Exception as error:  # a bug: the page goes on without a map
+            self._error = f"the map cannot be made ({type(error).__name__})"
+            logging.getLogger("vitlab").exception("no map")
+
+    def _progress(self, share: float, what: str) -> None:
+        if self._stopped:
+            raise _StoppedError
+        self._state = (None, share, what)
+
+
+class _StoppedError(Exception):
+    """The explorer ends."""

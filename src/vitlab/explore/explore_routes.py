@@ -6,20 +6,18 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from vitlab.errors import OptionError, one_line
 from vitlab.explore import views
-from vitlab.explore.dataset_map import DatasetMap
+from vitlab.explore.dataset_map import DatasetMap, MapJob
 from vitlab.explore.explorer import Explorer
+from vitlab.explore.first_pass import attended
 from vitlab.explore.gallery import FORMATS, OpenImage, is_supported
-from vitlab.explore.map_job import MapJob
 from vitlab.pages.assets import EXPLORE
 from vitlab.serve.access import LOCAL
 from vitlab.serve.exchange import BodyMemory, Envelope, Refused, busy, exchange_of
@@ -30,6 +28,7 @@ MOST_ASKED = 2**20  # bytes of a question
 PATIENCE = 60.0  # seconds in which a body must arrive
 NAME = 200  # characters of an image's name
 FOREVER = {"Cache-Control": "private, max-age=31536000, immutable"}  # the id is of the content
+
 
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -45,22 +44,30 @@ class Routes:
         self.explorer = explorer
 
     def routes(self) -> list[Route]:
-        """Return the routes of the explorer."""
+        """Return the routes of the explorer, which only its own page may ask."""
         look = "/api/look/{model:int}/{image}"
+        read = {
+            "/api/state": self.state,
+            "/api/images/{image}": self.picture,
+            look: self.look,
+            f"{look}/attention/{{token}}": self.attention,
+            f"{look}/map/{{kind}}": self.map,
+            f"{look}/colors": self.colors,
+            "/api/map": self.points,
+            "/api/map/sheet": self.sheet,
+            "/api/labels": self.labels,
+            "/api/labels.csv": self.label_list,
+        }
+        written = {
+            "/api/images": self.open,
+            f"{look}/without": self.without,
+            "/api/map/{index:int}": self.open_point,
+            "/api/labels": self.give_labels,
+        }
         return [
-            Route("/api/state", self.state),
-            Route("/api/images", self.open, methods=["POST"]),
-            Route("/api/images/{image}", self.picture),
-            Route(look, self.look),
-            Route(f"{look}/attention/{{token}}", self.attention),
-            Route(f"{look}/map/{{kind}}", self.map),
-            Route(f"{look}/colors", self.colors),
-            Route(f"{look}/without", self.without, methods=["POST"]),
-            Route("/api/map", self.points),
-            Route("/api/map/sheet", self.sheet),
-            Route("/api/map/{index:int}", self.open_point, methods=["POST"]),
-            Route("/api/labels", self.labels, methods=["GET", "POST"]),
-            Route("/api/labels.csv", self.label_list),
+            Route(path, own_page(answer), methods=[method])
+            for method, answers in (("GET", read), ("POST", written))
+            for path, answer in answers.items()
         ]
 
     async def state(self, request: Request) -> Response:
@@ -102,14 +109,14 @@ class Routes:
         number, image = self._model(request), self._image(request)
         seen = await self.explorer.look(number, image)
         token = request.path_params["token"]
-        attended = seen.pool if token == "pool" else seen.attention
-        if attended is None:
+        layers = seen.pool if token == "pool" else seen.attention
+        if not layers:
             why = self.explorer.models[number].why_not["attention"]
             raise OptionError(why if token != "pool" and why else "the model has no attention pool")
         place = 0 if token == "pool" else _whole(token, "token")
-        if not 0 <= place < attended.tokens:
-            raise OptionError(f"token {place} of {attended.tokens}: they are counted from 0")
-        return Response(attended.of(place), media_type="application/octet-stream")
+        if not 0 <= place < (count := layers[0][0].shape[1]):
+            raise OptionError(f"token {place} of {count}: they are counted from 0")
+        return Response(attended(layers, place), media_type="application/octet-stream")
 
     async def map(self, request: Request) -> Response:
         """Return a number for each patch."""
@@ -175,11 +182,12 @@ class Routes:
         return JSONResponse(image.described(), 201)
 
     async def labels(self, request: Request) -> Response:
+        """Return the labels of the map, and what follows from them."""
+        return JSONResponse(await asyncio.to_thread(self._made().labeling.state))
+
+    async def give_labels(self, request: Request) -> Response:
         """Give some images of the map a class, or take theirs away; return what follows."""
-        labeling = self._made().labeling
-        if request.method == "GET":
-            return JSONResponse(await asyncio.to_thread(labeling.state))
-        asked = _json(await self._body(request, MOST_ASKED))
+        labeling, asked = self._made().labeling, _json(await self._body(request, MOST_ASKED))
         places, name = asked.get("images", ()), asked.get("class")
         if not _whole_numbers(places) or not isinstance(name, str):
             raise Refused(400, 'the body must be {"images": [numbers], "class": "a name"}')
@@ -227,33 +235,18 @@ class Routes:
         return found
 
 
-def check_origin(headers: Headers) -> None:
-    """Refuse a request that a page of another site makes: browsers say where it comes from.
+def own_page(answer: Answer) -> Answer:
+    """Refuse a request that a page of another site makes: browsers say where it comes from."""
 
-    Raises:
-        Refused: 403, it comes from elsewhere.
-    """
-    origin, site = headers.get("origin", ""), headers.get("sec-fetch-site", "")
-    own = f"http://{headers.get('host', '')}"
-    if (origin and origin.lower() != own.lower()) or site in ("cross-site", "same-site"):
-        raise Refused(403, "only the page that this service serves may ask it")
+    async def checked(request: Request) -> Response:
+        headers = request.headers
+        origin, site = headers.get("origin", ""), headers.get("sec-fetch-site", "")
+        own = f"http://{headers.get('host', '')}"
+        if (origin and origin.lower() != own.lower()) or site in ("cross-site", "same-site"):
+            raise Refused(403, "only the page that this service serves may ask it")
+        return await answer(request)
 
-
-class OwnPage:
-    """Refuses what pages of other sites ask.
-
-    Args:
-        app: what answers the rest
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what may be asked."""
-        if scope["type"] == "http" and scope["path"].startswith("/api/"):
-            check_origin(Headers(scope=scope))
-        await self.app(scope, receive, send)
+    return checked
 
 
 def application(explorer: Explorer) -> Starlette:
@@ -261,7 +254,7 @@ def application(explorer: Explorer) -> Starlette:
     envelope = Middleware(Envelope, hosts=LOCAL, memory=BodyMemory(4 * MOST_BODY))
     app = Starlette(
         routes=[*page_routes("explore.html", EXPLORE), *Routes(explorer).routes()],
-        middleware=[envelope, Middleware(OwnPage)],
+        middleware=[envelope],
         exception_handlers={HTTPException: _unknown},
     )
     app.router.redirect_slashes = False  # a redirect would repeat the Host that a client made up

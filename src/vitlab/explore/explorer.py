@@ -1,10 +1,13 @@
 """The explorer behind its page: models, images, and what each makes of the other."""
 
 import asyncio
+import queue
+import threading
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,21 +18,55 @@ from vitlab.data.augment.augment import normalize
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.errors import ImageError, OptionError, UserError, WeightsError
 from vitlab.explore import views
+from vitlab.explore.dataset_map import MapJob
 from vitlab.explore.first_pass import FirstPass, first_pass
 from vitlab.explore.gallery import Gallery, OpenImage
 from vitlab.explore.lru import Kept
-from vitlab.explore.map_job import MapJob
-from vitlab.explore.model_view import Shown
-from vitlab.explore.worker import Worker
+from vitlab.explore.views import Shown
 from vitlab.files import read_bytes
 from vitlab.inspect.evidence import without
 from vitlab.inspect.tokens import colors_of
 from vitlab.models.model import Model
 from vitlab.serve.decoders import Decoders, Wanted
 
+Result = TypeVar("Result")
 LATEST = 16  # images that share their colors
 MOST_BYTES = 2**31  # of what is kept of images and models
 MOST_MAPS = 2**24  # of relevance, Grad-CAM and occlusion
+
+
+class Worker:
+    """The one thread that computes, job after job, so that the event loop never waits for a model.
+
+    Unlike that of an executor, it is not waited for when the process ends.
+    """
+
+    def __init__(self) -> None:
+        self._jobs = queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]()
+        self._thread = threading.Thread(target=self._run, name="vitlab-explore", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take no more jobs."""
+        self._jobs.put(None)
+
+    async def do(self, job: Callable[[], Result]) -> Result:
+        """Wait for a job; one that nobody waits for any more when its turn comes is not begun."""
+        future: Future[Result] = Future()
+        self._jobs.put((future, job))
+        return await asyncio.wrap_future(future)
+
+    def _run(self) -> None:
+        while asked := self._jobs.get():
+            future, job = asked
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(job())
+                except BaseException as error:  # whoever asked is told
+                    future.set_exception(error)
 
 
 class Explorer:

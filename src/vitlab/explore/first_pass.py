@@ -1,8 +1,8 @@
-"""The first pass of an image: scores, every head's attention in a byte each, all tokens."""
+"""The first pass of an image: scores, the attention of every head, all tokens."""
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,6 +21,7 @@ from vitlab.models.vit import VisionTransformer
 
 Grid = tuple[int, int]
 Box = tuple[float, float, float, float]
+Octets = tuple[NDArray[np.uint8], NDArray[np.float32]]  # (heads, tokens, N), (heads, tokens)
 LEVELS = 255  # of a byte
 
 
@@ -34,11 +35,11 @@ class FirstPass:
         probabilities: float64 (classes,); none without a classifier
         layers: what leaves each, as `model.intermediates` has it, on the CPU
         last: what leaves the model, after the final norm
-        attention: of every head of every layer; None where there is none, or too much
+        attention: of every head of every layer; none where there is none, or too much
         rollouts: with `attention`, the share of each patch that reaches the classifier, through the
             first layers up to each: (rows, columns)
         late: with `attention`, the same through the last three layers: what shows the object
-        pool: the attention that the pool's queries pay; None without one
+        pool: the attention that the pool's queries pay, as of one layer; none without a pool
     """
 
     image: Tensor
@@ -46,10 +47,10 @@ class FirstPass:
     probabilities: NDArray[np.float64]
     layers: tuple[DenseFeatures, ...]
     last: DenseFeatures
-    attention: "Attended | None" = None
+    attention: tuple[Octets, ...] = ()
     rollouts: tuple[Tensor, ...] = ()
     late: Tensor | None = None
-    pool: "Attended | None" = None
+    pool: tuple[Octets, ...] = ()
 
     @property
     def grid(self) -> Grid:
@@ -60,7 +61,7 @@ class FirstPass:
     @cached_property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        seen = sum(each.nbytes for each in (self.attention, self.pool) if each is not None)
+        seen = sum(part.nbytes for each in (*self.attention, *self.pool) for part in each)
         tokens = sum(part.nbytes for each in (self.last, *self.layers) for part in each)
         return seen + self.image.nbytes + tokens
 
@@ -88,21 +89,19 @@ def first_pass(
     if not isinstance(model, VisionTransformer):
         return FirstPass(*common)
     pool = pool_attention(seen)
-    queries = None if pool is None else Attended.single(pool.flatten(1, 2)[:, :, None])
+    queries = () if pool is None else (in_octets(pool.flatten(1, 2)[:, :, None]),)
     if not attention:
         return FirstPass(*common, pool=queries)
-    attended = Attended(model.config.branches * model.config.heads)
-    last = deque[Tensor](maxlen=LATE)
+    kept, last = list[Octets](), deque[Tensor](maxlen=LATE)
 
-    def kept() -> Iterator[Tensor]:
-        for weights in seen.attention():
-            attended.add(weights)
-            last.append(weights)
-            yield weights
+    def keep(weights: Tensor) -> Tensor:
+        kept.append(in_octets(weights))
+        last.append(weights)
+        return weights
 
-    through = tuple(each[0].cpu() for each in rollouts(seen, maps=kept()))
+    through = tuple(each[0].cpu() for each in rollouts(seen, maps=map(keep, seen.attention())))
     *_, late = rollouts(seen, maps=last)
-    return FirstPass(*common, attended, through, late[0].cpu(), queries)
+    return FirstPass(*common, tuple(kept), through, late[0].cpu(), queries)
 
 
 def _on_cpu(seen: Look, layer: int | None) -> DenseFeatures:
@@ -120,58 +119,30 @@ def chances(model: Model, logits: Tensor) -> NDArray[np.float64]:
     return probabilities(exact(logits), model).cpu().numpy()
 
 
-class Attended:
-    """The attention of every head of every layer, for one image.
+def in_octets(weights: Tensor) -> Octets:
+    """Return the attention of a layer, (1, heads, tokens that attend, N), a number in a byte.
 
     A number is `largest * byte / 255`, where `largest` is that of its head for the token that
     attends: half a percent of it is lost at most, however small it is.
-
-    Args:
-        heads: of a layer; one with fewer has heads of zeros at the end
     """
+    weights = weights[0].float()
+    largest = weights.amax(-1)
+    levels = weights * (LEVELS / largest.clamp(min=torch.finfo(torch.float32).tiny))[..., None]
+    return levels.round().byte().cpu().numpy(), largest.cpu().numpy()
 
-    def __init__(self, heads: int) -> None:
-        self.heads = heads
-        self._bytes: list[NDArray[np.uint8]] = []
-        self._largest: list[NDArray[np.float32]] = []
 
-    @classmethod
-    def single(cls, weights: Tensor) -> "Attended":
-        """Keep a single layer: (1, heads, tokens that attend, N)."""
-        found = cls(weights.shape[1])
-        found.add(weights)
-        return found
+def attended(layers: Sequence[Octets], token: int) -> bytes:
+    """Return what one token attends to; a layer with fewer heads has heads of zeros at the end.
 
-    @property
-    def tokens(self) -> int:
-        """How many attend in each layer."""
-        return self._bytes[0].shape[1]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory."""
-        return sum(each.nbytes for each in self._bytes) + sum(each.nbytes for each in self._largest)
-
-    def add(self, weights: Tensor) -> None:
-        """Add a layer: (1, heads, tokens that attend, N)."""
-        weights = weights[0].float()
-        missing = self.heads - len(weights)
-        if missing:
-            weights = torch.nn.functional.pad(weights, (0, 0, 0, 0, 0, missing))
-        largest = weights.amax(-1, keepdim=True)
-        scale = LEVELS / largest.clamp(min=torch.finfo(torch.float32).tiny)
-        self._bytes.append((weights * scale).round().to(torch.uint8).cpu().numpy())
-        self._largest.append(largest[..., 0].cpu().numpy())
-
-    def of(self, token: int) -> bytes:
-        """Return what one token attends to.
-
-        Returns:
-            float32, little-endian, (layers, heads): the largest number; then uint8, (layers, heads,
-            N).
-        """
-        largest = np.stack([each[:, token] for each in self._largest]).astype("<f4")
-        return largest.tobytes() + np.stack([each[:, token] for each in self._bytes]).tobytes()
+    Returns:
+        float32, little-endian, (layers, heads): the largest number; then uint8, (layers, heads, N).
+    """
+    shape = len(layers), max(len(largest) for _, largest in layers)
+    most, found = np.zeros(shape, "<f4"), np.zeros((*shape, layers[0][0].shape[-1]), np.uint8)
+    for number, (levels, largest) in enumerate(layers):
+        most[number, : len(largest)] = largest[:, token]
+        found[number, : len(largest)] = levels[:, token]
+    return most.tobytes() + found.tobytes()
 
 
 def attention_bytes(config: ModelConfig) -> int:

@@ -7,9 +7,8 @@ import socket
 import sys
 import threading
 import webbrowser
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from types import FrameType
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from vitlab.explore.explore_routes import application
 from vitlab.explore.explorer import Explorer
@@ -17,6 +16,7 @@ from vitlab.serve.service import server_of
 
 LEAVE = 1.0  # seconds for the answers under way, once asked to stop
 HOST = "127.0.0.1"
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def explore(explorer: Explorer, opened: socket.socket, ready: Callable[[], None]) -> None:
@@ -31,44 +31,39 @@ def explore(explorer: Explorer, opened: socket.socket, ready: Callable[[], None]
         UserError: a process cannot be started.
         KeyboardInterrupt: there was a signal.
     """
-    asyncio.run(_explored(explorer, opened, ready))
+    kept = {each: signal.getsignal(each) for each in SIGNALS}
+    try:
+        asyncio.run(_explored(explorer, opened, ready))
+    finally:
+        for each, handler in kept.items():
+            signal.signal(each, handler)
     raise KeyboardInterrupt
 
 
 async def _explored(explorer: Explorer, opened: socket.socket, ready: Callable[[], None]) -> None:
-    asked = asyncio.Event()
-    server = server_of(application(explorer), round(LEAVE))
-    with _signals(asked):
-        try:
-            await explorer.start()
-            serving = asyncio.create_task(server.serve([opened]))
-            waiting = asyncio.create_task(asked.wait())
-            ready()
-            await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
-            server.should_exit = server.force_exit = True
-            await serving
-        finally:
-            await explorer.stop()
+    """Serve until SIGINT or SIGTERM; a second one ends the process."""
+    asked, loop = asyncio.Event(), asyncio.get_running_loop()
 
-
-@contextmanager
-def _signals(asked: asyncio.Event) -> Iterator[None]:
-    """Set an event at SIGINT and SIGTERM; a second one ends the process."""
-    loop, signals = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
-
-    def handle(number: int, frame: FrameType | None) -> None:
+    def end() -> None:
         if asked.is_set():
             os.write(2, b"vitlab explore: interrupted\n")
             os._exit(130)
-        loop.call_soon_threadsafe(asked.set)
+        asked.set()
 
-    kept = {each: signal.signal(each, handle) for each in signals}
+    for each in SIGNALS:
+        loop.add_signal_handler(each, end)
+    server = server_of(application(explorer), round(LEAVE))
     try:
-        yield
+        await explorer.start()
+        serving = asyncio.create_task(server.serve([opened]))
+        waiting = asyncio.create_task(asked.wait())
+        ready()
+        await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        server.should_exit = server.force_exit = True
+        await serving
     finally:
-        for each, old in kept.items():
-            signal.signal(each, old)
+        await explorer.stop()
 
 
 def open_browser(url: str) -> None:

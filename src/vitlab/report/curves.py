@@ -1,96 +1,122 @@
-"""Learning curves of a run."""
+"""Learning curves of a run, or of several runs beside each other."""
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vitlab.report.drawings.charts import Line, lines
-from vitlab.report.drawings.drawing import BLUE, WARM, finite
+from vitlab.report.charts import DENSE, WARM, Line, finite, lines, of_run
 from vitlab.report.facts import Facts, Point
 from vitlab.report.page import Block, Plot, Plots, Prose
+from vitlab.units import percent
 
-Value = Callable[[Point], float | None]
 SHORT = 2.5  # epochs: shorter runs are drawn against steps
+LEGEND = 6  # runs whose values a legend names
 
 
-def learning_curves(facts: Facts, own: Sequence[Plot] = ()) -> list[Block]:
+@dataclass(frozen=True)
+class Curve:
+    """A quantity of the journal that is drawn.
+
+    Attributes:
+        title: of the drawing
+        share: whether values are written in percent
+        best: which end is better, `high` or `low`; empty if neither is
+        of: what is shown of a value
+        note: how to read it
+    """
+
+    title: str
+    share: bool = False
+    best: str = ""
+    of: Callable[[float], float] = float
+    note: str = ""
+
+    def shown(self, value: float) -> str:
+        """Format a value of the journal."""
+        own = self.of(value)
+        if self.share:
+            return percent(own)
+        return f"{own:,.0f}" if 1000 <= abs(own) < math.inf else f"{own:.3g}"
+
+
+PROBES = {"probe": "10-shot accuracy", "knn": "20-NN accuracy"}
+CURVES = {
+    "accuracy": Curve("Accuracy", True, "high"),
+    "map": Curve("mAP", True, "high"),
+    "agreed": Curve("Agreement with the teacher", True, "high"),
+    **{key: Curve(title, True, "high") for key, title in PROBES.items()},
+    "lr": Curve("Learning rate"),
+}
+LOSS = Curve("Loss", best="low")
+
+
+def learning_curves(facts: Facts, own: dict[str, Curve] | None = None) -> list[Block]:
     """Return loss, accuracy, probes and learning rate, each that has enough points, and the words.
 
     Args:
         facts: of the run
-        own: drawings of a pretext task, after the loss
+        own: quantities of a pretext task by their keys, drawn after the loss
     """
-    apart, held_out = other_losses(facts), f"{facts.held_out} images"
-    rated = () if facts.several else facts.training
-    loss: Value = lambda point: point.loss  # noqa: E731
+    apart, both = other_losses(facts), (facts.training, facts.testing)
+    panels: list[tuple[str, Curve, Sequence[Point], Sequence[Point]]] = [("loss", LOSS, *both)]
     if apart:
-        losses = [
-            panel("training-loss", "Training loss", facts.training, (), loss, best="low"),
-            panel("loss", f"Loss on {held_out}", (), facts.testing, loss, facts.held_out, "low"),
+        held_out = replace(LOSS, title=f"Loss on {facts.held_out} images")
+        panels = [("loss", replace(LOSS, title="Training loss"), facts.training, ()),
+                  ("loss", held_out, (), facts.testing)]  # fmt: skip
+    usual = {key: curve for key, curve in CURVES.items() if key != "accuracy" or not facts.several}
+    panels += [(key, curve, *both) for key, curve in ((own or {}) | usual).items()]
+    plots = []
+    for number, (key, curve, training, testing) in enumerate(panels):
+        across = "step" if _last(both) < SHORT else "epoch"
+        ends = "probe" if key in PROBES else facts.held_out
+        drawn = [
+            Line("training", *_values(training, key, across, curve.of)),
+            Line(
+                ends, *_values(testing, key, across, curve.of), WARM, marked=True, best=curve.best
+            ),
         ]
-    else:
-        losses = [panel("loss", "Loss", facts.training, facts.testing, loss, facts.held_out, "low")]
-    shares: list[tuple[str, str, Sequence[Point], str, Value]] = [
-        ("accuracy", "Accuracy", rated, facts.held_out, lambda p: p.accuracy),
-        ("map", "mAP", (), facts.held_out, lambda p: p.map),
-        ("agreed", "Agreement with the teacher", facts.training, "", lambda p: p.own.get("agreed")),
-        ("probe", "10-shot accuracy", (), "probe", lambda p: p.probe),
-        ("knn", "20-NN accuracy", (), "probe", lambda p: p.knn),
-    ]
-    drawn = [
-        panel(
-            name, title, training, facts.testing if ends and not (name == "accuracy" and
-            facts.several) else (), value, ends, "high", share=True,
-        )
-        for name, title, training, ends, value in shares
-    ]  # fmt: skip
-    rate = panel("rate", "Learning rate", facts.training, (), lambda point: point.lr)
-    plots = [each for each in (*losses, *own, *drawn, rate) if each is not None]
-    return [Plots(plots), *_words(facts, apart)] if plots else []
+        drawing = lines(f"curve-{number}", curve.title, drawn, across, share=curve.share)
+        plots += [Plot(curve.title, drawing)] if drawing else []
+    return [Plots(plots), _words(facts, apart)] if plots else []
 
 
-def panel(
-    name: str,
-    title: str,
-    training: Sequence[Point],
-    testing: Sequence[Point],
-    value: Value,
-    held_out: str = "",
-    best: str = "",
-    *,
-    share: bool = False,
-) -> Plot | None:
-    """Draw one quantity; None if it has too few values.
-
-    Args:
-        name: unique on the page
-        title: of the drawing
-        training: points of the training images
-        testing: points of the images that are evaluated
-        value: of a point; None or NaN if there is none
-        held_out: what the evaluated images are called
-        best: which end is better, `high` or `low`; empty if neither is
-        share: whether values are written in percent
-    """
-    steps = max((point.epoch for point in (*training, *testing)), default=0.0) < SHORT
-    drawn = []
-    for label, points, color in (("training", training, BLUE), (held_out, testing, WARM)):
-        pairs = [(point.step if steps else point.epoch, value(point)) for point in points]
-        there = [(x, y) for x, y in pairs if y is not None]
-        x, y = [x for x, _ in there], [y for _, y in there]
-        end = best if color == WARM else ""
-        drawn.append(Line(label, x, y, color, marked=color == WARM, best=end))
-    drawing = lines(name, title, drawn, "step" if steps else "epoch", share=share)
-    return Plot(title, drawing) if drawing else None
+def compared_curves(runs: Sequence[Facts]) -> list[Plot]:
+    """Return the curves of several runs, each in its color, against epochs."""
+    several = any("map" in point.values for each in runs for point in each.testing)
+    mark = ("map", "mAP") if several else ("accuracy", "Accuracy on held-out images")
+    panels = [("loss", "Training loss"), ("loss", "Loss on held-out images"), mark, *PROBES.items()]
+    plots = []
+    for number, (key, title) in enumerate(panels):
+        drawn = []
+        for run, each in enumerate(runs):
+            points = each.testing if number else each.training
+            drawn.append(of_run(run, f"{run + 1}", *_values(points, key, "epoch"), bool(number)))
+        share, legend = key != "loss", len(runs) <= LEGEND
+        drawing = lines(f"curve-{number}", title, drawn, "epochs", share=share, legend=legend)
+        plots += [Plot(title, drawing)] if drawing else []
+    return plots
 
 
-def _words(facts: Facts, apart: Sequence[str]) -> list[Prose]:
+def _values(
+    points: Sequence[Point], key: str, across: str, of: Callable[[float], float] = float
+) -> tuple[list[float], list[float]]:
+    """Return steps or epochs, and the values there."""
+    there = [each for each in points if key in each.values]
+    return [getattr(each, across) for each in there], [of(each.values[key]) for each in there]
+
+
+def _last(points: Sequence[Sequence[Point]]) -> float:
+    return max((each.epoch for some in points for each in some), default=0.0)
+
+
+def _words(facts: Facts, apart: Sequence[str]) -> Prose:
     """Return how the curves are read."""
     text = f"Points are evaluations on the {facts.held_out} images. " if facts.testing else ""
     if facts.training:
         text = "Training values are of the images of each step while the model learns from them"
-        text += ", faint, with their moving average" * (len(facts.training) > 20)
+        text += ", faint, with their moving average" * (len(facts.training) > DENSE)
         text += f"; points are evaluations on the {facts.held_out} images. "
     if apart and facts.training and facts.testing:
         text += (
@@ -99,32 +125,32 @@ def _words(facts: Facts, apart: Sequence[str]) -> list[Prose]:
         )
     if "Mixup" in apart or "CutMix" in apart:
         text += "Of mixed images, the class with the larger share counts as right. "
-    losses = finite([point.loss for point in (*facts.training, *facts.testing)])
+    every = (*facts.training, *facts.testing)
+    losses = finite([each.values["loss"] for each in every if "loss" in each.values])
     if lost := int(np.isnan(losses).sum()):
         text += (
             f"{lost} recorded {'loss is' if lost == 1 else 'losses are'} infinite or not a number "
             "and cannot be drawn."
         )
-    return [Prose(text.strip(), note=True)]
+    return Prose(text.strip(), note=True)
 
 
 def other_losses(facts: Facts) -> list[str]:
     """Return why the training loss is not the quantity that is measured on held-out images."""
-    objective: dict[str, Any] = facts.recipe.get("objective", {})
-    kind, balance = objective.get("loss", "softmax"), objective.get("balance", "none")
+    kind = facts.option("objective", "loss") or "softmax"
+    balance = {"weights": "weights of the classes", "focal": "focal loss"}
     words = softened(facts)
-    if facts.several and kind == "sigmoid":
+    if kind == "sigmoid" and facts.several:
         words.append("a sum over the classes")
-    if not facts.several and kind != "softmax":
+    if kind != "softmax" and not facts.several:
         words.append("a sigmoid per class")
-    if balance in ("weights", "focal"):
-        words.append("weights of the classes" if balance == "weights" else "focal loss")
-    return words + ["a loss function of its own"] * bool(facts.recipe.get("code", {}).get("loss"))
+    if (chosen := facts.option("objective", "balance")) in balance:
+        words.append(balance[chosen])
+    return words + ["a loss function of its own"] * bool(facts.option("code", "loss"))
 
 
 def softened(facts: Facts) -> list[str]:
     """Return what the run was trained with that keeps confidence below accuracy."""
-    objective, augment = (facts.recipe.get(name, {}) for name in ("objective", "augment"))
-    smoothing = objective.get("label_smoothing")
+    smoothing = facts.option("objective", "label_smoothing")
     words = [f"label smoothing ({smoothing:g})"] if smoothing else []
-    return words + [name for name in ("Mixup", "CutMix") if augment.get(name.lower())]
+    return words + [name for name in ("Mixup", "CutMix") if facts.option("augment", name.lower())]

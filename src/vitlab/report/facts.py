@@ -1,7 +1,6 @@
-"""Facts of a run's report: plain values, gathered after a model was run."""
+"""Facts of runs: plain values from a run folder, from which reports and comparisons are made."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
@@ -11,96 +10,58 @@ from numpy.typing import NDArray
 
 from vitlab.evaluation.per_class import ClassFigures, Confusion, ConfusionMatrix
 from vitlab.evaluation.reliability import Bin
-from vitlab.models.model import Part
-from vitlab.report.inside.looked import Looked
+from vitlab.models.cost import cost
+from vitlab.models.model import Model, Part
+from vitlab.report.inside.looking import Looked
 from vitlab.report.page import Table
+from vitlab.report.thumbnails import Pixels
+from vitlab.runs.run_folder import RunFolder
 
-
-@dataclass(frozen=True)
-class Picture:
-    """An image to show: `pixels` is uint8 (H, W) or (H, W, 3); `name` is its source."""
-
-    pixels: NDArray[np.uint8]
-    name: str
+EVALUATED = ("test", "validation", "held-out")  # kinds of lines in the journal
+NO_VALUES = ("kind", "step", "epoch", "images_per_second", "images")  # of such a line
+APART = ("run", "versions")  # tables of run.toml that have a place of their own
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One test image and the model's prediction.
+    """One image and what the model says of it.
 
     Attributes:
-        picture: the image; None where it is only listed
         name: what its source calls it
         truth: its class, or its classes
         guess: the predicted class, or classes
-        confidence: the highest probability of a class
-        own: probability of the true class; None where there may be several
-        pair: numbers of the true and of the predicted class; None where there may be several
-        attention: where the last layers look, weights of the patches, float32 (rows, columns)
+        confidence: probability of the predicted class; None where there may be several
+        own: probability of the true class; of several, of the one most in doubt
+        picture: the image; None where it is only listed, or can no longer be read
+        pair: numbers of the true and of the predicted class, if it is a mistake
         unlike: whether the model finds it unlike its training images
     """
 
-    picture: Picture | None
     name: str
     truth: str
     guess: str
-    confidence: float
-    own: float | None = None
+    confidence: float | None
+    own: float
+    picture: Pixels | None = None
     pair: tuple[int, int] | None = None
-    attention: NDArray[np.float32] | None = None
     unlike: bool = False
 
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a learning curve; `epoch` may be fractional."""
+    """What the journal has of one step, by its keys there; `epoch` may be fractional."""
 
     step: int
     epoch: float
-    loss: float
-    accuracy: float = math.nan  # NaN where there are no labels
-    lr: float | None = None
-    probe: float | None = None  # 10-shot accuracy on the data of --probe
-    knn: float | None = None  # 20-NN accuracy on that data
-    map: float | None = None  # mean average precision, where images have several labels
-    seconds: float | None = None  # of training until then
-    own: dict[str, float] = field(default_factory=dict)  # figures of a pretext task
+    values: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Survey:
-    """The data of a run.
-
-    Attributes:
-        counts: split (train, validation, test) -> images of each class
-        images: split -> images
-        samples: class number -> a few of its training images
-    """
+    """Images of a run's data, by split (train, validation, test): of each class, and of all."""
 
     counts: dict[str, list[int]]
     images: dict[str, int]
-    samples: dict[int, list[Picture]]
-
-
-@dataclass(frozen=True)
-class Doubt:
-    """An image whose label is likely wrong.
-
-    Attributes:
-        picture: the image; None if it can no longer be read
-        name: what its source calls it
-        given: its label, or its labels
-        better: what it likely is
-        own: probability of the label; where there are several, of the one most in doubt
-        other: probability of the likely class; None where there are several
-    """
-
-    picture: Picture | None
-    name: str
-    given: str
-    better: str
-    own: float
-    other: float | None
 
 
 @dataclass(frozen=True)
@@ -108,44 +69,21 @@ class Doubts:
     """Labels that are likely wrong.
 
     Attributes:
-        shown: likeliest error first
+        shown: likeliest error first; `guess` is what each likely is
         listed: how many labels are likely wrong
         expected: how many are estimated to be wrong in all
         images: that were looked at
     """
 
-    shown: list[Doubt]
+    shown: list[Judged]
     listed: int
     expected: float
     images: int
 
 
-@dataclass(frozen=True, eq=False)
-class ImageMap:
-    """Test images in the plane, images that the model sees as alike close together.
-
-    Attributes:
-        points: float32 (n, 2), x and y from 0 to 1, y downwards
-        truth: int64 (n,), the class of each image; -1 where it may have several
-        wrong: bool (n,), whether another class is predicted
-        doubted: bool (n,), whether its label is likely wrong
-        sheet: their thumbnails in the same places, uint8 (rows, columns, 3)
-        aspect: width of the points to their height
-        of: test images that there are
-    """
-
-    points: NDArray[np.float32]
-    truth: NDArray[np.int64]
-    wrong: NDArray[np.bool_]
-    doubted: NDArray[np.bool_]
-    sheet: NDArray[np.uint8]
-    aspect: float
-    of: int
-
-
 @dataclass(frozen=True)
 class Facts:
-    """Everything that the report of a run shows; a run without labels has what needs none."""
+    """Everything that pages show of a run; what is not known, or has no meaning, is empty."""
 
     model: str  # its notation
     run: dict[str, Any]  # as in run.toml: started, command, fingerprint
@@ -164,21 +102,27 @@ class Facts:
     predicted: Sequence[int] = ()  # how often each class was predicted
     confused: list[Confusion] = field(default_factory=list)  # most frequent first
     reliability: list[Bin] = field(default_factory=list)
-    uncalibrated: list[Bin] = field(default_factory=list)  # reliability before calibration
-    mistakes: list[Judged] = field(default_factory=list)  # the worst first
+    mistakes: list[Judged] = field(default_factory=list)  # with pictures, some of each confusion
     listed: list[Judged] = field(default_factory=list)  # mistakes by name, most confident first
-    examples: list[Judged] = field(default_factory=list)  # with attention maps
     unlike: tuple[int, int] | None = None  # images unlike the training images, and those right
     survey: Survey | None = None  # None if the data is no longer there
     inside: Looked | None = None  # what a few test images show of the model
     doubts: Doubts | None = None  # None of few images
-    image_map: ImageMap | None = None
     pictures: dict[str, NDArray[np.uint8]] = field(default_factory=dict)  # of a pretext task
 
     def number(self, key: str) -> float | None:
         """Return a figure of the run, if there is one."""
         figure = self.figures.get(key)
         return float(figure) if isinstance(figure, Real) and not isinstance(figure, bool) else None
+
+    def interval(self, key: str) -> tuple[float, float] | None:
+        """Return the 95% interval of a figure, if it was computed."""
+        ends = self.figures.get("intervals", {}).get(key)
+        return None if ends is None else (float(ends[0]), float(ends[1]))
+
+    def option(self, section: str, name: str) -> Any:
+        """Return a value of run.toml; None if it is not there."""
+        return self.recipe.get(section, {}).get(name)
 
     @property
     def several(self) -> bool:
@@ -191,15 +135,14 @@ class Facts:
         return "map" if self.several else "accuracy"
 
     @property
-    def interval(self) -> tuple[float, float] | None:
-        """The 95% interval of the first figure, if it was computed."""
-        ends = self.figures.get("intervals", {}).get(self.first)
-        return None if ends is None else (float(ends[0]), float(ends[1]))
-
-    @property
     def data(self) -> str:
         """The data as the user named it."""
-        return str(self.recipe.get("data", {}).get("data", ""))
+        return str(self.option("data", "data") or "")
+
+    @property
+    def device(self) -> str:
+        """Where the run was computed, as far as it is known."""
+        return str(self.figures.get("device") or self.option("host", "device") or "")
 
     @property
     def folder(self) -> str:
@@ -209,5 +152,54 @@ class Facts:
     @property
     def task(self) -> str:
         """The task of a run without labels; empty if it learned from labels."""
-        found = self.figures.get("task") or self.recipe.get("pretext", {}).get("task")
+        found = self.figures.get("task") or self.option("pretext", "task")
         return "" if found in (None, "classify") else str(found)
+
+
+def facts_of(
+    folder: RunFolder,
+    figures: dict[str, Any] | None = None,
+    model: Model | None = None,
+    notes: Sequence[str] = (),
+) -> Facts:
+    """Return the facts that a run of any kind has.
+
+    Args:
+        folder: the run's
+        figures: of the run, the keys of the command's JSON; None for those in the folder
+        model: of the run, for the cost of its parts
+        notes: remarks for the reader
+
+    Raises:
+        RunError: the run's files are damaged.
+    """
+    tables, journal = folder.tables, folder.journal.read()
+    if figures is None:
+        figures = next((line for line in journal if line["kind"] == "result"), {})
+    name = figures.get("model") or tables.get("model", {}).get("model") or ""
+    evaluated = [line["kind"] for line in journal if line["kind"] in EVALUATED]
+    return Facts(
+        model=model.config.name if model else str(name),
+        run=tables.get("run", {}),
+        figures=figures,
+        training=points(journal, ("train",)),
+        testing=points(journal, EVALUATED),
+        recipe={key: table for key, table in tables.items() if key not in APART},
+        versions=tables.get("versions", {}),
+        held_out=evaluated[-1] if evaluated else "test",
+        cost=[part for part in cost(model).parts if part.params or part.macs] if model else [],
+        notes=list(notes),
+        sweep=Table(**sweep["table"]) if (sweep := folder.sweep()) else None,
+    )
+
+
+def points(journal: Sequence[dict[str, Any]], kinds: Sequence[str]) -> list[Point]:
+    """Return the points in the order of their steps; of a step that was taken again, the last."""
+    chosen = {line["step"]: line for line in journal if line["kind"] in kinds}
+    return [
+        Point(step, line["epoch"], {
+            key: float(value) for key, value in line.items()
+            if key not in NO_VALUES and isinstance(value, int | float)
+        })
+        for step, line in sorted(chosen.items())
+    ]  # fmt: skip

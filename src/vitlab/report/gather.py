@@ -1,35 +1,41 @@
-"""Facts of a report, gathered from a run folder and a model's predictions."""
+"""Gather what a report shows of a trained model, from its predictions, and write the report."""
 
+import contextlib
 import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from vitlab.data.sources.source import Source
+from vitlab.data.holdout import with_train_images, without
+from vitlab.data.loading.crops import fitted_image
+from vitlab.data.sources.request import Splits
+from vitlab.data.sources.source import Source, Subset
+from vitlab.errors import ImageError, UserError
 from vitlab.evaluation.evaluation import Evaluation
 from vitlab.evaluation.label_errors import find_label_errors
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.per_class import class_figures, confused_pairs, confusion, decisions
 from vitlab.evaluation.predictions import Predictions
-from vitlab.evaluation.reliability import Bin, bins
+from vitlab.evaluation.reliability import bins
+from vitlab.evaluation.run_predictions import reopened
 from vitlab.models.config import ViTConfig
-from vitlab.models.cost import cost
 from vitlab.models.model import Model
-from vitlab.report import album, image_map
-from vitlab.report.facts import Facts, Point, Survey
-from vitlab.report.inside.looked import Looked
-from vitlab.report.inside.looking import GLANCED, look_briefly
-from vitlab.report.page import Table, write_page
+from vitlab.report.facts import Doubts, Judged, Survey, facts_of
+from vitlab.report.inside.looking import Choices, Looked, look
+from vitlab.report.page import write_page
 from vitlab.report.run_page import run_page
-from vitlab.report.survey import surveyed
+from vitlab.report.thumbnails import Pixels, in_colors
 from vitlab.runs.run_folder import RunFolder
 
-EVALUATED = ("test", "validation", "held-out")  # kinds of lines in the journal
+MISTAKES, TOGETHER = 60, 6  # pictures of mistakes, at most, and of one confusion
+LISTED = 200  # mistakes that are listed by name
+LEAST, DOUBTED = 100, 24  # images that label errors need, and doubtful labels with pictures
+GLANCED = 8  # test images with which a model is looked into
 CHANGED = ("intervals", "calibration", "thresholds", "classes")
-OF_POINTS = ("step", "epoch", "loss", "accuracy", "lr", "probe", "knn", "map", "seconds")
-APART = ("run", "versions")  # tables of run.toml that have a place of their own
 
 
 def write_report(
@@ -57,45 +63,23 @@ def write_report(
     """
     several = predictions.labels.several  # then no class is mistaken for another
     results, above = (predictions.probabilities, predictions.labels), np.array(model.thresholds)
-    facts = Facts(
-        **of_folder(folder, model, figures, notes),
+    shown, listed = mistakes(model, source, predictions)
+    facts = replace(
+        facts_of(folder, figures, model, notes),
         classes=source.classes,
         confusion=confusion(*results),
         reliability=[] if several else bins(results[0], results[1].values),
-        uncalibrated=_uncalibrated(predictions),
-        mistakes=album.mistakes(model, source, predictions),
-        listed=album.listed(source, predictions),
-        examples=album.examples(model, source, predictions),
+        mistakes=shown,
+        listed=listed,
         unlike=_unlike(predictions),
         per_class=class_figures(*results, source.classes, above),
         predicted=decisions(*results, above)[1].tolist(),
         confused=confused_pairs(*results, source.classes),
         survey=survey,
         inside=_inside(model, source, predictions),
-        **_plotted(model, source, predictions),
+        doubts=doubts(model, source, predictions),
     )
     return write_page(folder.report, run_page(facts))
-
-
-def of_folder(
-    folder: RunFolder, model: Model, figures: dict[str, Any], notes: list[str]
-) -> dict[str, Any]:
-    """Return the facts that a run of any kind has, by their names."""
-    tables, journal = folder.tables, folder.journal.read()
-    evaluated = [line["kind"] for line in journal if line["kind"] in EVALUATED]
-    return {
-        "model": model.config.name,
-        "run": tables["run"],
-        "figures": figures,
-        "training": points(journal, ("train",)),
-        "testing": points(journal, EVALUATED),
-        "held_out": evaluated[-1] if evaluated else "test",
-        "cost": [part for part in cost(model).parts if part.params or part.macs],
-        "recipe": {key: table for key, table in tables.items() if key not in APART},
-        "versions": tables["versions"],
-        "notes": notes,
-        "sweep": Table(**sweep["table"]) if (sweep := folder.sweep()) else None,
-    }
 
 
 def write_calibrated(folder: RunFolder, model: Model, evaluation: Evaluation) -> Path | None:
@@ -116,23 +100,95 @@ def write_calibrated(folder: RunFolder, model: Model, evaluation: Evaluation) ->
     moved = [each.name for each in METRICS.values() if each.moved_by]
     figures = old | {key: new[key] for key in (*moved, *CHANGED) if key in new}
     results, notes = evaluation.predictions, [*old.get("notes", []), *_thresholds(model)]
-    seen = surveyed(folder, model.config.channels)
-    return write_report(folder, model, evaluation.source, results, figures, notes, seen)
+    return write_report(
+        folder, model, evaluation.source, results, figures, notes, _surveyed(folder)
+    )
 
 
-def points(journal: list[dict[str, Any]], kinds: tuple[str, ...]) -> list[Point]:
-    """Return the points in the order of their steps; of a step that was taken again, the last."""
-    apart = {"kind", "images_per_second", "images", *OF_POINTS} - {"accuracy"}
-    chosen = {line["step"]: line for line in journal if line["kind"] in kinds}
-    found = []
-    for _, line in sorted(chosen.items()):
-        own = {
-            key: float(value)
-            for key, value in line.items()
-            if key not in apart and isinstance(value, int | float)
-        }
-        found.append(Point(**{key: line[key] for key in OF_POINTS if key in line}, own=own))
-    return found
+def survey(splits: Splits) -> Survey:
+    """Count the images of a run's data."""
+    count = len(splits.classes)
+    return Survey(
+        {name: part.labels.counts(count) for name, part in splits.parts.items()},
+        {name: len(part) for name, part in splits.parts.items()},
+    )
+
+
+def _surveyed(folder: RunFolder) -> Survey | None:
+    """Count the images of a finished run; None if its data is no longer there, or has changed."""
+    try:
+        splits, left_out = reopened(folder), folder.duplicates or {}
+    except UserError:
+        return None
+    options = folder.recipe.data
+    if not options.dev_share:  # else `partitioned` has chosen them
+        splits = with_train_images(splits, options.train_images)
+    if left_out.get("dropped"):
+        splits = replace(splits, train=without(splits.train, left_out["train"]))
+    return survey(splits)
+
+
+def mistakes(
+    model: Model, source: Source, predictions: Predictions
+) -> tuple[list[Judged], list[Judged]]:
+    """Return mistakes with pictures, and by name; none where images have several labels.
+
+    The first list has the most confident mistake of each confusion, then a second one of each, and
+    so on; the other one all, most confident first.
+    """
+    labels, chances = predictions.labels.values, predictions.probabilities
+    if predictions.labels.several:
+        return [], []
+    guesses = chances.argmax(1)
+    wrong = np.flatnonzero(guesses != labels)
+    order = wrong[np.argsort(-chances[wrong].max(1), kind="stable")].tolist()
+    before, ranked, listed = Counter[tuple[int, int]](), list[tuple[int, int]](), list[Judged]()
+    for place in order:
+        true, guess = pair = int(labels[place]), int(guesses[place])
+        ranked.append((before[pair], len(listed)))
+        before[pair] += 1
+        listed.append(
+            Judged(
+                source.name(int(predictions.indices[place])),
+                source.classes[true],
+                source.classes[guess],
+                float(chances[place, guess]),
+                float(chances[place, true]),
+                pair=pair,
+                unlike=bool((predictions.distances[place : place + 1] > 1).any()),
+            )
+        )
+    chosen = sorted(each for each in ranked if each[0] < TOGETHER)[:MISTAKES]
+    shown = [
+        replace(listed[n], picture=_picture(source, int(predictions.indices[order[n]]), model))
+        for _, n in chosen
+    ]
+    return shown, listed[:LISTED]
+
+
+def doubts(model: Model, source: Source, predictions: Predictions) -> Doubts | None:
+    """Return the labels that are likely wrong, with pictures of the likeliest; None of few images.
+
+    Confident learning needs some images of each class.
+    """
+    if len(predictions.indices) < LEAST:
+        return None
+    found = find_label_errors(predictions.probabilities, predictions.labels)
+    shown = []
+    for each in found.suspects[:DOUBTED]:
+        index, picture = int(predictions.indices[each.place]), None
+        with contextlib.suppress(ImageError):
+            picture = _picture(source, index, model)
+        single = not predictions.labels.several
+        other = float(predictions.probabilities[each.place, each.better[0]]) if single else None
+        given, better = _names(source, each.given), _names(source, each.better)
+        shown.append(Judged(source.name(index), given, better, other, each.own, picture))
+    return Doubts(shown, len(found.suspects), found.estimated, found.images)
+
+
+def _picture(source: Source, index: int, model: Model) -> Pixels:
+    """Return an image as the model sees it, in colors that can be shown."""
+    return in_colors(fitted_image(source.image(index), model.config))
 
 
 def _inside(model: Model, source: Source, predictions: Predictions) -> Looked | None:
@@ -141,19 +197,18 @@ def _inside(model: Model, source: Source, predictions: Predictions) -> Looked | 
     if not count or (isinstance(config, ViTConfig) and math.prod(config.grid) == 1):
         return None
     places = np.unique(np.linspace(0, count - 1, num=min(GLANCED, count), dtype=int))
-    return look_briefly(model, source, predictions.indices[places].tolist())
+    places = np.concatenate([places[::2], places[1::2]])  # the first ones are shown
+    device, few = next(model.parameters()).device, Subset(source, predictions.indices[places])
+    found = look(model, few, device, Choices(glance=True))
+    found.images = [
+        replace(each, label=_names(source, predictions.labels.classes_of(int(place))))
+        for each, place in zip(found.images, places, strict=False)
+    ]
+    return found
 
 
-def _plotted(model: Model, source: Source, predictions: Predictions) -> dict[str, Any]:
-    """Return the doubtful labels and the map; nothing of few images."""
-    if len(predictions.indices) < image_map.LEAST:
-        return {}
-    found = find_label_errors(predictions.probabilities, predictions.labels)
-    doubted = {each.place for each in found.suspects[: album.DOUBTED]}
-    return {
-        "doubts": album.doubts(model, source, predictions, found),
-        "image_map": image_map.image_map(model, source, predictions, doubted),
-    }
+def _names(source: Source, classes: Iterable[int]) -> str:
+    return ", ".join(source.classes[number] for number in classes) or "none"
 
 
 def _unlike(predictions: Predictions) -> tuple[int, int] | None:
@@ -174,11 +229,3 @@ def _thresholds(model: Model) -> list[str]:
     shown = ", ".join(f"{name} {value:.3g}" for name, value in zip(labels, values, strict=False))
     shown = f"{values[0]:.3g} for all classes" if len(set(values)) == 1 else shown
     return [f"thresholds chosen by F1 on {about['images']:,} validation images: {shown}"]
-
-
-def _uncalibrated(predictions: Predictions) -> list[Bin]:
-    """Return the reliability without the temperature, if the logits are at hand."""
-    if predictions.logits is None or predictions.labels.several:
-        return []
-    raw = predictions.labels.probabilities(torch.from_numpy(predictions.logits)).numpy()
-    return bins(raw, predictions.labels.values)

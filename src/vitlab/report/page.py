@@ -5,7 +5,7 @@ is escaped unless it is `Markup`. A page needs no network, no scripts and no oth
 """
 
 import importlib.resources
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from markupsafe import Markup
 
 from vitlab.files import staged_file
-from vitlab.report.drawings import theme
+from vitlab.pages.palette import DARK, LIGHT
 
 FIRST_NOTES = 100  # notes of a page that are listed
 
@@ -87,7 +87,7 @@ class Thumbnail:
 
 @dataclass(frozen=True)
 class Thumbnails:
-    """Images in rows; `size` is small, wide (two images each) or tiny."""
+    """Images in rows; `size` is small, or wide for two or more images each."""
 
     items: Sequence[Thumbnail]
     size: str = "small"
@@ -105,11 +105,20 @@ class Card:
 
 
 @dataclass(frozen=True)
+class Gauge:
+    """A share on a scale from 0 to 100: value, 95% interval, and what guessing gives."""
+
+    value: float
+    interval: tuple[float, float] | None = None
+    guessing: float | None = None
+
+
+@dataclass(frozen=True)
 class Cards:
-    """Key figures, the most important one first and large."""
+    """Key figures, the most important one first and large, above the scale of that one."""
 
     items: Sequence[Card]
-    gauge: Markup = Markup()
+    gauge: Gauge | None = None
     kind: ClassVar[str] = "cards"
 
 
@@ -130,14 +139,61 @@ class Commands:
 
 
 @dataclass(frozen=True)
-class Raw:
-    """Markup of its own."""
+class Lens:
+    """A picture over a photo.
 
-    markup: Markup
-    kind: ClassVar[str] = "raw"
+    Attributes:
+        title: below it
+        source: a data URI
+        words: for those who do not see it
+        scale: name of its colors in `Sights.scales`, and what the lowest and the highest stand for
+        ring: left, top, width and height of a part that is framed, in percent
+        whole: it hides the photo
+    """
+
+    title: str
+    source: str
+    words: str
+    scale: tuple[str, ...] = ()
+    ring: tuple[float, ...] = ()
+    whole: bool = False
 
 
-Block = Prose | Table | Plots | Thumbnails | Cards | DefinitionList | Commands | Raw
+@dataclass(frozen=True)
+class Sight:
+    """A photo and its maps.
+
+    Attributes:
+        name: its heading
+        label: its class, if that is known
+        top: the likeliest classes and their probabilities
+        behind: the photo that maps lie over, a data URI
+        ratio: its width to its height
+        lenses: the maps
+        heads: small maps below them
+        more: small maps that are not shown
+    """
+
+    name: str
+    label: str
+    top: tuple[tuple[str, str], ...]
+    behind: str
+    ratio: float
+    lenses: Sequence[Lens]
+    heads: Sequence[Lens]
+    more: int
+
+
+@dataclass(frozen=True)
+class Sights:
+    """Photos with maps over them; `scales` has the colors of maps as CSS, from low to high."""
+
+    items: Sequence[Sight]
+    scales: Mapping[str, Markup]
+    kind: ClassVar[str] = "sights"
+
+
+Block = Prose | Table | Plots | Thumbnails | Cards | DefinitionList | Commands | Sights
 
 
 @dataclass(frozen=True)
@@ -193,9 +249,7 @@ def rendered(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {
-        "light": theme.variables(theme.LIGHT), "dark": theme.variables(theme.DARK),
-    }  # fmt: skip
+    environment.globals |= {"light": LIGHT, "dark": DARK}
     notes = list(dict.fromkeys(page.notes))
     if rest := notes[FIRST_NOTES:]:
         notes[FIRST_NOTES:] = [f"{len(rest):,} more"]
@@ -228,16 +282,27 @@ def mistaken(truth: str, guess: str) -> Markup:
     ).format(truth, guess)
 
 
+def filled(*rows: tuple[str, str]) -> list[DefinitionList]:
+    """Return the rows that have a value, as a list of names and values; nothing without any."""
+    known = [row for row in rows if row[1]]
+    return [DefinitionList(known)] if known else []
+
+
+Columns = list[tuple[str, Sequence[str] | None]]
+
+
+def table_of(title: str, columns: Columns, note: str = "", texts: int = 1) -> Table:
+    """Return a table of columns, each with its heading; one that is None is left out."""
+    known = [(name, cells) for name, cells in columns if cells is not None]
+    rows = list(zip(*(cells for _, cells in known), strict=True))
+    return Table(title, tuple(name for name, _ in known), rows, note=note, texts=texts)
+
+
 def bar(share: float) -> Markup:
     """Return a share as a bar; a number stands beside it."""
     return Markup(
         '<span class="track" aria-hidden="true"><span style="width:{:.1f}%"></span></span>'
     ).format(100 * share)
-
-
-def picture_of(source: str, words: str) -> Markup:
-    """Return a data URI as an image that is drawn without blurring its pixels."""
-    return Markup('<img class="map" src="{}" alt="{}">').format(source, words)
 
 
 def common_folder(names: Iterable[str]) -> str:

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vitlab.data.duplicates.finding import Comparison
 from vitlab.report.page import (
@@ -46,32 +45,32 @@ def _pairs(compared: Comparison) -> list[Block]:
     """Return the pairs as pictures."""
     from vitlab.report.thumbnails import of_source  # slow to import
 
-    pairs = compared.pairs
+    pairs, sides, within = compared.pairs, (compared.train, compared.test), compared.within
     if not len(pairs):
         return [Prose("No near-duplicates were found.")]
-    order = np.lexsort((-pairs.scores, ~pairs.exact, ~_best_of_its_image(pairs.test)))[:MOST]
-    sides = (compared.train, compared.test)
-    numbers = [(int(pairs.train[each]), int(pairs.test[each])) for each in order]
-    names = [tuple(side.name(n) for side, n in zip(sides, pair, strict=True)) for pair in numbers]
+    best = np.zeros(len(pairs), bool)
+    best[np.unique(pairs.test, return_index=True)[1]] = True  # of each test image: they are sorted
+    shown = np.lexsort((-pairs.scores, ~pairs.exact, ~best))[:MOST]
+    numbers = [(int(pairs.train[each]), int(pairs.test[each])) for each in shown]
+    names = [[side.name(n) for side, n in zip(sides, pair, strict=True)] for pair in numbers]
     folder = common_folder(name for pair in names for name in pair)
-    shown = [
+    items = [
         Thumbnail(
             tuple(of_source(side, n, _SIDE) for side, n in zip(sides, pair, strict=True)),
             "the same bytes" if pairs.exact[each] else f"score {pairs.scores[each]:.3f}",
             file="\n".join(name.removeprefix(folder) for name in own),
         )
-        for each, pair, own in zip(order, numbers, names, strict=True)
+        for each, pair, own in zip(shown, numbers, names, strict=True)
     ]
-    within = compared.within
+    left, right = ("earlier", "later") if within else ("training", "test")
     text = (
-        f"Left {'the earlier image' if within else 'the training image'}, right "
-        f"{'the later one' if within else 'the test image'}; the score is the agreement of their "
-        "details, 1 for the same picture. The best pair of each "
-        f"{'image' if within else 'test image'} comes first."
+        f"Left the {left} image, right the {right} one; the score is the agreement of their "
+        f"details, 1 for the same picture. The best pair of each {'' if within else 'test '}image "
+        "comes first."
     )
-    rest = len(pairs) - len(shown)
+    rest = len(pairs) - len(items)
     more: list[Block] = [Prose(f"{rest:,} more pairs are not shown: --json lists them all.")]
-    return [Prose(text), Thumbnails(shown, "wide"), *(more if rest else [])]
+    return [Prose(text), Thumbnails(items, "wide"), *(more if rest else [])]
 
 
 def summary(compared: Comparison) -> str:
@@ -97,10 +96,3 @@ def notes(compared: Comparison) -> list[str]:
     flat = sum(compared.pairs.flat[: 1 if compared.within else 2])
     blank = f"{flat:,} images are blank or nearly so, and were left out"
     return [*([blank] if flat else []), *(f"damaged: {each}" for each in compared.damaged)]
-
-
-def _best_of_its_image(test: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which pairs are the first of their test image; pairs are sorted so."""
-    first = np.zeros(len(test), bool)
-    first[np.unique(test, return_index=True)[1]] = True
-    return first

@@ -1,22 +1,28 @@
 """Report of a run without labels: what its task makes of images, its figures, what to do next."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 from numpy.typing import NDArray
 
 from vitlab.models.model import Model
 from vitlab.report import headline
-from vitlab.report.curves import Value, learning_curves, panel
-from vitlab.report.facts import Facts, Picture
-from vitlab.report.gather import of_folder
-from vitlab.report.page import Block, Card, Cards, Page, Plot, Prose, Raw, Section, write_page
-from vitlab.report.run_page import run_sections
+from vitlab.report.curves import PROBES, Curve, learning_curves
+from vitlab.report.facts import Facts, facts_of
+from vitlab.report.page import (
+    Block,
+    Card,
+    Cards,
+    Page,
+    Prose,
+    Section,
+    Thumbnail,
+    Thumbnails,
+    write_page,
+)
 from vitlab.report.thumbnails import picture
 from vitlab.runs.run_folder import RunFolder
 from vitlab.units import percent
@@ -31,33 +37,8 @@ TITLES = {
     "lejepa": "Joint embedding (LeJEPA)",
 }
 TARGETS = {"mean-color": "the mean color", "downsized": "4x4 colors", "pixels": "the pixels"}
+USUAL = ("loss", "map", "lr", "seconds", *PROBES)  # what the journals of all tasks have
 HIDING = ("masked-patch", "beit", "mae")  # tasks that hide patches
-
-
-@dataclass(frozen=True)
-class FigureWords:
-    """How a figure of a task is shown.
-
-    Attributes:
-        title: its name for the reader
-        note: how to read it
-        share: whether it is written in percent
-        best: which end is better, `high` or `low`; empty if neither is
-        of: what is shown of the value that the journal has
-    """
-
-    title: str
-    note: str = ""
-    share: bool = False
-    best: str = ""
-    of: Callable[[float], float] = float
-
-    def shown(self, value: float) -> str:
-        """Format a value of the journal."""
-        own = self.of(value)
-        if self.share:
-            return percent(own)
-        return f"{own:,.0f}" if 1000 <= abs(own) < math.inf else f"{own:.3g}"
 
 
 def exponent(value: float) -> float:
@@ -66,38 +47,38 @@ def exponent(value: float) -> float:
 
 
 FIGURES = {
-    "color_error": FigureWords(
-        "Color error", "mean absolute error of hidden mean colors, from 0 to 1", best="low"
+    "color_error": Curve(
+        "Color error", best="low", note="mean absolute error of hidden mean colors, from 0 to 1"
     ),
-    "pixel_error": FigureWords(
-        "Pixel error", "mean squared error of hidden pixels, from 0 to 1", best="low"
+    "pixel_error": Curve(
+        "Pixel error", best="low", note="mean squared error of hidden pixels, from 0 to 1"
     ),
-    "error": FigureWords(
-        "Reconstruction error", "mean squared error of pixels, from 0 to 1", best="low"
+    "error": Curve(
+        "Reconstruction error", best="low", note="mean squared error of pixels, from 0 to 1"
     ),
-    "agreement": FigureWords(
-        "Code agreement", "hidden patches whose code was predicted", share=True, best="high"
+    "agreement": Curve(
+        "Code agreement", share=True, best="high", note="hidden patches whose code was predicted"
     ),
-    "accuracy": FigureWords("Accuracy", "predictions that are right", share=True, best="high"),
-    "entropy": FigureWords(
-        "Code perplexity", "as many codes, used equally often, are as diverse", of=exponent
+    "accuracy": Curve("Accuracy", share=True, best="high", note="predictions that are right"),
+    "entropy": Curve(
+        "Code perplexity", of=exponent, note="as many codes, used equally often, are as diverse"
     ),
-    "teacher_entropy": FigureWords(
-        "Entropy of an answer", "nats, of the teacher; 0 is a single prototype"
+    "teacher_entropy": Curve(
+        "Entropy of an answer", note="nats, of the teacher; 0 is a single prototype"
     ),
-    "mean_entropy": FigureWords(
-        "Entropy of the mean answer", "nats; 0 is one answer for all images: a collapse"
+    "mean_entropy": Curve(
+        "Entropy of the mean answer", note="nats; 0 is one answer for all images: a collapse"
     ),
-    "disagreement": FigureWords("Disagreement", "nats, of student and teacher on other crops"),
-    "view_distance": FigureWords("Distance of crops", "mean squared, of their embeddings"),
-    "non_normality": FigureWords("Regularizer", "0 where embeddings are an isotropic Gaussian"),
-    "feature_rank": FigureWords(
-        "Rank of features", "how many directions they use (RankMe), of held-out images", best="high"
+    "disagreement": Curve("Disagreement", note="nats, of student and teacher on other crops"),
+    "view_distance": Curve("Distance of crops", note="mean squared, of their embeddings"),
+    "non_normality": Curve("Regularizer", note="0 where embeddings are an isotropic Gaussian"),
+    "feature_rank": Curve(
+        "Rank of features", best="high", note="directions that held-out images use (RankMe)"
     ),
-    "dead_features": FigureWords(
-        "Dead features", "channels that hardly differ between images", share=True, best="low"
+    "dead_features": Curve(
+        "Dead features", True, "low", note="channels that hardly differ between images"
     ),
-    "feature_spread": FigureWords("Spread of features", "0 where all images have the same"),
+    "feature_spread": Curve("Spread of features", note="0 where all images have the same"),
 }
 COLUMNS = {
     "masked": "hidden patches are gray",
@@ -133,36 +114,24 @@ def write_pretext_report(
     Raises:
         DiskError: the file cannot be written.
     """
-    facts = Facts(**of_folder(folder, model, figures, notes), pictures=pictures)
+    facts = replace(facts_of(folder, figures, model, notes), pictures=pictures)
     facts = replace(facts, figures=headline.probed(facts) | figures)
     return write_page(folder.report, pretext_page(facts))
 
 
-def words_of(name: str) -> FigureWords:
-    """Return how a figure is shown; one that is not known here keeps its name."""
-    return FIGURES.get(name) or FigureWords(name.replace("_", " ").capitalize())
-
-
 def pretext_page(facts: Facts) -> Page:
     """Return the report of a run that learned without labels."""
-    uses = headline.uses(facts)
-    own = [_curve(facts, number, name) for number, name in enumerate(_names(facts))]
-    drawn = [each for each in own if each is not None]
-    return Page(
-        headline.on_data(facts, TITLES.get(facts.task, facts.task.capitalize() or "Run")),
-        lead(facts),
-        [
-            Section(
-                "result", "Result", [Cards(key_cards(facts)), headline.measured_on(facts)], False
-            ),
-            Section("pictures", "What it makes of images", _pictures(facts), False),
-            Section("uses", "What to do next", [uses], False),
-            Section("curves", "Learning curves", learning_curves(facts, drawn), False),
-            *run_sections(facts),
-        ],
-        [*facts.notes, *headline.changes(facts)],
-        kicker="report",
-    )
+    result: list[Block] = [Cards(key_cards(facts)), *headline.measured_on(facts)]
+    sections = [
+        Section("result", "Result", result, False),
+        Section("pictures", "What it makes of images", _pictures(facts), False),
+        Section("uses", "What to do next", [headline.uses(facts)], False),
+        Section("curves", "Learning curves", learning_curves(facts, own_figures(facts))),
+        *headline.run_sections(facts),
+    ]
+    title = headline.on_data(facts, TITLES.get(facts.task, facts.task.capitalize() or "Run"))
+    notes = [*facts.notes, *headline.changes(facts)]
+    return Page(title, lead(facts), sections, notes, kicker="report")
 
 
 def lead(facts: Facts) -> str:
@@ -187,63 +156,45 @@ def lead(facts: Facts) -> str:
 
 def key_cards(facts: Facts) -> list[Card]:
     """Return the figures that come first: held-out loss, the task's own, and the probe's."""
-    losses = [point.loss for point in facts.training if math.isfinite(point.loss)]
+    losses = [each.values.get("loss", math.nan) for each in facts.training]
+    losses = [each for each in losses if math.isfinite(each)]
     held_out, loss = facts.number("held_out"), facts.number("loss")
     notes = [f"mean of {held_out:,.0f} images"] if held_out else []
     notes += [f"{losses[-1]:.4g} in training"] if losses else []
     found = [] if loss is None else [Card("Held-out loss", f"{loss:.4g}", "; ".join(notes))]
-    for name in _names(facts):
+    for name, own in own_figures(facts).items():
         if (value := facts.number(name)) is not None:
-            own = words_of(name)
             found.append(Card(own.title, own.shown(value), own.note))
-    for name, (title, note) in headline.PROBES.items():
-        if (value := facts.number(name)) is not None:
-            found.append(Card(title, percent(value), note))
-    return found
+    return found + [
+        Card(title, percent(share), headline.PROBE_NOTES[name])
+        for name, title in PROBES.items()
+        if (share := facts.number(name)) is not None
+    ]
 
 
-def _names(facts: Facts) -> list[str]:
-    """Return the task's own figures, in the journal's order."""
-    points = (*facts.testing, *facts.training)
-    return list(dict.fromkeys(name for point in points for name in point.own))
-
-
-def _curve(facts: Facts, number: int, name: str) -> Plot | None:
-    """Draw a figure of the task; None if it has too few values."""
-    own = words_of(name)
-    value: Value = lambda p: own.of(p.own[name]) if name in p.own else None  # noqa: E731
-    return panel(
-        f"task-{number}", own.title, facts.training, facts.testing, value, facts.held_out,
-        own.best, share=own.share,
-    )  # fmt: skip
+def own_figures(facts: Facts) -> dict[str, Curve]:
+    """Return the task's own figures in the journal's order; an unknown one keeps its name."""
+    names = dict.fromkeys(key for each in (*facts.testing, *facts.training) for key in each.values)
+    return {
+        name: FIGURES.get(name) or Curve(name.replace("_", " ").capitalize())
+        for name in names
+        if name not in USUAL
+    }
 
 
 def _pictures(facts: Facts) -> list[Block]:
-    """Return the pictures of a few held-out images, an image a row, in tables side by side."""
+    """Return the pictures of a few held-out images, those of an image side by side."""
     columns = facts.pictures
     count = min((len(column) for column in columns.values()), default=0)
     if not count:
         return []
-    head = Markup().join(Markup('<th scope="col">{}</th>').format(name) for name in columns)
-    rows = [
-        Markup("<tr>{}</tr>").format(
-            Markup().join(
-                Markup('<td><img src="{}" alt="Image {}: {}"></td>').format(
-                    picture(Picture(column[row], name), SIDE), row + 1, name
-                )
-                for name, column in columns.items()
-            )
+    items = [
+        Thumbnail(
+            tuple(picture(column[row], SIDE) for column in columns.values()),
+            f"{row + 1}: {' · '.join(columns)}",
         )
         for row in range(count)
     ]
-    part = -(-count // 3)
-    table = Markup("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>")
-    halves = [
-        table.format(head, Markup().join(each))
-        for each in (rows[:part], rows[part : 2 * part], rows[2 * part :])
-        if each
-    ]
-    box = Markup('<div class="box strips">{}</div>').format(Markup().join(halves))
     words = [f"{name}: {COLUMNS[name]}." for name in columns if name in COLUMNS]
     text = " ".join(["Held-out images, of which nothing was learned.", *words])
-    return [Raw(box), Prose(text, note=True)]
+    return [Thumbnails(items, "wide"), Prose(text, note=True)]

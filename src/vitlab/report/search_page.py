@@ -46,10 +46,10 @@ def write_search(
     from vitlab.report.thumbnails import of_source  # slow to import
 
     each = 1 + max((len(answer.neighbors) for answer in found), default=0)
-    shown = [*enumerate(found)][: max(1, MOST // each)]
-    wanted = {one.path for _, answer in shown for one in answer.neighbors}
-    folder, asked = common_folder(wanted), common_folder(answer.image for _, answer in shown)
-    there = [] if embedded is None else [embedded.name(number) for number in range(len(embedded))]
+    shown = found[: max(1, MOST // each)]
+    wanted = {one.path for answer in shown for one in answer.neighbors}
+    folder, asked = common_folder(wanted), common_folder(answer.image for answer in shown)
+    there = () if embedded is None else map(embedded.name, range(len(embedded)))
     numbers = {name: number for number, name in enumerate(there) if name in wanted}
 
     def thumbnail(one: Neighbor) -> Thumbnail:
@@ -58,16 +58,15 @@ def write_search(
             source, number = _file(one.path), 0
         image = of_source(source, number) if source is not None and number >= 0 else ""
         label = one.label if isinstance(one.label, str) else ", ".join(one.label or ())
-        words = f"{one.score:.3f}" + " (itself)" * one.same
-        return Thumbnail((image,), label or words, words if label else "",
-                         one.path.removeprefix(folder))  # fmt: skip
+        words, name = f"{one.score:.3f}" + " (itself)" * one.same, one.path.removeprefix(folder)
+        return Thumbnail((image,), label or words, words if label else "", name)
 
     sections = []
-    for number, answer in shown:
+    for number, answer in enumerate(shown):
         name = answer.image.removeprefix(asked)
         own = Thumbnail((of_source(photos, number),), "asked for", file=name)
-        pictures = Thumbnails([own, *map(thumbnail, answer.neighbors)])
         error = [Prose(answer.error)] if answer.error else []
+        pictures = Thumbnails([own, *map(thumbnail, answer.neighbors)])
         sections.append(Section(f"photo-{number}", name, [*error, pictures], folded=False))
     rest = len(found) - len(shown)
     notes = [f"{rest:,} more photographs are not shown: --json lists them all"] if rest else []

@@ -15,6 +15,7 @@ from vitlab.evaluation.segmentation import FIGURES, Scene, Segmented, Tested, io
 from vitlab.report.page import (
     Card,
     Cards,
+    Columns,
     Commands,
     Page,
     Prose,
@@ -23,9 +24,10 @@ from vitlab.report.page import (
     Thumbnail,
     Thumbnails,
     common_folder,
+    table_of,
     write_page,
 )
-from vitlab.report.thumbnails import data_uri
+from vitlab.report.thumbnails import data_uri, in_colors
 from vitlab.runs.run_folder import RunFolder
 from vitlab.units import percent
 from vitlab.weights.segmenter import Segmenter
@@ -84,24 +86,19 @@ def write_segmented(
 def _classes(rows: Sequence[dict[str, Any]]) -> Table:
     """Return the table of the classes, the worst first."""
     shown = sorted(rows, key=lambda row: 2.0 if row["iou"] is None else row["iou"])
-    shares = [
-        ["–" if row[key] is None else percent(row[key]) for key in ("iou", "boundary_iou")]
-        for row in shown
-    ]
-    cells = [
-        (row["class"], *own, f"{row['pixels']:,}", f"{row['images']:,}")
-        for row, own in zip(shown, shares, strict=True)
-    ]
-    head = ("class", "IoU", "boundary IoU", "true pixels", "images")
-    return Table("Classes", head, cells)
+    columns: Columns = [("class", [row["class"] for row in shown])]
+    for key, title in (("iou", "IoU"), ("boundary_iou", "boundary IoU")):
+        columns.append((title, ["–" if row[key] is None else percent(row[key]) for row in shown]))
+    for key, title in (("pixels", "true pixels"), ("images", "images")):
+        columns.append((title, [f"{row[key]:,}" for row in shown]))
+    return table_of("Classes", columns)
 
 
 def _tried(rows: Sequence[dict[str, Any]]) -> Table:
     """Return the table of heads, the best first."""
-    best = sorted(rows, key=lambda row: -row["miou"])[:TRIED]
     cells = [
         (row["head"], ", ".join(map(str, row["layers"])), f"{row['l2']:g}", percent(row["miou"]))
-        for row in best
+        for row in sorted(rows, key=lambda row: -row["miou"])[:TRIED]
     ]
     note = "mIoU is of pixels drawn of held-out training images."
     return Table("Heads", ("head", "blocks", "l2", "mIoU"), cells, 0, note, texts=2)
@@ -115,31 +112,24 @@ def _worst(
     there = tested.counts[..., 2] > 0  # of an image, the classes that are in it
     scores = np.where(there, found, 0).sum(1) / np.maximum(there.sum(1), 1)
     order = np.argsort(np.where(there.any(1), scores, 2), kind="stable")[:WORST]
-    numbers = np.array(tested.indices)[order]
-    folder = common_folder(test.name(int(number)) for number in numbers)
-    items = []
-    for each, score in zip(
-        segment(segmenter, test.take(numbers), compute), scores[order], strict=True
-    ):
-        if isinstance(each, Segmented) and each.scene.truth is not None:
-            name = test.name(int(numbers[each.scene.index])).removeprefix(folder)
-            both = tuple(
-                overlay(each.scene, labels) for labels in (each.scene.truth, each.predicted)
-            )
-            classes = [segmenter.about.classes[n] for n in np.unique(each.predicted)]
-            items.append(Thumbnail(both, f"IoU {percent(float(score))}", ", ".join(classes), name))
+    worst, names, items = test.take(np.array(tested.indices)[order]), segmenter.about.classes, []
+    folder = common_folder(map(worst.name, range(len(worst))))
+    for each, score in zip(segment(segmenter, worst, compute), scores[order], strict=True):
+        if isinstance(each, Segmented) and (truth := each.scene.truth) is not None:
+            both = tuple(overlay(each.scene, labels) for labels in (truth, each.predicted))
+            classes = ", ".join(names[n] for n in np.unique(each.predicted))
+            name = worst.name(each.scene.index).removeprefix(folder)
+            items.append(Thumbnail(both, f"IoU {percent(float(score))}", classes, name))
     text = "Left the mask, right the prediction; pixels that do not count are left clear."
     return [Prose(text), Thumbnails(items, "wide")]
 
 
 def overlay(scene: Scene, labels: Truth) -> str:
     """Return an image under its classes in VOC's colors, as a data URI."""
-    pixels = scene.pixels if scene.pixels.shape[2] != 1 else scene.pixels[..., 0]
-    photo = Image.fromarray(np.ascontiguousarray(pixels)).convert("RGB")
+    photo = Image.fromarray(in_colors(scene.pixels)).convert("RGB")
     photo.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
-    mask = Image.fromarray(labels).resize(photo.size, Image.Resampling.NEAREST)
-    numbers = np.asarray(mask)
-    colors = voc_palette()[(numbers + 1) % 256].astype(np.float32)  # no class is black
-    cover = COVER * (numbers != IGNORED)[..., None]
-    mixed = (1 - cover) * np.asarray(photo, np.float32) + cover * colors
-    return data_uri(Image.fromarray(mixed.round().astype(np.uint8)), "JPEG")
+    numbers = np.asarray(Image.fromarray(labels).resize(photo.size, Image.Resampling.NEAREST))
+    colors = voc_palette()[(numbers + 1) % 256]  # no class is black
+    mixed = Image.blend(photo, Image.fromarray(colors), COVER)
+    clear = Image.fromarray(numbers == IGNORED)
+    return data_uri(Image.composite(photo, mixed, clear), "JPEG")

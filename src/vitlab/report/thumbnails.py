@@ -15,20 +15,27 @@ from PIL import Image
 
 from vitlab.data.sources.source import Source
 from vitlab.errors import ImageError
-from vitlab.report.facts import Picture
 
 Floats = NDArray[np.float32]
+Pixels = NDArray[np.uint8]  # (H, W) or (H, W, 3)
 
 SIDE = 160  # pixels of the longer side, at most
-SMALL = 72  # of a sample of the data
 COVER = 0.66  # of the photo, by a map
 _TINY = 32  # a picture up to this side is kept as it is
-QUALITIES = (82, 70, 55, 40, 25)
+QUALITY = 82  # of a JPEG
 
 
-def picture(image: Picture, side: int = SIDE, *, gray: bool = False) -> str:
-    """Return a data URI of the picture, shrunk to at most `side` pixels."""
-    shown = Image.fromarray(image.pixels)
+def in_colors(pixels: Pixels) -> Pixels:
+    """Return what a model sees, (rows, columns, channels), in gray or RGB."""
+    shown = pixels[..., 0] if pixels.shape[-1] in (1, 2) else pixels[..., :3]
+    return np.ascontiguousarray(shown)
+
+
+def picture(pixels: Pixels | None, side: int = SIDE, *, gray: bool = False) -> str:
+    """Return a data URI of a picture, shrunk to at most `side` pixels; empty without one."""
+    if pixels is None:
+        return ""
+    shown = Image.fromarray(pixels)
     shown = shown.convert("L") if gray else shown
     if max(shown.size) > side:
         shown.thumbnail((side, side), Image.Resampling.LANCZOS)
@@ -43,7 +50,7 @@ def of_source(source: Source, index: int, side: int = SIDE) -> str:
         )
     except ImageError:
         return ""
-    return picture(Picture(np.ascontiguousarray(pixels), source.name(index)), side)
+    return picture(np.ascontiguousarray(pixels), side)
 
 
 def colored(values: Floats, shades: str, low: float, high: float, cover: float = COVER) -> str:
@@ -62,18 +69,6 @@ def colored(values: Floats, shades: str, low: float, high: float, cover: float =
     return data_uri(Image.fromarray(colors), "PNG")
 
 
-def overlay(image: Picture, values: Floats) -> str:
-    """Return a data URI of a picture in gray under a map of it, bright where the map is high."""
-    shown = Image.fromarray(image.pixels).convert("L").convert("RGB")
-    shown = shown.resize([max(1, round(side * SIDE / max(shown.size))) for side in shown.size])
-    low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    # A flat map has nothing to show; stretched, its rounding errors would look like a pattern.
-    scaled = np.nan_to_num(values - low) / (high - low if high - low > 1e-5 * abs(high) else np.inf)
-    heat = Image.fromarray(mpl.colormaps["inferno"](scaled, bytes=True)[..., :3])
-    smooth = heat.resize(shown.size, Image.Resampling.BICUBIC)
-    return data_uri(Image.blend(shown, smooth, COVER), "JPEG")
-
-
 def in_color(pixels: Floats) -> str:
     """Return a data URI of colors from 0 to 1, (rows, columns, 3)."""
     shown = (255 * np.nan_to_num(pixels).clip(0, 1)).round().astype(np.uint8)
@@ -87,18 +82,9 @@ def gradient(shades: str) -> Markup:
     return Markup(f"linear-gradient(90deg,{names})")
 
 
-def sheet(pixels: NDArray[np.uint8], most: int) -> str:
-    """Return a data URI of many thumbnails, of at most `most` bytes if that can be done."""
-    for quality in QUALITIES:
-        text = data_uri(Image.fromarray(pixels), "JPEG", quality)
-        if len(text) <= most:
-            break
-    return text
-
-
-def data_uri(image: Image.Image, kind: str, quality: int = QUALITIES[0]) -> str:
+def data_uri(image: Image.Image, kind: str) -> str:
     """Return an image as a data URI, of kind PNG or JPEG."""
     buffer = io.BytesIO()
-    image.save(buffer, kind, optimize=True, quality=quality)
+    image.save(buffer, kind, optimize=True, quality=QUALITY)
     text = base64.b64encode(buffer.getvalue()).decode("ascii")
     return f"data:image/{kind.lower()};base64,{text}"

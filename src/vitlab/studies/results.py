@@ -14,7 +14,7 @@ from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.experiments.cells import FAILED, Cell
 from vitlab.experiments.statistics import Row
 from vitlab.files import write_text
-from vitlab.report.drawings.drawing import (
+from vitlab.report.charts import (
     BLUE,
     INK,
     MUTED,

@@ -263,11 +263,9 @@ def _result(
     folder.check()
     keep(folder, model, splits.test, predictions)
     if task.host.report == "yes":
-        from vitlab.report.gather import write_report  # draws with matplotlib, slow to import
-        from vitlab.report.survey import survey
+        from vitlab.report.gather import survey, write_report  # draws, slow to import
 
-        seen = survey(splits, model.config.channels)
-        write_report(folder, model, splits.test, predictions, metrics, notes, seen)
+        write_report(folder, model, splits.test, predictions, metrics, notes, survey(splits))
     return metrics
 
 

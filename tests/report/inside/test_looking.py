@@ -9,13 +9,18 @@ import torch
 import vitlab
 from conftest import photo
 from vitlab import inspect
+from vitlab.data.open import open_images
+from vitlab.data.sources.source import Source
 from vitlab.errors import OptionError
-from vitlab.report.inside import measuring
-from vitlab.report.inside.looking import images_for, look, look_briefly, steps
-from vitlab.report.inside.single import SQUARES, Choices, square
+from vitlab.report.inside import looking
+from vitlab.report.inside.looking import SQUARES, Choices, look, square
 
 CPU = torch.device("cpu")
 NAMES = ("cat", "dog", "owl")
+
+
+def opened(files: list[str]) -> Source:
+    return open_images(files, "ignored").every()
 
 
 def tiny(name: str = "ViT(width=24,depth=2,heads=3,mlp=32)/8", size: int = 32, **more: Any) -> Any:
@@ -38,21 +43,20 @@ def model() -> Any:
 
 def test_figures_are_those_of_all_images_at_once(model: Any, files: list[str]) -> None:
     taken: list[int] = []
-    found = look(model, images_for(model, files), CPU, Choices(covered=1), taken.append)
-    assert taken == list(range(1, steps(images_for(model, files)) + 1))
+    found = look(model, opened(files), CPU, Choices(covered=1), taken.append)
+    assert taken == list(range(1, 14))
     images = vitlab.preprocess(model)(files)
     near = {"abs": 1e-5, "rel": 1e-4}
     assert found.count == 13
-    for own, want in (
-        (found.distance, inspect.attention_distance(model, images)),
-        (found.entropy, inspect.attention_entropy(model, images)),
-        (found.norms, inspect.token_norms(model, images)[:, :, 1:].mean((0, 2))),
-        (found.longest, inspect.token_norms(model, images)[:, :, 1:].amax((0, 2))),
-        (found.alike, inspect.token_similarity(model, images).mean(0)),
-        (found.cka, inspect.cka(model, [images[:8], images[8:]])),
+    for key, want in (
+        ("attention_distance", inspect.attention_distance(model, images)),
+        ("attention_entropy", inspect.attention_entropy(model, images)),
+        ("token_norms", inspect.token_norms(model, images)[:, :, 1:].mean((0, 2))),
+        ("longest_tokens", inspect.token_norms(model, images)[:, :, 1:].amax((0, 2))),
+        ("token_similarity", inspect.token_similarity(model, images).mean(0)),
+        ("cka", inspect.cka(model, [images[:8], images[8:]])),
     ):
-        assert own is not None
-        assert own == pytest.approx(want.numpy(), **near)
+        assert found.arrays[key] == pytest.approx(want.numpy(), **near)
     assert len(found.images) == 12
     colors = inspect.feature_colors(model, images[:12])
     for number, each in enumerate(found.images):
@@ -72,7 +76,7 @@ def test_figures_are_those_of_all_images_at_once(model: Any, files: list[str]) -
 
 
 def test_one_layer_can_be_chosen(model: Any, files: list[str]) -> None:
-    found = look(model, images_for(model, files[:1]), CPU, Choices(layer=1, watch="dog"))
+    found = look(model, opened(files[:1]), CPU, Choices(layer=1, watch="dog"))
     (one,), image = found.images, vitlab.preprocess(model)(files[:1])
     heads = inspect.class_attention(model, image, 1)[0].numpy()
     assert one.heads == pytest.approx(heads, abs=1e-6)
@@ -81,16 +85,16 @@ def test_one_layer_can_be_chosen(model: Any, files: list[str]) -> None:
     assert one.watched == "dog"
     assert found.remarks == ["CKA: it compares at least 4 images, and there are 1"]
     with pytest.raises(OptionError, match="layer must be from 1 to 2, not 3"):
-        look(model, images_for(model, files[:1]), CPU, Choices(layer=3))
+        look(model, opened(files[:1]), CPU, Choices(layer=3))
 
 
 def test_layers_of_two_models_are_compared(model: Any, files: list[str]) -> None:
     other = tiny("BiT-R(1-1)x1", 48)
-    found = look(model, images_for(model, files[:9]), CPU, Choices(beside=other))
+    found = look(model, opened(files[:9]), CPU, Choices(beside=other))
     pairs = [vitlab.preprocess(each)(files[:9]) for each in (model, other)]
     want = inspect.cka(model, pairs[0], other, other_images=pairs[1])  # 9 = 8 + 1: one batch
     assert found.beside == other.config.name
-    assert found.cka == pytest.approx(want.numpy(), abs=1e-5)
+    assert found.arrays["cka"] == pytest.approx(want.numpy(), abs=1e-5)
     assert found.compared == 9
 
 
@@ -109,20 +113,19 @@ KINDS = {
 def test_what_has_no_meaning_is_said_once_and_the_rest_goes_on(kind: str, files: list[str]) -> None:
     name, choices, missing, made = KINDS[kind]
     model = tiny(name, **choices) if name else tiny(**choices)
-    found = look(model, images_for(model, files[:5]), CPU)
+    found = look(model, opened(files[:5]), CPU)
     said = [name for names in found.missing.values() for name in names]
     assert len(said) == len(set(said))
     assert not missing or missing in said
     for each in found.images:
         assert made <= {*each.maps}
         assert each.colors is not None
-    assert found.cka is not None
-    assert found.filters is not None
+    assert {"cka", "embedding_filters"} <= {*found.arrays}
 
 
 def test_a_model_without_classes_shows_its_tokens(files: list[str]) -> None:
     model = vitlab.create("ViT(width=24,depth=2,heads=3,mlp=32)/8", 0, 32)
-    found = look(model, images_for(model, files[:1]), CPU)
+    found = look(model, opened(files[:1]), CPU)
     assert {"late_attention", "rollout", "norm_map", "similar_patches"} == {*found.images[0].maps}
     assert found.images[0].top == ()
     assert any("relevance, Grad-CAM: " in each for each in found.remarks)
@@ -130,7 +133,7 @@ def test_a_model_without_classes_shows_its_tokens(files: list[str]) -> None:
 
 def test_several_queries_predict_by_their_mean(files: list[str]) -> None:
     model = tiny(pool="attention", queries=2)
-    (image,) = look(model, images_for(model, files[:1]), CPU).images
+    (image,) = look(model, opened(files[:1]), CPU).images
     with torch.inference_mode():
         chances = model(vitlab.preprocess(model)(files[0]))[0].softmax(-1).mean(0)
     best = int(chances.argmax())
@@ -141,21 +144,21 @@ def test_several_queries_predict_by_their_mean(files: list[str]) -> None:
 def test_images_of_several_sizes_share_their_colors(files: list[str], tmp_path: Path) -> None:
     model = tiny(fit="native", tokens=16)
     photo(0, 20, 80).save(tmp_path / "wide.png")
-    source = images_for(model, [*files[:4], str(tmp_path / "wide.png")])
+    source = opened([*files[:4], str(tmp_path / "wide.png")])
     found = look(model, source, CPU)
     shapes = {each.colors.shape for each in found.images if each.colors is not None}
     assert len(shapes) == 2
     assert "CKA: the images have several sizes, each with tokens of its own" in found.remarks
-    assert found.distance is not None
+    assert "attention_distance" in found.arrays
 
 
 def test_attention_that_does_not_fit_into_memory_is_left_out(
     model: Any, files: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measuring, "MOST", 4 * 2 * 3 * 17**2 - 1)
-    found = look(model, images_for(model, files[:1]), CPU)
-    assert found.distance is None
-    assert found.norms is not None
+    monkeypatch.setattr(looking, "MOST", 4 * 2 * 3 * 17**2 - 1)
+    found = look(model, opened(files[:1]), CPU)
+    assert "attention_distance" not in found.arrays
+    assert "token_norms" in found.arrays
     assert {*found.images[0].maps} == {"gradcam", "norm_map", "similar_patches"}
     assert found.remarks[0].startswith(
         "attention distance, attention entropy, attention of the last layers, rollout, relevance, "
@@ -180,13 +183,30 @@ def test_squares_of_oblong_images_and_resnets() -> None:
         assert (size[0] // side) * (size[1] // side) <= SQUARES
 
 
-def test_a_report_looks_at_a_few_images_together(model: Any, files: list[str]) -> None:
-    source = images_for(model, files)
-    found = look_briefly(model, source, range(13))
+def test_a_report_glances_at_a_few_images(model: Any, files: list[str]) -> None:
+    found = look(model, opened(files[:8]), CPU, Choices(glance=True))
     images = vitlab.preprocess(model)(files[:8])
     assert found.count == 8
-    assert found.distance == pytest.approx(
+    assert found.arrays["attention_distance"] == pytest.approx(
         inspect.attention_distance(model, images).numpy(), abs=1e-5
     )
+    assert "cka" not in found.arrays
     assert [each.name for each in found.images] == files[:4]
-    assert all({*each.maps} == {"norm_map"} for each in found.images)
+    assert all({*each.maps} == {"late_attention", "norm_map"} for each in found.images)
+
+
+def test_what_some_images_cannot_have_is_no_mean_of_the_others(
+    files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny(fit="native", tokens=16)
+    photo(0, 20, 60).save(tmp_path / "wide.png")
+    photo(0, 40, 40).save(tmp_path / "even.png")
+    source = opened([str(tmp_path / "wide.png"), str(tmp_path / "even.png")])
+    sizes = [look(model, opened([source.name(n)]), CPU) for n in (0, 1)]
+    grids = [each.images[0].maps["norm_map"].size for each in sizes]
+    assert grids[0] < grids[1]
+    monkeypatch.setattr(looking, "MOST", 4 * 2 * 3 * (grids[0] + 1) ** 2)
+    found = look(model, source, CPU)
+    assert "attention_distance" not in found.arrays
+    assert "token_norms" in found.arrays
+    assert any("attention distance" in note for note in found.remarks)

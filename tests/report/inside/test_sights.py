@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib import colormaps
 from PIL import Image
 
-from vitlab.report.inside.looked import Looked, SeenImage
+from vitlab.report.inside.looking import Looked, SeenImage
 from vitlab.report.inside.sights import HEADS, inside_blocks, model_figures
-from vitlab.report.page import Plots, Raw
+from vitlab.report.page import Page, Plots, Section, rendered
 from vitlab.report.thumbnails import COVER
 
 GENERATOR = np.random.default_rng(0)
@@ -26,7 +26,7 @@ def decoded(uri: str) -> np.ndarray:
 def box(*images: SeenImage) -> str:
     """The part of a page that shows images."""
     blocks = inside_blocks(Looked("m", list(images)))
-    return "".join(str(each.markup) for each in blocks if isinstance(each, Raw))
+    return rendered(Page("m", sections=[Section("inside", "Inside", blocks)]))
 
 
 def lens(kind: str, values: np.ndarray, **more: Any) -> tuple[np.ndarray, str]:
@@ -72,8 +72,11 @@ def test_weights_and_layers_are_drawn() -> None:
     positions = GENERATOR.random((2, 3, 2, 3), np.float32)
     table = GENERATOR.random((3, 4), np.float32)
     found = Looked(
-        "m", filters=filters, positions=positions, cka=table, compared=8, beside="n",
-        distance=table, entropy=table, norms=table[0], longest=table[1], alike=table[2],
+        "m", compared=8, beside="n", arrays={
+            "embedding_filters": filters, "position_similarity": positions, "cka": table,
+            "attention_distance": table, "attention_entropy": table, "token_norms": table[0],
+            "longest_tokens": table[1], "token_similarity": table[2],
+        },
     )  # fmt: skip
     (plots,) = inside_blocks(found)
     assert isinstance(plots, Plots)

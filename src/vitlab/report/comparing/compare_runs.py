@@ -1,13 +1,20 @@
-"""`vitlab.compare`: several runs side by side."""
+"""`vitlab.compare`: several runs side by side, as JSON values and as a page."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from vitlab.evaluation.metrics import METRICS
+from vitlab.evaluation.paired_tests import Pair
 from vitlab.places import check_page
 from vitlab.progress import PLACE, public
-from vitlab.report.comparing.comparison_json import as_json
-from vitlab.report.comparing.run_comparison import Progress, gathered
+from vitlab.report.comparing.entry import Entry
+from vitlab.report.comparing.recipe_diff import differing
+from vitlab.report.comparing.run_comparison import Compared, Progress, gathered, seeds_of
+
+COSTS = ("images", "params", "macs", "images_per_second", "peak_memory", "seconds", "device")
 
 
 @public(runs=Sequence, out=PLACE)
@@ -51,7 +58,41 @@ def compare(
 
     file = None if out is None else check_page(out, replace=replace)
     compared = gathered([str(run) for run in runs], device, workers, progress)
-    result = as_json(compared)
+    result = {
+        "images": 0 if compared.same is None else len(compared.same),
+        "runs": [_run(each) for each in compared.entries],
+        "pairs": [_pair(compared, each) for each in compared.pairs],
+        "recipe": {option: list(values) for option, values in differing(compared.entries).items()},
+        "seeds": seeds_of(compared.entries),
+        "notes": compared.notes,
+    }
     if file is not None:
         result["report"] = str(write_comparison(file, compared, command))
     return result
+
+
+def _run(entry: Entry) -> dict[str, Any]:
+    facts, names = entry.facts, (*METRICS, *COSTS, "intervals")
+    about: dict[str, Any] = {"run": str(entry.folder.path), "name": entry.name}
+    about |= {"model": facts.model, "seed": entry.seed}
+    about |= {"task": facts.task} if facts.task else {}
+    kept = {key: facts.figures[key] for key in names if key in facts.figures}
+    return about | {"finished": bool(facts.figures)} | kept
+
+
+def _pair(compared: Compared, pair: Pair) -> dict[str, Any]:
+    """Return the tests of two runs, which are named; what is not a number becomes null."""
+    assert compared.same is not None
+    places = {"first": pair.first, "second": pair.second}
+    names = {
+        key: str(compared.entries[compared.same.runs[place]].folder.path)
+        for key, place in places.items()
+    }
+    differences = {
+        name: {
+            "value": each.value if math.isfinite(each.value) else None,
+            "interval": each.interval and list(each.interval),
+        }
+        for name, each in pair.differences.items()
+    }
+    return asdict(pair) | names | {"differences": differences}

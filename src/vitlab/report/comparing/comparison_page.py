@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -11,35 +11,30 @@ from markupsafe import Markup
 
 from vitlab.evaluation.metrics import METRICS, Metric
 from vitlab.evaluation.paired_tests import Pair
-from vitlab.report.comparing.comparison_json import seeds_of
+from vitlab.report.charts import DASHES, SERIES_COLORS
 from vitlab.report.comparing.disagreements import disagreements
 from vitlab.report.comparing.entry import Entry
-from vitlab.report.comparing.recipe_diff import (
-    Differing,
-    differing,
-    options_in,
-    seed_groups,
-    surroundings,
+from vitlab.report.comparing.recipe_diff import Rows, differing, options_in, surroundings
+from vitlab.report.comparing.run_comparison import Compared, seeds_of
+from vitlab.report.curves import compared_curves
+from vitlab.report.headline import COSTS
+from vitlab.report.page import (
+    Block,
+    Columns,
+    Page,
+    Plots,
+    Prose,
+    Section,
+    Table,
+    table_of,
+    write_page,
 )
-from vitlab.report.comparing.run_comparison import Compared
-from vitlab.report.drawings.charts import DASHES, lines, of_run
-from vitlab.report.drawings.drawing import SERIES_COLORS
-from vitlab.report.facts import Point
-from vitlab.report.page import Block, Page, Plot, Plots, Prose, Section, Table, write_page
-from vitlab.units import duration, percent, si, storage
+from vitlab.units import percent
 
 CLASSES = 40  # rows of the table of classes, at most
 NAMED = 4  # runs whose pairs are called by their names; of more, by their numbers
 LEVEL = 0.05  # of a test
 STROKES = ("", "6 2.5", "1.5 1.8", "8 2 1.5 2", "3 2")  # of `DASHES`, as SVG has them
-COSTS: dict[str, tuple[str, Callable[[float], str]]] = {
-    "images": ("Test images", lambda value: f"{value:,.0f}"),
-    "params": ("Parameters", si),
-    "macs": ("MACs", lambda value: si(value, 2)),
-    "seconds": ("Training time", duration),
-    "images_per_second": ("Images/s in training", lambda value: f"{value:,.{int(value < 10)}f}"),
-    "peak_memory": ("Peak memory", storage),
-}
 
 
 def write_comparison(file: Path, compared: Compared, command: str = "") -> Path:
@@ -54,7 +49,7 @@ def write_comparison(file: Path, compared: Compared, command: str = "") -> Path:
         Section("tests", "Paired tests", _tests(compared), folded=False),
         Section("disagreements", "Where they disagree", disagreements(compared)),
         Section("all-figures", "All figures", _figures(compared, file, every=True)),
-        Section("seeds", "Seeds of one recipe", _seeds(compared)),
+        Section("seeds", "Seeds of one recipe", _seeds(entries)),
         Section("curves", "Learning curves", _curves(entries)),
         Section("recipe", "What differs in the recipes", _recipes(entries)),
         Section("cost", "Cost", _cost(entries)),
@@ -80,15 +75,15 @@ def first_figure(compared: Compared) -> str:
     """Return the key of the figure that is compared first."""
     if compared.same is not None:
         return "map" if compared.same.several else "accuracy"
-    return "map" if any("map" in each.result for each in compared.entries) else "accuracy"
+    return "map" if any("map" in each.facts.figures for each in compared.entries) else "accuracy"
 
 
 def lead(compared: Compared) -> str:
     """Return the result in one or two sentences."""
     entries = compared.entries
-    if not any(each.result for each in entries):
+    if not any(each.facts.figures for each in entries):
         return f"{len(entries)} runs, none of them finished: their curves and their recipes."
-    if all(each.task for each in entries):
+    if all(each.facts.task for each in entries):
         return f"{len(entries)} runs that learned without labels."
     if compared.same is None:
         return f"{len(entries)} runs; no two of them can be compared image by image."
@@ -136,25 +131,25 @@ def _of_two(compared: Compared, pair: Pair) -> str:
 
 def _figures(compared: Compared, file: Path, *, every: bool = False) -> list[Block]:
     """Return a row for each run, the best figure of each column in blue: the first ones, or all."""
-    entries = compared.entries
-    most = max((len(each.result.get("classes", ())) for each in entries), default=0)
+    entries, rows = compared.entries, list[tuple[str, ...]]()
+    most = max((len(each.facts.figures.get("classes", ())) for each in entries), default=0)
     shown = [
         metric
         for metric in METRICS.values()
         if metric.tells(most)
         and (every or metric.key or metric.of == "training")
-        and any(each.number(metric.name) is not None for each in entries)
+        and any(each.facts.number(metric.name) is not None for each in entries)
     ]
-    best = {metric.name: _best(entries, metric) for metric in shown}
-    rows = []
+    best = [_best(entries, metric) for metric in shown]
     for number, each in enumerate(entries):
         address = _address(each, file)
         report = Markup(' · <a href="{}">report</a>').format(address) if address else ""
-        state = "" if each.result else " · not finished"
+        state = "" if each.facts.figures else " · not finished"
         about = Markup("{}<small><bdi>{}</bdi>{}{}</small>").format(
-            run_name(number, each), each.model, report, state
+            run_name(number, each), each.facts.model, report, state
         )
-        rows.append((about, *(_cell(each, metric, best[metric.name]) for metric in shown)))
+        cells = (_cell(each, *pair) for pair in zip(shown, best, strict=True))
+        rows.append((about, *cells))
     note = (
         "As each run recorded them when it was tested; below a figure stands its 95% interval; the "
         "best of a column is blue. Intervals that overlap do not mean that two runs are alike: the "
@@ -166,18 +161,19 @@ def _figures(compared: Compared, file: Path, *, every: bool = False) -> list[Blo
 
 def _best(entries: Sequence[Entry], metric: Metric) -> float | None:
     """Return the best value of a figure, if one can be better than another."""
-    known = [value for each in entries if (value := each.number(metric.name)) is not None]
-    several = len({each.task for each in entries}) > 1
+    numbers = [each.facts.number(metric.name) for each in entries]
+    known = [value for value in numbers if value is not None]
+    several = len({each.facts.task for each in entries}) > 1
     if len(set(known)) < 2 or (metric.name == "loss" and several):
         return None
     return max(known) if metric.better == "high" else min(known)
 
 
 def _cell(entry: Entry, metric: Metric, best: float | None) -> str:
-    value = entry.number(metric.name)
+    value = entry.facts.number(metric.name)
     if value is None:
         return "–"
-    ends = metric.range(entry.interval(metric.name))
+    ends = metric.range(entry.facts.interval(metric.name))
     small = Markup("<small>{}</small>").format(ends) if ends else ""
     mark = Markup(' class="best"') if value == best else ""
     return Markup("<span{}>{}</span>{}").format(mark, metric.text(value), small)
@@ -185,9 +181,10 @@ def _cell(entry: Entry, metric: Metric, best: float | None) -> str:
 
 def _address(entry: Entry, page: Path) -> str:
     """Return the address of a run's own report as seen from the page; empty if there is none."""
-    if entry.report is None:
+    report = entry.folder.report
+    if not report.is_file():
         return ""
-    place = os.path.relpath(entry.report.resolve(), page.resolve().parent)
+    place = os.path.relpath(report.resolve(), page.resolve().parent)
     return quote(place.encode("utf-8", "surrogateescape"))
 
 
@@ -195,54 +192,52 @@ def _tests(compared: Compared) -> list[Block]:
     """Return the tests, a row for each two runs, and of two runs their differences."""
     if compared.same is None:
         return []
-    first, runs, many = METRICS[first_figure(compared)], compared.same.runs, len(compared.pairs) > 1
-    few = len(runs) <= NAMED
+    first, runs, pairs = METRICS[first_figure(compared)], compared.same.runs, compared.pairs
+    few, many = len(runs) <= NAMED, len(pairs) > 1
     names = [compared.entries[n].name if few else f"{n + 1}" for n in runs]
-    rows = []
-    for pair in compared.pairs:
-        gap = pair.differences.get(first.name)
-        p = [p_cell(pair.p), *([p_cell(pair.adjusted)] if many else [])]
-        rows.append(
-            (
-                f"{names[pair.first]} → {names[pair.second]}",
-                first.gap(gap.value, gap.interval) if gap else "–",
-                f"{pair.only_first:,}", f"{pair.only_second:,}", *p, percent(pair.agreement),
-                percent(pair.overlap), f"{pair.consistency:.2f}".replace("-", "−"),
-            )
-        )  # fmt: skip
-    head = (
-        "Runs", f"Difference in {first.word}", "Only first right", "Only second right", "p",
-        *(("p (Holm)",) if many else ()), "Same answer", "Mistakes in common", "Kappa",
-    )  # fmt: skip
-    note = (
-        ("" if few else "Runs by their numbers in the table above. ")
-        + f"On the same {len(compared.same):,} test images; the difference is second minus first, "
-        "with its 95% interval (paired bootstrap). "
-        + (
+    gaps = [pair.differences.get(first.name) for pair in pairs]
+    columns: Columns = [
+        ("Runs", [f"{names[pair.first]} → {names[pair.second]}" for pair in pairs]),
+        (f"Difference in {first.word}",
+         [first.gap(gap.value, gap.interval) if gap else "–" for gap in gaps]),
+        ("Only first right", [f"{pair.only_first:,}" for pair in pairs]),
+        ("Only second right", [f"{pair.only_second:,}" for pair in pairs]),
+        ("p", [p_cell(pair.p) for pair in pairs]),
+        ("p (Holm)", [p_cell(pair.adjusted) for pair in pairs] if many else None),
+        ("Same answer", [percent(pair.agreement) for pair in pairs]),
+        ("Mistakes in common", [percent(pair.overlap) for pair in pairs]),
+        ("Kappa", [f"{pair.consistency:.2f}".replace("-", "−") for pair in pairs]),
+    ]  # fmt: skip
+    p = "p: McNemar's exact test, two-sided."
+    if compared.same.several:
+        p = (
             "An image counts as right if exactly its labels are predicted. p: two-sided, of the "
             "difference in mAP over resamples."
-            if compared.same.several
-            else "p: McNemar's exact test, two-sided."
         )
-        + " Holm's correction is for all pairs together." * many
-        + " Kappa is 1 where the same images are right and wrong, 0 where mistakes coincide as "
-        "those of independent models would."
+    note = "" if few else "Runs by their numbers in the table above. "
+    note += (
+        f"On the same {len(compared.same):,} test images; the difference is second minus first, "
+        f"with its 95% interval (paired bootstrap). {p}"
     )
-    tests = Table("Paired tests", head, rows, note=note)
+    note += " Holm's correction is for all pairs together." * many
+    note += (
+        " Kappa is 1 where the same images are right and wrong, 0 where mistakes coincide as those "
+        "of independent models would."
+    )
+    tests = table_of("Paired tests", columns, note)
     return [tests] if many else [tests, _differences(compared, names)]
 
 
 def _differences(compared: Compared, names: Sequence[str]) -> Table:
     """Return the differences in all figures, of two runs."""
     assert compared.same is not None
-    pair, (one, other) = compared.pairs[0], compared.figures
-    rows = []
+    pair, rows = compared.pairs[0], []
     for metric in METRICS.values():
         gap = pair.differences.get(metric.name)
         if gap is not None and metric.tells(len(compared.same.classes)):
             low, high = gap.interval or (0.0, 0.0)
             beyond = "does not contain 0" if low > 0 or high < 0 else "contains 0"
-            texts = (metric.text(each[metric.name]) for each in (one, other))
+            texts = (metric.text(each[metric.name]) for each in compared.figures)
             change = metric.gap(gap.value, gap.interval)
             rows.append((metric.title, *texts, change, beyond if gap.interval else "–"))
     return Table("All figures", ("Figure", *names, "Difference", "95% interval"), rows)
@@ -253,21 +248,19 @@ def p_cell(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _seeds(compared: Compared) -> list[Block]:
+def _seeds(entries: Sequence[Entry]) -> list[Block]:
     """Return mean and deviation of runs that differ in their seed alone."""
-    entries, found = compared.entries, list[Block]()
-    for group in seed_groups(entries):
-        figures = seeds_of(entries, group)
-        mean, std = figures["mean"], figures["std"]
-        shown = [metric for metric in METRICS.values() if metric.name in mean]
+    found, names = list[Block](), {str(each.folder.path): each.name for each in entries}
+    for group in seeds_of(entries):
         rows = [
-            (each.title, f"{each.text(mean[each.name])} ± {each.deviation(std[each.name])}")
-            for each in shown
+            (metric.title, f"{metric.text(mean)} ± {metric.deviation(group['std'][metric.name])}")
+            for metric in METRICS.values()
+            if (mean := group["mean"].get(metric.name)) is not None
         ]
-        names = ", ".join(entries[number].name for number in group)
         note = (
-            f"{names} differ in their seed alone: mean and sample standard deviation. This is how "
-            "far a figure moves by chance of training, which no test on one run of each sees."
+            f"{', '.join(names[run] for run in group['runs'])} differ in their seed alone: mean "
+            "and sample standard deviation. This is how far a figure moves by chance of training, "
+            "which no test on one run of each sees."
         )
         found.append(Table("Seeds of one recipe", ("Figure", "Mean"), rows, note=note))
     return found
@@ -275,25 +268,7 @@ def _seeds(compared: Compared) -> list[Block]:
 
 def _curves(entries: Sequence[Entry]) -> list[Block]:
     """Return the curves of all runs against epochs."""
-    several = any(point.map is not None for each in entries for point in each.testing)
-    panels: list[tuple[str, str, bool, Callable[[Point], float | None], bool]] = [
-        ("train", "Training loss", False, lambda point: point.loss, False),
-        ("loss", "Loss on held-out images", True, lambda point: point.loss, False),
-        ("mark", "mAP" if several else "Accuracy on held-out images", True,
-         lambda point: point.map if several else point.accuracy, True),
-        ("probe", "10-shot accuracy", True, lambda point: point.probe, True),
-        ("knn", "20-NN accuracy", True, lambda point: point.knn, True),
-    ]  # fmt: skip
-    plots = []
-    for name, title, measured, value, share in panels:
-        drawn = []
-        for run, entry in enumerate(entries):
-            points = entry.testing if measured else entry.training
-            own = [(each.epoch, y) for each in points if (y := value(each)) is not None]
-            pair = [epoch for epoch, _ in own], [y for _, y in own]
-            drawn.append(of_run(run, f"{run + 1}", *pair, measured))
-        drawing = lines(name, title, drawn, "epochs", share=share, legend=len(entries) <= 6)
-        plots += [Plot(title, drawing)] if drawing else []
+    plots = compared_curves([each.facts for each in entries])
     names = Markup(" &nbsp; ").join(run_name(*each) for each in enumerate(entries))
     words = Prose("Training losses are moving averages over the steps.", note=True)
     return [Prose(names), Plots(plots), words] if plots else []
@@ -302,50 +277,46 @@ def _curves(entries: Sequence[Entry]) -> list[Block]:
 def _recipes(entries: Sequence[Entry]) -> list[Block]:
     """Return the options that differ, then devices and versions that do."""
     known = [options_in(each.recipe) for each in entries if each.recipe]
-    rows, around = differing(entries), surroundings(entries)
-    names = {name for each in known for name in each}
-    alike = len(names) - len([row for row in rows if row.option in names])
-    text = Prose(f"{alike} other options are the same in all runs.", note=True)
-    if not rows:
-        text = Prose("Nothing: all options are the same.")
+    rows, names = differing(entries), {name for each in known for name in each}
+    text = Prose("Nothing: all options are the same.")
+    if rows:
+        alike = len(names - rows.keys())
+        text = Prose(f"{alike} other options are the same in all runs.", note=True)
     head = ("Option", *(each.name for each in entries))
 
-    def table(title: str, found: Sequence[Differing]) -> Iterator[Table]:
-        if found:
-            cells = [(row.option, *row.values) for row in found]
-            yield Table(title, head, cells, texts=len(head))
+    def table(title: str, found: Rows) -> list[Block]:
+        cells = [(option, *values) for option, values in found.items()]
+        return [Table(title, head, cells, texts=len(head))] if found else []
 
-    return [
-        *table("What differs in the recipes", rows), text, *table("Device and versions", around)
-    ]  # fmt: skip
+    around = table("Device and versions", surroundings(entries))
+    return [*table("What differs in the recipes", rows), text, *around]
 
 
 def _cost(entries: Sequence[Entry]) -> list[Block]:
     """Return what each run cost."""
-    keys = [key for key in COSTS if any(each.number(key) is not None for each in entries)]
-    if all(each.task or not each.result for each in entries):
-        keys = [key for key in keys if key != "images"]  # none was tested
-    rows = []
-    for run, each in enumerate(entries):
-        values = [None if each.task and key == "images" else each.number(key) for key in keys]
-        cells = zip(keys, values, strict=True)
-        texts = ("–" if value is None else COSTS[key][1](value) for key, value in cells)
-        rows.append((run_name(run, each), *texts))
+    facts = [each.facts for each in entries]
+    columns: Columns = [("Run", [run_name(*each) for each in enumerate(entries)])]
+    tested = [None if each.task else each.number("images") for each in facts]
+    numbers = {key: [each.number(key) for each in facts] for key in COSTS}
+    for title, form, values in (
+        ("Test images", "{:,.0f}".format, tested),
+        *((*COSTS[key], own) for key, own in numbers.items()),
+    ):
+        if any(value is not None for value in values):
+            columns.append((title, ["–" if value is None else form(value) for value in values]))
     note = "As recorded: time, memory and images/s are those of training, on each run's machine."
-    head = ("Run", *(COSTS[key][0] for key in keys))
-    return [Table("Cost", head, rows, note=note)]
+    return [table_of("Cost", columns, note)]
 
 
 def _classes(entries: Sequence[Entry]) -> list[Block]:
     """Return the classes whose F1 differs most between runs, most first."""
-    tables = [_by_class(each) for each in entries]
-    found = []
+    tables, found = [_by_class(each) for each in entries], []
     for name in dict.fromkeys(name for table in tables for name in table):
-        own = [table.get(name) for table in tables]
-        values = [None if each is None else each.get("f1") for each in own]
+        own = [table.get(name, {}) for table in tables]
+        values = [each.get("f1") for each in own]
         known = [value for value in values if value is not None]
         if len(known) > 1 and max(known) > min(known):
-            images = max(each["images"] for each in own if each is not None)
+            images = max(each.get("images", 0) for each in own)
             found.append((max(known) - min(known), name[0], images, values))
     found.sort(key=lambda row: -row[0])
     rows = [
@@ -366,7 +337,7 @@ def _by_class(entry: Entry) -> dict[tuple[str, int], dict[str, Any]]:
     """Return the figures of each class by its name, and how often the name stood before."""
     before: Counter[str] = Counter()
     found = {}
-    for each in entry.result.get("classes", []):
+    for each in entry.facts.figures.get("classes", []):
         found[each["class"], before[each["class"]]] = each
         before[each["class"]] += 1
     return found

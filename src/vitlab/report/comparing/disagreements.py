@@ -31,17 +31,24 @@ def disagreements(compared: Compared) -> list[Block]:
         return []
     source, of, reason = _pictured(compared)
     right: NDArray[np.bool_] = np.stack([each.right for each in same.answers])  # (runs, n)
-    names = [f"{run + 1} {compared.entries[run].name}" for run in same.runs]
-    count, kinds = right.sum(0), list[tuple[str, NDArray[np.bool_]]]()
-    for word, own, alone in (("right", right, 1), ("wrong", ~right, len(names) - 1)):
-        if word == "right" or len(names) > 2:
-            kinds += [
-                (f"Only {name} is {word}", own[place] & (count == alone))
-                for place, name in enumerate(names)
-            ]
+    names, count = [f"{run + 1} {compared.entries[run].name}" for run in same.runs], right.sum(0)
+    kinds = [
+        (f"Only {name} is right", own & (count == 1))
+        for name, own in zip(names, right, strict=True)
+    ]
+    if len(names) > 2:
+        alone = count == len(names) - 1
+        kinds += [
+            (f"Only {name} is wrong", ~own & alone) for name, own in zip(names, right, strict=True)
+        ]
     kinds.append((f"{'Both' if len(names) == 2 else 'All'} wrong", count == 0))
     most = min(MOST, max(FEWEST, PICTURES // len(kinds)))
-    surest, blocks = _confidence_of_the_wrong(same.answers, right), list[Block]()
+    confidence = np.stack([each.confidence for each in same.answers])
+    surest = np.where(right, 0, confidence).sum(0) / np.maximum((~right).sum(0), 1)  # who is wrong
+    blocks: list[Block] = []
+    if source is None:
+        words = f"The images are not at hand ({reason}): they are counted, not shown."
+        blocks.append(Prose(words))
     for title, chosen in kinds:
         places = np.flatnonzero(chosen)
         first = places[np.argsort(-surest[places], kind="stable")][:most].tolist()
@@ -50,13 +57,8 @@ def disagreements(compared: Compared) -> list[Block]:
         blocks.append(Prose(heading.format(title, counted(len(places), "image"), which)))
         if source is not None and first:
             folder = common_folder(source.name(int(same.indices[of][place])) for place in first)
-            blocks.append(
-                Thumbnails([_thumbnail(same, source, of, place, folder) for place in first])
-            )
-    if source is None:
-        blocks.insert(
-            0, Prose(f"The images are not at hand ({reason}): they are counted, not shown.")
-        )
+            shown = [_thumbnail(same, source, of, place, folder) for place in first]
+            blocks.append(Thumbnails(shown))
     chance = "the probability of its likeliest class" if same.several else "its probability"
     text = (
         f"Above the answers stands the true class; beside each answer {chance}. Images that every "
@@ -75,16 +77,6 @@ def _pictured(compared: Compared) -> tuple[Source | None, int, str]:
         except UserError as error:
             reason = reason or str(error)
     return None, 0, reason
-
-
-def _confidence_of_the_wrong(
-    answers: Sequence[Answers], right: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    """Return how sure those are, on average, who get an image wrong: (n,), 0 if nobody does."""
-    confidence = np.stack([each.confidence for each in answers])
-    sums = np.where(right, 0, confidence).sum(0)
-    mean: NDArray[np.float64] = sums / np.maximum((~right).sum(0), 1)
-    return mean
 
 
 def _thumbnail(same: SameImages, source: Source, of: int, place: int, folder: str) -> Thumbnail:

@@ -1,7 +1,7 @@
 """Differences between the recipes of several runs; which of them differ in their seed alone."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from vitlab.options import Options, hints, options_of
@@ -11,46 +11,38 @@ from vitlab.report.comparing.entry import Entry
 from vitlab.report.page import setting
 
 MISSING = "not known"
+Rows = dict[str, tuple[str, ...]]
+"""By the name of an option, as the command line spells it, its value in each run, as text."""
 
 
-@dataclass(frozen=True)
-class Differing:
-    """An option as the command line spells it, and its value in each run, as text."""
-
-    option: str
-    values: tuple[str, ...]
-
-
-def differing(entries: Sequence[Entry]) -> list[Differing]:
+def differing(entries: Sequence[Entry]) -> Rows:
     """Return the options of the recipes that are not the same in all runs.
 
-    Options that a kind of model does not have are a dash there.
+    Options that a kind of model does not have are a dash there. Beside them stand the user's own
+    functions, and how often options were changed while a run went on.
     """
-    known = [options_in(each.recipe) if each.recipe else None for each in entries]
-    names = list(dict.fromkeys(name for each in known if each for name in each))
-    rows = [
-        Differing(
-            name,
-            tuple(MISSING if each is None else setting(each.get(name)) for each in known),
-        )
-        for name in names
+    codes = [
+        {f"{name}= (Python)": each.folder.code.get(name) for name in ("transform", "loss")}
+        | {"changed while it ran": len(each.facts.recipe.get("changes", ()))}
+        for each in entries
     ]
-    return [*_apart(rows), *_apart(_code(entries))]
+    recipes = [options_in(each.recipe) if each.recipe else None for each in entries]
+    return _apart(recipes) | _apart(codes)
 
 
-def surroundings(entries: Sequence[Entry]) -> list[Differing]:
+def surroundings(entries: Sequence[Entry]) -> Rows:
     """Return what else differs: the device, and versions of the libraries."""
-    tables = [each.folder.tables for each in entries]
-    names = list(dict.fromkeys(name for each in tables for name in each.get("versions", {})))
-    rows = [
-        Differing(name, tuple(setting(each.get("versions", {}).get(name)) for each in tables))
+    return _apart([{"device": each.facts.device, **each.facts.versions} for each in entries])
+
+
+def _apart(known: Sequence[Mapping[str, Any] | None]) -> Rows:
+    """Return the values that are not the same in all runs."""
+    names = dict.fromkeys(name for each in known for name in each or ())
+    rows = {
+        name: tuple(MISSING if each is None else setting(each.get(name)) for each in known)
         for name in names
-    ]
-    devices = [
-        each.result.get("device") or table.get("host", {}).get("device")
-        for each, table in zip(entries, tables, strict=True)
-    ]
-    return _apart([Differing("device", tuple(map(setting, devices))), *rows])
+    }
+    return {name: values for name, values in rows.items() if len(set(values)) > 1}
 
 
 def options_in(recipe: Recipe) -> dict[str, Any]:
@@ -62,7 +54,7 @@ def seed_groups(entries: Sequence[Entry]) -> list[list[int]]:
     """Return the numbers of finished runs that differ in their seed alone, each group together."""
     groups: list[tuple[object, list[int]]] = []
     for number, each in enumerate(entries):
-        if each.recipe is None or not each.result:
+        if each.recipe is None or not each.facts.figures:
             continue
         rest = {k: v for k, v in options_in(each.recipe).items() if k != "--seed"}
         mark = (rest, each.folder.fingerprint, each.folder.code, each.folder.base)
@@ -77,8 +69,9 @@ def seed_groups(entries: Sequence[Entry]) -> list[list[int]]:
 def _options(group: Options) -> Iterator[tuple[str, Any]]:
     """Yield the options of a group, those of nested groups after its own."""
     kind = type(group)
-    about, nested = options_of(kind), []
-    standard = _standard(group)
+    about, nested, standard = options_of(kind), [], {}
+    if isinstance(group, ModelPart):  # what it leaves out, as older runs do
+        standard = {each.name: each.default for each in fields(group.CONFIG)}
     for name in hints(kind):
         value = getattr(group, name)
         if isinstance(value, Options):
@@ -88,25 +81,3 @@ def _options(group: Options) -> Iterator[tuple[str, Any]]:
             yield f"--{word.replace('_', '-')}", standard.get(name) if value is None else value
     for each in nested:
         yield from _options(each)
-
-
-def _standard(group: Options) -> dict[str, Any]:
-    """Return the values of fields that a model's part leaves out, as older runs do."""
-    if not isinstance(group, ModelPart):
-        return {}
-    return {each.name: each.default for each in fields(group.CONFIG)}
-
-
-def _code(entries: Sequence[Entry]) -> list[Differing]:
-    """Return the user's own functions, and how often options were changed while a run went on."""
-    codes = [each.folder.code for each in entries]
-    rows = [
-        Differing(f"{name}= (Python)", tuple(setting(code.get(name)) for code in codes))
-        for name in ("transform", "loss")
-    ]
-    changes: list[Any] = [each.folder.tables.get("changes", []) for each in entries]
-    return [*rows, Differing("changed while it ran", tuple(setting(len(each)) for each in changes))]
-
-
-def _apart(rows: Sequence[Differing]) -> list[Differing]:
-    return [row for row in rows if len(set(row.values)) > 1]

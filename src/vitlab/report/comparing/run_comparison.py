@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from vitlab.errors import UserError
+from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.paired_tests import Pair, SameImages, figures_of, pairs_of, same_images
 from vitlab.evaluation.run_predictions import examine
 from vitlab.report.comparing.entry import Entry, entry_of
-from vitlab.report.comparing.recipe_diff import differing
+from vitlab.report.comparing.recipe_diff import differing, seed_groups
 from vitlab.runs.several_runs import several_runs, short_names
 
 Progress = Callable[[str, int, int], None]
@@ -54,9 +58,9 @@ def gathered(runs: Sequence[str], device: str, workers: int | None, progress: Pr
 
 def _examined(entry: Entry, device: str, workers: int | None, progress: Progress) -> Entry:
     """Return a run with the answers of its model, if it is finished and they can be had."""
-    if not entry.result:
+    if not entry.facts.figures:
         return entry
-    if entry.task:
+    if entry.facts.task:
         return replace(entry, unknown="")
     try:
         found = examine(
@@ -74,16 +78,16 @@ def _notes(entries: Sequence[Entry], same: SameImages | None) -> list[str]:
     """Return what a reader must know of the runs before comparing them."""
     notes = [
         f"{each.name} is not finished: it has curves and a recipe, but no figures"
-        if not each.result
+        if not each.facts.figures
         else f"{each.name}: not compared image by image, because {each.unknown}"
         for each in entries
         if each.unknown
     ]
     notes += [
-        f"{each.name}: {each.result['learned_from']:,} of its test images were learned from before "
-        "the run: its figures are too good"
+        f"{each.name}: {each.facts.figures['learned_from']:,} of its test images were learned "
+        "from before the run: its figures are too good"
         for each in entries
-        if each.result and each.result.get("learned_from")
+        if each.facts.figures and each.facts.figures.get("learned_from")
     ]
     notes += _without_labels(entries)
     known = [each for each in entries if each.examined is not None]
@@ -115,7 +119,7 @@ def _notes(entries: Sequence[Entry], same: SameImages | None) -> list[str]:
 
 def _without_labels(entries: Sequence[Entry]) -> list[str]:
     """Return what to know of runs that learned without labels, if there are any."""
-    own = [each for each in entries if each.task and each.result]
+    own = [each for each in entries if each.facts.task and each.facts.figures]
     if not own:
         return []
     names = ", ".join(each.name for each in own)
@@ -123,9 +127,9 @@ def _without_labels(entries: Sequence[Entry]) -> list[str]:
         f"learned without labels, and so without a test accuracy: {names}; compare runs of vitlab "
         "finetune DATA --from RUN, or the curves of --probe"
     ]
-    tasks = dict.fromkeys(each.task for each in entries)
+    tasks = dict.fromkeys(each.facts.task for each in entries)
     if len(tasks) > 1:
-        named = ", ".join(f"{each.name}: {each.task or 'labels'}" for each in entries)
+        named = ", ".join(f"{each.name}: {each.facts.task or 'labels'}" for each in entries)
         notes.append(f"losses are different quantities, those of different tasks ({named})")
     return notes
 
@@ -134,7 +138,7 @@ def _moved(entries: Sequence[Entry]) -> list[str]:
     """Return a line on each run whose model now answers otherwise than when it was tested."""
     notes = []
     for each in entries:
-        if (then := each.number("accuracy")) is None or each.examined is None:
+        if (then := each.facts.number("accuracy")) is None or each.examined is None:
             continue
         now = figures_of(each.examined.answers).get("accuracy", then)
         if abs(now - then) > 1e-9:
@@ -148,11 +152,34 @@ def _moved(entries: Sequence[Entry]) -> list[str]:
 def _of_curves(entries: Sequence[Entry]) -> list[str]:
     """Return what is not the same quantity on the axes of the curves."""
     notes = []
-    if apart := [row.option for row in differing(entries) if row.option in OF_LOSS]:
+    if apart := [option for option in differing(entries) if option in OF_LOSS]:
         notes.append(
             f"training losses are different quantities: the runs differ in {', '.join(apart)}"
         )
-    if len({each.held_out for each in entries if each.testing}) > 1:
-        own = ", ".join(f"{each.name} on {each.held_out} images" for each in entries)
+    if len({each.facts.held_out for each in entries if each.facts.testing}) > 1:
+        own = ", ".join(f"{each.name} on {each.facts.held_out} images" for each in entries)
         notes.append(f"the curves of accuracy were measured on different images: {own}")
     return notes
+
+
+def seeds_of(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Return mean and deviation of each figure that all runs have which differ in their seed alone.
+
+    Returns:
+        Of each group of runs `runs`, their folders, `seeds`, and by figure `mean` and `std`, the
+        sample standard deviation.
+    """
+    found = []
+    for group in seed_groups(entries):
+        runs = [entries[number] for number in group]
+        values = {key: [each.facts.number(key) for each in runs] for key in METRICS}
+        known = {key: np.array(own, np.float64) for key, own in values.items() if None not in own}
+        found.append(
+            {
+                "runs": [str(each.folder.path) for each in runs],
+                "seeds": [each.seed for each in runs],
+                "mean": {key: float(own.mean()) for key, own in known.items()},
+                "std": {key: float(own.std(ddof=1)) for key, own in known.items()},
+            }
+        )
+    return found

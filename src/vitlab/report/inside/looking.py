@@ -1,51 +1,149 @@
-"""Looking inside a model: at everything, for `vitlab inspect`, or at a glance, for a report."""
+"""Look inside a model with images: maps of each one, and figures of all of them together."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab import inspect
 from vitlab.data.augment.augment import normalize
-from vitlab.data.labels import SingleLabels
+from vitlab.data.labels import kind_of
 from vitlab.data.loading.crops import fitted_image
-from vitlab.data.open import open_images
-from vitlab.data.sources.request import Given
-from vitlab.data.sources.source import Relabeled, Source
+from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.evaluation.compute import borrowed
-from vitlab.inspect.look import together
-from vitlab.inspect.tokens import FEWEST
+from vitlab.inspect.evidence import Gradients
+from vitlab.inspect.look import Look, attention_bytes
+from vitlab.inspect.tokens import FEWEST, colors_of
+from vitlab.inspect.weights import first_kernel
 from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
-from vitlab.report.album import in_colors
-from vitlab.report.inside.looked import Looked
-from vitlab.report.inside.measuring import Sums, look_at_weights
-from vitlab.report.inside.single import Choices, Shown, color, features_of, glance, see
+from vitlab.report.thumbnails import in_colors
+from vitlab.units import si
 
-SHOWN = 12  # images with pictures of their own
+Floats = NDArray[np.float32]
+SHOWN, GLANCED = 12, 4  # images with pictures of their own, and of a glance
 COMPARED, TOGETHER = 64, 8  # images that CKA compares, at most, and how many at a time
-GLANCED, PICTURED = 8, 4  # images that a report measures, and those that it shows
+FILTERS = 28  # as in the ViT paper
+SQUARES = 49  # places of an image that are covered, each a pass of the model
+MOST = 2**32  # bytes of an image's attention maps
+WATCHING = ("relevance", "gradcam", "occlusion")  # maps that are for a class
+NAMES = {  # of the maps that are called otherwise than their functions
+    "norm_map": "token norms",
+    "similar_patches": "similar patches",
+    "gradcam": "Grad-CAM",
+    "late_attention": "attention of the last layers",
+}
+MEASURED: dict[str, tuple[str, Callable[[Look], Tensor]]] = {  # of each pass, with its name
+    "attention_distance": (
+        "attention distance", lambda seen: inspect.attention_distance(roomy(seen))
+    ),
+    "attention_distance_among_patches": (
+        "attention distance",
+        lambda seen: inspect.attention_distance(roomy(seen), among_patches=True),
+    ),
+    "attention_elsewhere": (
+        "attention distance", lambda seen: inspect.attention_elsewhere(roomy(seen))
+    ),
+    "attention_entropy": ("attention entropy", lambda seen: inspect.attention_entropy(roomy(seen))),
+    "token_norms": ("token norms", lambda seen: _patch_norms(seen).mean((0, 2))),
+    "longest_tokens": ("token norms", lambda seen: _patch_norms(seen).amax((0, 2))),
+    "token_similarity": ("token similarity", lambda seen: inspect.token_similarity(seen).mean(0)),
+}  # fmt: skip
 
 
-def images_for(model: Model, names: Given) -> Source:
-    """Return the images that a user names, with the classes of the model, if it has any.
+@dataclass(frozen=True)
+class Choices:
+    """What `look` can be asked for.
 
-    Args:
-        model: any
-        names: any DATA, labels or not, or several
-
-    Raises:
-        DataError: no such image.
+    Attributes:
+        watch: name of the class to explain; empty for each image's likeliest
+        layer: whose heads, colors, norms and similar patches are shown; 0 for the last one
+        covered: number of images that are explained by occlusion, up to 49 passes each
+        beside: another model, whose layers are compared; None to compare the model's own
+        glance: where the last layers look, heads, norms and colors of a few images alone
     """
-    source, classes = open_images(names, "ignored").every(), model.config.class_names
-    return Relabeled(source, SingleLabels.blank(len(source), len(classes)), classes)
+
+    watch: str = ""
+    layer: int = 0
+    covered: int = 0
+    beside: Model | None = None
+    glance: bool = False
 
 
-def steps(source: Source) -> int:
-    """Return how many steps `look` takes: one for each image, and one for each that is shown."""
-    return len(source) + min(SHOWN, len(source))
+@dataclass(frozen=True)
+class SeenImage:
+    """What a model makes of one image; what has no meaning for the model is missing.
+
+    Attributes:
+        name: where it comes from
+        pixels: the part of it that the model sees, uint8 (H, W) or (H, W, 3)
+        label: its class, or its classes, if they are known
+        top: the likeliest classes with their probabilities, best first
+        watched: the class that `relevance`, `gradcam` and `occlusion` are for
+        maps: by the name of the function that made them, (rows, columns): late_attention,
+            rollout, relevance, gradcam, occlusion, similar_patches, norm_map
+        patch: row and column of the patch that `similar_patches` compares the others with
+        heads: attention of each head of the class token, or of the pool, (heads, rows, columns)
+        colors: principal components of its patch features, (rows, columns, 3), 0 to 1
+    """
+
+    name: str
+    pixels: NDArray[np.uint8]
+    label: str = ""
+    top: tuple[tuple[str, float], ...] = ()
+    watched: str = ""
+    maps: dict[str, Floats] = field(default_factory=dict)
+    patch: tuple[int, int] | None = None
+    heads: Floats | None = None
+    colors: Floats | None = None
+
+
+@dataclass
+class Looked:
+    """What was found; what has no meaning for the model is missing, and a note says why.
+
+    Attributes:
+        model: its name
+        images: the first ones, each by itself
+        count: of the images behind what is measured
+        layer: whose heads, colors, norms and similar patches are shown; 0 for the last one
+        arrays: means over all images, by their keys in `MEASURED`: (layers, heads) of attention,
+            (layers + 1,) of tokens; `embedding_filters`, (count, rows, columns, channels);
+            `position_similarity`, (rows, columns, rows, columns); `cka`, (layers, other layers)
+        beside: name of the other model of `cka`; empty for the model itself
+        compared: images behind `cka`
+        missing: what has no meaning here, by the reason
+        notes: further remarks, such as images that cannot be read
+    """
+
+    model: str
+    images: list[SeenImage] = field(default_factory=list)
+    count: int = 0
+    layer: int = 0
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+    beside: str = ""
+    compared: int = 0
+    missing: dict[str, list[str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def lacks(self, name: str, reason: str) -> None:
+        """Note that something has no meaning for the model."""
+        names = self.missing.setdefault(reason, [])
+        if name not in names:
+            names.append(name)
+
+    @property
+    def remarks(self) -> list[str]:
+        """The notes, and a line for each reason why something is missing."""
+        reasons = (f"{', '.join(names)}: {reason}" for reason, names in self.missing.items())
+        return [*self.notes, *reasons]
 
 
 def look(
@@ -53,7 +151,7 @@ def look(
     source: Source,
     device: torch.device,
     choices: Choices | None = None,
-    progress: Callable[[int], None] = lambda steps: None,
+    progress: Callable[[int], None] = lambda images: None,
 ) -> Looked:
     """Look at everything that has a meaning for a model, with one image in memory at a time.
 
@@ -62,75 +160,45 @@ def look(
         source: images; their labels do not matter
         device: where to compute
         choices: what else to show
-        progress: called with the number of steps taken, of `steps`
+        progress: called with the number of images done
 
     Raises:
         OptionError: a class or a layer that the model does not have.
         DataError: no image can be read.
     """
     choices = choices or Choices()
-    _check(model, source, choices)
-    found = Looked(model.config.name, layer=choices.layer)
-    sums, features, read, done = Sums(found), list[Tensor](), list[int](), 0
+    _check(model, choices)
+    found, wanted = Looked(model.config.name, layer=choices.layer), dict(MEASURED)
+    features, read = list[Tensor](), list[int]()
     with borrowed(model, device):
-        look_at_weights(model, found)
+        _look_at_weights(model, found)
         for number in range(len(source)):
             try:
-                one = _shown(model, source, number, device)
+                pixels, image = _entering(model, source, number, device)
             except ImageError as error:
                 found.notes.append(f"skipped: {error}")
-                one = None
-            done += 1
-            progress(done)
-            if one is None:
-                continue
-            read.append(number)
-            seen = inspect.look(model, one.image)
-            sums.add(seen)
-            if len(read) <= SHOWN:
-                covered = len(read) <= choices.covered
-                found.images.append(see(found, one, seen, choices, covered=covered))
-                features.append(features_of(seen, choices.layer))
-                done += 1
-                progress(done)
+            else:
+                seen = inspect.look(model, image)
+                _measure(found, seen, wanted)
+                if len(read) < (GLANCED if choices.glance else SHOWN):
+                    one = SeenImage(source.name(number), in_colors(pixels))
+                    found.images.append(_see(found, one, seen, choices))
+                    features.append(seen.dense(_block(model, choices)).map)
+                read.append(number)
+            progress(number + 1)
         if not read:
             raise DataError(found.notes[0].removeprefix("skipped: "))
-        sums.close()
-        color(found, features)
-        _compare(model, found, source, read[:COMPARED], device, choices.beside)
+        _finish(found, features)
+        if not choices.glance:
+            _compare(model, found, source, read[:COMPARED], device, choices.beside)
     return found
 
 
-def look_briefly(model: Model, source: Source, indices: Sequence[int]) -> Looked:
-    """Look at a few images, where they are together in a few passes: what a report shows.
-
-    Args:
-        model: any, in evaluation mode on any device
-        source: the test images
-        indices: of images that can be read, at most `GLANCED`; the first ones are shown
-    """
-    device, found = next(model.parameters()).device, Looked(model.config.name)
-    shown = [_shown(model, source, index, device) for index in indices[:GLANCED]]
-    look_at_weights(model, found)
-    sums, features = Sums(found), list[Tensor]()
-    alike = len({one.image.shape for one in shown}) == 1
-    few = together(model, shown[0].image) if alike else 1
-    for first in range(0, len(shown), few):
-        part = shown[first : first + few]
-        seen = inspect.look(model, torch.cat([one.image for one in part]))
-        sums.add(seen)
-        found.images += glance(found, part, seen)
-        features += features_of(seen, 0).split(1)
-    sums.close()
-    found.images = found.images[:PICTURED]
-    color(found, features[:PICTURED])
-    return found
-
-
-def _check(model: Model, source: Source, choices: Choices) -> None:
+def _check(model: Model, choices: Choices) -> None:
     """Refuse a class or a layer that the model does not have."""
-    if choices.watch and choices.watch not in source.classes:
-        names = ", ".join(source.classes[:10])
+    classes = model.config.class_names
+    if choices.watch and choices.watch not in classes:
+        names = ", ".join(classes[:10])
         raise OptionError(f"{choices.watch!r} is not a class of the model: {names}")
     last = model.last_layer
     if isinstance(model.config, ViTConfig):
@@ -139,16 +207,78 @@ def _check(model: Model, source: Source, choices: Choices) -> None:
         raise OptionError(f"layer must be from 1 to {last}, not {choices.layer}")
 
 
-def _shown(model: Model, source: Source, number: int, device: torch.device) -> Shown:
-    """Read an image as a model sees it.
+def _entering(
+    model: Model, source: Source, number: int, device: torch.device
+) -> tuple[NDArray[np.uint8], Tensor]:
+    """Return an image as a model sees it, (H, W, channels), and normalized, (1, channels, H, W).
 
     Raises:
         ImageError: it cannot be decoded.
     """
-    config = model.config
-    pixels = fitted_image(source.image(number), config)
-    image = normalize(torch.from_numpy(pixels)[None].to(device), config)
-    return Shown(source.name(number), in_colors(pixels, "").pixels, image)
+    pixels = fitted_image(source.image(number), model.config)
+    return pixels, normalize(torch.from_numpy(pixels)[None].to(device), model.config)
+
+
+def _block(model: Model, choices: Choices) -> int | None:
+    """Return the chosen layer as `model.intermediates` counts them; None for the last one."""
+    return min(choices.layer, model.last_layer) or None
+
+
+def _tried(found: Looked, name: str, make: Callable[[], Tensor]) -> Floats | None:
+    """Return an array, or None and a note of why it has no meaning here."""
+    try:
+        result: Floats = make().float().cpu().numpy()
+    except OptionError as error:
+        found.lacks(name, str(error))
+        return None
+    return result
+
+
+# All images together
+
+
+def _look_at_weights(model: Model, found: Looked) -> None:
+    """Look at what needs no image: filters and positions."""
+    kernel = first_kernel(model)
+    count = min(FILTERS, len(kernel), kernel[0].numel())
+    for key, name, make in (
+        ("embedding_filters", "filters", partial(inspect.embedding_filters, model, count)),
+        ("position_similarity", "positions", partial(inspect.position_similarity, model)),
+    ):
+        if (values := _tried(found, name, make)) is not None:
+            found.arrays[key] = values
+
+
+def _measure(
+    found: Looked, seen: Look, wanted: dict[str, tuple[str, Callable[[Look], Tensor]]]
+) -> None:
+    """Add what is measured of one image to the sums; what cannot be is no longer wanted."""
+    found.count += 1
+    for key, (name, make) in list(wanted.items()):
+        if (values := _tried(found, name, partial(make, seen))) is None:
+            found.arrays.pop(key, None)
+            del wanted[key]
+        elif key == "longest_tokens":
+            found.arrays[key] = np.maximum(values, found.arrays.get(key, values))
+        else:
+            found.arrays[key] = found.arrays.get(key, 0) + values.astype(np.float64)
+
+
+def _finish(found: Looked, features: Sequence[Tensor]) -> None:
+    """Turn sums into means, and features (1, D, rows, columns) into colors on one basis."""
+    for key in found.arrays.keys() & MEASURED.keys() - {"longest_tokens"}:
+        found.arrays[key] = (found.arrays[key] / found.count).astype(np.float32)
+    if not np.isfinite(found.arrays.get("token_similarity", np.zeros(1))).any():
+        del found.arrays["token_similarity"]  # a single patch has none to be alike to
+    try:
+        colors = colors_of(features)
+    except OptionError as error:
+        found.lacks("feature colors", str(error))
+        return
+    found.images = [
+        replace(image, colors=each[0].cpu().numpy())
+        for image, each in zip(found.images, colors, strict=True)
+    ]
 
 
 def _compare(
@@ -170,16 +300,122 @@ def _compare(
 
     def batches(seer: Model) -> Iterator[Tensor]:
         for part in parts:
-            images = [_shown(seer, source, index, device).image for index in part]
+            images = [_entering(seer, source, index, device)[1] for index in part]
             if len({image.shape for image in images}) > 1:
                 raise OptionError("the images have several sizes, each with tokens of its own")
             yield torch.cat(images)
 
     with nullcontext() if other is None else borrowed(other, device):
-        try:
-            others = None if other is None else batches(other)
-            table = inspect.cka(model, batches(model), other, other_images=others)
-        except OptionError as error:
-            found.lacks("CKA", str(error))
-            return
-    found.cka, found.compared = table.cpu().numpy(), len(indices)
+        others = None if other is None else batches(other)
+        make = partial(inspect.cka, model, batches(model), other, other_images=others)
+        if (table := _tried(found, "CKA", make)) is not None:
+            found.arrays["cka"], found.compared = table, len(indices)
+
+
+def roomy(seen: Look) -> Look:
+    """Return a pass with its attention kept, which fits into memory one image at a time.
+
+    Raises:
+        OptionError: it does not, and it says how large it is; or there is none.
+    """
+    size = attention_bytes(seen.model, seen.images)
+    if size > MOST:
+        tokens = seen.layers[-1].shape[1]
+        raise OptionError(
+            f"the attention maps of {tokens:,} tokens take {si(size)}B of memory per image, more "
+            f"than {si(MOST)}B: pass a smaller --image-size"
+        )
+    return seen.kept()
+
+
+def _patch_norms(seen: Look) -> Tensor:
+    """Return the lengths of patches' tokens, (1, layers + 1, patches)."""
+    return inspect.token_norms(seen)[:, :, getattr(seen.model.config, "prefix", 0) :]
+
+
+# One image
+
+
+def _see(found: Looked, one: SeenImage, seen: Look, choices: Choices) -> SeenImage:
+    """Return an image with its maps, and with what explains the model's prediction."""
+
+    def made(makers: dict[str, Callable[[], Tensor]]) -> dict[str, Floats]:
+        tries = {kind: _tried(found, NAMES.get(kind, kind), make) for kind, make in makers.items()}
+        return {kind: values[0] for kind, values in tries.items() if values is not None}
+
+    model, layer = seen.model, _block(seen.model, choices)
+    norms = {"norm_map": partial(inspect.norm_map, seen, layer=layer)}
+    heads = {"heads": lambda: inspect.class_attention(roomy(seen), layer=choices.layer or None)}
+    chances, classes = _chances(seen), model.config.class_names
+    order = np.argsort(-chances, kind="stable")[:5].tolist()
+    target = classes.index(choices.watch) if choices.watch else (order or [0])[0]
+    covered = len(found.images) < choices.covered
+    explaining = _explaining(seen, target, covered=covered)
+    if choices.glance:
+        explaining = {"late_attention": explaining["late_attention"]}
+    maps, patch = made(explaining | norms), None
+    if "norm_map" in maps and not choices.glance:
+        patch = _peak(maps, maps["norm_map"].shape)
+        token = getattr(model.config, "prefix", 0)
+        token += patch[0] * maps["norm_map"].shape[1] + patch[1]
+        similar = partial(inspect.similar_patches, seen, token=token, layer=layer)
+        maps |= made({"similar_patches": similar})
+    return replace(
+        one,
+        top=tuple((classes[number], float(chances[number])) for number in order),
+        watched=classes[target] if order else "",
+        maps=maps,
+        patch=patch,
+        heads=made(heads).get("heads"),
+    )
+
+
+def _explaining(seen: Look, target: int, *, covered: bool) -> dict[str, Callable[[], Tensor]]:
+    """Return what explains a prediction, by the name of its function."""
+    model, image = seen.model, seen.images
+    label = torch.tensor([target], device=image.device)
+    gradients = lru_cache(1)(lambda: Gradients(model, image, label))  # relevance and Grad-CAM
+    found: dict[str, Callable[[], Tensor]] = {
+        "late_attention": lambda: inspect.late_attention(roomy(seen)),
+        "rollout": lambda: inspect.rollout(roomy(seen)),
+        "relevance": lambda: (roomy(seen), gradients())[1].relevance(),
+        "gradcam": lambda: gradients().gradcam(),
+    }
+    if covered:
+        size = square(model, (image.shape[2], image.shape[3]))
+        found["occlusion"] = partial(inspect.occlusion, model, image, label, size=size)
+    return found
+
+
+def square(model: Model, size: tuple[int, int]) -> int:
+    """Return the side of the squares of an image that are covered one by one, in pixels.
+
+    The smallest that covers the whole image in at most `SQUARES` passes; whole patches if no such
+    square fits exactly.
+    """
+    high, wide = size
+    patch = model.config.patch if isinstance(model.config, ViTConfig) else 1
+    sides = range(patch, max(patch, min(high, wide)) + 1)
+    few = [side for side in sides if (high // side) * (wide // side) <= SQUARES]
+    exact = (side for side in few if not high % side and not wide % side)
+    return next(exact, next((side for side in few if not side % patch), patch))
+
+
+def _peak(maps: dict[str, Floats], grid: tuple[int, ...]) -> tuple[int, int]:
+    """Return the patch that speaks most for the class; the middle one if nothing tells."""
+    for kind in ("relevance", "late_attention", "gradcam"):
+        if kind in maps and maps[kind].shape == grid and maps[kind].any():
+            return divmod(int(maps[kind].argmax()), grid[1])
+    return grid[0] // 2, grid[1] // 2
+
+
+def _chances(seen: Look) -> NDArray[np.float64]:
+    """Return the probabilities of an image's classes, (classes,); none without a classifier.
+
+    Those of several queries of attention pooling are their mean.
+    """
+    model = seen.model
+    if not model.config.classes:
+        return np.empty(0)
+    each = kind_of(model).probabilities(seen.logits[0].double() / model.temperature)
+    return each.reshape(-1, model.config.classes).mean(0).cpu().numpy()

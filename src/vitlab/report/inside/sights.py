@@ -1,19 +1,35 @@
-"""Blocks of a page about the inside of a model: charts of layers, maps over photos."""
+"""The inside of a model as charts, maps over photos, and the folder of `vitlab inspect`."""
 
-from collections.abc import Iterator
+import io
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from vitlab.files import staged_folder
 from vitlab.inspect import plots
 from vitlab.inspect.plots.canvas import BOTH, COSINES, HEAT
 from vitlab.report import thumbnails
-from vitlab.report.drawings.drawing import WIDTH, svg
-from vitlab.report.facts import Picture
-from vitlab.report.inside.looked import WATCHING, Floats, Looked, SeenImage
-from vitlab.report.page import Block, Commands, Plot, Plots, Prose, Raw, common_folder
+from vitlab.report.charts import NO_METADATA, WIDTH, svg
+from vitlab.report.inside.looking import MEASURED, WATCHING, Floats, Looked, SeenImage
+from vitlab.report.page import (
+    Block,
+    Commands,
+    Lens,
+    Page,
+    Plot,
+    Plots,
+    Prose,
+    Section,
+    Sight,
+    Sights,
+    common_folder,
+    write_page,
+)
+from vitlab.units import counted
 
 PHOTO, BEHIND = 256, 224  # pixels of the longer side of a photo, and of one behind maps
 HEADS = 32  # of an image that are shown
@@ -26,77 +42,119 @@ TITLES = {
     "similar_patches": "Similar to the framed patch",
     "occlusion": "Occlusion",
 }
-WORDS = {
-    "distance": ("Attention distance", "How far each head looks: the mean distance, in pixels, to "
-                 "what it attends to. Class token and registers count as no distance; dashed, "
-                 "their share, which stands below, is shared out among the patches."),
-    "entropy": ("Attention entropy", "How widely each head spreads its attention: 0 bits if it "
-                "looks at a single place."),
-    "norms": ("Token norms", "How large the vectors of patches are. A few patches far larger than "
-              "the rest are what registers cure."),
-    "similarity": ("Token similarity", "How alike the patches of an image are: near 1, the model "
-                   "no longer tells them apart."),
-    "filters": ("Filters", "What the first layer looks for: principal components of its filters."),
-    "positions": ("Positions", "How alike the position embedding of a patch is to all others, a "
-                  "tile for each patch."),
-    "cka": ("Layers", "How alike two layers are in what they tell apart (CKA): 1 for the same up "
-            "to a rotation."),
+Draw = Callable[[Looked, Floats, str], Figure]
+CHARTS: dict[str, tuple[str, str, str, Draw]] = {  # file -> array, title, how to read it
+    "distance": (
+        "attention_distance", "Attention distance", "How far each head looks: the mean distance, "
+        "in pixels, to what it attends to. Class token and registers count as no distance; dashed, "
+        "their share, which stands below, is shared out among the patches.",
+        lambda found, values, title: plots.attention_distance(
+            values, title, among=found.arrays.get("attention_distance_among_patches"),
+            elsewhere=found.arrays.get("attention_elsewhere"),
+        ),
+    ),
+    "entropy": (
+        "attention_entropy", "Attention entropy", "How widely each head spreads its attention: 0 "
+        "bits if it looks at a single place.",
+        lambda found, values, title: plots.attention_entropy(values, title),
+    ),
+    "norms": (
+        "token_norms", "Token norms", "How large the vectors of patches are. A few patches far "
+        "larger than the rest are what registers cure.",
+        lambda found, values, title: plots.through_depth(
+            {"mean of patches": values, "longest patch": found.arrays["longest_tokens"]},
+            "length of the token", title,
+        ),
+    ),
+    "similarity": (
+        "token_similarity", "Token similarity", "How alike the patches of an image are: near 1, "
+        "the model no longer tells them apart.",
+        lambda found, values, title: plots.token_similarity(values[None], title),
+    ),
+    "filters": (
+        "embedding_filters", "Filters", "What the first layer looks for: principal components of "
+        "its filters.",
+        lambda found, values, title: plots.embedding_filters(values, title),
+    ),
+    "positions": (
+        "position_similarity", "Positions", "How alike the position embedding of a patch is to all "
+        "others, a tile for each patch.",
+        lambda found, values, title: plots.position_similarity(values, title),
+    ),
+    "cka": (
+        "cka", "Layers", "How alike two layers are in what they tell apart (CKA): 1 for the same "
+        "up to a rotation.",
+        lambda found, values, title: plots.cka(
+            values, title, names=(found.model, found.beside or found.model)
+        ),
+    ),
 }  # fmt: skip
 
 
-def inside_blocks(found: Looked | None, inspecting: str = "") -> list[Block]:
-    """Return what a page shows of what was found.
+def write_inspection(folder: Path, found: Looked, command: str) -> dict[str, Any]:
+    """Write everything into a new folder, whole or not at all; return what `inspect.json` holds.
 
     Args:
-        found: from `look` or `look_briefly`; None for nothing
+        folder: new
+        found: from `look`
+        command: that made it
+
+    Raises:
+        DiskError: it cannot be written.
+    """
+    facts, shown = _facts(found), len(found.images)
+    lead = (
+        f"{counted(found.count, 'image')}{f', of which {shown} are shown' * (shown < found.count)}."
+        " Every picture is also a file beside this page, as PNG and SVG, and every number is in "
+        "inspect.json."
+    )
+    sections = [
+        Section("images", "The images", image_blocks(found), folded=False),
+        Section("model", "The model", model_blocks(found), folded=False),
+    ]
+    with staged_folder(folder) as draft:
+        for name, figure in model_figures(found):
+            _save(figure, draft / name)
+        for number, image in enumerate(found.images, 1):
+            for name, figure in image_figures(found, image):
+                _save(figure, draft / f"{number:02}-{name}")
+        text = json.dumps(facts, indent=1, ensure_ascii=False)
+        (draft / "inspect.json").write_text(text, encoding="utf-8", errors="backslashreplace")
+        page = Page(f"Inside {found.model}", lead, sections, found.remarks, command)
+        write_page(draft / "inspect.html", page)
+    return facts
+
+
+def inside_blocks(found: Looked | None, inspecting: str = "") -> list[Block]:
+    """Return what a report shows of what was found.
+
+    Args:
+        found: from `look`; None for nothing
         inspecting: the command that looks at other images
     """
     if found is None:
         return []
-    blocks: list[Block] = []
-    if inspecting:
-        words = f"Of {found.count} test images. For others, and for what speaks for a class"
-        blocks.append(Commands([(words, inspecting)]))
-    return [*blocks, *model_blocks(found), *image_blocks(found)]
+    words = f"Of {found.count} test images. For others, and for what speaks for a class"
+    commands = [Commands([(words, inspecting)])] if inspecting else []
+    return [*commands, *image_blocks(found), *model_blocks(found)]
 
 
 def model_blocks(found: Looked) -> list[Block]:
     """Return what changes from layer to layer, and what the weights show."""
-    items = [
-        Plot(
-            WORDS[name][0], svg(figure, f"in-{name}", " ".join(WORDS[name]), WIDTH), WORDS[name][1]
-        )
-        for name, figure in model_figures(found, titled=False)
-    ]
+    items = []
+    for name, figure in model_figures(found, titled=False):
+        _, title, words, _ = CHARTS[name]
+        items.append(Plot(title, svg(figure, f"in-{name}", f"{title} {words}", WIDTH), words))
     return [Plots(items)] if items else []
 
 
 def model_figures(found: Looked, *, titled: bool = True) -> Iterator[tuple[str, Figure]]:
     """Yield the name and the figure of each array of the model; one at a time is in memory."""
-    over = f"{found.model}, mean of {found.count:,} image{'s' if found.count != 1 else ''}"
-    over, model = (over, found.model) if titled else ("", "")
-    if found.distance is not None:
-        yield (
-            "distance",
-            plots.attention_distance(
-                found.distance, over, among=found.among, elsewhere=found.elsewhere
-            ),
-        )
-    if found.entropy is not None:
-        yield "entropy", plots.attention_entropy(found.entropy, over)
-    if found.norms is not None and found.longest is not None:
-        lines = {"mean of patches": found.norms, "longest patch": found.longest}
-        yield "norms", plots.through_depth(lines, "length of the token", over)
-    if found.alike is not None:
-        yield "similarity", plots.token_similarity(found.alike[None], over)
-    if found.filters is not None:
-        yield "filters", plots.embedding_filters(found.filters, model)
-    if found.positions is not None:
-        yield "positions", plots.position_similarity(found.positions, model)
-    if found.cka is not None:
-        names = (found.model, found.beside or found.model)
-        over = f"{found.compared:,} images" if titled else ""
-        yield "cka", plots.cka(found.cka, over, names=names)
+    for name, (key, _, _, draw) in CHARTS.items():
+        if (values := found.arrays.get(key)) is not None:
+            count = found.count if key in MEASURED else found.compared * (key == "cka")
+            title = found.model + f", {counted(count, 'image')}" * bool(count)
+            yield name, draw(found, values, title if titled else "")
 
 
 def image_figures(found: Looked, image: SeenImage) -> Iterator[tuple[str, Figure]]:
@@ -124,48 +182,42 @@ def image_blocks(found: Looked) -> list[Block]:
             f" The small maps show where each head of {which} looks from the class token or the "
             "attention pool, and the most that one patch gets."
         )
-    rules = [
-        Markup(".scale-{}{{background:{}}}").format(name, thumbnails.gradient(name))
-        for name in (HEAT, COSINES, BOTH)
-    ]
-    style = Markup("<style>{}</style>").format(Markup().join(rules))
-    boxes = Markup().join(_image_box(each, folder) for each in found.images)
-    box = Markup('{}<div class="sights">{}</div>').format(style, boxes)
-    return [Prose(text, note=True), Raw(box)]
+    scales = {name: thumbnails.gradient(name) for name in (HEAT, COSINES, BOTH)}
+    sights = Sights([_sight(each, folder) for each in found.images], scales)
+    return [Prose(text, note=True), sights]
 
 
-def _image_box(image: SeenImage, folder: str) -> Markup:
+def _sight(image: SeenImage, folder: str) -> Sight:
     """Return a photo, its likeliest classes and its maps."""
-    photo, (high, wide) = Picture(image.pixels, image.name), image.pixels.shape[:2]
-    behind = thumbnails.picture(photo, BEHIND, gray=True)
-    name = image.name.removeprefix(folder)
-    top = Markup(", ").join(
-        Markup("<bdi>{}</bdi> {:.1f}%").format(each, 100 * chance) for each, chance in image.top
-    )
-    first = _lens("what the model sees", thumbnails.picture(photo, PHOTO), name, whole=True)
-    maps = [_map(kind, values, image) for kind, values in image.maps.items()]
+    name, (high, wide) = image.name.removeprefix(folder), image.pixels.shape[:2]
+    photo = thumbnails.picture(image.pixels, PHOTO)
+    lenses = [Lens("what the model sees", photo, name, whole=True)]
+    lenses += [_map(kind, values, image) for kind, values in image.maps.items()]
     if image.colors is not None:
         words = "patches of one color are alike to the model, in all these images"
-        maps.append(_lens("Feature colors", thumbnails.in_color(image.colors), words, whole=True))
-    heads = [] if image.heads is None else list(image.heads)
-    small = [_head(number, each) for number, each in enumerate(heads[:HEADS], 1)]
-    rows = (
-        Markup('<div class="lenses heads">{}</div>').format(Markup().join(small)) if small else ""
+        lenses.append(Lens("Feature colors", thumbnails.in_color(image.colors), words, whole=True))
+    heads = []
+    for number, values in enumerate(() if image.heads is None else image.heads[:HEADS], 1):
+        most = float(values.max())
+        share = f"{most:.0%}" if most >= 0.1 else f"{most:.1%}"
+        shown = thumbnails.colored(values, HEAT, 0, max(most, 1e-12))
+        heads.append(Lens(f"{number} · {share}", shown, _peak(values)))
+    return Sight(
+        name,
+        image.label,
+        tuple((each, f"{100 * chance:.1f}%") for each, chance in image.top),
+        thumbnails.picture(image.pixels, BEHIND, gray=True),
+        wide / high,
+        lenses,
+        heads,
+        0 if image.heads is None else len(image.heads) - len(heads),
     )
-    more, rest = Markup(), len(heads) - HEADS
-    if rest > 0:
-        more = Markup('<p class="note">{} more heads are not shown.</p>').format(rest)
-    return Markup(
-        '<div class="box sight" style="--ratio:{:.4f};--behind:url({})"><h3><bdi>{}</bdi></h3>'
-        '<p class="note">{}</p><div class="lenses">{}</div>{}{}'
-        "</div>"
-    ).format(wide / high, behind, name, top, Markup().join([first, *maps]), rows, more)
 
 
-def _map(kind: str, values: Floats, image: SeenImage) -> Markup:
+def _map(kind: str, values: Floats, image: SeenImage) -> Lens:
     """Return one map with its scale, whose colors span what the scale says."""
     low, high, shades = float(np.nanmin(values)), float(np.nanmax(values)), HEAT
-    title, ring = TITLES[kind], Markup()
+    title, ring = TITLES[kind], ()
     if kind in WATCHING and image.watched:
         title += f" for {image.watched}"
     if kind == "occlusion":
@@ -176,38 +228,13 @@ def _map(kind: str, values: Floats, image: SeenImage) -> Markup:
         high, shades, ends = 1.0, COSINES, (f"cosine {low:.2f}", "1")
         if image.patch is not None:
             (row, column), (rows, columns) = image.patch, values.shape
-            ring = Markup(
-                '<span class="ring" style="left:{:.2f}%;top:{:.2f}%;width:{:.2f}%;height:{:.2f}%">'
-                "</span>"
-            ).format(100 * column / columns, 100 * row / rows, 100 / columns, 100 / rows)
+            ring = tuple(100 * n for n in (column / columns, row / rows, 1 / columns, 1 / rows))
     elif kind == "norm_map":
         ends = (f"{low:.3g}", f"{high:.3g}")
     else:
-        share = high / max(float(values.sum()), 1e-30)
-        low, ends = 0.0, ("0", f"{share:.2%} of the sum")
-    scale = Markup(
-        '<span class="span"><i class="scale-{}" aria-hidden="true"></i><span>{}</span>'
-        "<span>{}</span></span>"
-    ).format(shades, *ends)
+        low, ends = 0.0, ("0", f"{high / max(float(values.sum()), 1e-30):.2%} of the sum")
     shown = thumbnails.colored(values, shades, low, max(high, low + 1e-12))
-    return _lens(title, shown, _peak(values), scale=scale, ring=ring)
-
-
-def _head(number: int, values: Floats) -> Markup:
-    """Return where a head looks, from 0 to the most that a patch gets."""
-    most = float(values.max())
-    title = f"{number} · {most:.0%}" if most >= 0.1 else f"{number} · {most:.1%}"
-    return _lens(title, thumbnails.colored(values, HEAT, 0, max(most, 1e-12)), _peak(values))
-
-
-def _lens(
-    title: str, source: str, words: str, *, scale: str = "", ring: str = "", whole: bool = False
-) -> Markup:
-    """Return an image that lies over a photo, with its caption."""
-    return Markup(
-        '<figure><div class="lens{}"><img src="{}" alt="{}: {}">{}</div>'
-        "<figcaption><bdi>{}</bdi>{}</figcaption></figure>"
-    ).format(" whole" * whole, source, title, words, ring, title, scale)
+    return Lens(title, shown, _peak(values), (shades, *ends), ring)
 
 
 def _peak(values: Floats) -> str:
@@ -216,3 +243,45 @@ def _peak(values: Floats) -> str:
     return (
         f"highest in row {row + 1} of {values.shape[0]}, column {column + 1} of {values.shape[1]}"
     )
+
+
+def _save(figure: Figure, file: Path) -> None:
+    """Write a figure as SVG and as PNG."""
+    for kind, metadata in (("svg", NO_METADATA), ("png", None)):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=kind, metadata=metadata)
+        file.with_name(f"{file.name}.{kind}").write_bytes(buffer.getvalue())
+
+
+def _facts(found: Looked) -> dict[str, Any]:
+    """Return the numbers, as lists."""
+    keys = (*MEASURED, "position_similarity", "embedding_filters", "cka")
+    return {
+        "model": found.model,
+        "images": found.count,
+        "layer": found.layer or None,
+        **{key: _listed(found.arrays.get(key)) for key in keys},
+        "beside": found.beside or None,
+        "seen": [
+            {
+                "image": image.name,
+                "top": [{"class": name, "probability": chance} for name, chance in image.top],
+                "class": image.watched,
+                **{kind: _listed(values) for kind, values in image.maps.items()},
+                "patch": image.patch,
+                "heads": _listed(image.heads),
+                "feature_colors": _listed(image.colors),
+            }
+            for image in found.images
+        ],
+        "notes": found.remarks,
+    }
+
+
+def _listed(array: Any) -> Any:
+    """Return an array as nested lists of few digits, None in the place of what is no number."""
+    if isinstance(array, np.ndarray):
+        array = array.tolist()
+    if isinstance(array, list):
+        return [_listed(each) for each in array]
+    return float(f"{array:.5g}") if array is not None and array == array else None

@@ -1,8 +1,13 @@
-"""Charts of the pages: lines, bars, marks, matrices and reliability diagrams, by matplotlib.
+"""Charts of the pages by matplotlib, as inline SVG in the colors of the page.
 
+They are drawn in the colors of the light page, each of which becomes the CSS variable of its name.
 Names go through matplotlib, which escapes them.
 """
 
+import html
+import io
+import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,23 +16,106 @@ import matplotlib as mpl
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from vitlab.evaluation.reliability import Bin
-from vitlab.report.drawings.drawing import (
-    BLUE,
-    INK,
-    MUTED,
-    SERIES_COLORS,
-    STYLE,
-    WARM,
-    WIDTH,
-    finite,
-    new_figure,
-    svg,
-)
+from vitlab.pages.palette import LIGHT, SERIES
 from vitlab.units import si
+
+INK, MUTED, LINE, BLUE, WARM = (LIGHT[name] for name in ("ink", "muted", "line", "blue", "warm"))
+SERIES_COLORS = tuple(light for light, _ in SERIES)
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text, in the page's font
+    "svg.hashsalt": "vitlab",
+    "text.parse_math": False,
+    "font.size": 12,
+    "text.color": INK,
+    "axes.edgecolor": LINE,
+    "axes.labelcolor": MUTED,
+    "axes.titlecolor": INK,
+    "axes.titlesize": 12,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": LINE,
+    "grid.linewidth": 0.8,
+    "xtick.color": LINE,
+    "ytick.color": LINE,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "legend.frameon": False,
+    "legend.handlelength": 1.8,
+}
+# Without these, the same figure has the same bytes.
+NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+WIDTH = 326  # of a drawing that a phone shows at its full size, so that its text stays readable
+_LARGEST = 1e30  # a larger loss is practically infinite, and would overflow the axes
+
+
+def finite(values: Sequence[float]) -> NDArray[np.float64]:
+    """Return the values as float64 (n,), NaN where one cannot be drawn."""
+    array = np.asarray(values, dtype=np.float64)
+    return np.where(np.abs(array) < _LARGEST, array, np.nan)
+
+
+def new_figure(width: int, height: int) -> Figure:
+    """Return a figure whose units are the page's pixels (72 points and 72 pixels per inch)."""
+    return Figure(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
+
+
+def svg(figure: Figure, name: str, label: str, width: int = 0) -> Markup:
+    """Return a figure as an inline `<svg>` with the page's colors and unique ids.
+
+    Args:
+        figure: drawn in the colors of the light page
+        name: unique on the page
+        label: what it shows, for those who do not see it
+        width: pixels that it is brought to, at the same height; 0 to keep its own
+    """
+    if width:
+        figure.set_size_inches(width / 72, figure.get_size_inches()[1])
+        figure.set_dpi(72)
+    figure.patch.set_visible(False)
+    for axes in figure.axes:
+        axes.patch.set_visible(False)
+        axes.tick_params(length=0)
+    buffer = io.StringIO()
+    with mpl.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # the page's fonts have more of them
+        figure.savefig(buffer, format="svg", metadata=NO_METADATA)
+    text = buffer.getvalue()
+    body = text[text.index(">", text.index("<svg")) + 1 :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", body)
+    body = re.sub(r"font-family: [^;\"]*;? ?", "", body)  # the page's own
+    for variable, color in LIGHT.items():
+        body = body.replace(color, f"var(--{variable})")
+    wide, high = (round(side * 72) for side in figure.get_size_inches())
+    return Markup(
+        f'<svg class="plot" style="--w:{wide}px" viewBox="0 0 {wide} {high}" role="img" '
+        f'aria-label="{html.escape(label)}">{body}'
+    )
+
+
+def standalone(drawing: Markup) -> str:
+    """Return an inline drawing as the text of an SVG file of its own, on white."""
+    text = re.sub(r"var\(--(\w+)\)", lambda found: LIGHT[found[1]], str(drawing))
+    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    style = 'style="background:#fff" font-family="sans-serif"'
+    width, height = re.findall(r'viewBox="0 0 (\d+) (\d+)"', text)[0]
+    return re.sub(
+        r'<svg class="plot" style="[^"]*"',
+        f'<svg {names} width="{width}" height="{height}" {style}',
+        text,
+        count=1,
+    )
+
 
 Numbers = NDArray[np.float64]
 
@@ -41,7 +129,6 @@ FEW = 10  # images: the accuracy of a bin with fewer says little
 NUMBERED = 20  # most classes whose matrix shows numbers and names
 SIDE = 500  # cells per side of a matrix, at most
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1.2, 1, 1.2)), (0, (2, 1.2)))
-MARKERS = "os^D"
 SHADES = ("#1f6ab0", "#b85600")  # of right answers and mistakes, on light and dark ground
 
 
@@ -179,18 +266,6 @@ def reliability(bins: Sequence[Bin], name: str, label: str) -> Markup:
         return svg(figure, name, label)
 
 
-def histogram(name: str, label: str, shares: Sequence[float], across: str) -> Markup:
-    """Draw how many classes have which share, from 0 to 1."""
-    with mpl.rc_context(STYLE):
-        figure = new_figure(WIDTH, 240)
-        axes = figure.subplots()
-        axes.hist(shares, np.linspace(0, 1, 21).tolist(), rwidth=0.92, color=BLUE)
-        axes.set(xlabel=across, ylabel="classes")
-        axes.xaxis.set_major_formatter(PERCENT)
-        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True, prune="lower"))
-        return svg(figure, name, label)
-
-
 def matrix(name: str, label: str, counts: NDArray[np.int64], names: Sequence[str]) -> Markup:
     """Draw a confusion matrix: rows are true classes, right answers blue and mistakes orange.
 
@@ -232,34 +307,4 @@ def matrix(name: str, label: str, counts: NDArray[np.int64], names: Sequence[str
                     column, row, f"{counts[row, column]}", ha="center", va="center", fontsize=11,
                     color="#ffffff" if strong else INK,
                 )  # fmt: skip
-        return svg(figure, name, label)
-
-
-def scatter(
-    name: str, label: str, points: NDArray[np.float32], groups: Sequence[tuple[str, Sequence[int]]],
-    ringed: Sequence[int], aspect: float,
-) -> Markup:  # fmt: skip
-    """Draw points of several groups, each in a color and shape of its own.
-
-    Args:
-        name: unique on the page
-        label: what it shows, in words
-        points: (n, 2), x and y from 0 to 1, y downwards
-        groups: names and the numbers of their points
-        ringed: numbers of points that have a ring
-        aspect: width to height
-    """
-    with mpl.rc_context(STYLE | {"axes.grid": False}):
-        legend = 22 * -(-len(groups) // 4)
-        figure = new_figure(680, round(680 / aspect) + legend)
-        axes = figure.subplots()
-        for number, (title, own) in enumerate(groups):
-            axes.plot(
-                points[own, 0], points[own, 1], MARKERS[number % len(MARKERS)], ms=6, mew=0,
-                color=SERIES_COLORS[number % len(SERIES_COLORS)], label=f"{title} ({len(own):,})",
-            )  # fmt: skip
-        axes.plot(points[ringed, 0], points[ringed, 1], "o", ms=11, mec=INK, mfc="none", mew=1.2)
-        axes.set_axis_off()
-        axes.invert_yaxis()
-        figure.legend(loc="outside upper left", ncols=4, borderaxespad=0)
         return svg(figure, name, label)

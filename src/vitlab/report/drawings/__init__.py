@@ -1,1 +1,0 @@
-"""Drawings of a page: plots as inline SVG, pictures as data URIs."""

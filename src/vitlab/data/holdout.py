@@ -35,6 +35,7 @@ from vitlab.data.sources.source import (
     counts,
     digest,
     number_of,
+    present,
 )
 from vitlab.data.sources.tar_shards import Shards, read_ahead
 from vitlab.errors import DataError, DiskError, OptionError
@@ -322,11 +323,6 @@ def partitioned(splits: Splits, options: Data) -> Splits:
         f"{len(inner.test):,} images; the test images play no part"
     )
     return replace(splits, train=inner.train, test=inner.test, notes=[*splits.notes, note])
-
-
-def present(source: Source) -> list[str]:
-    """Return the classes that a source has images of."""
-    return [name for name, count in counts(source).items() if count]
 
 
 def fold_of(splits: Splits, fold: str, split_by: SplitBy = "content") -> Splits:

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from vitlab.data.holdout import held_out, identified, origin, present, without
+from vitlab.data.holdout import held_out, identified, origin, without
 from vitlab.data.labels import check_classes
 from vitlab.data.loading.cache import Decoded, cached
 from vitlab.data.open import Opened, open_images, stripped
 from vitlab.data.settings import Columns, Data, SplitBy
 from vitlab.data.sources.request import Given, Splits
-from vitlab.data.sources.source import Joined, Source, Subset
+from vitlab.data.sources.source import Joined, Source, Subset, present
 from vitlab.errors import DataError
 
 SHARE, MOST = 0.1, 1000  # of images without labels: how many measure the loss

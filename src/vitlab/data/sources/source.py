@@ -4,7 +4,7 @@ Some of the images, several sources in a row, other labels, groups, changed pixe
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, runtime_checkable
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.decode.stored import DecodedImage, PixelImage, StoredImage
-from vitlab.data.labels import Labels
+from vitlab.data.labels import Labels, MultiLabels, SingleLabels, check_classes
 
 DIGEST = 16  # bytes
 
@@ -117,6 +117,39 @@ class Subset(Derived):
 def counts(source: Source) -> dict[str, int]:
     """Count the images of each class."""
     return dict(zip(source.classes, source.labels.counts(len(source.classes)), strict=True))
+
+
+def present(source: Source) -> list[str]:
+    """Return the classes that a source has images of."""
+    return [name for name, count in counts(source).items() if count]
+
+
+def reindexed(source: Source, classes: Sequence[str], title: str) -> Source:
+    """Return a source whose labels index other classes, matched by name.
+
+    Args:
+        source: its labels index its own classes
+        classes: must have every class of which the source has images
+        title: what to call the source in an error
+
+    Raises:
+        UnknownClassError: they do not.
+        DataError: several of them have the same name.
+    """
+    order = tuple(classes)
+    if source.classes == order and len(set(order)) == len(order):
+        return source
+    check_classes(present(source), order, title)
+    place = {name: number for number, name in enumerate(order)}
+    moved = np.array([place.get(name, -1) for name in source.classes], np.int64)
+    labels: Labels
+    if isinstance(source.labels, SingleLabels):
+        labels = SingleLabels(moved[source.labels.values])
+    else:
+        table = np.zeros((len(source), len(order)), np.uint8)
+        table[:, moved[moved >= 0]] = source.labels.values[:, moved >= 0]
+        labels = MultiLabels(table)
+    return Relabeled(source, labels, order)
 
 
 @dataclass(frozen=True)

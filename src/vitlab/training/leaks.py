@@ -345,5 +345,5 @@ def _estimated(sources: list[Source]) -> tuple[float, float, bool]:
         seconds = time.perf_counter() - middle
         share = len(source) / max(len(chosen), 1)
         reading, decoding = reading + share * (middle - start), decoding + share * seconds
-        tiny &= bool((sample.sides < SMALL).all())
+        tiny &= bool((sample.rows["sides"] < SMALL).all())
     return decoding, reading, tiny

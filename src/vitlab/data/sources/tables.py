@@ -18,10 +18,9 @@ from vitlab.data.exists import is_hub_data
 from vitlab.data.labels import Labels, SingleLabels, UnlabeledError, check_length, index_labels
 from vitlab.data.settings import Columns
 from vitlab.data.sources.columns import check_known_columns
-from vitlab.data.sources.download_cache import KeptParts
 from vitlab.data.sources.folders import holds_images
 from vitlab.data.sources.paths import Inside, read_image
-from vitlab.data.sources.remote import expand, is_url, reason, stamp
+from vitlab.data.sources.remote import KeptParts, expand, is_url, reason, stamp
 from vitlab.data.sources.request import Found, Part, Request, blank, by_split
 from vitlab.data.sources.source import Source, grouped
 from vitlab.errors import DataError, ImageError

@@ -31,11 +31,11 @@ from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.labels import Label, Labels, UnlabeledError, index_labels
 from vitlab.data.sources.columns import SEPARATOR, label_in
-from vitlab.data.sources.download_cache import KeptParts
 from vitlab.data.sources.folders import holds_images
 from vitlab.data.sources.paths import Names
 from vitlab.data.sources.remote import (
     THREADS,
+    KeptParts,
     expand,
     is_url,
     read_part,

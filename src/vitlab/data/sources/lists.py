@@ -34,7 +34,7 @@ from vitlab.data.sources.columns import (
 from vitlab.data.sources.folders import Files, image_paths
 from vitlab.data.sources.paths import Inside, some
 from vitlab.data.sources.remote import reason
-from vitlab.data.sources.request import NAMES, SPLIT_OF, Found, Part, Request
+from vitlab.data.sources.request import NAMES, SPLIT_OF, Found, Part, Request, labeled
 from vitlab.data.sources.source import Source, Subset, grouped
 from vitlab.errors import DataError
 from vitlab.files import read_bytes
@@ -88,25 +88,27 @@ def labeled_rows(
     known = request.columns
     check_known_columns(names, file, (*known.label_column, known.group_column))
     splits, notes = row_splits(lines, names, column, file)
-    whole, lacks = bare, ""
-    try:
-        taken = {column, *named(names, SPLITS), *named(names, FOLDS)}
+    taken = {column, *named(names, SPLITS), *named(names, FOLDS)}
+
+    def label() -> Source:
         others = [name for name in names if name not in taken]
         columns, labels = read_labels(lines, others, file, known)
         whole = with_labels(bare, labels, str(file))
-        notes += _column_notes(file, column, columns, bare)
+        notes.extend(_column_notes(file, column, columns, bare))
         if isinstance(bare, Files):
-            notes += _twice(bare.paths, labels, file)
-    except DataError as error:
-        if request.labels == "required":
-            raise
-        lacks = str(error)
+            notes.extend(_twice(bare.paths, labels, file))
+        return whole
+
+    part = labeled(bare, request, label)
+    whole = part.source
     if known.group_column:
         whole = grouped(whole, [row.get(known.group_column) for _, row in lines])
     if "train" not in splits or len(set(splits)) == 1:
-        return Found([Part(whole, "train" if "train" in splits else "", lacks)], notes)
+        return Found([Part(whole, "train" if "train" in splits else "", part.lacks)], notes)
     numbers = {split: np.flatnonzero(np.array(splits) == split) for split in NAMES}
-    parts = [Part(Subset(whole, own), split, lacks) for split, own in numbers.items() if len(own)]
+    parts = [
+        Part(Subset(whole, own), split, part.lacks) for split, own in numbers.items() if len(own)
+    ]
     return Found(parts, notes)
 
 

@@ -25,7 +25,7 @@ from vitlab.data.sources.folders import named_files
 from vitlab.data.sources.lists import labeled_rows, paths_of, with_labels
 from vitlab.data.sources.paths import Inside
 from vitlab.data.sources.pictures import Picture, Pictures, several, stored
-from vitlab.data.sources.request import NAMES, Found, Part, Request, blank
+from vitlab.data.sources.request import NAMES, Found, Part, Request, blank, labeled
 from vitlab.data.sources.source import Source
 from vitlab.data.sources.tables import table
 from vitlab.errors import DataError, ImageError, UserError
@@ -210,18 +210,15 @@ def _opened(data: Any, title: str, request: Request, names: tuple[str, ...]) -> 
         bare, labels, names = Items(data, blank(len(data)), ()), None, names or _names(data)
         if request.labels != "ignored":
             _check_items(data, title, labeled=request.labels == "required")
-    if request.labels == "ignored":
-        return Found([Part(bare)])
-    try:
+
+    def label() -> Source:
         found = _labels(data, title) if labels is None else labels
-        raw = [_spelled(label, f"image {number}") for number, label in enumerate(found)]
+        raw = [_spelled(each, f"image {number}") for number, each in enumerate(found)]
         if request.classes and not names:
             _check_named(raw, request.classes, title)
-        return Found([Part(with_labels(bare, raw, title, names or None))])
-    except DataError as error:
-        if request.labels == "required":
-            raise
-        return Found([Part(bare, lacks=str(error))])
+        return with_labels(bare, raw, title, names or None)
+
+    return Found([labeled(bare, request, label)])
 
 
 def _alone(data: Any) -> list[Picture] | None:

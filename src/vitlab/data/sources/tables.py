@@ -21,7 +21,7 @@ from vitlab.data.sources.columns import check_known_columns
 from vitlab.data.sources.folders import holds_images
 from vitlab.data.sources.paths import Inside, read_image
 from vitlab.data.sources.remote import KeptParts, expand, is_url, reason, stamp
-from vitlab.data.sources.request import Found, Part, Request, blank, by_split
+from vitlab.data.sources.request import Found, Part, Request, blank, by_split, labeled
 from vitlab.data.sources.source import Source, grouped
 from vitlab.errors import DataError, ImageError
 from vitlab.files import check_regular
@@ -100,18 +100,16 @@ def table(rows: Any, title: str, inside: Inside, request: Request, split: str = 
     if len(known.label_column) > 1:
         raise DataError(f"{title} is a table: it needs one --label-column, perhaps of lists")
     found = unlabeled(rows, title, inside, known.path_column)
-    if request.labels == "ignored":
-        return Part(found, split)
-    try:
-        labels, classes = labels_of(rows, title, "".join(known.label_column[:1]))
-    except DataError as error:
-        if request.labels == "required":
-            raise
-        return Part(found, split, str(error))
-    source: Source = replace(found, labels=labels, classes=classes)
-    if known.group_column:
-        source = grouped(source, rows.select_columns([known.group_column])[:][known.group_column])
-    return Part(source, split)
+
+    def label() -> Source:
+        labels, classes = labels_of(rows, title, "".join(known.label_column))
+        source = replace(found, labels=labels, classes=classes)
+        if not known.group_column:
+            return source
+        column = rows.select_columns([known.group_column])[:]
+        return grouped(source, column[known.group_column])
+
+    return labeled(found, request, label, split)
 
 
 def unlabeled(rows: Any, title: str, inside: Inside, column: str = "") -> Table:

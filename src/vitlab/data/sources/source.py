@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -198,15 +198,38 @@ class Joined:
 
 
 @dataclass(frozen=True)
-class Grouped(Derived):
-    """A source some of whose images belong together: a patient, a scene, a day."""
+class Noted(Derived):
+    """A source that knows a number of each image: of its group, or of its content.
 
-    groups: NDArray[np.uint64]  # a hash of the name of each image's group, (n,)
+    Attributes:
+        kind: images of one group (a patient, a scene, a day) belong together; those of one content
+            are copies
+        numbers: hashes, (n,)
+    """
+
+    kind: Literal["group", "content"]
+    numbers: NDArray[np.uint64]
+
+
+def noted(source: Source, kind: Literal["group", "content"]) -> NDArray[np.uint64] | None:
+    """Return what a source, or those that it is made of, knows of each image; None for nothing."""
+    match source:
+        case Noted(kind=own, numbers=numbers) if own == kind:
+            return numbers
+        case Subset(whole, indices):
+            found = noted(whole, kind)
+            return None if found is None else found[indices]
+        case Joined(parts):
+            every = [found for part in parts if (found := noted(part, kind)) is not None]
+            return np.concatenate(every) if len(every) == len(parts) else None
+        case Wrapped(whole=whole):
+            return noted(whole, kind)
+    return None
 
 
 def grouped(source: Source, names: Iterable[object]) -> Source:
     """Return a source whose images are in groups, named for each image."""
-    return Grouped(source, digests(map(str, names)))
+    return Noted(source, "group", digests(map(str, names)))
 
 
 def digests(texts: Iterable[str]) -> NDArray[np.uint64]:

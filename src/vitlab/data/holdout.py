@@ -58,7 +58,7 @@ NUMBERS = 2**32  # identities below it are numbers of images that are not stored
 
 
 class Numbered:
-    """What a source inherits from whose images are not stored: their numbers identify them."""
+    """Base of sources whose images are not stored: their numbers identify them."""
 
 
 def identities(source: Source) -> Identities:
@@ -417,7 +417,7 @@ def origin(part: Source, whole: Source | None = None) -> tuple[Source, NDArray[n
 
 
 def _numbers(part: Source, whole: Source | None) -> NDArray[np.int64]:
-    """The numbers that the images of a part have in the whole."""
+    """Numbers of the images of a part in the whole."""
     found, numbers = origin(part, whole)
     if found is not whole:
         raise DataError("the images were not held out of the data")  # never: hold_out made them

@@ -52,7 +52,7 @@ FEW = 64  # masks that are read without processes
 
 @dataclass(frozen=True)
 class MaskClasses:
-    """What the numbers in masks stand for.
+    """The classes of the numbers in masks.
 
     Attributes:
         classes: names

@@ -25,7 +25,7 @@ def archive(kind: str, names: list[str], change=lambda info: info) -> bytes:
 
 
 def found(data: bytes) -> list[tuple[str, bytes]]:
-    list_ = tar.members(lambda at, count: data[at : at + count])
+    list_ = tar.members(tar.HeaderReader(lambda at, count: data[at : at + count], len(data)))
     return [(each.name, data[each.offset_data :][: each.size]) for each in list_]
 
 
@@ -54,7 +54,9 @@ def test_numbers_and_sizes_out_of_the_ordinary():
     large = tarfile.TarInfo("large")
     large.size = 9 * 2**30
     whole = {0: large.tobuf(tarfile.GNU_FORMAT), 512 + large.size: bytes(512)}
-    members = list(tar.members(lambda at, count: whole.get(at, b"\0")))
+    members = list(
+        tar.members(tar.HeaderReader(lambda at, count: whole.get(at, b"\0"), 1024 + large.size))
+    )
     assert [(each.name, each.offset_data, each.size) for each in members] == [
         ("large", 512, 9 * 2**30)
     ]

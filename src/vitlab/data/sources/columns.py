@@ -32,7 +32,7 @@ SAMPLE = 5  # rows whose images are looked for
 
 @dataclass(frozen=True)
 class Places:
-    """Where the images of a list are.
+    """The place of a list's images.
 
     Attributes:
         root: the folder that the paths are relative to
@@ -173,7 +173,7 @@ def _binary(lines: Sequence[tuple[str, Row]], name: str) -> bool:
 
 
 def _separator(column: str, texts: Sequence[str]) -> str:
-    """Return what separates the labels in the cells of a column; empty for one label per cell."""
+    """Return the separator of labels in the cells of a column; empty for one label per cell."""
     if any(SEPARATOR in each for each in texts):
         return SEPARATOR
     numbers = all(re.fullmatch(r"\s*\d+(\s+\d+)*\s*", each) for each in texts)

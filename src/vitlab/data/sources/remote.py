@@ -324,7 +324,7 @@ def expand(pattern: str) -> list[str]:
 
 
 def braces(pattern: str) -> list[str]:
-    """Return what a brace pattern expands to, from left to right; itself if it has no braces."""
+    """Expand a brace pattern, from left to right; without braces it stays as it is."""
     parts = re.split(r"\{([^{}]*)\}", pattern)
     choices = [[part] if place % 2 == 0 else _choices(part) for place, part in enumerate(parts)]
     if math.prod(map(len, choices)) > MOST_NAMES:
@@ -333,7 +333,7 @@ def braces(pattern: str) -> list[str]:
 
 
 def _choices(inside: str) -> list[str]:
-    """Return what a pair of braces stands for, or the first names that are more than allowed."""
+    """Expand a pair of braces, up to one name more than is allowed."""
     ends = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", inside)
     if ends is None:
         return inside.split(",") if "," in inside else ["{" + inside + "}"]
@@ -360,7 +360,7 @@ class KeptParts:
 
     @classmethod
     def of(cls, folder: str, gigabytes: float) -> "KeptParts | None":
-        """Return what two options ask for; None for no folder.
+        """Return the cache of two options; None for no folder.
 
         Raises:
             DiskError: it cannot be created.

@@ -21,7 +21,7 @@ NAMES = {
     "validation": ("val", "valid", "validation", "dev", "eval", "evaluation"),
     "test": ("test", "testing"),
 }
-"""What data calls its splits, in lower case."""
+"""Spellings of the names of splits, in lower case."""
 
 SPLIT_OF = {spelling: split for split, spellings in NAMES.items() for spelling in spellings}
 
@@ -129,7 +129,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Found:
-    """What an opener found: its parts in the data's own order, and remarks for the user."""
+    """The result of an opener: parts in the data's own order, and remarks for the user."""
 
     parts: Sequence[Part]
     notes: list[str] = field(default_factory=list)
@@ -163,5 +163,5 @@ def blank(count: int) -> SingleLabels:
 
 
 def title_of(data: object) -> str:
-    """Return what to call data in a message."""
+    """Return the name of data in a message."""
     return str(data) if isinstance(data, str | Path) else "the given data"

@@ -42,7 +42,7 @@ class Source(Protocol):
         """Return one image, not yet decoded; may raise `ImageError`."""
 
     def name(self, index: int) -> str:
-        """Return what to call an image in a message."""
+        """Return the name of an image in a message."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class Noted(Derived):
 
 
 def noted(source: Source, kind: Literal["group", "content"]) -> NDArray[np.uint64] | None:
-    """Return what a source, or those that it is made of, knows of each image; None for nothing."""
+    """Return the numbers that a source, or its parts, know of their images; None without any."""
     match source:
         case Noted(kind=own, numbers=numbers) if own == kind:
             return numbers

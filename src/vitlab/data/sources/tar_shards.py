@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from io import SEEK_SET
 from itertools import chain
 from operator import itemgetter
@@ -111,7 +112,7 @@ class Shards:
         return EncodedImage(data, name)
 
     def elsewhere(self) -> str:
-        """Return what tells the images from others, if they are on another machine; else empty."""
+        """Return a checksum of the state of shards on another machine; empty for local ones."""
         states = "\n".join(self.states)
         return hashlib.sha256(states.encode()).hexdigest() if is_url(self.places[0]) else ""
 
@@ -266,13 +267,11 @@ def _class_names(place: str) -> list[str] | None:
 
 LABELS = ("cls", "json", "txt")  # the first of these that exists has the label
 _MAX_LABEL = 2**20  # bytes
+MAX_MEMBERS = 10_000_000
 _MAX_HEADERS = 2**20  # bytes of the headers of one member: long names, pax headers
 _VERSION = 2
 _FEW, _MANY = 2**12, 2**20  # bytes of a request for headers: of large members, and of small ones
 _SMALL = 2**14  # bytes to the next header that are read rather than skipped
-
-Read = Callable[[int, int], bytes]
-"""Read bytes of a file: from an offset, and how many (fewer at its end)."""
 
 
 class DamagedError(DataError):
@@ -283,24 +282,44 @@ class DamagedError(DataError):
 class HeaderReader:
     """A shard as the file whose headers `tarfile` reads: forward, and a limited number of bytes.
 
+    It is read a few kB at a time, or more where members are small: over a network, each is a
+    request.
+
     Attributes:
-        read_at: reads the shard
+        read_at: reads bytes of the shard, from an offset, and how many
+        total: bytes of the shard
         left: bytes that may still be read for one member
         position: in the file
         last: what was read last, and where it begins
+        start, window: what was read of the shard last
+        size: of the next such read
     """
 
-    read_at: Read
+    read_at: Callable[[int, int], bytes]
+    total: int
     left: int = _MAX_HEADERS
     position: int = 0
     last: tuple[int, bytes] = (0, b"")
+    start: int = 0
+    window: bytes = b""
+    size: int = _FEW
+
+    def at(self, offset: int, count: int) -> bytes:
+        """Return some bytes from an offset on, fewer at the end."""
+        end, known = min(offset + count, self.total), self.start + len(self.window)
+        if not self.start <= offset <= end <= known:
+            near = self.window and self.start <= offset < known + _SMALL
+            self.size = min(2 * self.size, _MANY) if near else _FEW
+            size = min(max(count, self.size), self.total - offset)
+            self.start, self.window = offset, self.read_at(offset, size) if size > 0 else b""
+        return self.window[offset - self.start : end - self.start] if end > offset else b""
 
     def read(self, count: int) -> bytes:
-        """Return some bytes, fewer at the end."""
+        """Return some bytes of the headers of a member, fewer at the end."""
         self.left -= count
         if count < 0 or self.left < 0:
             raise ValueError(f"headers of more than {_MAX_HEADERS:,} bytes")
-        data = self.read_at(self.position, count)
+        data = self.at(self.position, count)
         self.last = self.position, data
         self.position += len(data)
         return data
@@ -317,7 +336,7 @@ class HeaderReader:
         return self.position
 
 
-def members(read: Read) -> Iterator[tarfile.TarInfo]:
+def members(file: HeaderReader) -> Iterator[tarfile.TarInfo]:
     """Yield the regular files of an archive, in order; no member is taken out, no link followed.
 
     `tarfile` ends in silence at a damaged header: the block after the last member must be zeros.
@@ -325,12 +344,14 @@ def members(read: Read) -> Iterator[tarfile.TarInfo]:
     Raises:
         DamagedError: an invalid header, contents that reach beyond the end, or no end mark.
     """
-    file = HeaderReader(read)
     given: Any = file  # which has all that is used of a file
     try:
         with tarfile.open(fileobj=given, mode="r:", encoding="utf-8", errors="replace") as archive:
-            for member in archive:
+            for number, member in enumerate(archive):
+                archive.members.clear()  # type: ignore[attr-defined]  # else it keeps all
                 file.left = _MAX_HEADERS
+                if number >= MAX_MEMBERS:
+                    raise ValueError(f"more than {MAX_MEMBERS:,} members")
                 if member.size < 0:
                     raise ValueError("not a tar header")
                 if member.isreg() and not member.issparse():
@@ -372,11 +393,11 @@ def index_shard(place: str) -> Index:
         SourceError: another machine, which has it, did not give it.
     """
     try:
-        with _opened(place) as (read, state):
+        with _opened(place) as (reader, state):
             file = cache_folder("shards") / f"{hashlib.sha256(state.encode()).hexdigest()}.json"
             if (cached := _load(file)) is not None:
                 return cached
-            index = replace(_scan(read, place), stamp=state)
+            index = replace(_scan(reader, place), stamp=state)
     except DamagedError as error:
         raise DataError(f"{place} is {error}") from None
     except OSError as error:
@@ -386,12 +407,12 @@ def index_shard(place: str) -> Index:
     return index
 
 
-def _scan(read: Read, place: str) -> Index:
+def _scan(reader: HeaderReader, place: str) -> Index:
     """Read through the headers of a shard."""
     images: dict[str, tuple[int, int]] = {}
     texts: dict[str, dict[str, bytes]] = {}
     prefixes: dict[str, str] = {}  # of the keys in each folder: paths are slow to take apart
-    for member in members(read):
+    for member in members(reader):
         base = member.name.rpartition("/")[2]
         stem, _, kind = base.partition(".")
         if not stem:  # hidden, or a folder
@@ -409,7 +430,7 @@ def _scan(read: Read, place: str) -> Index:
                 raise DataError(f"{place} has {key}.{kind} twice")
             if member.size > _MAX_LABEL:
                 raise DataError(f"{place}: {key}.{kind} has {member.size:,} bytes: not a label")
-            texts[key][kind] = read(member.offset_data, member.size)
+            texts[key][kind] = reader.at(member.offset_data, member.size)
     if not images:
         raise DataError(f"{place} contains no images ({', '.join(sorted(SUFFIXES))})")
     labels: list[Label | None] = []
@@ -444,44 +465,21 @@ def _label(texts: dict[str, bytes], where: str) -> Label:
 
 
 @contextmanager
-def _opened(place: str) -> Iterator[tuple[Read, str]]:
-    """Open a local or remote file: yields how to read it, and a stamp of its state."""
+def _opened(place: str) -> Iterator[tuple[HeaderReader, str]]:
+    """Open a local or remote shard: yields a reader of its headers, and a stamp of its state."""
     if is_url(place):
         state = stamp(place)
-        yield _Headers(place, state.size).read, state.text
+        yield HeaderReader(partial(read_part, place), state.size), state.text
         return
     check_regular(Path(place))
     with Path(place).open("rb", buffering=0) as file:
         found = os.fstat(file.fileno())
         own = f"{Path(place).resolve()} {found.st_size} {found.st_mtime_ns}"
-        yield lambda offset, count: os.pread(file.fileno(), count, offset), own
 
+        def read_at(offset: int, count: int) -> bytes:
+            return os.pread(file.fileno(), count, offset)
 
-@dataclass
-class _Headers:
-    """Reads the headers of a remote shard: a few kB at a time, or more where members are small.
-
-    Attributes:
-        place, total: the shard, and its size
-        start, data: what was read last
-        size: of a request
-    """
-
-    place: str
-    total: int
-    start: int = 0
-    data: bytes = b""
-    size: int = _FEW
-
-    def read(self, offset: int, count: int) -> bytes:
-        """Return some bytes, fewer at the end."""
-        end, known = min(offset + count, self.total), self.start + len(self.data)
-        if not self.start <= offset <= end <= known:
-            near = self.data and self.start <= offset < known + _SMALL
-            self.size = min(2 * self.size, _MANY) if near else _FEW
-            size = min(max(count, self.size), self.total - offset)
-            self.start, self.data = offset, read_part(self.place, offset, max(0, size))
-        return self.data[offset - self.start : end - self.start]
+        yield HeaderReader(read_at, found.st_size), own
 
 
 def _load(file: Path) -> Index | None:

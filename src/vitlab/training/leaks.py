@@ -327,7 +327,7 @@ def _pairs(train: Signatures, other: Signatures | None) -> Pairs:
     if other is None:
         return [], [], 0
     pairs = find(train, other)
-    exact = len({*pairs.test[pairs.exact].tolist()})
+    exact = np.unique(pairs.test[pairs.exact]).size
     return pairs.train.tolist(), pairs.test.tolist(), exact
 
 

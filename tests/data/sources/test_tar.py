@@ -107,6 +107,27 @@ def test_hostile_sizes():
     assert "headers of more than 1,048,576 bytes" in refused(big)
 
 
+@pytest.mark.parametrize("kind", [b"0", b"L", b"K", b"x", b"g", b"S"])
+@pytest.mark.parametrize("size", [-512, -1024, -5000])
+def test_sizes_below_zero_do_not_send_the_reader_back(kind, size):
+    """They made Python's own reader go round in circles (CVE-2025-8194)."""
+    info = tarfile.TarInfo("a")
+    info.type = kind
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = (2**96 + size).to_bytes(12)
+    header[148:156] = b" " * 8
+    header[148:156] = f"{sum(header):06o}\0 ".encode()
+    first = tarfile.TarInfo("first").tobuf(tarfile.GNU_FORMAT)
+    assert refused(first + bytes(header) + bytes(2048)).startswith("damaged at byte 512: ")
+
+
+def test_headers_without_a_member_end():
+    info = tarfile.TarInfo("a")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 5
+    chain = (info.tobuf(tarfile.GNU_FORMAT) + b"abcd".ljust(512, b"\0")) * 5000
+    assert refused(chain + bytes(1024)).startswith("damaged at byte ")
+
+
 def test_fuzzed_archives_end_or_are_damaged():
     generator = np.random.default_rng(3)
     for kind in FORMATS:

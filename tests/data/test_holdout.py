@@ -13,11 +13,11 @@ from PIL import Image
 from scipy.stats import binom
 
 import vitlab
-from vitlab.data.holdout import chances, fingerprint, groups_of, hold_out, identities
+from vitlab.data.holdout import chances, fingerprint, hold_out, identities
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
-from vitlab.data.sources.source import Source
+from vitlab.data.sources.source import Source, noted
 from vitlab.errors import DataError, RunError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.probes.feature_options import Probing
@@ -95,7 +95,7 @@ def test_groups_are_never_on_both_sides(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("path,label,patient\n" + "\n".join(rows))
     columns = Columns(label_column="label", group_column="patient")
     splits = open_to_learn(str(tmp_path / "list.csv"), columns=columns)
-    train, test = groups_of(splits.train), groups_of(splits.test)
+    train, test = noted(splits.train, "group"), noted(splits.test, "group")
     assert train is not None
     assert test is not None
     assert not set(train.tolist()) & set(test.tolist())

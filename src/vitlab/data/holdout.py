@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,16 +25,17 @@ from vitlab.data.sources.folders import Files
 from vitlab.data.sources.request import Splits
 from vitlab.data.sources.source import (
     DIGEST,
-    Derived,
-    Grouped,
     Joined,
+    Noted,
     Relabeled,
     Source,
     Subset,
     Wrapped,
     counts,
     digest,
+    noted,
     number_of,
+    present,
 )
 from vitlab.data.sources.tar_shards import Shards, read_ahead
 from vitlab.errors import DataError, DiskError, OptionError
@@ -57,14 +58,7 @@ NUMBERS = 2**32  # identities below it are numbers of images that are not stored
 
 
 class Numbered:
-    """What a source inherits from whose images are not stored: their numbers identify them."""
-
-
-@dataclass(frozen=True)
-class Identified(Derived):
-    """A source whose images were identified."""
-
-    identities: Identities  # (n,)
+    """Base of sources whose images are not stored: their numbers identify them."""
 
 
 def identities(source: Source) -> Identities:
@@ -74,16 +68,16 @@ def identities(source: Source) -> Identities:
     cannot be read is identified by its name. One that a program makes anew each time has no bytes:
     it is identified by its number, and never known to another run.
     """
+    if (found := noted(source, "content")) is not None:
+        return found
     match source:
-        case Identified(identities=found):
-            return found
         case Subset(Wrapped() | Joined() as whole, indices):
             return identities(whole)[indices]
         case Subset(Shards() as whole, indices) if whole.elsewhere():
             return identities(whole)[indices]
         case Joined(parts):
             return np.concatenate([identities(part) for part in parts])
-        case Relabeled(whole=whole) | Grouped(whole=whole):
+        case Relabeled(whole=whole) | Noted(whole=whole):
             return identities(whole)
         case Shards() if state := source.elsewhere():
             return _identities_elsewhere(source, state)
@@ -151,7 +145,7 @@ def _excerpt(size: int, read: Callable[[int], bytes]) -> bytes:
 
 def chances(source: Source, purpose: str) -> NDArray[np.float64]:
     """Return the number between 0 and 1 that decides on each image for one purpose, (n,)."""
-    found = groups_of(source)
+    found = noted(source, "group")
     numbers = identities(source) if found is None else found
     mixed = numbers ^ np.uint64(number_of(f"{purpose} {SPLIT_SEED}".encode()))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # splitmix64
@@ -161,29 +155,13 @@ def chances(source: Source, purpose: str) -> NDArray[np.float64]:
 
 def groups_known(source: Source) -> bool:
     """Return whether the data names groups."""
-    return groups_of(source) is not None
-
-
-def groups_of(source: Source) -> Identities | None:
-    """Return the group of each image; None where the data names none."""
-    match source:
-        case Grouped(groups=groups):
-            return groups
-        case Subset(whole, indices):
-            found = groups_of(whole)
-            return None if found is None else found[indices]
-        case Joined(parts):
-            every = [groups_of(part) for part in parts]
-            named = [each for each in every if each is not None]
-            return np.concatenate(named) if len(named) == len(every) else None
-        case Wrapped(whole=whole):
-            return groups_of(whole)
-    return None
+    return noted(source, "group") is not None
 
 
 def identified(source: Source) -> Source:
     """Return a source that knows the identities of its images."""
-    return source if isinstance(source, Identified) else Identified(source, identities(source))
+    known = isinstance(source, Noted) and source.kind == "content"
+    return source if known else Noted(source, "content", identities(source))
 
 
 def chosen(source: Source, fraction: float, purpose: str) -> NDArray[np.int64]:
@@ -324,11 +302,6 @@ def partitioned(splits: Splits, options: Data) -> Splits:
     return replace(splits, train=inner.train, test=inner.test, notes=[*splits.notes, note])
 
 
-def present(source: Source) -> list[str]:
-    """Return the classes that a source has images of."""
-    return [name for name, count in counts(source).items() if count]
-
-
 def fold_of(splits: Splits, fold: str, split_by: SplitBy = "content") -> Splits:
     """Return one part of the images as the test split, and all others as the training split.
 
@@ -379,7 +352,7 @@ def copies_together(splits: Splits, copies: Sequence[tuple[int, int]]) -> dict[s
     """
     source = Joined(tuple(splits.parts[name] for name in SIDES if name in splits.parts))
     sides = np.repeat(np.arange(len(source.parts)), [len(part) for part in source.parts])
-    picture = _joined_by(len(source), copies, groups_of(source))
+    picture = _joined_by(len(source), copies, noted(source, "group"))
     order = np.lexsort((identities(source), picture))
     first = order[np.unique(picture[order], return_index=True)[1]]  # of each picture
     wanted = sides[first][picture]
@@ -438,13 +411,13 @@ def origin(part: Source, whole: Source | None = None) -> tuple[Source, NDArray[n
             case Subset(inner, indices):
                 found, numbers = origin(inner, whole)
                 return found, numbers[indices]
-            case Relabeled(whole=inner) | Identified(whole=inner) | Grouped(whole=inner):
+            case Relabeled(whole=inner) | Noted(whole=inner):
                 return origin(inner, whole)
     return part, np.arange(len(part))
 
 
 def _numbers(part: Source, whole: Source | None) -> NDArray[np.int64]:
-    """The numbers that the images of a part have in the whole."""
+    """Numbers of the images of a part in the whole."""
     found, numbers = origin(part, whole)
     if found is not whole:
         raise DataError("the images were not held out of the data")  # never: hold_out made them

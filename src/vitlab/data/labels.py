@@ -22,7 +22,7 @@ LONGEST = 1000  # characters of a label
 
 @dataclass(frozen=True, eq=False)
 class _AnyLabels(ABC):
-    """What labels of both kinds have."""
+    """Base of labels of both kinds."""
 
     values: NDArray[Any]  # one row for each image
     shared: ClassVar[str]  # of what `held_out` chooses a share
@@ -37,7 +37,7 @@ class _AnyLabels(ABC):
     @property
     @abstractmethod
     def strata(self) -> NDArray[np.int64]:
-        """What each image is counted under when a share of all images is held out, (n,)."""
+        """The stratum of each image when a share of all images is held out, (n,)."""
 
     def held_out(self, fraction: float, generator: np.random.Generator) -> NDArray[np.int64]:
         """Choose `fraction` of each stratum at random, and leave at least one image of each.
@@ -88,7 +88,7 @@ class SingleLabels(_AnyLabels):
         return not len(self) or bool(self.values.min() >= 0 and self.values.max() < classes)
 
     def targets(self) -> NDArray[np.int64]:
-        """Return what a batch holds: the indices, int64 (n,)."""
+        """Return the targets of a batch: the indices, int64 (n,)."""
         return self.values
 
     @staticmethod
@@ -159,7 +159,7 @@ class MultiLabels(_AnyLabels):
         return self.values.shape[1] == classes and bool((self.values <= 1).all())
 
     def targets(self) -> NDArray[np.float32]:
-        """Return what a batch holds: 0 or 1 for each class, float32 (n, classes)."""
+        """Return the targets of a batch: 0 or 1 for each class, float32 (n, classes)."""
         return self.values.astype(np.float32)
 
     @staticmethod

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from vitlab.data.holdout import held_out, identified, origin, present, without
+from vitlab.data.holdout import held_out, identified, origin, without
 from vitlab.data.labels import check_classes
 from vitlab.data.loading.cache import Decoded, cached
 from vitlab.data.open import Opened, open_images, stripped
 from vitlab.data.settings import Columns, Data, SplitBy
 from vitlab.data.sources.request import Given, Splits
-from vitlab.data.sources.source import Joined, Source, Subset
+from vitlab.data.sources.source import Joined, Source, Subset, present
 from vitlab.errors import DataError
 
 SHARE, MOST = 0.1, 1000  # of images without labels: how many measure the loss
@@ -150,7 +150,7 @@ def _checked(splits: Splits, title: str) -> Splits:
 
 
 class OpenedData:
-    """What runs by name have opened, for the runs after them: `vitlab.train(..., opened=opened)`.
+    """Data opened once for several runs: `vitlab.train(..., opened=opened)`.
 
     A run has the same images, fingerprint and bits as without it. What changes on the disk after it
     was opened goes unnoticed; memory is held for as long as this object is.
@@ -179,7 +179,7 @@ class OpenedData:
         return self._splits[key]
 
     def cached(self, source: Source, channels: int) -> Source:
-        """Return what `loading.cache.cached` does; no image is decoded a second time.
+        """Cache images as `loading.cache.cached`, without decoding any a second time.
 
         Args:
             source: images of `splits`, or a part of them

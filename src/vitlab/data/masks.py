@@ -29,10 +29,10 @@ from vitlab.data.holdout import chances
 from vitlab.data.labels import SingleLabels, check_length
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.settings import Columns
-from vitlab.data.sources.columns import SPLITS, find_paths, named
+from vitlab.data.sources.columns import find_paths, named
 from vitlab.data.sources.folders import MASK_LAYOUTS, image_paths, names_below, visible
-from vitlab.data.sources.lists import SUFFIXES, paths_of, read_rows
-from vitlab.data.sources.paths import Inside, read_image, some
+from vitlab.data.sources.lists import SUFFIXES, check_files, paths_of, read_rows, row_splits
+from vitlab.data.sources.paths import read_image, some
 from vitlab.data.sources.pictures import Pictures
 from vitlab.data.sources.request import SPLIT_OF, blank, title_of
 from vitlab.data.sources.source import Source, Subset, Wrapped
@@ -52,7 +52,7 @@ FEW = 64  # masks that are read without processes
 
 @dataclass(frozen=True)
 class MaskClasses:
-    """What the numbers in masks stand for.
+    """The classes of the numbers in masks.
 
     Attributes:
         classes: names
@@ -227,7 +227,7 @@ def open_masks(
     else:
         root = Path(data).expanduser()
         if root.is_file() and root.suffix.lower() in SUFFIXES:
-            parts, usual, notes = *_listed(root, columns or Columns()), []
+            parts, usual, notes = _listed(root, columns or Columns())
         else:
             parts, usual, notes = _below(root)
     if like is None:
@@ -373,29 +373,21 @@ def _by_lists(
     return found or pairs
 
 
-def _listed(file: Path, known: Columns) -> tuple[dict[str, MaskedImages], int]:
-    """Return images and masks of a list by split."""
+def _listed(file: Path, known: Columns) -> tuple[dict[str, MaskedImages], int, list[str]]:
+    """Return images and masks of a list by split, the number that is ignored, and remarks."""
     names, lines = read_rows(file, known)
-    rows = [row for _, row in lines]
-    column, places = find_paths(names, rows, file, known)
+    column, places = find_paths(names, [row for _, row in lines], file, known)
     if not (found := named([each for each in names if each != column], ("mask", "mask_path"))):
         raise DataError(f"{file} has no column mask beside {column}: it names the mask of an image")
     images = paths_of(lines, column, places, file)
     masks = paths_of(lines, found[0], replace(places, ending=""), file)
-    root = Path(known.images).expanduser() if known.images else file.parent
-    inside = Inside((root,), known.allow_outside)
-    for name in (*images, *masks):
-        if not inside.holds(places.root / name):
-            raise DataError(
-                f"{file} names {name[:200]}, which is outside of {root}: name the folder with "
-                "--images, or pass --allow-outside if you trust the list"
-            )
-    split = next(iter(named(names, SPLITS)), "")
+    check_files([*images, *masks], places, file, known)
+    splits, notes = row_splits(lines, names, column, file)
     pairs: dict[str, list[tuple[str, str]]] = {}
-    for row, image, mask in zip(rows, images, masks, strict=True):
-        own = SPLIT_OF.get(str(row.get(split) or "").strip().lower(), "train") if split else ""
-        pairs.setdefault(own, []).append((str(places.root / image), str(places.root / mask)))
-    return _parts(pairs), 255
+    for split, *own in zip(splits, images, masks, strict=True):
+        image, mask = (str(places.root / each) for each in own)
+        pairs.setdefault(split, []).append((image, mask))
+    return _parts(pairs), 255, notes
 
 
 def _parts(pairs: Mapping[str, Sequence[tuple[str, str]]]) -> dict[str, MaskedImages]:

@@ -11,12 +11,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.exists import PATTERN, check_data
-from vitlab.data.holdout import groups_known, hold_out, present
-from vitlab.data.labels import Labels, MultiLabels, SingleLabels, UnlabeledError, check_classes
+from vitlab.data.holdout import groups_known, hold_out
+from vitlab.data.labels import UnlabeledError
 from vitlab.data.settings import Columns, SplitBy
 from vitlab.data.sources.folders import named_files, open_files, open_folder
 from vitlab.data.sources.lists import open_list
@@ -35,7 +33,7 @@ from vitlab.data.sources.request import (
     blank,
     title_of,
 )
-from vitlab.data.sources.source import Joined, Relabeled, Source
+from vitlab.data.sources.source import Joined, Relabeled, Source, reindexed
 from vitlab.data.sources.tables import open_hub, open_tables
 from vitlab.data.sources.tar_shards import open_shards
 from vitlab.data.vtab import open_vtab
@@ -277,31 +275,3 @@ def _joined(sources: Sequence[Source], request: Request) -> Source:
         return sources[0]
     order = tuple(dict.fromkeys(name for source in sources for name in source.classes))
     return Joined(tuple(reindexed(source, order, request.data) for source in sources))
-
-
-def reindexed(source: Source, classes: Sequence[str], title: str) -> Source:
-    """Return a source whose labels index other classes, matched by name.
-
-    Args:
-        source: its labels index its own classes
-        classes: must have every class of which the source has images
-        title: what to call the source in an error
-
-    Raises:
-        UnknownClassError: they do not.
-        DataError: several of them have the same name.
-    """
-    order = tuple(classes)
-    if source.classes == order and len(set(order)) == len(order):
-        return source
-    check_classes(present(source), order, title)
-    place = {name: number for number, name in enumerate(order)}
-    moved = np.array([place.get(name, -1) for name in source.classes], np.int64)
-    labels: Labels
-    if isinstance(source.labels, SingleLabels):
-        labels = SingleLabels(moved[source.labels.values])
-    else:
-        table = np.zeros((len(source), len(order)), np.uint8)
-        table[:, moved[moved >= 0]] = source.labels.values[:, moved >= 0]
-        labels = MultiLabels(table)
-    return Relabeled(source, labels, order)

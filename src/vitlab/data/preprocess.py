@@ -86,7 +86,7 @@ class Preprocess(nn.Module):
 
 
 def preprocess(model: Any) -> Preprocess:
-    """Return what prepares images for a model: `vitlab.preprocess(model)(images)`.
+    """Return the preprocessing of a model: `vitlab.preprocess(model)(images)`.
 
     Args:
         model: from `vitlab.load`, `vitlab.create` or a run; or its configuration

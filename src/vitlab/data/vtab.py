@@ -32,10 +32,10 @@ from numpy.typing import NDArray
 
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.labels import SingleLabels
-from vitlab.data.sources.folders import Files, class_folders
+from vitlab.data.sources.folders import Files, open_folder
 from vitlab.data.sources.paths import Inside, Names
 from vitlab.data.sources.request import NAMES, Found, Part, Request
-from vitlab.data.sources.source import Altered, Joined, Relabeled, Source
+from vitlab.data.sources.source import Altered, Joined, Relabeled, Source, reindexed
 from vitlab.data.sources.tables import LABELS, SAVED, load_tables, places, unlabeled
 from vitlab.errors import DataError
 from vitlab.files import read_bytes
@@ -306,22 +306,17 @@ def _list(file: Path, task: VtabTask) -> Source:
 
 def _class_folders(folder: Path, task: VtabTask) -> list[Source]:
     """Return the images of train/, val/ and test/, each of class folders."""
-    found = []
+    found = open_folder(Request(str(folder)))
+    parts = {part.split: part.source for part in found.parts} if found else {}
     for split, names in NAMES.items():
-        inside = next((folder / name for name in names if (folder / name).is_dir()), None)
-        if inside is None:
+        if split not in parts:
             raise DataError(f"{folder} has no folder of {split} images: add {names[0]}/")
-        found.append(class_folders(inside)[0])
-    known = {name for files in found for name in files.classes}
+    known = {name for part in parts.values() for name in part.classes}
     by_value = {name: int(name) if name.isdecimal() else -1 for name in known}
-    classes = tuple(sorted(known, key=lambda name: (by_value[name], name)))
+    classes = sorted(known, key=lambda name: (by_value[name], name))
     if len(classes) != task.classes:
         raise DataError(f"{folder} has {len(classes)} classes; {task.name} has {task.classes}")
-    numbers = [np.array([classes.index(name) for name in files.classes]) for files in found]
-    return [
-        Relabeled(files, SingleLabels(own[files.labels.values]), classes)
-        for files, own in zip(found, numbers, strict=True)
-    ]
+    return [reindexed(parts[split], classes, str(folder)) for split in NAMES]
 
 
 def _tables(place: str, task: VtabTask) -> list[Source]:

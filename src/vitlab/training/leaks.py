@@ -327,7 +327,7 @@ def _pairs(train: Signatures, other: Signatures | None) -> Pairs:
     if other is None:
         return [], [], 0
     pairs = find(train, other)
-    exact = len({*pairs.test[pairs.exact].tolist()})
+    exact = np.unique(pairs.test[pairs.exact]).size
     return pairs.train.tolist(), pairs.test.tolist(), exact
 
 
@@ -345,5 +345,5 @@ def _estimated(sources: list[Source]) -> tuple[float, float, bool]:
         seconds = time.perf_counter() - middle
         share = len(source) / max(len(chosen), 1)
         reading, decoding = reading + share * (middle - start), decoding + share * seconds
-        tiny &= bool((sample.sides < SMALL).all())
+        tiny &= bool((sample.rows["sides"] < SMALL).all())
     return decoding, reading, tiny

@@ -169,9 +169,8 @@ def test_the_same_signatures_whatever_the_workers_and_the_memory(
     monkeypatch.setattr(signing, "IN_MEMORY", 0)
     several = signatures(image_paths(list(map(str, paths))), workers=2)
     assert torch.equal(torch.get_rng_state(), state)
-    assert isinstance(several.luma, np.memmap)
-    for name in ("luma", "chroma", "sides", "digests"):
-        assert (getattr(alone, name) == getattr(several, name)).all()
+    assert isinstance(several.rows, np.memmap)
+    assert (alone.rows == several.rows).all()
     assert [(i, j) for i, j, _ in find(several).tuples()] == [(n, n + 120) for n in range(30)]
 
 
@@ -224,10 +223,11 @@ def test_cells_miss_next_to_nothing() -> None:
     copies = signatures(Pictures([ALTERED["all"](each) for each in pictures[:200]]))
     everything = np.arange(1500), np.arange(200)
     found: set[tuple[int, int]] = set()
-    for each in Cells(originals.luma, everything[0]).candidates(copies.luma, everything[1]):
-        found |= set(zip(each.train.tolist(), each.test.tolist(), strict=True))
-    known = describe(originals.luma)
-    views = [describe(copies.luma, part) for part in range(len(parts()))]
+    cells = Cells(originals.rows["luma"], everything[0])
+    for i, j, _ in cells.candidates(copies.rows["luma"], everything[1]):
+        found |= set(zip(i.tolist(), j.tolist(), strict=True))
+    known = describe(originals.rows["luma"])
+    views = [describe(copies.rows["luma"], part) for part in range(len(parts()))]
     nearest = torch.stack(
         [view * sign @ known.T for view in views for sign in (torch.ones(1), mirror())]
     ).amax(0)
@@ -238,7 +238,7 @@ def test_cells_miss_next_to_nothing() -> None:
 
 
 def test_a_mirrored_description_is_that_of_the_mirrored_picture() -> None:
-    luma = signatures(Pictures(SCENES[:10])).luma
+    luma = signatures(Pictures(SCENES[:10])).rows["luma"]
     other = luma[:, :, ::-1].copy()
     places = parts()
     for number, (left, top, right, bottom) in enumerate(places):

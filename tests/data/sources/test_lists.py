@@ -13,7 +13,6 @@ from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
-from vitlab.data.sources.columns import spaced_note
 from vitlab.data.sources.paths import Names
 from vitlab.data.sources.source import Subset, counts
 from vitlab.errors import DataError
@@ -271,11 +270,3 @@ def test_an_image_that_is_listed_with_two_labels_is_told(here: Path) -> None:
     several = [{"path": "a/000.png", "labels": ["x", "y"]}, {"path": "b/000.png", "labels": ["x"]}]
     data = jsonl(here, *several, {"path": "a/000.png", "labels": ["y", "x"]})
     assert not any("more than once" in note for note in open_to_learn(data).notes)
-
-
-def test_labels_that_look_like_several_are_pointed_out() -> None:
-    assert spaced_note(["beagle dog", "beagle cute", "dog cute", "dog"]) == [
-        "labels such as 'beagle cute' are one class each; --label-separator ' ' makes them several"
-    ]
-    assert spaced_note(["golden retriever", "labrador retriever", "tabby cat"]) == []
-    assert spaced_note([("beagle", "dog"), 3]) == []

@@ -23,8 +23,8 @@ from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.loader import loader
 from vitlab.data.open import open_images
 from vitlab.data.settings import Augment, Columns
-from vitlab.data.sources import download_cache, remote
-from vitlab.data.sources.download_cache import KeptParts
+from vitlab.data.sources import remote
+from vitlab.data.sources.remote import KeptParts
 from vitlab.data.sources.source import Subset
 from vitlab.errors import DataError, DiskError, RefusedError, SourceError
 from vitlab.models.config import ViTConfig
@@ -373,7 +373,7 @@ def test_what_is_kept_is_not_asked_for_again(server: Objects, shards: str, tmp_p
 def test_what_is_kept_is_bounded_and_nothing_else_is_touched(
     server: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(download_cache, "_SHARE", 0.0)  # looks at the folder every time
+    monkeypatch.setattr(remote, "_SHARE", 0.0)  # looks at the folder every time
     (tmp_path / "mine.part").write_bytes(bytes(100_000))
     kept = KeptParts.of(str(tmp_path), 50_000 / 1e9)
     assert kept is not None

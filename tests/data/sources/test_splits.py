@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from vitlab.data.holdout import fingerprint, hold_out, with_train_images, with_validation
 from vitlab.data.labels import SingleLabels
@@ -14,7 +13,7 @@ from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.memory import Arrays
 from vitlab.data.sources.request import Splits, by_split, split_of
 from vitlab.data.sources.source import Subset, counts
-from vitlab.errors import DataError, OptionError
+from vitlab.errors import OptionError
 
 
 def test_held_out_is_stratified_fixed_and_apart() -> None:
@@ -85,23 +84,6 @@ def test_the_fingerprint_follows_labels_classes_and_pixels() -> None:
     assert base != fingerprint(Arrays(pixels + 1, labels, ("a", "b")))
     assert base != fingerprint(Arrays(pixels, labels, ("a", "c")))
     assert base != fingerprint(Arrays(pixels, SingleLabels(1 - labels.values), ("a", "b")))
-
-
-@pytest.mark.parametrize(
-    ("images", "labels", "message"),
-    [
-        (np.zeros((2, 3, 3), np.uint8), [0, 1], "images must be uint8 of shape"),
-        (np.zeros((2, 3, 3, 1)), [0, 1], "images must be uint8 of shape"),
-        (np.zeros((2, 3, 3, 1), np.uint8), [0], "2 images have 1 labels"),
-        (np.zeros((2, 3, 3, 1), np.uint8), [0, 2], "labels must index 2 classes"),
-        (np.zeros((2, 3, 3, 1), np.uint8), [-1, 0], "labels must index 2 classes"),
-    ],
-)
-def test_arrays_must_fit_together(
-    images: NDArray[np.uint8], labels: list[int], message: str
-) -> None:
-    with pytest.raises(DataError, match=message):
-        Arrays(images, SingleLabels(np.array(labels)), ("a", "b"))
 
 
 def test_the_images_held_out_never_change() -> None:

@@ -1,4 +1,4 @@
-"""Reading tar files, against Python's own reader."""
+"""The members of tar files, and what is refused of damaged ones."""
 
 import io
 import tarfile
@@ -6,7 +6,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from vitlab.data.sources import tar_index as tar
+from vitlab.data.sources import tar_shards as tar
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 NAMES = ["a.jpg", "ordner/ä ö.cls", "deep/" * 12 + "x" * 60 + ".jpg", "empty.txt"]
@@ -25,8 +25,8 @@ def archive(kind: str, names: list[str], change=lambda info: info) -> bytes:
 
 
 def found(data: bytes) -> list[tuple[str, bytes]]:
-    list_ = tar.members(lambda at, count: data[at : at + count], len(data))
-    return [(each.name, data[each.offset : each.offset + each.size]) for each in list_]
+    list_ = tar.members(tar.HeaderReader(lambda at, count: data[at : at + count], len(data)))
+    return [(each.name, data[each.offset_data :][: each.size]) for each in list_]
 
 
 def theirs(data: bytes) -> list[tuple[str, bytes]]:
@@ -53,10 +53,13 @@ def test_numbers_and_sizes_out_of_the_ordinary():
         assert found(data) == theirs(data)
     large = tarfile.TarInfo("large")
     large.size = 9 * 2**30
-    header = large.tobuf(tarfile.GNU_FORMAT)
-    read = {0: header, 512 + large.size: bytes(512)}
-    members = list(tar.members(lambda at, count: read[at], 512 + large.size + 1024))
-    assert members == [tar.Member("large", 512, 9 * 2**30)]
+    whole = {0: large.tobuf(tarfile.GNU_FORMAT), 512 + large.size: bytes(512)}
+    members = list(
+        tar.members(tar.HeaderReader(lambda at, count: whole.get(at, b"\0"), 1024 + large.size))
+    )
+    assert [(each.name, each.offset_data, each.size) for each in members] == [
+        ("large", 512, 9 * 2**30)
+    ]
 
 
 def test_links_folders_and_devices_are_passed_over():
@@ -80,14 +83,10 @@ def refused(data: bytes) -> str:
 def test_damage_is_reported_with_its_offset():
     data = archive("ustar", ["a.jpg", "b.jpg", "c.jpg"])
     end = 512 * 2 + 512 * 2 + 512 * 3
-    assert refused(b"") == (
-        "damaged at byte 0: the archive is cut off: tar's closing blocks are missing"
-    )
+    assert "damaged at byte 0: not a tar file" in refused(b"")
     assert "damaged at byte 0: not a tar file" in refused(b"\xff\xd8" * 600)
     assert f"damaged at byte {end:,}: the archive is cut off" in refused(data[:end])
-    assert "damaged at byte 2,048: the file ends before the 601 bytes" in refused(
-        data[: end - 1000]
-    )
+    assert f"damaged at byte {end - 1:,}: unexpected end of data" in refused(data[: end - 1000])
     broken = bytearray(data)
     broken[1024 + 5] ^= 1  # the second header: Python's reader stops here in silence
     assert "damaged at byte 1,024: not a tar header" in refused(bytes(broken))
@@ -101,10 +100,32 @@ def test_hostile_sizes():
         header[124:136] = size
         header[148:156] = b" " * 8
         header[148:156] = f"{sum(header):06o}\0 ".encode()
-        assert refused(bytes(header) + bytes(1024)).startswith("damaged at byte 0")
+        assert refused(bytes(header) + bytes(1024)).startswith("damaged at byte ")
+    first = tarfile.TarInfo("first").tobuf(tarfile.USTAR_FORMAT)
     info.type, info.size = tarfile.XHDTYPE, 2 * 2**20
-    big = info.tobuf(tarfile.USTAR_FORMAT) + bytes(3 * 2**20)
-    assert "an implausible header of 2,097,152 bytes" in refused(big)
+    big = first + info.tobuf(tarfile.USTAR_FORMAT) + bytes(3 * 2**20)
+    assert "headers of more than 1,048,576 bytes" in refused(big)
+
+
+@pytest.mark.parametrize("kind", [b"0", b"L", b"K", b"x", b"g", b"S"])
+@pytest.mark.parametrize("size", [-512, -1024, -5000])
+def test_sizes_below_zero_do_not_send_the_reader_back(kind, size):
+    """They made Python's own reader go round in circles (CVE-2025-8194)."""
+    info = tarfile.TarInfo("a")
+    info.type = kind
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = (2**96 + size).to_bytes(12)
+    header[148:156] = b" " * 8
+    header[148:156] = f"{sum(header):06o}\0 ".encode()
+    first = tarfile.TarInfo("first").tobuf(tarfile.GNU_FORMAT)
+    assert refused(first + bytes(header) + bytes(2048)).startswith("damaged at byte 512: ")
+
+
+def test_headers_without_a_member_end():
+    info = tarfile.TarInfo("a")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 5
+    chain = (info.tobuf(tarfile.GNU_FORMAT) + b"abcd".ljust(512, b"\0")) * 5000
+    assert refused(chain + bytes(1024)).startswith("damaged at byte ")
 
 
 def test_fuzzed_archives_end_or_are_damaged():

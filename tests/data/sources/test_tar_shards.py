@@ -21,7 +21,7 @@ from vitlab.data.loading.loader import loader
 from vitlab.data.open import open_images
 from vitlab.data.settings import Augment
 from vitlab.data.sources import remote
-from vitlab.data.sources import tar_index as shards
+from vitlab.data.sources.tar_shards import index_shard
 from vitlab.errors import DataError
 from vitlab.models.config import ViTConfig
 
@@ -118,21 +118,22 @@ def test_batches_are_those_of_the_same_files_whatever_the_workers(three: Path) -
 def test_the_index_is_kept_and_forgotten_when_the_shard_changes(
     three: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = str(three / "photos-000.tar")
-    first = shards.index_shard(place)
+    place = three / "photos-000.tar"
+    first, state = index_shard(str(place)), place.stat()
     cached = list(Path(os.environ["VITLAB_CACHE"]).rglob("*.json"))
     assert len(cached) == 1
-    scan, again = shards._scan, []
-    monkeypatch.setattr(shards, "_scan", lambda *given: again.append(1) or scan(*given))
-    assert shards.index_shard(place) == first
-    assert not again
-    cached[0].write_text(cached[0].read_text()[:-30])  # damaged: scanned again
-    assert shards.index_shard(place) == first
-    assert len(again) == 1
-    write(Path(place), *samples(0, 2))
-    assert len(shards.index_shard(place).keys) == 2
+    place.write_bytes(
+        place.read_bytes().replace(b"00000.", b"a0000.", 1).replace(b"00000.", b"a0000.", 1)
+    )
+    os.utime(place, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert index_shard(str(place)) == first  # as it was: what tells of a change is the same
+    cached[0].write_text(cached[0].read_text()[:-30])  # damaged: scanned again, to find no header
+    with pytest.raises(DataError, match="damaged at byte 0: not a tar file"):
+        index_shard(str(place))
+    write(place, *samples(0, 2))
+    assert len(index_shard(str(place)).keys) == 2
     monkeypatch.setenv("VITLAB_CACHE", "/proc/nowhere")  # cannot be written: no matter
-    assert len(shards.index_shard(place).keys) == 2
+    assert len(index_shard(str(place)).keys) == 2
 
 
 def test_shards_elsewhere(three: Path) -> None:

@@ -19,7 +19,7 @@ PART = 2.0**11  # units of 2**-22 in a unit of the coarse part
 def filter_matrix(
     size: int | SymInt, start: float | Tensor, end: float | Tensor, out: int, interpolation: str
 ) -> Tensor:
-    """Return what resizes one side of an image: (2, out, size), the weights in two parts.
+    """Return the matrix that resizes one side of an image: (2, out, size), in two parts.
 
     Antialiased as Pillow's `resize(…, box=…)`: a pixel of the result is a weighted mean of the
     pixels around its place, over an area that grows with the reduction. The first part holds units

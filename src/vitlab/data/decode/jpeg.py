@@ -36,7 +36,7 @@ _START, _RESTARTS, _EXIF, _ADOBE = 0xDA, 0xDD, 0xE1, 0xEE
 
 
 class Frame(NamedTuple):
-    """What the header of a JPEG states.
+    """Facts of the header of a JPEG.
 
     Attributes:
         rows: as stored, before the orientation is applied
@@ -60,7 +60,7 @@ class Frame(NamedTuple):
 
 
 def frame_of(data: bytes) -> Frame | None:
-    """Return what the header of a JPEG file states; None if it is anything but a usual one.
+    """Read the header of a JPEG file; None if it is anything but a usual one.
 
     Usual is one frame of 8 bits and one or three components, Huffman codes, no stray bytes between
     the segments, and no color transform but YCbCr's (ITU-T T.81, annex B).

@@ -45,7 +45,7 @@ class StoredImage(Protocol):
 
     @property
     def name(self) -> str:
-        """What to call the image in a message."""
+        """Name of the image in a message."""
 
     def shape(self) -> tuple[int, int, int]:
         """Return rows, columns and channels (1: gray, else 3, or those of pixels in memory)."""
@@ -56,7 +56,7 @@ class StoredImage(Protocol):
     def decode_box(
         self, channels: int, choose: ChooseBox, at_least: tuple[float, float], *, cut: bool = False
     ) -> tuple[Pixels, Box]:
-        """Return what one box of the image needs, and the box within it."""
+        """Return the pixels of a box and its surroundings, and the box within them."""
 
     def content(self) -> bytes:
         """Return the bytes by which the image is recognized: the file, or the pixels."""

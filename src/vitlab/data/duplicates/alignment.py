@@ -36,7 +36,7 @@ _COLOR_COST = 250.0  # levels of further difference that cost all agreement
 
 @dataclass(frozen=True)
 class Placement:
-    """Where n test images lie on their training images: there = shift + scale * here.
+    """Placement of n test images on their training images: there = shift + scale * here.
 
     Places are shares of an image, across and down: both tensors are (2, n).
     """
@@ -146,7 +146,7 @@ def _blur(side: int, times: int) -> Tensor:
 
 
 def _details(pictures: Tensor) -> Tensor:
-    """Return what a wide blur removes from pictures, with mean 0."""
+    """Return the details of pictures, which a wide blur removes, with mean 0."""
     return _centered(pictures - blurred(pictures, _WIDE))
 
 

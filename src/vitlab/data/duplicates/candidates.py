@@ -13,7 +13,6 @@ prototype with random cells missed none of 3,000 altered copies among 50,000 CIF
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -107,19 +106,10 @@ _ROUNDS = 8
 _ROWS = 65_536  # thumbnails described at a time
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """Pairs that may be copies, with the two best guesses of how they lie upon each other.
-
-    Attributes:
-        train: numbers of training images, int64 (m,)
-        test: numbers of test images, int64 (m,)
-        views: the part of the test image, times two, plus 1 if mirrored; int64 (m, 2), -1 for none
-    """
-
-    train: NDArray[np.int64]
-    test: NDArray[np.int64]
-    views: NDArray[np.int64]
+Candidates = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+"""Pairs that may be copies: numbers of training images (m,), of test images (m,), and the two best
+guesses of how they lie upon each other (m, 2): the part of the test image, times two, plus 1 if
+mirrored; -1 for none."""
 
 
 class Cells:
@@ -190,7 +180,7 @@ def _best_views(
     new[1:-1] = (train[1:] != train[:-1]) | (test[1:] != test[:-1])
     first = np.flatnonzero(new[:-1])
     second = np.where(new[first + 1], -1, np.append(view, -1)[first + 1])
-    return Candidates(train[first], test[first], np.stack([view[first], second], 1))
+    return train[first], test[first], np.stack([view[first], second], 1)
 
 
 def _nearest(vectors: Tensor, centers: Tensor, count: int) -> Tensor:

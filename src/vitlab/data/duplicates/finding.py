@@ -74,10 +74,12 @@ def find(train: Signatures, test: Signatures | None = None) -> Pairs:
         for images, own in ((train, known), (test, asked))
     )
     found = [_same_bytes(train, test, known, asked)]
-    known, asked = known[train.sides[known] >= SMALL], asked[test.sides[asked] >= SMALL]
+    known, asked = (
+        own[images.rows["sides"][own] >= SMALL] for images, own in ((train, known), (test, asked))
+    )
     if len(known) and len(asked):
-        cells = Cells(train.luma, known)
-        for candidates in cells.candidates(test.luma, asked):
+        cells = Cells(train.rows["luma"], known)
+        for candidates in cells.candidates(test.rows["luma"], asked):
             found.append(_confirmed(train, test, candidates, within))
     i, j, scores, exact = (np.concatenate(each) for each in zip(*found, strict=True))
     order = np.lexsort((i, -scores, ~exact, j))
@@ -95,18 +97,18 @@ def _recognizable(images: Signatures) -> NDArray[np.int64]:
     """Return the images that are neither damaged nor flat."""
     rich = [torch.zeros(0)]
     for at in range(0, len(images), _BATCH):
-        rich.append(richness(_tensor(images.luma, slice(at, at + _BATCH))))
-    return np.flatnonzero((torch.cat(rich) >= FLAT).numpy() & (images.sides > 0))
+        rich.append(richness(_tensor(images, "luma", slice(at, at + _BATCH))))
+    return np.flatnonzero((torch.cat(rich) >= FLAT).numpy() & (images.rows["sides"] > 0))
 
 
 def _same_bytes(
     train: Signatures, test: Signatures, known: NDArray[np.int64], asked: NDArray[np.int64]
 ) -> _Found:
     """Return the pairs of equal checksums among some images."""
-    order = known[np.argsort(train.digests[known], kind="stable")]
-    keys = train.digests[order]
-    first = np.searchsorted(keys, test.digests[asked], "left")
-    count = np.searchsorted(keys, test.digests[asked], "right") - first
+    digests, wanted = train.rows["digests"], test.rows["digests"][asked]
+    order = known[np.argsort(digests[known], kind="stable")]
+    first = np.searchsorted(digests[order], wanted, "left")
+    count = np.searchsorted(digests[order], wanted, "right") - first
     within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
     i = order[np.repeat(first, count) + within]
     return i, np.repeat(asked, count), np.ones(len(i)), np.ones(len(i), bool)
@@ -114,31 +116,31 @@ def _same_bytes(
 
 def _confirmed(train: Signatures, test: Signatures, found: Candidates, within: bool) -> _Found:
     """Return the candidates that stand up to a close look."""
-    rows = np.flatnonzero(found.train < found.test) if within else np.arange(len(found.train))
-    i, j, views = found.train[rows], found.test[rows], torch.from_numpy(found.views[rows])
+    i, j, guesses = (each[found[0] < found[1]] for each in found) if within else found
+    views = torch.from_numpy(guesses)
     scores, missing = np.zeros(len(i)), np.full(len(i), np.inf)
-    sides = np.minimum(train.sides[i], test.sides[j]).astype(np.float64)
+    sides = np.minimum(train.rows["sides"][i], test.rows["sides"][j]).astype(np.float64)
     allowed = np.clip(_ALLOWED / sides, _LEAST, _MOST)
-    for guess in range(views.shape[1]):
-        left = np.flatnonzero((missing > allowed) & (views[:, guess] >= 0).numpy())
+    for view in views.unbind(1):
+        left = np.flatnonzero((missing > allowed) & (view >= 0).numpy())
         for at in range(0, len(left), _BATCH):
             each = left[at : at + _BATCH]
-            luma = _tensor(train.luma, i[each]), _tensor(test.luma, j[each])
-            again = (glance(*luma, views[each, guess]) > PROMISING).numpy()
-            each = each[again]
-            score, lost = agreement(
-                luma[0][again],
-                luma[1][again],
-                (_tensor(train.chroma, i[each]), _tensor(test.chroma, j[each])),
-                views[each, guess],
+            again = glance(
+                _tensor(train, "luma", i[each]), _tensor(test, "luma", j[each]), view[each]
             )
+            each = each[(again > PROMISING).numpy()]
+            luma, chroma = (
+                (_tensor(train, kind, i[each]), _tensor(test, kind, j[each]))
+                for kind in ("luma", "chroma")
+            )
+            score, lost = agreement(*luma, chroma, view[each])
             scores[each], missing[each] = score.numpy(), lost.numpy()
     good = (missing <= allowed) & (scores >= _SURE)
     return i[good], j[good], scores[good], np.zeros(int(good.sum()), bool)
 
 
-def _tensor(thumbnails: NDArray[np.uint8], rows: NDArray[np.int64] | slice) -> Tensor:
-    return torch.from_numpy(np.asarray(thumbnails[rows]))
+def _tensor(images: Signatures, kind: str, rows: NDArray[np.int64] | slice) -> Tensor:
+    return torch.from_numpy(np.asarray(images.rows[kind][rows]))
 
 
 @dataclass(frozen=True, eq=False)

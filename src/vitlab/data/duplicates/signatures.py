@@ -37,7 +37,8 @@ class Signatures:
     """The thumbnails and checksums of n images.
 
     Attributes:
-        rows: one `SIGNATURE` for each image, (n,)
+        rows: one `SIGNATURE` for each image, (n,): brightness, Cb and Cr, the shorter side in
+            pixels (at most 255; 0 if damaged), the checksum of the stored bytes
         damaged: messages about the images that cannot be decoded, by index
     """
 
@@ -46,26 +47,6 @@ class Signatures:
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    @property
-    def luma(self) -> NDArray[np.uint8]:
-        """Brightness, uint8 (n, 32, 32)."""
-        return self.rows["luma"]
-
-    @property
-    def chroma(self) -> NDArray[np.uint8]:
-        """Cb and Cr, uint8 (n, 2, 8, 8)."""
-        return self.rows["chroma"]
-
-    @property
-    def sides(self) -> NDArray[np.uint8]:
-        """The shorter side of each image in pixels, at most 255, uint8 (n,); 0 if damaged."""
-        return self.rows["sides"]
-
-    @property
-    def digests(self) -> NDArray[np.void]:
-        """The checksum of the stored bytes of each image, (n,)."""
-        return self.rows["digests"]
 
     @staticmethod
     def blank(images: int) -> "Signatures":
@@ -121,7 +102,7 @@ def _signed(source: Source, indices: range) -> Signatures:
             part.rows[row] = thumbnail(source, index)
         except ImageError as error:
             part.damaged[index] = str(error)
-            part.digests[row] = digest(f"damaged {index}".encode())
+            part.rows["digests"][row] = digest(f"damaged {index}".encode())
     return part
 
 

@@ -38,7 +38,7 @@ class View:
 
     @property
     def draws(self) -> int:
-        """How many random numbers an image's crop takes, with its augmentation."""
+        """The number of random numbers for an image's crop and its augmentation."""
         return crop.DRAWS + draws_needed(self.augment)
 
     def box(self, randoms: NDArray[np.float32], *, native: bool = False) -> ChooseBox:

@@ -126,7 +126,7 @@ def in_order(chunks: Dataset[T], order: Sequence[int], workers: int) -> Iterator
 def in_chunks(
     source: Source, make: Callable[[Source, range], T], size: int, workers: int | None
 ) -> Iterator[T]:
-    """Yield what `make` makes of each `size` images of a source, in order, in worker processes.
+    """Apply `make` to each `size` images of a source, in order, in worker processes.
 
     Args:
         source: the images
@@ -157,7 +157,7 @@ class _Chunks(Dataset[T]):
 
 
 def loader(items: Dataset[T], order: Sequence[int], workers: int) -> "DataLoader[T]":
-    """Return what loads some items of a data set, such as batches, in order, by worker processes.
+    """Return a loader of some items of a data set, such as batches, in order, by worker processes.
 
     On a machine with a GPU, batches come in pinned memory.
     """
@@ -199,7 +199,7 @@ class _Loader(DataLoader[T]):
 
 
 def _same(item: T) -> T:
-    """Return what a data set gives; a lambda could not be sent to a worker."""
+    """Return an item unchanged; a lambda could not be sent to a worker."""
     return item
 
 

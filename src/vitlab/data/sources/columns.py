@@ -3,8 +3,7 @@
 import itertools
 import os
 import re
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ SAMPLE = 5  # rows whose images are looked for
 
 @dataclass(frozen=True)
 class Places:
-    """Where the images of a list are.
+    """The place of a list's images.
 
     Attributes:
         root: the folder that the paths are relative to
@@ -116,36 +115,50 @@ def named(names: Sequence[str], usual: Sequence[str]) -> list[str]:
     return [own[each] for each in usual if each in own]
 
 
-def find_labels(
-    others: list[str], rows: Sequence[Row], file: Path, known: Columns
-) -> tuple[tuple[str, ...], bool]:
-    """Return the columns of the labels, and whether each of them is a class.
+def read_labels(
+    lines: Sequence[tuple[str, Row]], others: list[str], file: Path, known: Columns
+) -> tuple[Sequence[str], list[Label]]:
+    """Return the columns of the labels, and the label of each row: one name, or several.
 
     Args:
+        lines: rows, each with its place, such as `line 3`
         others: the columns that hold neither images, splits nor folds
-        rows: all rows
         file: the list
-        known: what the user says of them
+        known: what the user says of the columns
 
     Raises:
-        DataError: they cannot be told.
+        DataError: the columns cannot be told; no label, or an empty one.
     """
-    if known.label_column:
-        several = len(known.label_column) > 1
-        if several and not all(_binary(rows, name) for name in known.label_column):
-            raise DataError(
-                f"{file}: several label columns must hold 0 and 1 only, a class each: "
-                f"{', '.join(known.label_column)} do not"
-            )
-        return known.label_column, several
-    if usual := named(others, LABELS):
-        return (usual[0],), False
-    binary = [name for name in others if _binary(rows, name)]
-    if len(others) > 1 and binary == others:
-        return tuple(others), True
-    if len(others) == 1:
-        return (others[0],), False
-    if not others:
+    columns = _label_columns(lines, others, file, known)
+    if len(columns) > 1:  # each is a class
+        hot = [tuple(name for name in columns if float(row[name]) == 1) for _, row in lines]
+        single = all(len(own) == 1 for own in hot)
+        return columns, [own[0] if single else own for own in hot]
+    cells = [row.get(columns[0], row.get("label")) for _, row in lines]
+    texts = [cell for cell in cells if isinstance(cell, str)]
+    separator = known.label_separator or _separator(columns[0], texts)
+    return columns, [
+        label_in(cell, separator, f"{file} {place}")
+        for cell, (place, _) in zip(cells, lines, strict=True)
+    ]
+
+
+def _label_columns(
+    lines: Sequence[tuple[str, Row]], others: list[str], file: Path, known: Columns
+) -> Sequence[str]:
+    """Return the column of the labels, or several of 0 and 1, each of which is a class."""
+    asked = known.label_column
+    binary = [name for name in asked or others if _binary(lines, name)]
+    if len(asked) > 1 and len(binary) < len(asked):
+        raise DataError(
+            f"{file}: several label columns must hold 0 and 1 only, a class each: "
+            f"{', '.join(asked)} do not"
+        )
+    if found := asked or named(others, LABELS)[:1]:
+        return found
+    if binary == others or len(others) == 1:
+        if others:
+            return others
         raise UnlabeledError(
             f"{file} has no column of labels beside its paths: add one, or name a list with labels"
         )
@@ -155,45 +168,12 @@ def find_labels(
     )
 
 
-def _binary(rows: Sequence[Row], name: str) -> bool:
-    return all(str(row.get(name)).strip() in ("0", "1", "0.0", "1.0") for row in rows)
-
-
-def read_labels(
-    lines: Sequence[tuple[str, Row]],
-    columns: Sequence[str],
-    one_hot: bool,
-    file: Path,
-    known: Columns,
-) -> list[Label]:
-    """Return the label of each row: one name, or the several of columns or of a cell.
-
-    Args:
-        lines: rows, each with its place, such as `line 3`
-        columns: of the labels
-        one_hot: whether each of them is a class
-        file: the list
-        known: what the user says of the columns
-
-    Raises:
-        DataError: no label, or an empty one.
-    """
-    if one_hot:
-        hot = [tuple(name for name in columns if float(row[name]) == 1) for _, row in lines]
-        single = all(len(own) == 1 for own in hot)
-        return [own[0] if single else own for own in hot]
-    cells = [row.get(columns[0], row.get("label")) for _, row in lines]
-    separator = known.label_separator or _separator(
-        columns[0], [c for c in cells if isinstance(c, str)]
-    )
-    return [
-        label_in(cell, separator, f"{file} {place}")
-        for cell, (place, _) in zip(cells, lines, strict=True)
-    ]
+def _binary(lines: Sequence[tuple[str, Row]], name: str) -> bool:
+    return all(str(row.get(name)).strip() in ("0", "1", "0.0", "1.0") for _, row in lines)
 
 
 def _separator(column: str, texts: Sequence[str]) -> str:
-    """Return what separates the labels in the cells of a column; empty for one label per cell."""
+    """Return the separator of labels in the cells of a column; empty for one label per cell."""
     if any(SEPARATOR in each for each in texts):
         return SEPARATOR
     numbers = all(re.fullmatch(r"\s*\d+(\s+\d+)*\s*", each) for each in texts)
@@ -217,18 +197,3 @@ def label_in(cell: object, separator: str, where: str) -> Label:
     if not all(texts):
         raise DataError(f"{where} has an empty label")
     return texts if isinstance(cell, list) else texts[0]
-
-
-def spaced_note(labels: Iterable[object]) -> list[str]:
-    """Return a line about labels such as `beagle dog`, which may be several in a cell.
-
-    They look so if each of their words is in more labels than one.
-    """
-    names = sorted({each for each in labels if isinstance(each, str)})
-    wide = [name for name in names if len(name.split()) > 1]
-    among = Counter(word for name in names for word in set(name.split()))
-    if len(wide) < 2 or any(among[word] == 1 for name in wide for word in name.split()):
-        return []
-    return [
-        f"labels such as '{wide[0]}' are one class each; --label-separator ' ' makes them several"
-    ]

@@ -136,13 +136,6 @@ def _without_labels(root: Path, folders: Mapping[str, Path], why: str) -> Found:
 def _of_classes(root: Path) -> Found:
     """Return the images of class folders, and those beside them."""
     found, others = split_folders(root)
-    if not found:
-        source, notes = class_folders(root)
-        parts = [Part(source)]
-        if loose := sorted(each.name for each in root.iterdir() if _is_image(each)):
-            why = f"they are in {root} itself, beside its class folders"
-            parts.append(Part(image_paths(loose, root), lacks=why))
-        return Found(parts, notes)
     notes = [f"ignored {each}: neither a split nor a class" for each in others]
     notes += [
         f"the folder {folder.name} has the {split.replace('train', 'training')} images"
@@ -150,10 +143,14 @@ def _of_classes(root: Path) -> Found:
         if folder.name != NAMES[split][0]
     ]
     parts = []
-    for split, folder in found.items():
+    for split, folder in (found or {"": root}).items():
         source, more = class_folders(folder)
         parts.append(Part(source, split))
         notes += more
+    loose = [] if found else sorted(each.name for each in root.iterdir() if _is_image(each))
+    if loose:
+        why = f"they are in {root} itself, beside its class folders"
+        parts.append(Part(image_paths(loose, root), lacks=why))
     return Found(parts, notes)
 
 

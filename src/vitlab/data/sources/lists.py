@@ -27,16 +27,14 @@ from vitlab.data.sources.columns import (
     Row,
     candidates,
     check_known_columns,
-    find_labels,
     find_paths,
     named,
     read_labels,
-    spaced_note,
 )
 from vitlab.data.sources.folders import Files, image_paths
 from vitlab.data.sources.paths import Inside, some
 from vitlab.data.sources.remote import reason
-from vitlab.data.sources.request import NAMES, SPLIT_OF, Found, Part, Request
+from vitlab.data.sources.request import NAMES, SPLIT_OF, Found, Part, Request, labeled
 from vitlab.data.sources.source import Source, Subset, grouped
 from vitlab.errors import DataError
 from vitlab.files import read_bytes
@@ -58,7 +56,7 @@ def open_list(request: Request) -> Found | None:
     names, lines = read_rows(file, request.columns)
     column, places = find_paths(names, [row for _, row in lines], file, request.columns)
     paths = paths_of(lines, column, places, file)
-    _check_files(paths, places, file, request.columns)
+    check_files(paths, places, file, request.columns)
     found = labeled_rows(lines, names, column, file, request, image_paths(paths, places.root))
     return Found(found.parts, [*_place_notes(places, file), *found.notes])
 
@@ -85,32 +83,32 @@ def labeled_rows(
         UnlabeledError: labels are required, and there are none.
         DataError: a row without a label, an unknown column, an unknown split.
     """
-    rows = [row for _, row in lines]
     if request.labels == "ignored":
         return Found([Part(bare)])
     known = request.columns
     check_known_columns(names, file, (*known.label_column, known.group_column))
-    splits, notes = _splits(lines, names, column, file)
-    whole, lacks = bare, ""
-    try:
-        taken = {column, *named(names, SPLITS), *named(names, FOLDS)}
+    splits, notes = row_splits(lines, names, column, file)
+    taken = {column, *named(names, SPLITS), *named(names, FOLDS)}
+
+    def label() -> Source:
         others = [name for name in names if name not in taken]
-        columns, one_hot = find_labels(others, rows, file, known)
-        labels = read_labels(lines, columns, one_hot, file, known)
+        columns, labels = read_labels(lines, others, file, known)
         whole = with_labels(bare, labels, str(file))
-        notes += [*_column_notes(file, column, columns, bare), *spaced_note(labels)]
+        notes.extend(_column_notes(file, column, columns, bare))
         if isinstance(bare, Files):
-            notes += _twice(bare.paths, labels, file)
-    except DataError as error:
-        if request.labels == "required":
-            raise
-        lacks = str(error)
+            notes.extend(_twice(bare.paths, labels, file))
+        return whole
+
+    part = labeled(bare, request, label)
+    whole = part.source
     if known.group_column:
-        whole = grouped(whole, [row.get(known.group_column) for row in rows])
+        whole = grouped(whole, [row.get(known.group_column) for _, row in lines])
     if "train" not in splits or len(set(splits)) == 1:
-        return Found([Part(whole, "train" if "train" in splits else "", lacks)], notes)
+        return Found([Part(whole, "train" if "train" in splits else "", part.lacks)], notes)
     numbers = {split: np.flatnonzero(np.array(splits) == split) for split in NAMES}
-    parts = [Part(Subset(whole, own), split, lacks) for split, own in numbers.items() if len(own)]
+    parts = [
+        Part(Subset(whole, own), split, part.lacks) for split, own in numbers.items() if len(own)
+    ]
     return Found(parts, notes)
 
 
@@ -219,8 +217,12 @@ def paths_of(
     return paths
 
 
-def _check_files(paths: Sequence[str], places: Places, file: Path, known: Columns) -> None:
-    """Refuse missing files, and those outside of the images' folder: lists are other people's."""
+def check_files(paths: Sequence[str], places: Places, file: Path, known: Columns) -> None:
+    """Refuse missing files, and those outside of the images' folder: lists are other people's.
+
+    Raises:
+        DataError: the first of them.
+    """
     if missing := [path[:SHOWN] for path in paths if not places.has(path)]:
         raise DataError(
             f"{len(missing):,} of the {len(paths):,} files listed in {file} do not exist: "
@@ -236,10 +238,14 @@ def _check_files(paths: Sequence[str], places: Places, file: Path, known: Column
             )
 
 
-def _splits(
+def row_splits(
     lines: Sequence[tuple[str, Row]], names: Sequence[str], column: str, file: Path
 ) -> tuple[list[str], list[str]]:
-    """Return the split of each row: by a column of splits, else of folds; and a note on folds."""
+    """Return the split of each row: by a column of splits, else of folds; and a note on folds.
+
+    Raises:
+        DataError: an unknown split.
+    """
     others = [name for name in names if name != column]
     if split := next(iter(named(others, SPLITS)), ""):
         cells = [str(row.get(split) or "").strip().lower() for _, row in lines]

@@ -6,7 +6,7 @@ and paths without labels, a source of ours, or a dictionary of splits with any o
 
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
-from importlib.resources import as_file, files
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,7 +25,7 @@ from vitlab.data.sources.folders import named_files
 from vitlab.data.sources.lists import labeled_rows, paths_of, with_labels
 from vitlab.data.sources.paths import Inside
 from vitlab.data.sources.pictures import Picture, Pictures, several, stored
-from vitlab.data.sources.request import NAMES, Found, Part, Request, blank
+from vitlab.data.sources.request import NAMES, Found, Part, Request, blank, labeled
 from vitlab.data.sources.source import Source
 from vitlab.data.sources.tables import table
 from vitlab.errors import DataError, ImageError, UserError
@@ -35,26 +35,13 @@ DIGITS = "digits"
 
 @dataclass(frozen=True)
 class Arrays:
-    """Pixels in memory, uint8 (n, rows, columns, channels).
-
-    Raises:
-        DataError: arrays that do not fit together.
-    """
+    """Pixels in memory, uint8 (n, rows, columns, channels)."""
 
     images: NDArray[np.uint8]
     labels: Labels
     classes: tuple[str, ...]
     title: str = "image"
     in_memory: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Check that images, labels and classes belong together."""
-        if self.images.dtype != np.uint8 or self.images.ndim != 4:
-            raise DataError("images must be uint8 of shape (n, rows, columns, channels)")
-        if len(self.images) != len(self.labels):
-            raise DataError(f"{len(self.images)} images have {len(self.labels)} labels")
-        if self.classes and not self.labels.fit(len(self.classes)):
-            raise DataError(f"labels must index {len(self.classes)} classes")
 
     def __len__(self) -> int:
         return len(self.images)
@@ -73,7 +60,8 @@ def digits() -> Arrays:
 
     Source: UCI, optical recognition of handwritten digits.
     """
-    with as_file(files("vitlab.data.sources") / "digits.npz") as file, np.load(file) as stored:
+    npz = files("vitlab.data.sources") / "digits.npz"
+    with npz.open("rb") as file, np.load(file) as stored:
         gray, labels = stored["images"], stored["labels"]
     pixels = np.round(gray * (255 / 16)).astype(np.uint8)[..., None]
     return Arrays(pixels, SingleLabels(labels.astype(np.int64)), tuple("0123456789"), "digit")
@@ -90,7 +78,6 @@ def open_digits(request: Request) -> Found | None:
     return Found([Part(splits.train, "train"), Part(splits.test, "test")], splits.notes)
 
 
-TRUSTED = Inside((Path(),), anywhere=True)  # the program itself names these files
 CLASSES = "classes"  # key of a dictionary
 ARRAYS = (np.ndarray, Tensor)
 ALONE = (str, Path, bytes, Image.Image, *ARRAYS)  # what an image without label is
@@ -188,7 +175,7 @@ def _opened(data: Any, title: str, request: Request, names: tuple[str, ...]) -> 
     if type(data).__module__.partition(".")[0] == "datasets":
         if not hasattr(data, "__len__"):
             raise DataError(f"{title} is a stream: load it without streaming=True")
-        return Found([table(data, title, TRUSTED, request)])
+        return Found([table(data, title, Inside((Path(),), anywhere=True), request)])
     if hasattr(data, "__len__") and not len(data):
         kind = "rows" if hasattr(data, "columns") else "images"
         raise DataError(f"{title} has no {kind}")
@@ -210,18 +197,15 @@ def _opened(data: Any, title: str, request: Request, names: tuple[str, ...]) -> 
         bare, labels, names = Items(data, blank(len(data)), ()), None, names or _names(data)
         if request.labels != "ignored":
             _check_items(data, title, labeled=request.labels == "required")
-    if request.labels == "ignored":
-        return Found([Part(bare)])
-    try:
+
+    def label() -> Source:
         found = _labels(data, title) if labels is None else labels
-        raw = [_spelled(label, f"image {number}") for number, label in enumerate(found)]
+        raw = [_spelled(each, f"image {number}") for number, each in enumerate(found)]
         if request.classes and not names:
             _check_named(raw, request.classes, title)
-        return Found([Part(with_labels(bare, raw, title, names or None))])
-    except DataError as error:
-        if request.labels == "required":
-            raise
-        return Found([Part(bare, lacks=str(error))])
+        return with_labels(bare, raw, title, names or None)
+
+    return Found([labeled(bare, request, label)])
 
 
 def _alone(data: Any) -> list[Picture] | None:

@@ -5,25 +5,33 @@ or as long as the server asks for (`Retry-After`). What fails nevertheless is a 
 the damage of an image; what a server refuses for good, or does not have, is a `RefusedError`.
 
 A process has one client per protocol. Nothing is open that a forked process would share.
+
+`--cache-data` (`KeptParts`) keeps the parts that were read in a folder of bounded size. Each is a
+file of its own, named after the state of the remote file (so that what has changed there is read
+anew), and ends with a checksum. Any number of processes may share the folder: a file appears when
+it is complete, and those that were used longest ago go first.
 """
 
 import glob
+import hashlib
 import itertools
 import math
 import os
 import random
 import re
-import ssl
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from vitlab.errors import DataError, RefusedError, SourceError
+from vitlab.errors import DataError, DiskError, RefusedError, SourceError
+from vitlab.files import staged_file
 from vitlab.packages import check_installed
 
 TRIES = 5
@@ -202,16 +210,15 @@ def _asked(
             check(answer)
             return answer
         except Exception as error:  # each library has its own types
-            failure = _Failure.of(error, seconds)
-            if failure.final:
-                raise RefusedError(f"cannot read {url}: {failure.reason}") from None
-            if not left or failure.hopeless:
-                tried = "" if failure.hopeless else f" ({tries} tries)"
+            why, after = _failure(error, seconds)
+            if after is None:
+                raise RefusedError(f"cannot read {url}: {why}") from None
+            if not left:
                 raise SourceError(
-                    f"cannot read {url}: {failure.reason}{tried}: try again later"
+                    f"cannot read {url}: {why} ({tries} tries): try again later"
                 ) from None
             own = FIRST * 2 ** (tries - 1 - left) * random.uniform(0.5, 1.5)
-            time.sleep(min(LONGEST, max(own, failure.after)))
+            time.sleep(min(LONGEST, max(own, after)))
     raise AssertionError
 
 
@@ -226,42 +233,27 @@ def _answer(system: Any, what: str, path: str, seconds: float, given: dict[str, 
     return sync(system.loop, getattr(system, f"_{what}"), path, timeout=seconds, **given)
 
 
-@dataclass(frozen=True)
-class _Failure:
-    """Why a request failed.
+def _failure(error: Exception, seconds: float) -> tuple[str, float | None]:
+    """Why a request failed, and the least seconds until it is asked again; None to give up.
 
-    Attributes:
-        reason: in a few words
-        final: the server has answered, and will answer the same again
-        hopeless: it was not reached, and will not be in the next seconds either
-        after: seconds after which the server wants to be asked again
+    Failures are told apart by their status, or else by their types and those behind them.
     """
-
-    reason: str
-    final: bool = False
-    hopeless: bool = False
-    after: float = 0.0
-
-    @classmethod
-    def of(cls, error: BaseException, seconds: float) -> "_Failure":
-        """Tell failures apart by their status, or else by their types and those behind them."""
-        chain = list(_chain(error))
-        answers = list(map(_answered, chain))
-        status = next((found for found, _ in answers if found), 0)
-        if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
-            return cls("no such file", final=True)
-        if status >= 400:
-            phrase = next((each.phrase for each in HTTPStatus if each == status), "")
-            after = next((found for _, found in answers if found), 0.0)
-            again = status in _AGAIN or status >= 500
-            return cls(f"{status} {phrase}".strip(), final=not again, after=after)
-        if not (lost := [each for each in chain if _is_transport(each)]):
-            missing = isinstance(error, FileNotFoundError)
-            return cls("no such file" if missing else reason(error), final=True)
-        if any(isinstance(each, TimeoutError) for each in lost):
-            return cls(f"no answer within {seconds:.0f} s")
-        certificate = any(isinstance(each, ssl.SSLCertVerificationError) for each in chain)
-        return cls(reason(lost[0]), hopeless=certificate)
+    chain = list(_chain(error))
+    answers = list(map(_answered, chain))
+    status = next((found for found, _ in answers if found), 0)
+    if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
+        return "no such file", None
+    if status >= 400:
+        phrase = next((each.phrase for each in HTTPStatus if each == status), "")
+        after = next((found for _, found in answers if found), 0.0)
+        again = status in _AGAIN or status >= 500
+        return f"{status} {phrase}".strip(), after if again else None
+    if not (lost := [each for each in chain if _is_transport(each)]):
+        missing = isinstance(error, FileNotFoundError)
+        return "no such file" if missing else reason(error), None
+    if any(isinstance(each, TimeoutError) for each in lost):
+        return f"no answer within {seconds:.0f} s", 0.0
+    return reason(lost[0]), 0.0
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -332,7 +324,7 @@ def expand(pattern: str) -> list[str]:
 
 
 def braces(pattern: str) -> list[str]:
-    """Return what a brace pattern expands to, from left to right; itself if it has no braces."""
+    """Expand a brace pattern, from left to right; without braces it stays as it is."""
     parts = re.split(r"\{([^{}]*)\}", pattern)
     choices = [[part] if place % 2 == 0 else _choices(part) for place, part in enumerate(parts)]
     if math.prod(map(len, choices)) > MOST_NAMES:
@@ -341,7 +333,7 @@ def braces(pattern: str) -> list[str]:
 
 
 def _choices(inside: str) -> list[str]:
-    """Return what a pair of braces stands for, or the first names that are more than allowed."""
+    """Expand a pair of braces, up to one name more than is allowed."""
     ends = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", inside)
     if ends is None:
         return inside.split(",") if "," in inside else ["{" + inside + "}"]
@@ -350,3 +342,108 @@ def _choices(inside: str) -> list[str]:
     step = 1 if last >= first else -1
     numbers = range(first, last + step, step)[: MOST_NAMES + 1]
     return [f"{number:0{wide}d}" for number in numbers]
+
+
+# What was read before
+
+OWN = "vitlab-parts"  # folder in the user's
+_SHARE = 0.01  # of the limit: what is written, on average, between two looks at the folder
+_CHECKSUM = 4  # bytes
+
+
+@dataclass(frozen=True)
+class KeptParts:
+    """A folder of parts, and how many bytes it may hold."""
+
+    folder: Path
+    limit: int
+
+    @classmethod
+    def of(cls, folder: str, gigabytes: float) -> "KeptParts | None":
+        """Return the cache of two options; None for no folder.
+
+        Raises:
+            DiskError: it cannot be created.
+        """
+        if not folder:
+            return None
+        path = Path(folder).expanduser().resolve() / OWN  # nothing else is ever removed
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DiskError(
+                f"cannot create {folder} ({error.strerror}): choose another --cache-data"
+            ) from None
+        return cls(path, round(gigabytes * 1e9))
+
+    def read(self, wanted: Sequence[tuple[str, int, int]], states: Sequence[str]) -> list[bytes]:
+        """Read parts of remote files as `read_parts` does, those that are kept from the folder.
+
+        Args:
+            wanted: url, offset and size of each
+            states: `Stamp.text` of the file of each
+        """
+        files = [
+            self._file(f"{state} {part[1]} {part[2]}")
+            for part, state in zip(wanted, states, strict=True)
+        ]
+        found = [_load(file, part[2]) for file, part in zip(files, wanted, strict=True)]
+        lost = [number for number, data in enumerate(found) if data is None]
+        for number, data in zip(lost, read_parts([wanted[each] for each in lost]), strict=True):
+            found[number] = data
+            self._save(files[number], data)
+        return [data for data in found if data is not None]
+
+    def file(self, url: str, state: Stamp) -> Path:
+        """Return a copy of a whole remote file, which is read now or was before."""
+        path = self._file(state.text).with_suffix("") / url.rpartition("/")[2]
+        if not path.is_file() or path.stat().st_size != state.size:
+            self._tidy()
+            with staged_file(path) as draft, draft.open("wb") as copy:
+                for offset in range(0, state.size, MOST):
+                    copy.write(read_part(url, offset, min(MOST, state.size - offset)))
+        return path
+
+    def _file(self, name: str) -> Path:
+        digest = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+        return self.folder / digest[:2] / f"{digest[2:]}.part"
+
+    def _save(self, file: Path, data: bytes) -> None:
+        """Keep a part, unless the disk refuses."""
+        draft = file.with_suffix(f".{os.getpid()}-{random.getrandbits(32):08x}")
+        with suppress(OSError):  # it will be read again
+            file.parent.mkdir(exist_ok=True)
+            draft.write_bytes(data + zlib.crc32(data).to_bytes(_CHECKSUM))
+            draft.replace(file)
+        if random.random() * _SHARE * self.limit < len(data):
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Remove what was used longest ago, until a tenth of the limit is free."""
+        found = []
+        for folder, _, names in os.walk(self.folder):
+            for name in names:
+                with suppress(OSError):  # another process removed it
+                    path = Path(folder, name)
+                    state = path.stat()
+                    found.append((state.st_mtime_ns, state.st_size, path))
+        size = sum(each for _, each, _ in found)
+        if size <= self.limit:
+            return
+        for _, each, path in sorted(found):
+            if size <= 0.9 * self.limit:
+                return
+            with suppress(OSError):
+                path.unlink()
+            size -= each
+
+
+def _load(file: Path, size: int) -> bytes | None:
+    """Return a kept part; None if it is not there, or damaged."""
+    try:
+        content = file.read_bytes()
+        os.utime(file)
+    except OSError:
+        return None
+    data, checksum = content[:size], content[size:]
+    return data if zlib.crc32(data).to_bytes(_CHECKSUM) == checksum else None

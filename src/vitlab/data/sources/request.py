@@ -6,7 +6,7 @@ validation and test images is written here: `NAMES`.
 """
 
 import re
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -14,13 +14,14 @@ from typing import Any, Literal
 from vitlab.data.labels import SingleLabels
 from vitlab.data.settings import Columns
 from vitlab.data.sources.source import Source
+from vitlab.errors import DataError
 
 NAMES = {
     "train": ("train", "training"),
     "validation": ("val", "valid", "validation", "dev", "eval", "evaluation"),
     "test": ("test", "testing"),
 }
-"""What data calls its splits, in lower case."""
+"""Spellings of the names of splits, in lower case."""
 
 SPLIT_OF = {spelling: split for split, spellings in NAMES.items() for spelling in spellings}
 
@@ -128,10 +129,32 @@ class Part:
 
 @dataclass(frozen=True)
 class Found:
-    """What an opener found: its parts in the data's own order, and remarks for the user."""
+    """The result of an opener: parts in the data's own order, and remarks for the user."""
 
     parts: Sequence[Part]
     notes: list[str] = field(default_factory=list)
+
+
+def labeled(bare: Source, request: Request, label: Callable[[], Source], split: str = "") -> Part:
+    """Return images with their labels if these are wanted; without, and why, if there are none.
+
+    Args:
+        bare: the images without labels
+        request: whether labels are required, optional or ignored
+        label: returns the same images with their labels, or raises why there are none
+        split: as the data calls it
+
+    Raises:
+        DataError: there are none, and they are required.
+    """
+    if request.labels == "ignored":
+        return Part(bare, split)
+    try:
+        return Part(label(), split)
+    except DataError as error:
+        if request.labels == "required":
+            raise
+        return Part(bare, split, str(error))
 
 
 def blank(count: int) -> SingleLabels:
@@ -140,5 +163,5 @@ def blank(count: int) -> SingleLabels:
 
 
 def title_of(data: object) -> str:
-    """Return what to call data in a message."""
+    """Return the name of data in a message."""
     return str(data) if isinstance(data, str | Path) else "the given data"

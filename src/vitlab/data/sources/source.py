@@ -4,17 +4,17 @@ Some of the images, several sources in a row, other labels, groups, changed pixe
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.decode.stored import DecodedImage, PixelImage, StoredImage
-from vitlab.data.labels import Labels
+from vitlab.data.labels import Labels, MultiLabels, SingleLabels, check_classes
 
 DIGEST = 16  # bytes
 
@@ -42,7 +42,7 @@ class Source(Protocol):
         """Return one image, not yet decoded; may raise `ImageError`."""
 
     def name(self, index: int) -> str:
-        """Return what to call an image in a message."""
+        """Return the name of an image in a message."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,39 @@ def counts(source: Source) -> dict[str, int]:
     return dict(zip(source.classes, source.labels.counts(len(source.classes)), strict=True))
 
 
+def present(source: Source) -> list[str]:
+    """Return the classes that a source has images of."""
+    return [name for name, count in counts(source).items() if count]
+
+
+def reindexed(source: Source, classes: Sequence[str], title: str) -> Source:
+    """Return a source whose labels index other classes, matched by name.
+
+    Args:
+        source: its labels index its own classes
+        classes: must have every class of which the source has images
+        title: what to call the source in an error
+
+    Raises:
+        UnknownClassError: they do not.
+        DataError: several of them have the same name.
+    """
+    order = tuple(classes)
+    if source.classes == order and len(set(order)) == len(order):
+        return source
+    check_classes(present(source), order, title)
+    place = {name: number for number, name in enumerate(order)}
+    moved = np.array([place.get(name, -1) for name in source.classes], np.int64)
+    labels: Labels
+    if isinstance(source.labels, SingleLabels):
+        labels = SingleLabels(moved[source.labels.values])
+    else:
+        table = np.zeros((len(source), len(order)), np.uint8)
+        table[:, moved[moved >= 0]] = source.labels.values[:, moved >= 0]
+        labels = MultiLabels(table)
+    return Relabeled(source, labels, order)
+
+
 @dataclass(frozen=True)
 class Joined:
     """The images of several sources, one after the other; all have the same classes."""
@@ -165,15 +198,38 @@ class Joined:
 
 
 @dataclass(frozen=True)
-class Grouped(Derived):
-    """A source some of whose images belong together: a patient, a scene, a day."""
+class Noted(Derived):
+    """A source that knows a number of each image: of its group, or of its content.
 
-    groups: NDArray[np.uint64]  # a hash of the name of each image's group, (n,)
+    Attributes:
+        kind: images of one group (a patient, a scene, a day) belong together; those of one content
+            are copies
+        numbers: hashes, (n,)
+    """
+
+    kind: Literal["group", "content"]
+    numbers: NDArray[np.uint64]
+
+
+def noted(source: Source, kind: Literal["group", "content"]) -> NDArray[np.uint64] | None:
+    """Return the numbers that a source, or its parts, know of their images; None without any."""
+    match source:
+        case Noted(kind=own, numbers=numbers) if own == kind:
+            return numbers
+        case Subset(whole, indices):
+            found = noted(whole, kind)
+            return None if found is None else found[indices]
+        case Joined(parts):
+            every = [found for part in parts if (found := noted(part, kind)) is not None]
+            return np.concatenate(every) if len(every) == len(parts) else None
+        case Wrapped(whole=whole):
+            return noted(whole, kind)
+    return None
 
 
 def grouped(source: Source, names: Iterable[object]) -> Source:
     """Return a source whose images are in groups, named for each image."""
-    return Grouped(source, digests(map(str, names)))
+    return Noted(source, "group", digests(map(str, names)))
 
 
 def digests(texts: Iterable[str]) -> NDArray[np.uint64]:

@@ -4,13 +4,13 @@ Columns are found by type and name.
 """
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
@@ -18,11 +18,10 @@ from vitlab.data.exists import is_hub_data
 from vitlab.data.labels import Labels, SingleLabels, UnlabeledError, check_length, index_labels
 from vitlab.data.settings import Columns
 from vitlab.data.sources.columns import check_known_columns
-from vitlab.data.sources.download_cache import KeptParts
 from vitlab.data.sources.folders import holds_images
 from vitlab.data.sources.paths import Inside, read_image
-from vitlab.data.sources.remote import expand, is_url, reason, stamp
-from vitlab.data.sources.request import Found, Part, Request, blank, by_split
+from vitlab.data.sources.remote import KeptParts, expand, is_url, reason, stamp
+from vitlab.data.sources.request import Found, Part, Request, blank, by_split, labeled
 from vitlab.data.sources.source import Source, grouped
 from vitlab.errors import DataError, ImageError
 from vitlab.files import check_regular
@@ -101,18 +100,16 @@ def table(rows: Any, title: str, inside: Inside, request: Request, split: str = 
     if len(known.label_column) > 1:
         raise DataError(f"{title} is a table: it needs one --label-column, perhaps of lists")
     found = unlabeled(rows, title, inside, known.path_column)
-    if request.labels == "ignored":
-        return Part(found, split)
-    try:
-        labels, classes = labels_of(rows, title, "".join(known.label_column[:1]))
-    except DataError as error:
-        if request.labels == "required":
-            raise
-        return Part(found, split, str(error))
-    source: Source = replace(found, labels=labels, classes=classes)
-    if known.group_column:
-        source = grouped(source, rows.select_columns([known.group_column])[:][known.group_column])
-    return Part(source, split)
+
+    def label() -> Source:
+        labels, classes = labels_of(rows, title, "".join(known.label_column))
+        source = replace(found, labels=labels, classes=classes)
+        if not known.group_column:
+            return source
+        column = rows.select_columns([known.group_column])[:]
+        return grouped(source, column[known.group_column])
+
+    return labeled(found, request, label, split)
 
 
 def unlabeled(rows: Any, title: str, inside: Inside, column: str = "") -> Table:
@@ -188,7 +185,15 @@ def labels_of(rows: Any, title: str, column: str = "") -> tuple[Labels, tuple[st
     column = column or label_columns(rows.features, title)[0]
     kind = rows.features[column]
     if isinstance(kind, datasets.List):
-        return _several(rows, column, title)
+        names = getattr(kind.feature, "names", None)
+        own = [
+            tuple(each or ()) for each in rows.select_columns([column]).with_format(None)[:][column]
+        ]
+        if not all(type(label) in (str, int) for labels in own for label in labels):
+            raise DataError(
+                f"{title}: the lists of column {column!r} must hold texts or whole numbers"
+            )
+        return index_labels([tuple(map(str, each)) for each in own], title, None, names)
     cells = rows.select_columns([column]).with_format("arrow")[:][column]
     without = np.flatnonzero(cells.is_null(nan_is_null=True).to_numpy())
     if len(without):
@@ -196,18 +201,30 @@ def labels_of(rows: Any, title: str, column: str = "") -> tuple[Labels, tuple[st
             f"{title}: row {without[0]} has no label ({len(without):,} of {len(rows):,} rows): "
             "remove such rows, or label them"
         )
-    if isinstance(kind, datasets.ClassLabel):
-        names, values = kind.names, cells.to_numpy()
-    else:  # numbers or words without names: a class for each that occurs
-        _check_plain(cells, column, title)
-        found = cells.to_pylist()
-        place = {value: number for number, value in enumerate(sorted(set(found)))}
-        names, values = list(map(str, place)), np.array([place[value] for value in found], np.int64)
+    values = cells.to_numpy()
+    names = getattr(kind, "names", None)
+    if names is None:  # numbers or words: a class for each that occurs
+        names, values = _distinct(values, f"{title}: column {column!r}")
         check_length(names, title)
     outside = values[(values < 0) | (values >= len(names))]
     if len(outside):
         raise DataError(f"{title}: label {outside[0]} is not one of its {len(names)} classes")
     return SingleLabels(np.asarray(values, np.int64)), tuple(names)
+
+
+def _distinct(values: NDArray[Any], where: str) -> tuple[list[str], NDArray[np.int64]]:
+    """Return the distinct values as text, in their order, and the place of each value there."""
+    kinds = {type(each).__name__ for each in values} if values.dtype == object else {values.dtype}
+    whole = values.dtype.kind in "biu" or kinds == {"str"}
+    if values.dtype.kind == "f":
+        whole = bool(np.isfinite(values).all() and (values == np.rint(values)).all())
+    if not whole:
+        raise DataError(
+            f"{where} has values of type {', '.join(map(str, kinds))}; labels are texts, whole "
+            "numbers, or lists of them"
+        )
+    found, places = np.unique(values, return_inverse=True)
+    return list(map(str, found.tolist())), places
 
 
 def label_columns(features: Any, title: str) -> list[str]:
@@ -226,37 +243,6 @@ def label_columns(features: Any, title: str) -> list[str]:
             "--label-column"
         )
     return list(dict.fromkeys(named + typed))
-
-
-def _several(rows: Any, column: str, title: str) -> tuple[Labels, tuple[str, ...]]:
-    """The labels of a column of lists: texts, whole numbers, or indices of names."""
-    import datasets
-
-    inner = rows.features[column].feature
-    names = inner.names if isinstance(inner, datasets.ClassLabel) else None
-    found = rows.select_columns([column]).with_format(None)[:][column]
-    own = [tuple(each or ()) for each in found]
-    if not all(type(label) in (str, int) for labels in own for label in labels):
-        raise DataError(f"{title}: the lists of column {column!r} must hold texts or whole numbers")
-    return index_labels([tuple(map(str, each)) for each in own], title, None, names)
-
-
-def _check_plain(cells: Any, column: str, title: str) -> None:
-    """Refuse a column whose values cannot be labels: dates, records, fractions."""
-    import pyarrow as pa
-
-    kind = cells.type
-    if pa.types.is_floating(kind):
-        values = cells.to_numpy()
-        plain = bool((values == np.rint(values)).all() and np.isfinite(values).all())
-        kind = kind if plain else f"{kind}, with fractions"
-    else:
-        plain = pa.types.is_integer(kind) or kind in (pa.string(), pa.large_string(), pa.bool_())
-    if not plain:
-        raise DataError(
-            f"{title}: column {column!r} has values of type {kind}; labels are texts, whole "
-            "numbers, or lists of them"
-        )
 
 
 SAVED = "dataset_dict.json"  # in what `DatasetDict.save_to_disk` writes
@@ -355,38 +341,8 @@ def open_hub(request: Request) -> Found | None:
 
 def _load_hub(name: str) -> Any:
     datasets = needed("datasets", f"{name}, not a file or folder but perhaps a name on the Hub,")
-
-    def load() -> Any:
-        import huggingface_hub
-
-        try:
-            huggingface_hub.HfApi().dataset_info(name, timeout=10)
-        except Exception as error:  # whatever the reason, a copy in the local cache will do
-            with _offline(), suppress(Exception):
-                return datasets.load_dataset(name)
-            absent = isinstance(error, huggingface_hub.errors.RepositoryNotFoundError)
-            raise DataError("there is none of that name" if absent else str(error)) from error
-        return datasets.load_dataset(name)
-
     failed = f"no such folder: {name}; nor could it be loaded as a data set of the Hugging Face Hub"
-    return quietly(load, failed)
-
-
-@contextmanager
-def _offline() -> Iterator[None]:
-    """Look into the local cache only: the libraries would try to connect for half a minute."""
-    import datasets
-    import huggingface_hub
-
-    homes: list[Any] = [datasets.config, huggingface_hub.constants]
-    before = [home.HF_HUB_OFFLINE for home in homes]
-    try:
-        for home in homes:
-            home.HF_HUB_OFFLINE = True
-        yield
-    finally:
-        for home, value in zip(homes, before, strict=True):
-            home.HF_HUB_OFFLINE = value
+    return quietly(lambda: datasets.load_dataset(name), failed)
 
 
 def places(data: str) -> tuple[Path, ...]:

@@ -2,16 +2,23 @@
 
     00000017.jpg  00000017.cls        00000018.jpg  00000018.json ({"label": …} or {"labels": […]})
 
-Every shard is indexed once, so that any image can then be read by its number, from a disk or over a
-network: batch k stays a pure function of (seed, k), which no stream of shards through a shuffling
-buffer can be. Nothing is unpacked, unpickled or run.
+Every shard is indexed once, by its headers alone, so that any image can then be read by its number,
+from a disk or over a network: batch k stays a pure function of (seed, k), which no stream of shards
+through a shuffling buffer can be. Nothing is unpacked, unpickled or run. Indices are cached in
+VITLAB_CACHE, else XDG_CACHE_HOME/vitlab, else ~/.cache/vitlab.
 """
 
 import hashlib
+import json
 import os
-from collections.abc import Mapping, Sequence
+import random
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from io import SEEK_SET
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
@@ -20,18 +27,29 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.labels import Label, Labels, UnlabeledError, index_labels
-from vitlab.data.sources.download_cache import KeptParts
+from vitlab.data.sources.columns import SEPARATOR, label_in
 from vitlab.data.sources.folders import holds_images
 from vitlab.data.sources.paths import Names
-from vitlab.data.sources.remote import THREADS, expand, is_url, read_parts, read_whole, reason
+from vitlab.data.sources.remote import (
+    THREADS,
+    KeptParts,
+    expand,
+    is_url,
+    read_part,
+    read_parts,
+    read_whole,
+    reason,
+    stamp,
+)
 from vitlab.data.sources.request import Found, Part, Request, blank, by_split
 from vitlab.data.sources.source import Joined, Source, Subset, Wrapped, digests
-from vitlab.data.sources.tar_index import index_shard
-from vitlab.errors import DataError, ImageError, RefusedError
-from vitlab.files import read_bytes
+from vitlab.errors import DataError, ImageError, RefusedError, UserError
+from vitlab.files import check_regular, read_bytes, write_text
+from vitlab.places import cache_folder
 
 AHEAD = 2**27  # bytes of images that are read before they are asked for
 ODD = 0x9E3779B97F4A7C15  # spreads places over all bits
@@ -94,7 +112,7 @@ class Shards:
         return EncodedImage(data, name)
 
     def elsewhere(self) -> str:
-        """Return what tells the images from others, if they are on another machine; else empty."""
+        """Return a checksum of the state of shards on another machine; empty for local ones."""
         states = "\n".join(self.states)
         return hashlib.sha256(states.encode()).hexdigest() if is_url(self.places[0]) else ""
 
@@ -208,7 +226,9 @@ def _indexed(
         return number, index.stamp, *where, Names.of(index.keys), index.labels, index.unlabeled
 
     with ThreadPoolExecutor(THREADS if is_url(places[0]) else 1) as pool:  # to hide network latency
-        found = sorted(pool.map(packed, turned(range(len(places)))), key=itemgetter(0))
+        # in an order of its own, so that processes that start together share the work by the cache
+        order = random.Random().sample(range(len(places)), len(places))
+        found = sorted(pool.map(packed, order), key=itemgetter(0))
     _, states, offsets, sizes, keys, labels, lacks = zip(*found, strict=True)
     count = [len(each) for each in keys]
     source = Shards(
@@ -243,23 +263,233 @@ def _class_names(place: str) -> list[str] | None:
     return names
 
 
-GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, lie far apart, however many there are
-# what numbers the processes of torchrun, of SLURM (in a step, in an array) and of a Kubernetes Job
-NUMBERS = ("RANK", "SLURM_PROCID", "SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX")
+# Indices
+
+LABELS = ("cls", "json", "txt")  # the first of these that exists has the label
+_MAX_LABEL = 2**20  # bytes
+MAX_MEMBERS = 10_000_000
+_MAX_HEADERS = 2**20  # bytes of the headers of one member: long names, pax headers
+_VERSION = 2
+_FEW, _MANY = 2**12, 2**20  # bytes of a request for headers: of large members, and of small ones
+_SMALL = 2**14  # bytes to the next header that are read rather than skipped
 
 
-def turned(items: Sequence[int]) -> list[int]:
-    """Return a list from where this process begins, and then what comes before it.
+class DamagedError(DataError):
+    """A damaged archive."""
 
-    What one process does need not be done by the others when they come to it.
+
+@dataclass
+class HeaderReader:
+    """A shard as the file whose headers `tarfile` reads: forward, and a limited number of bytes.
+
+    It is read a few kB at a time, or more where members are small: over a network, each is a
+    request.
+
+    Attributes:
+        read_at: reads bytes of the shard, from an offset, and how many
+        total: bytes of the shard
+        left: bytes that may still be read for one member
+        position: in the file
+        last: what was read last, and where it begins
+        start, window: what was read of the shard last
+        size: of the next such read
     """
-    first = int(len(items) * place_among(os.environ))
-    return [*items[first:], *items[:first]]
+
+    read_at: Callable[[int, int], bytes]
+    total: int
+    left: int = _MAX_HEADERS
+    position: int = 0
+    last: tuple[int, bytes] = (0, b"")
+    start: int = 0
+    window: bytes = b""
+    size: int = _FEW
+
+    def at(self, offset: int, count: int) -> bytes:
+        """Return some bytes from an offset on, fewer at the end."""
+        end, known = min(offset + count, self.total), self.start + len(self.window)
+        if not self.start <= offset <= end <= known:
+            near = self.window and self.start <= offset < known + _SMALL
+            self.size = min(2 * self.size, _MANY) if near else _FEW
+            size = min(max(count, self.size), self.total - offset)
+            self.start, self.window = offset, self.read_at(offset, size) if size > 0 else b""
+        return self.window[offset - self.start : end - self.start] if end > offset else b""
+
+    def read(self, count: int) -> bytes:
+        """Return some bytes of the headers of a member, fewer at the end."""
+        self.left -= count
+        if count < 0 or self.left < 0:
+            raise ValueError(f"headers of more than {_MAX_HEADERS:,} bytes")
+        data = self.at(self.position, count)
+        self.last = self.position, data
+        self.position += len(data)
+        return data
+
+    def seek(self, position: int, whence: int = SEEK_SET) -> int:
+        """Go to a position that is no further back than the last header."""
+        if whence != SEEK_SET or position < self.last[0]:
+            raise ValueError("not a tar header")
+        self.position = position
+        return position
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self.position
 
 
-def place_among(environment: Mapping[str, str]) -> float:
-    """Return where a process begins, from 0 to below 1; the first one at 0."""
-    if "RANK" in environment:  # torchrun's number counts the processes of all tasks
-        environment = {"RANK": environment["RANK"]}
-    numbers = [environment.get(name, "") for name in NUMBERS]
-    return sum(int(number) for number in numbers if number.isdecimal()) * GOLDEN % 1
+def members(file: HeaderReader) -> Iterator[tarfile.TarInfo]:
+    """Yield the regular files of an archive, in order; no member is taken out, no link followed.
+
+    `tarfile` ends in silence at a damaged header: the block after the last member must be zeros.
+
+    Raises:
+        DamagedError: an invalid header, contents that reach beyond the end, or no end mark.
+    """
+    given: Any = file  # which has all that is used of a file
+    try:
+        with tarfile.open(fileobj=given, mode="r:", encoding="utf-8", errors="replace") as archive:
+            for number, member in enumerate(archive):
+                archive.members.clear()  # type: ignore[attr-defined]  # else it keeps all
+                file.left = _MAX_HEADERS
+                if number >= MAX_MEMBERS:
+                    raise ValueError(f"more than {MAX_MEMBERS:,} members")
+                if member.size < 0:
+                    raise ValueError("not a tar header")
+                if member.isreg() and not member.issparse():
+                    yield member
+    except (UserError, OSError):
+        raise
+    except Exception as error:  # on damaged headers `tarfile` raises several kinds
+        what = str(error) if file.last[0] else "not a tar file"
+        raise DamagedError(f"damaged at byte {file.last[0]:,}: {what}") from None
+    start, block = file.last
+    if block != bytes(tarfile.BLOCKSIZE):
+        cut = "the archive is cut off: tar's closing blocks are missing"
+        what = cut if len(block) < tarfile.BLOCKSIZE else "not a tar header"
+        raise DamagedError(f"damaged at byte {start:,}: {what}")
+
+
+@dataclass(frozen=True)
+class Index:
+    """The images of one shard: their keys, where their bytes lie, and their labels.
+
+    Attributes:
+        unlabeled: why the first image without a label has none; empty if all have one
+        stamp: the state of the shard
+    """
+
+    keys: list[str]
+    offsets: list[int]
+    sizes: list[int]
+    labels: list[Label | None]
+    unlabeled: str = ""
+    stamp: str = ""
+
+
+def index_shard(place: str) -> Index:
+    """Return the index of a shard: from the cache, or by reading through its headers once.
+
+    Raises:
+        DataError: the shard is missing, damaged or empty.
+        SourceError: another machine, which has it, did not give it.
+    """
+    try:
+        with _opened(place) as (reader, state):
+            file = cache_folder("shards") / f"{hashlib.sha256(state.encode()).hexdigest()}.json"
+            if (cached := _load(file)) is not None:
+                return cached
+            index = replace(_scan(reader, place), stamp=state)
+    except DamagedError as error:
+        raise DataError(f"{place} is {error}") from None
+    except OSError as error:
+        raise DataError(f"cannot read {place}: {reason(error)}") from None
+    with suppress(UserError):  # without a cache it is read through again
+        write_text(file, json.dumps({"version": _VERSION, **vars(index)}))
+    return index
+
+
+def _scan(reader: HeaderReader, place: str) -> Index:
+    """Read through the headers of a shard."""
+    images: dict[str, tuple[int, int]] = {}
+    texts: dict[str, dict[str, bytes]] = {}
+    prefixes: dict[str, str] = {}  # of the keys in each folder: paths are slow to take apart
+    for member in members(reader):
+        base = member.name.rpartition("/")[2]
+        stem, _, kind = base.partition(".")
+        if not stem:  # hidden, or a folder
+            continue
+        head, kind = member.name[: -len(base)], kind.lower()
+        if head not in prefixes:
+            prefixes[head] = str(PurePosixPath(head, "x"))[:-1]
+        key = prefixes[head] + stem
+        if f".{kind}" in SUFFIXES:
+            if key in images:
+                raise DataError(f"{place} has two images named {key!r}")
+            images[key] = member.offset_data, member.size
+        elif kind in LABELS:
+            if kind in texts.setdefault(key, {}):
+                raise DataError(f"{place} has {key}.{kind} twice")
+            if member.size > _MAX_LABEL:
+                raise DataError(f"{place}: {key}.{kind} has {member.size:,} bytes: not a label")
+            texts[key][kind] = reader.at(member.offset_data, member.size)
+    if not images:
+        raise DataError(f"{place} contains no images ({', '.join(sorted(SUFFIXES))})")
+    labels: list[Label | None] = []
+    unlabeled = ""
+    for key in images:
+        try:
+            labels.append(_label(texts.get(key, {}), f"{place} {key}"))
+        except DataError as error:
+            labels.append(None)
+            unlabeled = unlabeled or str(error)
+    offsets, sizes = zip(*images.values(), strict=True)
+    return Index(list(images), list(offsets), list(sizes), labels, unlabeled)
+
+
+def _label(texts: dict[str, bytes], where: str) -> Label:
+    """Return the label among an image's members."""
+    for kind in (kind for kind in LABELS if kind in texts):
+        try:
+            text = texts[kind].decode("utf-8").strip()
+            row = json.loads(text) if kind == "json" else None
+        except (ValueError, RecursionError):
+            raise DataError(f"{where}.{kind} is not UTF-8 text, or not JSON") from None
+        if kind != "json" and text and "\n" not in text:
+            return text
+        for key, separator in (("labels", SEPARATOR), ("label", "")):
+            if isinstance(row, dict) and key in row:
+                return label_in(row[key], separator, f"{where}.json")
+    raise DataError(
+        f"{where} has no label: put a .cls or .txt of one line beside it, "
+        'or a .json with "label" or "labels"'
+    )
+
+
+@contextmanager
+def _opened(place: str) -> Iterator[tuple[HeaderReader, str]]:
+    """Open a local or remote shard: yields a reader of its headers, and a stamp of its state."""
+    if is_url(place):
+        state = stamp(place)
+        yield HeaderReader(partial(read_part, place), state.size), state.text
+        return
+    check_regular(Path(place))
+    with Path(place).open("rb", buffering=0) as file:
+        found = os.fstat(file.fileno())
+        own = f"{Path(place).resolve()} {found.st_size} {found.st_mtime_ns}"
+
+        def read_at(offset: int, count: int) -> bytes:
+            return os.pread(file.fileno(), count, offset)
+
+        yield HeaderReader(read_at, found.st_size), own
+
+
+def _load(file: Path) -> Index | None:
+    """Return a cached index; None if there is none, or none that is valid."""
+    try:
+        stored: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        if stored.pop("version") != _VERSION:
+            return None
+        index = Index(**stored)
+        lengths = {len(each) for each in (index.keys, index.offsets, index.sizes, index.labels)}
+        return index if len(lengths) == 1 else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None

@@ -26,7 +26,6 @@ from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import print_figures, print_rows, print_table
 from vitlab.units import percent
 
-OF_VARIANT = ("accuracy", "top5", "nll", "images")
 SUMMARY = "Measure accuracy and calibration on labeled images."
 
 
@@ -70,7 +69,7 @@ class Evaluate(WorkersOptions, ComputeOptions, ViewsOptions, WeightsOptions):
         "replace the files that --out and --label-errors name",
         only=Only("with out or label_errors", lambda options: options.out or options.label_errors),
     )
-    protocol: Literal["imagenet", "real", "v2", "objectnet", "a", "r", "sketch"] | None = option(
+    protocol: Literal["imagenet", "real", "v2", "a", "r", "sketch"] | None = option(
         None,
         "the rules of ImageNet or one of its relatives, for a model of its classes (real: ReaL; "
         "v2: ImageNet-V2; a, r, sketch: ImageNet-A, -R and -Sketch)",
@@ -96,7 +95,7 @@ class Evaluate(WorkersOptions, ComputeOptions, ViewsOptions, WeightsOptions):
         """Check every option, and that none is given that a protocol decides."""
         super().__post_init__()
         if self.protocol is not None:
-            from vitlab.evaluation.protocols.grading import check_alone
+            from vitlab.evaluation.imagenet_protocols import check_alone
 
             names = "split calibrate choose_thresholds threshold out label_errors"
             check_alone(**self.values(names))
@@ -190,11 +189,8 @@ def show(result: dict[str, Any]) -> None:
     if "miou" in result:
         show_masks(result)
         return
-    print_figures({key: value for key, value in result.items() if key != "variants"})
+    print_figures(result)
     if "protocol" in result:
-        several: dict[str, dict[str, Any]] = result.get("variants", {})
-        kept = {name: {key: each[key] for key in OF_VARIANT} for name, each in several.items()}
-        print_rows([{"variant": name} | each for name, each in kept.items()])
         return
     if found := result.get("calibration"):
         print(f"temperature {found['temperature']:.4g}, fitted to {found['images']:,} images")

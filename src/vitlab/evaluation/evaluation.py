@@ -15,13 +15,13 @@ from vitlab.errors import OptionError
 from vitlab.evaluation import calibration, thresholds
 from vitlab.evaluation.choosing import Split, choose
 from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.imagenet_protocols import Outputs, Protocol, check_alone, examine
 from vitlab.evaluation.infer import ONE_VIEW, Progress, Views, silent
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.label_errors import LEARNED, suspects_in, write_suspects
 from vitlab.evaluation.on_ray import check_on, infer_on_ray, shared_out
 from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.predictions import Predictions, check_classifier, predict
-from vitlab.evaluation.protocols.grading import Outputs, Protocol, check_alone, examine
 from vitlab.evaluation.records import EvaluationRecord
 from vitlab.evaluation.rows import Layout, rows_to
 from vitlab.models.cost import cost

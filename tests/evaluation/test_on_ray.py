@@ -35,13 +35,12 @@ def test_without_ray_every_command_names_the_extra(
     for words in (
         ("embed", weights, photos, "--out", str(tmp_path / "x.parquet")),
         ("predict", weights, photos, "--out", str(tmp_path / "x")),
-        ("evaluate", weights, photos),
     ):
         code, out, err = call(capsys, *words, "--on", "ray")
         said = f'vitlab {words[0]}: on=ray needs the package ray: pip install "vitlab[ray]"\n'
         assert (code, out, err) == (2, "", said)
     with pytest.raises(PackageError, match="needs the package ray"):
-        vitlab.evaluate(model, photos, on="ray")
+        embed(model, photos, tmp_path / "x", on="ray")
     assert [each.name for each in tmp_path.iterdir()] == ["weights"]
 
 
@@ -61,16 +60,12 @@ def test_who_shares_the_work_already_is_refused(
     assert found.value.quiet
 
 
-def test_what_a_fit_needs_is_not_computed_on_ray(
+def test_a_single_file_of_predictions_is_not_written_on_ray(
     model: vitlab.VisionTransformer, photos: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(OptionError, match="on applies only without protocol, calibrate and"):
-        vitlab.evaluate(model, photos, calibrate=True, on="ray")
     weights = str(vitlab.save(model, tmp_path / "weights"))
     code, _, err = call(capsys, "predict", weights, photos, "--on", "ray")
     assert (code, err) == (2, "vitlab predict: on=ray applies only with a folder as out\n")
-    code, _, err = call(capsys, "evaluate", weights, photos, "--calibrate", "--on", "ray")
-    assert (code, len(err.splitlines())) == (2, 1)
 
 
 def test_this_process_only_describes_the_work() -> None:

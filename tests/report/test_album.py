@@ -16,7 +16,7 @@ from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.source import Derived
 from vitlab.errors import DataError
-from vitlab.evaluation.predictions import Predictions
+from vitlab.evaluation.infer import Predictions
 from vitlab.report import album
 from vitlab.report.survey import survey
 

@@ -9,8 +9,8 @@ import torch
 import vitlab
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
+from vitlab.evaluation.infer import Predictions
 from vitlab.evaluation.metrics import figures
-from vitlab.evaluation.predictions import Predictions
 from vitlab.report.gather import points, write_report
 from vitlab.runs.run_folder import RunFolder
 

@@ -12,7 +12,7 @@ from vitlab.data.labels import MultiLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.source import Source, Subset
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.predictions import Predictions, predict
+from vitlab.evaluation.infer import Predictions, predict
 from vitlab.models.model import Model
 from vitlab.report import gather, image_map
 from vitlab.report.facts import Doubts, ImageMap

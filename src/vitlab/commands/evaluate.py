@@ -6,11 +6,10 @@ from typing import Any, Literal
 
 from vitlab.commands import (
     COMPUTE,
-    ON,
     OUT,
     ComputeOptions,
+    FlipsOptions,
     Split,
-    ViewsOptions,
     WeightsOptions,
     WorkersOptions,
     refuse_besides,
@@ -21,7 +20,7 @@ from vitlab.commands import (
 from vitlab.data.exists import check_data
 from vitlab.data.settings import Columns
 from vitlab.options import Only, argument, at_least, below, option, when
-from vitlab.places import On, check_files
+from vitlab.places import check_files
 from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import print_figures, print_rows, print_table
 from vitlab.units import percent
@@ -30,7 +29,7 @@ SUMMARY = "Measure accuracy and calibration on labeled images."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(WorkersOptions, ComputeOptions, ViewsOptions, WeightsOptions):
+class Evaluate(WorkersOptions, ComputeOptions, FlipsOptions, WeightsOptions):
     """A model, data, and where to compute."""
 
     data: str = argument("labeled images, any DATA of `vitlab train`", check_data)
@@ -81,14 +80,6 @@ class Evaluate(WorkersOptions, ComputeOptions, ViewsOptions, WeightsOptions):
         "its authors have it",
         only=when("protocol"),
     )
-    on: On = option(
-        "",
-        ON,
-        only=Only(
-            "without protocol, calibrate and choose_thresholds",
-            lambda options: not (options.protocol or options.fits),
-        ),
-    )
     columns: Columns = Columns()
 
     def __post_init__(self) -> None:
@@ -125,8 +116,8 @@ def begin(options: Evaluate) -> None:
 def run(options: Evaluate) -> dict[str, Any]:
     """Evaluate; images that are skipped are reported on stderr."""
     from vitlab.evaluation.compute import Compute
-    from vitlab.evaluation.evaluation import How, evaluation, examined
-    from vitlab.evaluation.infer import Views
+    from vitlab.evaluation.evaluation import How, evaluation
+    from vitlab.evaluation.imagenet_protocols import examine
     from vitlab.evaluation.label_errors import LEARNED
     from vitlab.progress import Meter, say
     from vitlab.weights.save import own_folder
@@ -136,12 +127,11 @@ def run(options: Evaluate) -> dict[str, Any]:
     files = check_files(options.out, options.label_errors, replace=options.replace)
     folder = own_folder(options.weights) if options.fits else None
     model, compute = options.load(), Compute(**options.values(COMPUTE))
-    views = Views(options.flips, options.crops)
-    how = How(compute, views, **options.values("threshold columns on"))
+    how = How(compute, options.flips, **options.values("threshold columns"))
     with Meter(0, title="evaluating") as meter:
         if options.protocol:
-            by = options.protocol, how, options.real_labels, options.outputs, meter.images
-            result = examined(model, options.data, *by)
+            by = options.values("real_labels outputs") | {"progress": meter.images}
+            result = examine(model, options.data, options.protocol, compute, options.flips, **by)
             for note in result["notes"]:
                 say(note)
             return result
@@ -158,7 +148,7 @@ def run(options: Evaluate) -> dict[str, Any]:
 def _masks(options: Evaluate) -> dict[str, Any]:
     """Evaluate a run that segments."""
     from vitlab.evaluation.compute import Compute
-    from vitlab.evaluation.mask_maps import evaluate_masks
+    from vitlab.evaluation.segmentation import evaluate_masks
     from vitlab.progress import say
 
     compute = Compute(options.device, workers=options.workers)

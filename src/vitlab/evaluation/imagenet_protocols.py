@@ -34,16 +34,17 @@ from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.folders import Files, class_folders, image_files
 from vitlab.data.sources.paths import Names
+from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Relabeled, Source
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.choosing import unlearned
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.infer import ONE_VIEW, Progress, Views, silent
+from vitlab.evaluation.infer import Progress, check_classifier, predict, silent
 from vitlab.evaluation.intervals import with_intervals
-from vitlab.evaluation.predictions import check_classifier, predict
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
+from vitlab.precision import fixed
 
 Protocol = Literal["imagenet", "real", "v2", "a", "r", "sketch"]
 Outputs = Literal["auto", "all", "shared"]
@@ -112,13 +113,13 @@ def numbers_of(wnids: Sequence[str]) -> NDArray[np.int64]:
 
 def examine(
     model: Model,
-    data: str,
+    data: Given,
     protocol: Protocol,
+    compute: Compute = PLAIN,
+    flips: bool = False,
     *,
     real_labels: str = "",
     outputs: Outputs = "auto",
-    compute: Compute = PLAIN,
-    views: Views = ONE_VIEW,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Measure a model of ImageNet's classes by a protocol: the JSON of `vitlab evaluate`.
@@ -131,11 +132,11 @@ def examine(
             ImageNet's order
         data: the data set's folder; of `imagenet`, `a`, `r` and `sketch` any labeled data
         protocol: the rules
+        compute: where and how
+        flips: average over each image and its mirror image
         real_labels: the file `real.json` of ReaL
         outputs: which outputs compete: `all` 1,000; `shared`, those of classes that occur in the
             data set; `auto`, as the data set's authors have it: `shared` for A and R, else `all`
-        compute: where and how
-        views: of each image, to average over
         progress: called after every batch with the number of images processed, and of all
 
     Returns:
@@ -148,17 +149,22 @@ def examine(
         OptionError: the model's outputs are not ImageNet's.
     """
     devices.restart_peak(compute.where)
+    compute = replace(compute, precision=fixed(compute.precision))
     check_classifier(model)
-    if real_labels and protocol != "real":
+    if not isinstance(data, str | Path):
+        raise OptionError("protocol needs the data set's folder, not images in memory")
+    real = protocol == "real"
+    if real_labels and not real:
         raise OptionError(f"real_labels applies only with protocol=real, not {protocol}")
-    exam = reassessed(data, real_labels) if protocol == "real" else by_class(data, protocol)
+    exam = reassessed(str(data), real_labels) if real else by_class(str(data), protocol)
     classes, config, price = exam.competing(outputs), model.config, cost(model)
     wanted = [imagenet()[number] for number in classes]
     columns, note = outputs_of(config.labels, config.classes, wanted, config.name)
     asked = unlearned(exam.source, model.seen, leave_out=False)
     chosen = SelectedOutputs(model, columns)
-    done = predict(chosen, exam.source, compute, views=views, progress=progress)
-    right = likeliest(done.probabilities, exam.accepted[:, classes], done.labels.values)
+    done = predict(chosen, exam.source, compute, flips=flips, progress=progress)
+    rows = np.asarray(done.labels.values, np.int64)
+    right = likeliest(done.probabilities, exam.accepted[:, classes], rows)
     found = with_intervals(done.probabilities, SingleLabels(right))
     if exam.accepted.sum(axis=1).max() > 1:
         for name in [each for each in found if each.startswith(PER_CLASS)]:

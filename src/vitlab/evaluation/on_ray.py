@@ -13,17 +13,17 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from vitlab.data.sources.source import Source
-from vitlab.distributed.launch import read_environment
+from vitlab.distributed.launch import joined, read_environment
+from vitlab.distributed.world import World
 from vitlab.errors import DataError, DiskError, OptionError, RunError, UserError
 from vitlab.evaluation.compute import Compute, borrowed
-from vitlab.evaluation.infer import Inferred, Progress, Views, batches_of, infer
 from vitlab.evaluation.shards import (
     WHOLE,
     Shard,
@@ -43,7 +43,6 @@ from vitlab.progress import Meter
 CORES = 4  # of an actor without a GPU: more of them would each need a model in memory
 TRIES = 4  # at a part whose actor dies: Ray would go on for ever
 ANSWER = 10  # seconds
-GROUP = 8  # batches of an evaluation that an actor computes, one after the other
 
 Work = Callable[[int], Any]
 
@@ -81,19 +80,41 @@ def shared_out(compute: Compute) -> tuple[Compute, Compute]:
     return replace(theirs, device="cpu", engine="plain"), theirs
 
 
-def fill_on_ray(
-    build: Callable[[Compute], ShardJob],
-    model: Model,
-    sources: Collection[Source],
-    compute: Compute,
-) -> Write:
+Build = Callable[[Compute], ShardJob]
+Writer = Callable[[Build, Model, Collection[Source]], Write]
+"""Makes what writes parts of a folder, of how a job is built, its model, and the images."""
+
+
+@contextmanager
+def writers(
+    asked: Compute, on: str, share: ShardNumber, timeout: float
+) -> Iterator[tuple[World, Compute, Writer]]:
+    """Yield the processes that fill a folder, how this one computes, and what writes the parts.
+
+    Args:
+        asked: where and how to compute
+        on: ray, or empty for this process and those of torchrun
+        share: of the work that this process does
+        timeout: seconds that a process of torchrun waits for the others
+    """
+    spread = check_on(on, share)
+    with joined("cpu" if spread else str(asked.device), timeout) as (world, place):
+        if spread:
+            here, theirs = shared_out(asked)
+            yield world, here, partial(fill_on_ray, theirs)
+        else:
+            here = replace(asked, device=place, sharing=world.local_size, measure=False)
+            yield world, here, lambda *job: ShardFolder.write
+
+
+def fill_on_ray(compute: Compute, build: Build, model: Model, sources: Collection[Source]) -> Write:
     """Return what writes parts of a folder on Ray, in place of `ShardFolder.write`.
 
     Args:
+        compute: where and how
         build: makes the folder's job in the process of an actor
         model: that the job computes with
         sources: the images
-        compute: where and how
     """
 
     def write(folder: ShardFolder, shards: Sequence[Shard], shown: bool) -> None:
@@ -128,27 +149,6 @@ def fill_on_ray(
         folder.tidy()
 
     return write
-
-
-def infer_on_ray(
-    model: Model, source: Source, compute: Compute, views: Views, progress: Progress
-) -> Iterator[Inferred]:
-    """Yield the logits and probabilities of all batches, in their order, as `infer` does."""
-    count = batches_of(model, source, views)
-    groups = [range(first, min(first + GROUP, count)) for first in range(0, count, GROUP)]
-
-    def work(own: Compute) -> Work:
-        form = own.fast(model, source, views.count)
-        how = form.model, source, own.of(form)
-        return lambda number: [*infer(*how, views=views, only=groups[number])]
-
-    found, done = dict[int, list[Inferred]](), 0
-    for number, batches in computed(work, len(groups), model, [source], compute):
-        found[number] = batches
-        done += sum(each.images for each in batches)
-        progress(done, len(source))
-    for number in range(len(groups)):
-        yield from found[number]
 
 
 def computed(

@@ -43,8 +43,21 @@ from vitlab.places import JOB, check_parts
 from vitlab.progress import Meter, named_if_slow, say
 
 RECEIPTS, LOCK = "_parts", "_lock"
+ROWS = 2048  # most images of a row group, or of a part of features in memory
+BYTES = 2**25  # of its features, unless one batch has more
 NAMES, CONTENTS = 1000, 8  # images whose name, or content, tells one data set from another
 Use = Callable[[Inferred], None]
+
+
+def group_of(batch: int, bytes_: int, most: int = ROWS) -> int:
+    """Return the images of a group of rows: whole batches, so many as fit into 32 MiB.
+
+    Args:
+        batch: images of a batch
+        bytes_: of an image's features
+        most: images that are wanted
+    """
+    return batch * max(1, min(most, ROWS, BYTES // bytes_) // batch)
 
 
 @dataclass(frozen=True)

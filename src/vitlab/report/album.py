@@ -14,8 +14,8 @@ from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.source import Source
 from vitlab.errors import ImageError
+from vitlab.evaluation.infer import Predictions
 from vitlab.evaluation.label_errors import LabelErrors
-from vitlab.evaluation.predictions import Predictions
 from vitlab.inspect.attention import late_attention
 from vitlab.models.model import Model
 from vitlab.report.facts import Doubt, Doubts, Judged, Picture

@@ -9,10 +9,10 @@ import torch
 
 from vitlab.data.sources.source import Source
 from vitlab.evaluation.evaluation import Evaluation
+from vitlab.evaluation.infer import Predictions
 from vitlab.evaluation.label_errors import find_label_errors
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.per_class import class_figures, confused_pairs, confusion, decisions
-from vitlab.evaluation.predictions import Predictions
 from vitlab.evaluation.reliability import Bin, bins
 from vitlab.models.config import ViTConfig
 from vitlab.models.cost import cost

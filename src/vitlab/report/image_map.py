@@ -10,7 +10,7 @@ from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding_map import embedding_map, look_at, sample
-from vitlab.evaluation.predictions import Predictions
+from vitlab.evaluation.infer import Predictions
 from vitlab.models.model import Model
 from vitlab.report.facts import ImageMap
 

@@ -13,8 +13,8 @@ from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import ALONE
 from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.infer import Predictions, predict
 from vitlab.evaluation.metrics import curve_point
-from vitlab.evaluation.predictions import Predictions, predict
 from vitlab.models.model import Model
 from vitlab.training.plan import batches_of, step_seed
 from vitlab.training.resolve import Task

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitlab.evaluation.compute import FastForm
-from vitlab.evaluation.probed_images import Probed
+from vitlab.evaluation.inductive_bias import Probed
 from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed

@@ -7,7 +7,7 @@ import pytest
 
 import vitlab
 from conftest import call
-from evaluation.ray_jobs import embed, small_model, some_photos
+from evaluation.ray_jobs import PART, embed, small_model, some_photos
 from vitlab.errors import OptionError, PackageError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.on_ray import check_on, shared_out
@@ -75,8 +75,11 @@ def test_this_process_only_describes_the_work() -> None:
     assert not theirs.measure
 
 
-def test_each_process_that_died_has_left_a_draft(tmp_path: Path) -> None:
-    job = ShardJob("", {}, {"all": 20}, 5, 10, ".x", None, None)  # type: ignore[arg-type]
+def test_each_process_that_died_has_left_a_draft(
+    model: vitlab.VisionTransformer, tmp_path: Path
+) -> None:
+    what = model, {"all": range(20)}, Compute(), "pixels", PART, ".x", None
+    job = ShardJob("", {}, *what)  # type: ignore[arg-type]
     folder = ShardFolder(tmp_path, job)
     for letter in "ab":
         (tmp_path / f".all-00000.x.draft-{letter * 8}").touch()

@@ -319,13 +319,13 @@ def test_predictions_in_each_format(data: str, tmp_path: Path) -> None:
 
 
 def test_the_parts_of_unequal_splits() -> None:
-    counts = {"train": 21, "validation": 0, "test": 10}
-    job = ShardJob("", {}, counts, 5, 10, ".x", None, None)  # type: ignore[arg-type]
+    counts = {"train": range(17), "validation": range(0), "test": range(8)}
+    job = ShardJob("", {}, tiny(), counts, Compute(), "pixels", 8, ".x", None)  # type: ignore[arg-type]
     assert job.shards == [
-        Shard("train-00000", "train", range(2), 10),
-        Shard("train-00001", "train", range(2, 4), 10),
+        Shard("train-00000", "train", range(2), 8),
+        Shard("train-00001", "train", range(2, 4), 8),
         Shard("train-00002", "train", range(4, 5), 1),
-        Shard("test-00000", "test", range(2), 10),
+        Shard("test-00000", "test", range(2), 8),
     ]
 
 

@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -22,7 +21,6 @@ from vitlab.errors import DataError
 from vitlab.evaluation.answers import Floats, check_numbers
 from vitlab.evaluation.compute import Compute, FastForm
 from vitlab.evaluation.infer import (
-    Inferred,
     Progress,
     batch_of,
     check_classifier,
@@ -242,29 +240,26 @@ def classify_shards(
     if ending == "parquet":
         check_installed("pyarrow", "a folder of Parquet files", "pass --format csv")
     share = ShardNumber.of(shard)
-    with writers(compute, on, share, timeout) as (world, here, writer):
+    with writers(compute, on, share, timeout) as (world, here, write):
         with world.agreed():
             check_classifier(model)
             images = source()
-            build = partial(_job, model, images, top, flips, ending, part_images)
-            job, form = build(here)
-        write = writer(lambda own: build(own)[0], model, [images])
+            job = _job(model, images, here, top, flips, ending, part_images)
         found = fill(ShardFolder(out, job), world, share, write)
-    return found and found | form.about | ({"engine": compute.engine} if on else {})
+    return found and found | job.form.about | ({"engine": compute.engine} if on else {})
 
 
 def _job(
     model: Model,
     source: Source,
+    compute: Compute,
     top: int,
     flips: bool,
     ending: str,
     part_images: int,
-    compute: Compute,
-) -> tuple[ShardJob, FastForm]:
-    """Return the job of rows of predictions, and what computes."""
-    form = compute.fast(model, source, 1 + flips)
-    compute, batch = compute.of(form), batch_of(model)
+) -> ShardJob:
+    """Return the job of rows of predictions."""
+    form, batch = compute.fast(model, source, 1 + flips), batch_of(model)
     images = -(-part_images // batch) * batch
     layout = _layout(model, source, top)
     decided = (model.thresholds, source.classes, source.labels.several, layout.far)
@@ -283,21 +278,13 @@ def _job(
         **({} if form.precision == "fp32" else {"precision": form.precision}),
     }
 
-    def computed(split: str, numbers: Sequence[int], progress: Progress) -> Iterator[Inferred]:
-        want = ["probabilities"]
-        how = {"flips": flips, "only": numbers, "progress": progress}
-        for each in infer(form.model, source, compute, want, **how):  # type: ignore[arg-type]
-            check_numbers(each.probabilities)
-            yield each
-
     @contextmanager
     def table(file: Path, split: str) -> Iterator[Use]:
         with WRITERS[f".{ending}"](file, layout.kinds) as write:
             yield lambda each: write(layout.rows(each))
 
-    splits = {"part": len(source)}
-    names = splits, batch, images, f".{ending}"
-    return ShardJob("predicting", about, *names, computed, table), form
+    what = form.model, {"part": source}, compute.of(form), "probabilities", images, f".{ending}"
+    return ShardJob("predicting", about, *what, table, flips)  # type: ignore[arg-type]
 
 
 def _layout(model: Model, source: Source, top: int) -> Layout:

@@ -18,8 +18,8 @@ from vitlab.data.sources.pictures import Picture
 from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, OptionError
-from vitlab.evaluation.compute import Compute, FastForm
-from vitlab.evaluation.infer import Inferred, Progress, batch_of, infer, shape_taken, stacked
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.infer import Inferred, batch_of, shape_taken, stacked
 from vitlab.evaluation.on_ray import writers
 from vitlab.evaluation.probes.feature_options import Taken
 from vitlab.evaluation.records import EmbeddingRecord
@@ -131,7 +131,7 @@ def embed(
     if mine.count > 1 and not parted:
         raise OptionError("shard applies only with a folder as out: give a name without an ending")
     asked = Compute(device, precision, engine, workers)
-    with writers(asked, on, mine, timeout) as (world, compute, writer):
+    with writers(asked, on, mine, timeout) as (world, compute, write):
         with world.agreed():
             check_parts(out) if parted else check_new_file(out)
             compute = replace(compute, measure=world.size == 1 and not parted)
@@ -139,15 +139,12 @@ def embed(
             table = EmbeddingTable(
                 model, opened.by_split(), taken, compute, shape_taken(model, taken)
             )
-            size = part_images if parted else None
-            job = table.job(size)
+            job = table.job(part_images if parted else None)
         notes = opened.notes
         if "--label-column" in opened.lacks:
             notes = [*notes, f"no labels: {opened.lacks}"]
         for note in notes if world.first else ():
             say(note)
-        build = lambda own: replace(table, compute=own).job(size)  # noqa: E731
-        write = writer(build, model, [*table.splits.values()])
         if parted:
             figures = fill(ShardFolder(out, job), world, mine, write)
         else:
@@ -155,7 +152,7 @@ def embed(
             figures = {key: found[key] for key in OF_A_FILE if found}
     if not figures:
         return EmbeddingRecord()
-    about = {"shape": list(table.shape), "model": model.config.name, **table.form.about}
+    about = {"shape": list(table.shape), "model": model.config.name, **job.form.about}
     about |= {"engine": engine} if on else {}
     return EmbeddingRecord(figures | about | {"notes": [*notes, *figures["notes"]]})
 
@@ -177,11 +174,6 @@ class EmbeddingTable:
     taken: Taken
     compute: Compute
     shape: tuple[int, ...]
-
-    @cached_property
-    def form(self) -> FastForm:
-        """What computes: for all splits, so that every process computes the same."""
-        return self.compute.fast(self.model, max(self.splits.values(), key=len))
 
     @property
     def bytes(self) -> int:
@@ -213,22 +205,10 @@ class EmbeddingTable:
         rows = group_of(batch_of(self.model), self.bytes * math.prod(self.shape), images or ROWS)
         fit = max(1, PART_BYTES // (self.bytes * rows * math.prod(self.shape)))
         groups = 1 if images is None else min(-(-images // rows), fit)
-        counts = {name: len(source) for name, source in self.splits.items()}
         about = self.about | {"part_images": rows * groups}
-        return ShardJob(
-            "embedding", about, counts, batch_of(self.model), rows * groups, ".parquet",
-            self.inferred, partial(self.written, rows // batch_of(self.model)),
-        )  # fmt: skip
-
-    def inferred(
-        self, split: str, numbers: Sequence[int], progress: Progress
-    ) -> Iterator[Inferred]:
-        """Compute batches of a split."""
-        compute = self.compute.of(self.form)
-        return infer(
-            self.form.model, self.splits[split], compute, [self.taken],
-            only=numbers, progress=progress,
-        )  # fmt: skip
+        table = partial(self.written, rows // batch_of(self.model))
+        what = self.model, self.splits, self.compute, self.taken
+        return ShardJob("embedding", about, *what, rows * groups, ".parquet", table)
 
     @cached_property
     def schema(self) -> Any:

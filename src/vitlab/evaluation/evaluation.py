@@ -30,7 +30,6 @@ from vitlab.evaluation.label_errors import LEARNED, find_label_errors, write_sus
 from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.records import EvaluationRecord
 from vitlab.evaluation.rows import Layout, table_to
-from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.places import NO_FILES, Files, check_files
 from vitlab.precision import Engine, Precision, fixed
@@ -229,16 +228,10 @@ def evaluation(
 def _figures(
     model: Model, source: Source, done: Predictions, above: NDArray[np.float64]
 ) -> dict[str, Any]:
-    price, results = cost(model), (done.probabilities, done.labels)
+    results = done.probabilities, done.labels
     several = {"thresholds": thresholds_json(above, source.classes)}
     return with_intervals(*results, threshold=above) | {
-        "damaged": len(done.bad),
-        "model": model.config.name,
-        "params": price.params,
-        "macs": price.macs,
-        "images_per_second": len(done.labels) / done.seconds,
-        "seconds": done.seconds,
-        "temperature": model.temperature,
+        **done.about(model),
         "classes": [each.as_dict() for each in class_figures(*results, source.classes, above)],
         "confused": [each.as_dict() for each in confused_pairs(*results, source.classes)],
         "notes": [*done.bad.values()],

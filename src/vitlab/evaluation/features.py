@@ -225,21 +225,11 @@ def _job(
     model: Model, source: Source, compute: Compute, taken: Vectors, title: str, key: str
 ) -> ShardJob:
     """Return the job whose shards are put together into a file of the cache."""
-    batch, width = batch_of(model), int(np.prod(shape_taken(model, taken)))
-    form, images = compute.fast(model, source), group_of(batch, 4 * width)
-    return ShardJob(
-        title,
-        {"job": "features", "key": key, "images": len(source)},
-        {"all": len(source)},
-        batch,
-        images,
-        ".safetensors",
-        lambda split, numbers, progress: infer(
-            form.model, source, compute.of(form), [taken], only=numbers, progress=progress
-        ),
-        partial(_shard, width),
-        warn=lambda message: None,
-    )
+    width = int(np.prod(shape_taken(model, taken)))
+    about = {"job": "features", "key": key, "images": len(source)}
+    what = model, {"all": source}, compute, taken, group_of(batch_of(model), 4 * width)
+    table = partial(_shard, width)
+    return ShardJob(title, about, *what, ".safetensors", table, warn=lambda message: None)
 
 
 @contextmanager

@@ -41,7 +41,6 @@ from vitlab.evaluation.choosing import unlearned
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Progress, check_classifier, predict, silent
 from vitlab.evaluation.intervals import with_intervals
-from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
 from vitlab.precision import fixed
@@ -157,7 +156,7 @@ def examine(
     if real_labels and not real:
         raise OptionError(f"real_labels applies only with protocol=real, not {protocol}")
     exam = reassessed(str(data), real_labels) if real else by_class(str(data), protocol)
-    classes, config, price = exam.competing(outputs), model.config, cost(model)
+    classes, config = exam.competing(outputs), model.config
     wanted = [imagenet()[number] for number in classes]
     columns, note = outputs_of(config.labels, config.classes, wanted, config.name)
     asked = unlearned(exam.source, model.seen, leave_out=False)
@@ -171,18 +170,12 @@ def examine(
             del found[name]
             found["intervals"].pop(name, None)
     return found | {
+        **done.about(model),
         "left_out": exam.left_out,
-        "damaged": len(done.bad),
         "competing": len(classes),
-        "seconds": done.seconds,
-        "images_per_second": len(done.labels) / done.seconds,
         "notes": [*filter(None, [note]), *asked.notes, *exam.notes, *done.bad.values()],
         "protocol": protocol,
-        "model": config.name,
-        "params": price.params,
-        "macs": price.macs,
         "peak_memory": devices.peak_memory(compute.where),
-        "temperature": model.temperature,
     }
 
 

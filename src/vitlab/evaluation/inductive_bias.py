@@ -102,10 +102,6 @@ class Probed:
                 found.append(self.form.model(changed).float().argmax(-1).cpu())
         return torch.cat(found)
 
-    def accuracy(self, change: Change = lambda images: images, *drawn: Tensor) -> float:
-        """Return the share of images whose class is right once they are changed."""
-        return share(self.predicted(change, *drawn) == self.labels)
-
 
 def share(true: Tensor) -> float:
     """Return the share of a bool tensor that is true."""
@@ -180,7 +176,7 @@ def labels_of(model: Model, source: Source, images: int, batch: int) -> NDArray[
     return source.labels.values
 
 
-RADII = (0.25, 0.5, 0.75)  # of the Nyquist frequency
+SHARES = (0.25, 0.5, 0.75)  # of the patches, and of the Nyquist frequency
 NYQUIST = 0.5  # cycles per pixel
 
 
@@ -260,22 +256,7 @@ def cue_figures(probed: Probed, generator: np.random.Generator) -> dict[str, flo
     return shape_bias(predicted, probed.labels, probed.labels[others])
 
 
-def filtered_figures(probed: Probed) -> dict[str, float]:
-    """Return the accuracy on filtered images, `low_pass_50` for half of the Nyquist frequency.
-
-    Sources: Yin et al., A Fourier Perspective on Model Robustness in Computer Vision, 2019 (the
-    filters); Park and Kim, How Do Vision Transformers Work?, 2022 (self-attention acts as a
-    low-pass filter, convolutions as high-pass filters).
-    """
-    return {
-        f"{name}_{round(100 * radius)}": probed.accuracy(partial(change, radius=radius))
-        for name, change in (("low_pass", low_pass), ("high_pass", high_pass))
-        for radius in RADII
-    }
-
-
 GRID = 8  # patches per side, whatever the patches of a ViT
-SHARES = (0.25, 0.5, 0.75)
 
 
 def patch_numbers(size: tuple[int, int], grid: int = GRID) -> Tensor:
@@ -321,25 +302,6 @@ def contributions(probed: Probed) -> Tensor:
     return torch.cat(found)
 
 
-def occluded_figures(probed: Probed, generator: np.random.Generator) -> dict[str, float]:
-    """Return the accuracy with a share of the patches dropped, in percent in each key.
-
-    `occluded_50` is half of them at random, the same ones for every model, and fewer of the same
-    where the share is less; `occluded_salient_50` the half that contributes most to the prediction;
-    `occluded_nonsalient_50` the half that contributes least.
-    """
-    salient = contributions(probed)
-    noise = torch.from_numpy(generator.random(salient.shape))
-    orders = {"": noise, "salient_": salient, "nonsalient_": -salient}
-    return {
-        f"occluded_{name}{round(100 * fraction)}": probed.accuracy(
-            partial(drop_patches, fraction=fraction), scores
-        )
-        for name, scores in orders.items()
-        for fraction in SHARES
-    }
-
-
 GRIDS = (2, 4, 8)  # tiles per side
 
 
@@ -371,22 +333,6 @@ def shuffle_tiles(images: Tensor, orders: Tensor) -> Tensor:
     return moved.reshape(images.shape)
 
 
-def shuffled_figures(probed: Probed, generator: np.random.Generator) -> dict[str, float]:
-    """Return the accuracy on shuffled images, `shuffled_2` for 2 x 2 tiles, and so on.
-
-    Sources: Zhang and Zhu, Interpreting Adversarially Trained Convolutional Neural Networks, 2019
-    (the test); Naseer et al., 2021, section 3.3 (of ViTs).
-
-    Each image has a permutation of its own. A grid that does not divide the image is left out.
-    """
-    figures = {}
-    for grid in GRIDS:
-        if not any(side % grid for side in probed.size):
-            orders = tile_orders(len(probed), grid**2, generator)
-            figures[f"shuffled_{grid}"] = probed.accuracy(shuffle_tiles, orders)
-    return figures
-
-
 DISTANCES = (1, 2, 3, 4)  # pixels of the model's input
 DIRECTIONS = torch.tensor(
     [(y, x) for y in (-1, 0, 1) for x in (-1, 0, 1) if (y, x) != (0, 0)], dtype=torch.int64
@@ -412,27 +358,58 @@ def _reflected(side: int, shifts: Tensor) -> Tensor:
     return torch.minimum(found, 2 * (side - 1) - found)
 
 
-def shifted_figures(
-    probed: Probed, clean: Tensor, generator: np.random.Generator
+def changed_figures(
+    probed: Probed,
+    shuffling: np.random.Generator,
+    dropping: np.random.Generator,
+    shifting: np.random.Generator,
 ) -> dict[str, float]:
-    """Return accuracy and consistency under shifts, `shift_2` and `consistency_2` of two pixels.
+    """Return the accuracy on images as they are, `clean`, and on changed ones.
 
-    Source: Zhang, Making Convolutional Networks Shift-Invariant Again, 2019, section 4. There, two
-    random shifts of an image are compared; here, the image and its shift by a given distance.
-
-    Each image is shifted in one of eight directions, the same for every distance and every model.
-    Consistency is the share of images whose class stays, right or wrong. A distance that is no less
-    than a side of the image is left out.
+    Of shifted images also the consistency: the share of images whose class stays, right or wrong.
     """
-    drawn = generator.integers(len(DIRECTIONS), size=len(probed))
-    directions = DIRECTIONS[torch.from_numpy(drawn)]
-    figures = {}
+    clean = probed.predicted()
+    figures = {"clean": share(clean == probed.labels)}
+    for name, change, *drawn in _changes(probed, shuffling, dropping, shifting):
+        classes = probed.predicted(change, *drawn)
+        figures[name] = share(classes == probed.labels)
+        if change is shift:
+            figures[name.replace("shift", "consistency")] = share(classes == clean)
+    return figures
+
+
+def _changes(
+    probed: Probed,
+    shuffling: np.random.Generator,
+    dropping: np.random.Generator,
+    shifting: np.random.Generator,
+) -> Iterator[tuple[str, Change, *tuple[Tensor, ...]]]:
+    """Yield the name of each figure, a change, and what is drawn for each image.
+
+    Sources: Zhang and Zhu, Interpreting Adversarially Trained Convolutional Neural Networks, 2019
+    (shuffled tiles); Naseer et al., Intriguing Properties of Vision Transformers, 2021, 3.1 and 3.3
+    (dropped patches; tiles, of ViTs); Zhang, Making Convolutional Networks Shift-Invariant Again,
+    2019, section 4, where two random shifts are compared; Yin et al., A Fourier Perspective on
+    Model Robustness in Computer Vision, 2019 (filters); Park and Kim, How Do Vision Transformers
+    Work?, 2022 (self-attention acts as a low-pass filter, convolutions as high-pass filters).
+    """
+    for grid in GRIDS:
+        if not any(side % grid for side in probed.size):
+            orders = tile_orders(len(probed), grid**2, shuffling)
+            yield f"shuffled_{grid}", shuffle_tiles, orders
+    salient = contributions(probed)
+    noise = torch.from_numpy(dropping.random(salient.shape))
+    for name, scores in (("", noise), ("salient_", salient), ("nonsalient_", -salient)):
+        for fraction in SHARES:
+            change = partial(drop_patches, fraction=fraction)
+            yield f"occluded_{name}{round(100 * fraction)}", change, scores
+    numbers = shifting.integers(len(DIRECTIONS), size=len(probed))
     for distance in DISTANCES:
         if distance < min(probed.size):
-            classes = probed.predicted(shift, distance * directions)
-            figures[f"shift_{distance}"] = share(classes == probed.labels)
-            figures[f"consistency_{distance}"] = share(classes == clean)
-    return figures
+            yield f"shift_{distance}", shift, distance * DIRECTIONS[torch.from_numpy(numbers)]
+    for name, keep in (("low_pass", low_pass), ("high_pass", high_pass)):
+        for radius in SHARES:
+            yield f"{name}_{round(100 * radius)}", partial(keep, radius=radius)
 
 
 @public(model=Model)
@@ -497,14 +474,9 @@ def inductive_bias(
     with borrowed(model, compute.where):
         how = {"batch": batch, "generator": sampling, "compute": compute}
         probed = probed_images(model, asked.source, images, **how)  # type: ignore[arg-type]
-        clean = probed.predicted()
         return {
-            "clean": share(clean == probed.labels),
-            **shuffled_figures(probed, shuffling),
-            **occluded_figures(probed, dropping),
-            **shifted_figures(probed, clean, shifting),
+            **changed_figures(probed, shuffling, dropping, shifting),
             **cue_figures(probed, pairing),
-            **filtered_figures(probed),
             "images": float(len(probed)),
             "damaged": float(probed.damaged),
             **({"learned_from": float(asked.learned_from)} if asked.learned_from else {}),

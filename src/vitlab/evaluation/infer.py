@@ -29,6 +29,7 @@ from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.compute import Compute, FastForm, borrowed
 from vitlab.evaluation.probes.feature_options import Cuts, Pooled, Taken
 from vitlab.models.config import TokenizerConfig, ViTConfig
+from vitlab.models.cost import cost
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
@@ -366,6 +367,19 @@ class Predictions:
     seconds: float
     distances: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     logits: NDArray[np.float64] | None = None
+
+    def about(self, model: Model) -> dict[str, Any]:
+        """Return what figures say of the model and of the pass, by the keys of the JSON."""
+        price = cost(model)
+        return {
+            "damaged": len(self.bad),
+            "model": model.config.name,
+            "params": price.params,
+            "macs": price.macs,
+            "images_per_second": len(self.labels) / self.seconds,
+            "seconds": self.seconds,
+            "temperature": model.temperature,
+        }
 
 
 def check_classifier(model: Model) -> None:

@@ -1,4 +1,7 @@
-"""Few-shot linear evaluation in closed form, as in the ViT paper (section 4.1) and big_vision."""
+"""Few-shot linear evaluation in closed form, and the k-nearest-neighbor (k-NN) classifier.
+
+The first as in the ViT paper (section 4.1) and big_vision, the second as DINO judges features.
+"""
 
 from collections.abc import Sequence
 from typing import Literal

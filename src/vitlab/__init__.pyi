@@ -22,13 +22,13 @@ from vitlab.data.preprocess import preprocess as preprocess
 from vitlab.data.settings import Columns as Columns
 from vitlab.errors import UserError as UserError
 from vitlab.evaluation.calibration import calibrate as calibrate
+from vitlab.evaluation.calibration import choose_thresholds as choose_thresholds
 from vitlab.evaluation.classification import classify as classify
 from vitlab.evaluation.embedding import embed as embed
 from vitlab.evaluation.evaluation import evaluate as evaluate
 from vitlab.evaluation.inductive_bias import inductive_bias as inductive_bias
 from vitlab.evaluation.probes.few_shot import fewshot as fewshot
 from vitlab.evaluation.search import search as search
-from vitlab.evaluation.thresholds import choose_thresholds as choose_thresholds
 from vitlab.experiments.repeats import cross_validate as cross_validate
 from vitlab.experiments.repeats import repeat as repeat
 from vitlab.experiments.sweep import sweep as sweep

@@ -61,7 +61,7 @@ def test_predictions_are_those_of_evaluation(digits_run: Path, tmp_path: Path) -
     from vitlab.data.learning import open_to_learn
     from vitlab.device import choose
     from vitlab.evaluation.compute import Compute
-    from vitlab.evaluation.predictions import predict
+    from vitlab.evaluation.infer import predict
 
     model, test = vitlab.load(digits_run), open_to_learn("digits").test
     pixels = test.image(5).decode(1)

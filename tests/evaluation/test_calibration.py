@@ -18,8 +18,8 @@ from vitlab.errors import DataError, DiskError, OptionError, WeightsError
 from vitlab.evaluation.answers import SingleAnswers
 from vitlab.evaluation.calibration import fitted_temperature, temperature_of, validation_of
 from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.infer import predict
 from vitlab.evaluation.metrics import METRICS
-from vitlab.evaluation.predictions import predict
 from vitlab.weights.save import own_folder
 
 CLASSES = ("blue", "green", "red")
@@ -225,7 +225,7 @@ def test_only_validation_images_are_fitted(
     for split in ("validation", "train", "all"):
         with pytest.raises(OptionError, match="choose split=test"):
             vitlab.evaluate(model, data, calibrate=True, split=split)
-    with pytest.raises(OptionError, match="do it without flips and crops first"):
+    with pytest.raises(OptionError, match="do it without flips first"):
         vitlab.evaluate(model, data, calibrate=True, flips=True)
 
 

@@ -21,7 +21,7 @@ from vitlab.data.sources.memory import Arrays
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation import compute as room
 from vitlab.evaluation.compute import Compute, FastForm
-from vitlab.evaluation.predictions import predict
+from vitlab.evaluation.infer import predict
 from vitlab.models.fast import accelerate as engines
 from vitlab.models.fast.accelerate import CHANCES
 from vitlab.models.model import Model

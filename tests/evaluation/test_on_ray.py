@@ -7,7 +7,7 @@ import pytest
 
 import vitlab
 from conftest import call
-from evaluation.ray_jobs import embed, small_model, some_photos
+from evaluation.ray_jobs import PART, embed, small_model, some_photos
 from vitlab.errors import OptionError, PackageError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.on_ray import check_on, shared_out
@@ -35,13 +35,12 @@ def test_without_ray_every_command_names_the_extra(
     for words in (
         ("embed", weights, photos, "--out", str(tmp_path / "x.parquet")),
         ("predict", weights, photos, "--out", str(tmp_path / "x")),
-        ("evaluate", weights, photos),
     ):
         code, out, err = call(capsys, *words, "--on", "ray")
         said = f'vitlab {words[0]}: on=ray needs the package ray: pip install "vitlab[ray]"\n'
         assert (code, out, err) == (2, "", said)
     with pytest.raises(PackageError, match="needs the package ray"):
-        vitlab.evaluate(model, photos, on="ray")
+        embed(model, photos, tmp_path / "x", on="ray")
     assert [each.name for each in tmp_path.iterdir()] == ["weights"]
 
 
@@ -61,16 +60,12 @@ def test_who_shares_the_work_already_is_refused(
     assert found.value.quiet
 
 
-def test_what_a_fit_needs_is_not_computed_on_ray(
+def test_a_single_file_of_predictions_is_not_written_on_ray(
     model: vitlab.VisionTransformer, photos: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(OptionError, match="on applies only without protocol, calibrate and"):
-        vitlab.evaluate(model, photos, calibrate=True, on="ray")
     weights = str(vitlab.save(model, tmp_path / "weights"))
     code, _, err = call(capsys, "predict", weights, photos, "--on", "ray")
     assert (code, err) == (2, "vitlab predict: on=ray applies only with a folder as out\n")
-    code, _, err = call(capsys, "evaluate", weights, photos, "--calibrate", "--on", "ray")
-    assert (code, len(err.splitlines())) == (2, 1)
 
 
 def test_this_process_only_describes_the_work() -> None:
@@ -80,8 +75,11 @@ def test_this_process_only_describes_the_work() -> None:
     assert not theirs.measure
 
 
-def test_each_process_that_died_has_left_a_draft(tmp_path: Path) -> None:
-    job = ShardJob("", {}, {"all": 20}, 5, 10, ".x", None, None)  # type: ignore[arg-type]
+def test_each_process_that_died_has_left_a_draft(
+    model: vitlab.VisionTransformer, tmp_path: Path
+) -> None:
+    what = model, {"all": range(20)}, Compute(), "pixels", PART, ".x", None
+    job = ShardJob("", {}, *what)  # type: ignore[arg-type]
     folder = ShardFolder(tmp_path, job)
     for letter in "ab":
         (tmp_path / f".all-00000.x.draft-{letter * 8}").touch()

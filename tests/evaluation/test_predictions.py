@@ -20,8 +20,7 @@ from vitlab.distributed.launch import joined
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation import infer as room
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.infer import Want, infer
-from vitlab.evaluation.predictions import predict
+from vitlab.evaluation.infer import Want, infer, predict
 from vitlab.evaluation.probes.feature_options import Pooled
 
 CPU = torch.device("cpu")

@@ -76,10 +76,7 @@ def test_brute_force_and_scikit_learn_agree(tmp_path: Path, kind: type) -> None:
     assert (best.split, best.same, found[0].image) == ("train", False, "vector 0")
 
 
-def test_streamed_mapped_and_in_parts_are_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(searching, "BLOCK", 64)
+def test_one_file_and_parts_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "ASKED", 4)
     values = written(tmp_path / "x.parquet", drawn(300, 8))
     (tmp_path / "parts").mkdir()
@@ -90,10 +87,10 @@ def test_streamed_mapped_and_in_parts_are_the_same(
     queries = drawn(11, 8, seed=2)
     expected = vitlab.search(tmp_path / "x.parquet", queries, 299)
     assert rows_of(expected) == [brute(values, each, 299) for each in queries]
-    mapped = FeatureTable.open(tmp_path / "x.parquet").mapped()
-    assert vitlab.search(mapped, queries, 299) == expected
     assert vitlab.search(str(tmp_path / "parts"), queries, 299) == expected
-    assert rows_of(vitlab.search(mapped, queries[3], 2)) == [rows_of(expected)[3][:2]]
+    assert rows_of(vitlab.search(tmp_path / "x.parquet", queries[3], 2)) == [
+        rows_of(expected)[3][:2]
+    ]
 
 
 def test_equal_rows_come_in_their_order_wherever_they_stand(tmp_path: Path) -> None:
@@ -120,15 +117,13 @@ def test_zeros_extremes_and_what_is_no_number(tmp_path: Path) -> None:
     values[1], values[2], values[3, 2], values[4, 0] = 0, values[0] * 1e20, np.nan, np.inf
     values[5] = values[0] * np.float32(1e-30)
     written(tmp_path / "x.parquet", values)
-    table = FeatureTable.open(tmp_path / "x.parquet")
-    for each in (table, table.mapped()):
-        (found,) = vitlab.search(each, values[0], 9)
-        rows = [one.row for one in found.neighbors]
-        assert {*rows[:3]} == {0, 2, 5}
-        assert {*rows} == {0, 1, 2, 5, 6, 7, 8}
-        scores = {one.row: one.score for one in found.neighbors}
-        assert scores[1] == 0
-        assert scores[2] == pytest.approx(1)
+    (found,) = vitlab.search(FeatureTable.open(tmp_path / "x.parquet"), values[0], 9)
+    rows = [one.row for one in found.neighbors]
+    assert {*rows[:3]} == {0, 2, 5}
+    assert {*rows} == {0, 1, 2, 5, 6, 7, 8}
+    scores = {one.row: one.score for one in found.neighbors}
+    assert scores[1] == 0
+    assert scores[2] == pytest.approx(1)
     (found,) = vitlab.search(tmp_path / "x.parquet", np.zeros(4), 2)
     assert [(each.row, each.score) for each in found.neighbors] == [(0, 0), (1, 0)]
     with pytest.raises(OptionError, match="must be finite numbers"):

@@ -18,7 +18,6 @@ from made_scenes import CLASSES, scene
 from vitlab.data.masks import IGNORED, MaskClasses, open_masks
 from vitlab.evaluation import segmentation
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.mask_maps import mask_image, voc_palette
 from vitlab.evaluation.probes.patch_heads import (
     DrawnPixels,
     PixelSums,
@@ -37,10 +36,12 @@ from vitlab.evaluation.segmentation import (
     labels_at,
     mapped,
     mask_figures,
+    mask_image,
     measure,
     resized_sides,
     segment,
     stitched,
+    voc_palette,
 )
 from vitlab.images import ImageSpec
 from vitlab.weights.segmenter import DenseClasses, Segmenter, patch_features

@@ -11,8 +11,8 @@ import vitlab
 from conftest import photo_folder
 from vitlab.data.learning import open_to_learn
 from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.infer import predict
 from vitlab.evaluation.metrics import figures
-from vitlab.evaluation.predictions import predict
 from vitlab.report.gather import write_report
 from vitlab.runs.run_folder import RunFolder
 

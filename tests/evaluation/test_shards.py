@@ -28,7 +28,6 @@ from evaluation.shard_jobs import (
 from vitlab.errors import DataError, DiskError, OptionError
 from vitlab.evaluation import infer
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.infer import Views
 from vitlab.evaluation.shards import Shard, ShardJob
 from vitlab.files import Lock
 
@@ -313,20 +312,20 @@ def test_predictions_in_each_format(data: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(found["p(blue)"], one["p(blue)"], atol=1e-6)
     assert len(pd.read_parquet(tmp_path / "parquet")) == 60
     with pytest.raises(DataError, match="flips=False there, True here"):
-        predict(data, tmp_path / "csv", ending="csv", views=Views(flips=True))
+        predict(data, tmp_path / "csv", ending="csv", flips=True)
     features = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", classes=0, image_size=8)
     with pytest.raises(OptionError, match="no classifier"):
         classify_shards(tmp_path / "y", features, lambda: unlabeled(features, data), cpu)
 
 
 def test_the_parts_of_unequal_splits() -> None:
-    counts = {"train": 21, "validation": 0, "test": 10}
-    job = ShardJob("", {}, counts, 5, 10, ".x", None, None)  # type: ignore[arg-type]
+    counts = {"train": range(17), "validation": range(0), "test": range(8)}
+    job = ShardJob("", {}, tiny(), counts, Compute(), "pixels", 8, ".x", None)  # type: ignore[arg-type]
     assert job.shards == [
-        Shard("train-00000", "train", range(2), 10),
-        Shard("train-00001", "train", range(2, 4), 10),
+        Shard("train-00000", "train", range(2), 8),
+        Shard("train-00001", "train", range(2, 4), 8),
         Shard("train-00002", "train", range(4, 5), 1),
-        Shard("test-00000", "test", range(2), 10),
+        Shard("test-00000", "test", range(2), 8),
     ]
 
 

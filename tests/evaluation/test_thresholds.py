@@ -16,11 +16,11 @@ from vitlab.data.labels import MultiLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.errors import DataError, OptionError, WeightsError
 from vitlab.evaluation import calibration
+from vitlab.evaluation.calibration import best_threshold, best_thresholds, thresholds_json
 from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.infer import predict
 from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.per_class import class_figures
-from vitlab.evaluation.predictions import predict
-from vitlab.evaluation.thresholds import as_json, best_threshold, best_thresholds
 from vitlab.runs.run_folder import RunFolder
 
 CLASSES = ("green", "odd", "red")
@@ -71,8 +71,8 @@ def test_degenerate_scores() -> None:
     assert tied == pytest.approx(0.25)  # 0.825 is as good, and farther from 0.5
     lone = best_threshold(np.array([0.5, np.nextafter(0.5, 1)]), np.array([0, 1]))
     assert lone >= 0.5
-    assert as_json(np.array([0.5, 0.5]), "ab") == 0.5
-    assert as_json(np.array([0.5, 0.25]), "ab") == {"a": 0.5, "b": 0.25}
+    assert thresholds_json(np.array([0.5, 0.5]), "ab") == 0.5
+    assert thresholds_json(np.array([0.5, 0.25]), "ab") == {"a": 0.5, "b": 0.25}
 
 
 def listed(folder: Path, *parts: str) -> str:

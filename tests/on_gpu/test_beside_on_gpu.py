@@ -49,7 +49,6 @@ def test_predictions_are_read_one_batch_late(monkeypatch: pytest.MonkeyPatch, fl
     torch.nn.init.normal_(model.head.classify.weight, std=0.1)
     source = open_to_learn("digits").test
     monkeypatch.setattr(room, "BATCH", 100)
-    views = room.Views(flips=flips)
     events: list[str] = []
     begun = room._Pass.begun
 
@@ -65,7 +64,7 @@ def test_predictions_are_read_one_batch_late(monkeypatch: pytest.MonkeyPatch, fl
 
     def parts(device: str) -> Iterator[room.Inferred]:
         compute = Compute(torch.device(device), engine="plain", workers=0)
-        return room.infer(model, source, compute, views=views)
+        return room.infer(model, source, compute, flips=flips)
 
     want = list(parts("cpu"))
     monkeypatch.setattr(room._Pass, "begun", noted)

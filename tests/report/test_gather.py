@@ -13,8 +13,8 @@ from conftest import photo_folder
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.source import Subset
+from vitlab.evaluation.infer import Predictions
 from vitlab.evaluation.metrics import figures
-from vitlab.evaluation.predictions import Predictions
 from vitlab.report import gather
 from vitlab.report.facts import points
 from vitlab.report.gather import survey, write_report

@@ -15,8 +15,8 @@ from vitlab.evaluation.answers import answers_of
 from vitlab.evaluation.calibration import validation_of
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory
+from vitlab.evaluation.infer import predict
 from vitlab.evaluation.paired_tests import pairs_of
-from vitlab.evaluation.predictions import predict
 from vitlab.evaluation.run_predictions import reopened
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder

@@ -80,8 +80,6 @@ def test_evaluating_and_predicting_see_the_same_pixels(
         assert f"{best['probability']:.4f}"[:5] in row
     flipped = vitlab.evaluate(run.model, str(shapes), split="all", flips=True)
     assert flipped["nll"] != figures["nll"]
-    with pytest.raises(OptionError, match="crops applies only to images of one size"):
-        vitlab.evaluate(run.model, str(shapes), crops=5)
 
 
 def test_probabilities_are_those_of_one_image_at_a_time(run: vitlab.Run, shapes: Path) -> None:

@@ -7,7 +7,7 @@ refuses early what checks of single options cannot, and may say what begins. A c
 without PyTorch has `LIGHT = True`, one that cannot without some packages names them in `NEEDS`.
 
 The options that several commands have are declared here, once, as classes to inherit from:
-`WeightsOptions`, `ComputeOptions` and what it is made of, `ViewsOptions`, `PartsOptions`,
+`WeightsOptions`, `ComputeOptions` and what it is made of, `FlipsOptions`, `PartsOptions`,
 `RunOptions`; those of data are `data.settings.Columns`.
 """
 
@@ -102,19 +102,10 @@ class ComputeOptions(EngineOptions, DeviceOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewsOptions(Options):
-    """Views of each image."""
+class FlipsOptions(Options):
+    """Mirror images."""
 
-    flips: bool = option(
-        False,
-        "average the probabilities over each image and its mirror image",
-        only=when("crops", 1, 5),
-    )
-    crops: Literal[1, 5, 10] = option(
-        1,
-        "average the probabilities over 5 crops (corners and center), or over 10 (these and their "
-        "mirror images)",
-    )
+    flips: bool = option(False, "average the probabilities over each image and its mirror image")
 
 
 @dataclass(frozen=True, kw_only=True)

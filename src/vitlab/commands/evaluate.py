@@ -6,11 +6,10 @@ from typing import Any, Literal
 
 from vitlab.commands import (
     COMPUTE,
-    ON,
     OUT,
     ComputeOptions,
+    FlipsOptions,
     Split,
-    ViewsOptions,
     WeightsOptions,
     WorkersOptions,
     refuse_besides,
@@ -21,17 +20,16 @@ from vitlab.commands import (
 from vitlab.data.exists import check_data
 from vitlab.data.settings import Columns
 from vitlab.options import Only, argument, at_least, below, option, when
-from vitlab.places import On, check_files
+from vitlab.places import check_files
 from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import print_figures, print_rows, print_table
 from vitlab.units import percent
 
-OF_VARIANT = ("accuracy", "top5", "nll", "images")
 SUMMARY = "Measure accuracy and calibration on labeled images."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(WorkersOptions, ComputeOptions, ViewsOptions, WeightsOptions):
+class Evaluate(WorkersOptions, ComputeOptions, FlipsOptions, WeightsOptions):
     """A model, data, and where to compute."""
 
     data: str = argument("labeled images, any DATA of `vitlab train`", check_data)
@@ -82,21 +80,13 @@ class Evaluate(WorkersOptions, ComputeOptions, ViewsOptions, WeightsOptions):
         "its authors have it",
         only=when("protocol"),
     )
-    on: On = option(
-        "",
-        ON,
-        only=Only(
-            "without protocol, calibrate and choose_thresholds",
-            lambda options: not (options.protocol or options.fits),
-        ),
-    )
     columns: Columns = Columns()
 
     def __post_init__(self) -> None:
         """Check every option, and that none is given that a protocol decides."""
         super().__post_init__()
         if self.protocol is not None:
-            from vitlab.evaluation.protocols.grading import check_alone
+            from vitlab.evaluation.imagenet_protocols import check_alone
 
             names = "split calibrate choose_thresholds threshold out label_errors"
             check_alone(**self.values(names))
@@ -126,8 +116,8 @@ def begin(options: Evaluate) -> None:
 def run(options: Evaluate) -> dict[str, Any]:
     """Evaluate; images that are skipped are reported on stderr."""
     from vitlab.evaluation.compute import Compute
-    from vitlab.evaluation.evaluation import How, evaluation, examined
-    from vitlab.evaluation.infer import Views
+    from vitlab.evaluation.evaluation import How, evaluation
+    from vitlab.evaluation.imagenet_protocols import examine
     from vitlab.evaluation.label_errors import LEARNED
     from vitlab.progress import Meter, say
     from vitlab.weights.save import own_folder
@@ -137,12 +127,11 @@ def run(options: Evaluate) -> dict[str, Any]:
     files = check_files(options.out, options.label_errors, replace=options.replace)
     folder = own_folder(options.weights) if options.fits else None
     model, compute = options.load(), Compute(**options.values(COMPUTE))
-    views = Views(options.flips, options.crops)
-    how = How(compute, views, **options.values("threshold columns on"))
+    how = How(compute, options.flips, **options.values("threshold columns"))
     with Meter(0, title="evaluating") as meter:
         if options.protocol:
-            by = options.protocol, how, options.real_labels, options.outputs, meter.images
-            result = examined(model, options.data, *by)
+            by = options.values("real_labels outputs") | {"progress": meter.images}
+            result = examine(model, options.data, options.protocol, compute, options.flips, **by)
             for note in result["notes"]:
                 say(note)
             return result
@@ -159,7 +148,7 @@ def run(options: Evaluate) -> dict[str, Any]:
 def _masks(options: Evaluate) -> dict[str, Any]:
     """Evaluate a run that segments."""
     from vitlab.evaluation.compute import Compute
-    from vitlab.evaluation.mask_maps import evaluate_masks
+    from vitlab.evaluation.segmentation import evaluate_masks
     from vitlab.progress import say
 
     compute = Compute(options.device, workers=options.workers)
@@ -190,11 +179,8 @@ def show(result: dict[str, Any]) -> None:
     if "miou" in result:
         show_masks(result)
         return
-    print_figures({key: value for key, value in result.items() if key != "variants"})
+    print_figures(result)
     if "protocol" in result:
-        several: dict[str, dict[str, Any]] = result.get("variants", {})
-        kept = {name: {key: each[key] for key in OF_VARIANT} for name, each in several.items()}
-        print_rows([{"variant": name} | each for name, each in kept.items()])
         return
     if found := result.get("calibration"):
         print(f"temperature {found['temperature']:.4g}, fitted to {found['images']:,} images")

@@ -42,26 +42,17 @@ def run(options: Fewshot) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print the accuracy of each protocol: of one kind of features, or of all side by side."""
-    from vitlab.evaluation.probes.probing import named_rows
-
-    best = result.get("best", {})
-    columns = {
-        kind: {name: _accuracy(row, best.get(name) == kind) for name, row in named_rows(own)}
-        for kind, own in result.get("by_features", {"accuracy": result}).items()
-    }
-    if "by_features" not in result:
-        columns["seeds, or l2"] = {name: _about(row) for name, row in named_rows(result)}
-    names = next(iter(columns.values()))
-    rows = [(name, *(own[name] for own in columns.values())) for name in names]
-    print_table(("protocol", *columns), rows)
-    if best:
-        print("* the best on validation images, which are a part of the training images")
+    """Print the accuracy of each protocol."""
+    found = [result[key] for key in ("fewshot", "fewshot_auto", "knn") if key in result]
+    rows = [row for each in found for row in each.values()]
+    rows += [result[key] for key in ("means", "logistic") if key in result]
+    cells = [(row["name"], _accuracy(row), _about(row)) for row in rows]
+    print_table(("protocol", "accuracy", "seeds, or l2"), cells)
 
 
-def _accuracy(row: dict[str, Any], best: bool) -> str:
+def _accuracy(row: dict[str, Any]) -> str:
     low, high = row["interval"]
-    return f"{percent(row['accuracy'])} ({100 * low:.1f} to {100 * high:.1f})" + " *" * best
+    return f"{percent(row['accuracy'])} ({100 * low:.1f} to {100 * high:.1f})"
 
 
 def _about(row: dict[str, Any]) -> str:

@@ -16,8 +16,8 @@ from vitlab.commands import (
     REPLACE,
     TIMEOUT,
     ComputeOptions,
+    FlipsOptions,
     PartsOptions,
-    ViewsOptions,
     WeightsOptions,
     refuse_besides,
     say_skipped,
@@ -37,7 +37,7 @@ SUMMARY = "Print the most likely classes of images."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(ComputeOptions, PartsOptions, ViewsOptions, WeightsOptions):
+class Predict(ComputeOptions, PartsOptions, FlipsOptions, WeightsOptions):
     """A model, images, and where to compute."""
 
     HIDDEN: ClassVar[frozenset[str]] = frozenset(options_of(Columns)) - {
@@ -93,7 +93,7 @@ def run(options: Predict) -> dict[str, Any]:
     """Classify, or segment; images that cannot be decoded are reported on stderr."""
     if segments(options.weights):
         from vitlab.evaluation.compute import Compute
-        from vitlab.evaluation.mask_maps import write_masks
+        from vitlab.evaluation.segmentation import write_masks
 
         place = Path(options.out).expanduser() if options.out else None
         compute = Compute(options.device, workers=options.workers or 0)
@@ -107,16 +107,15 @@ def run(options: Predict) -> dict[str, Any]:
         unlabeled,
     )
     from vitlab.evaluation.compute import Compute
-    from vitlab.evaluation.infer import Views
     from vitlab.progress import Meter, say
 
     parted = bool(options.out and is_folder(options.out))
     file = None if parted else _file(options)
-    model, views = options.load(), Views(options.flips, options.crops)
+    model, flips = options.load(), options.flips
     if model.config.classes and not model.config.labels:
         say("the weights do not name their classes: numbers stand for them; --labels names them")
     result: dict[str, Any] = {"model": model.config.name, "temperature": model.temperature}
-    how: dict[str, Any] = {"top": options.top, "views": views}
+    how: dict[str, Any] = {"top": options.top, "flips": flips}
     if parted:
         how |= options.values(PARTS) | {"ending": options.format}
         folder = Path(options.out or "").expanduser()
@@ -129,8 +128,8 @@ def run(options: Predict) -> dict[str, Any]:
         with Meter(0, title="predicting") as meter:
             how |= {"warn": lambda each: say_skipped([each]), "progress": meter.images}
             return result | classify_into(file, model, source, compute, **how) | {"file": str(file)}
-    form = compute.fast(model, source, views.count)
-    answers = answers_of(form, source, compute, options.top, views)
+    form = compute.fast(model, source, 1 + flips)
+    answers = answers_of(form, source, compute, options.top, flips)
     damaged = [each.error for each in answers if each.error]
     say_skipped(damaged)
     if damaged:

@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -17,23 +17,20 @@ from vitlab.data.settings import Columns
 from vitlab.data.sources.pictures import Picture
 from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Relabeled, Source
-from vitlab.distributed.launch import joined
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import Floats, check_numbers
 from vitlab.evaluation.compute import Compute, FastForm
 from vitlab.evaluation.infer import (
-    ONE_VIEW,
-    Inferred,
     Progress,
-    Views,
     batch_of,
+    check_classifier,
     infer,
+    predict,
     silent,
 )
-from vitlab.evaluation.on_ray import check_on, fill_on_ray, shared_out
-from vitlab.evaluation.predictions import check_classifier, predict
-from vitlab.evaluation.rows import WRITERS, Layout, rows_to
-from vitlab.evaluation.shards import ShardFolder, ShardJob, ShardNumber, Use, Write, fill, identity
+from vitlab.evaluation.on_ray import writers
+from vitlab.evaluation.rows import WRITERS, Layout, table_to
+from vitlab.evaluation.shards import ShardFolder, ShardJob, ShardNumber, Use, fill, identity
 from vitlab.models.model import Model
 from vitlab.packages import check_installed
 from vitlab.places import PART, On
@@ -109,7 +106,6 @@ def classify(
     device: str = "auto",
     workers: int | None = 0,
     flips: bool = False,
-    crops: Literal[1, 5, 10] = 1,
     columns: Columns | None = None,
     precision: Precision = "auto",
     engine: Engine = "auto",
@@ -124,8 +120,6 @@ def classify(
         device: auto, cpu, cuda, cuda:N or mps
         workers: processes that decode; None to choose
         flips: average the probabilities over each image and its mirror image
-        crops: average them over 5 crops, the corners and the center, or over 10: these and their
-            mirror images
         columns: which column of a table holds the images; None to find it
         precision: fp32; bf16; or auto: bf16 for many images, where the device multiplies it faster
             and probabilities agree with those in fp32
@@ -135,24 +129,24 @@ def classify(
         DataError: no such image, or a model whose probabilities are not numbers.
         OptionError: the model has no classifier.
     """
-    source, views = unlabeled(model, images, columns), Views(flips, crops)
+    source = unlabeled(model, images, columns)
     compute = Compute(device, precision, engine, workers)
-    return answers_of(compute.fast(model, source, views.count), source, compute, top, views)
+    return answers_of(compute.fast(model, source, 1 + flips), source, compute, top, flips)
 
 
 def answers_of(
-    form: FastForm, source: Source, compute: Compute, top: int, views: Views
+    form: FastForm, source: Source, compute: Compute, top: int, flips: bool
 ) -> list[Answer]:
     """Return the likeliest classes of a source's images, as `classify` does."""
     model = form.model
-    thresholds = model.thresholds if source.labels.several else None
-    names, classes = [source.name(index) for index in range(len(source))], source.classes
-    predictions = predict(model, source, compute.of(form), views=views)
-    check_numbers(predictions.probabilities)
-    answers = {index: Answer(names[index], error=text) for index, text in predictions.bad.items()}
-    rows = predictions.indices.tolist(), predictions.probabilities, predictions.distances
+    done = predict(model, source, compute.of(form), flips=flips)
+    check_numbers(done.probabilities)
+    names = [source.name(index) for index in range(len(source))]
+    how = source.classes, top, model.thresholds if source.labels.several else None
+    answers = {index: Answer(names[index], error=text) for index, text in done.bad.items()}
+    rows = done.indices.tolist(), done.probabilities, done.distances
     for index, chances, far in zip(*rows, strict=True):
-        answers[index] = Answer.of(names[index], chances, classes, top, thresholds, far)
+        answers[index] = Answer.of(names[index], chances, *how, far)
     return [answers[index] for index in range(len(names))]
 
 
@@ -163,7 +157,7 @@ def classify_into(
     compute: Compute,
     *,
     top: int = 5,
-    views: Views = ONE_VIEW,
+    flips: bool = False,
     warn: Callable[[str], None] = lambda message: None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
@@ -175,7 +169,7 @@ def classify_into(
         images: of `unlabeled`
         compute: where and how
         top: classes per row, of a model with many
-        views: of each image
+        flips: average over each image and its mirror image
         warn: called with a message about each image that cannot be decoded
         progress: called after every batch
 
@@ -188,12 +182,13 @@ def classify_into(
         DiskError: the file cannot be written.
     """
     counts, want = {"images": 0, "damaged": 0}, ["probabilities"]
-    with rows_to(file, _layout(model, images, top)) as use:
-        form = compute.fast(model, images, views.count)
-        how = {"views": views, "progress": progress}
+    layout = _layout(model, images, top)
+    with table_to(file, layout.kinds) as write:
+        form = compute.fast(model, images, 1 + flips)
+        how = {"flips": flips, "progress": progress}
         for batch in infer(form.model, images, compute.of(form), want, **how):  # type: ignore[arg-type]
             check_numbers(batch.probabilities)
-            use(batch)
+            write(layout.rows(batch))
             for _, message in batch.bad:
                 warn(message)
             counts["images"] += len(batch.indices)
@@ -211,7 +206,7 @@ def classify_shards(
     *,
     ending: Literal["parquet", "csv", "jsonl"] = "parquet",
     top: int = 5,
-    views: Views = ONE_VIEW,
+    flips: bool = False,
     timeout: float = 600.0,
     part_images: int = PART,
     shard: str = "",
@@ -226,7 +221,7 @@ def classify_shards(
         compute: where and how; engines are not measured, so that all processes use the same
         ending: of the files
         top: classes per row, of a model with many
-        views: of each image
+        flips: average over each image and its mirror image
         timeout: seconds that a process of torchrun waits for the others
         part_images: images of a shard, rounded up to whole batches
         shard: `0/8` for the first of eight processes that know nothing of each other
@@ -245,23 +240,13 @@ def classify_shards(
     if ending == "parquet":
         check_installed("pyarrow", "a folder of Parquet files", "pass --format csv")
     share = ShardNumber.of(shard)
-    spread = check_on(on, share)
-    with joined("cpu" if spread else str(compute.device), timeout) as (world, place):
+    with writers(compute, on, share, timeout) as (world, here, write):
         with world.agreed():
             check_classifier(model)
             images = source()
-            here = replace(compute, device=place, sharing=world.local_size, measure=False)
-            if spread:
-                here, compute = shared_out(compute)
-            how = top, views, ending, part_images
-            job, form = _job(model, images, here, *how)
-        write: Write = ShardFolder.write
-        if spread:
-            write = fill_on_ray(
-                lambda own: _job(model, images, own, *how)[0], model, [images], compute
-            )
+            job = _job(model, images, here, top, flips, ending, part_images)
         found = fill(ShardFolder(out, job), world, share, write)
-    return found and found | form.about | ({"engine": compute.engine} if spread else {})
+    return found and found | job.form.about | ({"engine": compute.engine} if on else {})
 
 
 def _job(
@@ -269,16 +254,15 @@ def _job(
     source: Source,
     compute: Compute,
     top: int,
-    views: Views,
+    flips: bool,
     ending: str,
     part_images: int,
-) -> tuple[ShardJob, FastForm]:
-    """Return the job of rows of predictions, and what computes."""
-    form = compute.fast(model, source, views.count)
-    compute, batch = compute.of(form), batch_of(model, views)
+) -> ShardJob:
+    """Return the job of rows of predictions."""
+    form, batch = compute.fast(model, source, 1 + flips), batch_of(model)
     images = -(-part_images // batch) * batch
     layout = _layout(model, source, top)
-    decided = (model.thresholds, source.classes, source.labels.several, *layout.far)
+    decided = (model.thresholds, source.classes, source.labels.several, layout.far)
     about = {
         "job": "predict",
         "model": model.config.name,
@@ -288,28 +272,19 @@ def _job(
         "data": identity(source, labeled=False),
         "images": len(source),
         "top": top,
-        "flips": views.flips,
-        "crops": views.crops,
+        "flips": flips,
         "part_images": images,
         "format": ending,
         **({} if form.precision == "fp32" else {"precision": form.precision}),
     }
 
-    def computed(split: str, numbers: Sequence[int], progress: Progress) -> Iterator[Inferred]:
-        want = ["probabilities"]
-        how = {"views": views, "only": numbers, "progress": progress}
-        for each in infer(form.model, source, compute, want, **how):  # type: ignore[arg-type]
-            check_numbers(each.probabilities)
-            yield each
-
     @contextmanager
     def table(file: Path, split: str) -> Iterator[Use]:
-        with WRITERS[f".{ending}"](file, layout) as use:
-            yield lambda each: use(layout.columns(each))
+        with WRITERS[f".{ending}"](file, layout.kinds) as write:
+            yield lambda each: write(layout.rows(each))
 
-    splits = {"part": len(source)}
-    names = splits, batch, images, f".{ending}"
-    return ShardJob("predicting", about, *names, computed, table), form
+    what = form.model, {"part": source}, compute.of(form), "probabilities", images, f".{ending}"
+    return ShardJob("predicting", about, *what, table, flips)  # type: ignore[arg-type]
 
 
 def _layout(model: Model, source: Source, top: int) -> Layout:

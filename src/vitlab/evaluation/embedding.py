@@ -17,22 +17,22 @@ from vitlab.data.settings import Columns
 from vitlab.data.sources.pictures import Picture
 from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Source
-from vitlab.distributed.launch import joined
 from vitlab.errors import DataError, OptionError
-from vitlab.evaluation.compute import Compute, FastForm
-from vitlab.evaluation.infer import Inferred, Progress, batch_of, infer, shape_taken, stacked
-from vitlab.evaluation.on_ray import check_on, fill_on_ray, shared_out
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.infer import Inferred, batch_of, shape_taken, stacked
+from vitlab.evaluation.on_ray import writers
 from vitlab.evaluation.probes.feature_options import Taken
 from vitlab.evaluation.records import EmbeddingRecord
 from vitlab.evaluation.rows import unicode
 from vitlab.evaluation.shards import (
+    ROWS,
     ShardFolder,
     ShardJob,
     ShardNumber,
     Use,
-    Write,
     fill,
     fill_file,
+    group_of,
     identity,
 )
 from vitlab.models.model import Model
@@ -45,8 +45,6 @@ from vitlab.weights.identity import feature_fingerprint
 DAMAGED = "vitlab.damaged"  # key of the file's metadata: a JSON list of messages
 ABOUT = "vitlab.embedding"
 SOURCE = "vitlab.source"  # where the weights were: the argument of `vitlab.load`
-ROWS = 2048  # most images of a row group
-BYTES = 2**25  # of a row group's features, unless one batch has more
 PART_BYTES = 2**30  # of a part's features, unless one row group has more
 OF_A_FILE = ("out", "images", "damaged", "bytes", "notes", "seconds", "images_per_second")
 
@@ -130,33 +128,23 @@ def embed(
     parted, out = is_folder(out), Path(out).expanduser()
     layers = (layer,) if isinstance(layer, int) else tuple(layer or ())
     taken, mine = Taken(what=what, layer=layers, dtype=dtype), ShardNumber.of(shard)
-    check_alone(mine, parted)
-    asked, spread = Compute(device, precision, engine, workers), check_on(on, mine)
-    with joined("cpu" if spread else device, timeout) as (world, place):
+    if mine.count > 1 and not parted:
+        raise OptionError("shard applies only with a folder as out: give a name without an ending")
+    asked = Compute(device, precision, engine, workers)
+    with writers(asked, on, mine, timeout) as (world, compute, write):
         with world.agreed():
             check_parts(out) if parted else check_new_file(out)
-            alone, size = world.size == 1 and not parted, part_images if parted else None
-            compute = replace(asked, device=place, sharing=world.local_size, measure=alone)
-            if spread:
-                compute, asked = shared_out(asked)
+            compute = replace(compute, measure=world.size == 1 and not parted)
             opened = open_images(data, "optional", columns=columns)
             table = EmbeddingTable(
                 model, opened.by_split(), taken, compute, shape_taken(model, taken)
             )
-            job = table.job(size)
+            job = table.job(part_images if parted else None)
         notes = opened.notes
         if "--label-column" in opened.lacks:
             notes = [*notes, f"no labels: {opened.lacks}"]
         for note in notes if world.first else ():
             say(note)
-        write: Write = ShardFolder.write
-        if spread:
-            write = fill_on_ray(
-                lambda own: replace(table, compute=own).job(size),
-                model,
-                [*table.splits.values()],
-                asked,
-            )
         if parted:
             figures = fill(ShardFolder(out, job), world, mine, write)
         else:
@@ -164,19 +152,9 @@ def embed(
             figures = {key: found[key] for key in OF_A_FILE if found}
     if not figures:
         return EmbeddingRecord()
-    about = {"shape": list(table.shape), "model": model.config.name, **table.form.about}
-    about |= {"engine": engine} if spread else {}
+    about = {"shape": list(table.shape), "model": model.config.name, **job.form.about}
+    about |= {"engine": engine} if on else {}
     return EmbeddingRecord(figures | about | {"notes": [*notes, *figures["notes"]]})
-
-
-def check_alone(share: ShardNumber, parted: bool) -> None:
-    """Refuse a share of a single file.
-
-    Raises:
-        OptionError: a file cannot be written by several processes.
-    """
-    if share.count > 1 and not parted:
-        raise OptionError("shard applies only with a folder as out: give a name without an ending")
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,11 +174,6 @@ class EmbeddingTable:
     taken: Taken
     compute: Compute
     shape: tuple[int, ...]
-
-    @cached_property
-    def form(self) -> FastForm:
-        """What computes: for all splits, so that every process computes the same."""
-        return self.compute.fast(self.model, max(self.splits.values(), key=len))
 
     @property
     def bytes(self) -> int:
@@ -229,31 +202,13 @@ class EmbeddingTable:
         Args:
             images: of a part, rounded up to whole row groups; None for one row group a part
         """
-        rows = self.rows(images)
+        rows = group_of(batch_of(self.model), self.bytes * math.prod(self.shape), images or ROWS)
         fit = max(1, PART_BYTES // (self.bytes * rows * math.prod(self.shape)))
         groups = 1 if images is None else min(-(-images // rows), fit)
-        counts = {name: len(source) for name, source in self.splits.items()}
         about = self.about | {"part_images": rows * groups}
-        return ShardJob(
-            "embedding", about, counts, batch_of(self.model), rows * groups, ".parquet",
-            self.inferred, partial(self.written, rows // batch_of(self.model)),
-        )  # fmt: skip
-
-    def inferred(
-        self, split: str, numbers: Sequence[int], progress: Progress
-    ) -> Iterator[Inferred]:
-        """Compute batches of a split."""
-        compute = self.compute.of(self.form)
-        return infer(
-            self.form.model, self.splits[split], compute, [self.taken],
-            only=numbers, progress=progress,
-        )  # fmt: skip
-
-    def rows(self, most: int | None) -> int:
-        """Return the images of a row group: whole batches."""
-        batch = batch_of(self.model)
-        fit = min(ROWS, most or ROWS, BYTES // (self.bytes * math.prod(self.shape)))
-        return batch * max(1, fit // batch)
+        table = partial(self.written, rows // batch_of(self.model))
+        what = self.model, self.splits, self.compute, self.taken
+        return ShardJob("embedding", about, *what, rows * groups, ".parquet", table)
 
     @cached_property
     def schema(self) -> Any:

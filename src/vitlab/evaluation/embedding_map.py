@@ -1,8 +1,6 @@
 """The map of a data set: a sample of its images, and their features as points in two dimensions.
 
-A sample of a source's images: what a model makes of each, and a thumbnail of what it sees.
-
-Images as points in two dimensions: those that a model sees as alike lie close together.
+Images that a model sees as alike lie close together. Each has a thumbnail of what the model sees.
 """
 
 from collections.abc import Iterable

@@ -11,49 +11,45 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
-from torch.utils.data import Dataset
 
-from vitlab.data.loading.loader import choose_workers, in_order
+from vitlab.data.loading.loader import in_chunks
 from vitlab.data.loading.order import slice_of
 from vitlab.data.sources.source import Source
 from vitlab.distributed.world import ALONE, World
-from vitlab.errors import DiskError, ImageError
+from vitlab.errors import DataError, DiskError, ImageError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import (
     Inferred,
+    Progress,
     Vectors,
     batch_of,
     batches_of,
     gathered,
     infer,
     shape_taken,
+    silent,
     stacked,
 )
 from vitlab.evaluation.probes.feature_options import Pooled
-from vitlab.evaluation.shards import ShardJob, Use, fill_file
+from vitlab.evaluation.shards import ShardJob, Use, fill_file, group_of
 from vitlab.models.model import Model
 from vitlab.packages import version_of
 from vitlab.places import cache_folder
+from vitlab.progress import Meter
+from vitlab.runs.kept_arrays import read_arrays, write_arrays
 from vitlab.units import storage
 from vitlab.weights.identity import feature_fingerprint
 
 LIMIT = 20 * 10**9  # bytes; the features that were not used for longest go first
-ROWS = 2048  # most images of a shard
-BYTES = 2**25  # of a shard's features, unless one batch has more
 FEATURES = Pooled()
-ARRAYS = ("features", "indices")  # of a file
 CHUNK = 256  # images whose checksum is one number
 PACKAGES = ("vitlab", "torch", "numpy", "pillow", "simplejpeg")  # they decide the numbers too
 
@@ -86,7 +82,12 @@ def cache_of(choice: str | Path | None) -> Path | None:
 
 
 def features_in_memory(
-    model: Model, source: Source, compute: Compute, taken: Vectors = FEATURES, world: World = ALONE
+    model: Model,
+    source: Source,
+    compute: Compute,
+    taken: Vectors = FEATURES,
+    world: World = ALONE,
+    progress: Progress = silent,
 ) -> ImageFeatures:
     """Return the features of a source; of several processes, the first one has them.
 
@@ -96,9 +97,10 @@ def features_in_memory(
         compute: where and how
         taken: what of the model, one vector per image
         world: the processes
+        progress: called after every batch
     """
     own = slice_of(batches_of(model, source), world.rank, world.size)
-    found = list(infer(model, source, compute, [taken], only=own))
+    found = list(infer(model, source, compute, [taken], only=own, progress=progress))
     values, indices, bad = stacked(found, shape_taken(model, taken))
     (values, indices), bad = gathered(world, (values, indices), bad)
     return ImageFeatures(values, indices, [*bad.values()])
@@ -121,34 +123,36 @@ def features_of(
         source: the images
         compute: where and how
         taken: what of the model, one vector per image
-        world: the processes, which must see the same folder; the first one has the features
-        cache: where features are kept; None for a temporary folder
+        world: the processes, which must see the same cache; the first one has the features
+        cache: where features are kept; None to have them in memory alone
         title: of the progress
 
     Raises:
         DataError: not one image could be decoded, or a worker process died.
-        DiskError: the folder cannot be written, or another process does not see it.
+        DiskError: the cache cannot be written, or another process does not see it.
     """
-    with ExitStack() as stack:
-        if cache is None:
-            own = stack.enter_context(tempfile.TemporaryDirectory()) if world.first else ""
-            file = Path(world.broadcast(own)) / "features.safetensors"
-        else:
-            key = key_of(model, source, compute, taken, world)
-            file = cache / f"{key}.safetensors"
-        found = read_features(file) if world.first else None
-        if not world.broadcast(found is not None):
-            job = _job(model, source, compute, taken, title, file.stem)
-            fill_file(file, job, world, _merge, ready=lambda: read_features(file) is not None)
-            found = read_features(file) if world.first else None
-        if not world.first:
-            return ImageFeatures(np.empty((0, 0), np.float32), np.empty(0, np.int64), [])
-        if found is None:
-            raise DiskError(f"what was written into {file} cannot be read back: check the disk")
-        if cache is not None:
-            os.utime(file)
-            prune(cache, LIMIT)
+    if cache is None:
+        with Meter(0, 0, title, world.first) as meter:
+            found = features_in_memory(model, source, compute, taken, world, meter.images)
+        if not world.broadcast(len(found.indices)):
+            raise world.shared(DataError(next(iter(found.bad), "there are no images")))
         return found
+    key = ""
+    with world.agreed():
+        if world.first:
+            key = key_of(model, source, compute, taken)
+    key = world.broadcast(key)
+    file = cache / f"{key}.safetensors"
+    kept = read_features(file) if world.first else None
+    if not world.broadcast(kept is not None):
+        job = _job(model, source, compute, taken, title, key)
+        fill_file(file, job, world, _merge, ready=lambda: read_features(file) is not None)
+        kept = read_features(file) if world.first else None
+    if not world.first:
+        return ImageFeatures(np.empty((0, 0), np.float32), np.empty(0, np.int64), [])
+    os.utime(file)
+    prune(cache, LIMIT)
+    return _present(file, kept)
 
 
 def prune(cache: Path, limit: float) -> None:
@@ -172,7 +176,7 @@ def _size(place: Path) -> int:
     return sum(each.stat().st_size for each in files if each.is_file())
 
 
-def key_of(model: Model, source: Source, compute: Compute, taken: Vectors, world: World) -> str:
+def key_of(model: Model, source: Source, compute: Compute, taken: Vectors) -> str:
     """Return a checksum of everything that decides the features, in hexadecimal.
 
     That is the bytes of every image, the weights and the configuration of the model, which says how
@@ -183,7 +187,7 @@ def key_of(model: Model, source: Source, compute: Compute, taken: Vectors, world
         WeightsError: the model is fused.
     """
     parts = {
-        "images": _content(source, compute, world),
+        "images": _content(source, compute.workers),
         "count": len(source),
         "weights": feature_fingerprint(model),
         "taken": taken.as_dict(),
@@ -196,58 +200,36 @@ def key_of(model: Model, source: Source, compute: Compute, taken: Vectors, world
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def _content(source: Source, compute: Compute, world: World) -> str:
-    """Return a checksum of all images as they are stored; each process reads its share."""
-    chunks = _Chunks(source)
-    own = slice_of(len(chunks), world.rank, world.size)
-    sums = list(in_order(chunks, own, choose_workers(source, compute.workers, compute.sharing)))
-    everything = [each for share in world.gather(sums) for each in share]
-    return hashlib.sha256("".join(everything).encode()).hexdigest()
+def _content(source: Source, workers: int | None) -> str:
+    """Return a checksum of all images as they are stored."""
+    sums = in_chunks(source, _digest, CHUNK, workers)
+    return hashlib.sha256("".join(sums).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
-class _Chunks(Dataset[str]):
-    source: Source
-
-    def __len__(self) -> int:
-        return -(-len(self.source) // CHUNK)
-
-    def __getitem__(self, k: int) -> str:
-        digest = hashlib.sha256()
-        for index in range(k * CHUNK, min((k + 1) * CHUNK, len(self.source))):
-            try:
-                image = self.source.image(index)
-                content = image.content()
-                shape = json.dumps(image.shape()) if self.source.in_memory else ""
-            except ImageError:  # reported when it is decoded
-                content, shape = b"", "unreadable"
-            digest.update(f"{len(content)} {shape}\n".encode())
-            digest.update(content)
-        return digest.hexdigest()
+def _digest(source: Source, indices: range) -> str:
+    """Return a checksum of some images."""
+    digest = hashlib.sha256()
+    for index in indices:
+        try:
+            image = source.image(index)
+            content = image.content()
+            shape = json.dumps(image.shape()) if source.in_memory else ""
+        except ImageError:  # reported when it is decoded
+            content, shape = b"", "unreadable"
+        digest.update(f"{len(content)} {shape}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def _job(
     model: Model, source: Source, compute: Compute, taken: Vectors, title: str, key: str
 ) -> ShardJob:
     """Return the job whose shards are put together into a file of the cache."""
-    batch, width = batch_of(model), int(np.prod(shape_taken(model, taken)))
-    form, images = (
-        compute.fast(model, source),
-        batch * max(1, min(ROWS, BYTES // (4 * width)) // batch),
-    )
-    return ShardJob(
-        title,
-        {"job": "features", "key": key, "images": len(source)},
-        {"all": len(source)},
-        batch,
-        images,
-        ".safetensors",
-        lambda split, numbers, progress: infer(
-            form.model, source, compute.of(form), [taken], only=numbers, progress=progress
-        ),
-        partial(_shard, width),
-        warn=lambda message: None,
-    )
+    width = int(np.prod(shape_taken(model, taken)))
+    about = {"job": "features", "key": key, "images": len(source)}
+    what = model, {"all": source}, compute, taken, group_of(batch_of(model), 4 * width)
+    table = partial(_shard, width)
+    return ShardJob(title, about, *what, ".safetensors", table, warn=lambda message: None)
 
 
 @contextmanager
@@ -256,41 +238,30 @@ def _shard(width: int, file: Path, split: str) -> Iterator[Use]:
     kept: list[Inferred] = []
     yield kept.append
     values, indices, bad = stacked(kept, (width,))
-    about = {"damaged": json.dumps([*bad.values()])}
-    save_file({"features": values, "indices": indices}, file, about)
+    write_arrays(file, {"features": values, "indices": indices}, [*bad.values()])
 
 
 def _merge(files: Sequence[Path], out: Path) -> None:
     """Write shards, one after the other, as one file."""
-    with ExitStack() as stack:
-        parts = [stack.enter_context(safe_open(each, framework="numpy")) for each in files]
-        bad = json.dumps(
-            [text for each in parts for text in json.loads(each.metadata()["damaged"])]
-        )
-        arrays = {
-            name: np.concatenate([each.get_tensor(name) for each in parts]) for name in ARRAYS
-        }
-    save_file(arrays, out, {"damaged": bad, "sha256": _checksum(arrays, bad)})
+    parts = [_present(each, read_features(each)) for each in files]
+    values, indices = (
+        np.concatenate(each)
+        for each in zip(*((part.values, part.indices) for part in parts), strict=True)
+    )
+    bad = [text for part in parts for text in part.bad]
+    write_arrays(out, {"features": values, "indices": indices}, bad)
 
 
-def _checksum(arrays: dict[str, NDArray[Any]], bad: str) -> str:
-    """Return a checksum of what a file holds, in hexadecimal."""
-    digest = hashlib.sha256()
-    for name in ARRAYS:
-        digest.update(arrays[name].data)
-    digest.update(bad.encode())
-    return digest.hexdigest()
+def _present(file: Path, found: ImageFeatures | None) -> ImageFeatures:
+    """Return what was read, or refuse a file that was written and is damaged."""
+    if found is None:
+        raise DiskError(f"what was written into {file} cannot be read back: check the disk")
+    return found
 
 
 def read_features(file: Path) -> ImageFeatures | None:
     """Return stored features, memory-mapped; None if there are none, or they are damaged."""
-    try:
-        with safe_open(file, framework="pt") as stored:  # its tensors are maps of the file
-            about: dict[str, str] = stored.metadata()
-            arrays = {name: stored.get_tensor(name).numpy() for name in ARRAYS}
-        if _checksum(arrays, about["damaged"]) != about["sha256"]:
-            return None
-        bad = json.loads(about["damaged"])
-        return ImageFeatures(arrays["features"], arrays["indices"], bad)
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError):
+    if (found := read_arrays(file)) is None:
         return None
+    arrays, bad = found
+    return ImageFeatures(arrays["features"], arrays["indices"], bad)

@@ -1,33 +1,13 @@
-"""`vitlab.inductive_bias`: what a classifier relies on, measured on changed copies of images.
+"""Inductive bias: what a classifier relies on, measured on changed copies of a sample of images.
 
-Shape against texture, and coarse against fine structure, by the spectrum of the images.
-
-The phases of an image's Fourier transform carry its shapes, the amplitudes its texture and
-statistics (Chen et al., Amplitude-Phase Recombination: Rethinking Robustness of Convolutional
-Neural Networks in Frequency Domain, 2021).
-
-Images of which a share is missing: patches dropped at random, or by what they contribute.
-
-Source: Naseer et al., Intriguing Properties of Vision Transformers, 2021, section 3.1 (PatchDrop;
-the share dropped is their information loss). They take salient patches from the attention of a
-self-supervised ViT. Here they come from the gradients of the model itself, so that all
-architectures are treated alike.
-
-Images cut into tiles that change places: what is left once the layout is gone.
-
-Sources: Zhang and Zhu, Interpreting Adversarially Trained Convolutional Neural Networks, 2019 (the
-test); Naseer et al., Intriguing Properties of Vision Transformers, 2021, section 3.3 (of ViTs).
-
-Images that are shifted by a few pixels: whether the prediction stays.
-
-Source: Zhang, Making Convolutional Networks Shift-Invariant Again, 2019, section 4. There, two
-random shifts of an image are compared; here, the image and its shift by a given distance.
-
-`vitlab.inductive_bias`: what a classifier relies on, in one dictionary of figures.
+Images are changed in one respect each: their spectrum, missing patches, tiles that change places,
+shifts by a few pixels. Sources are with the functions.
 """
 
 import logging
 import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -36,63 +16,189 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitlab.data.augment.augment import standardize
+from vitlab.data.augment.augment import normalize, standardize
+from vitlab.data.labels import SingleLabels
 from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Given
-from vitlab.data.sources.source import Source
+from vitlab.data.sources.source import Source, Subset
+from vitlab.device import autocast, exact
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.choosing import Split, choose, unlearned
-from vitlab.evaluation.compute import Compute, borrowed
-from vitlab.evaluation.predictions import check_classifier
-from vitlab.evaluation.probed_images import Probed, probed_images, share
+from vitlab.evaluation.compute import Compute, FastForm, borrowed
+from vitlab.evaluation.infer import check_classifier, infer, stacked
 from vitlab.models.model import Model
 from vitlab.objectives.unit_pixels import unit_pixels
+from vitlab.precision import fixed
 from vitlab.progress import public
 
-RADII = (0.25, 0.5, 0.75)  # of the Nyquist frequency
+PASSES = 24  # over the images without gradients, for all figures
+
+Change = Callable[..., Tensor]
+"""Changes normalized images (b, channels, H, W), given what is drawn for each of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Probed:
+    """A model, already on its device and in evaluation mode, and the images to probe it with.
+
+    Attributes:
+        model: with a classifier; gradients are its own
+        form: what computes without gradients: the model, or its fast form
+        pixels: as the model's preprocessing leaves them, uint8 (n, H, W, channels)
+        labels: the true class of each, int64 (n,)
+        damaged: images of the sample that could not be decoded and are left out
+        batch: images at once
+        device: where to compute
+        precision: fp32; or bf16, of the model itself by autocast
+    """
+
+    model: Model
+    form: FastForm
+    pixels: Tensor
+    labels: Tensor
+    damaged: int
+    batch: int
+    device: torch.device
+    precision: Literal["fp32", "bf16"]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Rows and columns of the images, in pixels."""
+        return self.pixels.shape[1], self.pixels.shape[2]
+
+    def batches(self) -> Iterator[tuple[Tensor, slice]]:
+        """Yield normalized images (b, channels, H, W) on the device, and their places."""
+        for first in range(0, len(self), self.batch):
+            places = slice(first, min(first + self.batch, len(self)))
+            yield self.normalized(self.pixels[places]), places
+
+    def normalized(self, pixels: Tensor) -> Tensor:
+        """Return pixels (b, H, W, channels) as the model takes them: (b, channels, H, W)."""
+        config = self.model.config
+        return normalize(pixels.to(self.device), config)
+
+    def gradients(self, images: Tensor) -> Tensor:
+        """Return the gradient of the logit of each image's likeliest class for its pixels."""
+        with torch.inference_mode(False), torch.enable_grad():
+            leaf = images.clone().requires_grad_()
+            with autocast(self.device, self.precision):
+                logits = self.model(leaf)
+            (found,) = torch.autograd.grad(logits.float().amax(-1).sum(), leaf)
+        return found
+
+    @torch.no_grad()
+    def predicted(self, change: Change = lambda images: images, *drawn: Tensor) -> Tensor:
+        """Return the likeliest class of each image once it is changed, int64 (n,).
+
+        `drawn` are further arguments of `change`, each with a row for every image, (n, …).
+        """
+        found = []
+        for images, places in self.batches():
+            changed = change(images, *(each[places] for each in drawn))
+            with autocast(self.device, self.form.autocast):
+                found.append(self.form.model(changed).float().argmax(-1).cpu())
+        return torch.cat(found)
+
+
+def share(true: Tensor) -> float:
+    """Return the share of a bool tensor that is true."""
+    return exact(true).mean().item()
+
+
+def balanced(
+    labels: NDArray[np.int64], count: int, generator: np.random.Generator
+) -> NDArray[np.int64]:
+    """Choose images at random, of each class as many as there are, until there are `count`."""
+    order = generator.permutation(len(labels))
+    by_class = np.argsort(labels[order], kind="stable")
+    sizes = np.unique(labels, return_counts=True)[1]
+    rank = np.empty(len(labels), np.int64)  # among the images of its class, in the random order
+    rank[by_class] = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.sort(order[np.argsort(rank, kind="stable")[:count]])
+
+
+def probed_images(
+    model: Model,
+    source: Source,
+    images: int,
+    *,
+    batch: int,
+    generator: np.random.Generator,
+    compute: Compute,
+) -> Probed:
+    """Decode a balanced sample of a source's images, as evaluation does, and keep it in memory.
+
+    The model is on the device and in evaluation mode (`borrowed`).
+
+    Raises:
+        OptionError: as `labels_of`.
+        DataError: as `labels_of`, or no usable image.
+    """
+    part = Subset(source, balanced(labels_of(model, source, images, batch), images, generator))
+    found = list(infer(model, part, compute, ["pixels"]))
+    _, numbers, bad = stacked(found, (0,))
+    if not len(numbers):
+        raise DataError(next(iter(bad.values()), "there are no images"))
+    labels, form = part.labels.take(numbers), compute.fast(model, part, PASSES)
+    pixels = torch.cat([each.pixels for each in found if isinstance(each.pixels, Tensor)])
+    truth, precision = torch.from_numpy(labels.targets()), fixed(compute.precision)
+    return Probed(model, form, pixels, truth, len(bad), batch, compute.where, precision)
+
+
+def labels_of(model: Model, source: Source, images: int, batch: int) -> NDArray[np.int64]:
+    """Return the class of each image of a source, (n,), and refuse what cannot be probed.
+
+    Raises:
+        OptionError: no images asked for; a model that takes images of different sizes, or that
+            gives no gradients.
+        DataError: several labels per image, or other classes than the model's.
+    """
+    if images < 1 or batch < 1:
+        raise OptionError(f"images and batch must be at least 1, not {images} and {batch}")
+    if model.config.fit == "native":
+        raise OptionError("inductive bias is measured on images of one size, not with fit=native")
+    if model.engine != "plain":
+        raise OptionError(
+            "a form of vitlab.accelerate gives no gradients: pass the model that it was made from"
+        )
+    if not isinstance(source.labels, SingleLabels):
+        raise DataError(
+            "the images have several labels each: inductive bias is measured with one class each"
+        )
+    if len(source.classes) != model.config.classes:
+        raise DataError(
+            f"the data has {len(source.classes)} classes, but the model has "
+            f"{model.config.classes}: open it with the model's classes"
+        )
+    return source.labels.values
+
+
+SHARES = (0.25, 0.5, 0.75)  # of the patches, and of the Nyquist frequency
 NYQUIST = 0.5  # cycles per pixel
 
 
 def recombine(phases: Tensor, amplitudes: Tensor) -> Tensor:
     """Return images with the phase spectrum of one and the amplitude spectrum of another.
 
-    Args:
-        phases: images that give their phases, (b, channels, H, W)
-        amplitudes: images that give their amplitudes, of the same shape
+    Phases carry the shapes of an image, amplitudes its texture. Source: Chen et al.,
+    Amplitude-Phase Recombination: Rethinking Robustness of Convolutional Neural Networks in
+    Frequency Domain, 2021.
 
-    Returns:
-        (b, channels, H, W); an image recombined with itself is itself.
+    An image recombined with itself is itself.
     """
     size = (phases.shape[-2], phases.shape[-1])
     angles = torch.fft.rfft2(phases).angle()
     return torch.fft.irfft2(torch.polar(torch.fft.rfft2(amplitudes).abs(), angles), s=size)
 
 
-def frequencies(size: tuple[int, int]) -> Tensor:
-    """Return the radial frequencies of `torch.fft.rfft2`, as shares of the Nyquist frequency.
-
-    Args:
-        size: rows and columns of the image, in pixels
-
-    Returns:
-        (rows, columns // 2 + 1): 0 for the mean, 1 along an axis at most, sqrt(2) in the corner.
-    """
-    rows, columns = torch.fft.fftfreq(size[0]), torch.fft.rfftfreq(size[1])
-    return torch.hypot(rows[:, None], columns) / NYQUIST
-
-
 def low_pass(images: Tensor, radius: float) -> Tensor:
-    """Keep the frequencies up to a radius.
-
-    Args:
-        images: (b, channels, H, W)
-        radius: share of the Nyquist frequency
-
-    Returns:
-        (b, channels, H, W).
-    """
+    """Keep the frequencies up to a radius, which is a share of the Nyquist frequency."""
     size = (images.shape[-2], images.shape[-1])
-    kept = (frequencies(size) <= radius).to(images.device)
+    rows, columns = torch.fft.fftfreq(size[0]), torch.fft.rfftfreq(size[1])
+    kept = (torch.hypot(rows[:, None], columns) / NYQUIST <= radius).to(images.device)
     return torch.fft.irfft2(torch.fft.rfft2(images) * kept, s=size)
 
 
@@ -105,14 +211,7 @@ def high_pass(images: Tensor, radius: float) -> Tensor:
 
 
 def partners(labels: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
-    """Draw an image of another class for each, all of them equally likely.
-
-    Args:
-        labels: class of each image, (n,)
-        generator: of the draws
-
-    Returns:
-        Their numbers, int64 (n,).
+    """Draw an image of another class for each, all of them equally likely: int64 (n,).
 
     Raises:
         DataError: all images are of one class.
@@ -126,19 +225,10 @@ def partners(labels: NDArray[np.int64], generator: np.random.Generator) -> NDArr
 
 
 def shape_bias(predicted: Tensor, shapes: Tensor, textures: Tensor) -> dict[str, float]:
-    """Count the decisions for each cue where the two disagree.
+    """Count the decisions for each cue where the two disagree; `shape_bias` is NaN without any.
 
     Source: Geirhos et al., ImageNet-Trained CNNs Are Biased Towards Texture, 2019, figure 4: the
     decisions for the shape's class, of those for either class.
-
-    Args:
-        predicted: class of each image, int64 (n,)
-        shapes: class of the image that gave its shape, (n,)
-        textures: class of the image that gave its texture, (n,)
-
-    Returns:
-        `cue_shape` and `cue_texture`, the shares of all images that were taken for the one and the
-        other; `shape_bias`, NaN if none was taken for either.
     """
     shape, texture = share(predicted == shapes), share(predicted == textures)
     bias = shape / (shape + texture) if shape + texture else math.nan
@@ -154,49 +244,26 @@ def cue_figures(probed: Probed, generator: np.random.Generator) -> dict[str, flo
     Raises:
         DataError: all images are of one class.
     """
-    labels = probed.labels.numpy()
-    others = torch.from_numpy(partners(labels, generator))
-    predicted = probed.predicted(partial(_conflicting, probed=probed), others)
+    config = probed.model.config
+
+    def conflicting(images: Tensor, others: Tensor) -> Tensor:
+        texture = probed.normalized(probed.pixels[others])
+        mixed = recombine(unit_pixels(images, config), unit_pixels(texture, config))
+        return standardize(mixed.clamp(0, 1), config)
+
+    others = torch.from_numpy(partners(probed.labels.numpy(), generator))
+    predicted = probed.predicted(conflicting, others)
     return shape_bias(predicted, probed.labels, probed.labels[others])
 
 
-def _conflicting(images: Tensor, others: Tensor, *, probed: Probed) -> Tensor:
-    """Give images the amplitudes of their partners, whose places among all these are."""
-    config, texture = probed.model.config, probed.normalized(probed.pixels[others])
-    mixed = recombine(unit_pixels(images, config), unit_pixels(texture, config))
-    return standardize(mixed.clamp(0, 1), config)
-
-
-def filtered_figures(probed: Probed) -> dict[str, float]:
-    """Return the accuracy on filtered images, `low_pass_50` for half of the Nyquist frequency.
-
-    Sources: Yin et al., A Fourier Perspective on Model Robustness in Computer Vision, 2019 (the
-    filters); Park and Kim, How Do Vision Transformers Work?, 2022 (self-attention acts as a
-    low-pass filter, convolutions as high-pass filters).
-    """
-    return {
-        f"{name}_{round(100 * radius)}": probed.accuracy(partial(change, radius=radius))
-        for name, change in (("low_pass", low_pass), ("high_pass", high_pass))
-        for radius in RADII
-    }
-
-
 GRID = 8  # patches per side, whatever the patches of a ViT
-SHARES = (0.25, 0.5, 0.75)
 
 
 def patch_numbers(size: tuple[int, int], grid: int = GRID) -> Tensor:
-    """Return the number of the patch that each pixel belongs to, in raster order.
+    """Return the number of the patch that each pixel belongs to, in raster order: (rows, columns).
 
     Where the grid does not divide a side, its patches differ by one pixel. A side of fewer pixels
     than that has a patch for each.
-
-    Args:
-        size: rows and columns of the image, in pixels
-        grid: patches per side
-
-    Returns:
-        int64 (rows, columns), each number from 0 on at least once.
     """
     high, wide = (torch.arange(side) * min(grid, side) // side for side in size)
     return high[:, None] * min(grid, size[1]) + wide
@@ -205,13 +272,10 @@ def patch_numbers(size: tuple[int, int], grid: int = GRID) -> Tensor:
 def drop_patches(images: Tensor, scores: Tensor, fraction: float) -> Tensor:
     """Set the patches of the highest scores to zero, the mean of normalized pixels.
 
-    Args:
-        images: normalized, (b, channels, H, W)
-        scores: of each patch of each image, (b, patches), numbered as `patch_numbers` does
-        fraction: of the patches to drop, rounded to whole patches
-
-    Returns:
-        (b, channels, H, W).
+    Source: Naseer et al., Intriguing Properties of Vision Transformers, 2021, section 3.1
+    (PatchDrop; the share dropped is their information loss). Salient patches are theirs by the
+    attention of a self-supervised ViT, here by the gradients of the model itself, so that all
+    architectures are treated alike.
     """
     gone = scores.argsort(dim=1, descending=True, stable=True)[
         :, : round(fraction * scores.shape[1])
@@ -225,12 +289,9 @@ def drop_patches(images: Tensor, scores: Tensor, fraction: float) -> Tensor:
 def contributions(probed: Probed) -> Tensor:
     """Return what each patch contributes to the logit of the likeliest class: gradient x input.
 
-    To first order, the logit falls by so much when the patch is set to zero. Source: Shrikumar et
-    al., Not Just a Black Box: Learning Important Features Through Propagating Activation
-    Differences, 2016.
-
-    Returns:
-        float32 (n, patches), numbered as `patch_numbers` does.
+    To first order, the logit falls by so much when the patch is set to zero: float32 (n, patches).
+    Source: Shrikumar et al., Not Just a Black Box: Learning Important Features Through Propagating
+    Activation Differences, 2016.
     """
     numbers = patch_numbers(probed.size).flatten()
     found = []
@@ -241,55 +302,20 @@ def contributions(probed: Probed) -> Tensor:
     return torch.cat(found)
 
 
-def occluded_figures(probed: Probed, generator: np.random.Generator) -> dict[str, float]:
-    """Return the accuracy with a share of the patches dropped, in percent in each key.
-
-    `occluded_50` is half of them at random, the same ones for every model, and fewer of the same
-    where the share is less; `occluded_salient_50` the half that contributes most to the prediction;
-    `occluded_nonsalient_50` the half that contributes least.
-    """
-    salient = contributions(probed)
-    noise = torch.from_numpy(generator.random(salient.shape))
-    orders = {"": noise, "salient_": salient, "nonsalient_": -salient}
-    return {
-        f"occluded_{name}{round(100 * fraction)}": probed.accuracy(
-            partial(drop_patches, fraction=fraction), scores
-        )
-        for name, scores in orders.items()
-        for fraction in SHARES
-    }
-
-
 GRIDS = (2, 4, 8)  # tiles per side
 
 
 def tile_orders(count: int, tiles: int, generator: np.random.Generator) -> Tensor:
-    """Draw a permutation of the tiles for each image, all permutations equally likely.
-
-    Args:
-        count: images
-        tiles: of an image
-        generator: of the draws
-
-    Returns:
-        int64 (count, tiles): the tile that each place gets.
-    """
+    """Draw a permutation of the tiles for each image, all equally likely: int64 (count, tiles)."""
     rows = np.broadcast_to(np.arange(tiles), (count, tiles))
     return torch.from_numpy(generator.permuted(rows, axis=1))
 
 
 def shuffle_tiles(images: Tensor, orders: Tensor) -> Tensor:
-    """Cut each image into a square grid of tiles, and put these in another order.
-
-    Args:
-        images: (b, channels, H, W)
-        orders: int64 (b, k * k): the number of the tile, in raster order, that each place gets
-
-    Returns:
-        (b, channels, H, W).
+    """Cut each image into a square grid of tiles, and put tile `orders[:, place]` at each place.
 
     Raises:
-        OptionError: k divides not both sides.
+        OptionError: the grid does not divide both sides.
     """
     count, channels, rows, columns = images.shape
     grid = round(orders.shape[1] ** 0.5)
@@ -307,19 +333,6 @@ def shuffle_tiles(images: Tensor, orders: Tensor) -> Tensor:
     return moved.reshape(images.shape)
 
 
-def shuffled_figures(probed: Probed, generator: np.random.Generator) -> dict[str, float]:
-    """Return the accuracy on shuffled images, `shuffled_2` for 2 x 2 tiles, and so on.
-
-    Each image has a permutation of its own. A grid that does not divide the image is left out.
-    """
-    figures = {}
-    for grid in GRIDS:
-        if not any(side % grid for side in probed.size):
-            orders = tile_orders(len(probed), grid**2, generator)
-            figures[f"shuffled_{grid}"] = probed.accuracy(shuffle_tiles, orders)
-    return figures
-
-
 DISTANCES = (1, 2, 3, 4)  # pixels of the model's input
 DIRECTIONS = torch.tensor(
     [(y, x) for y in (-1, 0, 1) for x in (-1, 0, 1) if (y, x) != (0, 0)], dtype=torch.int64
@@ -327,15 +340,9 @@ DIRECTIONS = torch.tensor(
 
 
 def shift(images: Tensor, shifts: Tensor) -> Tensor:
-    """Shift each image; what enters at a border is the image reflected there, and nothing wraps.
+    """Shift each image by so many rows down and columns to the right, int64 (b, 2).
 
-    Args:
-        images: (b, channels, H, W)
-        shifts: rows down and columns to the right of each image, int64 (b, 2); of less than the
-            sides of the image
-
-    Returns:
-        (b, channels, H, W); the pixel at the border is not repeated.
+    What enters at a border is the image reflected there, without the pixel at the border.
     """
     shifts = shifts.to(images.device)
     rows = _reflected(images.shape[-2], shifts[:, 0])
@@ -351,29 +358,58 @@ def _reflected(side: int, shifts: Tensor) -> Tensor:
     return torch.minimum(found, 2 * (side - 1) - found)
 
 
-def shifted_figures(
-    probed: Probed, clean: Tensor, generator: np.random.Generator
+def changed_figures(
+    probed: Probed,
+    shuffling: np.random.Generator,
+    dropping: np.random.Generator,
+    shifting: np.random.Generator,
 ) -> dict[str, float]:
-    """Return accuracy and consistency under shifts, `shift_2` and `consistency_2` of two pixels.
+    """Return the accuracy on images as they are, `clean`, and on changed ones.
 
-    Each image is shifted in one of eight directions, the same for every distance and every model.
-    Consistency is the share of images whose class stays, right or wrong. A distance that is no less
-    than a side of the image is left out.
-
-    Args:
-        probed: model and images
-        clean: the classes of the unchanged images, int64 (n,)
-        generator: of the directions
+    Of shifted images also the consistency: the share of images whose class stays, right or wrong.
     """
-    drawn = generator.integers(len(DIRECTIONS), size=len(probed))
-    directions = DIRECTIONS[torch.from_numpy(drawn)]
-    figures = {}
+    clean = probed.predicted()
+    figures = {"clean": share(clean == probed.labels)}
+    for name, change, *drawn in _changes(probed, shuffling, dropping, shifting):
+        classes = probed.predicted(change, *drawn)
+        figures[name] = share(classes == probed.labels)
+        if change is shift:
+            figures[name.replace("shift", "consistency")] = share(classes == clean)
+    return figures
+
+
+def _changes(
+    probed: Probed,
+    shuffling: np.random.Generator,
+    dropping: np.random.Generator,
+    shifting: np.random.Generator,
+) -> Iterator[tuple[str, Change, *tuple[Tensor, ...]]]:
+    """Yield the name of each figure, a change, and what is drawn for each image.
+
+    Sources: Zhang and Zhu, Interpreting Adversarially Trained Convolutional Neural Networks, 2019
+    (shuffled tiles); Naseer et al., Intriguing Properties of Vision Transformers, 2021, 3.1 and 3.3
+    (dropped patches; tiles, of ViTs); Zhang, Making Convolutional Networks Shift-Invariant Again,
+    2019, section 4, where two random shifts are compared; Yin et al., A Fourier Perspective on
+    Model Robustness in Computer Vision, 2019 (filters); Park and Kim, How Do Vision Transformers
+    Work?, 2022 (self-attention acts as a low-pass filter, convolutions as high-pass filters).
+    """
+    for grid in GRIDS:
+        if not any(side % grid for side in probed.size):
+            orders = tile_orders(len(probed), grid**2, shuffling)
+            yield f"shuffled_{grid}", shuffle_tiles, orders
+    salient = contributions(probed)
+    noise = torch.from_numpy(dropping.random(salient.shape))
+    for name, scores in (("", noise), ("salient_", salient), ("nonsalient_", -salient)):
+        for fraction in SHARES:
+            change = partial(drop_patches, fraction=fraction)
+            yield f"occluded_{name}{round(100 * fraction)}", change, scores
+    numbers = shifting.integers(len(DIRECTIONS), size=len(probed))
     for distance in DISTANCES:
         if distance < min(probed.size):
-            classes = probed.predicted(shift, distance * directions)
-            figures[f"shift_{distance}"] = share(classes == probed.labels)
-            figures[f"consistency_{distance}"] = share(classes == clean)
-    return figures
+            yield f"shift_{distance}", shift, distance * DIRECTIONS[torch.from_numpy(numbers)]
+    for name, keep in (("low_pass", low_pass), ("high_pass", high_pass)):
+        for radius in SHARES:
+            yield f"{name}_{round(100 * radius)}", partial(keep, radius=radius)
 
 
 @public(model=Model)
@@ -436,22 +472,11 @@ def inductive_bias(
     compute = Compute(device, precision, workers=workers)
     sampling, shuffling, dropping, shifting, pairing = np.random.default_rng(seed).spawn(5)
     with borrowed(model, compute.where):
-        probed = probed_images(
-            model,
-            asked.source,
-            images,
-            batch=batch,
-            generator=sampling,
-            compute=compute,
-        )
-        clean = probed.predicted()
+        how = {"batch": batch, "generator": sampling, "compute": compute}
+        probed = probed_images(model, asked.source, images, **how)  # type: ignore[arg-type]
         return {
-            "clean": share(clean == probed.labels),
-            **shuffled_figures(probed, shuffling),
-            **occluded_figures(probed, dropping),
-            **shifted_figures(probed, clean, shifting),
+            **changed_figures(probed, shuffling, dropping, shifting),
             **cue_figures(probed, pairing),
-            **filtered_figures(probed),
             "images": float(len(probed)),
             "damaged": float(probed.damaged),
             **({"learned_from": float(asked.learned_from)} if asked.learned_from else {}),

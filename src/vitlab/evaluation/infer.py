@@ -4,6 +4,8 @@ Predictions, evaluations, features, tables of millions of rows, maps and probes 
 """
 
 import math
+import shlex
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,13 +21,15 @@ from vitlab.data.augment.augment import normalize
 from vitlab.data.labels import Labels, kind_of
 from vitlab.data.loading.batches import Batch, EvaluationBatches
 from vitlab.data.loading.loader import choose_workers, deaths_explained, loader
+from vitlab.data.loading.order import slice_of
 from vitlab.data.sources.source import Source
 from vitlab.device import autocast, behind, exact, fetched
-from vitlab.distributed.world import World
-from vitlab.errors import OptionError
+from vitlab.distributed.world import ALONE, World
+from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.compute import Compute, FastForm, borrowed
 from vitlab.evaluation.probes.feature_options import Cuts, Pooled, Taken
-from vitlab.models.config import ViTConfig
+from vitlab.models.config import TokenizerConfig, ViTConfig
+from vitlab.models.cost import cost
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
@@ -46,47 +50,6 @@ def silent(done: int, total: int) -> None:
     """Show no progress."""
 
 
-@dataclass(frozen=True)
-class Views:
-    """Which views of an image its probabilities are averaged over (test-time augmentation).
-
-    Attributes:
-        flips: each view and its mirror image
-        crops: 1, what the model was made for; 5, the four corners and the center (Krizhevsky et
-            al., 2012); 10, these and their mirror images
-    """
-
-    flips: bool = False
-    crops: Literal[1, 5, 10] = 1
-
-    def __post_init__(self) -> None:
-        """Check the number of crops.
-
-        Raises:
-            OptionError: it is another one.
-        """
-        if self.crops not in (1, 5, 10):
-            raise OptionError(f"crops must be 1, 5 or 10, not {self.crops!r}")
-
-    @property
-    def boxes(self) -> Literal[1, 5]:
-        """How many parts of the image there are."""
-        return 1 if self.crops == 1 else 5
-
-    @property
-    def mirrored(self) -> bool:
-        """Whether each part is seen twice."""
-        return self.flips or self.crops == 10
-
-    @property
-    def count(self) -> int:
-        """How many views there are."""
-        return self.boxes * (1 + self.mirrored)
-
-
-ONE_VIEW = Views()
-
-
 @dataclass(frozen=True, eq=False)
 class Inferred:
     """What is wanted of the images of a batch; what is not wanted is empty.
@@ -95,8 +58,8 @@ class Inferred:
         number: of the batch
         indices: int64 (b,), numbers of the images in the source; damaged ones are missing
         bad: number and message of each damaged image
-        logits: float64 (b, classes), without the model's temperature; (0, classes) if several
-            views are averaged
+        logits: float64 (b, classes), without the model's temperature; (0, classes) if those
+            of mirror images are averaged
         probabilities: float64 (b, classes)
         distances: float64 (b,), how far each image is from the training images, above 1 if it is
             unlike them (models/unlike.py); NaN if the model does not know
@@ -119,14 +82,14 @@ class Inferred:
         return len(self.indices) + len(self.bad)
 
 
-def batch_of(model: Model, views: Views = ONE_VIEW) -> int:
+def batch_of(model: Model) -> int:
     """Return the number of images that a model sees at once."""
-    return max(1, min(BATCH, PIXELS // model.config.area) // views.boxes)
+    return max(1, min(BATCH, PIXELS // model.config.area))
 
 
-def batches_of(model: Model, source: Source, views: Views = ONE_VIEW) -> int:
+def batches_of(model: Model, source: Source) -> int:
     """Return the number of batches of a source."""
-    return -(-len(source) // batch_of(model, views))
+    return -(-len(source) // batch_of(model))
 
 
 def infer(
@@ -135,7 +98,7 @@ def infer(
     compute: Compute,
     want: Sequence[Want] = ("logits", "probabilities"),
     *,
-    views: Views = ONE_VIEW,
+    flips: bool = False,
     only: Sequence[int] | None = None,
     progress: Progress = silent,
 ) -> Iterator[Inferred]:
@@ -150,24 +113,21 @@ def infer(
         source: images; of their labels the kind matters alone
         compute: where and how
         want: what is computed of each image
-        views: of each image, to average probabilities over
+        flips: average the probabilities over each image and its mirror image
         only: numbers of the batches, in the order wanted; None for all
         progress: called after every batch
 
     Raises:
-        OptionError: several crops of images that keep their aspect ratio, or a layer that the model
-            does not have.
+        OptionError: a layer that the model does not have.
         WorkerDiedError: a process that decodes images died.
     """
-    spec, size = model.config, batch_of(model, views)
-    if spec.fit == "native" and views.boxes > 1:
-        raise OptionError("crops applies only to images of one size, not with fit=native")
-    batches = EvaluationBatches(source, spec, size, views.boxes)
+    size = batch_of(model)
+    batches = EvaluationBatches(source, model.config, size)
     order = range(len(batches)) if only is None else only
     total = sum(min(size, len(source) - number * size) for number in order)
     idle = all(each == "pixels" for each in want)
-    form = FastForm(model, "fp32") if idle else compute.fast(model, source, views.count)
-    work = _Pass(form, source.labels, compute.where, tuple(want), views)
+    form = FastForm(model, "fp32") if idle else compute.fast(model, source, 1 + flips)
+    work = _Pass(form, source.labels, compute.where, tuple(want), flips)
     done, workers = 0, choose_workers(source, compute.workers, compute.sharing)
     with borrowed(form.model, compute.where), deaths_explained():
         loaded = loader(batches, order, workers)
@@ -186,7 +146,7 @@ class _Pass:
     labels: Labels
     device: torch.device
     want: tuple[Want, ...]
-    views: Views
+    flips: bool
 
     @cached_property
     def taken(self) -> Vectors | None:
@@ -229,14 +189,13 @@ class _Pass:
             if seen is None:
                 return results
             logits = exact(model.scores(seen))[..., : model.config.classes]  # without any: none
-            if self.views.mirrored:
+            if self.flips:
                 mirrored = exact(model(images.flip(-1)))
-        chances = probabilities(logits, model, self.labels, mirrored, self.views.boxes)
+        chances = probabilities(logits, model, self.labels, mirrored)
         far = logits.new_full(logits.shape[:1], math.nan)
         if model.unlike is not None:
             far = model.unlike.distances(exact(seen))
-        far = far.unflatten(0, (-1, self.views.boxes)).mean(1)
-        kept = logits if self.views.count == 1 else logits[:0]
+        kept = logits[:0] if self.flips else logits
         return results | {"logits": kept, "probabilities": chances, "distances": far}
 
 
@@ -245,30 +204,26 @@ def probabilities(
     model: Model,
     labels: Labels | None = None,
     mirrored: Tensor | None = None,
-    boxes: int = 1,
 ) -> Tensor:
     """Turn a model's logits into its probabilities: the one place where that is done.
 
     They are divided by the model's temperature. Where images have several labels, each class has a
-    probability of its own (sigmoid), else those of all classes sum to one (softmax). Those of an
-    image's views are averaged.
+    probability of its own (sigmoid), else those of all classes sum to one (softmax).
 
     Args:
-        logits: (n * boxes, classes), float64 for exact sums
+        logits: (n, classes), float64 for exact sums
         model: that gave them
         labels: of the kind that the images have; None for the model's kind
-        mirrored: the logits of the mirror images
-        boxes: parts of an image, one after the other
+        mirrored: the logits of the mirror images, whose probabilities are averaged in
 
     Returns:
         (n, classes).
     """
     kind = kind_of(model) if labels is None else labels
     found = kind.probabilities(logits / model.temperature)
-    if mirrored is not None:
-        found = found + kind.probabilities(mirrored / model.temperature)
-    views = boxes * (1 + (mirrored is not None))
-    return found if views == 1 else found.unflatten(0, (-1, boxes)).sum(1) / views
+    if mirrored is None:
+        return found
+    return (found + kind.probabilities(mirrored / model.temperature)) / 2
 
 
 def take(model: Model, images: Tensor | Packed, taken: Vectors) -> Tensor:
@@ -389,3 +344,106 @@ def _collected(world: World, rows: NDArray[Any], lengths: list[int]) -> NDArray[
     for rank, part in enumerate(parts[1:], 1):
         dist.recv(part, rank)
     return torch.cat(parts).numpy()
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """A model's probabilities for a source's images, without the damaged ones.
+
+    Attributes:
+        probabilities: float64 (n, classes); rows sum to one unless images have several labels
+        labels: the true labels of the same n images
+        indices: int64 (n,), their numbers in the source
+        bad: message about each damaged image, by its number
+        seconds: time spent, loading included
+        distances: float64 (n,), how far each is from the training images, as `Inferred` has it
+        logits: float64 (n, classes) if they were asked for
+    """
+
+    probabilities: NDArray[np.float64]
+    labels: Labels
+    indices: NDArray[np.int64]
+    bad: dict[int, str]
+    seconds: float
+    distances: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    logits: NDArray[np.float64] | None = None
+
+    def about(self, model: Model) -> dict[str, Any]:
+        """Return what figures say of the model and of the pass, by the keys of the JSON."""
+        price = cost(model)
+        return {
+            "damaged": len(self.bad),
+            "model": model.config.name,
+            "params": price.params,
+            "macs": price.macs,
+            "images_per_second": len(self.labels) / self.seconds,
+            "seconds": self.seconds,
+            "temperature": model.temperature,
+        }
+
+
+def check_classifier(model: Model) -> None:
+    """Refuse a model without a classifier.
+
+    Raises:
+        OptionError: the model outputs features only.
+    """
+    if isinstance(model.config, TokenizerConfig):
+        raise OptionError(
+            f"{model.config.name} is a tokenizer, which has no classes: give a classifier (codes "
+            "come from model.codes(images) in Python)"
+        )
+    if not model.config.classes:
+        raise OptionError(
+            f"{model.config.name} outputs features: it has no classifier; train one first with "
+            f"vitlab finetune DATA --from {shlex.quote(model.source or 'WEIGHTS')}"
+        )
+
+
+def predict(
+    model: Model,
+    source: Source,
+    compute: Compute,
+    *,
+    flips: bool = False,
+    logits: bool = False,
+    use: Callable[[Inferred], None] = lambda batch: None,
+    progress: Progress = silent,
+    world: World = ALONE,
+) -> Predictions:
+    """Run a model over every image of a source, in order.
+
+    Several processes share the batches; the first of them gets the probabilities of all, the same
+    numbers as one process alone, the others get the damage and none of the probabilities.
+
+    Args:
+        model: any; its device, and the mode of each of its modules, are the same afterwards
+        source: images and labels
+        compute: where and how
+        flips: average the probabilities over each image and its mirror image
+        logits: return these too
+        use: called with every batch of this process
+        progress: called after every batch
+        world: the processes that share the images
+
+    Raises:
+        DataError: no image could be decoded.
+        OptionError: the model has no classifier.
+    """
+    check_classifier(model)
+    start = time.perf_counter()
+    none = np.empty((0, model.config.classes))
+    kept, bad = [(np.empty(0, np.int64), none, np.empty(0), none)], dict[int, str]()
+    own = slice_of(batches_of(model, source), world.rank, world.size)
+    for batch in infer(model, source, compute, flips=flips, only=own, progress=progress):
+        use(batch)
+        bad.update(batch.bad)
+        kept.append((batch.indices, batch.probabilities, batch.distances, batch.logits))
+    indices, chances, far, scores = (np.concatenate(each) for each in zip(*kept, strict=True))
+    if not world.sums(len(indices))[0]:
+        damage = [text for each in world.gather([*bad.values()]) for text in each]
+        raise world.shared(DataError(next(iter(damage), "there are no images")))
+    columns = (indices, chances, far, scores) if logits else (indices, chances, far)
+    (indices, chances, far, *asked), bad = gathered(world, columns, bad)
+    labels, seconds = source.labels.take(indices), time.perf_counter() - start
+    return Predictions(chances, labels, indices, bad, seconds, far, *asked)

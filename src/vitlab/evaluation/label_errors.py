@@ -1,7 +1,5 @@
 """Label errors by confident learning: which labels are likely wrong, and the table of them.
 
-Which labels are likely wrong: confident learning (Northcutt et al., 2021).
-
 Source: Northcutt, Jiang & Chuang, Confident Learning: Estimating Uncertainty in Dataset Labels,
 Journal of Artificial Intelligence Research 70, 2021, sections 3.1 and 3.2.
 
@@ -29,11 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels
-from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import Floats, check_numbers
-from vitlab.evaluation.predictions import Predictions
-from vitlab.evaluation.rows import table_to
+from vitlab.evaluation.rows import Kinds, Row, table_to
 
 ROUNDING = 1e-6  # a mean of equal probabilities may come out a little above each of them
 ROWS = 65_536  # images at once, so that a copy of all probabilities is never needed
@@ -52,6 +48,7 @@ class Suspect:
             label is wrong
         margin: the normalized margin, `own` minus the largest probability of another class, from
             -1 to 0
+        likely: the probability of the class it likely has, of single labels
     """
 
     place: int
@@ -59,6 +56,7 @@ class Suspect:
     better: tuple[int, ...]
     own: float
     margin: float
+    likely: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +69,44 @@ class LabelErrors:
             of given and true labels (equation 3); of images with several labels, how many of
             the decisions
         images: how many there are
+        several: whether images have several labels
     """
 
     suspects: list[Suspect]
     estimated: float
     images: int
+    several: bool = False
+
+    @property
+    def kinds(self) -> Kinds:
+        """The columns of the table."""
+        if self.several:
+            return {
+                "image": "text", "labels": "texts", "likely": "texts", "p_label": "number",
+                "margin": "number",
+            }  # fmt: skip
+        return {
+            "image": "text", "label": "text", "likely": "text", "p_label": "number",
+            "p_likely": "number", "margin": "number",
+        }  # fmt: skip
+
+    def rows(self, classes: Sequence[str], name: Callable[[int], str]) -> list[Row]:
+        """Return the rows of the table.
+
+        Args:
+            classes: their names
+            name: what to call the image of a row of probabilities
+        """
+        found = []
+        for each in self.suspects:
+            given, better = ([classes[n] for n in own] for own in (each.given, each.better))
+            if self.several:
+                row: Row = {"labels": given, "likely": better}
+            else:
+                row = {"label": given[0], "likely": better[0], "p_likely": each.likely}
+            own = {"p_label": each.own, "margin": each.margin}
+            found.append({"image": name(each.place)} | row | own)
+        return found
 
 
 def find_label_errors(probabilities: Floats, labels: Labels) -> LabelErrors:
@@ -165,10 +196,11 @@ def _of_one(probabilities: Floats, truth: NDArray[np.int64]) -> LabelErrors:
     own = rows[places, truth[doubtful]]
     rows[places, truth[doubtful]] = -1.0  # fancy indexing above has made a copy
     margins = own - rows.max(1, initial=-1.0)
-    found = zip(doubtful.tolist(), own.tolist(), margins.tolist(), strict=True)
+    chances = probabilities[doubtful, likely[doubtful]]
+    found = zip(*(each.tolist() for each in (doubtful, own, margins, chances)), strict=True)
     suspects = [
-        Suspect(place, (int(truth[place]),), (int(likely[place]),), chance, margin)
-        for place, chance, margin in found
+        Suspect(place, (int(truth[place]),), (int(likely[place]),), chance, margin, better)
+        for place, chance, margin, better in found
         if margin < 0  # else the model itself thinks that the label is right
     ]
     counts = np.bincount(truth, minlength=len(joint))
@@ -193,7 +225,7 @@ def _of_several(probabilities: Floats, table: NDArray[np.uint8]) -> LabelErrors:
         suspects.append(
             Suspect(place, tuple(sorted(given)), tuple(sorted(better)), worst.own, worst.margin)
         )
-    return LabelErrors(_ranked(suspects), wrong, len(table))
+    return LabelErrors(_ranked(suspects), wrong, len(table), several=True)
 
 
 def _ranked(suspects: list[Suspect]) -> list[Suspect]:
@@ -206,83 +238,13 @@ LEARNED = (
 )
 
 
-@dataclass(frozen=True)
-class Suspects:
-    """Suspects with the names of their images and classes: what a table of them holds.
-
-    Attributes:
-        found: the labels that are likely wrong
-        probabilities: (n, classes), that they were found in
-        classes: their names
-        name: what to call the image of a row of probabilities
-        several: whether images have several labels
-    """
-
-    found: LabelErrors
-    probabilities: Floats
-    classes: Sequence[str]
-    name: Callable[[int], str]
-    several: bool
-
-    @property
-    def names(self) -> list[str]:
-        """The columns, in order."""
-        likely = [] if self.several else ["p_likely"]
-        return ["image", self._column, "likely", "p_label", *likely, "margin"]
-
-    @property
-    def numbers(self) -> set[str]:
-        """The columns of numbers."""
-        return {"margin", "p_label", "p_likely"}
-
-    @property
-    def lists(self) -> set[str]:
-        """The columns of lists."""
-        return {self._column, "likely"} if self.several else set()
-
-    def columns(self) -> dict[str, list[Any]]:
-        """Return all rows, column by column."""
-        rows = [self.row(each) for each in self.found.suspects]
-        return {name: [row[name] for row in rows] for name in self.names}
-
-    def row(self, each: Suspect) -> dict[str, Any]:
-        """Return one row, by column."""
-        given, better = ([self.classes[n] for n in own] for own in (each.given, each.better))
-        row: dict[str, Any] = {"image": self.name(each.place)}
-        if self.several:
-            row |= {"labels": given, "likely": better}
-        else:
-            row |= {"label": given[0], "likely": better[0]}
-            row["p_likely"] = float(self.probabilities[each.place, each.better[0]])
-        return row | {"p_label": each.own, "margin": each.margin}
-
-    @property
-    def _column(self) -> str:
-        return "labels" if self.several else "label"
-
-
-def suspects_in(source: Source, done: Predictions) -> Suspects:
-    """Find the labels of a source's images that are likely wrong.
-
-    Args:
-        source: the images
-        done: a model's predictions of them
-    """
-    return Suspects(
-        find_label_errors(done.probabilities, done.labels),
-        done.probabilities,
-        source.classes,
-        lambda place: source.name(int(done.indices[place])),
-        done.labels.several,
-    )
-
-
-def write_suspects(file: Path, suspects: Suspects) -> dict[str, Any]:
+def write_suspects(file: Path, found: LabelErrors, rows: list[Row]) -> dict[str, Any]:
     """Write the table, and return its summary.
 
     Args:
         file: that `check_file` accepted
-        suspects: what it holds
+        found: the labels that are likely wrong
+        rows: of the table
 
     Returns:
         `file`, `listed` (its rows) and `expected` (how many labels are estimated to be wrong in
@@ -291,7 +253,6 @@ def write_suspects(file: Path, suspects: Suspects) -> dict[str, Any]:
     Raises:
         DiskError: the file cannot be written.
     """
-    with table_to(file, suspects) as write:
-        write(suspects.columns())
-    found = suspects.found
-    return {"file": str(file), "listed": len(found.suspects), "expected": found.estimated}
+    with table_to(file, found.kinds) as write:
+        write(rows)
+    return {"file": str(file), "listed": len(rows), "expected": found.estimated}

@@ -10,31 +10,28 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vitlab.data.sources.source import Source
-from vitlab.distributed.launch import read_environment
+from vitlab.distributed.launch import joined, read_environment
+from vitlab.distributed.world import World
 from vitlab.errors import DataError, DiskError, OptionError, RunError, UserError
 from vitlab.evaluation.compute import Compute, borrowed
-from vitlab.evaluation.infer import Inferred, Progress, Views, batches_of, infer
 from vitlab.evaluation.shards import (
     WHOLE,
     Shard,
     ShardFolder,
-    ShardJob,
     ShardNumber,
     Write,
     some_content,
 )
 from vitlab.machine.cores import cores
-from vitlab.models.model import Model
 from vitlab.packages import needed
 from vitlab.places import JOB
 from vitlab.precision import fixed
@@ -43,9 +40,6 @@ from vitlab.progress import Meter
 CORES = 4  # of an actor without a GPU: more of them would each need a model in memory
 TRIES = 4  # at a part whose actor dies: Ray would go on for ever
 ANSWER = 10  # seconds
-GROUP = 8  # batches of an evaluation that an actor computes, one after the other
-
-Work = Callable[[int], Any]
 
 
 def check_on(on: str, share: ShardNumber = WHOLE, option: str = "shard") -> bool:
@@ -81,121 +75,78 @@ def shared_out(compute: Compute) -> tuple[Compute, Compute]:
     return replace(theirs, device="cpu", engine="plain"), theirs
 
 
-def fill_on_ray(
-    build: Callable[[Compute], ShardJob],
-    model: Model,
-    sources: Collection[Source],
-    compute: Compute,
-) -> Write:
-    """Return what writes parts of a folder on Ray, in place of `ShardFolder.write`.
+@contextmanager
+def writers(
+    asked: Compute, on: str, share: ShardNumber, timeout: float
+) -> Iterator[tuple[World, Compute, Write]]:
+    """Yield the processes that fill a folder, how this one computes, and what writes the parts.
 
     Args:
-        build: makes the folder's job in the process of an actor
-        model: that the job computes with
-        sources: the images
-        compute: where and how
+        asked: where and how to compute
+        on: ray, or empty for this process and those of torchrun
+        share: of the work that this process does
+        timeout: seconds that a process of torchrun waits for the others
     """
-
-    def write(folder: ShardFolder, shards: Sequence[Shard], shown: bool) -> None:
-        path = folder.path
-
-        def work(compute: Compute) -> Work:
-            if not (path / JOB).is_file():
-                raise DiskError(
-                    f"an actor cannot see {path}: choose a folder on storage that all nodes share"
-                )
-            own = ShardFolder(path, build(compute))
-
-            def fill(number: int) -> None:
-                if own.deaths(shards[number]) >= TRIES:
-                    raise RunError(
-                        f"{TRIES} processes died while they computed {own.file(shards[number])}: "
-                        "if the node has too little memory, choose smaller --part-images or fewer "
-                        "--workers"
-                    )
-                own.write([shards[number]], False)
-
-            return fill
-
-        total, done = sum(each.images for each in shards), 0
-        with Meter(total, 0, folder.job.title, shown) as meter:
-            for number, _ in computed(work, len(shards), model, sources, compute):
-                done += shards[number].images
-                meter.show(done, "images")
-                receipt = folder.receipt(shards[number])
-                for message in receipt.bad if receipt else ():
-                    folder.job.warn(f"skipped: {message}")
-        folder.tidy()
-
-    return write
+    spread = check_on(on, share)
+    with joined("cpu" if spread else str(asked.device), timeout) as (world, place):
+        if spread:
+            here, theirs = shared_out(asked)
+            yield world, here, partial(write_on_ray, theirs)
+        else:
+            here = replace(asked, device=place, sharing=world.local_size, measure=False)
+            yield world, here, ShardFolder.write
 
 
-def infer_on_ray(
-    model: Model, source: Source, compute: Compute, views: Views, progress: Progress
-) -> Iterator[Inferred]:
-    """Yield the logits and probabilities of all batches, in their order, as `infer` does."""
-    count = batches_of(model, source, views)
-    groups = [range(first, min(first + GROUP, count)) for first in range(0, count, GROUP)]
-
-    def work(own: Compute) -> Work:
-        form = own.fast(model, source, views.count)
-        how = form.model, source, own.of(form)
-        return lambda number: [*infer(*how, views=views, only=groups[number])]
-
-    found, done = dict[int, list[Inferred]](), 0
-    for number, batches in computed(work, len(groups), model, [source], compute):
-        found[number] = batches
-        done += sum(each.images for each in batches)
-        progress(done, len(source))
-    for number in range(len(groups)):
-        yield from found[number]
-
-
-def computed(
-    work: Callable[[Compute], Work],
-    count: int,
-    model: Model,
-    sources: Collection[Source],
-    compute: Compute,
-) -> Iterator[tuple[int, Any]]:
-    """Yield the results of some pieces of work, by number, as they come.
+def write_on_ray(
+    compute: Compute, folder: ShardFolder, shards: Sequence[Shard], shown: bool
+) -> None:
+    """Compute parts of a folder on Ray, as `ShardFolder.write` does here.
 
     Args:
-        work: makes in an actor what computes a piece by its number
-        count: of the pieces
-        model: that computes, which is sent from the memory of the host
-        sources: the images
         compute: where and how: `device` as the actors have it
+        folder: of the parts
+        shards: the parts
+        shown: whether to show how far it is
 
     Raises:
         RunError: Ray gave up.
         UserError: of any actor, with its own type.
     """
-    if not count:
+    if not shards:
         return
     from ray.data import ActorPoolStrategy, DataContext, from_items
     from ray.exceptions import RayError
 
-    with cluster() as ray:
+    job, done = replace(folder.job, compute=compute), 0
+    every = {each: number for number, each in enumerate(job.shards)}
+    numbers, count = [every[each] for each in shards], len(shards)
+    known = [some_content(each) for each in job.sources.values()]
+    with cluster() as ray, Meter(sum(each.images for each in shards), 0, job.title, shown) as meter:
         actors, each = room(ray, str(compute.device))
-        with borrowed(model, torch.device("cpu")):
-            sent = ray.put((work, compute, sources, [*map(some_content, sources)], Path.cwd()))
+        with borrowed(job.model, torch.device("cpu")):
+            sent = ray.put((folder.path, job, known, Path.cwd()))
         context = DataContext.get_current()
         context.enable_progress_bars = False  # they would go to stdout
         context.actor_pool_util_upscaling_threshold = 0.75  # more actors where all are busy
         pool = ActorPoolStrategy(
             initial_size=max(1, min(actors, count)), max_size=count, max_tasks_in_flight_per_actor=1
         )
-        items = from_items([*range(count)], override_num_blocks=count)  # no tasks: actors have all
+        items = from_items(numbers, override_num_blocks=count)  # no tasks: actors have all
         pieces = items.map(Actor, fn_constructor_args=[[sent]], compute=pool, **each)
         try:
             for row in pieces.iter_rows():
-                if isinstance(result := row["result"], UserError):
-                    raise result
-                yield row["item"], result
+                if isinstance(row["error"], UserError):
+                    raise row["error"]
+                shard = job.shards[row["item"]]
+                done += shard.images
+                meter.show(done, "images")
+                receipt = folder.receipt(shard)
+                for message in receipt.bad if receipt else ():
+                    job.warn(f"skipped: {message}")
         except RayError as error:
             reason = str(error).strip().splitlines()[-1]
             raise RunError(f"Ray gave up ({reason}): run the same command to continue") from error
+    folder.tidy()
 
 
 class Actor:
@@ -205,27 +156,40 @@ class Actor:
         self.sent = sent
 
     @cached_property
-    def work(self) -> Work:
-        """Make what computes, where an error can be sent to the driver."""
+    def folder(self) -> ShardFolder:
+        """The folder to fill; made where an error can be sent to the driver."""
         import ray
 
-        make, compute, sources, expected, home = ray.get(self.sent[0])
+        path, job, known, home = ray.get(self.sent[0])
         with suppress(OSError):
             os.chdir(home)  # names of files may be relative
-        if [*map(some_content, sources)] != expected:
+        if [some_content(each) for each in job.sources.values()] != known:
             raise DataError(
                 f"node {ray.util.get_node_ip_address()} does not have the images that this process "
                 "sees: put them where all nodes see them, and give whole paths"
             )
+        if not (path / JOB).is_file():
+            raise DiskError(
+                f"an actor cannot see {path}: choose a folder on storage that all nodes share"
+            )
         own = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
-        return make(replace(compute, sharing=max(1, int(cores() // own))))
+        compute = replace(job.compute, sharing=max(1, int(cores() // own)))
+        return ShardFolder(path, replace(job, compute=compute))
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Compute a piece; an error of the user is a result."""
+        """Compute a part; an error of the user is a result."""
         try:
-            return row | {"result": self.work(row["item"])}
+            folder = self.folder
+            shard = folder.job.shards[row["item"]]
+            if folder.deaths(shard) >= TRIES:
+                raise RunError(
+                    f"{TRIES} processes died while they computed {folder.file(shard)}: if the node "
+                    "has too little memory, choose smaller --part-images or fewer --workers"
+                )
+            folder.write([shard], False)
         except UserError as error:
-            return row | {"result": error}
+            return row | {"error": error}
+        return row | {"error": None}
 
 
 @contextmanager

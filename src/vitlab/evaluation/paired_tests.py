@@ -1,9 +1,5 @@
 """Paired comparisons of models: the test images that they have in common, and McNemar's test.
 
-The test images that several models have in common, and their answers side by side.
-
-Whether two models differ by more than chance on the same test images.
-
 Two models that saw the same images are compared image by image, which tells far smaller differences
 from chance than two intervals side by side do. Of two classifiers, McNemar's test (1947) asks
 whether the images that only one of them gets right are split as evenly as coins fall; here it is
@@ -17,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,7 +73,7 @@ def same_images(examined: Sequence[Examined | None]) -> SameImages | None:
     runs, common = [first], np.unique(known[first].keys)
     for number, each in known.items():
         shared = np.intersect1d(common, each.keys)
-        if number != first and len(shared) and _kind(each) is _kind(known[first]):
+        if number != first and len(shared) and type(each.answers) is type(known[first].answers):
             runs.append(number)
             common = shared
     if len(runs) < 2:
@@ -103,12 +100,8 @@ def same_images(examined: Sequence[Examined | None]) -> SameImages | None:
     )
 
 
-def _kind(examined: Examined) -> type[Answers]:
-    return type(examined.answers)
-
-
 def _test_set(examined: Examined) -> tuple[str, bytes]:
-    return _kind(examined).__name__, np.sort(examined.keys).tobytes()
+    return type(examined.answers).__name__, np.sort(examined.keys).tobytes()
 
 
 def _places(examined: Examined, keys: Integers) -> Integers:
@@ -230,41 +223,34 @@ def pairs_of(answers: Sequence[Answers], resamples: int | None = None) -> list[P
     samples = [resampled(each, count) for each in answers]
     found = []
     for first, second in combinations(range(len(answers)), 2):
-        pair = _counted(answers[first], answers[second])
-        gaps, p = {}, pair.p
+        counted = _counted(answers[first], answers[second])
+        gaps, p = {}, mcnemar(counted["only_first"], counted["only_second"])
         for name in [each for each in points[first] if each in points[second]]:
             gap = points[second][name] - points[first][name]
             drawn = samples[second][name] - samples[first][name]
             gaps[name] = Difference(gap, difference(METRICS[name], gap, drawn, len(answers[0])))
             if name == "map":
                 p = _p_of(drawn)
-        found.append(replace(pair, first=first, second=second, p=p, differences=gaps))
+        found.append(Pair(first, second, **counted, p=p, adjusted=p, differences=gaps))
     adjusted = holm([pair.p for pair in found])
     return [replace(pair, adjusted=p) for pair, p in zip(found, adjusted, strict=True)]
 
 
-def _counted(one: Answers, other: Answers) -> Pair:
-    """Return what counting images tells of two models, and McNemar's p."""
-    assert isinstance(one, SingleAnswers) == isinstance(other, SingleAnswers)
+def _counted(one: Answers, other: Answers) -> dict[str, Any]:
+    """Return what counting images tells of two models."""
     right, too = one.right, other.right
     only_first, only_second = int((right & ~too).sum()), int((too & ~right).sum())
-    both_wrong, images = int((~right & ~too).sum()), len(one)
-    shares = float(right.mean()), float(too.mean())
-    alike = 1 - (only_first + only_second) / images
+    both_wrong, shares = int((~right & ~too).sum()), (float(right.mean()), float(too.mean()))
+    wrong, alike = both_wrong + only_first + only_second, 1 - (only_first + only_second) / len(one)
     expected = shares[0] * shares[1] + (1 - shares[0]) * (1 - shares[1])
-    return Pair(
-        first=0,
-        second=1,
-        only_first=only_first,
-        only_second=only_second,
-        both_wrong=both_wrong,
-        agreement=float(one.agrees(other).mean()),  # type: ignore[arg-type]
-        overlap=both_wrong / wrong if (wrong := int((~right | ~too).sum())) else 1.0,
-        consistency=(alike - expected) / (1 - expected) if expected < 1 else 1.0,
-        p=(p := mcnemar(only_first, only_second)),
-        adjusted=p,
-        differences={},
-    )
+    return {
+        "only_first": only_first,
+        "only_second": only_second,
+        "both_wrong": both_wrong,
+        "agreement": float(one.agrees(other).mean()),  # type: ignore[arg-type]
+        "overlap": both_wrong / wrong if wrong else 1.0,
+        "consistency": (alike - expected) / (1 - expected) if expected < 1 else 1.0,
+    }
 
 
 def _p_of(samples: NDArray[np.float64]) -> float:

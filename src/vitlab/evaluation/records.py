@@ -73,7 +73,6 @@ class EvaluationRecord(AttributeDict):
     label_errors: dict[str, Any]
     learned_from: int
     protocol: str
-    variants: dict[str, Any]
     file: str
 
 

@@ -21,8 +21,9 @@ import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -35,46 +36,24 @@ from vitlab.files import staged_file
 WIDE = 100  # most classes that get a column each
 GROUP = 10_000  # rows of a Parquet row group
 
-Columns = dict[str, list[Any]]
-Use = Callable[[Inferred], None]
+Row = dict[str, Any]
+Kind = Literal["text", "texts", "number", "flag"]
+Kinds = dict[str, Kind]
+"""The columns of a table, in order, and what stands in each."""
 
 
 @contextmanager
-def rows_to(file: Path | None, layout: "Layout") -> Iterator[Use]:
-    """Yield what writes the rows of each batch; the file appears when the block succeeds.
+def table_to(file: Path | None, kinds: Kinds) -> Iterator[Callable[[list[Row]], None]]:
+    """Yield what writes rows of such columns; the file appears when the block succeeds.
 
     Args:
-        file: ends in .csv or .parquet; None to write nothing
-        layout: its columns
+        file: ends in .csv, .jsonl or .parquet; None to write nothing
+        kinds: its columns; a row may lack some
     """
     if file is None:
-        yield lambda part: None
+        yield lambda rows: None
         return
-    with table_to(file, layout) as use:
-        yield lambda part: use(layout.columns(part))
-
-
-class Columned(Protocol):
-    """The columns of a table: what a writer needs to know."""
-
-    @property
-    def names(self) -> list[str]:
-        """The columns, in order."""
-
-    @property
-    def numbers(self) -> set[str]:
-        """Those of numbers."""
-
-    @property
-    def lists(self) -> set[str]:
-        """Those of lists of names."""
-
-
-@contextmanager
-def table_to(file: Path, layout: Columned) -> Iterator[Callable[[Columns], None]]:
-    """Yield what writes rows of such columns; the file appears when the block succeeds."""
-    write = WRITERS[file.suffix.lower()]
-    with staged_file(file) as draft, write(draft, layout) as use:
+    with staged_file(file) as draft, WRITERS[file.suffix.lower()](draft, kinds) as use:
         yield use
 
 
@@ -99,10 +78,9 @@ class Layout:
         threshold: Floats | float = 0.5,
         far: bool = False,
     ) -> None:
-        self.threshold, self.far = threshold, ("distance", "unlike") if far else ()
         self.source, self.truth, self.more = source, truth, more or {}
+        self.threshold, self.far, self.classes = threshold, far, source.classes
         self.several, self.column = source.labels.several, source.labels.column
-        self.classes = source.classes
         self.top = min(top, len(self.classes)) if len(self.classes) > WIDE else 0
         unique = len(set(self.classes)) == len(self.classes)
         self.chances = [
@@ -110,86 +88,57 @@ class Layout:
             for number, name in enumerate(() if self.top else self.classes)
         ]
 
-    @property
-    def names(self) -> list[str]:
-        """The columns, in order."""
-        best = [f"{what}_{place + 1}" for place in range(self.top) for what in ("class", "p")]
-        truth = [self.column] if self.truth else []
-        return [
-            "image",
-            *truth,
-            *self.more,
-            "predicted",
-            "confidence",
-            *self.far,
-            "error",
-            *self.chances,
-            *best,
-        ]
+    @cached_property
+    def kinds(self) -> Kinds:
+        """The columns."""
+        text: Kind = "text"
+        number: Kind = "number"
+        names: Kind = "texts" if self.several else text
+        found: Kinds = {"image": text} | ({self.column: names} if self.truth else {})
+        found |= dict.fromkeys(self.more, text) | {"predicted": names, "confidence": number}
+        if self.far:
+            found |= {"distance": number, "unlike": "flag"}
+        found |= {"error": text} | dict.fromkeys(self.chances, number)
+        for place in range(1, self.top + 1):
+            found |= {f"class_{place}": text, f"p_{place}": number}
+        return found
 
-    @property
-    def numbers(self) -> set[str]:
-        """The columns of probabilities."""
-        return {
-            "confidence",
-            "distance",
-            *self.chances,
-            *(f"p_{place + 1}" for place in range(self.top)),
-        }
-
-    @property
-    def lists(self) -> set[str]:
-        """The columns of lists."""
-        return {self.column, "predicted"} if self.several else set()
-
-    def columns(self, part: Inferred) -> Columns:
-        """Return the rows of a batch, column by column, in the source's order."""
-        indices = [*part.indices.tolist(), *(index for index, _ in part.bad)]
-        order = np.argsort(indices, kind="stable").tolist()
-        usable = len(part.indices)
-        table: Columns = {name: [] for name in self.names}
-        for place in order:
-            index = indices[place]
-            row: dict[str, Any] = {"image": self.source.name(index)} | self.more
+    def rows(self, part: Inferred) -> list[Row]:
+        """Return the rows of a batch, in the source's order."""
+        found: dict[int, Row] = {index: {"error": text} for index, text in part.bad}
+        each = zip(part.indices.tolist(), part.probabilities, part.distances, strict=True)
+        for index, chances, far in each:
+            found[index] = self._answer(chances)
+            if self.far:
+                found[index] |= {"distance": float(far), "unlike": bool(far > 1)}
+        for index, row in found.items():
+            row |= {"image": self.source.name(index)} | self.more
             if self.truth:
                 row[self.column] = self._named(self.source.labels.classes_of(index))
-            if place < usable:
-                far = float(part.distances[place])
-                row |= self._answer(part.probabilities[place])
-                row |= {"distance": far, "unlike": far > 1}
-            else:
-                row["error"] = part.bad[place - usable][1]
-            for name, values in table.items():
-                values.append(row.get(name))
-        return table
+        return [found[index] for index in sorted(found)]
 
-    def _answer(self, chances: Sequence[float]) -> dict[str, Any]:
-        row = np.asarray(chances)
-        best = np.argsort(-row, kind="stable")
-        predicted = (np.flatnonzero(row > self.threshold) if self.several else best[:1]).tolist()
-        answer = {"predicted": self._named(predicted), "confidence": float(row[best[0]])}
-        for place, number in enumerate(best[: self.top].tolist()):
-            answer |= {f"class_{place + 1}": self.classes[number], f"p_{place + 1}": row[number]}
-        return answer | dict(zip(self.chances, row.tolist(), strict=bool(self.chances)))
+    def _answer(self, chances: Floats) -> Row:
+        best = np.argsort(-chances, kind="stable")
+        above = np.flatnonzero(chances > self.threshold) if self.several else best[:1]
+        answer: Row = {"predicted": self._named(above), "confidence": float(chances[best[0]])}
+        for place, number in enumerate(best[: self.top].tolist(), 1):
+            answer |= {f"class_{place}": self.classes[number], f"p_{place}": chances[number]}
+        return answer | dict(zip(self.chances, chances.tolist(), strict=bool(self.chances)))
 
-    def _named(self, numbers: Sequence[int]) -> str | list[str]:
+    def _named(self, numbers: Sequence[int] | np.ndarray[Any, Any]) -> str | list[str]:
         names = [self.classes[int(number)] for number in numbers]
         return names if self.several else names[0]
 
 
 @contextmanager
-def _csv(draft: Path, layout: Columned) -> Iterator[Callable[[Columns], None]]:
+def _csv(draft: Path, kinds: Kinds) -> Iterator[Callable[[list[Row]], None]]:
     """Write CSV in UTF-8; bytes of file names that are none stay as they are."""
     with draft.open("w", encoding="utf-8", errors="surrogateescape", newline="") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(layout.names)
-
-        def use(columns: Columns) -> None:
-            writer.writerows(
-                [_cell(value) for value in row] for row in zip(*columns.values(), strict=True)
-            )
-
-        yield use
+        writer = csv.DictWriter(stream, [*kinds], lineterminator="\n")
+        writer.writeheader()
+        yield lambda rows: writer.writerows(
+            {name: _cell(value) for name, value in row.items()} for row in rows
+        )
 
 
 def _cell(value: Any) -> Any:
@@ -200,67 +149,54 @@ def _cell(value: Any) -> Any:
 
 
 @contextmanager
-def _jsonl(draft: Path, layout: Columned) -> Iterator[Callable[[Columns], None]]:
+def _jsonl(draft: Path, kinds: Kinds) -> Iterator[Callable[[list[Row]], None]]:
     """Write a JSON object per row, in ASCII, so that any file name can be read back."""
     with draft.open("w", encoding="ascii", newline="") as stream:
 
-        def use(columns: Columns) -> None:
-            for row in zip(*columns.values(), strict=True):
-                cells = (float(_cell(v)) if isinstance(v, float) else v for v in row)
-                line = dict(zip(columns, cells, strict=True))
+        def use(rows: list[Row]) -> None:
+            for row in rows:
+                cells = {name: row.get(name) for name in kinds}
+                line = {k: float(_cell(v)) if isinstance(v, float) else v for k, v in cells.items()}
                 stream.write(json.dumps(line) + "\n")
 
         yield use
 
 
 @contextmanager
-def _parquet(draft: Path, layout: Columned) -> Iterator[Callable[[Columns], None]]:
+def _parquet(draft: Path, kinds: Kinds) -> Iterator[Callable[[list[Row]], None]]:
     """Write Parquet in row groups of about `GROUP`; probabilities are float32."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    kinds = {
-        name: pa.float32()
-        if name in layout.numbers
-        else pa.list_(pa.string())
-        if name in layout.lists
-        else pa.bool_()
-        if name == "unlike"
-        else pa.string()
-        for name in layout.names
-    }
-    schema = pa.schema([(_text(name), kind) for name, kind in kinds.items()])
-    waiting: Columns = {name: [] for name in layout.names}
-
-    def flush(writer: Any) -> None:
-        arrays = [pa.array(_text(waiting[name]), kind) for name, kind in kinds.items()]
-        writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-        for values in waiting.values():
-            values.clear()
-
+    text = pa.string()
+    types = {"text": text, "texts": pa.list_(text), "number": pa.float32(), "flag": pa.bool_()}
+    schema = pa.schema([(unicode(name), types[kind]) for name, kind in kinds.items()])
+    waiting: list[Row] = []
     with parquet.ParquetWriter(draft, schema) as writer:
 
-        def use(columns: Columns) -> None:
-            for name, values in columns.items():
-                waiting[name] += values
-            if len(waiting["image"]) >= GROUP:
-                flush(writer)
+        def flush(least: int) -> None:
+            if len(waiting) >= least:
+                writer.write_table(pa.Table.from_pylist(waiting, schema))
+                waiting.clear()
+
+        def use(rows: list[Row]) -> None:
+            waiting.extend({unicode(name): unicode(row[name]) for name in row} for row in rows)
+            flush(GROUP)
 
         yield use
-        if waiting["image"]:
-            flush(writer)
+        flush(1)
 
 
-def unicode(text: str) -> str:
-    """Spell out, as Python does, the bytes of names that are not UTF-8, which Parquet requires."""
-    return text.encode("utf-8", "backslashreplace").decode()
+def unicode(value: Any) -> Any:
+    """Spell out, as Python does, the bytes of names that are not UTF-8, which Parquet requires.
 
-
-def _text(value: Any) -> Any:
-    """The same of lists, too; what is no text stays as it is."""
+    So also those in a list; what is no text stays as it is.
+    """
     if isinstance(value, list):
-        return [_text(each) for each in value]
-    return unicode(value) if isinstance(value, str) else value
+        return [unicode(each) for each in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    return value
 
 
 WRITERS = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}

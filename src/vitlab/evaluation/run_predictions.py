@@ -22,11 +22,11 @@ from vitlab.evaluation.answers import (
     answers_of,
 )
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.infer import Progress, silent
-from vitlab.evaluation.predictions import Predictions, predict
+from vitlab.evaluation.infer import Predictions, Progress, predict, silent
+from vitlab.files import staged_file
 from vitlab.models.model import Model
 from vitlab.progress import say
-from vitlab.runs.kept_predictions import keep_predictions, kept_predictions
+from vitlab.runs.kept_arrays import read_arrays, write_arrays
 from vitlab.runs.run_folder import RunFolder
 from vitlab.weights.load import load
 from vitlab.weights.sharded import CONFIG
@@ -121,13 +121,14 @@ def keep(folder: RunFolder, model: Model, source: Source, predictions: Predictio
     found = Examined.of(folder, model, source, predictions)
     if sum(each.nbytes for each in found.arrays.values()) <= LARGEST:
         about = _marks(folder) | {"classes": list(found.classes)}
-        keep_predictions(folder.predictions, found.arrays, about)
+        with staged_file(folder.predictions) as draft:
+            write_arrays(draft, found.arrays, about)
     return found
 
 
 def kept(folder: RunFolder) -> Examined | None:
     """Return what is kept of the run's model as it is now and of the run's data, if anything is."""
-    found = kept_predictions(folder.predictions)
+    found = read_arrays(folder.predictions)
     if found is None:
         return None
     arrays, about = found

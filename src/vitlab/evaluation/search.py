@@ -1,16 +1,15 @@
 """Search by image: the nearest rows (cosine) of what `vitlab embed` wrote, exact and streamed.
 
-Row groups are decoded a few at a time, or read from the memory map of `FeatureTable.mapped`.
-Products in float32 find what is nearer than their rounding can hide; these few are compared in
-float64, so that the answer is that of brute force. Of equals the earlier row comes first.
+Row groups are decoded a few at a time. Products in float32 find what is nearer than their rounding
+can hide; these few are compared in float64, so that the answer is that of brute force. Of equals
+the earlier row comes first.
 """
 
 import json
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -26,10 +25,10 @@ from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding import ABOUT, DAMAGED, SOURCE
 from vitlab.evaluation.infer import infer, stacked
 from vitlab.evaluation.probes.feature_options import Taken
-from vitlab.files import check_regular, explained
+from vitlab.files import check_regular
 from vitlab.models.model import Model
 from vitlab.packages import check_installed
-from vitlab.places import cache_folder, exists
+from vitlab.places import exists
 from vitlab.progress import public, say
 from vitlab.weights.hub import is_hub_name
 from vitlab.weights.identity import feature_fingerprint
@@ -38,7 +37,7 @@ from vitlab.weights.load import load
 WIDEST = 2**17  # numbers of a vector
 LARGEST = 2**27  # bytes of a row group's features in fp32; `embed` writes no larger ones
 HIGHEST = 1e30  # norm of a vector, so that no product overflows
-BLOCK, ASKED, AHEAD = 16_384, 256, 4  # rows of a map, queries, row groups in work at once
+ASKED, AHEAD = 256, 4  # queries, and row groups in work, at once
 EMBED = "`vitlab embed WEIGHTS DATA --out x.parquet` writes a table to search in"
 ADVICE = "--from (in Python weights=…) names those it was computed with"
 
@@ -88,15 +87,11 @@ class RowGroup(NamedTuple):
     rows: int
 
 
-class RowBlock(NamedTuple):
-    """Rows of a table: the first one's number, features (n, dimension), their norms (n,).
+RowBlock = tuple[int, NDArray[np.float32], NDArray[np.float32]]
+"""Rows of a table: the first one's number, features (n, dimension), their norms (n,).
 
-    A vector of zeros has norm 1; one that is not of finite numbers, or longer than 1e30, has NaN.
-    """
-
-    first: int
-    values: NDArray[np.float32]
-    norms: NDArray[np.float32]
+A vector of zeros has norm 1; one that is not of finite numbers, or longer than 1e30, has NaN.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,14 +103,12 @@ class FeatureTable:
         groups: its rows, as they are stored
         about: what the features are
         source: of the weights, as `vitlab.load` takes it; empty if unknown
-        stored: all rows, the features being a memory map; None to decode files for every search
     """
 
     name: str
     groups: tuple[RowGroup, ...]
     about: dict[str, Any]
     source: str = ""
-    stored: RowBlock | None = None
 
     @classmethod
     def open(cls, table: str | Path) -> Self:
@@ -154,38 +147,12 @@ class FeatureTable:
         """How many images it has."""
         return self.groups[-1].first + self.groups[-1].rows
 
-    def mapped(self) -> "FeatureTable":
-        """Return the same table, decoded once: later searches read a memory map.
-
-        The map is a nameless file in the user's cache folder (`VITLAB_CACHE`) of 4 bytes a number,
-        which ends with the object.
-
-        Raises:
-            DataError: a damaged file.
-            DiskError: the map cannot be written.
-        """
-        folder, shape = cache_folder("search"), (self.rows, self.about["dimension"])
-        norms = []
-        with explained(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder) as file:
-                for block in self.blocks():
-                    block.values.tofile(file)
-                    norms.append(block.norms)
-                features = np.memmap(file, np.float32, "r", shape=shape)
-        return replace(self, stored=RowBlock(0, features, np.concatenate(norms)))
-
     def blocks(self) -> Iterator[RowBlock]:
         """Yield all rows in order.
 
         Raises:
             DataError: a damaged file.
         """
-        if self.stored is not None:
-            for first in range(0, self.rows, BLOCK):
-                some = slice(first, first + BLOCK)
-                yield RowBlock(first, self.stored.values[some], self.stored.norms[some])
-            return
         with ThreadPoolExecutor(AHEAD) as pool:
             for start in range(0, len(self.groups), AHEAD):
                 yield from pool.map(_decoded, self.groups[start : start + AHEAD])
@@ -202,10 +169,7 @@ class FeatureTable:
                 table = opened.read_row_group(group.number, columns=["path", "label", "split"])
                 lines = table.take(own - group.first).to_pylist()
             for row, line in zip(own.tolist(), lines, strict=True):
-                path, label, split = str(line["path"]), line["label"], str(line["split"])
-                if label is not None:
-                    label = [*map(str, label)] if isinstance(label, list) else str(label)
-                found[row] = {"path": path, "label": label, "split": split}
+                found[row] = line | {key: str(line[key]) for key in ("path", "split")}
         return found
 
     def model(self, weights: Model | str | Path | None = None, **choices: Any) -> Model:
@@ -257,8 +221,7 @@ def search(
 ) -> list[Nearest]:
     """Return the nearest rows of what `vitlab embed` wrote, for each of some images.
 
-    A few row groups at a time are in memory. Whoever searches a large table often opens it once:
-    `FeatureTable.open(file).mapped()` is decoded once and then read from a memory map.
+    A few row groups at a time are in memory. Many images are best searched for at once.
 
     Args:
         table: the Parquet file or folder of parts, with one vector an image; or one that is open
@@ -307,11 +270,11 @@ def search(
     texts = own.texts(row for row in found[0].ravel().tolist() if row >= 0)
     answers = {n: Nearest(names[n], error=text) for n, text in bad.items()}
     for number, rows, scores in zip(*map(np.ndarray.tolist, (numbers, *found)), strict=True):
-        neighbors = [
-            Neighbor(row, score=score, same=_same(names[number], texts[row], score), **texts[row])
-            for row, score in zip(rows, scores, strict=True)
-            if row >= 0
-        ]
+        place, neighbors = Path(names[number]).absolute(), []
+        for row, score in zip(rows, scores, strict=True):
+            if row >= 0:
+                same = score > 0.999 and place == Path(texts[row]["path"]).absolute()
+                neighbors.append(Neighbor(row, score=score, same=same, **texts[row]))
         kept = [each for each in neighbors if not (not_self and each.same)][:k]
         answers[number] = Nearest(names[number], tuple(kept))
     return [answers[number] for number in range(len(names))]
@@ -360,11 +323,6 @@ def _units(vectors: NDArray[np.floating]) -> NDArray[np.float64]:
     return wide / np.where(norms == 0, 1, norms)
 
 
-def _same(name: str, texts: dict[str, Any], score: float) -> bool:
-    """Whether a row is the very image that has a name."""
-    return score > 0.999 and Path(name).absolute() == Path(texts["path"]).absolute()
-
-
 def _decoded(group: RowGroup) -> RowBlock:
     """Read the features of a row group."""
     with _opened(group.file, group.footer) as opened:
@@ -378,7 +336,7 @@ def _decoded(group: RowGroup) -> RowBlock:
     norms = np.sqrt(np.einsum("nd,nd->n", values, values, dtype=np.float64))
     norms[norms == 0] = 1
     norms[~(norms < HIGHEST)] = np.nan
-    return RowBlock(group.first, values, norms.astype(np.float32))
+    return group.first, values, norms.astype(np.float32)
 
 
 @contextmanager

@@ -36,15 +36,31 @@ from vitlab.data.sources.folders import Files
 from vitlab.data.sources.source import Joined, Source, Wrapped
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, DiskError, ImageError, OptionError
-from vitlab.evaluation.infer import Inferred, Progress
+from vitlab.evaluation.answers import check_numbers
+from vitlab.evaluation.compute import Compute, FastForm
+from vitlab.evaluation.infer import Inferred, Progress, Want, batch_of, infer
 from vitlab.evaluation.rows import unicode
 from vitlab.files import Lock, explained, is_draft, sha256, staged_file, tidy, write_text
+from vitlab.models.model import Model
 from vitlab.places import JOB, check_parts
 from vitlab.progress import Meter, named_if_slow, say
 
 RECEIPTS, LOCK = "_parts", "_lock"
+ROWS = 2048  # most images of a row group, or of a part of features in memory
+BYTES = 2**25  # of its features, unless one batch has more
 NAMES, CONTENTS = 1000, 8  # images whose name, or content, tells one data set from another
 Use = Callable[[Inferred], None]
+
+
+def group_of(batch: int, bytes_: int, most: int = ROWS) -> int:
+    """Return the images of a group of rows: whole batches, so many as fit into 32 MiB.
+
+    Args:
+        batch: images of a batch
+        bytes_: of an image's features
+        most: images that are wanted
+    """
+    return batch * max(1, min(most, ROWS, BYTES // bytes_) // batch)
 
 
 @dataclass(frozen=True)
@@ -93,38 +109,55 @@ class Shard:
 
 @dataclass(frozen=True, eq=False)
 class ShardJob:
-    """What a folder is filled with.
+    """What a folder is filled with: what a model gives of images, and the files it is written into.
 
     Attributes:
         title: what is being done, for the progress
         about: what decides the results, as JSON holds it
-        splits: number of images, by name
-        batch: images of a batch
+        model: that computes
+        sources: the images, by the name of their split
+        compute: where and how
+        want: what is computed of each image
         images: of a whole part: whole batches
         ending: of the files, such as `.parquet`
-        infer: yields batches of a split, by their numbers
         table: opens a file for the results of batches of a split
+        flips: average the probabilities over each image and its mirror image
         warn: called with a message about each damaged image
     """
 
     title: str
     about: dict[str, Any]
-    splits: dict[str, int]
-    batch: int
+    model: Model
+    sources: dict[str, Source]
+    compute: Compute
+    want: Want
     images: int
     ending: str
-    infer: Callable[[str, Sequence[int], Progress], Iterator[Inferred]]
     table: Callable[[Path, str], AbstractContextManager[Use]]
+    flips: bool = False
     warn: Callable[[str], None] = say
+
+    @cached_property
+    def form(self) -> FastForm:
+        """What computes: for all splits, so that every process computes the same."""
+        most = max(self.sources.values(), key=len)
+        return self.compute.fast(self.model, most, 1 + self.flips)
+
+    def infer(self, split: str, numbers: Sequence[int], progress: Progress) -> Iterator[Inferred]:
+        """Yield batches of a split, by their numbers."""
+        how = self.form.model, self.sources[split], self.compute.of(self.form), [self.want]
+        for batch in infer(*how, flips=self.flips, only=numbers, progress=progress):
+            check_numbers(batch.probabilities)
+            yield batch
 
     @cached_property
     def shards(self) -> list[Shard]:
         """The parts; those of a split follow each other."""
-        found = []
-        for split, count in self.splits.items():
-            for number, first in enumerate(range(0, count, self.images)):
-                last = min(first + self.images, count)
-                own = range(first // self.batch, -(-last // self.batch))
+        found, batch = [], batch_of(self.model)
+        for split, source in self.sources.items():
+            for number, first in enumerate(range(0, len(source), self.images)):
+                last = min(first + self.images, len(source))
+                own = range(first // batch, -(-last // batch))
                 found.append(Shard(f"{split}-{number:05d}", split, own, last - first))
         return found
 
@@ -253,7 +286,7 @@ class ShardFolder:
         """Compute parts."""
         with Meter(sum(each.images for each in shards), 0, self.job.title, shown) as meter:
             before = 0
-            for split in self.job.splits:
+            for split in self.job.sources:
                 own = [each for each in shards if each.split == split]
 
                 def progress(done: int, total: int, before: int = before) -> None:

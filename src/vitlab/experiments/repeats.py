@@ -13,9 +13,9 @@ import numpy as np
 
 from vitlab.errors import OptionError
 from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.infer import predict
 from vitlab.evaluation.intervals import with_intervals
-from vitlab.evaluation.label_errors import Suspects, find_label_errors, write_suspects
-from vitlab.evaluation.predictions import predict
+from vitlab.evaluation.label_errors import LabelErrors, find_label_errors, write_suspects
 from vitlab.evaluation.rows import Layout, table_to
 from vitlab.evaluation.run_predictions import reopened
 from vitlab.experiments.campaign_folder import MOST
@@ -259,29 +259,29 @@ def fold_cells(recipe: Recipe, folds: int) -> list[Cell]:
 def _folds_together(experiment: Experiment, cells: list[Cell], rows: list[Row]) -> dict[str, Any]:
     """Return the figures of all folds together, and write down predictions, result and page."""
     file = experiment.out / PREDICTIONS
-    figures, suspects = write_predictions(file, experiment, cells)
+    figures, errors, listed = write_predictions(file, experiment, cells)
     before = learned_before(rows)
     result = figures | {
         **before,
-        "label_errors": write_suspects(file.with_name(LABEL_ERRORS), suspects),
+        "label_errors": write_suspects(file.with_name(LABEL_ERRORS), errors, listed),
         "folds": len(rows),
         **mean_and_std(rows),
         "runs": [kept(row, "fold") for row in rows],
         "predictions": str(file),
         **experiment.places,
     }
-    return experiment.finish(result, _page(cells[0].recipe, result, suspects))
+    return experiment.finish(result, _page(cells[0].recipe, result, errors, listed))
 
 
 def write_predictions(
     file: Path, experiment: Experiment, cells: list[Cell]
-) -> tuple[dict[str, Any], Suspects]:
+) -> tuple[dict[str, Any], LabelErrors, list[Row]]:
     """Write a row per image, predicted by the model of its fold.
 
     The columns are those of `vitlab evaluate --out` (evaluation/rows.py), and `fold`.
 
     Returns:
-        The figures of all predictions together, and the labels that are likely wrong.
+        The figures of all predictions together, the likely label errors, and a row for each.
 
     Raises:
         DiskError: the file cannot be written.
@@ -293,13 +293,13 @@ def write_predictions(
         for source, cell in zip(sources, cells, strict=True)
     ]
     host, found = experiment.setup.host, []
-    with table_to(file, layouts[0]) as write:
+    with table_to(file, layouts[0].kinds) as write:
         for run, layout in zip(runs, layouts, strict=True):
             done = predict(
                 load(run.path),
                 layout.source,
                 Compute(host.device, engine="plain", workers=host.workers),
-                use=lambda part, layout=layout: write(layout.columns(part)),  # type: ignore[misc]
+                use=lambda part, layout=layout: write(layout.rows(part)),  # type: ignore[misc]
             )
             found.append(done)
     rows = np.concatenate([each.probabilities for each in found])
@@ -309,25 +309,26 @@ def write_predictions(
         for source, done in zip(sources, found, strict=True)
         for index in done.indices.tolist()
     ]
-    errors, classes = find_label_errors(rows, labels), sources[0].classes
-    suspects = Suspects(errors, rows, classes, names.__getitem__, labels.several)
-    return with_intervals(rows, labels), suspects
+    errors = find_label_errors(rows, labels)
+    return with_intervals(rows, labels), errors, errors.rows(sources[0].classes, names.__getitem__)
 
 
-def _page(recipe: Recipe, result: dict[str, Any], suspects: Suspects) -> TablePage:
+def _page(
+    recipe: Recipe, result: dict[str, Any], found: LabelErrors, listed: list[Row]
+) -> TablePage:
     """Return the page of all folds, with the likely label errors, if there are any."""
     note = "Each model was tested on images that its own run did not learn from."
     tables = [table_of("fold", result, {"all predictions together": result}, note)]
-    found = suspects.found
-    listed = [suspects.row(each) for each in found.suspects[:LISTED]]
     if listed:
         head = ("image", "label", "likely", "probability of the label")
-        keys = suspects.names[:3]
-        rows = [(*(_text(row[key]) for key in keys), percent(row["p_label"])) for row in listed]
-        what = "answers" if suspects.several else "labels"
+        keys = [*found.kinds][:3]
+        rows = [
+            (*(_text(row[key]) for key in keys), percent(row["p_label"])) for row in listed[:LISTED]
+        ]
+        what = "answers" if found.several else "labels"
         note = (
             f"By confident learning (Northcutt et al., 2021) from predictions of models that did "
-            f"not learn from the image: {len(found.suspects):,} of {found.images:,} images, "
+            f"not learn from the image: {len(listed):,} of {found.images:,} images, "
             f"likeliest error first; about {found.estimated:,.0f} wrong {what} are estimated in "
             f"all. The first {len(rows)} are below, all of them in {LABEL_ERRORS}, beside this "
             "page."

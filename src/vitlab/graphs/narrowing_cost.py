@@ -19,9 +19,8 @@ from vitlab.data.sources.request import Given, title_of
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, ImageError, OptionError, WeightsError
 from vitlab.evaluation.choosing import Chosen, choose
-from vitlab.evaluation.infer import probabilities
+from vitlab.evaluation.infer import check_classifier, probabilities
 from vitlab.evaluation.metrics import figures
-from vitlab.evaluation.predictions import check_classifier
 from vitlab.graphs.agreement import Run
 from vitlab.graphs.onnx_check import opened, runs
 from vitlab.graphs.targets import IMAGES

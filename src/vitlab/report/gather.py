@@ -16,10 +16,10 @@ from vitlab.data.sources.request import Splits
 from vitlab.data.sources.source import Source, Subset
 from vitlab.errors import ImageError, UserError
 from vitlab.evaluation.evaluation import Evaluation
+from vitlab.evaluation.infer import Predictions
 from vitlab.evaluation.label_errors import find_label_errors
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.per_class import class_figures, confused_pairs, confusion, decisions
-from vitlab.evaluation.predictions import Predictions
 from vitlab.evaluation.reliability import bins
 from vitlab.evaluation.run_predictions import reopened
 from vitlab.models.config import ViTConfig

@@ -9,9 +9,16 @@ from PIL import Image
 
 from vitlab.data.masks import IGNORED, MaskedImages, Truth
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.mask_maps import voc_palette
 from vitlab.evaluation.metrics import METRICS
-from vitlab.evaluation.segmentation import FIGURES, Scene, Segmented, Tested, iou, segment
+from vitlab.evaluation.segmentation import (
+    FIGURES,
+    Scene,
+    Segmented,
+    Tested,
+    iou,
+    segment,
+    voc_palette,
+)
 from vitlab.report.page import (
     Card,
     Cards,

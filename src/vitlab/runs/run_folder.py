@@ -67,7 +67,7 @@ class RunFolder:
         fault: folder of a step that was not finite (training/replay.py)
         delta: file of what changed, if the run trained only some of the weights
         head_start: file of the classifier that the run started from, if it was fitted: a delta
-        predictions: file of what the model answered to each test image (runs/kept_predictions)
+        predictions: file of what the model answered to each test image (runs/kept_arrays)
         segment: file of the classifier of patches, of a run that segments (weights/segmenter.py)
         report: the report's file
         journal: the lines of metrics.jsonl

@@ -21,13 +21,13 @@ from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DivergedError, RunError
 from vitlab.evaluation.answers import answers_of
-from vitlab.evaluation.calibration import Calibration, before_and_after, temperature_of
+from vitlab.evaluation.calibration import Calibration, temperature_of
 from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.infer import Predictions
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.metrics import METRICS, figures
 from vitlab.evaluation.paired_tests import pairs_of
 from vitlab.evaluation.per_class import class_figures, confused_pairs
-from vitlab.evaluation.predictions import Predictions
 from vitlab.evaluation.records import RunRecord
 from vitlab.evaluation.run_predictions import keep
 from vitlab.evaluation.unlike import learned_unlike
@@ -106,7 +106,7 @@ def conclude(observer: Observer, stop: Stop) -> Run:
             before = _predictions(observer, task.splits.test, first, stop)
         own = _beside_start(observer, before, done)
     if found is not None and observer.world.first:
-        own["calibration"] = before_and_after(model, found, done)
+        own["calibration"] = found.change(model, done)
     return reported(observer, model, done, own)
 
 

@@ -14,8 +14,8 @@ from vitlab.distributed.world import ALONE
 from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory
+from vitlab.evaluation.infer import Predictions, predict
 from vitlab.evaluation.metrics import curve_point
-from vitlab.evaluation.predictions import Predictions, predict
 from vitlab.models.model import Model
 from vitlab.objectives.feature_health import feature_health
 from vitlab.training.plan import batches_of, step_seed

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitlab.evaluation.compute import FastForm
-from vitlab.evaluation.probed_images import Probed
+from vitlab.evaluation.inductive_bias import Probed, changed_figures
 from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
@@ -61,3 +61,9 @@ def noise(count: int, size: tuple[int, int], channels: int = 1, seed: int = 0) -
 def normalized(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
     """Pixels as `Linear` takes them, (count, channels, rows, columns)."""
     return (np.moveaxis(pixels, -1, 1) / 255 - 0.5) / 0.25
+
+
+def figures(asked: Probed, seed: int, *kinds: str) -> dict[str, float]:
+    """The figures whose names begin so, with generators of one seed."""
+    found = changed_figures(asked, *(np.random.default_rng(seed) for _ in range(3)))
+    return {name: value for name, value in found.items() if name.startswith(kinds)}

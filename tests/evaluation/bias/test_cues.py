@@ -7,11 +7,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from evaluation.bias.linear_model import Linear, noise, normalized, probed
+from evaluation.bias.linear_model import Linear, figures, noise, normalized, probed
 from vitlab.errors import DataError
 from vitlab.evaluation.inductive_bias import (
     cue_figures,
-    filtered_figures,
     high_pass,
     low_pass,
     partners,
@@ -118,7 +117,7 @@ def test_a_model_of_brightness_has_a_shape_bias_of_zero() -> None:
     labels = [0, 1, 1, 0, 1]
     pixels = noise(5, (8, 8)) // 16 + np.array([70, 160], np.uint8)[labels][:, None, None, None]
     asked = probed(Linear(templates), pixels, labels, batch=2)
-    assert asked.accuracy() == 1
+    assert torch.equal(asked.predicted(), asked.labels)
     seen = cue_figures(asked, np.random.default_rng(0))
     assert seen == {"cue_shape": 0, "cue_texture": 1, "shape_bias": 0}
 
@@ -140,7 +139,7 @@ def test_cue_figures_by_numpy() -> None:
 def test_filtered_figures_by_numpy() -> None:
     templates = torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     pixels, labels = noise(60, (8, 8)), np.arange(60) % 3
-    seen = filtered_figures(probed(Linear(templates), pixels, labels.tolist()))
+    seen = figures(probed(Linear(templates), pixels, labels.tolist()), 0, "low_pass", "high_pass")
     images = normalized(pixels)
     for percent in (25, 50, 75):
         low = filtered_by_numpy(images, percent / 100)

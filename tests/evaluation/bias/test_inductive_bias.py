@@ -15,8 +15,8 @@ from vitlab.data.sources.source import Derived, Source
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.evaluation import compute
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.predictions import predict
-from vitlab.evaluation.probed_images import balanced, probed_images
+from vitlab.evaluation.inductive_bias import balanced, probed_images
+from vitlab.evaluation.infer import predict
 from vitlab.models.model import Model
 
 CPU = torch.device("cpu")

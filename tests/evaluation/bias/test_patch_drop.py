@@ -5,11 +5,10 @@ import pytest
 import torch
 
 import vitlab
-from evaluation.bias.linear_model import Linear, noise, normalized, probed
+from evaluation.bias.linear_model import Linear, figures, noise, normalized, probed
 from vitlab.evaluation.inductive_bias import (
     contributions,
     drop_patches,
-    occluded_figures,
     patch_numbers,
 )
 
@@ -80,7 +79,7 @@ def test_a_model_that_reads_one_patch() -> None:
     templates[1, 0, 0, 0], templates[0, 0, 0, 0] = 1, -1
     pixels = np.full((40, 8, 8, 1), 255, np.uint8)
     asked = probed(Linear(templates), pixels, [1] * 40)
-    seen = occluded_figures(asked, np.random.default_rng(5))
+    seen = figures(asked, 5, "occluded")
     rank = np.argsort(np.argsort(-np.random.default_rng(5).random((40, 64)), 1), 1)[:, 0]
     for percent, dropped in ((25, 16), (50, 32), (75, 48)):
         assert seen[f"occluded_salient_{percent}"] == 0

@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 
 import vitlab
-from evaluation.bias.linear_model import Linear, noise, normalized, probed
+from evaluation.bias.linear_model import Linear, figures, noise, normalized, probed
 from vitlab.errors import OptionError
-from vitlab.evaluation.inductive_bias import shuffle_tiles, shuffled_figures, tile_orders
+from vitlab.evaluation.inductive_bias import shuffle_tiles, tile_orders
 
 
 def by_loops(
@@ -81,7 +81,7 @@ def test_the_accuracy_of_a_model_that_reads_one_corner() -> None:
         corners[number, :, row : row + 6, column : column + 6] = 1
     labels = [number % 4 for number in range(40)]
     pixels = (255 * corners.permute(0, 2, 3, 1)).numpy().astype(np.uint8)[labels]
-    seen = shuffled_figures(probed(Linear(corners), pixels, labels), np.random.default_rng(3))
+    seen = figures(probed(Linear(corners), pixels, labels), 3, "shuffled")
     orders = tile_orders(40, 4, np.random.default_rng(3)).numpy()
     stayed = np.mean([order[label] == label for order, label in zip(orders, labels, strict=True)])
     assert [*seen] == ["shuffled_2", "shuffled_4"], "8 does not divide 12"
@@ -93,7 +93,7 @@ def test_a_batch_is_no_boundary() -> None:
     templates = torch.randn(3, 2, 8, 8, generator=torch.Generator().manual_seed(0))
     pixels, labels = noise(30, (8, 8), 2), [number % 3 for number in range(30)]
     found = [
-        shuffled_figures(probed(Linear(templates), pixels, labels, batch), np.random.default_rng(0))
+        figures(probed(Linear(templates), pixels, labels, batch), 0, "shuffled")
         for batch in (1, 7, 30)
     ]
     assert found[0] == found[1] == found[2]

@@ -5,8 +5,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from evaluation.bias.linear_model import Linear, noise, normalized, probed
-from vitlab.evaluation.inductive_bias import DIRECTIONS, shift, shifted_figures
+from evaluation.bias.linear_model import Linear, figures, noise, normalized, probed
+from vitlab.evaluation.inductive_bias import DIRECTIONS, shift
 
 
 def by_padding(image: NDArray[np.float64], down: int, right: int) -> NDArray[np.float64]:
@@ -43,7 +43,7 @@ def test_figures_of_a_linear_model_by_numpy(batch: int) -> None:
     pixels, labels = noise(60, (8, 8)), np.arange(60) % 3
     asked = probed(Linear(templates), pixels, labels.tolist(), batch)
     clean = asked.predicted()
-    seen = shifted_figures(asked, clean, np.random.default_rng(7))
+    seen = figures(asked, 7, "shift_", "consistency")
     directions = DIRECTIONS.numpy()[np.random.default_rng(7).integers(8, size=60)]
     for distance in (1, 2, 3, 4):
         moved = [
@@ -60,7 +60,7 @@ def test_figures_of_a_linear_model_by_numpy(batch: int) -> None:
 def test_a_model_that_is_always_wrong_can_be_consistent() -> None:
     templates = torch.zeros(2, 1, 4, 4)
     asked = probed(Linear(templates), noise(6, (4, 4)), [1] * 6)
-    seen = shifted_figures(asked, asked.predicted(), np.random.default_rng(0))
+    seen = figures(asked, 0, "shift_", "consistency")
     assert [*seen] == [f"{n}_{d}" for d in (1, 2, 3) for n in ("shift", "consistency")]
     assert {seen["shift_2"], seen["consistency_2"]} == {0, 1}
     assert seen["consistency_2"] == 1

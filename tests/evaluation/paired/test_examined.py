@@ -12,7 +12,7 @@ from conftest import TINY
 from vitlab.errors import DataError, UserError
 from vitlab.evaluation.paired_tests import figures_of
 from vitlab.evaluation.run_predictions import examine, kept, reopened
-from vitlab.runs.kept_predictions import keep_predictions, kept_predictions
+from vitlab.runs.kept_arrays import read_arrays, write_arrays
 from vitlab.runs.run_folder import RunFolder
 from vitlab.weights.save import save_provenance
 
@@ -44,7 +44,7 @@ def test_they_are_computed_again_where_model_or_data_have_changed(run: RunFolder
     model = vitlab.load(run.path)
     model.provenance["temperature"] = 2.0
     save_provenance(model, run.model)
-    before = kept_predictions(run.predictions)
+    before = read_arrays(run.predictions)
     assert before is not None
     assert kept(run) is None
     again = examine(run, workers=0)
@@ -74,8 +74,8 @@ def test_a_damaged_file_is_as_good_as_none(run: RunFolder) -> None:
 def test_what_is_kept_comes_back(tmp_path: Path) -> None:
     file = tmp_path / "predictions.safetensors"
     arrays = {"a": np.arange(6).reshape(2, 3).T, "b": np.array([0.1, np.nan])}
-    keep_predictions(file, arrays, {"classes": ["é", "\udce9"]})
-    found = kept_predictions(file)
+    write_arrays(file, arrays, {"classes": ["é", "\udce9"]})
+    found = read_arrays(file)
     assert found is not None
     for name, values in arrays.items():
         np.testing.assert_array_equal(found[0][name], values)

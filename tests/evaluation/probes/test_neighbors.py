@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.neighbors import KNeighborsClassifier
 
-from vitlab.evaluation.probes import neighbors
-from vitlab.evaluation.probes.neighbors import nearest_neighbors
+from vitlab.evaluation.probes import few_shot
+from vitlab.evaluation.probes.few_shot import nearest_neighbors
 
 
 def examples(n: int, m: int, classes: int = 5) -> tuple[np.ndarray, ...]:
@@ -29,8 +29,8 @@ def theirs(x: np.ndarray, y: np.ndarray, test: np.ndarray, k: int) -> np.ndarray
 
 @pytest.mark.parametrize("block", [7, 64, 10_000])
 def test_predictions_are_those_of_scikit_learn(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbors, "TRAIN", block)
-    monkeypatch.setattr(neighbors, "TEST", 50)
+    monkeypatch.setattr(few_shot, "TRAIN", block)
+    monkeypatch.setattr(few_shot, "TEST", 50)
     x, y, test, truth = examples(300, 120)
     found = nearest_neighbors(x, y, test, (1, 10, 20))
     for k in (1, 10, 20):

@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,20 +13,20 @@ import vitlab
 from conftest import call
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels
 from vitlab.errors import OptionError
-from vitlab.evaluation.label_errors import LEARNED, Suspects, find_label_errors, write_suspects
+from vitlab.evaluation.label_errors import LEARNED, find_label_errors, write_suspects
 
 CHANCES = np.array([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8], [0.2, 0.8], [0.6, 0.4]])
 SINGLE = SingleLabels(np.array([0, 0, 0, 1, 1]))
 SEVERAL = MultiLabels(np.eye(2, dtype=np.uint8)[SINGLE.values])
 
 
-def suspects(labels: Labels) -> Suspects:
+def write(file: Path, labels: Labels) -> dict[str, Any]:
     found = find_label_errors(CHANCES, labels)
-    return Suspects(found, CHANCES, ("a,b", "c"), "image {}".format, labels.several)
+    return write_suspects(file, found, found.rows(("a,b", "c"), "image {}".format))
 
 
 def test_every_format_holds_the_same(tmp_path: Path) -> None:
-    summary = write_suspects(tmp_path / "x.csv", suspects(SINGLE))
+    summary = write(tmp_path / "x.csv", SINGLE)
     assert summary == {"file": str(tmp_path / "x.csv"), "listed": 2, "expected": pytest.approx(2)}
     table = pd.read_csv(tmp_path / "x.csv")
     assert table.columns.tolist() == ["image", "label", "likely", "p_label", "p_likely", "margin"]
@@ -35,7 +36,7 @@ def test_every_format_holds_the_same(tmp_path: Path) -> None:
     ]
     for ending, read in ((".parquet", pd.read_parquet), (".jsonl", pd.read_json)):
         file = tmp_path / f"x{ending}"
-        write_suspects(file, suspects(SINGLE))
+        write(file, SINGLE)
         other = pd.read_json(file, lines=True) if ending == ".jsonl" else read(file)
         assert other.columns.tolist() == table.columns.tolist()
         assert other["image"].tolist() == table["image"].tolist()
@@ -43,7 +44,7 @@ def test_every_format_holds_the_same(tmp_path: Path) -> None:
 
 
 def test_several_labels_are_lists(tmp_path: Path) -> None:
-    write_suspects(tmp_path / "x.jsonl", suspects(SEVERAL))
+    write(tmp_path / "x.jsonl", SEVERAL)
     rows = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
     assert [(row["image"], row["labels"], row["likely"]) for row in rows] == [
         ("image 2", ["a,b"], ["c"]), ("image 4", ["c"], ["a,b"]),

@@ -13,7 +13,7 @@ from vitlab.data.open import open_images
 from vitlab.data.sources.source import Subset
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding_map import look_at, sample, thumbnail
-from vitlab.evaluation.predictions import predict
+from vitlab.evaluation.infer import predict
 
 CPU = torch.device("cpu")
 

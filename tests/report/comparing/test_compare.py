@@ -21,7 +21,7 @@ from vitlab.evaluation.paired_tests import mcnemar
 from vitlab.evaluation.run_predictions import kept, reopened
 from vitlab.models.names import shape_of
 from vitlab.report.comparing.recipe_diff import options_in
-from vitlab.runs.kept_predictions import keep_predictions, kept_predictions
+from vitlab.runs.kept_arrays import read_arrays, write_arrays
 from vitlab.runs.run_folder import RunFolder
 
 
@@ -37,9 +37,9 @@ def changed(run: Path, place: Path, seed: int, wrong: int = 0, **fields: str) ->
     chosen = np.random.default_rng(seed).permutation(np.flatnonzero(answers.right))[:wrong]
     guess, rank = answers.guess.copy(), answers.rank.copy()
     guess[chosen], rank[chosen] = (guess[chosen] + 1) % 10, 1
-    found = kept_predictions(folder.predictions)
+    found = read_arrays(folder.predictions)
     assert found is not None
-    keep_predictions(folder.predictions, found[0] | {"guess": guess, "rank": rank}, found[1])
+    write_arrays(folder.predictions, found[0] | {"guess": guess, "rank": rank}, found[1])
     return folder
 
 
@@ -176,9 +176,9 @@ def test_images_that_are_gone_are_counted(digits_run: Path, tmp_path: Path) -> N
 def test_names_of_others_do_not_break_the_page(runs: list[RunFolder], tmp_path: Path) -> None:
     kinds: list[RunFolder] = []
     for number, folder in enumerate(runs[:2]):
-        arrays, about = kept_predictions(folder.predictions) or ({}, {})
+        arrays, about = read_arrays(folder.predictions) or ({}, {})
         classes = [NASTY, "\udce9", *about["classes"][2:]]
-        keep_predictions(folder.predictions, arrays, about | {"classes": classes})
+        write_arrays(folder.predictions, arrays, about | {"classes": classes})
         place = tmp_path / f"<b>&{number}\udce9"
         folder.path.rename(place)
         kinds.append(RunFolder(place))

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -129,26 +128,6 @@ def _half(number: Side) -> Side:
     """Return half of a number, rounded half to even, as by Python and torchvision."""
     whole = number // 1
     return (whole + ((whole != number) | (whole % 4 == 3))) // 2
-
-
-def five_boxes(rows: int, columns: int, center: Box) -> tuple[Box, ...]:
-    """Return the four corners and the center, each as large as the center crop.
-
-    At a share of 0.875 of a square output it is "resize to 256, take five crops of 224"
-    (Krizhevsky et al., 2012). The corners are those of the whole image, whatever its shape.
-
-    Args:
-        rows: Height of the image.
-        columns: Width of the image.
-        center: The center crop.
-
-    Returns:
-        Upper left, upper right, lower left, lower right, center.
-    """
-    left, top, right, bottom = center
-    wide, high = right - left, bottom - top
-    starts = product((0.0, rows - high), (0.0, columns - wide))
-    return *((x, y, x + wide, y + high) for y, x in starts), center
 
 
 def whole_box(rows: int, columns: int, crop: float) -> Box:

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from vitlab.data.decode import crop
 from vitlab.data.decode.pixels import Pixels
-from vitlab.data.loading.crops import View, center, copies_of, fitted_image, load_crops, load_views
+from vitlab.data.loading.crops import View, center, copies_of, fitted_image, load_views
 from vitlab.data.loading.order import Groups, batch_samples, draws, slice_of
 from vitlab.data.settings import Augment
 from vitlab.data.sources.source import Source
@@ -152,13 +152,11 @@ class EvaluationBatches(Dataset[Batch]):
         source: the images
         spec: size, channels, interpolation and crop
         batch: images per batch
-        crops: 1, or 5 for corners and center, one after the other
     """
 
     source: Source
     spec: ImageSpec
     batch: int
-    crops: int = 1
 
     def __len__(self) -> int:
         return -(-len(self.source) // self.batch)
@@ -169,10 +167,7 @@ class EvaluationBatches(Dataset[Batch]):
         read_ahead(self.source, indices)
 
         def load(place: int) -> list[Pixels]:
-            image = self.source.image(indices[place])
-            if self.crops == 1:
-                return [fitted_image(image, self.spec)]
-            return load_crops(image, self.spec)
+            return [fitted_image(self.source.image(indices[place]), self.spec)]
 
         randoms = np.empty((len(indices), 0), np.float32)
         return _stacked(self.source, indices, load, [self.spec], [randoms])

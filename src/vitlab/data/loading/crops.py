@@ -4,7 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -18,8 +18,6 @@ from vitlab.data.settings import Augment
 from vitlab.data.sources.source import Source
 from vitlab.errors import ImageError
 from vitlab.images import ImageSpec
-
-CORNERS = 0.875  # of each side: 224 of 256 pixels (Krizhevsky et al., 2012)
 
 
 @dataclass(frozen=True)
@@ -93,23 +91,6 @@ def fitted_image(
     return _resized(pixels, box, size, spec)
 
 
-def load_crops(image: StoredImage, spec: ImageSpec) -> list[Pixels]:
-    """Decode an image once, and return its corners and center: five of uint8 (H, W, channels).
-
-    Each has `CORNERS` of the image's sides, or the share that the model's own crop has if that is
-    less.
-
-    Raises:
-        ImageError: it cannot be decoded.
-    """
-    shape = image.shape()[:2]
-    middle = center(replace(spec.images, crop=min(spec.crop, CORNERS)))
-    boxes = crop.five_boxes(*shape, middle(*shape))
-    least = _least(spec.size, spec)
-    pixels, places = _decoded(image, spec, boxes[0], boxes, least, cut=False)
-    return [_resized(pixels, box, spec.size, spec) for box in places]
-
-
 def load_views(
     image: StoredImage, spec: ImageSpec, views: Sequence[View], choices: Sequence[ChooseBox]
 ) -> list[Pixels]:
@@ -135,7 +116,7 @@ def load_views(
     sides = [(*view.size, b[3] - b[1], b[2] - b[0]) for view, b in zip(views, boxes, strict=True)]
     rows = max(out * (bottom - top) / high for out, _, high, _ in sides)
     columns = max(out * (right - left) / wide for _, out, _, wide in sides)
-    pixels, places = _decoded(image, spec, around, boxes, (rows, columns), cut=True)
+    pixels, places = _decoded(image, spec, around, boxes, (rows, columns))
     return [
         crop.cut_resize(pixels, box, *view.size, spec.interpolation)
         for box, view in zip(places, views, strict=True)
@@ -148,11 +129,9 @@ def _decoded(
     known: Box,
     boxes: Sequence[Box],
     least: tuple[float, float],
-    *,
-    cut: bool,
 ) -> tuple[Pixels, list[Box]]:
     """Decode what one box of an image needs, and return where others lie in it."""
-    pixels, inside = image.decode_box(spec.channels, lambda rows, columns: known, least, cut=cut)
+    pixels, inside = image.decode_box(spec.channels, lambda rows, columns: known, least, cut=True)
     scale = (inside[2] - inside[0]) / (known[2] - known[0])  # below 1 for a reduced JPEG
     limits = (pixels.shape[1], pixels.shape[0]) * 2
 

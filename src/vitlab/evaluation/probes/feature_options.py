@@ -10,22 +10,20 @@ CACHE = (
     "folder in which features are kept for the next time, or no (auto: vitlab/features in the "
     "user's cache folder, at most 20 GB)"
 )
-ProtocolName = Literal["fewshot", "knn", "means", "logistic", "simclr"]
+ProtocolName = Literal["fewshot", "knn", "means", "logistic"]
 """A published way to judge features (`vitlab.evaluation.probes.probing`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pooled(Options):
-    """One vector per image; or, to be compared, all that a head could see.
+    """One vector per image.
 
     Raises:
         OptionError: a layer of what the classifier sees, which has none.
     """
 
-    what: Literal["features", "mean", "all"] = option(
-        "features",
-        "features: what the classifier sees; mean: the mean of the patch tokens; all: a table of "
-        "class token, mean, both and the last blocks, the best chosen on training images",
+    what: Literal["features", "mean"] = option(
+        "features", "features: what the classifier sees; mean: the mean of the patch tokens"
     )
     layer: int | None = option(
         None,
@@ -48,8 +46,8 @@ class Probing(Options):
     protocol: tuple[ProtocolName, ...] = option(
         get_args(ProtocolName),
         "fewshot: least squares on few images of each class (big_vision, the ViT paper); knn: 10, "
-        "20, 100 and 200 neighbors (DINO, DINOv2); means: the nearest class mean; logistic, "
-        "simclr: logistic regression as DINOv2 and SimCLR evaluate",
+        "20, 100 and 200 neighbors (DINO, DINOv2); means: the nearest class mean; logistic: "
+        "logistic regression as DINOv2 evaluates",
     )
     shots: tuple[int, ...] = option((1, 5, 10, 25), "training images per class", at_least(1))
     seeds: int = option(3, "times the shots are drawn: seeds 0, 1, …", at_least(1))

@@ -376,7 +376,6 @@ def swept_logistic(
     classes: int,
     held: NDArray[np.int64],
     penalties: Sequence[float],
-    summed: bool = False,
 ) -> tuple[LinearHead, float]:
     """Fit a logistic regression, its penalty being the best on held-out images.
 
@@ -387,8 +386,7 @@ def swept_logistic(
         y: index of each row's output, (n,)
         classes: number of outputs
         held: numbers of the images on which the penalty is chosen
-        penalties: the values of l2 to try, strongest first
-        summed: whether they stand beside the sum of the losses, not their mean
+        penalties: the values of l2 to try, strongest first, beside the sum of the losses
 
     Returns:
         The head, and its accuracy on the held-out images before the final fit.
@@ -396,9 +394,9 @@ def swept_logistic(
     learn = ~np.isin(np.arange(len(y)), held)
     fits, best = LogisticFits(x, y, classes, learn[:, None]), (-1.0, 0.0)
     for l2 in penalties:
-        fits.fit(l2 / learn.sum() if summed else l2, ROUGH)
+        fits.fit(l2 / learn.sum(), ROUGH)
         right = fits.head(l2).predict(x.values[held]) == y[held]
         best = max(best, (float(right.mean()), l2))
     accuracy, l2 = best
-    head = logistic(x, y, classes, l2 / len(y) if summed else l2)
+    head = logistic(x, y, classes, l2 / len(y))
     return replace(head, l2=l2), accuracy

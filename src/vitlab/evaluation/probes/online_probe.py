@@ -17,8 +17,15 @@ from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding_map import sample
 from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.intervals import wilson
-from vitlab.evaluation.probes.few_shot import SEEDS, classes_of, fewshot, sample_shots, smallest
-from vitlab.evaluation.probes.neighbors import nearest_neighbors
+from vitlab.evaluation.metrics import METRICS
+from vitlab.evaluation.probes.few_shot import (
+    SEEDS,
+    classes_of,
+    fewshot,
+    nearest_neighbors,
+    sample_shots,
+    smallest,
+)
 from vitlab.models.model import Model
 from vitlab.models.seen import NOTHING, Seen
 from vitlab.progress import say
@@ -29,7 +36,6 @@ MOST = 5000  # images of a split, of the nearest-neighbor probe
 
 By = Literal["fewshot", "knn"]
 KEYS: dict[By, str] = {"fewshot": "probe", "knn": "knn"}  # in the lines of the journal
-NAMES: dict[By, str] = {"fewshot": f"{SHOTS}-shot accuracy", "knn": f"{NEIGHBORS}-NN accuracy"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,7 @@ class Probe:
     @property
     def name(self) -> str:
         """The name of the figure for the reader."""
-        return NAMES[self.by]
+        return METRICS[self.key].title
 
     @classmethod
     def of(cls, data: str, channels: int, by: By = "fewshot", seen: Seen = NOTHING) -> Self:

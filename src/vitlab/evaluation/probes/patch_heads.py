@@ -9,10 +9,10 @@ Ridge needs sums over the pixels alone (Gram matrices), so that its memory does 
 images; logistic regression and the choice between heads keep pixels, up to a limit.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from torch.nn import functional as F
 
 from vitlab.data.masks import IGNORED, MaskedImages
 from vitlab.errors import DataError
-from vitlab.evaluation.answers import Floats
 from vitlab.evaluation.compute import Compute, borrowed
 from vitlab.evaluation.probes.heads import (
     PENALTIES,
@@ -30,7 +29,6 @@ from vitlab.evaluation.probes.heads import (
     Blocks,
     LinearHead,
     LogisticFits,
-    logistic,
 )
 from vitlab.evaluation.segmentation import Bad, Mapped, iou, mapped
 from vitlab.models.config import ViTConfig
@@ -101,6 +99,17 @@ class DrawnPixels:
     sums: PixelSums
     x: NDArray[np.float32]
     y: Ints
+
+    def merged(self, other: "DrawnPixels") -> "DrawnPixels":
+        """Return the pixels of both."""
+        x, y = np.concatenate([self.x, other.x]), np.concatenate([self.y, other.y])
+        return DrawnPixels(self.sums.merged(other.sums), x, y)
+
+    def logistics(self, own: slice, device: torch.device) -> LogisticFits:
+        """Return what fits logistic regressions to some features of those kept."""
+        x = Blocks(np.ascontiguousarray(self.x[:, own]), device)
+        every = np.ones((len(self.y), 1), np.bool_)
+        return LogisticFits(x, self.y, len(self.sums.counts), every)
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,26 +246,32 @@ def find_patch_head(
     """
     width = learn.x.shape[1] // len(sets[-1])
     columns = {own: slice(width * (len(sets[-1]) - len(own)), None) for own in sets}
-    tried: list[_Trial] = []
-    for own in sets:
-        for l2 in RIDGES:
-            head = learn.sums.ridge(l2, columns[own])
-            tried.append(_Trial(own, head, _pixel_miou(head, held, columns[own])))
+    tried = [
+        _Trial.of(own, learn.sums.ridge(l2, columns[own]), held, columns[own])
+        for own in sets
+        for l2 in RIDGES
+    ]
     best = max(tried, key=lambda each: each.miou)
-    own = best.layers
+    own, some = columns[best.layers], list[_Trial]()
     if by != "ridge":
-        some: list[_Trial] = []
-        for head in _logistics(learn, columns[own], device):
-            some.append(_Trial(own, head, _pixel_miou(head, held, columns[own])))
+        fits = learn.logistics(own, device)
+        for l2 in PENALTIES:
+            fits.fit(l2, ROUGH)
+            some.append(_Trial.of(best.layers, fits.head(l2), held, own))
             if len(some) > 1 and some[-1].miou < some[-2].miou:
                 break
         best = max([best, *some] if by == "auto" else some, key=lambda each: each.miou)
-        tried += some
-    final, pixels = best.head, learn.sums.count if best.head.by == "ridge" else len(learn.y)
-    if refit:
-        final, pixels = _refitted(best.head, learn, held, columns[own], device)
-    about = tuple(each.as_dict() for each in tried)
-    return FoundPatchHead(own, final, best.miou, about, [], pixels)
+    head, used = best.head, learn.merged(held) if refit else learn
+    if head.by == "ridge":
+        final, pixels = used.sums.ridge(head.l2, own) if refit else head, used.sums.count
+    else:
+        final, pixels = head, len(used.y)
+        if refit:
+            fits = used.logistics(own, device)
+            fits.fit(head.l2)
+            final = fits.head(head.l2)
+    about = tuple(each.as_dict() for each in [*tried, *some])
+    return FoundPatchHead(best.layers, final, best.miou, about, [], pixels)
 
 
 class _Trial(NamedTuple):
@@ -266,40 +281,15 @@ class _Trial(NamedTuple):
     head: LinearHead
     miou: float
 
+    @classmethod
+    def of(cls, layers: tuple[int, ...], head: LinearHead, held: DrawnPixels, own: slice) -> Self:
+        """Try a head that sees some of the features."""
+        guess, classes = head.predict(held.x[:, own]), len(head.bias)
+        columns = guess[guess == held.y], guess, held.y
+        counts = np.stack([np.bincount(each, minlength=classes) for each in columns], 1)
+        return cls(layers, head, float(np.nanmean(iou(counts.astype(np.float64)))))
+
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         about = {"head": self.head.by, "l2": self.head.l2, "miou": self.miou}
         return {"layers": [*self.layers]} | about
-
-
-def _refitted(
-    head: LinearHead, learn: DrawnPixels, held: DrawnPixels, own: slice, device: torch.device
-) -> tuple[LinearHead, int]:
-    """Return a head of the same kind and penalty, fitted to all pixels, and how many these are."""
-    if head.by == "ridge":
-        whole = learn.sums.merged(held.sums)
-        return whole.ridge(head.l2, own), whole.count
-    x = np.concatenate([each.x[:, own] for each in (learn, held)])
-    y = np.concatenate([learn.y, held.y])
-    found = logistic(Blocks(x, device), y, len(learn.sums.counts), head.l2)
-    return replace(found, l2=head.l2), len(y)
-
-
-def _logistics(learn: DrawnPixels, own: slice, device: torch.device) -> Iterator[LinearHead]:
-    """Yield logistic regressions, that of the strongest penalty first."""
-    x = np.ascontiguousarray(learn.x[:, own])
-    every = np.ones((len(x), 1), np.bool_)
-    fits = LogisticFits(Blocks(x, device), learn.y, len(learn.sums.counts), every)
-    for l2 in PENALTIES:
-        fits.fit(l2, ROUGH)
-        yield fits.head(l2)
-
-
-def _pixel_miou(head: LinearHead, held: DrawnPixels, own: slice) -> float:
-    """Return the mean IoU of a head on pixels."""
-    guess, classes = head.predict(held.x[:, own]), len(head.bias)
-    found: Floats = np.stack(
-        [np.bincount(each, minlength=classes) for each in (guess[guess == held.y], guess, held.y)],
-        1,
-    ).astype(np.float64)
-    return float(np.nanmean(iou(found)))

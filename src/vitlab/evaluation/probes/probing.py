@@ -1,45 +1,39 @@
-"""Protocols by which papers judge frozen features, and `vitlab fewshot`, which follows them."""
+"""Protocols by which papers judge frozen features: `vitlab fewshot`."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.request import Given, title_of
-from vitlab.data.sources.source import Source
 from vitlab.distributed.launch import joined
-from vitlab.distributed.world import World
 from vitlab.errors import DataError
 from vitlab.evaluation.choosing import unlearned
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import cache_of, described, features_of
-from vitlab.evaluation.infer import Vectors
 from vitlab.evaluation.intervals import wilson
 from vitlab.evaluation.probes.feature_options import Probing, ProtocolName
 from vitlab.evaluation.probes.few_shot import (
     L2,
+    NEIGHBORS,
     classes_of,
     fewshot,
+    nearest_neighbors,
     sample_shots,
     smallest,
 )
 from vitlab.evaluation.probes.heads import Blocks, means, swept_logistic
-from vitlab.evaluation.probes.neighbors import NEIGHBORS, nearest_neighbors
-from vitlab.evaluation.probes.searching import feature_sets
 from vitlab.models.model import Model
 from vitlab.progress import say
 from vitlab.units import counted
 
 TIMEOUT = 600.0  # seconds that a process of torchrun waits for the others
-HELD_OUT = 0.2  # of each class
-GRID = np.logspace(-6, 5, 45)  # of DINOv2, after SimCLR: 45 penalties or their inverses
+GRID = np.logspace(-6, 5, 45)  # of DINOv2, after SimCLR: the inverses of 45 penalties
 
 
 @dataclass(frozen=True)
@@ -56,13 +50,9 @@ class Side:
 
     x: NDArray[np.float32]
     y: NDArray[np.int64]
-    classes: Sequence[str]
-    bad: Sequence[str]
+    classes: tuple[str, ...]
+    bad: list[str]
     device: torch.device
-
-    def some(self, rows: NDArray[Any]) -> "Side":
-        """Return those of some images, by their numbers or a mask."""
-        return replace(self, x=self.x[rows], y=self.y[rows])
 
 
 Found = tuple[dict[str, Any], list[str]]
@@ -78,16 +68,20 @@ def few_shots(learn: Side, test: Side, how: Probing) -> Found:
     asked = sorted({*how.shots})
     shots = [each for each in asked if each <= have]
     left = [counted(each, "shot") for each in asked if each > have]
-    seeds = range(how.seeds if shots else 0)
-    drawn = [sample_shots(learn.y, learn.classes, shots, seed) for seed in seeds]
+    numbers = range(how.seeds if shots else 0)
+    drawn = [sample_shots(learn.y, learn.classes, shots, seed) for seed in numbers]
     paper = L2 if how.l2 == "auto" else how.l2
     rows: dict[str, Any] = {"fewshot": {}} | ({"fewshot_auto": {}} if how.l2 == "auto" else {})
     for count in shots:
-        own = [learn.some(np.sort(each[count])) for each in drawn]  # rows of a file in their order
+        own = [np.sort(each[count]) for each in drawn]  # rows of a file in their order
         for key, l2 in zip(rows, (paper, how.l2), strict=False):
-            guesses = [fewshot(each.x, each.y, test.x, l2) for each in own]
+            seeds = [
+                _right(fewshot(learn.x[each], learn.y[each], test.x, l2), test) for each in own
+            ]
             name = f"{counted(count, 'shot')}, l2 {l2 if l2 == 'auto' else f'{l2:g}'}"
-            rows[key][str(count)] = _row(name, test, *guesses, several=True)
+            std = float(np.std(seeds, ddof=1)) if len(seeds) > 1 else 0.0
+            row = _row(name, test, float(np.mean(seeds)))
+            rows[key][str(count)] = row | {"std": std, "seeds": seeds}
     return rows, [f"left out: {', '.join(left)}, since {reason}"] if left else []
 
 
@@ -99,105 +93,52 @@ def nearest(learn: Side, test: Side, how: Probing) -> Found:
     count = len(learn.y)
     fit = [k for k in NEIGHBORS if k <= count] or [count]
     voted = nearest_neighbors(learn.x, learn.y, test.x, fit, device=learn.device)
-    return {"knn": {str(k): _row(f"{k} neighbors", test, each) for k, each in voted.items()}}, []
+    return {
+        "knn": {
+            str(k): _row(f"{k} neighbors", test, _right(each, test)) for k, each in voted.items()
+        }
+    }, []
 
 
 def class_means(learn: Side, test: Side, how: Probing) -> Found:
     """Take the class whose mean of standardized features is the nearest."""
     head = means(Blocks(learn.x), learn.y, len(learn.classes))
-    return {"means": _row("class means", test, head.predict(test.x))}, []
+    return {"means": _row("class means", test, _right(head.predict(test.x), test))}, []
 
 
-def dinov2_logistic(learn: Side, test: Side, how: Probing) -> Found:
+def logistic(learn: Side, test: Side, how: Probing) -> Found:
     """Fit a logistic regression to features as they are, C the best of 45 on a tenth of the images.
 
     Source: dinov2/eval/log_regression.py (Oquab et al., 2023): the tenth is drawn with seed 0, C is
     from 1e-6 to 1e5 and multiplies the sum of the losses, and the last fit is to all images.
     """
-    count = len(learn.y)
+    name, count = "logistic regression, DINOv2", len(learn.y)
     held = torch.randperm(count, generator=torch.Generator().manual_seed(0))[: count // 10]
-    return _logistic("logistic", "DINOv2", learn, test, how, held.numpy())
-
-
-def simclr_logistic(learn: Side, test: Side, how: Probing) -> Found:
-    """Fit a logistic regression to features as they are, l2 the best of 45 on validation images.
-
-    Source: SimCLR (Chen et al., 2020), B.8: l2 is from 1e-6 to 1e5, here beside the mean loss; the
-    validation images are a fifth of each class here, and the last fit is to all images.
-    """
-    return _logistic("simclr", "SimCLR", learn, test, how, held_out(learn))
-
-
-def _logistic(
-    key: str, source: str, learn: Side, test: Side, how: Probing, held: NDArray[np.int64]
-) -> Found:
-    """Return the row of a logistic regression, unless no image is held out."""
-    name, summed = f"logistic regression, {source}", key == "logistic"
     if not len(held):
         return {}, [f"left out: {name}, since there are too few training images to hold some out"]
-    penalties = (1 / GRID if summed else GRID[::-1]).tolist()
     blocks = Blocks(learn.x, learn.device, scaled=False)
-    head, accuracy = swept_logistic(blocks, learn.y, len(learn.classes), held, penalties, summed)
+    classes, penalties = len(learn.classes), (1 / GRID).tolist()
+    head, accuracy = swept_logistic(blocks, learn.y, classes, held.numpy(), penalties)
     about = {"l2": head.l2, "validation": accuracy}
-    return {key: _row(name, test, head.predict(test.x)) | about}, []
+    return {"logistic": _row(name, test, _right(head.predict(test.x), test)) | about}, []
 
 
-def _row(
-    name: str, test: Side, *guesses: NDArray[np.int64], several: bool = False
-) -> dict[str, Any]:
-    """Return the figures of one or several fits; `interval` is Wilson's, for the test images."""
-    seeds = [float((each == test.y).mean()) for each in guesses]
-    accuracy = float(np.mean(seeds))
-    found = {"name": name, "accuracy": accuracy, "interval": list(wilson(accuracy, len(test.y)))}
-    if several:
-        found |= {"std": float(np.std(seeds, ddof=1)) if len(seeds) > 1 else 0.0, "seeds": seeds}
-    return found
+def _right(guess: NDArray[np.int64], test: Side) -> float:
+    """Return the share of the test images that a guess is right about."""
+    return float((guess == test.y).mean())
+
+
+def _row(name: str, test: Side, accuracy: float) -> dict[str, Any]:
+    """Return the figures of a fit; `interval` is Wilson's, for the test images."""
+    return {"name": name, "accuracy": accuracy, "interval": list(wilson(accuracy, len(test.y)))}
 
 
 PROTOCOLS: dict[ProtocolName, Callable[[Side, Side, Probing], Found]] = {
     "fewshot": few_shots,
     "knn": nearest,
     "means": class_means,
-    "logistic": dinov2_logistic,
-    "simclr": simclr_logistic,
+    "logistic": logistic,
 }
-
-
-def judged(learn: Side, test: Side, how: Probing) -> Found:
-    """Return the figures of all protocols that are asked for, and lines about what is left out."""
-    found = [PROTOCOLS[name](learn, test, how) for name in how.protocol]
-    figures = {key: each for rows, _ in found for key, each in rows.items()}
-    return figures, [line for _, lines in found for line in lines]
-
-
-def named_rows(figures: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each row of figures with its name."""
-    for each in figures.values():
-        if isinstance(each, dict):
-            yield from [(each["name"], each)] if "name" in each else named_rows(each)
-
-
-def validated(figures: dict[str, Any], learn: Side, how: Probing) -> dict[str, float]:
-    """Return the accuracy of each row, by its name, on validation images.
-
-    They are what its protocol holds out itself, or a fifth of each class of the training images.
-
-    Args:
-        figures: of the protocols, which have learned from all training images
-        learn: these
-        how: as for the figures
-    """
-    held = held_out(learn)
-    rest = [name for name in how.protocol if name not in ("logistic", "simclr")]
-    kept, how = np.setdiff1d(np.arange(len(learn.y)), held), replace(how, protocol=tuple(rest))
-    inner = judged(learn.some(kept), learn.some(held), how)[0] if len(held) else {}
-    own = {name: row["validation"] for name, row in named_rows(figures) if "validation" in row}
-    return own | {name: row["accuracy"] for name, row in named_rows(inner)}
-
-
-def held_out(learn: Side) -> NDArray[np.int64]:
-    """Return the numbers of a fifth of each class, the same ones each time."""
-    return SingleLabels(learn.y).held_out(HELD_OUT, np.random.default_rng(0))
 
 
 def probe(model: Model, data: Given, how: Probing, compute: Compute) -> dict[str, Any]:
@@ -208,37 +149,42 @@ def probe(model: Model, data: Given, how: Probing, compute: Compute) -> dict[str
     Returns:
         In the first process: `fewshot` by number of shots (mean `accuracy`, `std` over the seeds
         and the value of each), with `l2="auto"` also `fewshot_auto`, `knn` by k, `means`, and
-        `logistic` and `simclr` (with the `l2` chosen), each with its `accuracy` and `interval`;
-        where features are compared, `by_features` has these for each kind of features, and `best`
-        the kind that is the best on validation images, by row. Also model, data, features,
-        train_images, images, split, damaged, seconds, notes, and perhaps `learned_from`, as
-        `vitlab.evaluate`. What there are too few images for is left out, and named in the notes.
-        Nothing in the others.
+        `logistic` (with the `l2` chosen), each with its `accuracy` and `interval`. Also model,
+        data, features, train_images, images, split, damaged, seconds, notes, and perhaps
+        `learned_from`, as `vitlab.evaluate`. What there are too few images for is left out, and
+        named in the notes. Nothing in the others.
 
     Raises:
         DataError: several labels per image, no such data, or nothing is left to measure.
         OptionError: a layer that the model does not have.
     """
-    begin = time.monotonic()
+    begin, cache = time.monotonic(), cache_of(how.cache)
     with joined(str(compute.device), TIMEOUT) as (world, device):
         with world.agreed():
             splits = open_to_learn(data, columns=how.columns)
             classes_of(splits.train, title_of(data))
             asked = unlearned(splits.test, model.seen)
-        alone = world.size == 1
+        alone, sides = world.size == 1, []
         compute = replace(compute, device=device, sharing=world.local_size, measure=alone)
-        cache, compared = cache_of(how.cache), how.features.what == "all"
-        vectors, kinds = feature_sets(model) if compared else (how.features, {})
-        learn, test = (
-            _side(model, source, vectors, name, compute, world, cache)
-            for name, source in (("training", splits.train), ("test", asked.source))
-        )
+        for name, source in (("training", splits.train), ("test", asked.source)):
+            where = {"world": world, "cache": cache, "title": f"{name} features"}
+            found = features_of(model, source, compute, how.features, **where)  # type: ignore[arg-type]
+            labels = classes_of(source, name)[found.indices]
+            sides.append(Side(found.values, labels, source.classes, found.bad, compute.where))
         if not world.first:
             return {}
-        figures, left_out = _measured(learn, test, kinds, how)
+        learn, test = sides
+        figures, left_out = dict[str, Any](), list[str]()
+        for protocol in how.protocol:
+            rows, lines = PROTOCOLS[protocol](learn, test, how)
+            figures |= rows
+            left_out += lines
+    if not any(figures.values()):
+        raise DataError("nothing is left to measure: " + "; ".join(left_out))
     if cache is not None:
         say(described(cache))
     bad = [*learn.bad, *test.bad]
+    notes = [*splits.notes, *asked.notes, *left_out, *(f"skipped: {message}" for message in bad)]
     return {
         "model": model.config.name,
         "data": title_of(data),
@@ -249,52 +195,5 @@ def probe(model: Model, data: Given, how: Probing, compute: Compute) -> dict[str
         **asked.about,
         "damaged": len(bad),
         "seconds": time.monotonic() - begin,
-        "notes": [
-            *splits.notes,
-            *asked.notes,
-            *left_out,
-            *(f"skipped: {message}" for message in bad),
-        ],
+        "notes": notes,
     }
-
-
-def _side(
-    model: Model,
-    source: Source,
-    vectors: Vectors,
-    name: str,
-    compute: Compute,
-    world: World,
-    cache: Path | None,
-) -> Side:
-    """Return the features of a split, with their classes."""
-    title = f"{name} features"
-    found = features_of(model, source, compute, vectors, world=world, cache=cache, title=title)
-    labels = classes_of(source, name)[found.indices]
-    return Side(found.values, labels, source.classes, found.bad, compute.where)
-
-
-def _measured(
-    learn: Side, test: Side, kinds: dict[str, NDArray[np.int64]], how: Probing
-) -> tuple[dict[str, Any], list[str]]:
-    """Return the figures of all protocols, of each kind of features, and what is left out.
-
-    Raises:
-        DataError: that is all.
-    """
-    tables: dict[str, Any] = {}
-    best: dict[str, tuple[float, str]] = {}
-    lines: list[str] = []
-    every: dict[str, Any] = kinds or {"": slice(None)}
-    for kind, columns in every.items():
-        own, asked = (replace(each, x=each.x[:, columns]) for each in (learn, test))
-        tables[kind], left_out = judged(own, asked, how)
-        lines += left_out
-        for name, accuracy in validated(tables[kind], own, how).items() if kinds else ():
-            if accuracy > best.get(name, (-1.0, ""))[0]:
-                best[name] = accuracy, kind
-    if not any(named_rows(tables)):
-        raise DataError("nothing is left to measure: " + "; ".join(lines))
-    chosen = {name: kind for name, (_, kind) in best.items()}
-    figures = {"by_features": tables, "best": chosen} if kinds else tables[""]
-    return figures, [*dict.fromkeys(lines)]

@@ -126,28 +126,6 @@ def choices_of(model: Model, layers: int, pool: Pool = "") -> tuple[Vectors, lis
     return Cuts(layers=numbers), found
 
 
-def feature_sets(model: Model) -> tuple[Vectors, dict[str, NDArray[np.int64]]]:
-    """Return what to compute of each image, and the numbers in it of each kind of features.
-
-    Class token, mean of the patch tokens and both after the last block, and what DINOv2's linear
-    evaluation compares with the first and the last (dinov2/eval/linear.py): the class tokens of
-    the last four blocks, alone and with the mean.
-    """
-    vectors, choices = choices_of(model, 4)
-    kinds: dict[str, list[FeatureChoice]] = {
-        each.pool or "features": [each] for each in choices
-    }  # the last block comes last
-    tokens = [each for each in choices if each.pool == "token"]
-    if len(tokens) > 1:
-        name = f"{len(tokens)} tokens"
-        kinds |= {name: tokens, f"{name}, mean": [*tokens, *kinds["mean"]]}
-    numbers = {
-        kind: np.concatenate([np.arange(each.first, each.end) for each in chosen])
-        for kind, chosen in kinds.items()
-    }
-    return vectors, numbers
-
-
 def _can_be_cut(config: ViTConfig) -> bool:
     """Return whether each block can be the last, and each pool be that of the model."""
     usual = config.pool in POOLS and not (config.pool_prefix or config.pre_logits or config.neck)
@@ -193,18 +171,28 @@ def fit_head(
     folds: int,
     device: torch.device,
 ) -> FoundHead:
-    """Find the best head for the classes of a source, as `search` does, given its features.
+    """Find the best head by cross-validation, and fit it to all images.
+
+    Of equally good heads the first is taken: of fewer features, then in the order of `kinds`.
+
+    Args:
+        source: labeled images
+        learn: their features, possibly memory-mapped; those of one choice are in memory
+        choices: of the features
+        kinds: of heads
+        folds: how many, of which every image is in one
+        device: where to fit logistic regressions
 
     Raises:
         DataError: several labels per image, or too few images for two folds.
     """
-    labels = classes_of(source, "the data")[learn.indices]
-    dealt = folds_of(source, learn.indices, labels, folds)
+    y, classes = classes_of(source, "the data")[learn.indices], len(source.classes)
+    dealt, values = folds_of(source, learn.indices, y, folds), learn.values
     with named_if_slow("fitting the classifier"):
-        return search(learn.values, labels, len(source.classes), choices, kinds, dealt, device)
+        return _found(values, y, classes, choices, kinds, dealt, device)
 
 
-def search(
+def _found(
     values: NDArray[np.float32],
     y: NDArray[np.int64],
     classes: int,
@@ -213,19 +201,7 @@ def search(
     folds: NDArray[np.int64],
     device: torch.device,
 ) -> FoundHead:
-    """Find the best head by cross-validation, and fit it to all images.
-
-    Of equally good heads the first is taken: of fewer features, then in the order of `kinds`.
-
-    Args:
-        values: features, (n, width), possibly memory-mapped; those of one choice are in memory
-        y: index of each image's class, (n,)
-        classes: how many there are
-        choices: of the features
-        kinds: of heads
-        folds: the part of each image, (n,)
-        device: where to fit logistic regressions
-    """
+    """Return the best head for features, (n, width), of these classes and folds, (n,) each."""
     tried, ranks = [], []
     for choice in choices:
         z = Blocks(choice.of(values)).whole()

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -9,22 +10,57 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor, nn
 
 import vitlab
 from conftest import call
-from evaluation.protocols.rigged import Rigged, gray
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.protocols.grading import examine
-from vitlab.evaluation.protocols.imagenet_variants import (
-    EXAMS,
+from vitlab.evaluation.imagenet_protocols import (
+    examine,
     imagenet,
     objectnet,
+    objects,
     outputs_of,
     trimmed,
 )
+from vitlab.models.config import ViTConfig
+from vitlab.models.model import Model
+from vitlab.models.packed import Packed
 
 WNIDS = imagenet()
+
+
+class Rigged(Model):
+    """A model whose answers are written down: an image of gray level g gets row g of a table."""
+
+    def __init__(self, outputs: int, labels: Sequence[str] = ()) -> None:
+        nn.Module.__init__(self)
+        self.config = ViTConfig(
+            width=8, depth=1, heads=1, mlp=8, patch=4, image_size=4, channels=1,
+            classes=outputs, labels=tuple(labels),
+        )  # fmt: skip
+        self.provenance, self.source = {}, ""
+        self.table = nn.Parameter(torch.zeros(256, outputs))
+
+    def answer(self, level: int, *best_first: int) -> None:
+        """The outputs that images of this gray level get most, and in which order."""
+        for place, output in enumerate(best_first):
+            with torch.no_grad():
+                self.table[level, output] = 20 - place
+
+    def features(self, images: Tensor | Packed) -> Tensor:
+        assert isinstance(images, Tensor)
+        return (images.mean((1, 2, 3)) * 0.5 + 0.5) * 255
+
+    def scores(self, features: Tensor) -> Tensor:
+        return self.table[features.round().long()]
+
+
+def gray(file: Path, level: int, side: int = 4) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((side, side), level, np.uint8)).save(file, "PNG")
+    return file
 
 
 def place(wnid: str) -> int:
@@ -39,15 +75,6 @@ def test_the_lists_of_classes_are_those_of_timm() -> None:
     assert list(WNIDS) == info("imagenet_synsets.txt") == sorted(WNIDS)
     assert list(imagenet("a")) == info("imagenet_a_synsets.txt")
     assert list(imagenet("r")) == info("imagenet_r_synsets.txt")
-
-
-def test_objectnet_shares_113_folders_and_125_classes() -> None:
-    known = objectnet()
-    wnids = [wnid for own in known.values() for wnid in own]
-    assert (len(known), len(wnids), len(set(wnids))) == (113, 125, 125)
-    assert set(wnids) <= set(WNIDS)
-    # the analog and the digital clock, 409 and 530
-    assert [place(wnid) for wnid in known["alarm_clock"]] == [409, 530]
 
 
 def test_imagenet_counts_the_class_of_the_folder(tmp_path: Path) -> None:
@@ -170,61 +197,10 @@ def test_v2_folders_are_numbers_and_not_in_their_order_as_words(tmp_path: Path) 
     gray(root / "1000" / "x.png", 1)
     with pytest.raises(DataError) as error:
         examine(model, str(root), "v2", compute=Compute(workers=0))
-    assert str(error.value) == f"{root / '1000'} is not named by a class number from 0 to 999"
-
-
-def test_v2_variants_are_evaluated_one_by_one(tmp_path: Path) -> None:
-    model = Rigged(1000)
-    model.answer(5, 5)
-    v2(tmp_path / "imagenetv2-top-images-format-val", {5: 5})
-    v2(tmp_path / "imagenetv2-threshold0.7-format-val", {5: 5, 6: 5, 7: 5})
-    v2(tmp_path / "imagenetv2-matched-frequency-format-val", {5: 5, 6: 5})
-    result = examine(model, str(tmp_path), "v2", compute=Compute(workers=0))
-    found = {name: each["accuracy"] for name, each in result["variants"].items()}
-    assert found == {"matched-frequency": 0.5, "threshold-0.7": 1 / 3, "top-images": 1.0}
-    assert (result["accuracy"], result["images"]) == (0.5, 2)
-    with pytest.raises(DataError, match="contains neither the folders 0 … 999 of ImageNet-V2"):
-        EXAMS["v2"](str(tmp_path / "imagenetv2-top-images-format-val" / "5"))
-
-
-def test_objectnet_counts_any_class_of_the_folder_and_leaves_out_the_rest(tmp_path: Path) -> None:
-    images = tmp_path / "objectnet-1.0" / "images"
-    model = Rigged(1000)
-    banana = place(objectnet()["banana"][0])
-    model.answer(10, 530)  # the digital clock
-    model.answer(20, 0, banana)  # a tench, which ObjectNet does not have; second, a banana
-    model.answer(30, 409)
-    for folder, level in (("alarm_clock", 10), ("banana", 20), ("banana", 30), ("air_freshener", 1),
-                          ("zipper", 2)):  # fmt: skip
-        gray(images / folder / f"{level}.png", level, side=8)
-    result = examine(model, str(tmp_path), "objectnet", compute=Compute(workers=0))
-    assert (result["accuracy"], result["top5"]) == (1 / 3, 2 / 3)
-    assert (result["images"], result["left_out"], result["competing"]) == (3, 2, 1000)
-    assert result["notes"][-1] == "3 images; ObjectNet has 18,574"
-    shared = examine(model, str(images), "objectnet", outputs="shared", compute=Compute(workers=0))
-    assert (shared["accuracy"], shared["top5"], shared["competing"]) == (2 / 3, 2 / 3, 125)
-    with pytest.raises(DataError, match="has no folder of ObjectNet's, such as alarm_clock"):
-        EXAMS["objectnet"](str(gray(tmp_path / "else" / "cat" / "x.png", 1).parent.parent))
-
-
-def test_objectnets_border_has_no_influence(tmp_path: Path) -> None:
-    red = np.zeros((12, 16, 3), np.uint8)
-    red[..., 0] = 255
-    red[2:-2, 2:-2] = 77
-    file = tmp_path / "banana" / "x.png"
-    file.parent.mkdir()
-    Image.fromarray(red).save(file)
-    source = EXAMS["objectnet"](str(tmp_path))[""].source
-    image = source.image(0)
-    assert image.shape() == (8, 12, 3)
-    assert (image.decode(3) == 77).all()
-    pixels, box = image.decode_box(3, lambda rows, columns: (0, 0, columns, rows), (4, 4))
-    assert (pixels.shape, box) == ((8, 12, 3), (0, 0, 12, 8))
-    assert trimmed(red).shape == (8, 12, 3)
-    assert image.content() == file.read_bytes()
-    assert image.compact(8, 90)[1] == "png"
-    with pytest.raises(ImageError, match="an image of 4x9 pixels is nothing but border"):
-        trimmed(np.zeros((4, 9, 3), np.uint8))
+    assert str(error.value) == (
+        f"{root / '1000'} is not named by a class number from 0 to 999: name the folder of one "
+        "variant of ImageNet-V2"
+    )
 
 
 @pytest.mark.parametrize(("protocol", "mark"), [("a", "a"), ("r", "r")])
@@ -283,28 +259,30 @@ def test_evaluate_takes_a_protocol_and_nothing_that_contradicts_it(tmp_path: Pat
 
 
 def test_figures_per_class_are_left_out_where_an_image_has_several(tmp_path: Path) -> None:
+    gray(tmp_path / "images" / "ILSVRC2012_val_00000001.JPEG", 10)
+    file = tmp_path / "real.json"
+    file.write_text("[[409, 530]]")
     model = Rigged(1000)
-    gray(tmp_path / "alarm_clock" / "a.png", 10, side=8)
-    result = examine(model, str(tmp_path), "objectnet", compute=Compute(workers=0))
+    model.answer(10, 530)
+    result = examine(
+        model, str(tmp_path / "images"), "real", real_labels=str(file), compute=Compute(workers=0)
+    )
+    assert result["accuracy"] == 1
     assert not [key for key in result if key.startswith(("balanced_", "macro_"))]
-    assert {"accuracy", "top5", "nll", "ece", "intervals"} <= {*result}
+    assert {"top5", "nll", "ece", "intervals"} <= {*result}
 
 
-def test_the_command_prints_the_figures_and_each_variant(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_the_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shape = "ViT(width=8,depth=1,heads=1,mlp=8)/4"
     vitlab.save(vitlab.create(shape, classes=1000, image_size=4), tmp_path / "model")
-    data = tmp_path / "data"
-    v2(data / "imagenetv2-top-images-format-val", {5: 5})
-    v2(data / "imagenetv2-threshold0.7-format-val", {5: 5, 6: 5})
+    data = v2(tmp_path / "data", {5: 5, 6: 5})
     words = ["evaluate", str(tmp_path / "model"), str(data), "--protocol", "v2", "--workers", "0"]
     status, out, err = call(capsys, *words, "--device", "cpu")
     assert status == 0
-    assert all(word in out for word in ("accuracy", "competing", "threshold-0.7", "top-images"))
+    assert all(word in out for word in ("accuracy", "competing"))
     assert "2 images; ImageNet-V2 has 10,000" in err
     status, out, _ = call(capsys, *words, "--device", "cpu", "--json")
-    assert json.loads(out)["variants"]["top-images"]["images"] == 1
+    assert json.loads(out)["images"] == 2
     status, _, err = call(capsys, *words, "--split", "test")
     assert (status, err) == (
         2,
@@ -312,3 +290,52 @@ def test_the_command_prints_the_figures_and_each_variant(
     )
     status, _, err = call(capsys, *words, "--real-labels", "x.json")
     assert (status, "applies only with protocol=real" in err) == (2, True)
+
+
+def test_objectnet_shares_113_folders_and_125_classes() -> None:
+    known = objectnet()
+    wnids = [wnid for own in known.values() for wnid in own]
+    assert (len(known), len(wnids), len(set(wnids))) == (113, 125, 125)
+    assert set(wnids) <= set(WNIDS)
+    # the analog and the digital clock, 409 and 530
+    assert [place(wnid) for wnid in known["alarm_clock"]] == [409, 530]
+
+
+def test_objectnet_counts_any_class_of_the_folder_and_leaves_out_the_rest(tmp_path: Path) -> None:
+    images = tmp_path / "objectnet-1.0" / "images"
+    model = Rigged(1000)
+    banana = place(objectnet()["banana"][0])
+    model.answer(10, 530)  # the digital clock
+    model.answer(20, 0, banana)  # a tench, which ObjectNet does not have; second, a banana
+    model.answer(30, 409)
+    for folder, level in (("alarm_clock", 10), ("banana", 20), ("banana", 30), ("air_freshener", 1),
+                          ("zipper", 2)):  # fmt: skip
+        gray(images / folder / f"{level}.png", level, side=8)
+    result = examine(model, str(tmp_path), "objectnet", compute=Compute(workers=0))
+    assert (result["accuracy"], result["top5"]) == (1 / 3, 2 / 3)
+    assert (result["images"], result["left_out"], result["competing"]) == (3, 2, 1000)
+    assert result["notes"][-1] == "3 images; ObjectNet has 18,574"
+    shared = examine(model, str(images), "objectnet", outputs="shared", compute=Compute(workers=0))
+    assert (shared["accuracy"], shared["top5"], shared["competing"]) == (2 / 3, 2 / 3, 125)
+    with pytest.raises(DataError, match="has no folder of ObjectNet's, such as alarm_clock"):
+        objects(str(gray(tmp_path / "else" / "cat" / "x.png", 1).parent.parent))
+
+
+def test_objectnets_border_has_no_influence(tmp_path: Path) -> None:
+    red = np.zeros((12, 16, 3), np.uint8)
+    red[..., 0] = 255
+    red[2:-2, 2:-2] = 77
+    file = tmp_path / "banana" / "x.png"
+    file.parent.mkdir()
+    Image.fromarray(red).save(file)
+    source = objects(str(tmp_path)).source
+    image = source.image(0)
+    assert image.shape() == (8, 12, 3)
+    assert (image.decode(3) == 77).all()
+    pixels, box = image.decode_box(3, lambda rows, columns: (0, 0, columns, rows), (4, 4))
+    assert (pixels.shape, box) == ((8, 12, 3), (0, 0, 12, 8))
+    assert trimmed(red).shape == (8, 12, 3)
+    assert image.content() == file.read_bytes()
+    assert image.compact(8, 90)[1] == "png"
+    with pytest.raises(ImageError, match="an image of 4x9 pixels is nothing but border"):
+        trimmed(np.zeros((4, 9, 3), np.uint8))

@@ -1,4 +1,4 @@
-"""`predictions.safetensors` in a run's folder: what the model answered to each test image."""
+"""Arrays in a safetensors file with a checksum: the predictions of a run, cached features."""
 
 import hashlib
 import json
@@ -9,40 +9,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.files import staged_file
-
 FORMAT = "1"
 Arrays = dict[str, NDArray[Any]]
 
 
-def keep_predictions(file: Path, arrays: Mapping[str, NDArray[Any]], about: dict[str, Any]) -> None:
-    """Write arrays, and JSON values about them, with a checksum.
-
-    Raises:
-        DiskError: the file cannot be written.
-    """
+def write_arrays(file: Path, arrays: Mapping[str, NDArray[Any]], about: Any) -> None:
+    """Write arrays, and what JSON can hold about them, with a checksum."""
     from safetensors.numpy import save_file
 
     text = json.dumps(about)
     whole = {name: np.ascontiguousarray(each) for name, each in arrays.items()}
-    header = {"format": FORMAT, "about": text, "sha256": _checksum(whole, text)}
-    with staged_file(file) as draft:
-        save_file(whole, draft, header)
+    save_file(whole, file, {"format": FORMAT, "about": text, "sha256": _checksum(whole, text)})
 
 
-def kept_predictions(file: Path) -> tuple[Arrays, dict[str, Any]] | None:
-    """Return the arrays and what is said about them; None if the file is missing or damaged."""
+def read_arrays(file: Path) -> tuple[Arrays, Any] | None:
+    """Return memory-mapped arrays and what is said about them; None if missing or damaged."""
     from safetensors import SafetensorError, safe_open
 
     if not file.is_file():
         return None
     try:
-        with safe_open(file, framework="numpy") as stored:
+        with safe_open(file, framework="pt") as stored:  # its tensors are maps of the file
             header = stored.metadata() or {}
-            arrays = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+            arrays = {name: stored.get_tensor(name).numpy() for name in stored.keys()}  # noqa: SIM118
         if header["format"] != FORMAT or header["sha256"] != _checksum(arrays, header["about"]):
             return None
-        return arrays, dict(json.loads(header["about"]))
+        return arrays, json.loads(header["about"])
     except (OSError, SafetensorError, KeyError, ValueError, TypeError):
         return None
 
@@ -51,5 +43,5 @@ def _checksum(arrays: Mapping[str, NDArray[Any]], text: str) -> str:
     digest = hashlib.sha256(text.encode())
     for name in sorted(arrays):
         digest.update(f"{name} {arrays[name].dtype.str} {arrays[name].shape}".encode())
-        digest.update(arrays[name].tobytes())
+        digest.update(arrays[name].data)
     return digest.hexdigest()

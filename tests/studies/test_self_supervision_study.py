@@ -8,10 +8,10 @@ import vitlab
 from vitlab.measure.rates import Rates
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
-from vitlab.studies import figures
+from vitlab.studies import step_cost as figures
 from vitlab.studies.base import Base, small
-from vitlab.studies.figures import step_macs
 from vitlab.studies.papers.pretraining import label_arms
+from vitlab.studies.step_cost import step_macs
 
 METHODS = ("supervised", "masked-patch", "mae", "beit", "dino")
 

@@ -12,7 +12,6 @@ from vitlab.studies.base import Base, small
 from vitlab.studies.grid import cells_of
 from vitlab.studies.papers import pretraining
 from vitlab.studies.papers.pretraining import resnet_arms as arms
-from vitlab.studies.study import planned
 
 HOST = Host(device="cpu", workers=0, check_duplicates="no")
 
@@ -76,7 +75,7 @@ def test_a_plan_counts_fixed_steps_as_they_are() -> None:
     own = [arm for arm in arms(Base(small("digits"))) if arm.name.startswith("small-sgd")]
     cells = cells_of(own, [0], Path(), rates=(1.0, 2.0), further=0)
     costs = {arm.name: Cost(0.0, 0.2, 50.0, 2e7) for arm in own}
-    plan = planned(Plan(0.0, costs), cells, 1, seconds=340.0)
+    plan = Plan(0.0, costs).within(340.0, cells, 1)
     # an epoch takes 10 s in the last run and 9 s in two on nine tenths of the images; and 3 x 20 s
     assert plan.epochs == pytest.approx((340 - 60) / 28, abs=0.11)  # rounded down
     assert plan.macs(cells) == pytest.approx(2.8 * 1e9 * plan.epochs + 3 * 2e9)

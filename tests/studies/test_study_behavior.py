@@ -14,13 +14,13 @@ import vitlab
 from vitlab.errors import DiskError, OptionError, RunError
 from vitlab.experiments import cells
 from vitlab.experiments.cells import Cell
+from vitlab.experiments.statistics import detectable, seeds_to_see
 from vitlab.experiments.timing import Cost
 from vitlab.measure.rates import Rates
 from vitlab.recipes.recipe import Host
-from vitlab.studies import figures
+from vitlab.studies import step_cost as figures
 from vitlab.studies import study as engine
 from vitlab.studies.base import Base, small
-from vitlab.studies.claims import detectable, seeds_to_see
 from vitlab.studies.design import ACCURACY, NLL, Arm, Study
 from vitlab.studies.results import cell_text, lost, markdown, rows_of
 

@@ -10,7 +10,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Self
 
-from vitlab.models.names import shape_of
+from vitlab.models.names import shape_of, vit_name
 from vitlab.recipes.model_part import ModelPart
 from vitlab.recipes.named import of_weights, recipe
 from vitlab.recipes.recipe import Recipe
@@ -58,10 +58,8 @@ class Shape:
     @property
     def name(self) -> str:
         """The papers' notation."""
-        fields = ("width", "depth", "heads", "mlp")
-        text = ",".join(f"{name}={getattr(self, name)}" for name in fields)
-        text += f",branches={self.branches}" if self.branches > 1 else ""
-        return f"ViT({text})/{self.patch}"
+        sizes = self.width, self.depth, self.heads, self.mlp, self.branches, self.patch
+        return vit_name(*sizes, axial=False, hybrid=None)
 
     def changed(self, **fields: int) -> Self:
         """Return the shape with some fields replaced."""
@@ -86,9 +84,8 @@ class Base:
     @property
     def shape(self) -> Shape:
         """The shape of the recipe's ViT."""
-        names = ("width", "depth", "heads", "mlp", "patch", "branches")
-        stated = shape_of(self.recipe.model.model)
-        return Shape(**{name: stated[name] for name in names if name in stated})
+        stated = shape_of(self.recipe.model.model).items()
+        return Shape(**{key: value for key, value in stated if key in Shape.__dataclass_fields__})
 
     @property
     def transferred(self) -> str:

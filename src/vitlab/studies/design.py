@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from vitlab.data.sources.request import Splits
-from vitlab.experiments.statistics import Row
+from vitlab.experiments.cells import Row
 from vitlab.models.model import Model
 from vitlab.recipes.recipe import Recipe
 from vitlab.studies.base import Base

@@ -15,9 +15,8 @@ from typing import Any
 
 from vitlab.data.vtab import BY_NAME, GROUPS, SEARCH, TASKS, WHOLE, VtabTask, available, open_task
 from vitlab.errors import DataError
-from vitlab.experiments.cells import FAILED, Cell, Setup, begin, run_cells
+from vitlab.experiments.cells import FAILED, Cell, Row, Setup, begin, run_cells
 from vitlab.experiments.several import STEPS, WARMUP, VtabSetting
-from vitlab.experiments.statistics import Row
 from vitlab.experiments.sweep import best_of
 from vitlab.experiments.timing import dry_run as costs_of
 from vitlab.files import SWEEP_FOLDER
@@ -143,7 +142,7 @@ def _cells(
     rates = () if setting.sweep is None else sorted(set(setting.sweep or GRID))
     names = [f"{SWEEP_FOLDER}/{task.name}-{rate:g}" for rate in rates]
     tried = [cell(name, SEARCH, rate) for name, rate in zip(names, rates, strict=True)]
-    settle = (lambda own, rows: own.changed(**best_rate(rows))) if names else None
+    settle = (lambda own, rows: own.changed(lr=best_of(rows)["lr"])) if names else None
     return [*tried, cell(task.name, WHOLE, setting.lr, after=tuple(names), settle=settle)]
 
 
@@ -174,11 +173,6 @@ def choose(root: Path, names: Sequence[str]) -> tuple[list[VtabTask], list[str]]
     for task in chosen:
         open_task(root, task)
     return chosen, missing
-
-
-def best_rate(tried: Sequence[Row]) -> dict[str, float]:
-    """Return the learning rate of the highest validation accuracy, ties to the lowest."""
-    return {"lr": tried[best_of(tried) or 0]["lr"]}
 
 
 def recipe_of(task: VtabTask, weights: str, data: str, setting: VtabSetting, lr: float) -> Recipe:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vitlab.errors import DataError
-from vitlab.experiments.statistics import Row
+from vitlab.experiments.cells import Row
 from vitlab.recipes.recipe import Recipe
 from vitlab.studies.base import (
     Base,

@@ -1,29 +1,23 @@
-"""Further figures of a study's run: measured models, counted steps, costs."""
+"""Figures of a study's run beside its own: training loss, operations, counted steps, costs."""
 
-import json
-import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from shutil import rmtree
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitlab.data.learning import OpenedData, splits_of
 from vitlab.data.settings import Data
 from vitlab.device import choose
-from vitlab.distributed.launch import read_environment
 from vitlab.distributed.shares import counted
 from vitlab.distributed.world import ALONE
-from vitlab.experiments.cells import Cell
-from vitlab.experiments.statistics import Row
-from vitlab.experiments.timing import Cost, StopWatch
-from vitlab.files import write_text
+from vitlab.experiments.cells import Cell, CellTrainer, Row, kept_row
+from vitlab.experiments.timing import Cost
 from vitlab.measure.rates import device_rates
 from vitlab.models.cost import cost
 from vitlab.recipes.recipe import Host, Recipe
@@ -35,7 +29,6 @@ from vitlab.training.plan import batches_of
 from vitlab.training.resolve import prepare
 from vitlab.training.step import Trainer
 
-FIGURES = "figures.json"
 KEPT = (
     "accuracy", "top5", "nll", "ece", "loss", "params", "macs", "seconds", "images_per_second",
     "peak_memory", "images",
@@ -45,10 +38,8 @@ REACHED = 1 / 3  # of the rate of matrix products, by the papers' own recipes
 
 
 @dataclass(frozen=True)
-class StudyTrainer(StopWatch):
-    """Trains a cell of a study, measures its model, and keeps the figures beside it.
-
-    A finished run keeps its model and no checkpoints, which take several times as much of the disk.
+class Examination:
+    """Makes the row of a finished run of a study.
 
     Attributes:
         measure: what is measured of the models of rows, beside their own figures
@@ -56,67 +47,43 @@ class StudyTrainer(StopWatch):
         downstream: data that pre-trained models are transferred to
     """
 
-    measure: Measure | None = None
-    rows: frozenset[str] = frozenset()
+    measure: Measure | None
+    rows: frozenset[str]
     downstream: str = ""
 
-    def __call__(self, cell: Cell, folder: Path) -> Row:
-        """Return the figures of a cell; train it unless they are kept."""
-        if kept := kept_figures(folder):
-            return kept
-        found = super().__call__(cell, folder)
-        if read_environment(os.environ).first:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_text(folder / FIGURES, json.dumps(found, indent=1) + "\n")
-            rmtree(RunFolder(folder).checkpoints, ignore_errors=True)  # it never goes on
-        return found
-
-    def examined(self, cell: Cell, run: Run) -> Row:
+    def __call__(self, cell: Cell, run: Run, trainer: CellTrainer) -> Row:
         """Return the figures of a finished run, and what is measured of its model."""
         if run.rank:
-            return run.metrics
-        found = {key: run.metrics[key] for key in KEPT if key in run.metrics}
+            return {**run.metrics}
+        found: Row = {key: run.metrics[key] for key in KEPT if key in run.metrics}
         lines = [line for line in RunFolder(run.folder).journal.read() if line["kind"] == "train"]
         if lines:
             found |= {"train_loss": final_loss(lines), "steps": lines[-1]["step"]}
         if {"macs", "steps"} <= found.keys():
             # as the ViT paper counts (Table 6): a multiply-add is two operations and the backward
             # pass twice the forward one; those of the run that this one starts from are added
-            before = cell.recipe.start.weights and kept_figures(Path(cell.recipe.start.weights))
+            before = cell.recipe.start.weights and kept_row(Path(cell.recipe.start.weights))
             own = 6.0 * found["macs"] * found["steps"] * cell.recipe.batch
             found["flops"] = own + (before or {}).get("flops", 0.0)
         if self.measure and cell.kind in self.rows and not cell.searches:
             began = time.monotonic()
-            found |= self.measure(self._trained(cell, run))
+            found |= self.measure(self._trained(cell, run, trainer))
             found["measure_seconds"] = time.monotonic() - began
         return found
 
-    def step_macs(self, cell: Cell, found: Row) -> float:
-        """Return the multiply-adds of a training step per image, counted."""
-        return step_macs(cell.recipe, self.setup.host, self.opened)
-
-    def _trained(self, cell: Cell, run: Run) -> Trained:
-        splits = self.opened.splits(cell.recipe.data, unlabeled=False)
-        channels = run.model.config.channels
-        train, test = (self.opened.cached(each, channels) for each in (splits.train, splits.test))
+    def _trained(self, cell: Cell, run: Run, trainer: CellTrainer) -> Trained:
+        opened, channels = trainer.opened, run.model.config.channels
+        splits = opened.splits(cell.recipe.data, unlabeled=False)
+        train, test = (opened.cached(each, channels) for each in (splits.train, splits.test))
         there = Data(data=self.downstream)
         return Trained(
             run.model,
             cell.recipe,
             replace(splits, train=train, test=test),
             run.folder,
-            choose(self.setup.host.device),
-            self.opened.splits(there, unlabeled=False) if self.downstream else None,
+            choose(trainer.setup.host.device),
+            opened.splits(there, unlabeled=False) if self.downstream else None,
         )
-
-
-def kept_figures(folder: Path) -> Row | None:
-    """Return the figures of a run that is finished and measured; None for any other."""
-    try:
-        found = json.loads((folder / FIGURES).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def final_loss(lines: list[dict[str, Any]]) -> float:
@@ -154,35 +121,11 @@ def step_macs(recipe: Recipe, host: Host | None = None, opened: OpenedData | Non
     state = first_state(task, choose(host.device), ALONE)
     trainer = Trainer(state.model, recipe, objective=state.task or task.objective)
     batch = batches_of(recipe, task.splits.train, task.config, ALONE)[0]
-    with FlopCounterMode(display=False, custom_mapping=FURTHER) as counter:
+    # attention as plain products: a fused kernel may count what it computes anew, or be unknown
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         trainer.accumulate(counted(batch, ALONE), seed=0)
     gradients = 2 if recipe.optimizer.rho else 1  # SAM computes two
     return gradients * counter.get_total_flops() / 2 / few
-
-
-def _attention(queries: torch.Size, keys: torch.Size, *_: Any, **__: Any) -> int:
-    """Return the operations of attention: logits, then the mixture of values."""
-    return 4 * queries.numel() * keys[-2]
-
-
-def _attention_backward(_: torch.Size, *shapes: Any, **__: Any) -> int:
-    """Return those of its gradient, two products for each; logits computed anew do not count."""
-    return 2 * _attention(*shapes[:2])
-
-
-# What the counter does not know, or counts by how a kernel works rather than by what it computes.
-FURTHER: dict[Any, Callable[..., int]] = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    **dict.fromkeys(
-        (
-            torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward,
-            torch.ops.aten._scaled_dot_product_flash_attention_backward,
-            torch.ops.aten._scaled_dot_product_efficient_attention_backward,
-            torch.ops.aten._scaled_dot_product_cudnn_attention_backward,
-        ),
-        _attention_backward,
-    ),
-}
 
 
 def counted_costs(arms: Sequence[Arm], host: Host) -> dict[str, Cost]:

@@ -95,9 +95,11 @@ def _ready(theirs: Connection, threads: int) -> None:
     os.setpgrp()  # a terminal's Ctrl-C reaches the first process, which passes it on
     torch.set_num_threads(threads)
     for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)  # that came before it was ready, for all processes
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    for number in STOPS:
         signal.signal(number, signal.default_int_handler)
     threading.Thread(target=_follow, args=(theirs,), daemon=True).start()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
 
 def _follow(theirs: Connection) -> None:

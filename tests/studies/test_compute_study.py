@@ -87,16 +87,6 @@ def test_small_arms_span_the_same_compute_in_each_family() -> None:
     assert max(spans["ResNet"]) == pytest.approx(max(spans["ViT"]), rel=0.2)
 
 
-def test_paper_arms_pre_train_then_fine_tune() -> None:
-    found = {arm.name: arm for arm in arms(Base(small("digits"), True, "imagenet"))}
-    tuned = found["ViT-H-14-14"]
-    assert (tuned.recipe.data.data, tuned.recipe.model.image_size) == ("imagenet", 518)
-    assert tuned.paper == {"accuracy": 0.8808, "flops": 4262e18}
-    before = found[tuned.after]
-    assert (before.row, before.recipe.epochs, before.recipe.optimizer.lr) == (False, 14, 3e-4)
-    assert found["ViT-L-16-7-pretraining"].recipe.epochs == 7
-
-
 def test_findings_of_the_papers_table() -> None:
     """The slope of the ViTs' ImageNet errors, by a regression of their logarithms."""
     runs = [run for name, run in PRINTED if family_of(name) == "ViT"]

@@ -16,11 +16,6 @@ from vitlab.studies.papers.pretraining import resnet_arms as arms
 HOST = Host(device="cpu", workers=0, check_duplicates="no")
 
 
-def published(downstream: str = "") -> dict[str, Recipe]:
-    base = Base(small("digits"), paper=True, downstream=downstream)
-    return {arm.name: arm.recipe for arm in arms(base)}
-
-
 def macs(trained: Recipe) -> int:
     return cost(trained.model.config(classes=10)).macs
 
@@ -52,17 +47,6 @@ def test_fine_tunes_on_the_downstream_data_at_the_size_of_pre_training() -> None
     assert transfer["small-sgd-pretraining"].data.data == "given"
 
 
-def test_paper_recipes() -> None:
-    found = published("imagenet")
-    adam, sgd = found["large-adamw-pretraining"], found["large-sgd-pretraining"]
-    assert (adam.model.model, adam.optimizer.lr, adam.epochs) == ("BiT-R152x2", 6e-4, 7)
-    assert (sgd.optimizer.optimizer, sgd.optimizer.weight_decay) == ("sgd", 1e-4)
-    assert sgd.optimizer.lr == pytest.approx(0.03 * 4096 / 256)
-    assert (found["small-sgd"].data.data, found["small-sgd"].steps) == ("imagenet", 20_000)
-    rates = [0.03 * each for each in pretraining.IMAGENET_RATES]
-    assert rates == pytest.approx([0.003, 0.01, 0.03, 0.06])
-
-
 def test_printed_means_are_those_of_the_printed_accuracies() -> None:
     for arm in arms(Base(small("digits"))):
         if arm.paper:
@@ -84,7 +68,7 @@ def test_a_plan_counts_fixed_steps_as_they_are() -> None:
 def test_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pretraining, "RATES", ())
     monkeypatch.setattr(pretraining, "FINE_TUNING", 10)
-    monkeypatch.setitem(pretraining.SMALL_RESNETS, "small", "BiT-R(1)x1")
+    monkeypatch.setitem(pretraining.RESNETS, "small", "BiT-R(1)x1")
     how = {"epochs": 0.1, "seeds": 1, "only": ("small-sgd",), "at_once": 1}
     result = vitlab.study("sgd-adam", out=tmp_path, host=HOST, **how)
     assert [row["name"] for row in result["rows"]] == ["small-sgd-pretraining", "small-sgd"]

@@ -1,4 +1,4 @@
-"""The base of a study's arms: a small model on the user's data, or the paper's; papers' tables.
+"""The base of a study's arms: a small model on the user's data; recipes of papers; their tables.
 
 Small budgets have one recipe for training with labels, one for each way to learn without them, and
 one for fine-tuning after either.
@@ -71,14 +71,11 @@ class Base:
     """What the arms of a study have in common.
 
     Attributes:
-        recipe: data, model, length and optimizer of small budgets, as the user may have changed
-            them; with `paper`, data and seed alone are meant
-        paper: whether the paper's own recipes are asked for
+        recipe: data, model, length and optimizer, small unless the user has changed them
         downstream: data that pre-trained models are transferred to; empty for the recipe's own
     """
 
     recipe: Recipe
-    paper: bool = False
     downstream: str = ""
 
     @property
@@ -88,15 +85,15 @@ class Base:
         return Shape(**{key: value for key, value in stated if key in Shape.__dataclass_fields__})
 
     @property
+    def image_size(self) -> int:
+        """Pixels per side of the images, of the shorter side if they are not square."""
+        size = self.recipe.model.config().image_size
+        return size if isinstance(size, int) else min(size)
+
+    @property
     def transferred(self) -> str:
         """The data that pre-trained models are transferred to."""
         return self.downstream or self.recipe.data.data
-
-    def either(self, published: str, model: str, **choices: Any) -> Recipe:
-        """Return a paper's recipe for a model if they are asked for, else the recipe with it."""
-        if self.paper:
-            return self.published(published, model, **choices)
-        return self.model(model, **choices)
 
     def model(self, name: str, **choices: Any) -> Recipe:
         """Return the recipe with another model of the same image size."""
@@ -112,21 +109,19 @@ class Base:
         return f"R(1)+{shape.changed(patch=-(-shape.patch // 4) * 4).name}"
 
     def published(self, name: str, model: str, **choices: Any) -> Recipe:
-        """Return a paper's recipe for a model, on the base's data and with its seed."""
+        """Return a recipe by name for a model, on the base's data and with its seed."""
         own = {"data": self.recipe.data.data, "seed": self.recipe.seed, "model": model}
         return recipe(name, **{**own, **choices})
 
     def of_similar_cost(self, resnet: str) -> dict[str, str]:
         """Return the names of a ViT, a hybrid and a ResNet with about the same multiply-adds.
 
-        Within a budget, the ViT is the base's own; the hybrid is one stage of one bottleneck below
-        a ViT of one block less and MLPs two thirds as wide.
+        The ViT is the base's own; the hybrid is one stage of one bottleneck below a ViT of one
+        block less and MLPs two thirds as wide.
 
         Args:
-            resnet: the ResNet within a budget
+            resnet: the ResNet
         """
-        if self.paper:
-            return {"vit": "ViT-B/16", "hybrid": "R50+ViT-B/16", "resnet": "BiT-R50x2"}
         shape = self.shape
         above = shape.changed(depth=max(1, shape.depth - 1), mlp=2 * shape.mlp // 3, patch=4)
         return {"vit": self.recipe.model.model, "hybrid": self.hybrid(above), "resnet": resnet}

@@ -1,7 +1,6 @@
 """Figures of a study's run beside its own: training loss, operations, counted steps, costs."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -11,18 +10,15 @@ from typing import Any
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitlab.data.learning import OpenedData, splits_of
+from vitlab.data.learning import OpenedData
 from vitlab.data.settings import Data
 from vitlab.device import choose
 from vitlab.distributed.shares import counted
 from vitlab.distributed.world import ALONE
 from vitlab.experiments.cells import Cell, CellTrainer, Row, kept_row
-from vitlab.experiments.timing import Cost
-from vitlab.measure.rates import device_rates
-from vitlab.models.cost import cost
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
-from vitlab.studies.design import Arm, Measure, Trained
+from vitlab.studies.design import Measure, Trained
 from vitlab.training.ending import Run
 from vitlab.training.first_state import first_state
 from vitlab.training.plan import batches_of
@@ -34,7 +30,6 @@ KEPT = (
     "peak_memory", "images",
 )  # fmt: skip
 IMAGES = 8  # of the step that is counted: every product is in proportion
-REACHED = 1 / 3  # of the rate of matrix products, by the papers' own recipes
 
 
 @dataclass(frozen=True)
@@ -126,30 +121,3 @@ def step_macs(recipe: Recipe, host: Host | None = None, opened: OpenedData | Non
         trainer.accumulate(counted(batch, ALONE), seed=0)
     gradients = 2 if recipe.optimizer.rho else 1  # SAM computes two
     return gradients * counter.get_total_flops() / 2 / few
-
-
-def counted_costs(arms: Sequence[Arm], host: Host) -> dict[str, Cost]:
-    """Return the cost of a run of each arm: its multiply-adds at the rate of this device.
-
-    A step of the papers' own recipes may take an hour. The backward pass counts twice. Testing is
-    left out, and so is what a recipe saves by hiding patches. The rate is that of large matrix
-    products, a third of which training reaches.
-
-    Args:
-        arms: of the study, each after the arm it starts from
-        host: where to train
-
-    Raises:
-        UserError: data that cannot be opened, or a model that cannot be built.
-    """
-    precision = "fp32" if choose(host.device).type == "cpu" else "bf16"
-    pace = REACHED * device_rates(host.device).of(precision) / 2
-    macs, found = dict[str, float](), dict[str, Cost]()
-    for arm in arms:  # without a model of its own it has that of the arm before
-        some = {} if arm.recipe.pretext.unlabeled else {"classes": 10}
-        own = arm.recipe.model.model and cost(arm.recipe.model.config(**some)).macs
-        macs[arm.name] = own or macs[arm.after or arm.guide]
-        step = 3 * macs[arm.name] * arm.recipe.batch
-        steps = len(splits_of(arm.recipe.data).train) / arm.recipe.batch
-        found[arm.name] = Cost(0.0, step / pace, steps, step)
-    return found

@@ -50,9 +50,9 @@ from vitlab.runs.naming import folder_name
 from vitlab.studies.base import Base, small
 from vitlab.studies.design import ACCURACY, Arm, Study
 from vitlab.studies.grid import FURTHER, cells_of, chosen_arms
-from vitlab.studies.papers import PAPER_BUDGET, budget_seconds, study_named
+from vitlab.studies.papers import budget_seconds, study_named
 from vitlab.studies.results import rows_of, written
-from vitlab.studies.step_cost import Examination, counted_costs, step_macs
+from vitlab.studies.step_cost import Examination, step_macs
 from vitlab.units import counted, duration, si
 from vitlab.units import epochs as in_epochs
 
@@ -89,7 +89,7 @@ def study(
         data: what to learn from
         out: its folder; None for `runs/study-NAME-DATA`
         budget: time for all runs, such as `10m` or `2h`, into which their length is fitted (empty:
-            10 minutes); `paper` for the paper's own recipes
+            10 minutes)
         epochs: length of the runs, in place of a budget
         seeds: runs of each row
         see: a difference of accuracies, in percentage points, that the runs are to see with a
@@ -123,7 +123,7 @@ def study(
     seconds = budget_seconds(budget, epochs)
     own = study_named(what) if isinstance(what, str) else what
     name = what if isinstance(what, str) else re.sub(r"[^a-z0-9]+", "-", own.title.lower())
-    base = Base(recipe or small(data), budget == PAPER_BUDGET, downstream)
+    base = Base(recipe or small(data), downstream)
     folder = CampaignFolder(out or folder_name(f"study-{name}", base.recipe.data.data))
     arms = chosen_arms(tuple(own.arms(base)), only)
     check_packages(arms)
@@ -138,7 +138,7 @@ def study(
         "budget": seconds,
         "epochs": epochs,
         "lr_grid": [*lr_grid],
-        "further_rates": 0 if base.paper else FURTHER,  # which studies of before had none of
+        "further_rates": FURTHER,  # which studies of before had none of
         "downstream": downstream,
     }
     first = base.recipe.seed
@@ -247,8 +247,7 @@ class StudyGrid:
 
     def _lead(self, plan: Plan, facts: Mapping[str, Any]) -> str:
         """Return how the runs were made, in a sentence or two."""
-        small = f"{self.base.recipe.model.model}, {in_epochs(plan.epochs)} or a row's multiple"
-        how = "the paper's recipes" if self.base.paper else small
+        how = f"{self.base.recipe.model.model}, {in_epochs(plan.epochs)} or a row's multiple"
         return (
             f"{self.study.source}. Data {facts['data']}: {how}, {self._power}, "
             f"{si(facts['macs'])} multiply-adds of training, "
@@ -283,22 +282,19 @@ class StudyGrid:
         """
         missing = [arm.name for arm in self.arms if old is None or arm.name not in old.costs]
         arms, began = chosen_arms(self.arms, missing, steps=True), time.monotonic()
-        if self.base.paper:
-            costs = counted_costs(arms, self.setup.host)
-        else:
-            plain = [replace(arm, rates=(), rate_of="") for arm in arms]
-            trainer, host = self._trainer, self.setup.host
-            costs = timed(
-                cells_of(plain, self.seeds[:1], place),
-                trainer,
-                place,
-                lambda cell, _: step_macs(cell.recipe, host, trainer.opened),
-            )
+        plain = [replace(arm, rates=(), rate_of="") for arm in arms]
+        trainer, host = self._trainer, self.setup.host
+        costs = timed(
+            cells_of(plain, self.seeds[:1], place),
+            trainer,
+            place,
+            lambda cell, _: step_macs(cell.recipe, host, trainer.opened),
+        )
 
         def made() -> Plan:
             if old is not None:
                 return replace(old, costs={**costs, **old.costs})
-            length = 1.0 if self.base.paper else self.settings["epochs"]
+            length = self.settings["epochs"]
             unit = unit_of(self.arms, costs)
             plan = Plan(length, costs, time.monotonic() - began, unit)
             if length:

@@ -5,6 +5,7 @@ c, `a = c` that they are equal, `a >= c` that a is as good as c. What counts as 
 an effect that the runs themselves must show, or else the paper's own difference.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -25,6 +26,7 @@ NO_EFFECT, NOT_RUN = "no effect to compare", "not run"
 UNTESTED = "not testable at this size"
 SHARE = 1 / 3  # of an effect: what is left of it when two that differ by less count as equal
 SEEDS = ("ViT", "Three things", "article")  # what this workbench rebuilds; others count apart
+COMPARISON = re.compile(r"([^<>=]*\w[^<>=]*) (>=|=|>) ([^<>=]*\w[^<>=]*)")
 Estimator = Callable[[Contrast, Values], Estimate]
 
 
@@ -55,15 +57,16 @@ class Claim:
 
     def __post_init__(self) -> None:
         """Check that the claim can be lost."""
-        if self.comparison and self.sign != ">" and not (self.effect or self.paper):
-            raise OptionError(f"{self.text!r} needs an effect, or the paper's difference")
         for each in (self.comparison, self.effect):
             contrast_of(each)
+        if self.sign != ">" and not (self.effect or self.paper):
+            raise OptionError(f"{self.text!r} needs an effect, or the paper's difference")
 
     @property
     def sign(self) -> str:
         """What the first side is, beside the second: `>`, `>=` or `=`."""
-        return _sign(self.comparison)
+        sides = COMPARISON.fullmatch(self.comparison)
+        return sides[2] if sides else ">"
 
     @property
     def arms(self) -> set[str]:
@@ -123,19 +126,15 @@ def contrast_of(comparison: str) -> dict[str, float]:
     Raises:
         OptionError: a side is empty, or there are not two.
     """
-    sides = comparison.split(f" {_sign(comparison)} ") if comparison else []
     found: dict[str, float] = {}
-    for share, side in zip((1.0, -1.0), sides, strict=False):
-        for name in side.split():
-            found[name] = found.get(name, 0.0) + share / len(side.split())
-    if comparison and (len(sides) != 2 or not all(map(str.strip, sides))):
+    if not comparison:
+        return found
+    if not (sides := COMPARISON.fullmatch(comparison)):
         raise OptionError(f"a comparison looks like 'a b > c', not {comparison!r}")
+    for share, side in ((1.0, sides[1].split()), (-1.0, sides[3].split())):
+        for name in side:
+            found[name] = found.get(name, 0.0) + share / len(side)
     return found
-
-
-def _sign(comparison: str) -> str:
-    signs = [word for word in comparison.split() if word in (">", ">=", "=")]
-    return signs[0] if len(signs) == 1 else ">"
 
 
 def judged(

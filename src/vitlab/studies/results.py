@@ -61,20 +61,15 @@ def _row(study: Study, arm: Arm, cells: Sequence[Cell], done: Mapping[str, Row])
         for key in (column.key for column in study.columns)
     }
     return {
-        "name": arm.name,
-        "cells": list(arm.cells),
+        **{key: getattr(arm, key) for key in ("name", "cells", "x", "line", "after", "paper")},
         "lr": arm.recipe.optimizer.lr * best_of(rates),
         "edge": edge_of(rates),
-        "x": arm.x,
-        "line": arm.line,
-        "after": arm.after,
         "seeds": [cell.labels["seed"] for cell in own],
         "runs": [cell.name for cell in own],
         FAILED: sum(FAILED in run for run in runs),
         "values": values,
         "mean": {key: fmean(each) for key, each in values.items() if each},
         "std": {key: stdev(each) for key, each in values.items() if len(each) > 1},
-        "paper": dict(arm.paper),
     }
 
 

@@ -13,16 +13,7 @@ from vitlab.studies.papers import STUDIES, study_named
 
 TINY = "ViT(width=32,depth=2,heads=2,mlp=32)/2"
 # the others are run in their own tests, most of them with fewer runs and steps
-OWN = {
-    "bias",
-    "compute",
-    "data-size",
-    "optimizers",
-    "self-supervision",
-    "sgd-adam",
-    "stems",
-    "tune",
-}
+RUN_HERE = ("axial", "head", "parallel", "positions", "shape")
 
 
 SCALES = (small("digits"), recipe("three-things", "digits", model="ViT-B/16"))

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from statistics import fmean, geometric_mean
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import linregress
 
 from vitlab.errors import DataError
@@ -46,10 +45,6 @@ class PowerLaw:
     center: float
     reach: float
     points: int
-
-    def __call__(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the errors at x, (n,)."""
-        return self.scale * (x / self.center) ** self.exponent
 
     def spent(self, error: float) -> float:
         """Return the x at which the error is this one."""

@@ -9,6 +9,7 @@ import matplotlib as mpl
 from cycler import Cycler, cycler
 from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.ticker import LogLocator
 
 from vitlab.experiments.campaign_folder import CampaignFolder
@@ -217,50 +218,41 @@ def drawn(study: Study, rows: Sequence[Row]) -> Markup | None:
     rows = [row for row in rows if column.key in row["mean"]]
     if picture.by:
         rows = [row | {"x": row["mean"].get(picture.by)} for row in rows]
-    if picture.kind == "lines":
+    if picture.x:
         rows = [row for row in rows if row["x"] is not None]
     if not rows:
         return None
     with mpl.rc_context(STYLE):
-        dots = picture.kind == "dots"
-        figure = new_figure(WIDTH, 70 + 26 * len(rows) if dots else 380)
+        figure = new_figure(WIDTH, 380 if picture.x else 70 + 26 * len(rows))
         axes = figure.subplots()
-        (_dots if dots else _lines)(axes, picture, column, rows)
-        values, title = (axes.xaxis, axes.set_xlabel) if dots else (axes.yaxis, axes.set_ylabel)
-        values.set_major_formatter(lambda value, _: column.show(value))
-        title(f"{column.title}: mean (dot), runs (marks)" if dots else column.title)
+        axis = (_lines if picture.x else _dots)(axes, picture, column, rows)
+        axis.set_major_formatter(lambda value, _: column.show(value))
         return svg(figure, "study", f"{study.title}: {column.title}.")
 
 
-def _dots(axes: Axes, picture: Picture, column: Column, rows: Sequence[Row]) -> None:
+def _dots(axes: Axes, picture: Picture, column: Column, rows: Sequence[Row]) -> Axis:
     """Draw dots rather than bars: an axis that does not start at 0 would make bars lie."""
-    some = picture.labels or None
-    names = [", ".join(filter(None, row["cells"][:some])) or row["name"] for row in rows]
-    axes.plot([row["mean"][column.key] for row in rows], range(len(rows)), "o", color=BLUE, ms=8)
+    places = range(len(rows))
+    axes.plot([row["mean"][column.key] for row in rows], places, "o", color=BLUE, ms=8)
     for place, row in enumerate(rows):
         values = row["values"][column.key]
         axes.plot(values, [place] * len(values), "|", color=INK, ms=11, mew=1.2)
-    axes.set_yticks(range(len(rows)), names, color=INK)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_yticks(places, [row["name"] for row in rows], color=INK)
+    axes.set(ylim=(len(rows) - 0.5, -0.5), xlabel=f"{column.title}: mean (dot), runs (marks)")
     axes.locator_params("x", nbins=5)
+    return axes.xaxis
 
 
-def _lines(axes: Axes, picture: Picture, column: Column, rows: Sequence[Row]) -> None:
+def _lines(axes: Axes, picture: Picture, column: Column, rows: Sequence[Row]) -> Axis:
     """Draw a line for each name; a row without one belongs to all of them."""
     names = list(dict.fromkeys(row["line"] for row in rows if row["line"])) or [""]
-    curves = picture.curves(rows) if picture.curves else {}
     axes.set_prop_cycle(line_cycle(SERIES_COLORS))
     for name in names:
         own = sorted((row for row in rows if row["line"] in (name, "")), key=lambda row: row["x"])
         x, means = [row["x"] for row in own], [row["mean"][column.key] for row in own]
         stds = [row["std"].get(column.key, 0.0) for row in own]
-        joined: dict[str, Any] = {"linestyle": "none"} if name in curves else {}
-        drawn = axes.errorbar(x, means, stds, capsize=3, label=name or None, **joined)
-        if name in curves:
-            color = drawn.lines[0].get_color()
-            axes.plot(*curves[name], color=color, marker="", linestyle="-", linewidth=1.2)
-    axes.set_xlabel(picture.x)
-    axes.set_xscale("log" if picture.log else "linear")
+        axes.errorbar(x, means, stds, capsize=3, label=name or None)
+    axes.set(xlabel=picture.x, ylabel=column.title, xscale="log" if picture.log else "linear")
     if len(ticks := sorted({row["x"] for row in rows})) <= 8:
         axes.set_xticks(ticks)
     elif picture.log:
@@ -269,6 +261,7 @@ def _lines(axes: Axes, picture: Picture, column: Column, rows: Sequence[Row]) ->
     axes.minorticks_off()
     if any(names):
         axes.legend(labelcolor=MUTED)
+    return axes.yaxis
 
 
 def line_cycle(colors: Sequence[str]) -> "Cycler[Any, Any]":

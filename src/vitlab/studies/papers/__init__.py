@@ -50,7 +50,7 @@ def study_named(name: str) -> "Study":
         tuple(known[key] for key in entry["columns"]),
         rows.get("measure"),
         claims_of(name),
-        Picture(**entry.get("picture", {}), curves=rows.get("curves")),
+        Picture(**entry.get("picture", {})),
         entry.get("note", ""),
         rows.get("findings"),
     )

@@ -5,11 +5,9 @@ Table 6); Adam against SGD for ResNets (Table 7, D.1); learning without labels, 
 (section 4.6, B.1.2).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from vitlab.errors import DataError
 from vitlab.experiments.cells import Row
@@ -30,7 +28,7 @@ from vitlab.studies.compute_card import (
     fitted,
     printed_law,
 )
-from vitlab.studies.design import ACCURACY, FLOPS, IMAGES, Arm, Curve, Trained
+from vitlab.studies.design import ACCURACY, FLOPS, IMAGES, Arm, Trained
 from vitlab.studies.papers.architecture import few_shot
 
 PERCENTS = (3, 10, 30, 100)  # of the training images, as 9, 30, 90 million and all of JFT's 303
@@ -109,17 +107,6 @@ def laws(rows: Sequence[Row]) -> list[str]:
             said.append(law.sentence(f"{family}, here"))
         said.append(printed_law(family, "imagenet").sentence(f"{family}, paper, ImageNet"))
     return [*said, *card()]
-
-
-def curves(rows: Sequence[Row]) -> Mapping[str, Curve]:
-    """Return the fitted accuracy of each family over the compute of its arms."""
-    found: dict[str, Curve] = {}
-    for family in FAMILIES:
-        if law := _law(rows, family):
-            ends = [x for x, _ in _points(rows, family)]
-            x = np.geomspace(min(ends), max(ends), 60)
-            found[family] = (x.tolist(), (1 - law(x)).tolist())
-    return found
 
 
 def _law(rows: Sequence[Row], family: str) -> PowerLaw | None:
@@ -207,7 +194,7 @@ def _row(name: str, recipe: Recipe, share: float, macs: float = 0.0, after: str 
 
 ROWS: dict[str, dict[str, Any]] = {
     "data-size": {"arms": subset_arms, "measure": of_subset},
-    "compute": {"arms": compute_arms, "findings": laws, "curves": curves},
+    "compute": {"arms": compute_arms, "findings": laws},
     "sgd-adam": {"arms": resnet_arms},
     "self-supervision": {"arms": label_arms},
 }

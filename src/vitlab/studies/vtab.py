@@ -230,25 +230,24 @@ def _mean(names: Sequence[str], accuracy: Mapping[str, float]) -> dict[str, Any]
 
 def table(result: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return the tasks and the means as text, in the columns of `HEAD`."""
-    paper, lines = PAPER.values(), list[tuple[str, ...]]()
-    means = [summary(values) for values in paper]
+    ours, lines = {row["task"]: row for row in result["tasks"]}, list[tuple[str, ...]]()
+    every = [result, *map(summary, PAPER.values())]
     for group in GROUPS:
         for task in TASKS:
             if task.group == group:
-                theirs = [percent(values[task.name]) for values in paper]
-                lines.append((task.title, *_ours(task.name, result), *theirs))
-        of_group = [each["groups"][group] for each in (result, *means)]
-        lines.append(_line(group, *of_group))
-    return [*lines, _line("all", result, *means)]
+                theirs = [percent(values[task.name]) for values in PAPER.values()]
+                own = _ours(ours.get(task.name), task.name in result["missing"])
+                lines.append((task.title, *own, *theirs))
+        lines.append(_line(group, *(each["groups"][group] for each in every)))
+    return [*lines, _line("all", *every)]
 
 
-def _ours(task: str, result: dict[str, Any]) -> tuple[str, str]:
+def _ours(row: Row | None, missing: bool) -> tuple[str, str]:
     """Return the learning rate and the accuracy of a task."""
-    row = next((row for row in result["tasks"] if row["task"] == task), None)
     if row is None:
-        return "", "no data" if task in result["missing"] else "not run"
+        return "", "no data" if missing else "not run"
     accuracy = row["accuracy"]
-    return f"{row['lr']:g}", "diverged" if accuracy is None else percent(accuracy)
+    return f"{row['lr']:g}", FAILED if accuracy is None else percent(accuracy)
 
 
 def _line(title: str, mean: dict[str, Any], *theirs: dict[str, Any]) -> tuple[str, ...]:

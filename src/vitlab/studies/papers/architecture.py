@@ -16,11 +16,14 @@ from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.probes.few_shot import fewshot, sample_shots
 from vitlab.models.cost import cost
-from vitlab.studies.base import Base, Shape, table
+from vitlab.studies.base import Base, table
 from vitlab.studies.design import FEW_SHOT, Arm, Trained
 
 PLACES = {"stem": "at the stem", "every": "before every block", "shared": "shared by all blocks"}
-LINES = ("", "depth", "width", "MLP", "patch size", "all")
+SCALED = {  # heads are as wide as before
+    "depth": ("depth",), "width": ("width", "heads"), "MLP": ("mlp",), "patch size": ("patch",),
+    "all": ("depth", "width", "heads", "mlp", "patch"),
+}  # fmt: skip
 RATES = {"high": 1.0, "low": 3 / 8}  # the paper's 8e-4 and 3e-4, as factors of the recipe's
 CLASSIFIERS = {"token": "class token", "mean": "mean of patches"}
 SHOTS, DRAWS = 5, 10  # the paper's Figures 4, 8, 9, 13 and Table 8: 5 per class; draws: our choice
@@ -47,26 +50,20 @@ def shape_arms(base: Base) -> tuple[Arm, ...]:
     """
     first = base.shape.changed(patch=2 * base.shape.patch)
     whole = base.model(first.name)
-    start, size = cost(whole.model.config()).macs, base.image_size
+    start = cost(whole.model.config()).macs
     found = [Arm("start", whole, ("starting shape", ""), x=1.0)]
     for n in (0.5, 2.0):
-        depth, mlp, width = (int(n * each) for each in (first.depth, first.mlp, first.width))
-        # heads as wide as before
-        wide = first.changed(width=width, heads=max(1, first.heads * width // first.width))
-        # as in the paper, where 64 does not divide 224: the next smaller one that does
-        patch = max(p for p in range(1, int(first.patch / n) + 1) if size % p == 0)
-        scaled: dict[str, tuple[Any, Shape]] = {
-            "depth": (depth, first.changed(depth=depth)),
-            "width": (width, wide),
-            "MLP": (mlp, first.changed(mlp=mlp)),
-            "patch size": (patch, first.changed(patch=patch)),
-            "all": (f"x{n:g}", wide.changed(depth=depth, mlp=mlp, patch=patch)),
-        }
-        for line, (value, shape) in scaled.items():
-            recipe, name = base.model(shape.name), f"{line.replace(' ', '-').lower()}-x{n:g}"
+        sizes = {name: max(1, int(n * getattr(first, name))) for name in SCALED["all"]}
+        # as in the paper, where 64 does not divide 224: the next smaller patch that does
+        most = int(first.patch / n)
+        sizes["patch"] = next(p for p in range(most, 0, -1) if base.image_size % p == 0)
+        for line, fields in SCALED.items():
+            recipe = base.model(first.changed(**{name: sizes[name] for name in fields}).name)
             times = cost(recipe.model.config()).macs / start
-            found.append(Arm(name, recipe, (line, f"{value}"), x=times, line=line))
-    return tuple(sorted(found, key=lambda arm: LINES.index(arm.line)))
+            cells = (line, f"x{n:g}" if line == "all" else f"{sizes[fields[0]]}")
+            name = f"{line.replace(' ', '-').lower()}-x{n:g}"
+            found.append(Arm(name, recipe, cells, x=times, line=line))
+    return tuple(sorted(found, key=lambda arm: ["", *SCALED].index(arm.line)))
 
 
 def head_arms(base: Base) -> tuple[Arm, ...]:

@@ -142,7 +142,7 @@ def work(what: str) -> str:
 
 
 def test_processes_side_by_side() -> None:
-    with SideBySide(work, 1) as processes:
+    with SideBySide(work, 2, 1) as processes:
         processes.begin("first", "a")
         processes.begin("second", "b")
         assert dict([processes.finished(), processes.finished()]) == {"first": "aa", "second": "bb"}
@@ -150,10 +150,10 @@ def test_processes_side_by_side() -> None:
         with pytest.raises(RunError, match=r"^no$"):
             processes.finished()
         processes.begin("fourth", "die")
-        with pytest.raises(RunError, match="a process died during fourth"):
+        with pytest.raises(RunError, match="a process died"):
             processes.finished()
     began = time.monotonic()
-    with pytest.raises(UserError, match="ours"), SideBySide(work, 1) as processes:
+    with pytest.raises(UserError, match="ours"), SideBySide(work, 1, 1) as processes:
         processes.begin("long", "sleep")
         raise UserError("ours")
     assert time.monotonic() - began < 300, "what was being done was interrupted"

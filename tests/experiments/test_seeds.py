@@ -13,7 +13,8 @@ import vitlab
 from conftest import call, photo_folder
 from steps import asked_to_stop
 from vitlab.errors import DivergedError, OptionError, RunError
-from vitlab.experiments.statistics import intervals_of_means, t_quantile
+from vitlab.experiments.repeats import intervals_of_means
+from vitlab.experiments.statistics import t_quantile
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.stop import Interrupted

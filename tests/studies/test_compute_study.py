@@ -28,7 +28,6 @@ from vitlab.studies.compute_card import (
 )
 from vitlab.studies.papers import study_named
 from vitlab.studies.papers.pretraining import compute_arms as arms
-from vitlab.studies.papers.pretraining import curves
 from vitlab.studies.papers.pretraining import laws as findings
 from vitlab.studies.results import drawn
 
@@ -87,16 +86,6 @@ def test_small_arms_span_the_same_compute_in_each_family() -> None:
     assert max(spans["ResNet"]) == pytest.approx(max(spans["ViT"]), rel=0.2)
 
 
-def test_paper_arms_pre_train_then_fine_tune() -> None:
-    found = {arm.name: arm for arm in arms(Base(small("digits"), True, "imagenet"))}
-    tuned = found["ViT-H-14-14"]
-    assert (tuned.recipe.data.data, tuned.recipe.model.image_size) == ("imagenet", 518)
-    assert tuned.paper == {"accuracy": 0.8808, "flops": 4262e18}
-    before = found[tuned.after]
-    assert (before.row, before.recipe.epochs, before.recipe.optimizer.lr) == (False, 14, 3e-4)
-    assert found["ViT-L-16-7-pretraining"].recipe.epochs == 7
-
-
 def test_findings_of_the_papers_table() -> None:
     """The slope of the ViTs' ImageNet errors, by a regression of their logarithms."""
     runs = [run for name, run in PRINTED if family_of(name) == "ViT"]
@@ -118,10 +107,6 @@ def some_rows(exponent: float) -> list[dict[str, Any]]:
 def test_fits_the_rows() -> None:
     rows = some_rows(-0.2)
     assert "^-0.200, exponent" in findings(rows)[0]
-    x, y = curves(rows)["ViT"]
-    assert x[0] == pytest.approx(1e14)
-    assert y[-1] == pytest.approx(1 - 0.4 * 8**-0.2)
-    assert set(curves(rows)) == {"ViT"}
     picture = drawn(study_named("compute"), rows)
     assert picture is not None
     assert "operations of training" in picture

@@ -28,19 +28,6 @@ def test_resnet_costs_what_the_small_vit_does() -> None:
     assert macs["vit-large-100"] == pytest.approx(2 * macs["vit-small-100"], rel=0.05)
 
 
-def test_paper_arms_see_as_many_images_of_every_subset() -> None:
-    found = {arm.name: arm for arm in arms(Base(small("digits"), paper=True))}
-    assert len(found) == 24
-    for arm in found.values():
-        images = arm.recipe.data.train_images or 303_000_000
-        seen = images * arm.recipe.epochs
-        assert seen == pytest.approx(303e6 * (14 if "ViT-L/16" in arm.cells else 7))
-        assert (arm.recipe.patience, arm.recipe.batch) == (3, 4096)
-    assert found["vit-b-3"].recipe.data.train_images == 9_000_000
-    half = found["vit-b-3"].recipe.model.config(classes=10)
-    assert (half.width, half.mlp) == (384, 1536)
-
-
 def test_runs_to_its_end(tmp_path: Path) -> None:
     how = {"epochs": 0.1, "seeds": 1, "only": ("vit-small-3", "vit-small-100"), "at_once": 1}
     host, recipe = Host(device="cpu", workers=0), small("digits", TINY)

@@ -14,11 +14,11 @@ from vitlab.recipes.choices import Optimization
 from vitlab.recipes.recipe import Host
 from vitlab.studies.base import Base, options_of, small, table
 from vitlab.studies.claims import judged
-from vitlab.studies.figures import final_loss
 from vitlab.studies.grid import best_of, cells_of, tried
 from vitlab.studies.papers import advice, claims_of
 from vitlab.studies.papers.advice import SOME, update_cost
 from vitlab.studies.papers.advice import optimizer_arms as arms
+from vitlab.studies.step_cost import final_loss
 from vitlab.studies.study import check_packages
 
 TINY = "ViT(width=16,depth=1,heads=2,mlp=32)/4"
@@ -110,13 +110,11 @@ def test_rows_of_missing_packages_are_refused_before_anything_runs(
         run(tmp_path / "x", ("adamw", "lars"))
     says = str(refused.value)
     assert says.startswith("the row lars needs the package pytorch_optimizer: pip install")
-    free = says.partition("name other rows: --only ")[2].split()
-    assert free[:3] == ["sgd", "adam", "adamw"]
-    assert not {"lars", "soap", "schedule-free"} & set(free)
+    assert says.endswith("or name other rows with --only")
     assert not (tmp_path / "x").exists()
-    check_packages([arm for arm in every if arm.name in free], every)
-    with pytest.raises(PackageError, match=r'optimizers\]"$'):  # no other rows to advise
-        check_packages(every[6:7], every[6:7])
+    check_packages([arm for arm in every if arm.name in ("sgd", "adam", "adamw", "shampoo")])
+    with pytest.raises(PackageError, match="the row soap needs"):
+        check_packages([arm for arm in every if arm.name == "soap"])
 
 
 def test_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

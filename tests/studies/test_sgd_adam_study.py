@@ -12,14 +12,8 @@ from vitlab.studies.base import Base, small
 from vitlab.studies.grid import cells_of
 from vitlab.studies.papers import pretraining
 from vitlab.studies.papers.pretraining import resnet_arms as arms
-from vitlab.studies.study import planned
 
 HOST = Host(device="cpu", workers=0, check_duplicates="no")
-
-
-def published(downstream: str = "") -> dict[str, Recipe]:
-    base = Base(small("digits"), paper=True, downstream=downstream)
-    return {arm.name: arm.recipe for arm in arms(base)}
 
 
 def macs(trained: Recipe) -> int:
@@ -53,17 +47,6 @@ def test_fine_tunes_on_the_downstream_data_at_the_size_of_pre_training() -> None
     assert transfer["small-sgd-pretraining"].data.data == "given"
 
 
-def test_paper_recipes() -> None:
-    found = published("imagenet")
-    adam, sgd = found["large-adamw-pretraining"], found["large-sgd-pretraining"]
-    assert (adam.model.model, adam.optimizer.lr, adam.epochs) == ("BiT-R152x2", 6e-4, 7)
-    assert (sgd.optimizer.optimizer, sgd.optimizer.weight_decay) == ("sgd", 1e-4)
-    assert sgd.optimizer.lr == pytest.approx(0.03 * 4096 / 256)
-    assert (found["small-sgd"].data.data, found["small-sgd"].steps) == ("imagenet", 20_000)
-    rates = [0.03 * each for each in pretraining.IMAGENET_RATES]
-    assert rates == pytest.approx([0.003, 0.01, 0.03, 0.06])
-
-
 def test_printed_means_are_those_of_the_printed_accuracies() -> None:
     for arm in arms(Base(small("digits"))):
         if arm.paper:
@@ -76,7 +59,7 @@ def test_a_plan_counts_fixed_steps_as_they_are() -> None:
     own = [arm for arm in arms(Base(small("digits"))) if arm.name.startswith("small-sgd")]
     cells = cells_of(own, [0], Path(), rates=(1.0, 2.0), further=0)
     costs = {arm.name: Cost(0.0, 0.2, 50.0, 2e7) for arm in own}
-    plan = planned(Plan(0.0, costs), cells, 1, seconds=340.0)
+    plan = Plan(0.0, costs).within(340.0, cells, 1)
     # an epoch takes 10 s in the last run and 9 s in two on nine tenths of the images; and 3 x 20 s
     assert plan.epochs == pytest.approx((340 - 60) / 28, abs=0.11)  # rounded down
     assert plan.macs(cells) == pytest.approx(2.8 * 1e9 * plan.epochs + 3 * 2e9)
@@ -85,7 +68,7 @@ def test_a_plan_counts_fixed_steps_as_they_are() -> None:
 def test_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pretraining, "RATES", ())
     monkeypatch.setattr(pretraining, "FINE_TUNING", 10)
-    monkeypatch.setitem(pretraining.SMALL_RESNETS, "small", "BiT-R(1)x1")
+    monkeypatch.setitem(pretraining.RESNETS, "small", "BiT-R(1)x1")
     how = {"epochs": 0.1, "seeds": 1, "only": ("small-sgd",), "at_once": 1}
     result = vitlab.study("sgd-adam", out=tmp_path, host=HOST, **how)
     assert [row["name"] for row in result["rows"]] == ["small-sgd-pretraining", "small-sgd"]

@@ -12,7 +12,7 @@ import vitlab
 from conftest import call
 from vitlab.measure import rates as rates_module
 from vitlab.studies import figure_12 as whole
-from vitlab.studies.figure_12 import largest_batches, throughput
+from vitlab.studies.figure_12 import plot
 
 NAME = "ViT(width=16,depth=2,heads=2,mlp=32)/4"
 OTHER = "BiT-R(1-1)x1"
@@ -160,14 +160,13 @@ def made_row(**sizes: int) -> dict[str, Any]:
 
 def test_sizes_that_do_not_fit_have_no_point_and_say_so() -> None:
     row = made_row(s64=50, s128=12, s1024=0)
-    for draw, values in ((throughput, [500, 120]), (largest_batches, [50, 12])):
-        (axes,) = draw([row]).axes
+    for name, values in (("throughput", [500, 120]), ("largest-batch", [50, 12])):
+        (axes,) = plot([row], name).axes
         (line,) = axes.lines
-        assert line.get_xdata().tolist() == [64, 128, 1024]
-        assert line.get_ydata()[:2].tolist() == values
+        assert list(line.get_xdata()) == [64, 128, 1024]
+        assert list(line.get_ydata()[:2]) == values
         assert str(line.get_ydata()[2]) == "nan"
         assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-    assert largest_batches([row]).axes[0].get_ylabel() == "largest batch of a forward pass"
     (_, _, device), (title, head, cells) = whole.tables_of(row)
     assert (title, head) == ("  inference", whole.HEAD)
     assert cells[0] == ("64", "10", "10-10", "4", "500", "50.0%", "62.5%", "2 MB", "50")

@@ -14,13 +14,11 @@ import vitlab
 from vitlab.errors import DiskError, OptionError, RunError
 from vitlab.experiments import cells
 from vitlab.experiments.cells import Cell
+from vitlab.experiments.statistics import detectable, seeds_to_see
 from vitlab.experiments.timing import Cost
-from vitlab.measure.rates import Rates
 from vitlab.recipes.recipe import Host
-from vitlab.studies import figures
 from vitlab.studies import study as engine
 from vitlab.studies.base import Base, small
-from vitlab.studies.claims import detectable, seeds_to_see
 from vitlab.studies.design import ACCURACY, NLL, Arm, Study
 from vitlab.studies.results import cell_text, lost, markdown, rows_of
 
@@ -181,7 +179,7 @@ def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_refusal_of_the_first_run_leaves_nothing(tmp_path: Path) -> None:
-    """Of the papers' own recipes nothing is timed before."""
+    """Here nothing is timed before."""
 
     def refused(base: Base) -> tuple[Arm, ...]:
         return (Arm("one", base.recipe.changed(classes=3), ("one",)),)
@@ -231,20 +229,6 @@ def test_what_was_never_planned_gives_way(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(RunError, match=r"plan.json is missing: choose another --out"):
         run(out, only=["good"], epochs=0.1)
     assert (out / "campaign.json").exists()
-
-
-def test_the_paper_is_counted_and_not_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rates = Rates("a device", {"fp32": 6e12, "bf16": 6e12}, 1e9, tf32=False)
-    monkeypatch.setattr(figures, "device_rates", lambda device: rates)
-    only, recipe = ["none", "1d-stem"], small("digits")
-    dry = run(
-        tmp_path, "positions", budget="paper", epochs=0, dry_run=True, recipe=recipe, only=only
-    )
-    # the digits' 1,438 training images seven times: ViT-B/16 has 17.6 G multiply-adds
-    assert dry["macs"] == pytest.approx(2 * 3 * 7 * 1438 * 17.58e9, rel=0.01)
-    assert dry["seconds"] == pytest.approx(dry["macs"] / 1e12, rel=0.05)
 
 
 def test_cells() -> None:

@@ -13,12 +13,11 @@ import pytest
 
 from vitlab.errors import OptionError, RunError
 from vitlab.experiments.cells import Cell
-from vitlab.experiments.timing import Cost, Plan
+from vitlab.experiments.timing import LEAST, Cost, Plan, rounded
 from vitlab.recipes.recipe import Recipe
 from vitlab.studies.base import small
 from vitlab.studies.design import Arm
 from vitlab.studies.grid import best_of, beyond, cells_of, chosen_arms, edge_of, tried
-from vitlab.studies.study import LEAST, _read, planned, rounded
 from vitlab.units import seconds
 
 RECIPE = small("digits")
@@ -204,33 +203,32 @@ def test_a_plan_fills_its_budget_and_no_more() -> None:
     jobs = cells_of(CHAIN, (0, 1, 2), THERE)
     costs = {each.name: Cost(1.0, 0.05, 22.5, 1e6) for each in CHAIN}
     for budget in (200.0, 500.0, 1500.0):
-        plan = planned(Plan(0.0, costs, 7.0), jobs, 2, seconds=budget)
+        plan = Plan(0.0, costs, 7.0).within(budget, jobs, 2)
         took = plan.timing + plan.seconds(jobs, 2)
         assert 0.85 * budget < took <= budget
-    assert planned(Plan(0.0, costs), jobs, 2, seconds=1e9).epochs == 300.0
-    assert planned(Plan(0.0, costs), jobs, 2, epochs=0.123).epochs == 0.123
+    assert Plan(0.0, costs).within(1e9, jobs, 2).epochs == 300.0
 
 
 def test_a_budget_that_is_too_small_is_refused_with_one_that_is_not() -> None:
     jobs = cells_of(CHAIN, (0, 1, 2), THERE)
     costs = {each.name: Cost(1.0, 0.05, 22.5, 1e6) for each in CHAIN}
     with pytest.raises(OptionError, match="14 runs of at least 20 steps need --budget") as error:
-        planned(Plan(0.0, costs, 7.0), jobs, 2, seconds=12.0)
+        Plan(0.0, costs, 7.0).within(12.0, jobs, 2)
     found = re.search(r"--budget (\w+):", str(error.value))
     assert found is not None
-    plan = planned(Plan(0.0, costs, 8.0), jobs, 2, seconds=seconds(found[1]))
+    plan = Plan(0.0, costs, 8.0).within(seconds(found[1]), jobs, 2)
     assert min(costs[job.kind].steps_of(job, plan.epochs) for job in jobs) >= LEAST
 
 
 def test_a_plan_is_kept(tmp_path: Path) -> None:
     plan = Plan(1.5, {"a": Cost(1.0, 2.0, 3.0, 4.0)}, 5.0)
-    assert _read(tmp_path / "plan.json") is None
+    assert Plan.kept(tmp_path / "plan.json") is None
     (tmp_path / "plan.json").write_text(json.dumps(asdict(plan)))
-    assert _read(tmp_path / "plan.json") == asdict(plan)
+    assert Plan.kept(tmp_path / "plan.json") == plan
     old = {"fixed": 1.0, "step": 2.0, "steps": 3.0, "macs": 4.0, "measure": 0.0}  # of before tests
     (tmp_path / "plan.json").write_text(json.dumps(asdict(plan) | {"costs": {"a": old}}))
-    assert _read(tmp_path / "plan.json") == asdict(plan)
+    assert Plan.kept(tmp_path / "plan.json") == plan
     for text in ("", "[]", '{"epochs": 1}', json.dumps(asdict(plan) | {"costs": [1]})):
         (tmp_path / "plan.json").write_text(text)
         with pytest.raises(RunError, match="choose another --out"):
-            _read(tmp_path / "plan.json")
+            Plan.kept(tmp_path / "plan.json")

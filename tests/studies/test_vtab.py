@@ -14,8 +14,9 @@ from vitlab.data.vtab import BY_NAME, GROUPS, TASKS
 from vitlab.errors import DataError, DivergedError, OptionError, RunError
 from vitlab.experiments import cells
 from vitlab.experiments.several import VtabSetting
+from vitlab.experiments.sweep import best_of
 from vitlab.runs.run_folder import RunFolder
-from vitlab.studies.vtab import PAPER, best_rate, recipe_of, remark, summary, table, vtab
+from vitlab.studies.vtab import PAPER, recipe_of, remark, summary, table, vtab
 
 QUICK = VtabSetting(steps=2, batch=16, image_size=8, precision="fp32")
 HOST = vitlab.Host(device="cpu", workers=0)
@@ -105,7 +106,7 @@ def test_a_sweep_chooses_on_the_validation_images(weights: str, tmp_path: Path) 
     setting = QUICK.changed(sweep=(0.5, 1e-5))
     row = vtab(weights, root, out, tasks=("svhn",), setting=setting, host=HOST)["tasks"][0]
     assert [each["lr"] for each in row["sweep"]] == [1e-5, 0.5]
-    assert {"lr": row["lr"]} == best_rate(row["sweep"])
+    assert row["lr"] == best_of(row["sweep"])["lr"]
     tried = RunFolder(out / "sweep" / "svhn-1e-05")
     assert tried.recipe.data.data == f"vtab-search:{root}/svhn"
     assert tried.result()["images"] == 200
@@ -115,7 +116,7 @@ def test_a_sweep_chooses_on_the_validation_images(weights: str, tmp_path: Path) 
 def test_the_highest_accuracy_is_chosen_and_ties_go_to_the_lower_rate() -> None:
     def chosen(*accuracies: float | None) -> float:
         rates = (0.001, 0.003, 0.01, 0.03)
-        return best_rate(
+        return best_of(
             [
                 {"lr": lr} | ({"diverged": "no"} if each is None else {"accuracy": each})
                 for lr, each in zip(rates, accuracies, strict=True)

@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 from vitlab.commands import RunOptions, print_costs
 from vitlab.errors import OptionError
 from vitlab.experiments.several import ON
-from vitlab.options import above, argument, at_least, option, owners
+from vitlab.options import above, argument, at_least, option
 from vitlab.places import On
 from vitlab.recipes.recipe import Recipe
 from vitlab.runs.recipe_file import start_from
 from vitlab.studies.base import small
-from vitlab.studies.papers import ABOUT, PAPER_BUDGET, STUDIES, budget_seconds
+from vitlab.studies.papers import ABOUT, STUDIES, budget_seconds
 from vitlab.terminal import print_wide
 from vitlab.units import duration
 
@@ -31,8 +31,7 @@ class Study(RunOptions):
     name: str = argument(ABOUT, choices=lambda: STUDIES)
     allowed: str = option(
         "",
-        "time for all runs, such as 10m or 2h: their length is fitted into it (default: 10m); "
-        "paper: the paper's own models and recipes, whatever they take",
+        "time for all runs, such as 10m or 2h: their length is fitted into it (default: 10m)",
         flag="budget",
     )
     length: float = option(
@@ -83,16 +82,11 @@ def build(given: dict[str, Any]) -> Study:
     """Return options that start from a small model unless a recipe is named.
 
     Raises:
-        OptionError: an unknown study, an option that it chooses itself, or options of a recipe
-            beside the paper's own.
+        OptionError: an unknown study, or an option that it chooses itself.
     """
     name, given = given["name"], {"data": "digits"} | given
     if chosen := set(STUDIES[Study(name=name).name]["varies"].split()) & set(given):
         raise OptionError(f"the study {name} chooses {min(chosen)} itself: leave it out")
-    if given.get("allowed") == PAPER_BUDGET and (
-        asked := (set(given) & set(owners(Recipe))) - {"data", "seed", "recipe"}
-    ):
-        raise OptionError(f"with budget=paper the paper's recipes decide: leave {min(asked)} out")
     if "recipe" in given:
         start, rest = start_from(given)
     else:

@@ -5,25 +5,27 @@ their rows come to. What is here runs them: in the order that they follow each o
 or side by side, by one process, by torchrun's, by an array of jobs or on a Ray cluster.
 """
 
+import json
+import os
 import pickle
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shutil import rmtree
 from typing import Any, Self
 
 import torch
 
 from vitlab.data.learning import OpenedData
-from vitlab.distributed.launch import joined
+from vitlab.distributed.launch import joined, read_environment
 from vitlab.errors import DivergedError, OptionError, RunError, UserError
 from vitlab.evaluation.on_ray import check_on, cluster, room
 from vitlab.evaluation.shards import ShardNumber
 from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.experiments.side_by_side import RayTasks, SideBySide
-from vitlab.experiments.statistics import Row
-from vitlab.files import SWEEP_FOLDER
+from vitlab.files import SWEEP_FOLDER, write_text
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.places import On
@@ -43,6 +45,12 @@ POLL = 0.2  # seconds
 OVER = ("done", "diverged")  # states of a run that is not repeated
 AGAIN = "pass --resume to continue"
 FAILED = "diverged"  # in the row of a cell that has no figures: why
+ROW_FILE = "figures.json"  # in the folder of a run that is examined
+OF_RUN = ("images", "learned_from", "seconds", "run")  # of a row in a result, beside figures
+TESTS = ("validation", "held-out", "test")  # kinds of lines of the journal
+
+Row = dict[str, Any]
+"""A cell in JSON: its labels, its figures, or `diverged` and a message, and `run`, its folder."""
 
 
 @dataclass(frozen=True)
@@ -130,37 +138,53 @@ class CellTrainer:
     Attributes:
         setup: how they are run
         quiet: whether they print nothing but warnings
+        examine: makes the row of a finished run, in place of its own figures: a function that can
+            be pickled. The row is kept beside the run, which keeps its model and no checkpoints:
+            they take several times as much of the disk
         opened: the data
     """
 
     setup: Setup
     quiet: bool = False
+    examine: Callable[["Cell", Run, "CellTrainer"], Row] | None = None
     opened: OpenedData = field(default_factory=OpenedData)
 
     def __call__(self, cell: Cell, folder: Path) -> Row:
-        """Train, or go on, or do nothing if it is done; return the figures, or `diverged`."""
+        """Train, or go on, or do nothing if it is done; return its row.
+
+        Beside figures, or `diverged`, that has `elapsed` and, if it was trained now,
+        `step_seconds`, `epoch_steps` and `test_seconds`.
+        """
+        if self.examine and (kept := kept_row(folder)):
+            return kept
         run = RunFolder(folder)
         if run.state == "running":  # perhaps by a process that a killed one left, which saves
             say(f"another process is training in {folder}: waiting for it")
         while run.state == "running":
             time.sleep(POLL)
-        if run.state == FAILED:
-            return {FAILED: run.decisions.diverged}
         try:
-            return self.figures(cell, folder)
+            diverged = run.state == FAILED
+            found = {FAILED: run.decisions.diverged} if diverged else self._timed(cell, folder)
         except DivergedError as error:
-            return {FAILED: str(error)}
+            found = {FAILED: str(error)}
+        if self.examine and read_environment(os.environ).first:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_text(folder / ROW_FILE, json.dumps(found, indent=1) + "\n")
+            rmtree(run.checkpoints, ignore_errors=True)
+        return found
 
-    def figures(self, cell: Cell, folder: Path) -> Row:
-        """Train, or go on, or do nothing if it is done; return the figures.
+    def _timed(self, cell: Cell, folder: Path) -> Row:
+        began, lines = time.monotonic(), list[tuple[float, dict[str, Any]]]()
+        run = self.run(cell.recipe, folder, lambda line: lines.append((time.monotonic(), line)))
+        found = self.examine(cell, run, self) if self.examine else run.metrics
+        return {**found, "elapsed": time.monotonic() - began, **_pace(lines)}
+
+    def run(self, recipe: Recipe, folder: Path, on_line: OnLine | None = None) -> Run:
+        """Train, or go on, or do nothing if it is done; return the run.
 
         Raises:
             DivergedError: the run diverged.
         """
-        return self.run(cell.recipe, folder).metrics
-
-    def run(self, recipe: Recipe, folder: Path, on_line: OnLine | None = None) -> Run:
-        """Train, or go on, or do nothing if it is done; return the run."""
         return train(
             recipe,
             folder,
@@ -174,6 +198,29 @@ class CellTrainer:
             command=self.setup.command,
             quiet=self.quiet,
         )
+
+
+def kept_row(folder: Path) -> Row | None:
+    """Return the row of a run that is finished and examined; None for any other."""
+    try:
+        found = json.loads((folder / ROW_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _pace(lines: Sequence[tuple[float, dict[str, Any]]]) -> dict[str, float]:
+    """Return the seconds of a step, without the first ones, and of the last test."""
+    steps = [each for each in lines if each[1]["kind"] == "train"]
+    if len(steps) < 3 or not steps[-1][1]["epoch"]:
+        return {}
+    (start, first), (end, last) = steps[1], steps[-1]
+    tested = [moment for moment, line in lines if moment > end and line["kind"] in TESTS]
+    return {
+        "step_seconds": (end - start) / (last["step"] - first["step"]),
+        "epoch_steps": last["step"] / last["epoch"],
+        "test_seconds": min(tested, default=end) - end,
+    }
 
 
 @dataclass(frozen=True)
@@ -352,28 +399,31 @@ def _rows(
 
     with _processes(experiment, jobs) as processes:
         while waiting or running:
-            ready = (each for each in waiting if all(name in rows for name in each.after))
-            if len(running) < jobs and (cell := next(ready, None)):
-                waiting.remove(cell)
-                if failed := [name for name in cell.models if FAILED in rows[name]]:
-                    rows[cell.name] = {FAILED: f"{failed[0]} did"}
-                    _tell(cell, rows[cell.name], experiment)
-                    continue
-                follows = [rows[name] for name in cell.after]
-                settled = cell.settle(cell, follows) if cell.settle else cell
-                if settled is None:
-                    rows[cell.name] = {}
-                    continue
-                cell = replace(settled, settle=None)  # which cannot be sent
-                experiment.say(f"run {len(cells) - len(waiting)} of {len(cells)}: {cell.title}")
-                if processes is None:
-                    done(cell, experiment.trainer(cell, experiment.run(cell).path))
-                else:
-                    running[cell.name] = cell
-                    processes.begin(cell.name, cell, experiment.run(cell).path)
-            elif processes is not None:
+            ready = (each for each in waiting if rows.keys() >= set(each.after))
+            cell = next(ready, None) if len(running) < jobs else None
+            if cell is None:
+                assert processes is not None  # of one process, each is done at once
                 name, found = processes.finished()
                 done(running.pop(name), found)
+                continue
+            waiting.remove(cell)
+            if failed := [name for name in cell.models if FAILED in rows[name]]:
+                rows[cell.name] = {FAILED: f"{failed[0]} did"}
+                _tell(cell, rows[cell.name], experiment)
+                continue
+            settled = (
+                cell.settle(cell, [rows[each] for each in cell.after]) if cell.settle else cell
+            )
+            if settled is None:
+                rows[cell.name] = {}
+                continue
+            cell = replace(settled, settle=None)  # which cannot be sent
+            experiment.say(f"run {len(cells) - len(waiting)} of {len(cells)}: {cell.title}")
+            if processes is None:
+                done(cell, experiment.trainer(cell, experiment.run(cell).path))
+            else:
+                running[cell.name] = cell
+                processes.begin(cell.name, cell, experiment.run(cell).path)
     return rows
 
 
@@ -445,4 +495,5 @@ def _processes(
             f"jobs={jobs} needs functions that other processes can import ({error}): define them "
             "in a module, or set jobs to 1"
         ) from None
-    return SideBySide(quiet, max(1, torch.get_num_threads() // jobs), experiment.again)
+    threads = max(1, torch.get_num_threads() // jobs)
+    return SideBySide(quiet, jobs, threads, experiment.again)

@@ -1,8 +1,8 @@
 """Processes side by side, on this machine or on a Ray cluster, for pieces of work.
 
-A process of this machine does one piece after the other. While it waits for work it reads from a
-pipe of its own: it may be ended at any moment, and ends by itself with the process that started it.
-While it works it has its own handlers for signals, as training does, whose state is saved.
+On this machine a pool of processes does one piece after the other. Each reads from a pipe that
+nobody writes to: its end says that the process that started it has died, or wants an end, and a
+piece that is being done is interrupted, as by a signal, and may save its state.
 
 On a cluster a piece is a task. Ray decides where and when there is room for it, and starts it again
 if its process or its node dies: work that keeps its state on the disk goes on from there.
@@ -12,10 +12,13 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, suppress
 from functools import lru_cache
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
@@ -24,7 +27,9 @@ import torch
 from vitlab.errors import DiskError, OptionError, RunError, UserError
 from vitlab.evaluation.on_ray import TRIES, cluster, room
 
+POLL = 0.05  # seconds
 STOPS = (signal.SIGINT, signal.SIGTERM)
+WORKING = threading.Event()  # in a process of a pool: whether there is something to interrupt
 
 T = TypeVar("T")
 
@@ -34,106 +39,87 @@ class SideBySide(Generic[T]):
 
     Args:
         function: does a piece of work, given its arguments; it, these and its result are pickled
+        jobs: pieces at the same time
         threads: of each process, which starts when it is first needed
         again: what to do after a process died
     """
 
     def __init__(
-        self, function: Callable[..., T], threads: int, again: str = "repeat the command"
+        self, function: Callable[..., T], jobs: int, threads: int, again: str = "repeat the command"
     ) -> None:
-        self._function, self._threads, self._again = function, threads, again
-        self._idle: list[Connection] = []
-        self._busy: dict[Connection, str] = {}
-        self._processes: dict[Connection, Any] = {}
+        self._function, self._again = function, again
+        self._busy: dict[Future[T], str] = {}
+        theirs, self._ours = multiprocessing.Pipe(duplex=False)
+        spawn = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(jobs, spawn, _ready, (theirs, threads))
 
     def __enter__(self) -> Self:
         """Return it."""
         return self
 
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
+    def __exit__(self, kind: object, *error: object) -> None:
         """End the processes; what is being done is interrupted, and may save its state before."""
-        for pipe, process in self._processes.items():
-            if pipe in self._busy:
-                with suppress(ProcessLookupError):
-                    os.kill(process.pid, signal.SIGINT)
-            pipe.close()
-        for process in self._processes.values():
-            process.join()
+        if kind is not None:
+            self._ours.close()
+        self._pool.shutdown(cancel_futures=True)
+        self._ours.close()
 
     def begin(self, name: str, *given: Any) -> None:
-        """Begin a piece of work."""
-        pipe = self._idle.pop() if self._idle else self._started()
-        self._busy[pipe] = name
-        pipe.send(given)
+        """Begin a piece of work; until a process is ready, it puts signals off."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+        try:
+            self._busy[self._pool.submit(_work, self._function, *given)] = name
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def finished(self) -> tuple[str, T]:
         """Wait until a piece of work is done; return its name and its result.
 
         Raises:
-            RunError: its process died.
+            RunError: a process died.
             UserError: as the work itself.
             KeyboardInterrupt: it was interrupted.
         """
-        pipe = wait(list(self._busy))[0]
-        assert isinstance(pipe, Connection)
-        name = self._busy.pop(pipe)
+        done = next(iter(wait(self._busy, return_when=FIRST_COMPLETED).done))
         try:
-            result: T | BaseException = pipe.recv()
-        except (EOFError, ConnectionError):
+            return self._busy.pop(done), done.result()
+        except BrokenProcessPool:
             raise RunError(
-                f"a process died during {name} (out of memory?): {self._again}, with fewer at the "
-                "same time if it dies again"
+                f"a process died (out of memory?): {self._again}, with fewer at the same time if "
+                "one dies again"
             ) from None
-        self._idle.append(pipe)
-        if isinstance(result, BaseException):
-            raise result
-        return name, result
-
-    def _started(self) -> Connection:
-        """Start a process; until it is ready, it puts signals off."""
-        ours, theirs = multiprocessing.Pipe()
-        given = theirs, self._function, self._threads
-        process = multiprocessing.get_context("spawn").Process(target=_serve, args=given)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
-        try:
-            process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        theirs.close()
-        self._processes[ours] = process
-        return ours
 
 
-def _serve(pipe: Connection, function: Callable[..., Any], threads: int) -> None:
-    """Work until the pipe is closed, or a signal comes."""
+def _ready(theirs: Connection, threads: int) -> None:
+    """Make a process ready to work until its pipe ends."""
     os.setpgrp()  # a terminal's Ctrl-C reaches the first process, which passes it on
     torch.set_num_threads(threads)
-    threading.Thread(target=_follow, daemon=True).start()
-    try:
-        for number in STOPS:
-            signal.signal(number, signal.default_int_handler)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-        while True:
-            given = pipe.recv()
-            try:
-                result = function(*given)
-            except UserError as error:
-                result = error
-            pipe.send(result)
-    except (EOFError, ConnectionError):
-        pass  # nobody is left to work for
-    except KeyboardInterrupt as stop:
-        with suppress(OSError):
-            pipe.send(KeyboardInterrupt(*stop.args))
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)  # that came before it was ready, for all processes
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    for number in STOPS:
+        signal.signal(number, signal.default_int_handler)
+    threading.Thread(target=_follow, args=(theirs,), daemon=True).start()
 
 
-def _follow() -> None:
-    """Interrupt this process once its parent is dead; it saves what it is doing."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # nobody is left to be told
+def _follow(theirs: Connection) -> None:
+    """End this process once the pipe has ended; before, what it is doing is interrupted."""
+    theirs.poll(None)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the first process says it, if it is there
+    if WORKING.is_set():
         os.kill(os.getpid(), signal.SIGINT)
+    while WORKING.is_set():
+        time.sleep(POLL)
+    os._exit(0)
+
+
+def _work(function: Callable[..., T], *given: Any) -> T:
+    """Do a piece of work."""
+    WORKING.set()
+    try:
+        return function(*given)
+    finally:
+        WORKING.clear()
 
 
 class RayTasks(Generic[T]):

@@ -1,93 +1,153 @@
-"""Mean, deviation and interval of the figures of several runs, and the table that shows them."""
+"""Statistics of few runs: Student's t, Welch's and paired tests, Holm's correction, power.
+
+An arm has one figure per seed. What is estimated is a contrast, a sum of the arms' means, each with
+a coefficient: `{"a": 1.0, "b": -1.0}` is the mean of a less that of b.
+"""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
+from scipy.optimize import brentq
+from scipy.special import nctdtr, stdtr, stdtrit
 
-from vitlab.evaluation.metrics import METRICS
-from vitlab.report.table_page import Table
+LEVEL = 0.05  # of a two-sided test; intervals hold the other 95%
+POWER = 0.8  # the usual chance of seeing a difference that is there
+MOST_SEEDS = 200
 
-LEVEL = 0.95
-OF_RUN = ("images", "learned_from", "seconds", "run")  # of a row in a result, beside figures
-
-Row = dict[str, Any]
-"""A cell in JSON: its labels, its figures, or `diverged` and a message, and `run`, its folder."""
-
-
-def kept(row: Row, *labels: str) -> Row:
-    """Return what a result has of a row: its labels and the figures of the test."""
-    return {key: row[key] for key in (*labels, *METRICS, *OF_RUN) if key in row}
+Contrast = Mapping[str, float]
+Values = Mapping[str, Sequence[float]]
+"""The figures of each arm's runs, one per seed."""
 
 
-def learned_before(rows: Sequence[Row]) -> Row:
-    """Return how many test images of some runs were learned from before them, and a note on it."""
-    known = sum(row.get("learned_from", 0) for row in rows)
-    if not known:
-        return {}
-    note = (
-        f"{known:,} of {sum(row['images'] for row in rows):,} test images were learned from by the "
-        "weights or the teacher of these runs: figures are too good"
-    )
-    return {"learned_from": known, "notes": [note]}
-
-
-def mean_and_std(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
-    """Return `mean` and `std`, the sample standard deviation, of each figure that all rows have."""
-    names = [key for key in METRICS if all(row.get(key) is not None for row in rows)]
-    values = {name: [row[name] for row in rows] for name in names}
-    return {
-        "mean": {name: float(np.mean(values[name])) for name in names},
-        "std": {name: float(np.std(values[name], ddof=1)) for name in names},
-    }
-
-
-def intervals_of_means(found: dict[str, dict[str, float]], runs: int) -> dict[str, list[float]]:
-    """Return the 95% confidence interval of each mean over runs, by Student's t.
-
-    Args:
-        found: from `mean_and_std`
-        runs: how many there were
-    """
-    reach = t_quantile(runs - 1, LEVEL) / math.sqrt(runs)
-    result = {}
-    for name, mean in found["mean"].items():
-        ends = [mean - reach * found["std"][name], mean + reach * found["std"][name]]
-        share = METRICS[name].unit == "percent"
-        result[name] = [min(max(end, 0.0), 1.0) for end in ends] if share else ends
-    return result
-
-
-def t_quantile(freedom: float, level: float) -> float:
+def t_quantile(freedom: float, level: float = 1 - LEVEL) -> float:
     """Return how far from 0 the middle share `level` of Student's t distribution reaches."""
-    from scipy import special  # slow to import
-
-    return float(special.stdtrit(freedom, (1 + level) / 2))
+    return float(stdtrit(freedom, (1 + level) / 2))
 
 
-def table_of(what: str, result: Row, more: dict[str, Row], note: str) -> Table:
-    """Return the table of all runs, then of their mean, their deviation and further rows.
+@dataclass(frozen=True)
+class Estimate:
+    """A contrast as the seeds show it.
+
+    Attributes:
+        mean: the estimate itself
+        error: its standard error
+        freedom: degrees of freedom of the error; 0 if one seed leaves it unknown
+    """
+
+    mean: float
+    error: float
+    freedom: float
+
+    @property
+    def reach(self) -> float | None:
+        """Half of the 95% confidence interval (Student's t); None with one seed."""
+        return t_quantile(self.freedom) * self.error if self.freedom else None
+
+    def plus(self, number: float) -> Self:
+        """Return the estimate of the contrast and a known number together."""
+        return replace(self, mean=self.mean + number)
+
+    @property
+    def p_above(self) -> float:
+        """The one-sided p-value of the contrast's being above 0."""
+        return self._p(self.mean)
+
+    @property
+    def p_below(self) -> float:
+        """The one-sided p-value of its being below 0."""
+        return self._p(-self.mean)
+
+    def _p(self, distance: float) -> float:
+        if not self.freedom or not self.error:
+            return 0.0 if self.freedom and distance > 0 else 1.0
+        return float(stdtr(self.freedom, -distance / self.error))
+
+
+def welch(contrast: Contrast, values: Values) -> Estimate:
+    """Estimate a contrast of arms whose runs are independent, each with a variance of its own.
+
+    For two arms this is Welch's t-test (`scipy.stats.ttest_ind(equal_var=False)`), for several the
+    same approximation of the degrees of freedom (Satterthwaite, 1946).
+    """
+    runs, shares = [values[arm] for arm in contrast], np.array([*contrast.values()])
+    counts, mean = np.array([*map(len, runs)]), float(shares @ [np.mean(each) for each in runs])
+    if counts.min() < 2:
+        return Estimate(mean, math.inf, 0)
+    parts = shares**2 * [np.var(each, ddof=1) for each in runs] / counts
+    if not (variance := float(parts.sum())):
+        return Estimate(mean, 0.0, float((counts - 1).sum()))
+    return Estimate(mean, math.sqrt(variance), variance**2 / (parts**2 / (counts - 1)).sum())
+
+
+def paired(contrast: Contrast, values: Values) -> Estimate:
+    """Estimate a contrast within each seed, for arms that share their seeds' weights and images.
+
+    For two arms this is the paired t-test (`scipy.stats.ttest_rel`).
 
     Args:
-        what: the label that tells the rows apart, `seed`
-        result: has `runs`, `mean` and `std`
-        more: further rows by their titles
-        note: a sentence above it
+        contrast: of the arms
+        values: of each, as many seeds in the same order
     """
-    rows = [(str(row[what]), row) for row in result["runs"]]
-    rows += [("mean", result["mean"]), ("standard deviation", result["std"]), *more.items()]
-    metrics = [METRICS[name] for name in result["mean"]]
-    texts = [(name, *(each.text(row[each.name]) for each in metrics)) for name, row in rows]
-    head = (what, *(each.word for each in metrics))
-    return Table(f"{what.capitalize()}s", head, texts, note=note)
+    each = np.array([*contrast.values()]) @ np.array([values[arm] for arm in contrast])
+    if len(each) < 2:
+        return Estimate(float(each.mean()), math.inf, 0)
+    error = each.std(ddof=1) / math.sqrt(len(each))
+    return Estimate(float(each.mean()), float(error), len(each) - 1)
 
 
-def lead_of(result: Row, runs: str) -> str:
-    """Return the sentence that a page begins with: the first figure of all `runs`."""
-    first = METRICS[next(iter(result["mean"]))]
-    mean, std = (first.text(result[key][first.name]) for key in ("mean", "std"))
-    return (
-        f"{first.title} {mean} ± {std}: mean and standard deviation of {runs}, "
-        f"{result['images']:,} images."
-    )
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number, by Holm's step-down procedure (Holm, 1979).
+
+    Of all that are below 0.05 afterward, any is a false one with a probability of at most 5%.
+    """
+    found, order = np.array(p_values), np.argsort(p_values, kind="stable")
+    stepped = np.maximum.accumulate(found[order] * np.arange(len(order), 0, -1))
+    found[order] = np.minimum(stepped, 1.0)
+    return [*map(float, found)]
+
+
+def power(difference: float, deviation: float, seeds: int, tests: int = 1) -> float:
+    """Return the chance of seeing a difference of two arms, with its sign (noncentral t).
+
+    Args:
+        difference: of their means
+        deviation: of the runs of either arm
+        seeds: of each arm, 2 or more
+        tests: that the 5% are shared among, as Holm's first step does
+    """
+    freedom = 2 * (seeds - 1)
+    least = stdtrit(freedom, 1 - LEVEL / 2 / tests)
+    center = abs(difference) / (deviation * math.sqrt(2 / seeds))
+    return float(1 - nctdtr(freedom, center, least))
+
+
+def detectable(deviation: float, seeds: int, tests: int = 1) -> float:
+    """Return the difference that so many seeds see with a chance of 80%; infinite for one seed.
+
+    Args:
+        deviation: of the runs of either arm
+        seeds: of each arm
+        tests: as for `power`
+    """
+    if seeds < 2:
+        return math.inf
+    most = 2.0  # deviations
+    while power(most, 1.0, seeds, tests) < POWER:
+        most *= 2
+    return deviation * brentq(lambda each: power(each, 1.0, seeds, tests) - POWER, 0.0, most)
+
+
+def seeds_to_see(difference: float, deviation: float, tests: int = 1) -> int:
+    """Return the fewest seeds that see a difference with a chance of 80%, at most 200.
+
+    Args:
+        difference: of the means of two arms
+        deviation: of the runs of either arm
+        tests: as for `power`
+    """
+    counts = range(2, MOST_SEEDS)
+    enough = (n for n in counts if detectable(deviation, n, tests) <= difference)
+    return next(enough, MOST_SEEDS)

@@ -16,8 +16,7 @@ from vitlab.data.learning import splits_of
 from vitlab.errors import DivergedError, OptionError
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.records import RunRecord
-from vitlab.experiments.cells import FAILED, Cell, Setup, begin, run_cells, title_of
-from vitlab.experiments.statistics import OF_RUN, Row
+from vitlab.experiments.cells import FAILED, OF_RUN, Cell, Row, Setup, begin, run_cells, title_of
 from vitlab.files import SWEEP_FOLDER
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
@@ -28,7 +27,6 @@ from vitlab.report.table_page import Table, TablePage
 from vitlab.runs.naming import run_name
 from vitlab.training.ending import Run
 from vitlab.training.own_code import Transform
-from vitlab.units import percent
 
 LABELS = ("lr", "layer_decay")  # of a point of the grid
 SHARE = 0.1  # held out of data that is not the paper's
@@ -162,20 +160,18 @@ def searching(
     """
     if recipe.data.fold or recipe.data.dev_share:
         raise OptionError("a sweep holds images out by itself: leave fold and dev_share out")
-    points = grid_of(grid, decays) if grid is not None else []
     known = None
     if grid is None or share is None:
         known = paper_data(recipe.data.data, len(splits_of(recipe.data).classes))
-    if grid is None:
-        points = default_grid(recipe, known)
-        if decays:
-            points = grid_of([*dict.fromkeys(point["lr"] for point in points)], decays)
+    points = default_grid(recipe, known) if grid is None else grid_of(grid, decays)
+    if grid is None and decays:
+        points = grid_of([point["lr"] for point in points], decays)
     if share is None:
         share = known.share if known else SHARE
     if not 0 < share < 1:
         raise OptionError(f"sweep_share must be above 0 and below 1, not {share:g}")
     rates, by_rate = ([*dict.fromkeys(p[key] for p in points if key in p)] for key in LABELS)
-    settings = {"sweep": rates, "sweep_layer_decay": sorted(by_rate), "sweep_share": share}
+    settings = {"sweep": rates, "sweep_layer_decay": by_rate, "sweep_share": share}
     whole = Cell(SWEEP_FOLDER, recipe.changed(dev_share=share), {}, may_diverge=True, searches=True)
     names = ["-".join(f"{k.replace('_', '-')}-{v:g}" for k, v in each.items()) for each in points]
     return settings, [
@@ -218,31 +214,28 @@ def default_grid(recipe: Recipe, known: PaperData | None) -> list[Point]:
 
 
 def grid_of(rates: Sequence[float], decays: Sequence[float] = ()) -> list[Point]:
-    """Return every learning rate with every layer decay, the lowest first.
+    """Return every learning rate with every layer decay, each once, the lowest first.
 
     Args:
         rates: learning rates
         decays: layer decays; none for the recipe's own
 
     Raises:
-        OptionError: no rates, a number twice, or one that cannot be.
+        OptionError: no rates.
     """
     if not rates:
         raise OptionError("the grid is empty: name learning rates, such as --sweep 0.003 0.01")
-    for name, numbers in (("lr", rates), ("layer_decay", decays)):
-        for number in numbers:
-            Recipe().changed(**{name: number})
-            if list(numbers).count(number) > 1:
-                raise OptionError(f"the grid contains {name}={number:g} twice: name it once")
-    more: list[Point] = [{"layer_decay": decay} for decay in sorted(decays)] or [{}]
-    return [{"lr": rate} | each for rate in sorted(rates) for each in more]
+    more: list[Point] = [{"layer_decay": decay} for decay in sorted(set(decays))] or [{}]
+    return [{"lr": rate} | each for rate in sorted(set(rates)) for each in more]
 
 
-def best_of(rows: Sequence[Row]) -> int | None:
-    """Return the number of the row with the highest accuracy or mAP, ties to the first one."""
-    scores = [row.get("accuracy", row.get("map")) for row in rows]
-    known = [(-score, number) for number, score in enumerate(scores) if score is not None]
-    return min(known)[1] if known else None
+def best_of(rows: Sequence[Row]) -> Row:
+    """Return the row with the highest accuracy or mAP, ties to the first one; else the first."""
+
+    def score(row: Row) -> float:
+        return next((row[key] for key in ("accuracy", "map") if key in row), -1.0)
+
+    return max(rows, key=score)
 
 
 def best_point(rows: Sequence[Row]) -> Point:
@@ -251,13 +244,14 @@ def best_point(rows: Sequence[Row]) -> Point:
     Raises:
         DivergedError: there is nothing to choose from.
     """
-    if (best := best_of(rows)) is None:
-        low = rows[0]["lr"]
+    best = best_of(rows)
+    if FAILED in best:
+        low = best["lr"]
         raise DivergedError(
             f"all {len(rows)} runs of the sweep diverged: try lower rates, such as --sweep "
             f"{low / 30:.2g} {low / 10:.2g}, and another --out"
         )
-    return {key: rows[best][key] for key in LABELS if key in rows[best]}
+    return {key: best[key] for key in LABELS if key in best}
 
 
 def search_result(rows: Sequence[Row], share: float) -> tuple[dict[str, Any], Table]:
@@ -267,24 +261,24 @@ def search_result(rows: Sequence[Row], share: float) -> tuple[dict[str, Any], Ta
         DivergedError: there is nothing to choose from.
     """
     point, best = best_point(rows), best_of(rows)
-    assert best is not None
+    number = rows.index(best)
     names = [*point, "run", *(each.name for each in METRICS.values() if each.key), *OF_RUN]
     lines = [
         {FAILED: FAILED in row} | {key: row[key] for key in names if key in row} for row in rows
     ]
-    result = {"share": share, "best": best, "chosen": point, "runs": lines}
-    figure, loss = ("accuracy", "nll") if "accuracy" in rows[best] else ("map", "bce")
+    result = {"share": share, "best": number, "chosen": point, "runs": lines}
+    shown = [METRICS[key] for key in ("accuracy", "nll", "map", "bce") if key in best]
     texts = [
         (
             *(f"{row[key]:g}" for key in point),
-            *((FAILED, "") if FAILED in row else (percent(row[figure]), f"{row[loss]:.3f}")),
+            *((FAILED, "") if FAILED in row else (each.text(row[each.name]) for each in shown)),
         )
         for row in rows
     ]
     note = (
         f"Each run held out {share:.3g} of each class of the training images "
-        f"({rows[best]['images']:,} images) and was measured on them; the marked one was best."
+        f"({best['images']:,} images) and was measured on them; the marked one was best."
     )
     head = [key.replace("lr", "learning rate").replace("_", " ") for key in point]
-    head += [METRICS[figure].word, METRICS[loss].word]
-    return result, Table("Sweep", tuple(head), texts, best, note)
+    head += [each.word for each in shown]
+    return result, Table("Sweep", tuple(head), texts, number, note)

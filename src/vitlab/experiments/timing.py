@@ -1,40 +1,42 @@
-"""The time that the runs of an experiment take, found beforehand by timing a few steps of each.
+"""Time that the runs of an experiment take, found beforehand by timing a few steps of each.
 
 A timed run is one of a few steps in a folder that vanishes. How the cells share the machine is
 simulated, so that a plan says when the last of them ends.
 """
 
+import json
 import math
 import os
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Any
+from typing import Any, Self
 
 from vitlab.distributed.launch import read_environment
+from vitlab.errors import OptionError, RunError
 from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.experiments.cells import (
     FAILED,
     Cell,
     CellTrainer,
     Experiment,
+    Row,
     Setup,
     agreed,
     run_cells,
     with_room,
 )
-from vitlab.experiments.statistics import Row
 from vitlab.recipes.recipe import Recipe
-from vitlab.training.ending import Run
 from vitlab.units import seconds
 
 STEPS, WARM = 9, 3  # of a timed run, the first two of which do not count; of one that makes ready
 SCRATCH = "vitlab-timing-"  # prefix of the folder of runs that are timed; it vanishes with them
-TESTS = ("validation", "held-out", "test")  # kinds of lines of the journal
+MOST = 300.0  # epochs per relative one: more is not planned however large the budget
+LEAST = 20  # steps of a run, below which it teaches nothing
+MARGIN = 1.25  # of the budget that a refusal names: the next timing may be slower
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,11 @@ class Cost:
     macs: float
     measure: float = 0.0
     test: float = 0.0
+
+    @property
+    def epoch_macs(self) -> float:
+        """Multiply-adds of an epoch of all training images."""
+        return self.macs * self.steps
 
     def steps_of(self, cell: Cell, epochs: float = 1.0) -> float:
         """Return the steps of a cell whose epochs are relative to a number of them."""
@@ -96,6 +103,26 @@ class Plan:
     timing: float = 0.0
     unit: float = 0.0
 
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Return the plan whose fields are these JSON values."""
+        costs = {name: Cost(**cost) for name, cost in values["costs"].items()}
+        return cls(values["epochs"], costs, values["timing"], values["unit"])
+
+    @classmethod
+    def kept(cls, file: Path) -> Self | None:
+        """Return the plan in a file; None if there is none.
+
+        Raises:
+            RunError: it is damaged.
+        """
+        if not file.is_file():
+            return None
+        try:
+            return cls.of(json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise RunError(f"{file} is damaged ({error}): choose another --out") from error
+
     def seconds(self, cells: Sequence[Cell], jobs: int, done: Collection[str] = ()) -> float:
         """Return the seconds until all cells are done, started as `run_cells` starts them.
 
@@ -122,81 +149,100 @@ class Plan:
         costs = [(cell, self.costs[cell.kind]) for cell in cells]
         return sum(cost.macs * cost.steps_of(cell, self.epochs) for cell, cost in costs)
 
+    def within(self, budget: float, cells: Sequence[Cell], jobs: int) -> Self:
+        """Return the longest plan within a budget, to which the timing counts.
 
-@dataclass(frozen=True)
-class StopWatch(CellTrainer):
-    """Trains cells and times them.
+        Args:
+            budget: seconds
+            cells: all runs, whose epochs are relative
+            jobs: runs at the same time
 
-    Their rows have `elapsed`, `step_seconds`, `epoch_steps` and `test_seconds`, too.
+        Raises:
+            OptionError: the budget is too small for runs of at least 20 steps.
+        """
+
+        def takes(epochs: float) -> float:
+            return replace(self, epochs=epochs).seconds(cells, jobs) + self.timing
+
+        low, high = 0.0, MOST
+        if takes(MOST) <= budget:
+            low = MOST
+        while high - low > 1e-6:
+            middle = (low + high) / 2
+            low, high = (middle, high) if takes(middle) <= budget else (low, middle)
+        epochs = rounded(low, math.floor) if low else 0.0
+        ones = [0 if c.recipe.steps else self.costs[c.kind].steps_of(c) for c in cells]
+        least = max(rounded(LEAST / one, math.ceil) if one else 0.0 for one in ones)
+        if epochs < least:
+            need = MARGIN * takes(least)
+            text = f"{math.ceil(need)}s" if need < 120 else f"{math.ceil(need / 60)}m"
+            raise OptionError(
+                f"{len(cells)} runs of at least {LEAST} steps need --budget {text}: set it, "
+                "or fewer --seeds or rows (--only)"
+            )
+        return replace(self, epochs=epochs)
+
+
+def rounded(epochs: float, how: Callable[[float], int]) -> float:
+    """Return a number above 0 with two significant digits, so that noise does not change it.
+
+    Args:
+        epochs: the number
+        how: `math.floor` or `math.ceil`
     """
-
-    def figures(self, cell: Cell, folder: Path) -> Row:
-        """Train, or go on; return the figures."""
-        began, times = time.monotonic(), list[tuple[float, str, dict[str, Any]]]()
-
-        def note(line: dict[str, Any]) -> None:
-            times.append((time.monotonic(), line["kind"], line))
-
-        found = self.examined(cell, self.run(cell.recipe, folder, note))
-        return found | {"elapsed": time.monotonic() - began} | _pace(times)
-
-    def examined(self, cell: Cell, run: Run) -> Row:
-        """Return the figures of a finished run."""
-        return run.metrics
-
-    def step_macs(self, cell: Cell, found: Row) -> float:
-        """Return the multiply-adds of a training step per image; the backward pass counts twice."""
-        return 3.0 * float(found.get("macs", 0.0))
+    digit = 10.0 ** (math.floor(math.log10(epochs)) - 1)
+    return float(f"{how(round(epochs / digit, 6)) * digit:.2g}")
 
 
-def _pace(lines: list[tuple[float, str, dict[str, Any]]]) -> dict[str, float]:
-    """Return the seconds of a step, without the first ones, and of the last test."""
-    steps = [(moment, line) for moment, kind, line in lines if kind == "train"]
-    if len(steps) < 3 or not steps[-1][1]["epoch"]:
-        return {}
-    (start, first), (end, last) = steps[1], steps[-1]
-    tested = [moment for moment, kind, _ in lines if moment > end and kind in TESTS]
-    return {
-        "step_seconds": (end - start) / (last["step"] - first["step"]),
-        "epoch_steps": last["step"] / last["epoch"],
-        "test_seconds": min(tested, default=end) - end,
-    }
+def of_forward(cell: Cell, row: Row) -> float:
+    """Return the multiply-adds of a training step per image; the backward pass counts twice."""
+    return 3.0 * float(row.get("macs", 0.0))
 
 
-def timed(cells: Sequence[Cell], watch: StopWatch, place: Path) -> dict[str, Cost]:
+def timed(
+    cells: Sequence[Cell],
+    trainer: CellTrainer,
+    place: Path,
+    macs: Callable[[Cell, Row], float] = of_forward,
+) -> dict[str, Cost]:
     """Return the cost of each kind of cells, found by a run of a few steps.
 
     The first run in a process takes longer, and is repeated.
 
     Args:
         cells: one of each kind, after those whose models it needs
-        watch: trains them, as many at the same time as later
+        trainer: trains them, as many at the same time as later
         place: an empty folder, which gets the runs
+        macs: multiply-adds of a training step per image, from a cell and its row
 
     Raises:
         UserError: as `vitlab.train`: what would be refused later is refused here.
     """
-    scratch = Experiment(CampaignFolder(place), place, replace(watch, quiet=True), True)
-    ready = Cell("", cells[0].recipe.changed(steps=WARM, budget=""), {}, may_diverge=True)
-    run_cells([replace(ready, name=f"warm-{n}") for n in range(watch.setup.jobs)], scratch)
-    few = [
-        replace(
-            cell, recipe=cell.recipe.changed(steps=STEPS, budget=""), settle=None, may_diverge=True
-        )
-        for cell in cells
-    ]
+    scratch = Experiment(CampaignFolder(place), place, replace(trainer, quiet=True), True)
+
+    def brief(cell: Cell, steps: int, **fields: Any) -> Cell:
+        recipe = cell.recipe.changed(steps=steps, budget="")
+        return replace(cell, recipe=recipe, settle=None, may_diverge=True, **fields)
+
+    first = brief(cells[0], WARM, searches=True)
+    run_cells([replace(first, name=f"warm-{n}") for n in range(trainer.setup.jobs)], scratch)
+    few = [brief(cell, STEPS) for cell in cells]
     rows = run_cells(few, scratch)
-    return {cell.kind: _cost(cell, rows[cell.name], watch) for cell in few}
+    return {cell.kind: _cost(cell, rows[cell.name], macs) for cell in few}
 
 
-def _cost(cell: Cell, found: Row, watch: StopWatch) -> Cost:
-    if FAILED in found:  # within a few steps: it will cost next to nothing
-        return Cost(found.get("elapsed", 0.0), 0.0, 1.0, 0.0)
-    step, measure = found.get("step_seconds", 0.0), found.get("measure_seconds", 0.0)
-    fixed = max(found.get("elapsed", 0.0) - STEPS * step - measure, 0.0)
-    macs = watch.step_macs(cell, found) * cell.recipe.batch
-    steps = found.get("epoch_steps", 1.0) / learned_share(cell.recipe)
-    return Cost(fixed, step, steps, macs, measure, found.get("test_seconds", 0.0))
+def _cost(cell: Cell, row: Row, macs: Callable[[Cell, Row], float]) -> Cost:
+    if FAILED in row:  # within a few steps: it will cost next to nothing
+        return Cost(0.0, 0.0, 1.0, 0.0)
+    step, measure = row.get("step_seconds", 0.0), row.get("measure_seconds", 0.0)
+    return Cost(
+        fixed=max(row.get("elapsed", 0.0) - STEPS * step - measure, 0.0),
+        step=step,
+        steps=row.get("epoch_steps", 1.0) / learned_share(cell.recipe),
+        macs=macs(cell, row) * cell.recipe.batch,
+        measure=measure,
+        test=row.get("test_seconds", 0.0),
+    )
 
 
 @contextmanager
@@ -224,7 +270,7 @@ def dry_run(cells: Sequence[Cell], setup: Setup) -> dict[str, Any]:
     kinds = {cell.kind: cell for cell in reversed(cells)}
     first = [replace(cell, after=()) for cell in kinds.values()]
     with with_room(replace(setup, cells="")) as setup, scratch_folder(setup) as place:
-        costs = timed(first, StopWatch(setup), place)
+        costs = timed(first, CellTrainer(setup), place)
     if not read_environment(os.environ).first:
         return {}
     plan = Plan(1.0, costs)

@@ -1,4 +1,4 @@
-"""The base of a study's arms: a small model on the user's data, or the paper's; papers' tables.
+"""The base of a study's arms: a small model on the user's data; recipes of papers; their tables.
 
 Small budgets have one recipe for training with labels, one for each way to learn without them, and
 one for fine-tuning after either.
@@ -10,7 +10,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Self
 
-from vitlab.models.names import shape_of
+from vitlab.models.names import shape_of, vit_name
 from vitlab.recipes.model_part import ModelPart
 from vitlab.recipes.named import of_weights, recipe
 from vitlab.recipes.recipe import Recipe
@@ -58,10 +58,8 @@ class Shape:
     @property
     def name(self) -> str:
         """The papers' notation."""
-        fields = ("width", "depth", "heads", "mlp")
-        text = ",".join(f"{name}={getattr(self, name)}" for name in fields)
-        text += f",branches={self.branches}" if self.branches > 1 else ""
-        return f"ViT({text})/{self.patch}"
+        sizes = self.width, self.depth, self.heads, self.mlp, self.branches, self.patch
+        return vit_name(*sizes, axial=False, hybrid=None)
 
     def changed(self, **fields: int) -> Self:
         """Return the shape with some fields replaced."""
@@ -73,33 +71,29 @@ class Base:
     """What the arms of a study have in common.
 
     Attributes:
-        recipe: data, model, length and optimizer of small budgets, as the user may have changed
-            them; with `paper`, data and seed alone are meant
-        paper: whether the paper's own recipes are asked for
+        recipe: data, model, length and optimizer, small unless the user has changed them
         downstream: data that pre-trained models are transferred to; empty for the recipe's own
     """
 
     recipe: Recipe
-    paper: bool = False
     downstream: str = ""
 
     @property
     def shape(self) -> Shape:
         """The shape of the recipe's ViT."""
-        names = ("width", "depth", "heads", "mlp", "patch", "branches")
-        stated = shape_of(self.recipe.model.model)
-        return Shape(**{name: stated[name] for name in names if name in stated})
+        stated = shape_of(self.recipe.model.model).items()
+        return Shape(**{key: value for key, value in stated if key in Shape.__dataclass_fields__})
+
+    @property
+    def image_size(self) -> int:
+        """Pixels per side of the images, of the shorter side if they are not square."""
+        size = self.recipe.model.config().image_size
+        return size if isinstance(size, int) else min(size)
 
     @property
     def transferred(self) -> str:
         """The data that pre-trained models are transferred to."""
         return self.downstream or self.recipe.data.data
-
-    def either(self, published: str, model: str, **choices: Any) -> Recipe:
-        """Return a paper's recipe for a model if they are asked for, else the recipe with it."""
-        if self.paper:
-            return self.published(published, model, **choices)
-        return self.model(model, **choices)
 
     def model(self, name: str, **choices: Any) -> Recipe:
         """Return the recipe with another model of the same image size."""
@@ -115,21 +109,19 @@ class Base:
         return f"R(1)+{shape.changed(patch=-(-shape.patch // 4) * 4).name}"
 
     def published(self, name: str, model: str, **choices: Any) -> Recipe:
-        """Return a paper's recipe for a model, on the base's data and with its seed."""
+        """Return a recipe by name for a model, on the base's data and with its seed."""
         own = {"data": self.recipe.data.data, "seed": self.recipe.seed, "model": model}
         return recipe(name, **{**own, **choices})
 
     def of_similar_cost(self, resnet: str) -> dict[str, str]:
         """Return the names of a ViT, a hybrid and a ResNet with about the same multiply-adds.
 
-        Within a budget, the ViT is the base's own; the hybrid is one stage of one bottleneck below
-        a ViT of one block less and MLPs two thirds as wide.
+        The ViT is the base's own; the hybrid is one stage of one bottleneck below a ViT of one
+        block less and MLPs two thirds as wide.
 
         Args:
-            resnet: the ResNet within a budget
+            resnet: the ResNet
         """
-        if self.paper:
-            return {"vit": "ViT-B/16", "hybrid": "R50+ViT-B/16", "resnet": "BiT-R50x2"}
         shape = self.shape
         above = shape.changed(depth=max(1, shape.depth - 1), mlp=2 * shape.mlp // 3, patch=4)
         return {"vit": self.recipe.model.model, "hybrid": self.hybrid(above), "resnet": resnet}

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from statistics import fmean, geometric_mean
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.stats import linregress
 
 from vitlab.errors import DataError
-from vitlab.experiments.statistics import LEVEL, t_quantile
+from vitlab.experiments.statistics import t_quantile
 from vitlab.models.config import ModelConfig
 from vitlab.models.cost import exaflops
 from vitlab.models.model import Model
@@ -46,10 +46,6 @@ class PowerLaw:
     reach: float
     points: int
 
-    def __call__(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the errors at x, (n,)."""
-        return self.scale * (x / self.center) ** self.exponent
-
     def spent(self, error: float) -> float:
         """Return the x at which the error is this one."""
         return self.center * (error / self.scale) ** (1 / self.exponent)
@@ -75,8 +71,6 @@ def fitted(points: Sequence[tuple[float, float]]) -> PowerLaw:
     Raises:
         DataError: fewer than three different points, or a value that is not above 0.
     """
-    from scipy.stats import linregress  # slow to import
-
     if len({x for x, _ in points}) < LEAST:
         raise DataError(f"a power law needs {LEAST} different points")
     if min(map(min, points)) <= 0:
@@ -88,7 +82,7 @@ def fitted(points: Sequence[tuple[float, float]]) -> PowerLaw:
         scale=math.exp(line.intercept),
         exponent=float(line.slope),
         center=math.exp(center),
-        reach=float(t_quantile(len(points) - 2, LEVEL) * line.stderr),
+        reach=float(t_quantile(len(points) - 2) * line.stderr),
         points=len(points),
     )
 

@@ -3,12 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import torch
 
 from vitlab.data.sources.request import Splits
-from vitlab.experiments.statistics import Row
+from vitlab.experiments.cells import Row
 from vitlab.models.model import Model
 from vitlab.recipes.recipe import Recipe
 from vitlab.studies.base import Base
@@ -126,30 +125,21 @@ COLUMNS = {
 }  # fmt: skip
 
 
-Curve = tuple[Sequence[float], Sequence[float]]
-
-
 @dataclass(frozen=True)
 class Picture:
-    """The figure of a study.
+    """The figure of a study: a dot per arm, or lines, one for each `Arm.line`, if `x` says of what.
 
     Attributes:
         y: the column that is drawn
-        kind: `dots`: a dot per arm; `lines`: the arms' x against y, a line per `Arm.line`
-        x: what the horizontal axis counts
+        x: what the horizontal axis of lines counts: the arms' x
         log: whether it is logarithmic
         by: the column that is the horizontal axis, in place of the arms' x
-        labels: how many of the cells name a bar, from the first on; 0 for all
-        curves: from rows in JSON, x (n,) and y (n,) of a curve for each `Arm.line`, such as a fit
     """
 
     y: str = "accuracy"
-    kind: Literal["dots", "lines"] = "dots"
     x: str = ""
     log: bool = False
     by: str = ""
-    labels: int = 0
-    curves: Callable[[Sequence[Row]], Mapping[str, Curve]] | None = None
 
 
 @dataclass(frozen=True)

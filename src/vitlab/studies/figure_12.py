@@ -3,8 +3,8 @@
 Source of the two panels: Dosovitskiy et al., An Image is Worth 16x16 Words, 2021, Figure 12.
 """
 
-import io
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import LogLocator
 
 from vitlab import device as devices
 from vitlab.errors import DeviceError
@@ -22,7 +21,7 @@ from vitlab.files import staged_file, write_text
 from vitlab.inspect.plots.canvas import blank, themed
 from vitlab.measure.modes import Mode, Passes, Precision
 from vitlab.measure.rates import Rates, device_rates
-from vitlab.measure.roofline import Work, work_of
+from vitlab.measure.roofline import work_of
 from vitlab.measure.subject import Limits, Subject, best, largest, timed
 from vitlab.measure.summary import measure, opened
 from vitlab.models.config import ModelConfig
@@ -30,7 +29,7 @@ from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.pages.palette import SERIES
 from vitlab.progress import Meter
-from vitlab.studies.results import line_style
+from vitlab.studies.results import line_cycle
 from vitlab.training.benchmark_step import PracticeSteps
 from vitlab.units import percent, si, storage
 
@@ -39,6 +38,9 @@ INCHES = (6.0, 4.2)
 METADATA = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
 HEAD = ("size", "ms", "5-95%", "best", "per s", "MFU", "roof", "memory", "largest")
 
+HOW = ("device", "mode", "precision")
+
+Sized = tuple[ModelConfig, Model | None]
 Measured = dict[str, Any]
 """A model in JSON, or what was measured of it at one size."""
 
@@ -63,23 +65,9 @@ class How:
     seconds: float = 1.0
     training: bool = True
 
-
-@dataclass(frozen=True)
-class Candidate:
-    """A model at one image size: its configuration, its weights if it has some, and its work."""
-
-    config: ModelConfig
-    weights: Model | None
-    work: Work
-
-    @property
-    def trained(self) -> bool:
-        """Whether it has a training step: one answer per image, and classes."""
-        return self.config.classes > 0 and self.config.answers == 1
-
-    def model(self) -> Model:
-        """Return the model itself."""
-        return self.weights or build(replace(self.config, zero_head=True))
+    def trains(self, config: ModelConfig) -> bool:
+        """Return whether a training step is measured: one answer per image, and classes."""
+        return self.training and config.classes > 0 and config.answers == 1
 
 
 def whole(
@@ -107,62 +95,57 @@ def whole(
         DeviceError: a missing device, or one that is too small for a model's weights.
         WeightsError: a folder without a model.
     """
-    where = devices.choose(how.device)
-    rows = [measure(name, known=known, **choices) for name in names]
-    models = [candidates(name, how.image_sizes, known, choices) for name in names]
+    devices.choose(how.device)
+    rows, every = [measure(name, known=known, **choices) for name in names], list[list[Sized]]()
+    for name in names:
+        config, model = opened(name, known, **choices)
+        asked = how.image_sizes or (config.image_size,)
+        every.append([at_size(config, model, size) for size in asked])
     device = device_rates(how.device)
-    each = [1 + how.training * one.trained for sizes in models for one in sizes]
-    with Meter(3 * sum(each), title="measuring") as meter:
-        for row, sizes in zip(rows, models, strict=True):
-            found = [_measured(one, how, device, where, meter) for one in sizes]
+    passes = [1 + how.trains(config) for sizes in every for config, _ in sizes]
+    with Meter(3 * sum(passes), title="measuring") as meter:
+        for row, sizes in zip(rows, every, strict=True):
+            found = [_measured(config, model, how, device, meter) for config, model in sizes]
             row |= {"device": device.device, "mode": how.mode, "precision": how.precision}
             row |= {"rates": device.as_dict(), "sizes": found}
     return rows
 
 
-def candidates(
-    name: str, sizes: tuple[int, ...], known: dict[str, Any] | None, choices: dict[str, Any]
-) -> list[Candidate]:
-    """Return a model at each size.
+def at_size(config: ModelConfig, model: Model | None, size: Any) -> Sized:
+    """Return a configuration, and its weights if it has some, at another image size.
 
     Raises:
-        OptionError: an unknown name, or a size that the model does not take.
+        OptionError: a size that the model does not take.
     """
-    config, model = opened(name, known, **choices)
-    found = []
-    for size in sizes or (config.image_size,):
-        other = config if size == config.image_size else replace(config, image_size=size)
-        weights = model if model is None or other is config else model.resize(size)
-        found.append(Candidate(other, weights, work_of(other)))
-    return found
+    if size == config.image_size:
+        return config, model
+    return replace(config, image_size=size), model and model.resize(size)
 
 
 def _measured(
-    one: Candidate, how: How, device: Rates, where: torch.device, meter: Meter
+    config: ModelConfig, weights: Model | None, how: How, device: Rates, meter: Meter
 ) -> dict[str, Any]:
     """Measure a model at one image size."""
-    label = f"{one.config.name} at {one.config.image_size}"
-    figures: dict[str, Any] = {"image_size": one.config.image_size, "macs": one.work.macs}
-    limits = Limits(one.work, device)
-    kinds: dict[str, tuple[Callable[[Model], Subject], Limits]] = {
-        "inference": (lambda model: Passes(model, how.mode, how.precision, where), limits)
+    label, work = f"{config.name} at {config.image_size}", work_of(config)
+    figures: dict[str, Any] = {"image_size": config.image_size, "macs": work.macs}
+    where, compiled = devices.choose(how.device), how.mode == "compiled"
+    makers: dict[str, Callable[[Model], Subject]] = {
+        "inference": lambda model: Passes(model, how.mode, how.precision, where),
+        "training": lambda model: PracticeSteps(model, how.precision, where, compiled=compiled),
     }
-    if how.training and one.trained:
-        compiled = how.mode == "compiled"
-        kinds["training"] = (
-            lambda model: PracticeSteps(model, how.precision, where, compiled=compiled),
-            replace(limits, training=True),
-        )
-    elif how.training:
-        meter.say(f"{label} has no single classifier: there is no training step to time")
-    for kind, (make, against) in kinds.items():
+    if not how.trains(config):
+        del makers["training"]
+        if how.training:
+            meter.say(f"{label} has no single classifier: there is no training step to time")
+    for kind, make in makers.items():
         try:
-            subject = make(one.model())
+            subject = make(weights or build(replace(config, zero_head=True)))
         except torch.OutOfMemoryError:
             raise DeviceError(
                 f"the weights of {label} do not fit into memory: choose a smaller model"
             ) from None
-        figures[kind] = _figures(subject, against, how, f"{kind} of {label}", meter)
+        limits = Limits(work, device, training=kind == "training")
+        figures[kind] = _figures(subject, limits, how, f"{kind} of {label}", meter)
     return figures
 
 
@@ -171,24 +154,19 @@ def _figures(
 ) -> dict[str, Any]:
     """Measure one kind of passes: one image, the largest batch, and the best one."""
 
-    def show(what: str) -> None:
+    def show(what: str, done: int = 0) -> None:
+        meter.done += done
         meter.show(meter.done, f"{label}: {what}")
 
     show("one image")
     single = timed(subject, limits, 1, how.seconds)
-    meter.done += 1
-    show("the largest batch")
+    show("the largest batch", 1)
     most: dict[str, Any] = largest(subject) if single else {"batch": 0, "how": "tried"}
-    meter.done += 1
-    found, ended = best(
-        subject,
-        SHARE * how.seconds,
-        int(most["batch"]),
-        lambda batch: show(f"batch {batch:,}"),
-    )
+    show("the best batch", 1)
+    each = SHARE * how.seconds
+    found, ended = best(subject, each, int(most["batch"]), lambda batch: show(f"batch {batch:,}"))
     top = found and timed(subject, limits, found.batch, how.seconds, each=False)
-    meter.done += 1
-    show("done")
+    show("done", 1)
     tried = {str(batch): rate for batch, rate in found.rates.items()} if found else {}
     return {
         "precision": subject.precision,
@@ -207,7 +185,7 @@ def tables_of(row: Measured) -> Iterator[tuple[str, tuple[str, ...], list[tuple[
     rates, most = row["rates"], row["sizes"][0]["inference"]["largest"]
     counted = most["how"] != "tried"
     yield "  device", ("device", "value"), [
-        *((key, row[key]) for key in ("device", "mode", "precision")),
+        *((key, row[key]) for key in HOW),
         *((f"{kind} products", f"{si(rate)}FLOP/s") for kind, rate in rates["products"].items()),
         ("memory copied", f"{storage(rates['bandwidth'])}/s"),
         ("largest batch", f"counted, for about {storage(most['free'])}" if counted else "tried"),
@@ -237,29 +215,44 @@ def _line(
     )
 
 
-def throughput(rows: Sequence[Measured]) -> Figure:
-    """Draw images per second at the best batch by image size, a line for each model of `whole`."""
-
-    def of(size: Measured) -> float:
-        best = size["inference"]["best"]
-        return float(best["images_per_second"]) if best else 0.0
-
-    return _panel(rows, of, "images per second, best batch")
+def throughput(size: Measured) -> float:
+    """Return the images per second at the best batch of a size; NaN if nothing fits."""
+    best = size["inference"]["best"]
+    return float(best["images_per_second"]) if best else math.nan
 
 
-def largest_batches(rows: Sequence[Measured]) -> Figure:
-    """Draw the largest batch by image size: of a training step if it was measured, else inference.
+def largest_batch(size: Measured) -> float:
+    """Return the largest batch of a size: of a training step if it was measured, else inference."""
+    return (size.get("training") or size["inference"])["largest"]["batch"] or math.nan
 
-    Args:
-        rows: of `whole`
-    """
-    kind = "training" if any("training" in size for row in rows for size in row["sizes"]) else ""
-    what = "training step" if kind else "forward pass"
 
-    def of(size: Measured) -> float:
-        return float(size.get(kind or "inference", {}).get("largest", {}).get("batch", 0))
+PLOTS = {
+    "throughput": (throughput, "images per second, best batch"),
+    "largest-batch": (largest_batch, "largest batch, of a training step if it was measured"),
+}
 
-    return _panel(rows, of, f"largest batch of a {what}")
+
+def plot(rows: Sequence[Measured], name: str) -> Figure:
+    """Draw one of `PLOTS` by image size, a line for each model of `whole`."""
+    value, unit = PLOTS[name]
+    with themed(dark=False) as theme:
+        figure = blank(INCHES, ", ".join(rows[0][key] for key in HOW))
+        axes = figure.subplots()
+        axes.grid(color=theme["line"], lw=0.6)
+        axes.set_prop_cycle(line_cycle([theme[f"series{n}"] for n in range(len(SERIES))]))
+        for row in rows:  # pixels of a square as large as the image
+            sides = [
+                np.sqrt(np.broadcast_to(size["image_size"], 2).prod()) for size in row["sizes"]
+            ]
+            axes.loglog(sides, [value(size) for size in row["sizes"]], label=row["model"])
+        axes.set_xscale("log", base=2)
+        axes.yaxis.set_major_locator(LogLocator(10, (1, 2, 5)))
+        axes.minorticks_off()
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter("{x:,g}")
+        axes.set(xlabel="image size (pixels per side)", ylabel=unit)
+        axes.legend(fontsize=9)
+        return figure
 
 
 def written(folder: Path, rows: Sequence[Measured], result: Measured) -> dict[str, str]:
@@ -269,54 +262,12 @@ def written(folder: Path, rows: Sequence[Measured], result: Measured) -> dict[st
         DiskError: a file cannot be written.
     """
     places = {}
-    for name, draw in (("throughput", throughput), ("largest-batch", largest_batches)):
-        figure = draw(rows)
+    for name in PLOTS:
+        figure = plot(rows, name)
         for kind, metadata in METADATA.items():
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, metadata=metadata)
-            places[f"{name}_{kind}"] = str(folder / f"{name}.{kind}")
-            with staged_file(folder / f"{name}.{kind}") as draft:
-                draft.write_bytes(buffer.getvalue())
+            place = folder / f"{name}.{kind}"
+            with staged_file(place) as draft:
+                figure.savefig(draft, format=kind, metadata=metadata)
+            places[f"{name}_{kind}"] = str(place)
     write_text(folder / "measure.json", json.dumps(result, indent=2) + "\n")
     return places | {"figures": str(folder / "measure.json")}
-
-
-def _panel(rows: Sequence[Measured], of: Callable[[Measured], float], unit: str) -> Figure:
-    head = [rows[0][key] for key in ("device", "mode", "precision")]
-    with themed(dark=False) as theme:
-        figure = blank(INCHES, ", ".join(head))
-        axes = figure.subplots()
-        axes.grid(color=theme["line"], lw=0.6)
-        colors = [theme[f"series{number}"] for number in range(len(SERIES))]
-        for number, row in enumerate(rows):
-            pixels = [_side(size["image_size"]) for size in row["sizes"]]
-            values = np.array([of(size) for size in row["sizes"]])
-            axes.plot(
-                pixels,
-                np.where(values > 0, values, np.nan),  # nothing fits: no point on a log axis
-                label=row["model"],
-                **line_style(number, colors),
-            )
-        _log_axes(axes, sorted({_side(s["image_size"]) for row in rows for s in row["sizes"]}))
-        axes.set(xlabel="image size (pixels per side)", ylabel=unit)
-        axes.legend(fontsize=9)
-        return figure
-
-
-def _log_axes(axes: Axes, sides: list[float]) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    kept: list[float] = []
-    for side in sides:  # labels of near sizes would cover each other
-        if not kept or side >= 1.12 * kept[-1]:
-            kept.append(side)
-    axes.set_xticks(kept, [f"{side:.0f}" for side in kept])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_locator(LogLocator(10, (1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-def _side(size: int | list[int] | tuple[int, int]) -> float:
-    """Return the side of a square as large as the image."""
-    return float(size) if isinstance(size, int) else float(np.sqrt(size[0] * size[1]))

@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitlab.errors import OptionError
-from vitlab.experiments.cells import Cell
-from vitlab.experiments.statistics import Row
+from vitlab.experiments.cells import Cell, Row
 from vitlab.options import check_known
 from vitlab.studies.design import Arm
 

@@ -6,13 +6,14 @@ from statistics import fmean, stdev
 from typing import Any
 
 import matplotlib as mpl
+from cycler import Cycler, cycler
 from markupsafe import Markup
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
+from matplotlib.axis import Axis
+from matplotlib.ticker import LogLocator
 
 from vitlab.experiments.campaign_folder import CampaignFolder
-from vitlab.experiments.cells import FAILED, Cell
-from vitlab.experiments.statistics import Row
+from vitlab.experiments.cells import FAILED, Cell, Row
 from vitlab.files import write_text
 from vitlab.report.charts import (
     BLUE,
@@ -26,7 +27,7 @@ from vitlab.report.charts import (
 )
 from vitlab.report.table_page import Table, TablePage, write_tables
 from vitlab.studies.claims import Verdict, judged
-from vitlab.studies.design import Arm, Column, Study
+from vitlab.studies.design import Arm, Column, Picture, Study
 from vitlab.studies.grid import best_of, edge_of, tried
 from vitlab.units import percent
 
@@ -61,20 +62,15 @@ def _row(study: Study, arm: Arm, cells: Sequence[Cell], done: Mapping[str, Row])
         for key in (column.key for column in study.columns)
     }
     return {
-        "name": arm.name,
-        "cells": list(arm.cells),
+        **{key: getattr(arm, key) for key in ("name", "cells", "x", "line", "after", "paper")},
         "lr": arm.recipe.optimizer.lr * best_of(rates),
         "edge": edge_of(rates),
-        "x": arm.x,
-        "line": arm.line,
-        "after": arm.after,
         "seeds": [cell.labels["seed"] for cell in own],
         "runs": [cell.name for cell in own],
         FAILED: sum(FAILED in run for run in runs),
         "values": values,
         "mean": {key: fmean(each) for key, each in values.items() if each},
         "std": {key: stdev(each) for key, each in values.items() if len(each) > 1},
-        "paper": dict(arm.paper),
     }
 
 
@@ -217,76 +213,59 @@ def written(
 
 def drawn(study: Study, rows: Sequence[Row]) -> Markup | None:
     """Draw the study's figure, with a mark for each run; None if nothing was measured."""
-    column = next(each for each in study.columns if each.key == study.picture.y)
+    picture = study.picture
+    column = next(each for each in study.columns if each.key == picture.y)
     rows = [row for row in rows if column.key in row["mean"]]
-    if study.picture.by:
-        rows = [row | {"x": row["mean"].get(study.picture.by)} for row in rows]
-    if study.picture.kind == "lines":
+    if picture.by:
+        rows = [row | {"x": row["mean"].get(picture.by)} for row in rows]
+    if picture.x:
         rows = [row for row in rows if row["x"] is not None]
     if not rows:
         return None
     with mpl.rc_context(STYLE):
-        dots = study.picture.kind == "dots"
-        figure = new_figure(WIDTH, 70 + 26 * len(rows) if dots else 380)
+        figure = new_figure(WIDTH, 380 if picture.x else 70 + 26 * len(rows))
         axes = figure.subplots()
-        (_dots if dots else _lines)(axes, study, column, rows)
+        axis = (_lines if picture.x else _dots)(axes, picture, column, rows)
+        axis.set_major_formatter(lambda value, _: column.show(value))
         return svg(figure, "study", f"{study.title}: {column.title}.")
 
 
-def line_style(number: int, colors: Sequence[str]) -> dict[str, Any]:
-    """Return color, marker and dashes of a line of a figure by its number among them."""
-    return {
-        "color": colors[number % len(colors)],
-        "marker": MARKERS[number % len(MARKERS)],
-        "linestyle": DASHES[number // len(colors) % len(DASHES)],
-        "ms": 5,
-        "lw": 1.6,
-    }
-
-
-def _dots(axes: Axes, study: Study, column: Column, rows: Sequence[Row]) -> None:
+def _dots(axes: Axes, picture: Picture, column: Column, rows: Sequence[Row]) -> Axis:
     """Draw dots rather than bars: an axis that does not start at 0 would make bars lie."""
-    some = study.picture.labels or None
-    names = [", ".join(filter(None, row["cells"][:some])) or row["name"] for row in rows]
     places = range(len(rows))
     axes.plot([row["mean"][column.key] for row in rows], places, "o", color=BLUE, ms=8)
-    for place, row in zip(places, rows, strict=True):
+    for place, row in enumerate(rows):
         values = row["values"][column.key]
         axes.plot(values, [place] * len(values), "|", color=INK, ms=11, mew=1.2)
-    axes.set_yticks(list(places), names, color=INK)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlabel(f"{column.title}: mean (dot), runs (marks)")
-    axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: column.show(value)))
+    axes.set_yticks(places, [row["name"] for row in rows], color=INK)
+    axes.set(ylim=(len(rows) - 0.5, -0.5), xlabel=f"{column.title}: mean (dot), runs (marks)")
+    axes.locator_params("x", nbins=5)
+    return axes.xaxis
 
 
-def _lines(axes: Axes, study: Study, column: Column, rows: Sequence[Row]) -> None:
+def _lines(axes: Axes, picture: Picture, column: Column, rows: Sequence[Row]) -> Axis:
+    """Draw a line for each name; a row without one belongs to all of them."""
     names = list(dict.fromkeys(row["line"] for row in rows if row["line"])) or [""]
-    curves = study.picture.curves(rows) if study.picture.curves else {}
-    for number, name in enumerate(names):  # a row without a line belongs to all of them
+    axes.set_prop_cycle(line_cycle(SERIES_COLORS))
+    for name in names:
         own = sorted((row for row in rows if row["line"] in (name, "")), key=lambda row: row["x"])
-        style = line_style(number, SERIES_COLORS)
-        if name in curves:
-            axes.plot(*curves[name], color=style["color"], lw=1.2)
-            style["linestyle"] = "none"
-        axes.errorbar(
-            [row["x"] for row in own],
-            [row["mean"][column.key] for row in own],
-            [row["std"].get(column.key, 0.0) for row in own],
-            capsize=3,
-            label=name or None,
-            **style,
-        )
-    if study.picture.log:
-        axes.set_xscale("log")
+        x, means = [row["x"] for row in own], [row["mean"][column.key] for row in own]
+        stds = [row["std"].get(column.key, 0.0) for row in own]
+        axes.errorbar(x, means, stds, capsize=3, label=name or None)
+    axes.set(xlabel=picture.x, ylabel=column.title, xscale="log" if picture.log else "linear")
+    if len(ticks := sorted({row["x"] for row in rows})) <= 8:
+        axes.set_xticks(ticks)
+    elif picture.log:
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-        axes.minorticks_off()
-    ticks = sorted({row["x"] for row in rows})
-    if len(ticks) <= 8:
-        axes.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
-        axes.minorticks_off()
-    axes.set(xlabel=study.picture.x, ylabel=column.title)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: column.show(value)))
+    axes.xaxis.set_major_formatter("{x:,g}")
+    axes.minorticks_off()
     if any(names):
         axes.legend(labelcolor=MUTED)
+    return axes.yaxis
+
+
+def line_cycle(colors: Sequence[str]) -> "Cycler[Any, Any]":
+    """Return colors and markers of the lines of a figure, then the same with other dashes."""
+    markers = [MARKERS[number % len(MARKERS)] for number in range(len(colors))]
+    own = cycler(color=colors, marker=markers, markersize=[5] * len(colors))
+    return cycler(linestyle=DASHES, linewidth=[1.6] * len(DASHES)) * own

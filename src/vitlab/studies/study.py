@@ -6,14 +6,14 @@ campaign.json, results.md, report.html, picture.svg    what they show (results.p
 """
 
 import json
-import math
 import os
 import platform
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from statistics import median
@@ -23,11 +23,22 @@ import torch
 
 from vitlab.device import choose
 from vitlab.distributed.launch import read_environment
-from vitlab.errors import OptionError, RunError, UserError
+from vitlab.errors import RunError, UserError
 from vitlab.experiments.campaign_folder import CampaignFolder
-from vitlab.experiments.cells import Cell, Setup, agreed, begin, run_cells, with_room
+from vitlab.experiments.cells import (
+    ROW_FILE,
+    Cell,
+    CellTrainer,
+    Experiment,
+    Setup,
+    agreed,
+    begin,
+    run_cells,
+    with_room,
+)
+from vitlab.experiments.statistics import detectable, seeds_to_see
 from vitlab.experiments.timing import SCRATCH, Cost, Plan, length_of, scratch_folder, timed
-from vitlab.files import CAMPAIGN_FILE, write_text
+from vitlab.files import write_text
 from vitlab.machine.cores import cores
 from vitlab.models.cost import cost
 from vitlab.optim.table import OPTIMIZERS
@@ -37,18 +48,14 @@ from vitlab.progress import public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.naming import folder_name
 from vitlab.studies.base import Base, small
-from vitlab.studies.claims import detectable, seeds_to_see
 from vitlab.studies.design import ACCURACY, Arm, Study
-from vitlab.studies.figures import StudyTrainer, counted_costs
 from vitlab.studies.grid import FURTHER, cells_of, chosen_arms
-from vitlab.studies.papers import PAPER_BUDGET, budget_seconds, study_named
+from vitlab.studies.papers import budget_seconds, study_named
 from vitlab.studies.results import rows_of, written
+from vitlab.studies.step_cost import Examination, step_macs
 from vitlab.units import counted, duration, si
 from vitlab.units import epochs as in_epochs
 
-MOST = 300.0  # epochs per relative one: more is not planned however large the budget
-LEAST = 20  # steps of a run, below which it teaches nothing
-MARGIN = 1.25  # of the budget that a refusal names: the next timing may be slower
 SMALL = 1e9  # multiply-adds of a forward pass: of smaller models several are trained at once
 DEVIATION = 0.006  # of accuracy between seeds: the median of the rows of docs/results
 AGAIN = "the same command continues"
@@ -82,7 +89,7 @@ def study(
         data: what to learn from
         out: its folder; None for `runs/study-NAME-DATA`
         budget: time for all runs, such as `10m` or `2h`, into which their length is fitted (empty:
-            10 minutes); `paper` for the paper's own recipes
+            10 minutes)
         epochs: length of the runs, in place of a budget
         seeds: runs of each row
         see: a difference of accuracies, in percentage points, that the runs are to see with a
@@ -116,11 +123,10 @@ def study(
     seconds = budget_seconds(budget, epochs)
     own = study_named(what) if isinstance(what, str) else what
     name = what if isinstance(what, str) else re.sub(r"[^a-z0-9]+", "-", own.title.lower())
-    base = Base(recipe or small(data), budget == PAPER_BUDGET, downstream)
+    base = Base(recipe or small(data), downstream)
     folder = CampaignFolder(out or folder_name(f"study-{name}", base.recipe.data.data))
-    every = tuple(own.arms(base))
-    arms = chosen_arms(every, only)
-    check_packages(arms, every)
+    arms = chosen_arms(tuple(own.arms(base)), only)
+    check_packages(arms)
     tests, deviation = len(own.claims) or 1, seen_deviation(folder)
     if see:
         seeds = seeds_to_see(see / 100, deviation, tests)
@@ -132,7 +138,7 @@ def study(
         "budget": seconds,
         "epochs": epochs,
         "lr_grid": [*lr_grid],
-        "further_rates": 0 if base.paper else FURTHER,  # which studies of before had none of
+        "further_rates": FURTHER,  # which studies of before had none of
         "downstream": downstream,
     }
     first = base.recipe.seed
@@ -170,48 +176,34 @@ class StudyGrid:
             plan = self._planned(place, None)
         if not read_environment(os.environ).first:
             return {}
-        arms = with_lengths(self.arms, plan)
-        cells = self._cells(arms, Path())
+        cells = self._cells(plan)
         runs = {"runs": len(cells), "at_once": self.setup.jobs}
         rows = [
             {"name": arm.name, "cells": [*arm.cells], **length_of(arm.recipe, plan.epochs)}
-            for arm in arms
+            for arm in with_lengths(self.arms, plan)
         ]
         return self._facts(plan, cells) | runs | {"rows": rows}
 
     def run(self, folder: CampaignFolder) -> dict[str, Any]:
         """Plan and run the study; what is finished in its folder is not repeated."""
-        place, host, file = folder.path, self.setup.host, folder.path / "plan.json"
+        place, file, host = folder.path, folder.path / "plan.json", self.setup.host
         agreed(host, lambda: _give_way(folder, file))
         experiment = begin(
             "study", self.settings, self.base.recipe, place, place, self.setup, again=AGAIN
         )
-        known = agreed(host, lambda: _read(file))
-        plan = known and _plan(known)
-        if plan is None or not {arm.name for arm in self.arms} <= plan.costs.keys():
-            try:
-                with scratch_folder(self.setup, place) as scratch:
-                    plan = self._planned(scratch, plan)
-                if experiment.first:
-                    write_text(file, json.dumps(asdict(plan), indent=1) + "\n")
-            except BaseException:
-                if experiment.first:
-                    _give_way(experiment.campaign, file)
-                raise
-        assert plan is not None
-        length, jobs = plan, self.setup.jobs
-        arms = with_lengths(self.arms, plan)
-        cells = self._cells(arms, place, epochs=plan.epochs)
-        relative = self._cells(arms, place)
+        plan = self._kept_or_new(experiment, file)
+        relative = self._cells(plan)
         facts = self._facts(plan, relative)
         experiment.say(
-            f"planned: {len(cells)} runs of {in_epochs(plan.epochs)}, {self._power}, "
+            f"planned: {len(relative)} runs of {in_epochs(plan.epochs)}, {self._power}, "
             f"{si(facts['macs'])} multiply-adds, about {duration(facts['seconds'] - plan.timing)} "
-            f"with {jobs} at once"
+            f"with {self.setup.jobs} at once"
         )
+        cells = self._cells(plan, place, plan.epochs)
         experiment = replace(experiment, trainer=self._trainer)
+        left = partial(plan.seconds, relative, self.setup.jobs)
         try:
-            done = run_cells(cells, experiment, lambda rows: length.seconds(relative, jobs, rows))
+            done = run_cells(cells, experiment, left)
         except UserError:
             if experiment.first and not folder.started:  # since nothing was begun
                 file.unlink()
@@ -219,24 +211,22 @@ class StudyGrid:
             raise
         if not experiment.first:
             return {}
-        facts |= {
-            "data": self.base.recipe.data.data,
-            "predicted_seconds": facts["seconds"],
-            "seconds": plan.timing + sum(row.get("elapsed", 0.0) for row in done.values()) / jobs,
-        }
+        took = sum(row.get("elapsed", 0.0) for row in done.values()) / self.setup.jobs
+        facts |= {"data": self.base.recipe.data.data, "predicted_seconds": facts["seconds"]}
+        facts["seconds"] = plan.timing + took
         rows = rows_of(self.study, self.arms, cells, done)
         return written(self.study, rows, folder, self._lead(plan, facts), facts)
 
-    def _cells(self, arms: Sequence[Arm], place: Path, epochs: float = 1.0) -> list[Cell]:
+    def _cells(self, plan: Plan, place: Path = Path(), epochs: float = 1.0) -> list[Cell]:
+        arms = with_lengths(self.arms, plan)
         rates, further = self.settings["lr_grid"], self.settings["further_rates"]
         return cells_of(arms, self.seeds, place, rates=rates, further=further, epochs=epochs)
 
     @property
-    def _trainer(self) -> StudyTrainer:
+    def _trainer(self) -> CellTrainer:
         rows = frozenset(arm.name for arm in self.arms if arm.row)
-        return StudyTrainer(
-            self.setup, measure=self.study.measure, rows=rows, downstream=self.base.downstream
-        )
+        examine = Examination(self.study.measure, rows, self.base.downstream)
+        return CellTrainer(self.setup, examine=examine)
 
     def _facts(self, plan: Plan, cells: Sequence[Cell]) -> dict[str, Any]:
         """Return what a plan says of all runs, whose epochs are relative."""
@@ -257,22 +247,31 @@ class StudyGrid:
 
     def _lead(self, plan: Plan, facts: Mapping[str, Any]) -> str:
         """Return how the runs were made, in a sentence or two."""
-        recipes = [arm.recipe for arm in with_lengths(self.arms, plan)]
-        models = {recipe.model.model for recipe in recipes} - {""}
-        said = ["the paper's recipes"] if self.base.paper else []
-        if not self.base.paper:
-            said += models if len(models) == 1 else []
-            ends = [recipe.epochs * plan.epochs for recipe in recipes if not recipe.steps]
-            if ends:
-                low, high = in_epochs(min(ends)), in_epochs(max(ends))
-                said.append(low if low == high else f"{low.split()[0]} to {high}")
+        how = f"{self.base.recipe.model.model}, {in_epochs(plan.epochs)} or a row's multiple"
         return (
-            f"{self.study.source}. Data {facts['data']}: {', '.join([*said, self._power])}, "
+            f"{self.study.source}. Data {facts['data']}: {how}, {self._power}, "
             f"{si(facts['macs'])} multiply-adds of training, "
             f"{duration(facts['predicted_seconds'])} predicted with {self.setup.jobs} at once and "
             f"{duration(facts['seconds'])} taken. PyTorch "
             f"{torch.__version__} on {platform.machine()}, {datetime.now(UTC):%Y-%m-%d}."
         )
+
+    def _kept_or_new(self, experiment: Experiment, file: Path) -> Plan:
+        """Return the plan in the folder, if it has the costs of all arms, or a new one."""
+        found = agreed(self.setup.host, lambda: (kept := Plan.kept(file)) and asdict(kept))
+        plan = Plan.of(found) if found else None
+        if plan and {arm.name for arm in self.arms} <= plan.costs.keys():
+            return plan
+        try:
+            with scratch_folder(self.setup, file.parent) as scratch:
+                plan = self._planned(scratch, plan)
+            if experiment.first:
+                write_text(file, json.dumps(asdict(plan), indent=1) + "\n")
+        except BaseException:
+            if experiment.first:
+                _give_way(experiment.campaign, file)
+            raise
+        return plan
 
     def _planned(self, place: Path, old: Plan | None) -> Plan:
         """Return a plan; an old one keeps its length, and gets the costs that it lacks.
@@ -283,102 +282,26 @@ class StudyGrid:
         """
         missing = [arm.name for arm in self.arms if old is None or arm.name not in old.costs]
         arms, began = chosen_arms(self.arms, missing, steps=True), time.monotonic()
-        if self.base.paper:
-            costs = counted_costs(arms, self.setup.host)
-        else:
-            plain = [replace(arm, rates=(), rate_of="") for arm in arms]
-            costs = timed(cells_of(plain, self.seeds[:1], place), self._trainer, place)
+        plain = [replace(arm, rates=(), rate_of="") for arm in arms]
+        trainer, host = self._trainer, self.setup.host
+        costs = timed(
+            cells_of(plain, self.seeds[:1], place),
+            trainer,
+            place,
+            lambda cell, _: step_macs(cell.recipe, host, trainer.opened),
+        )
 
         def made() -> Plan:
             if old is not None:
                 return replace(old, costs={**costs, **old.costs})
-            plan = Plan(0.0, costs, time.monotonic() - began, unit_of(self.arms, costs))
-            cells = self._cells(with_lengths(self.arms, plan), place)
-            length = 1.0 if self.base.paper else self.settings["epochs"]
-            budget = self.settings["budget"]
-            return planned(plan, cells, self.setup.jobs, seconds=budget, epochs=length)
+            length = self.settings["epochs"]
+            unit = unit_of(self.arms, costs)
+            plan = Plan(length, costs, time.monotonic() - began, unit)
+            if length:
+                return plan
+            return plan.within(self.settings["budget"], self._cells(plan, place), self.setup.jobs)
 
-        return _plan(agreed(self.setup.host, lambda: asdict(made())))
-
-
-def planned(
-    plan: Plan, cells: Sequence[Cell], jobs: int, *, seconds: float = 0.0, epochs: float = 0.0
-) -> Plan:
-    """Return the longest plan within a budget, or that of a given length.
-
-    Args:
-        plan: has the costs, and the seconds of the budget that finding them has taken
-        cells: all runs, whose epochs are relative
-        jobs: runs at the same time
-        seconds: the budget
-        epochs: passes per relative epoch, in place of a budget
-
-    Raises:
-        OptionError: the budget is too small for runs of at least 20 steps.
-    """
-
-    def takes(epochs: float) -> float:
-        return replace(plan, epochs=epochs).seconds(cells, jobs) + plan.timing
-
-    if not epochs:
-        epochs = _longest(takes, seconds)
-        least = max(_least(cell, plan.costs[cell.kind]) for cell in cells)
-        if epochs < least:
-            need = MARGIN * takes(least)
-            text = f"{math.ceil(need)}s" if need < 120 else f"{math.ceil(need / 60)}m"
-            raise OptionError(
-                f"{len(cells)} runs of at least {LEAST} steps need --budget {text}: set it, "
-                "or fewer --seeds or rows (--only)"
-            )
-    return replace(plan, epochs=epochs)
-
-
-def _longest(takes: Callable[[float], float], seconds: float) -> float:
-    """Return the most epochs within a time, with two significant digits; 0 if there is none."""
-    low, high = 0.0, MOST
-    if takes(high) <= seconds:
-        return high
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if takes(middle) <= seconds else (low, middle)
-    return rounded(low, math.floor) if low > 1e-6 else 0.0
-
-
-def _least(cell: Cell, cost: Cost) -> float:
-    """Return the epochs, with two significant digits, that give a cell enough steps."""
-    one = cost.steps_of(cell)
-    return 0.0 if cell.recipe.steps or not one else rounded(LEAST / one, math.ceil)
-
-
-def rounded(epochs: float, how: Callable[[float], int]) -> float:
-    """Return a number above 0 with two significant digits, so that noise does not change it.
-
-    Args:
-        epochs: the number
-        how: `math.floor` or `math.ceil`
-    """
-    digit = 10.0 ** (math.floor(math.log10(epochs)) - 1)
-    return float(f"{how(round(epochs / digit, 6)) * digit:.2g}")
-
-
-def _plan(values: Mapping[str, Any]) -> Plan:
-    """Return the plan whose fields are these JSON values."""
-    costs = {name: Cost(**cost) for name, cost in values["costs"].items()}
-    return Plan(values["epochs"], costs, values["timing"], values["unit"])
-
-
-def _read(file: Path) -> dict[str, Any] | None:
-    """Return the fields of the plan in a file; None if there is none.
-
-    Raises:
-        RunError: it is damaged.
-    """
-    if not file.is_file():
-        return None
-    try:
-        return asdict(_plan(json.loads(file.read_text(encoding="utf-8"))))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RunError(f"{file} is damaged ({error}): choose another --out") from error
+        return Plan.of(agreed(self.setup.host, lambda: asdict(made())))
 
 
 def _give_way(folder: CampaignFolder, file: Path) -> None:
@@ -387,32 +310,31 @@ def _give_way(folder: CampaignFolder, file: Path) -> None:
     Raises:
         RunError: it has runs, and no plan.
     """
-    if not folder.started or folder.record["campaign"] != "study":
+    if file.is_file() or not folder.started or folder.record["campaign"] != "study":
         return
+    if any(folder.path.glob(f"*/{ROW_FILE}")):
+        raise RunError(f"{file} is missing: choose another --out")
     for each in folder.path.glob(f"{SCRATCH}*"):
         rmtree(each, ignore_errors=True)
-    if [each.name for each in folder.path.glob("*")] == [CAMPAIGN_FILE]:
-        folder.withdraw()
-    elif not file.is_file():
-        raise RunError(f"{file} is missing: choose another --out")
+    folder.withdraw()
 
 
 def unit_of(arms: Sequence[Arm], costs: Mapping[str, Cost]) -> float:
     """Return the multiply-adds of an epoch of the first arm whose length is given in them."""
-    own = (costs[arm.name] for arm in arms if arm.macs)
-    return next((cost.macs * cost.steps for cost in own if cost.macs), 0.0)
+    return next((costs[arm.name].epoch_macs for arm in arms if arm.macs), 0.0)
 
 
 def with_lengths(arms: Sequence[Arm], plan: Plan) -> tuple[Arm, ...]:
     """Return the arms with the epochs that their multiply-adds give, the others as they are."""
-
-    def lasting(arm: Arm) -> Arm:
-        epoch = plan.costs[arm.name].macs * plan.costs[arm.name].steps if arm.macs else 0.0
-        if not epoch:
-            return arm
-        return replace(arm, recipe=arm.recipe.lasting(arm.macs * plan.unit / epoch))
-
-    return tuple(map(lasting, arms))
+    epochs = {
+        arm.name: arm.macs * plan.unit / own
+        for arm in arms
+        if arm.macs and (own := plan.costs[arm.name].epoch_macs)
+    }
+    return tuple(
+        replace(arm, recipe=arm.recipe.lasting(epochs[arm.name])) if arm.name in epochs else arm
+        for arm in arms
+    )
 
 
 def seen_deviation(folder: CampaignFolder) -> float:
@@ -422,22 +344,15 @@ def seen_deviation(folder: CampaignFolder) -> float:
     return median([each for each in stds if each is not None] or [DEVIATION]) or DEVIATION
 
 
-def check_packages(arms: Sequence[Arm], every: Sequence[Arm]) -> None:
+def check_packages(arms: Sequence[Arm]) -> None:
     """Refuse arms whose optimizers are of packages that are not installed.
 
-    Args:
-        arms: that are to be trained
-        every: all arms of the study, from which other rows are advised
-
     Raises:
-        PackageError: it says how to install one, and which rows need none.
+        PackageError: it says how to install the first missing one.
     """
-    needed = {arm.name: OPTIMIZERS[arm.recipe.optimizer.optimizer].package for arm in every}
-    free = " ".join(arm.name for arm in every if arm.row and not needed[arm.name])
     for arm in arms:
-        if package := needed[arm.name]:
-            instead = f"name other rows: --only {free}" if free else ""
-            check_installed(package, f"the row {arm.name}", instead)
+        if package := OPTIMIZERS[arm.recipe.optimizer.optimizer].package:
+            check_installed(package, f"the row {arm.name}", "name other rows with --only")
 
 
 def at_once_of(arms: Sequence[Arm], host: Host) -> int:

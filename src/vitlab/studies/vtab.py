@@ -15,9 +15,8 @@ from typing import Any
 
 from vitlab.data.vtab import BY_NAME, GROUPS, SEARCH, TASKS, WHOLE, VtabTask, available, open_task
 from vitlab.errors import DataError
-from vitlab.experiments.cells import FAILED, Cell, Setup, begin, run_cells
+from vitlab.experiments.cells import FAILED, Cell, Row, Setup, begin, run_cells
 from vitlab.experiments.several import STEPS, WARMUP, VtabSetting
-from vitlab.experiments.statistics import Row
 from vitlab.experiments.sweep import best_of
 from vitlab.experiments.timing import dry_run as costs_of
 from vitlab.files import SWEEP_FOLDER
@@ -143,7 +142,7 @@ def _cells(
     rates = () if setting.sweep is None else sorted(set(setting.sweep or GRID))
     names = [f"{SWEEP_FOLDER}/{task.name}-{rate:g}" for rate in rates]
     tried = [cell(name, SEARCH, rate) for name, rate in zip(names, rates, strict=True)]
-    settle = (lambda own, rows: own.changed(**best_rate(rows))) if names else None
+    settle = (lambda own, rows: own.changed(lr=best_of(rows)["lr"])) if names else None
     return [*tried, cell(task.name, WHOLE, setting.lr, after=tuple(names), settle=settle)]
 
 
@@ -174,11 +173,6 @@ def choose(root: Path, names: Sequence[str]) -> tuple[list[VtabTask], list[str]]
     for task in chosen:
         open_task(root, task)
     return chosen, missing
-
-
-def best_rate(tried: Sequence[Row]) -> dict[str, float]:
-    """Return the learning rate of the highest validation accuracy, ties to the lowest."""
-    return {"lr": tried[best_of(tried) or 0]["lr"]}
 
 
 def recipe_of(task: VtabTask, weights: str, data: str, setting: VtabSetting, lr: float) -> Recipe:
@@ -236,25 +230,24 @@ def _mean(names: Sequence[str], accuracy: Mapping[str, float]) -> dict[str, Any]
 
 def table(result: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return the tasks and the means as text, in the columns of `HEAD`."""
-    paper, lines = PAPER.values(), list[tuple[str, ...]]()
-    means = [summary(values) for values in paper]
+    ours, lines = {row["task"]: row for row in result["tasks"]}, list[tuple[str, ...]]()
+    every = [result, *map(summary, PAPER.values())]
     for group in GROUPS:
         for task in TASKS:
             if task.group == group:
-                theirs = [percent(values[task.name]) for values in paper]
-                lines.append((task.title, *_ours(task.name, result), *theirs))
-        of_group = [each["groups"][group] for each in (result, *means)]
-        lines.append(_line(group, *of_group))
-    return [*lines, _line("all", result, *means)]
+                theirs = [percent(values[task.name]) for values in PAPER.values()]
+                own = _ours(ours.get(task.name), task.name in result["missing"])
+                lines.append((task.title, *own, *theirs))
+        lines.append(_line(group, *(each["groups"][group] for each in every)))
+    return [*lines, _line("all", *every)]
 
 
-def _ours(task: str, result: dict[str, Any]) -> tuple[str, str]:
+def _ours(row: Row | None, missing: bool) -> tuple[str, str]:
     """Return the learning rate and the accuracy of a task."""
-    row = next((row for row in result["tasks"] if row["task"] == task), None)
     if row is None:
-        return "", "no data" if task in result["missing"] else "not run"
+        return "", "no data" if missing else "not run"
     accuracy = row["accuracy"]
-    return f"{row['lr']:g}", "diverged" if accuracy is None else percent(accuracy)
+    return f"{row['lr']:g}", FAILED if accuracy is None else percent(accuracy)
 
 
 def _line(title: str, mean: dict[str, Any], *theirs: dict[str, Any]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vitlab.studies.claims import Claim
     from vitlab.studies.design import Study
 
-PAPER_BUDGET, USUAL_BUDGET = "paper", "10m"
+USUAL_BUDGET = "10m"
 
 
 STUDIES = read("studies")
@@ -50,18 +50,18 @@ def study_named(name: str) -> "Study":
         tuple(known[key] for key in entry["columns"]),
         rows.get("measure"),
         claims_of(name),
-        Picture(**entry.get("picture", {}), curves=rows.get("curves")),
+        Picture(**entry.get("picture", {})),
         entry.get("note", ""),
         rows.get("findings"),
     )
 
 
 def budget_seconds(budget: str, epochs: float) -> float:
-    """Return the seconds of a budget, empty for the usual one; 0 for `paper` or a given length.
+    """Return the seconds of a budget, empty for the usual one; 0 for a given length.
 
     Raises:
-        OptionError: it is neither a time nor `paper`, or a length is given beside it.
+        OptionError: it is no time, or a length is given beside it.
     """
     if budget and epochs:
         raise OptionError("budget and epochs exclude each other: set one of them")
-    return 0.0 if budget == PAPER_BUDGET or epochs else seconds(budget or USUAL_BUDGET)
+    return 0.0 if epochs else seconds(budget or USUAL_BUDGET)

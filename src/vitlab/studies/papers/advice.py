@@ -28,7 +28,7 @@ RATES = (0.3, 1.0, 3.0)
 SMALL_RESNETS = {"optimizers": "BiT-R(2-2)x1", "bias": "BiT-R(1-1-1)x1"}
 SOME = ("adamw", "adamw+sam", "sgd", "shampoo")  # with the hybrid and the ResNet, too
 SHARES = {"100": 1.0, "10": 0.1, "1": 0.01}  # of the training images, by percent
-IMAGES = 1000  # that are probed within a budget
+IMAGES = 1000  # that are probed
 RELATIVE = ("shuffled", "occluded", "shift", "low_pass", "high_pass")
 
 
@@ -40,7 +40,7 @@ def optimizer_arms(base: Base) -> Iterator[Arm]:
     """
     every = table("optimizers")
     for kind, model in base.of_similar_cost(SMALL_RESNETS["optimizers"]).items():
-        vit, recipe = kind == "vit", base.either("vit-imagenet", model)
+        vit, recipe = kind == "vit", base.model(model)
         for name in every if vit else SOME:
             tried = every[name]
             options = options_of("optimizer-options", name)
@@ -89,14 +89,14 @@ def bias_arms(base: Base) -> Iterator[Arm]:
     """
     for percents, share in SHARES.items():
         for kind, model in base.of_similar_cost(SMALL_RESNETS["bias"]).items():
-            recipe, whole = base.either("vit-imagenet", model), share == 1
+            recipe, whole = base.model(model), share == 1
             if not whole:
                 recipe = recipe.changed(train_images=share).lasting(recipe.epochs / share)
             yield Arm(
                 f"{kind}-{percents}",
                 recipe,
                 (KINDS[kind], f"{percents}%"),
-                rates=RATES if whole and not base.paper else (),
+                rates=RATES if whole else (),
                 x=100 * share,
                 line=KINDS[kind],
                 rate_of="" if whole else f"{kind}-100",

@@ -16,25 +16,22 @@ from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.probes.few_shot import fewshot, sample_shots
 from vitlab.models.cost import cost
-from vitlab.studies.base import Base, Shape, table
+from vitlab.studies.base import Base, table
 from vitlab.studies.design import FEW_SHOT, Arm, Trained
 
 PLACES = {"stem": "at the stem", "every": "before every block", "shared": "shared by all blocks"}
-PAPER_SHAPE = Shape(1024, 8, 16, 2048, 32)  # ViT, D.2
-PAPER_PATCHES = {0.5: 56, 2.0: 16}  # 64 does not divide 224: the next smaller one that does
-LINES = ("", "depth", "width", "MLP", "patch size", "all")
+SCALED = {  # heads are as wide as before
+    "depth": ("depth",), "width": ("width", "heads"), "MLP": ("mlp",), "patch size": ("patch",),
+    "all": ("depth", "width", "heads", "mlp", "patch"),
+}  # fmt: skip
 RATES = {"high": 1.0, "low": 3 / 8}  # the paper's 8e-4 and 3e-4, as factors of the recipe's
 CLASSIFIERS = {"token": "class token", "mean": "mean of patches"}
-AXIAL_MODELS = (
-    "ViT-B/32", "ViT-B/16", "Axial-ViT-B/32", "Axial-ViT-B/16", "BiT-R50x1", "Axial-ResNet-50"
-)  # fmt: skip
 SHOTS, DRAWS = 5, 10  # the paper's Figures 4, 8, 9, 13 and Table 8: 5 per class; draws: our choice
 
 
 def position_arms(base: Base) -> tuple[Arm, ...]:
     """Return an arm for each scheme of position embeddings and place where they are added."""
-    recipe = base.published("vit-jft", "ViT-B/16") if base.paper else base.recipe
-    found = []
+    recipe, found = base.recipe, []
     for name, printed in table("positions").items():
         positions, at = name.split("-")
         paper = {FEW_SHOT.key: printed}
@@ -49,40 +46,32 @@ def position_arms(base: Base) -> tuple[Arm, ...]:
 def shape_arms(base: Base) -> tuple[Arm, ...]:
     """Return the starting shape, and it with each dimension halved and doubled, and with all.
 
-    Within a budget the starting shape is the usual small one with patches twice as large. The
-    paper's has 8 layers, a width of 1024, an MLP of 2048 and patches of 32 pixels; it is scaled up
-    to 4 times here, and the patches are those that divide 224.
+    The starting shape is the base's with patches twice as large.
     """
-    first = PAPER_SHAPE if base.paper else base.shape.changed(patch=2 * base.shape.patch)
-    whole = base.either("vit-jft", first.name)
+    first = base.shape.changed(patch=2 * base.shape.patch)
+    whole = base.model(first.name)
     start = cost(whole.model.config()).macs
     found = [Arm("start", whole, ("starting shape", ""), x=1.0)]
-    for n in (0.5, 2.0, 4.0) if base.paper else (0.5, 2.0):
-        depth, mlp, width = (int(n * each) for each in (first.depth, first.mlp, first.width))
-        # heads as wide as before
-        wide = first.changed(width=width, heads=max(1, first.heads * width // first.width))
-        scaled = {"depth": first.changed(depth=depth), "width": wide, "MLP": first.changed(mlp=mlp)}
-        values: dict[str, Any] = {"depth": depth, "width": width, "MLP": mlp}
-        if n in PAPER_PATCHES:
-            patch = PAPER_PATCHES[n] if base.paper else int(first.patch / n)
-            every = wide.changed(depth=depth, mlp=mlp, patch=patch)
-            scaled |= {"patch size": first.changed(patch=patch), "all": every}
-            values |= {"patch size": patch, "all": f"x{n:g}"}
-        for line, shape in scaled.items():
-            recipe = base.either("vit-jft", shape.name)
-            own = cost(recipe.model.config()).macs
+    for n in (0.5, 2.0):
+        sizes = {name: max(1, int(n * getattr(first, name))) for name in SCALED["all"]}
+        # as in the paper, where 64 does not divide 224: the next smaller patch that does
+        most = int(first.patch / n)
+        sizes["patch"] = next(p for p in range(most, 0, -1) if base.image_size % p == 0)
+        for line, fields in SCALED.items():
+            recipe = base.model(first.changed(**{name: sizes[name] for name in fields}).name)
+            times = cost(recipe.model.config()).macs / start
+            cells = (line, f"x{n:g}" if line == "all" else f"{sizes[fields[0]]}")
             name = f"{line.replace(' ', '-').lower()}-x{n:g}"
-            found.append(Arm(name, recipe, (line, f"{values[line]}"), x=own / start, line=line))
-    return tuple(sorted(found, key=lambda arm: LINES.index(arm.line)))
+            found.append(Arm(name, recipe, cells, x=times, line=line))
+    return tuple(sorted(found, key=lambda arm: ["", *SCALED].index(arm.line)))
 
 
 def head_arms(base: Base) -> tuple[Arm, ...]:
     """Return each classifier with each of the paper's rates, then with its own best one.
 
-    The paper does not say which model and data its figure is of: its first model on JFT is taken.
+    The paper does not say which model and data its figure is of.
     """
-    recipe = base.published("vit-jft", "ViT-B/16") if base.paper else base.recipe
-    found = []
+    recipe, found = base.recipe, []
     for pool, title in CLASSIFIERS.items():
         own = recipe.changed(pool=pool, **({"class_token": False} if pool == "mean" else {}))
         for name, factor in RATES.items():
@@ -96,18 +85,18 @@ def head_arms(base: Base) -> tuple[Arm, ...]:
 def axial_arms(base: Base) -> tuple[Arm, ...]:
     """Return ViTs, axial ViTs, a ResNet and an axial ResNet.
 
-    Axial ViTs have no class token and 2-D positions. Within a budget, the patches are 4 and 8
-    pixels of 32, and the ResNets have a unit in each of two stages.
+    Axial ViTs have no class token and 2-D positions. The patches are those of the base and twice
+    as large, and the ResNets have a unit in each of two stages.
     """
     coarse, fine = base.shape.changed(patch=2 * base.shape.patch).name, base.shape.name
-    small = (coarse, fine, f"Axial-{coarse}", f"Axial-{fine}", "BiT-R(1-1)x1", "Axial-ResNet-(1-1)")
+    names = (coarse, fine, f"Axial-{coarse}", f"Axial-{fine}", "BiT-R(1-1)x1", "Axial-ResNet-(1-1)")
     found = []
-    for number, name in enumerate(AXIAL_MODELS if base.paper else small):
+    for number, name in enumerate(names):
         vit = "ViT" in name
         kind = ("axial " if name.startswith("Axial") else "") + ("ViT" if vit else "ResNet")
         label = kind.replace(" ", "-").lower() + ("-coarse" if number in (0, 2) else "")
         cells = (kind, name.rpartition("/")[2] if vit else "")
-        found.append(Arm(label, base.either("vit-imagenet21k", name), cells, line=kind))
+        found.append(Arm(label, base.model(name), cells, line=kind))
     return tuple(found)
 
 

@@ -5,14 +5,12 @@ Table 6); Adam against SGD for ResNets (Table 7, D.1); learning without labels, 
 (section 4.6, B.1.2).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from vitlab.errors import DataError
-from vitlab.experiments.statistics import Row
+from vitlab.experiments.cells import Row
 from vitlab.recipes.recipe import Recipe
 from vitlab.studies.base import (
     Base,
@@ -25,24 +23,18 @@ from vitlab.studies.base import (
 )
 from vitlab.studies.compute_card import (
     FAMILIES,
-    PRINTED,
     PowerLaw,
     card,
-    family_of,
     fitted,
     printed_law,
 )
-from vitlab.studies.design import ACCURACY, FLOPS, IMAGES, Arm, Curve, Trained
+from vitlab.studies.design import ACCURACY, FLOPS, IMAGES, Arm, Trained
 from vitlab.studies.papers.architecture import few_shot
 
-JFT = 303_000_000  # images
-SUBSETS = {3: 9_000_000, 10: 30_000_000, 30: 90_000_000, 100: 0}  # by their percentage; 0: all
-TESTS, PATIENCE = 20, 3
-IMAGENET_RATES = (0.1, 1 / 3, 1.0, 2.0)  # 0.003 to 0.06, ImageNet's row of Table 4
+PERCENTS = (3, 10, 30, 100)  # of the training images, as 9, 30, 90 million and all of JFT's 303
 SIZES = {"small": (0.5, 1.0), "medium": (0.5, 1.0), "large": (1.0,)}  # and their lengths
 COMPUTE_RESNETS = ("BiT-R(1-1)x1", "BiT-R(1-1-1)x1", "BiT-R(3-3-3)x1")
-PAPER_RESNETS = {"small": "BiT-R50x1", "large": "BiT-R152x2"}
-SMALL_RESNETS = {"small": "BiT-R(1-1-1)x1", "large": "BiT-R(2-2-2)x1"}
+RESNETS = {"small": "BiT-R(1-1-1)x1", "large": "BiT-R(2-2-2)x1"}
 OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD"}
 RATES = (0.3, 1.0, 3.0)
 FINE_TUNING = 100  # steps
@@ -56,31 +48,23 @@ def subset_arms(base: Base) -> Iterator[Arm]:
 
     Figure 4 trains on random 9, 30 and 90 million of JFT's 303 million images, with the same
     hyper-parameters and no more regularization for the smaller subsets, and shows the 5-shot
-    accuracy of the frozen features; equal steps are not stated there. Its early stopping is kept
-    for its own models, by 10% of the subset that are held out, 20 tests and a patience of 3 (our
-    choice). Small budgets have the same shares for the base ViT, one with twice the layers, a
-    hybrid with one ResNet stage and a ResNet that costs what the base ViT does. The accuracy on the
-    test images stands for the fine-tuned one of Figure 3, whose pre-training sets differ in more
-    than their size.
+    accuracy of the frozen features; equal steps are not stated there. Here are the same shares for
+    the base ViT, one with twice the layers, a hybrid with one ResNet stage and a ResNet that costs
+    what the base ViT does. The accuracy on the test images stands for the fine-tuned one of Figure
+    3, whose pre-training sets differ in more than their size.
     """
     first = base.shape
-    models = table("data-size") if base.paper else {
+    models = {
         "vit-small": first.name,
         "vit-large": first.changed(depth=2 * first.depth).name,
         "hybrid": base.hybrid(first),
-        "resnet": SMALL_RESNETS["small"],
-    }  # fmt: skip
+        "resnet": RESNETS["small"],
+    }
     for name, model in models.items():
-        whole = base.either("vit-jft", model)
-        for percent, images in SUBSETS.items():
-            if base.paper:
-                epochs = whole.epochs * JFT / images if images else whole.epochs
-                own = {"epochs": epochs, "test_every": epochs / TESTS, "patience": PATIENCE}
-                recipe = whole.changed(train_images=images, **own)
-            else:
-                part = whole.changed(train_images=percent / 100 if images else 0)
-                recipe = part.lasting(whole.epochs / (percent / 100))
-            model = recipe.model.model
+        whole = base.model(model)
+        for percent in PERCENTS:
+            part = whole.changed(train_images=percent / 100 if percent < 100 else 0)
+            recipe = part.lasting(whole.epochs / (percent / 100))
             yield Arm(f"{name}-{percent}", recipe, (model, f"{percent}%"), line=model)
 
 
@@ -94,27 +78,11 @@ def of_subset(trained: Trained) -> dict[str, float]:
 def compute_arms(base: Base) -> Iterator[Arm]:
     """Yield every family in several sizes and lengths.
 
-    Small budgets train three sizes of each family, two of them for half as long, too: 5 points that
-    span about eight times in compute. ViTs have half, once and twice the layers of the base ViT,
-    hybrids the same on the map of one ResNet stage, ResNets 2 units to 9. All share one recipe, as
-    the paper's models nearly do. The paper's own 18 models are pre-trained by its Table 3 and
-    fine-tuned on the downstream data, of which its Table 6 has ImageNet; the compute of
-    fine-tuning, 1 or 2% there, is counted here.
+    There are three sizes of each family, two of them for half as long, too: 5 points that span
+    about eight times in compute. ViTs have half, once and twice the layers of the base ViT, hybrids
+    the same on the map of one ResNet stage, ResNets 2 units to 9. All share one recipe, as the
+    paper's models nearly do.
     """
-    if base.paper:
-        for model, run in PRINTED:
-            name, family = f"{model.replace('/', '-')}-{run.epochs}", family_of(model)
-            first = Arm(
-                f"{name}-pretraining",
-                base.published("vit-jft", model, epochs=run.epochs),
-                row=False,
-            )
-            yield first
-            tuned = base.published("vit-finetune", model, data=base.transferred)
-            cells = (family, model, f"{run.epochs}")
-            paper = {ACCURACY.key: run.imagenet, FLOPS.key: run.exaflops * 1e18}
-            yield Arm(name, tuned, cells, paper, first.name, IMAGENET_RATES, line=family)
-        return
     shape = base.shape
     depths = [shape.changed(depth=max(1, int(n * shape.depth))) for n in (0.5, 1, 2)]
     models = {
@@ -141,17 +109,6 @@ def laws(rows: Sequence[Row]) -> list[str]:
     return [*said, *card()]
 
 
-def curves(rows: Sequence[Row]) -> Mapping[str, Curve]:
-    """Return the fitted accuracy of each family over the compute of its arms."""
-    found: dict[str, Curve] = {}
-    for family in FAMILIES:
-        if law := _law(rows, family):
-            ends = [x for x, _ in _points(rows, family)]
-            x = np.geomspace(min(ends), max(ends), 60)
-            found[family] = (x.tolist(), (1 - law(x)).tolist())
-    return found
-
-
 def _law(rows: Sequence[Row], family: str) -> PowerLaw | None:
     """Return the law of a family's arms by compute and mean error; None if they have none."""
     try:
@@ -170,81 +127,49 @@ def _points(rows: Sequence[Row], family: str) -> list[tuple[float, float]]:
 def resnet_arms(base: Base) -> Iterator[Arm]:
     """Yield the pre-training of ResNets by Adam and SGD, then their fine-tuning by SGD.
 
-    The paper pre-trains R50x1 and R152x2 on JFT-300M, by Adam with the settings of its Table 3 and
-    by SGD with those of Kolesnikov et al. (BiT). Small budgets pre-train BiT-R(1-1-1)x1, which
-    costs what the base ViT does, and BiT-R(2-2-2)x1, each optimizer with its own three learning
-    rates, chosen on held-out training images. Both are then fine-tuned in 100 steps of SGD on the
-    downstream data. Unless other data are named, these are the built-in digits: little like
-    photographs, but with classes that pre-training has not seen. Where pre-training is on the
-    digits too, it is no transfer at all, and only the procedure is tested.
+    The paper pre-trains R50x1 and R152x2 on JFT-300M. Here they are BiT-R(1-1-1)x1, which costs
+    what the base ViT does, and BiT-R(2-2-2)x1, each optimizer with its own three learning rates,
+    chosen on held-out training images. Both are then fine-tuned in 100 steps of SGD on the
+    downstream data, without weight decay as in B.1.1. Unless other data are named, these are the
+    built-in digits: little like photographs, but with classes that pre-training has not seen. Where
+    pre-training is on the digits too, it is no transfer at all, and only the procedure is tested.
     """
-    for name, printed in table("sgd-adam").items():
-        size, optimizer = name.split("-")
-        model = (PAPER_RESNETS if base.paper else SMALL_RESNETS)[size]
-        title, before = OPTIMIZERS[optimizer], f"{name}-pretraining"
-        first, tuned = _resnet(base, model, optimizer), _tuned_by_sgd(base, model)
-        rates = () if base.paper else RATES
-        yield Arm(before, first, (model, title, "pre-training"), rates=rates)
-        cells = (model, title, f"fine-tuning: {Path(tuned.data.data).name}")
-        yield Arm(name, tuned, cells, printed, before, IMAGENET_RATES if base.paper else RATES)
-
-
-def _resnet(base: Base, model: str, optimizer: str) -> Recipe:
-    """Return the pre-training; the paper's searches no learning rate.
-
-    SGD as big_vision trains BiT: 0.03 per 256 images, L2 of 1e-4 (its 3e-5 is decoupled), cosine,
-    5,000 steps of warm-up. The BiT paper's steps in the learning rate fit 40 epochs, not these 7.
-    """
-    recipe = base.either("vit-jft", model)
-    if optimizer != "sgd":
-        return recipe
-    recipe = recipe.changed(optimizer="sgd", lr=0.05, weight_decay=1e-4, momentum=0.9)
-    if not base.paper:
-        return recipe
-    rate = 0.03 * recipe.batch / 256
-    return recipe.changed(lr=rate, schedule="cosine", final_lr=0.0, warmup_steps=5000)
-
-
-def _tuned_by_sgd(base: Base, model: str) -> Recipe:
-    """Return fine-tuning by SGD, without weight decay as in the paper's B.1.1."""
-    if base.paper:
-        return base.published("vit-finetune", model, data=base.transferred)
     data, own = base.downstream or "digits", base.recipe
     start = base if data == own.data.data else Base(small(data))
-    return start.model(model, image_size=own.model.image_size).changed(
-        precision=own.precision, optimizer="sgd", lr=0.03, weight_decay=0.0, momentum=0.9,
-        steps=FINE_TUNING, warmup_steps=FINE_TUNING // 10,
-    )  # fmt: skip
+    sgd = {"optimizer": "sgd", "momentum": 0.9}
+    for name, printed in table("sgd-adam").items():
+        size, optimizer = name.split("-")
+        model, title, before = RESNETS[size], OPTIMIZERS[optimizer], f"{name}-pretraining"
+        first = base.model(model)
+        if optimizer == "sgd":
+            first = first.changed(**sgd, lr=0.05, weight_decay=1e-4)
+        tuned = start.model(model, image_size=own.model.image_size).changed(
+            **sgd, precision=own.precision, lr=0.03, weight_decay=0.0, steps=FINE_TUNING,
+            warmup_steps=FINE_TUNING // 10,
+        )  # fmt: skip
+        yield Arm(before, first, (model, title, "pre-training"), rates=RATES)
+        cells = (model, title, f"fine-tuning: {Path(data).name}")
+        yield Arm(name, tuned, cells, printed, before, RATES)
 
 
 def label_arms(base: Base) -> Iterator[Arm]:
     """Yield each method, its fine-tuning on each share of the labels, and that from scratch.
 
-    The paper's have all labels: ViT-B/16 with and without labels on the data, from scratch and for
-    the other methods on `downstream`, then fine-tuned there.
+    The paper's figures have all labels, of ViT-B/16 on ImageNet.
     """
     few, data = in_few_patches(base), {"data": base.transferred}
-    methods = [name for name in table("self-supervision") if name not in ("scratch", "short")]
-    codes = base.published("tokenizer", "dVAE/8", image_size=112, **data)
-    yield Arm("tokenizer", codes if base.paper else tokenizer(base, few.model), row=False)
-    for name in [*methods, "scratch"] if base.paper else methods:
-        guide = "tokenizer" if name == "beit" else ""
-        if base.paper:
-            given = {} if name in ("supervised", "masked-patch") else data
-            own = table("self-supervision")[name]
-            first = base.published(own["recipe"], "ViT-B/16", image_size=224, **given)
-            tuned = base.published(own["tuning"], "", **data)
-            yield Arm(name, first, row=False, guide=guide)
-            yield _row(name, tuned, 1.0, after=name)
+    yield Arm("tokenizer", tokenizer(base, few.model), row=False)
+    for name in table("self-supervision"):
+        if name in ("scratch", "short"):
             continue
         first = few if name == "supervised" else without_labels(base, name, few.model)
+        guide = "tokenizer" if name == "beit" else ""
         yield Arm(name, first, row=False, guide=guide, macs=1.0)
         for share, macs in TUNING.items():
             yield _row(name, fine_tuning(base, **data, **_part(share)), share, macs, after=name)
-    if not base.paper:
-        for share, macs in TUNING.items():
-            yield _row("scratch", few.changed(**data, **_part(share)), share, 1.0 + macs)
-        yield _row("short", few.changed(**data), 1.0, TUNING[1.0])
+    for share, macs in TUNING.items():
+        yield _row("scratch", few.changed(**data, **_part(share)), share, 1.0 + macs)
+    yield _row("short", few.changed(**data), 1.0, TUNING[1.0])
 
 
 def _part(share: float) -> dict[str, float]:
@@ -269,7 +194,7 @@ def _row(name: str, recipe: Recipe, share: float, macs: float = 0.0, after: str 
 
 ROWS: dict[str, dict[str, Any]] = {
     "data-size": {"arms": subset_arms, "measure": of_subset},
-    "compute": {"arms": compute_arms, "findings": laws, "curves": curves},
+    "compute": {"arms": compute_arms, "findings": laws},
     "sgd-adam": {"arms": resnet_arms},
     "self-supervision": {"arms": label_arms},
 }

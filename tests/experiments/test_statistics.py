@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vitlab.studies.claims import detectable, holm, paired, power, seeds_to_see, welch
+from vitlab.experiments.statistics import detectable, holm, paired, power, seeds_to_see, welch
 
 HIGH, LOW = [0.83, 0.85, 0.84, 0.86], [0.80, 0.87, 0.83]
 TWO = {"a": 1.0, "b": -1.0}

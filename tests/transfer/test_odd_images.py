@@ -10,7 +10,6 @@ from conftest import call, photo_folder
 
 VIT = "ViT(width=16,depth=2,heads=2,mlp=32)/4"
 COMMANDS = ("probe", "fewshot", "finetune")
-MORE = ("2 tokens", "2 tokens, mean")
 
 
 def words_of(command: str, data: Path, weights: str, out: Path) -> tuple[str, ...]:
@@ -61,14 +60,12 @@ def test_weights_of_every_kind(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = words_of(command, photos, saved(tmp_path, name, **choices), tmp_path / "run")
-    code, out, err = call(capsys, *words, *(("--what", "all") if command == "fewshot" else ()))
+    code, out, err = call(capsys, *words)
     assert code == 0, err
-    found = json.loads(out)
     if command == "fewshot":
-        kinds = {"mean": ["mean"], "attention": ["features"]}.get(str(choices.get("pool")))
-        assert list(found["by_features"]) == (
-            kinds or (["features"] if "BiT" in name else ["token", "mean", "both", *MORE])
-        )
+        found = json.loads(out)
+        assert found["features"] > 0
+        assert found["images"] == 11
     else:
         assert vitlab.load(tmp_path / "run").config.labels == ("blue", "green", "red")
 

@@ -134,6 +134,8 @@ def test_every_command_takes_the_run(
     torch.testing.assert_close(stored(images), run.model(images))
     assert stored.temperature == run.model.temperature == run.metrics["head"]["temperature"]
     assert (run.folder / "delta.safetensors").stat().st_size < 2**16
+    (listed,) = json.loads(call(capsys, "runs", place, "--json")[1])["runs"]
+    assert listed["accuracy"] == listed["best"] == run.metrics["accuracy"]
     page = str(tmp_path / "compare.html")
     code, _, err = call(capsys, "compare", place, str(digits_run), "--out", page)
     assert code == 0, err

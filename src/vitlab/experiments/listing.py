@@ -70,9 +70,10 @@ def _progress(entry: Entry) -> Listed:
         found |= {"step": point.step, "epoch": point.epoch}
     for key in FIGURES:
         measured = [point.values[key] for point in facts.testing if key in point.values]
-        if values := [value for value in measured if value == value]:
-            best = min(values) if key == "loss" else max(values)
-            found |= {"best": best, key: facts.figures.get(key, values[-1])}
+        values = [value for value in measured if value == value]
+        if (last := facts.figures.get(key, values[-1] if values else None)) is not None:
+            best = min if key == "loss" else max  # a fitted head has no curve
+            found |= {"best": best(values or [last]), key: last}
             break
     return found | {key: facts.figures[key] for key in COSTS if key in facts.figures}
 

@@ -14,6 +14,7 @@ from conftest import call, photo_folder
 from steps import asked_to_stop
 from vitlab.errors import DivergedError, OptionError, RunError
 from vitlab.experiments.repeats import intervals_of_means
+from vitlab.experiments.several import recorded
 from vitlab.experiments.statistics import t_quantile
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
@@ -107,6 +108,11 @@ def test_a_finished_one_is_told_again_and_another_one_refused(
     (copy / "campaign.json").write_text("{}")
     with pytest.raises(RunError, match="is damaged or from another version"):
         vitlab.repeat(recipe(few), copy, 2, resume=True)
+    shutil.copy(folder / "campaign.json", copy)
+    other = (copy / "campaign.json").read_text().replace("series of seeds", "vtab")
+    (copy / "campaign.json").write_text(other)
+    with pytest.raises(RunError, match="contains a vtab: continue it with its own command"):
+        recorded(copy)
 
 
 def test_a_diverged_seed_ends_it(few: Path, tmp_path: Path) -> None:

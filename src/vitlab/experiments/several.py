@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from vitlab.errors import OptionError
+from vitlab.errors import OptionError, RunError
 from vitlab.experiments.campaign_folder import MOST, CampaignFolder
 from vitlab.files import SWEEP_FOLDER
 from vitlab.options import Only, Options, above, at_least, at_most, below, option
@@ -12,6 +12,7 @@ from vitlab.places import On
 from vitlab.precision import TrainingPrecision
 from vitlab.recipes.recipe import Host, Recipe
 
+KINDS = ("sweep", "series of seeds", "cross-validation")  # that an option of a run asks for
 STEPS, WARMUP = 2500, 200  # of a task of VTAB (ViT paper, Table 4)
 
 ON = (
@@ -148,10 +149,15 @@ def recorded(out: str | Path | None) -> tuple[Recipe, SeveralRuns] | None:
     """Return the recipe and the options of the campaign in a run's folder, if there is one.
 
     Raises:
-        RunError: its file is damaged.
+        RunError: its file is damaged, or it is of another command.
     """
     for folder in map(CampaignFolder, (Path(out, SWEEP_FOLDER), out) if out else ()):
         if folder.started:
+            if "recipe" in folder.record and (kind := folder.record.get("campaign")) not in KINDS:
+                raise RunError(
+                    f"{folder.path} contains a {kind}: continue it with its own command, or "
+                    "choose another --out"
+                )
             return folder.recipe, SeveralRuns.from_dict(folder.record["settings"])
     return None
 

@@ -124,8 +124,7 @@ def _lines(name: str) -> list[list[str]]:
 
 def numbers_of(wnids: Sequence[str]) -> NDArray[np.int64]:
     """Return the numbers of classes by their WordNet ids."""
-    place = {wnid: number for number, wnid in enumerate(imagenet())}
-    return np.array([place[wnid] for wnid in wnids], np.int64)
+    return np.array([*map(imagenet().index, wnids)], np.int64)
 
 
 def examine(

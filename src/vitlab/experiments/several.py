@@ -153,12 +153,13 @@ def recorded(out: str | Path | None) -> tuple[Recipe, SeveralRuns] | None:
     """
     for folder in map(CampaignFolder, (Path(out, SWEEP_FOLDER), out) if out else ()):
         if folder.started:
-            if "recipe" in folder.record and (kind := folder.record.get("campaign")) not in KINDS:
+            recipe, record = folder.recipe, folder.record
+            if (kind := record.get("campaign")) not in KINDS:
                 raise RunError(
                     f"{folder.path} contains a {kind}: continue it with its own command, or "
                     "choose another --out"
                 )
-            return folder.recipe, SeveralRuns.from_dict(folder.record["settings"])
+            return recipe, SeveralRuns.from_dict(record["settings"])
     return None
 
 

@@ -15,7 +15,7 @@ from vitlab.data.loading.crops import View
 from vitlab.data.settings import Augment
 from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
-from vitlab.objectives.dino.crops_and_models import check_crops, local_size
+from vitlab.objectives.dino.crops_and_models import BY_PASS, check_crops, local_size
 from vitlab.objectives.dino.view_loss import CLOSE, spread
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.recipes.pretext import Pretext
@@ -58,10 +58,7 @@ class LeJEPA(PretextTask):
     @classmethod
     def remarks(cls, options: Pretext, config: ModelConfig) -> list[str]:
         """Return what depends on the images of a pass."""
-        return [
-            "the regularizer looks at the images of one pass in one process: a smaller "
-            "micro_batch, or more processes, change the result"
-        ]
+        return [f"the regularizer looks {BY_PASS}"]
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the projector."""
@@ -71,8 +68,8 @@ class LeJEPA(PretextTask):
         self, model: Model, batch: Batch, generator: torch.Generator
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the weighted loss of a batch, and the figures."""
-        images = [each.images for each in (batch, *batch.views)]
-        views = [each for each in images if isinstance(each, Tensor)]
+        crops = (batch, *batch.views)
+        views = [each.images for each in crops if isinstance(each.images, Tensor)]
         features = [model.features(torch.cat(each)) for each in (views[:2], views[2:]) if each]
         embedded = self.projector(torch.cat(features)).unflatten(0, (len(views), len(batch)))
         options, regularizer = self.options, REGULARIZERS[self.options.regularizer]
@@ -115,15 +112,12 @@ class EmbeddingHead(nn.Module):
         self.norms = nn.ModuleList(nn.BatchNorm2d(hidden) for _ in range(2))
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights as PyTorch's dense layers do; norms change nothing at first."""
+        """Draw the weights as PyTorch's dense layers do; norms are made to change nothing."""
         for layer in self.dense:
             assert isinstance(layer, nn.Linear)
             limit = layer.in_features**-0.5
             for weight in layer.parameters():
                 nn.init.uniform_(weight, -limit, limit, generator=generator)
-        for norm in self.norms:
-            assert isinstance(norm, nn.BatchNorm2d)
-            norm.reset_parameters()
 
     def forward(self, features: Tensor) -> Tensor:
         """Embed the features of images: (N, features) -> (N, embedding)."""

@@ -8,7 +8,7 @@ from vitlab.images import IMAGENET
 from vitlab.models.config import ViTConfig, kind_of
 from vitlab.models.names import shape_of
 from vitlab.recipes.choices import Average, Objective, Optimization, Schedule
-from vitlab.recipes.model_part import model_part
+from vitlab.recipes.model_part import ModelPart, model_part
 from vitlab.recipes.pretext import Pretext
 from vitlab.recipes.recipe import Recipe
 
@@ -190,12 +190,9 @@ def dino(model: str = "ViT-S/16") -> Recipe:
     25%, and a teacher's temperature of 0.07: `--epochs 800 --local-crops 10 --local-area 0.05 0.25
     --area 0.25 --teacher-temperature 0.04 0.07`.
     """
-    part: dict[str, Any] = {"interpolation": "bicubic", **IMAGENET}
-    if kind_of(model) is ViTConfig:
-        part |= {"drop_path": 0.1, "drop_path_ramp": True}
     return Recipe(
         recipe="dino",
-        model=model_part(model, **part),
+        model=_of_crops(model),
         pretext=Pretext(task="dino"),
         augment=Augment(
             area=0.4,
@@ -224,12 +221,9 @@ def lejepa(model: str = "ViT-S/16") -> Recipe:
     epochs. Small crops beside two large ones are the paper's; their number, areas and 200 epochs
     are our choice.
     """
-    part: dict[str, Any] = {"interpolation": "bicubic", **IMAGENET}
-    if kind_of(model) is ViTConfig:
-        part |= {"drop_path": 0.1, "drop_path_ramp": True}
     return Recipe(
         recipe="lejepa",
-        model=model_part(model, **part),
+        model=_of_crops(model),
         pretext=Pretext(task="lejepa", local_crops=6, local_area=(0.05, 0.3)),
         augment=Augment(
             area=0.3,
@@ -262,6 +256,12 @@ def visreg(model: str = "ViT-S/16") -> Recipe:
         optimizer=replace(recipe.optimizer, lr=1e-3, clip=1.0),
         schedule=replace(recipe.schedule, final_lr=1e-3),
     )
+
+
+def _of_crops(model: str) -> ModelPart:
+    """Return the model of a task that compares crops: a ViT with stochastic depth up to 0.1."""
+    depth = {"drop_path": 0.1, "drop_path_ramp": True} if kind_of(model) is ViTConfig else {}
+    return model_part(model, interpolation="bicubic", **IMAGENET, **depth)
 
 
 def continued(recipe: Recipe) -> Recipe:

@@ -151,9 +151,7 @@ class Engine:
             return 0.0
         images = 1 + before - self._held
         wait = min(self._expected(each, images) for each in models) - IN_TIME * self.limits.timeout
-        if before < self.limits.queue and wait <= 0:
-            return 0.0
-        return min(max(wait, LEAST_WAIT), MOST_WAIT)
+        return 0.0 if before < self.limits.queue and wait <= 0 else _again(wait)
 
     def cards(self) -> list[ServedModel]:
         """Return what there is to know about each model, in the order in which they were added."""
@@ -261,7 +259,7 @@ class Engine:
     def _busy(self, why: str, served: Served, images: int, seconds: float) -> BusyError:
         """Count images that are refused; return what says so, and when to come again."""
         self._count("shed", served, images)
-        wait = min(max(seconds, LEAST_WAIT), MOST_WAIT)
+        wait = _again(seconds)
         return BusyError(f"{why}: try again in {wait:.1f} seconds", wait)
 
     def _count(self, what: str, served: Served, images: int) -> None:
@@ -311,6 +309,11 @@ class Engine:
             self._loop.call_soon_threadsafe(served.hold, 0)
         else:
             served.hold(0)
+
+
+def _again(seconds: float) -> float:
+    """Return after how many seconds a refused request may come again."""
+    return min(max(seconds, LEAST_WAIT), MOST_WAIT)
 
 
 def default_decoders() -> int:

@@ -63,7 +63,12 @@ class Refused(Exception):  # noqa: N818  a response, not a failure of ours
 
 def busy(message: str, seconds: float = 1.0) -> Refused:
     """Return the answer to a request that is worth another try after some seconds."""
-    return Refused(503, message, {"Retry-After": str(max(1, math.ceil(seconds)))})
+    return Refused(503, message, {"Retry-After": str(retry_after(seconds))})
+
+
+def retry_after(seconds: float) -> int:
+    """Return the whole seconds of a Retry-After."""
+    return max(1, math.ceil(seconds))
 
 
 def refused(error: UserError) -> Refused:

@@ -6,19 +6,17 @@ parsed: while the engine would refuse any image, a connection whose next request
 prepared response, and its end. GET and HEAD, by which others watch the service, go on as ever.
 """
 
-import asyncio
 import json
 import logging
 import math
 import secrets
 import time
 from collections.abc import Callable
-from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from vitlab.serve.exchange import HEADERS
+from vitlab.serve.exchange import HEADERS, retry_after
 from vitlab.serve.logs import log
 
 LINGER = 2.0  # seconds in which a refused client may read the response
@@ -62,16 +60,16 @@ def shedding(crowded: Callable[[int], float], count: Callable[[], None]) -> type
                 log("overloaded: requests are refused unread", logging.WARNING)
             self.transport.write(refusal(seconds))
             self.transport.write_eof()
-            asyncio.get_running_loop().call_later(LINGER, self.transport.abort)
+            self.loop.call_later(LINGER, self.transport.abort)
 
     return Shedding
 
 
 def refusal(seconds: float) -> bytes:
     """Return the response 503, with the seconds after which the request may come again."""
-    number, wait = secrets.token_hex(8), max(1, math.ceil(seconds))
-    about: dict[str, Any] = {"error": f"the queue is full: try again in {wait} seconds"}
-    body = json.dumps(about | {"request": number}).encode()
+    number, wait = secrets.token_hex(8), retry_after(seconds)
+    error = f"the queue is full: try again in {wait} seconds"
+    body = json.dumps({"error": error, "request": number}).encode()
     fields = {
         "Content-Type": "application/json",
         "Content-Length": len(body),

@@ -14,6 +14,10 @@ from vitlab.models.positions.positions import scheme_of
 from vitlab.recipes.pretext import Pretext
 
 LOCAL = 3 / 7  # of the image size: 96 of 224 pixels
+BY_PASS = (  # what looks so, and not at a whole batch
+    "at the images of one pass in one process: a smaller micro_batch, or more processes, change "
+    "the result"
+)
 SECOND, SMALL = 0.1, 0.5  # how often other views than the first are blurred, as a share of it
 
 

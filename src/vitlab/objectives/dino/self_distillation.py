@@ -17,7 +17,12 @@ from vitlab.models.encoder.from_patches import encode_patches
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.dino.centering import balanced, koleo, sharpened
-from vitlab.objectives.dino.crops_and_models import check_crops, crop_views, local_size
+from vitlab.objectives.dino.crops_and_models import (
+    BY_PASS,
+    check_crops,
+    crop_views,
+    local_size,
+)
 from vitlab.objectives.dino.feature_pictures import principal_colors, random_crop
 from vitlab.objectives.dino.ibot_masks import hidden_by_chance
 from vitlab.objectives.dino.projector import Projector
@@ -119,10 +124,7 @@ class SelfDistillation(PretextTask):
         ]
         if apart:
             one = "looks" if len(apart) == 1 else "look"
-            lines.append(
-                f"{' and '.join(apart)} {one} at the images of one pass in one process: a smaller "
-                "micro_batch, or more processes, change the result"
-            )
+            lines.append(f"{' and '.join(apart)} {one} {BY_PASS}")
         return lines
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:

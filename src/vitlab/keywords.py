@@ -215,6 +215,7 @@ class FinetuneKeywords(DataKeywords, total=False):
     local_crops: int
     local_size: int
     local_area: tuple[float, float]
+    anchor: float
     prototypes: int
     head_width: int
     bottleneck: int
@@ -249,6 +250,7 @@ class FinetuneKeywords(DataKeywords, total=False):
     ]
     lr: float
     head_lr: float | None
+    head_first: float
     weight_decay: float
     betas: tuple[float, float]
     momentum: float

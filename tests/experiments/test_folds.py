@@ -106,6 +106,10 @@ def test_a_finished_one_is_told_again_and_another_one_refused(
     with pytest.raises(RunError, match="already contains a cross-validation: pass --resume"):
         vitlab.cross_validate(recipe(few), folder, 3)
     copy = shutil.copytree(folder, tmp_path / "copy")
+    record = json.loads((copy / "campaign.json").read_text())
+    del record["recipe"]["optimizer"]["head_first"]  # as of a version without the option
+    (copy / "campaign.json").write_text(json.dumps(record))
+    assert vitlab.cross_validate(recipe(few), copy, 3, resume=True, host=HOST) == folded
     (copy / "campaign.json").write_text("{}")
     with pytest.raises(RunError, match="is damaged or from another version"):
         vitlab.cross_validate(recipe(few), copy, 3, resume=True)

@@ -102,6 +102,14 @@ def test_trained_weights_learn_more_slowly_than_what_begins_anew(digits_run: Pat
     assert scales[id(model.get_parameter("blocks.0.attention.0.body.qkv.weight"))] == 0.5
 
 
+def test_what_begins_anew_learns_first_alone(digits_run: Path, tmp_path: Path) -> None:
+    host = replace(HOST, probe="", probe_by="fewshot")
+    run = go_on(digits_run, tmp_path / "head", host, steps=4, head_first=0.9)
+    assert same(digits_run, run.folder)
+    later = go_on(digits_run, tmp_path / "all", host, steps=4, head_first=0.5)
+    assert not same(digits_run, later.folder)
+
+
 def test_a_run_that_nothing_watches_says_so(
     digits_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -123,8 +123,11 @@ class CampaignFolder:
                 f"{self.path} already contains a {kind}: pass --resume to continue it, or choose "
                 "another --out"
             )
-        old = {"settings": found["settings"]} | found["recipe"]
-        new = json.loads(json.dumps({"settings": settings} | recipe.as_tables()))
+        then = self.recipe.as_tables()  # with the options that an older version did not have
+        old, new = (
+            json.loads(json.dumps({"settings": of} | tables))
+            for of, tables in ((found["settings"], then), (settings, recipe.as_tables()))
+        )
         for part in old | new:
             before, now = old.get(part, {}), new.get(part, {})
             for key in before | now:

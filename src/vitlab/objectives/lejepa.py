@@ -13,8 +13,10 @@ from torch.nn import functional as F
 from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.crops import View
 from vitlab.data.settings import Augment
-from vitlab.models.config import ModelConfig
+from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.model import Model
+from vitlab.models.vit import VisionTransformer
+from vitlab.objectives.anchor import GramAnchor
 from vitlab.objectives.dino.crops_and_models import BY_PASS, check_crops, local_size
 from vitlab.objectives.dino.view_loss import CLOSE, spread
 from vitlab.objectives.pretext_task import PretextTask
@@ -38,6 +40,10 @@ class LeJEPA(PretextTask):
     def __init__(self, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:
         super().__init__(options, config, guide)
         self.projector = EmbeddingHead(config.features, options.head_width, options.embedding)
+        self.anchor = None
+        if options.anchor:
+            assert isinstance(config, ViTConfig)
+            self.anchor = GramAnchor(config)
 
     @classmethod
     def check(cls, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:
@@ -64,13 +70,26 @@ class LeJEPA(PretextTask):
         """Draw the projector."""
         self.projector.reset_parameters(generator)
 
+    def start(self, model: Model) -> None:
+        """Begin with the model as the anchor."""
+        if self.anchor is not None:
+            self.anchor.start(model)
+
     def loss(
         self, model: Model, batch: Batch, generator: torch.Generator
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the weighted loss of a batch, and the figures."""
         crops = (batch, *batch.views)
         views = [each.images for each in crops if isinstance(each.images, Tensor)]
-        features = [model.features(torch.cat(each)) for each in (views[:2], views[2:]) if each]
+        large, small, moved = torch.cat(views[:2]), views[2:], 0.0
+        if self.anchor is None:
+            features = [model.features(large)]
+        else:
+            assert isinstance(model, VisionTransformer)
+            tokens = model.encode(large)
+            features, moved = [model.head.features(tokens)], self.anchor(large, tokens)
+        if small:
+            features.append(model.features(torch.cat(small)))
         embedded = self.projector(torch.cat(features)).unflatten(0, (len(views), len(batch)))
         options, regularizer = self.options, REGULARIZERS[self.options.regularizer]
         with torch.autocast(embedded.device.type, enabled=False):
@@ -80,6 +99,7 @@ class LeJEPA(PretextTask):
             lacking = regularizer(embedded, lines)
             weight = options.regularizer_weight
             loss = (1 - weight) * apart + weight * lacking
+            loss = loss + options.anchor * moved
             spreads = [spread(each.float()) for each in features[0].detach().chunk(2)]
         means = (apart.detach(), lacking.detach(), torch.stack(spreads).mean())
         return loss, {k: v * len(batch) for k, v in zip(self.figures, means, strict=True)}

@@ -104,6 +104,7 @@ def groups(
             "params": found[scale, kernel, own],
             "lr_scale": (how.head_lr or how.lr) / how.lr if own else scale,
             "weight_decay": how.weight_decay * kernel,
+            "head": own,
         }
         for scale, kernel, own in sorted(found, reverse=True)  # whatever the rates are
     ]
@@ -154,10 +155,16 @@ class Pair(Optimizer):
             part.step()
 
 
-def set_rate(optimizer: Optimizer, lr: float) -> None:
-    """Set the learning rate of the next step, times each group's own factor."""
+def set_rate(optimizer: Optimizer, lr: float, head_only: bool = False) -> None:
+    """Set the learning rate of the next step, times each group's own factor.
+
+    Args:
+        optimizer: with the groups of `groups`
+        lr: the rate of a factor of 1
+        head_only: whether all but the head, which has its own rate, stays as it is
+    """
     for group in optimizer.param_groups:
-        group["lr"] = lr * group["lr_scale"]
+        group["lr"] = 0.0 if head_only and not group.get("head") else lr * group["lr_scale"]
 
 
 def evaluation_weights(model: Module, optimizer: Optimizer) -> Module:

@@ -117,6 +117,13 @@ class Optimization(Options):
         "a projector (None: lr, as all else)",
         above(0),
     )
+    head_first: float = option(
+        0.0,
+        "share of the run in which the head alone learns, or what a task trains beside the model",
+        at_least(0),
+        below(1),
+        only=when("head_lr"),
+    )
     weight_decay: float = option(
         0.05,
         "multiplied by the learning rate and subtracted from the weights; added to the gradient "

@@ -94,6 +94,13 @@ class Pretext(Options):
         (0.05, 0.4), "smallest and largest share of the image in a small crop", above(0),
         at_most(1), only=CROPS,
     )  # fmt: skip
+    anchor: float = option(
+        0.0,
+        "weight of the Gram anchor, which keeps the similarities of an image's patches near those "
+        "of the weights that the run starts from (DINOv3: 2)",
+        at_least(0),
+        only=CROPS,
+    )
     prototypes: int = option(
         65_536, "outputs that student and teacher compare", at_least(2), only=DINO
     )

@@ -113,7 +113,7 @@ class Trainer:
             self.world.add(sums)
             numbers = torch.cat([sums, self.clip().to(sums.dtype)[None]])
             undo_unless_finite(self.statistics, before, numbers)
-            set_rate(state.optimizer, lr)
+            set_rate(state.optimizer, lr, self.head_only)
             taken = take_step(state.optimizer, numbers, late)  # update, if all of it is finite
             if taken and state.average is not None:
                 state.average.update(state.model, state.step)
@@ -206,7 +206,8 @@ class Trainer:
         return seed if self.world.first else step_seed(seed, self.world.rank)
 
     def begin(self, step: int, total: int, epoch: float) -> None:
-        """Tell a task which step comes, from 0, of how many, and how many an epoch has."""
+        """Say which step comes, from 0, of how many, and how many an epoch has."""
+        self.head_only = step < self.recipe.optimizer.head_first * total
         if self.task is not None:
             self.task.begin(step, total, epoch)
 

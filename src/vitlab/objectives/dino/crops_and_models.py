@@ -73,10 +73,12 @@ def check_crops(options: Pretext, config: ModelConfig) -> None:
         raise OptionError(f"local_area={least:g}, {most:g} must go from the least to the greatest")
     if options.local_crops:
         _check_local(options, config)
-    if options.ibot and not isinstance(config, ViTConfig):
-        raise OptionError(
-            f"ibot hides patches; {config.name} has none: set ibot=0, or use a Vision Transformer"
-        )
+    for name, does in (("ibot", "hides"), ("anchor", "compares")):
+        if getattr(options, name) and not isinstance(config, ViTConfig):
+            raise OptionError(
+                f"{name} {does} patches; {config.name} has none: set {name}=0, or use a Vision "
+                "Transformer"
+            )
     if isinstance(config, ViTConfig) and options.ibot:
         _check_hidden(config)
 

@@ -16,6 +16,7 @@ from vitlab.models.create import build
 from vitlab.models.encoder.from_patches import encode_patches
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
+from vitlab.objectives.anchor import GramAnchor
 from vitlab.objectives.dino.centering import balanced, koleo, sharpened
 from vitlab.objectives.dino.crops_and_models import (
     BY_PASS,
@@ -86,6 +87,10 @@ class SelfDistillation(PretextTask):
             assert isinstance(config, ViTConfig)
             self.register_buffer("patch_center", torch.zeros(options.prototypes))
             self.mask_token = nn.Parameter(torch.empty(1, 1, config.width))
+        self.anchor = None
+        if options.anchor:
+            assert isinstance(config, ViTConfig)
+            self.anchor = GramAnchor(config)
         self.momentum, self.frozen = options.momentum_teacher, False
         self._seen: list[Tensor] = []
         self.begin(0, 1, 1.0)
@@ -135,8 +140,10 @@ class SelfDistillation(PretextTask):
         follow(self.taught_projector, self.projector, 0)
 
     def start(self, model: Model) -> None:
-        """Begin with the student as the teacher."""
+        """Begin with the student as the teacher, and as the anchor."""
         follow(self.teacher, model, 0)
+        if self.anchor is not None:
+            self.anchor.start(model)
 
     def train(self, mode: bool = True) -> "SelfDistillation":
         """Change the mode of the student's projector; the teacher always evaluates."""
@@ -163,10 +170,13 @@ class SelfDistillation(PretextTask):
         with torch.no_grad():
             taught, patches, features = self._teach(large, masks)
         seen, tokens = self._encoded(model, large, masks)
+        hidden, moved = None, 0.0 if self.anchor is None else self.anchor(large, tokens)
+        if masks is not None and tokens is not None:
+            assert isinstance(model, VisionTransformer)
+            hidden = self.projector(self._patches(model, tokens)[masks], self.frozen)
         answers = [self.projector(seen, self.frozen)]
         if views[2:]:
             answers.append(self.projector(model.features(torch.cat(views[2:])), self.frozen))
-        hidden = None if tokens is None else self.projector(tokens, self.frozen)
         with torch.autocast(large.device.type, enabled=False):
             logs = self._logs(torch.cat(answers)).unflatten(0, (-1, count))
             taught = taught.unflatten(0, (2, count))
@@ -178,6 +188,7 @@ class SelfDistillation(PretextTask):
             if self.options.koleo:
                 spreading = [koleo(each.float()) for each in seen.chunk(2)]
                 loss = loss + self.options.koleo * torch.stack(spreading).sum()
+            loss = loss + self.options.anchor * moved
             figures = figures_of(taught, logs.detach(), features.float())
         return loss, {name: value * count for name, value in figures.items()}
 
@@ -262,14 +273,15 @@ class SelfDistillation(PretextTask):
     def _encoded(
         self, model: Model, large: Tensor, masks: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the student's features of large crops, (N, F), and tokens of hidden patches."""
-        if masks is None or self.mask_token is None:
+        """Return the student's features of large crops, (N, F), and all tokens if they count."""
+        if self.anchor is None and self.mask_token is None:
             return model.features(large), None
         assert isinstance(model, VisionTransformer)
         patches = model.stem(large)
-        hidden = torch.where(masks[..., None], self.mask_token.to(patches.dtype), patches)
-        tokens = encode_patches(model, hidden, model.config.grid_of(large.shape[-2:]))
-        return model.head.features(tokens), self._patches(model, tokens)[masks]
+        if masks is not None and self.mask_token is not None:
+            patches = torch.where(masks[..., None], self.mask_token.to(patches.dtype), patches)
+        tokens = encode_patches(model, patches, model.config.grid_of(large.shape[-2:]))
+        return model.head.features(tokens), tokens
 
     def _patches(self, model: Model, tokens: Tensor) -> Tensor:
         """Return final patch tokens, (N, P, D), normed as the features are."""

@@ -106,6 +106,26 @@ def test_stopped_anywhere_it_goes_on_and_repeats_nothing(swept: vitlab.Run, tmp_
     assert run.metrics["sweep"]["chosen"] == {"lr": 0.003}
 
 
+def test_any_option_can_be_chosen_with_the_rate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "digits", *FLAGS, "--sweep", "3e-3", "--sweep-more", "label_smoothing=0,0.1"]
+    words += ["weight-decay=0.2", "--seeds", "2", "--json", "--out", str(tmp_path / "run")]
+    code, out, err = call(capsys, *words)
+    assert code == 0, err
+    found = json.loads(out)
+    tried = [(row["label_smoothing"], row["weight_decay"]) for row in found["sweep"]["runs"]]
+    assert tried == [(0, 0.2), (0.1, 0.2)]
+    best = found["sweep"]["runs"][found["sweep"]["best"]]
+    chosen = {"lr": 3e-3, "label_smoothing": best["label_smoothing"], "weight_decay": 0.2}
+    assert found["sweep"]["chosen"] == chosen
+    last = RunFolder(Path(found["runs"][1]["run"])).recipe
+    assert last.objective.label_smoothing == best["label_smoothing"]
+    assert last.optimizer.weight_decay == 0.2
+    code, out, err = call(capsys, "train", "--out", str(tmp_path / "run"), "--resume", "--json")
+    assert (code, json.loads(out)["sweep"]) == (0, found["sweep"]), err
+
+
 def test_all_diverged_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "digits", *FLAGS, "--clip", "0", "--warmup", "0", "--sweep-share", "0.2"]
     code, out, err = call(capsys, *words, "--out", str(tmp_path / "a"), "--sweep", "1e29", "1e30")
@@ -121,6 +141,10 @@ def test_ties_go_to_the_lower_rate() -> None:
     assert best_of(rows) == rows[1]
     assert best_of([{"map": 0.2}, {}, {"map": 0.3}]) == {"map": 0.3}
     assert grid_of([0.3, 0.1, 0.3]) == [{"lr": 0.1}, {"lr": 0.3}]
+    pairs = grid_of([0.3, 0.1], {"dropout": [0.1, 0], "layer_decay": [1]})
+    assert [tuple(each.values()) for each in pairs] == [
+        (0.1, 0, 1), (0.1, 0.1, 1), (0.3, 0, 1), (0.3, 0.1, 1),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -231,6 +255,9 @@ def test_the_command_line_goes_on_with_nothing_but_the_folder(
         (["--seeds", "1"], "seeds must be 0 or at least 2, not 1"),
         (["--folds", "1"], "folds must be 0 or at least 2, not 1"),
         (["--sweep", "0"], "sweep must be above 0, not 0"),
+        (["--sweep", "--sweep-more", "dropout"], "sweep_more=dropout is not NAME=V,V, such as"),
+        (["--sweep", "--sweep-more", "lr=1,2"], "lr is in the grid already: name other options"),
+        (["--sweep", "--sweep-more", "dropuot=0,0.1"], "did you mean dropout?"),
         (["--sweep", "--optimizer", "sgd"], "the ViT paper has no grid for digits"),
     ],
 )

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,13 @@ from vitlab.experiments.cells import (
     title_of,
 )
 from vitlab.experiments.statistics import t_quantile
-from vitlab.experiments.sweep import best_point, search_result, searching
+from vitlab.experiments.sweep import (
+    Choices,
+    best_point,
+    choices_of,
+    search_result,
+    searching,
+)
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.places import On
@@ -57,6 +64,7 @@ def repeat(
     *,
     sweep: Sequence[float] | None = None,
     layer_decays: Sequence[float] = (),
+    more: Choices | None = None,
     share: float | None = None,
     start: Model | None = None,
     resume: bool = False,
@@ -83,6 +91,7 @@ def repeat(
         sweep: learning rates to choose from as `vitlab.sweep` does, in `sweep/` of that folder;
             empty for its default grid, None for the recipe's own rate
         layer_decays: of the sweep, as for `vitlab.sweep`
+        more: of the sweep, as for `vitlab.sweep`
         share: of the sweep, as for `vitlab.sweep`
         start: a model to start from, in place of `recipe.start.weights`
         resume: continue in that folder, repeating no finished run; start if there is none
@@ -109,14 +118,17 @@ def repeat(
         CellsLeftError: a part of the runs is done.
         UserError: as `vitlab.train`.
     """
-    settings, grid, runs = seed_cells(recipe, seeds, sweep, layer_decays, share)
+    choices = choices_of(layer_decays, more)
+    settings, grid, runs = seed_cells(recipe, seeds, sweep, choices, share)
     setup = Setup(host or Host(), command, resume, start, transform, loss, jobs, cells, on)
     name = run_name(recipe, start, f"{seeds}-seeds")
     experiment = begin("series of seeds", settings, recipe, out, name, setup)
     rows = list(run_cells([*grid, *runs], experiment).values())
     if not experiment.first:
         return {}
-    search = search_result(rows[: len(grid)], settings["sweep_share"]) if grid else None
+    search = None
+    if grid:
+        search = search_result(rows[: len(grid)], settings["sweep_share"], grid[0].labels)
     return experiment.campaign.record["result"] or _seeds_together(
         experiment, recipe, rows[len(grid) :], search
     )
@@ -126,7 +138,7 @@ def seed_cells(
     recipe: Recipe,
     seeds: int,
     sweep: Sequence[float] | None = None,
-    layer_decays: Sequence[float] = (),
+    choices: Choices = MappingProxyType({}),
     share: float | None = None,
 ) -> tuple[dict[str, Any], list[Cell], list[Cell]]:
     """Return the settings of a series of seeds, the cells that choose its rate, and its own.
@@ -140,11 +152,12 @@ def seed_cells(
     last = Cell("", recipe, {})
     grid: list[Cell] = []
     if sweep is not None:
-        found, grid = searching(recipe, sweep or None, layer_decays, share)
+        found, grid = searching(recipe, sweep or None, choices, share)
         settings |= found
         after = tuple(cell.name for cell in grid)
+        names = tuple(grid[0].labels)
         last = replace(
-            last, after=after, settle=lambda own, tried: own.changed(**best_point(tried))
+            last, after=after, settle=lambda own, tried: own.changed(**best_point(tried, names))
         )
     numbers = range(recipe.seed, recipe.seed + seeds)
     return settings, grid, [replace(last.changed(seed=n), name=f"seed-{n}") for n in numbers]

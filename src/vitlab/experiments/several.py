@@ -71,6 +71,12 @@ class SeveralRuns(Jobs):
         at_most(1),
         only=_SWEEPING,
     )
+    sweep_more: tuple[str, ...] = option(
+        (),
+        "further options to try with each learning rate, each NAME=V,V, such as "
+        "weight_decay=0.03,0.1 label_smoothing=0,0.1",
+        only=_SWEEPING,
+    )
     sweep_share: float | None = option(
         None,
         "share of each class of the training images that a sweep holds out (None: 1% of ImageNet, "
@@ -96,6 +102,7 @@ class SeveralRuns(Jobs):
     def __post_init__(self) -> None:
         """Check every option, and that they go together."""
         super().__post_init__()
+        self.choices()
         for name in ("folds", "seeds"):
             if getattr(self, name) == 1:
                 raise OptionError(f"{name} must be 0 or at least 2, not 1")
@@ -108,6 +115,23 @@ class SeveralRuns(Jobs):
     def single(self) -> bool:
         """Whether there is one run."""
         return not self.folds and not self.seeds and self.sweep is None
+
+    def choices(self) -> dict[str, list[float]]:
+        """Return what is tried with each learning rate, by option.
+
+        Raises:
+            OptionError: it is not written so.
+        """
+        found = {"layer_decay": [*self.sweep_layer_decay]} if self.sweep_layer_decay else {}
+        for each in self.sweep_more:
+            name, _, values = each.partition("=")
+            try:
+                found[name.replace("-", "_")] = [float(value) for value in values.split(",")]
+            except ValueError:
+                raise OptionError(
+                    f"sweep_more={each} is not NAME=V,V, such as weight_decay=0.03,0.1"
+                ) from None
+        return found
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -192,7 +216,7 @@ def run_several(
         return run.metrics if run.rank == 0 else {}
     if change:
         raise OptionError("change applies only to a single run: choose another --out for several")
-    grid = several.sweep or None, several.sweep_layer_decay, several.sweep_share
+    grid, choices, share = several.sweep or None, several.choices(), several.sweep_share
     if several.dry_run:
         from vitlab.experiments.cells import Cell, Setup
         from vitlab.experiments.timing import dry_run
@@ -200,16 +224,16 @@ def run_several(
         if several.folds:
             cells = fold_cells(recipe, several.folds)
         elif several.seeds:
-            _, tried, own = seed_cells(recipe, several.seeds, several.sweep, *grid[1:])
+            _, tried, own = seed_cells(recipe, several.seeds, several.sweep, choices, share)
             cells = [*tried, *own]
         else:
-            cells = [*searching(recipe, *grid)[1], Cell("all images", recipe, {})]
+            cells = [*searching(recipe, grid, choices, share)[1], Cell("all images", recipe, {})]
         return dry_run(cells, Setup(host, jobs=several.jobs, on=several.on))
     how |= several.values("jobs cells on")
     if several.folds:
         return cross_validate(recipe, out, several.folds, **how)
     if several.seeds:
-        how |= {"layer_decays": grid[1], "share": grid[2]}
+        how |= {"more": choices, "share": share}
         return repeat(recipe, out, several.seeds, sweep=several.sweep, **how)
-    run = sweep(recipe, out, grid[0], layer_decays=grid[1], share=grid[2], **how)
+    run = sweep(recipe, out, grid, more=choices, share=share, **how)
     return run.metrics if run.rank == 0 else {}

@@ -7,9 +7,11 @@ suggests: all models try it here.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from vitlab.data.learning import splits_of
@@ -28,12 +30,13 @@ from vitlab.runs.naming import run_name
 from vitlab.training.ending import Run
 from vitlab.training.own_code import Transform
 
-LABELS = ("lr", "layer_decay")  # of a point of the grid
 SHARE = 0.1  # held out of data that is not the paper's
 FACTORS = (0.3, 1.0, 3.0)  # of a recipe's own learning rate
 DROPS = (1.4, 1.0, 0.6)  # of 1 - layer_decay: 0.65, 0.75, 0.85 around 0.75, as BEiT's appendix
 
 Point = dict[str, float]
+Choices = Mapping[str, Sequence[float]]
+"""Values to try with each learning rate, by the names of their options."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ def sweep(
     grid: Sequence[float] | None = None,
     *,
     layer_decays: Sequence[float] = (),
+    more: Choices | None = None,
     share: float | None = None,
     start: Model | None = None,
     resume: bool = False,
@@ -85,8 +89,8 @@ def sweep(
 
     The protocol of the ViT paper (section 4.1, Table 4): a share of the training images is held
     out, the same for every run; the highest accuracy on it decides (mAP if images have several
-    labels), ties go to the lower rate, then to the lower layer decay. The test images have no
-    influence: only the last run sees them. A run that diverges counts as such and is not repeated.
+    labels), ties go to the lower values, the rate first. The test images have no influence: only
+    the last run sees them. A run that diverges counts as such and is not repeated.
 
     Args:
         recipe: what to learn; the chosen learning rate replaces its own
@@ -96,6 +100,8 @@ def sweep(
             one around the recipe's own values if it has AdamW: 0.3, 1 and 3 times its learning
             rate, each with three layer decays if it has one
         layer_decays: to try with each learning rate; none for the recipe's own
+        more: further options to try with each, such as `{"weight_decay": [0.03, 0.1], "dropout":
+            [0, 0.1], "label_smoothing": [0, 0.1]}`, which the paper chose for small data (4.3)
         share: of the training images to hold out; None for the paper's: 1% of ImageNet, 2% of
             CIFAR-10 and -100, 10% of everything else
         start: a model to start from, in place of `recipe.start.weights`
@@ -122,12 +128,12 @@ def sweep(
         CellsLeftError: a part of the grid is done.
         UserError: as `vitlab.train`.
     """
-    settings, grid_cells = searching(recipe, grid, layer_decays, share)
+    settings, grid_cells = searching(recipe, grid, choices_of(layer_decays, more), share)
     setup = Setup(host or Host(), command, resume, start, transform, loss, jobs, cells, on)
     name = run_name(recipe, start)
     experiment = begin("sweep", settings, recipe, out, name, setup, of_run=True)
     rows = list(run_cells(grid_cells, experiment).values())
-    result, table = search_result(rows, settings["sweep_share"])
+    result, table = search_result(rows, settings["sweep_share"], grid_cells[0].labels)
     point = result["chosen"]
     if experiment.first:
         lead = f"{len(grid_cells)} runs; {title_of(point)} was best on the held-out images."
@@ -140,18 +146,20 @@ def sweep(
     return replace(run, metrics=RunRecord(run.metrics | {"sweep": result}))
 
 
+def choices_of(layer_decays: Sequence[float], more: Choices | None) -> Choices:
+    """Return what is tried with each learning rate."""
+    return ({"layer_decay": layer_decays} if layer_decays else {}) | dict(more or {})
+
+
 def searching(
-    recipe: Recipe,
-    grid: Sequence[float] | None,
-    decays: Sequence[float],
-    share: float | None,
+    recipe: Recipe, grid: Sequence[float] | None, choices: Choices, share: float | None
 ) -> tuple[dict[str, Any], list[Cell]]:
     """Return the settings of a search, by the names of the command's options, and its cells.
 
     Args:
         recipe: of all runs
         grid: as for `sweep`
-        decays: as for `sweep`
+        choices: what else is tried with each rate
         share: as for `sweep`
 
     Raises:
@@ -163,15 +171,19 @@ def searching(
     known = None
     if grid is None or share is None:
         known = paper_data(recipe.data.data, len(splits_of(recipe.data).classes))
-    points = default_grid(recipe, known) if grid is None else grid_of(grid, decays)
-    if grid is None and decays:
-        points = grid_of([point["lr"] for point in points], decays)
+    points = default_grid(recipe, known) if grid is None else grid_of(grid)
+    usual = {key: [each[key] for each in points] for key in points[0]}
+    points = grid_of(usual.pop("lr"), {**usual, **choices})
     if share is None:
         share = known.share if known else SHARE
     if not 0 < share < 1:
         raise OptionError(f"sweep_share must be above 0 and below 1, not {share:g}")
-    rates, by_rate = ([*dict.fromkeys(p[key] for p in points if key in p)] for key in LABELS)
-    settings = {"sweep": rates, "sweep_layer_decay": by_rate, "sweep_share": share}
+    tried = {key: [*dict.fromkeys(each[key] for each in points)] for key in points[0]}
+    rates, decays = tried.pop("lr"), tried.pop("layer_decay", [])
+    settings = {"sweep": rates, "sweep_layer_decay": decays, "sweep_share": share}
+    if tried:
+        named = (f"{key}={','.join(f'{v:g}' for v in values)}" for key, values in tried.items())
+        settings["sweep_more"] = [*named]
     whole = Cell(SWEEP_FOLDER, recipe.changed(dev_share=share), {}, may_diverge=True, searches=True)
     names = ["-".join(f"{k.replace('_', '-')}-{v:g}" for k, v in each.items()) for each in points]
     return settings, [
@@ -199,7 +211,8 @@ def default_grid(recipe: Recipe, known: PaperData | None) -> list[Point]:
     if how.optimizer == "adamw":
         drop = 1 - how.layer_decay
         decays = dict.fromkeys(max(0.01, round(1 - drop * each, 4)) for each in DROPS if drop)
-        return grid_of([float(f"{how.lr * factor:.3g}") for factor in FACTORS], [*decays])
+        rates = [float(f"{how.lr * factor:.3g}") for factor in FACTORS]
+        return grid_of(rates, {"layer_decay": [*decays]} if decays else {})
     if how.optimizer != "sgd":
         raise OptionError(
             f"there is no default grid for optimizer={how.optimizer}: name the rates, such as "
@@ -213,20 +226,21 @@ def default_grid(recipe: Recipe, known: PaperData | None) -> list[Point]:
     return grid_of(known.rates)
 
 
-def grid_of(rates: Sequence[float], decays: Sequence[float] = ()) -> list[Point]:
-    """Return every learning rate with every layer decay, each once, the lowest first.
-
-    Args:
-        rates: learning rates
-        decays: layer decays; none for the recipe's own
+def grid_of(rates: Sequence[float], choices: Choices = MappingProxyType({})) -> list[Point]:
+    """Return every learning rate with every value of the other options, the lowest first.
 
     Raises:
-        OptionError: no rates.
+        OptionError: nothing to try of one of them.
     """
     if not rates:
         raise OptionError("the grid is empty: name learning rates, such as --sweep 0.003 0.01")
-    more: list[Point] = [{"layer_decay": decay} for decay in sorted(set(decays))] or [{}]
-    return [{"lr": rate} | each for rate in sorted(set(rates)) for each in more]
+    if "lr" in choices:
+        raise OptionError("lr is in the grid already: name other options with sweep_more")
+    for name, values in choices.items():
+        if not values:
+            raise OptionError(f"{name} has no values to try, such as {name}=0,0.1")
+    tried = [sorted(set(values)) for values in (rates, *choices.values())]
+    return [dict(zip(("lr", *choices), values, strict=True)) for values in product(*tried)]
 
 
 def best_of(rows: Sequence[Row]) -> Row:
@@ -238,8 +252,8 @@ def best_of(rows: Sequence[Row]) -> Row:
     return max(rows, key=score)
 
 
-def best_point(rows: Sequence[Row]) -> Point:
-    """Return the point of the grid that was best on the held-out images.
+def best_point(rows: Sequence[Row], options: Iterable[str]) -> Point:
+    """Return the values of these options that were best on the held-out images.
 
     Raises:
         DivergedError: there is nothing to choose from.
@@ -251,16 +265,18 @@ def best_point(rows: Sequence[Row]) -> Point:
             f"all {len(rows)} runs of the sweep diverged: try lower rates, such as --sweep "
             f"{low / 30:.2g} {low / 10:.2g}, and another --out"
         )
-    return {key: best[key] for key in LABELS if key in best}
+    return {key: best[key] for key in options}
 
 
-def search_result(rows: Sequence[Row], share: float) -> tuple[dict[str, Any], Table]:
+def search_result(
+    rows: Sequence[Row], share: float, options: Iterable[str]
+) -> tuple[dict[str, Any], Table]:
     """Return what a search has found, as JSON values and as a table.
 
     Raises:
         DivergedError: there is nothing to choose from.
     """
-    point, best = best_point(rows), best_of(rows)
+    point, best = best_point(rows, options), best_of(rows)
     number = rows.index(best)
     names = [*point, "run", *(each.name for each in METRICS.values() if each.key), *OF_RUN]
     lines = [

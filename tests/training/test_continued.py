@@ -22,7 +22,7 @@ QUICK: dict[str, Any] = {
     "steps": 20, "batch": 256, "warmup": 0, "test_every": 0.1, "precision": "fp32",
     "decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2,
 }  # fmt: skip
-RUINOUS = {"lr": 0.3, "head_lr": 0.3, "layer_decay": 1.0, "clip": 0.0}
+RUINOUS = {"lr": 0.3, "head_lr": 0.3, "head_first": 0.0, "layer_decay": 1.0, "clip": 0.0}
 
 
 def go_on(start: Path, out: Path, host: Host = HOST, **chosen: Any) -> vitlab.Run:
@@ -89,6 +89,8 @@ def test_trained_weights_learn_more_slowly_than_what_begins_anew(digits_run: Pat
     fresh, later = vitlab.recipe("dino"), vitlab.recipe("dino", weights=str(digits_run))
     assert later.optimizer.lr == fresh.optimizer.lr / 20
     assert (later.optimizer.head_lr, later.optimizer.layer_decay) == (fresh.optimizer.lr, 0.75)
+    assert (later.optimizer.head_first, later.pretext.anchor) == (0.2, 2.0)
+    assert vitlab.recipe("mae", weights=str(digits_run)).pretext.anchor == 0
     own = vitlab.recipe("dino", weights=str(digits_run), lr=1e-5).optimizer
     assert (own.lr, own.head_lr) == (1e-5, fresh.optimizer.lr)
     model, beside = vitlab.load(digits_run), torch.nn.Linear(2, 2)

@@ -47,6 +47,7 @@ class Toy(Options):
     out: str = option(MISSING, "where to")
     lr: float = option(0.001, "how fast")
     size: int | tuple[int, int] = option(224, "how large")
+    rates: tuple[float, ...] | None = option(None, "to try")
     betas: tuple[float, float] = option((0.9, 0.999), "decays", only=when("lr"))
     flag: bool = option(True, "whether")
     maybe: bool | None = option(None, "perhaps")
@@ -71,6 +72,7 @@ def test_only_what_is_typed_is_given() -> None:
     assert given("--maybe")["maybe"] is True
     assert given("--size", "3", "4")["size"] == (3, 4)
     assert given("--size", "3")["size"] == 3
+    assert given("--rates", "1", "50%")["rates"] == (1, 0.5)
     assert given("--lr", "-0.5")["lr"] == -0.5
     assert given("--lr", "-1e-5")["lr"] == -1e-5
     assert given("--lr=-1e-5")["lr"] == -1e-5
@@ -81,6 +83,21 @@ def test_only_what_is_typed_is_given() -> None:
     assert given("--text", "7")["text"] == "7"
     assert given("--stem", "3")["stem"] == "3"
     assert given("--widen", "3")["widen"] == 3  # of another kind: refused by the options
+
+
+@pytest.mark.parametrize(
+    ("words", "rates"),
+    [
+        ("--size 3 here a --rates 1", 1),  # which the option takes for a list of one
+        ("--rates 1 50% here --size 3 a", (1, 0.5)),
+        ("here --rates --size 3 a", ()),
+        ("--size 3 --rates 1 2 here --lr 2 a", (1, 2)),
+    ],
+)
+def test_a_list_of_numbers_ends_at_what_is_none(words: str, rates: object) -> None:
+    found = parse(Toy, [*words.split(), "--out", "there"], "vitlab toy")
+    assert (found["source"], found["images"]) == ("here", ("a",))
+    assert (found["size"], found["rates"]) == (3, rates)
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,9 @@ def parse(start: Start, words: Sequence[str], prog: str) -> dict[str, Any]:
     )  # fmt: skip
     for leaf in named:
         add_option(parser, leaf)
+    apart = _numbers_last(words[:end], {leaf.flag: leaf for leaf in named})
     try:
-        found, rest = parser.parse_known_args([_escaped(word) for word in words[:end]])
+        found, rest = parser.parse_known_args([_escaped(word) for word in apart])
     except argparse.ArgumentError as error:
         raise _complaint(named, error.argument_name or "") from None
     given = {leaf.name: _value(leaf, getattr(found, leaf.name)) for leaf in named}
@@ -89,6 +90,37 @@ def _check_elsewhere(name: str, elsewhere: dict[str, str]) -> None:
     for each in (name, name.removeprefix("no_")):
         if each in elsewhere:
             raise OptionError(f"--{each.replace('_', '-')} {elsewhere[each]}")
+
+
+def _numbers_last(words: Sequence[str], flags: dict[str, Leaf]) -> list[str]:
+    """Return the words, options of any number of numbers last: argparse would take what follows."""
+    others: list[str] = []
+    numbers: list[str] = []
+    open_ended = ""  # how many words the option takes that the last word belongs to
+    for word in words:
+        if word.startswith("--"):
+            leaf = flags.get(word.replace("_", "-"))
+            open_ended = _of_numbers(leaf) if leaf else ""
+            (numbers if open_ended else others).append(word)
+            continue
+        first = bool(numbers) and numbers[-1].startswith("--")
+        if not open_ended or not (_is_number(word) or (first and open_ended == "+")):
+            open_ended = ""
+        (numbers if open_ended else others).append(word)
+    return others + numbers
+
+
+def _of_numbers(leaf: Leaf) -> str:
+    """Return `*` or `+` for an option of any number of numbers, and nothing for any other."""
+    count, kinds = shape_of(leaf)[0], kinds_of(leaf.hint)
+    parts = {part for kind in kinds for part in get_args(kind) or (kind,)}
+    if parts <= {int, float, Ellipsis, types.NoneType}:
+        return "+" if isinstance(count, tuple) else "*" if count == "*" else ""
+    return ""
+
+
+def _is_number(word: str) -> bool:
+    return not isinstance(_from_word(word, [int, float, types.NoneType]), str)
 
 
 def _escaped(word: str) -> str:

@@ -53,7 +53,7 @@ def test_a_folder_with_the_least_that_a_run_leaves(tmp_path: Path) -> None:
     ]  # step 2 was taken again
     assert f"{(table.argmax(1) == labels.values).mean():.1%} of 40 test images correct" in page
     assert '<section id="mistakes"' in page
-    inside = page.split('<details id="inside"')[1].split("</details>")[0]
+    inside = page.split('<details id="inside"')[1].split("<details id=")[0]
     assert "Token similarity" in inside
     assert inside.count('class="lens whole"') == 2 * 4  # the photo and the colors of four images
     assert "vitlab inspect RUN IMAGE… --out inside" in inside

@@ -228,6 +228,9 @@ def test_the_reason_of_a_high_calibration_error_is_given() -> None:
     assert "keeps confidence" not in said(replace(facts, reliability=over))
     assert "keeps confidence" not in said(replace(facts, recipe={}))
     assert trust(replace(facts, reliability=[])) == ("", [])
+    few = replace(facts, reliability=[Bin(0.7, 0.8, 13, 0.7, 12 / 13)])
+    assert trust(few)[0] == "too few images to tell"
+    assert trust(replace(facts, reliability=[Bin(0.7, 0.8, 130, 0.7, 12 / 13)]))[0] != trust(few)[0]
 
 
 def test_each_class_has_its_figures(tmp_path: Path) -> None:

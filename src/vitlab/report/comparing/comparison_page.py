@@ -43,12 +43,13 @@ def write_comparison(file: Path, compared: Compared, command: str = "") -> Path:
     Raises:
         DiskError: the file cannot be written.
     """
-    entries = compared.entries
+    entries, two = compared.entries, len(compared.pairs) == 1
+    every = [_differences(compared)] if two else _figures(compared, file, every=True)
     sections = [
         Section("figures", "Figures", _figures(compared, file), folded=False),
         Section("tests", "Paired tests", _tests(compared), folded=False),
         Section("disagreements", "Where they disagree", disagreements(compared)),
-        Section("all-figures", "All figures", _figures(compared, file, every=True)),
+        Section("all-figures", "All figures", every),
         Section("seeds", "Seeds of one recipe", _seeds(entries)),
         Section("curves", "Learning curves", _curves(entries)),
         Section("recipe", "What differs in the recipes", _recipes(entries)),
@@ -115,7 +116,7 @@ def _of_two(compared: Compared, pair: Pair) -> str:
     better, worse = (other, one) if shares[1] > shares[0] else (one, other)
     low, high = ends or (0.0, 0.0)
     low, high = (low, high) if shares[1] > shares[0] else (-high, -low)
-    within = f" ({100 * low:.1f} to {100 * high:.1f})" * (ends is not None)
+    within = f" ({100 * low:.1f} to {100 * high:.1f})".replace("-", "−") * (ends is not None)
     chance = "more than chance explains" if pair.p < LEVEL else "which chance may explain"
     test = "" if key == "map" else "McNemar's test, "
     p = "p < 0.001" if pair.p < 0.001 else f"p = {pair.p:.3f}"
@@ -189,7 +190,7 @@ def _address(entry: Entry, page: Path) -> str:
 
 
 def _tests(compared: Compared) -> list[Block]:
-    """Return the tests, a row for each two runs, and of two runs their differences."""
+    """Return the tests, a row for each two runs."""
     if compared.same is None:
         return []
     first, runs, pairs = METRICS[first_figure(compared)], compared.same.runs, compared.pairs
@@ -224,13 +225,13 @@ def _tests(compared: Compared) -> list[Block]:
         " Kappa is 1 where the same images are right and wrong, 0 where mistakes coincide as those "
         "of independent models would."
     )
-    tests = table_of("Paired tests", columns, note)
-    return [tests] if many else [tests, _differences(compared, names)]
+    return [table_of("Paired tests", columns, note)]
 
 
-def _differences(compared: Compared, names: Sequence[str]) -> Table:
-    """Return the differences in all figures, of two runs."""
+def _differences(compared: Compared) -> Table:
+    """Return all figures of two runs, and their differences."""
     assert compared.same is not None
+    names = [compared.entries[number].name for number in compared.same.runs]
     pair, rows = compared.pairs[0], []
     for metric in METRICS.values():
         gap = pair.differences.get(metric.name)

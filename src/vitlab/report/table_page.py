@@ -1,7 +1,7 @@
 """Pages of tables and drawings: of campaigns, studies and scores over several runs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup
@@ -32,18 +32,8 @@ def write_tables(file: Path, page: TablePage) -> Path:
     plots = Plots([Plot("", each) for each in page.drawings])
     drawn = [Section("drawings", "Drawings", [plots], folded=False)] if page.drawings else []
     tables = [
-        Section(f"table-{number}", table.title, [_without_empty(table)], folded=False)
+        Section(f"table-{number}", table.title, [table], folded=False)
         for number, table in enumerate(page.tables, 1)
     ]
     whole = Page(page.title, page.lead, [*drawn, *tables], page.notes, page.command)
     return write_page(file, whole)
-
-
-def _without_empty(table: Table) -> Table:
-    """Return a table without the columns in which no row has anything."""
-    kept = [
-        n for n in range(len(table.head)) if not table.rows or any(row[n] for row in table.rows)
-    ]
-    rows = [tuple(row[n] for n in kept) for row in table.rows]
-    texts = sum(n < table.texts for n in kept)
-    return replace(table, head=tuple(table.head[n] for n in kept), rows=rows, texts=texts)

@@ -44,12 +44,11 @@ def write_comparison(file: Path, compared: Compared, command: str = "") -> Path:
         DiskError: the file cannot be written.
     """
     entries, two = compared.entries, len(compared.pairs) == 1
-    every = [_differences(compared)] if two else _figures(compared, file, every=True)
     sections = [
         Section("figures", "Figures", _figures(compared, file), folded=False),
         Section("tests", "Paired tests", _tests(compared), folded=False),
         Section("disagreements", "Where they disagree", disagreements(compared)),
-        Section("all-figures", "All figures", every),
+        Section("all-figures", "All figures", [_differences(compared)] if two else []),
         Section("seeds", "Seeds of one recipe", _seeds(entries)),
         Section("curves", "Learning curves", _curves(entries)),
         Section("recipe", "What differs in the recipes", _recipes(entries)),
@@ -130,15 +129,15 @@ def _of_two(compared: Compared, pair: Pair) -> str:
 # Its sections
 
 
-def _figures(compared: Compared, file: Path, *, every: bool = False) -> list[Block]:
-    """Return a row for each run, the best figure of each column in blue: the first ones, or all."""
+def _figures(compared: Compared, file: Path) -> list[Block]:
+    """Return a row for each run, the best figure of each column in blue."""
     entries, rows = compared.entries, list[tuple[str, ...]]()
     most = max((len(each.facts.figures.get("classes", ())) for each in entries), default=0)
     shown = [
         metric
         for metric in METRICS.values()
         if metric.tells(most)
-        and (every or metric.key or metric.of == "training")
+        and (metric.key or metric.of == "training")
         and any(each.facts.number(metric.name) is not None for each in entries)
     ]
     best = [_best(entries, metric) for metric in shown]
@@ -156,8 +155,7 @@ def _figures(compared: Compared, file: Path, *, every: bool = False) -> list[Blo
         "best of a column is blue. Intervals that overlap do not mean that two runs are alike: the "
         "paired tests tell smaller differences from chance."
     )
-    title = "All figures of the runs" if every else "Figures"
-    return [Table(title, ("Run", *(metric.title for metric in shown)), rows, note=note)]
+    return [Table("Figures", ("Run", *(metric.title for metric in shown)), rows, note=note)]
 
 
 def _best(entries: Sequence[Entry], metric: Metric) -> float | None:

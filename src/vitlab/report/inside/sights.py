@@ -52,7 +52,7 @@ REASONS = {  # why it comes first
     "norm_map": "There is no attention to show. The brighter a part, the larger its features.",
 }
 Draw = Callable[[Looked, Floats, str], Figure]
-CHARTS: dict[str, tuple[str, str, str, Draw]] = {  # file -> array, title, how to read it
+CHARTS: dict[str, tuple[str, str, str, Draw | None]] = {  # file -> array, title, how to read it
     "distance": (
         "attention_distance", "Attention distance", "How far each head looks: the mean distance, "
         "in pixels, to what it attends to. Class token and registers count as no distance; dashed, "
@@ -65,7 +65,7 @@ CHARTS: dict[str, tuple[str, str, str, Draw]] = {  # file -> array, title, how t
     "entropy": (
         "attention_entropy", "Attention entropy", "How widely each head spreads its attention: 0 "
         "bits if it looks at a single place.",
-        lambda found, values, title: plots.attention_entropy(values, title),
+        None,
     ),
     "norms": (
         "token_norms", "Token norms", "How large the vectors of patches are. A few patches far "
@@ -83,12 +83,12 @@ CHARTS: dict[str, tuple[str, str, str, Draw]] = {  # file -> array, title, how t
     "filters": (
         "embedding_filters", "Filters", "What the first layer looks for: principal components of "
         "its filters.",
-        lambda found, values, title: plots.embedding_filters(values, title),
+        None,
     ),
     "positions": (
         "position_similarity", "Positions", "How alike the position embedding of a patch is to all "
         "others, a tile for each patch.",
-        lambda found, values, title: plots.position_similarity(values, title),
+        None,
     ),
     "cka": (
         "cka", "Layers", "How alike two layers are in what they tell apart (CKA): 1 for the same "
@@ -119,9 +119,7 @@ def write_inspection(folder: Path, found: Looked, command: str) -> dict[str, Any
     )
     titles = [title for key, title, *_ in CHARTS.values() if found.arrays.get(key) is not None]
     sections = [
-        Section(
-            "images", TITLES.get(_first(found), "The images"), image_blocks(found), folded=False
-        ),
+        Section("images", TITLES[_first(found)], image_blocks(found), folded=False),
         Section("model", "The model", model_blocks(found), hint=", ".join(titles).lower()),
     ]
     with staged_folder(folder) as draft:
@@ -166,7 +164,8 @@ def model_figures(found: Looked, *, titled: bool = True) -> Iterator[tuple[str, 
         if (values := found.arrays.get(key)) is not None:
             count = found.count if key in MEASURED else found.compared * (key == "cka")
             title = found.model + f", {counted(count, 'image')}" * bool(count)
-            yield name, draw(found, values, title if titled else "")
+            title *= titled
+            yield name, draw(found, values, title) if draw else getattr(plots, key)(values, title)
 
 
 def image_figures(found: Looked, image: SeenImage) -> Iterator[tuple[str, Figure]]:
@@ -200,8 +199,10 @@ def image_blocks(found: Looked) -> list[Block]:
 
 
 def _first(found: Looked) -> str:
-    """Return which map comes first; empty without any."""
-    return next((kind for kind in TITLES if any(kind in each.maps for each in found.images)), "")
+    """Return which map comes first."""
+    return next(
+        (kind for kind in TITLES if any(kind in each.maps for each in found.images)), "norm_map"
+    )
 
 
 def _sight(image: SeenImage, folder: str) -> Sight:

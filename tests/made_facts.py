@@ -71,7 +71,6 @@ def some(classes: int = 10, images: int = 300, channels: int = 3) -> Facts:
         per_class=class_figures(probabilities, SingleLabels(labels), names),
         confused=confused_pairs(probabilities, SingleLabels(labels), names),
         predicted=table.dense().sum(0).tolist(),
-        listed=[judged] * 5,
         survey=Survey(
             {"train": spread, "test": [2] * classes}, {"train": sum(spread), "test": 2 * classes}
         ),

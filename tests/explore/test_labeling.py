@@ -1,6 +1,7 @@
 """Labels that a person gives: the head that follows, what is proposed next, and the list saved."""
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,15 @@ def test_saved_labels_are_data_of_every_command(
         capsys, "probe", str(saved), "--from", str(tmp_path / "model"), "--out", out
     )
     assert status == 0, err
+    again = dataset_map(model, str(saved)).labeling.state()
+    assert set(again["classes"]) == {"red, or nearly", "blau"}
+    (tmp_path / "downloads").mkdir()
+    away = saved.rename(tmp_path / "downloads" / "labels.csv")
+    status, _, err = call(capsys, "evaluate", out, str(away))
+    assert (status, "--images names another folder" in err) == (2, True)
+    status, out, err = call(capsys, "evaluate", out, str(away), "--images", str(flat), "--json")
+    assert status == 0, err
+    assert json.loads(out)["images"] == 2  # the fifth of 12 that is held out
 
 
 def test_labels_that_the_data_has_are_the_beginning(model: Any, tmp_path: Path) -> None:

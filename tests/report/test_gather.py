@@ -53,7 +53,7 @@ def test_a_folder_with_the_least_that_a_run_leaves(tmp_path: Path) -> None:
     ]  # step 2 was taken again
     assert f"{(table.argmax(1) == labels.values).mean():.1%} of 40 test images correct" in page
     assert '<section id="mistakes"' in page
-    inside = page.split('<details id="inside"')[1].split("</details>")[0]
+    inside = page.split('<details id="inside"')[1].split("<details id=")[0]
     assert "Token similarity" in inside
     assert inside.count('class="lens whole"') == 2 * 4  # the photo and the colors of four images
     assert "vitlab inspect RUN IMAGE… --out inside" in inside
@@ -85,7 +85,7 @@ def test_each_confusion_is_shown_and_the_most_confident_first(
     labels, generator = source.labels.values, np.random.default_rng(0)
     guesses = np.where(generator.random(359) < 0.75, labels, generator.integers(0, 10, 359))
     done = predicted(labels, guesses, generator.uniform(0.5, 1, len(labels)))
-    shown, listed = gather.mistakes(model, source, done)
+    shown = gather.mistakes(model, source, done)
     wrong = [(int(t), int(g)) for t, g in zip(labels, guesses, strict=True) if t != g]
     pairs = [each.pair for each in shown]
     assert len(set(wrong)) > 30
@@ -99,9 +99,6 @@ def test_each_confusion_is_shown_and_the_most_confident_first(
         places = [n for n in range(359) if (labels[n], guesses[n]) == each.pair]
         assert each.confidence == max(done.probabilities[n].max() for n in places)
         assert each.own == pytest.approx((1 - each.confidence) / 9)
-    names = [each.name for each in listed]
-    assert len(names) == len(wrong)
-    assert {each.name for each in shown} <= set(names)
 
 
 def test_the_doubts_are_the_sure_mistakes(model: vitlab.VisionTransformer) -> None:

@@ -24,7 +24,7 @@ EDGES = {
     "sixty": some(60),
     "a thousand": some(1000, 3000),
     "two thousand": some(2000, 3000),
-    "one image": replace(some(2, 1), mistakes=[], listed=[]),
+    "one image": replace(some(2, 1), mistakes=[]),
     "gray": some(channels=1),
     "right to left": replace(
         some(2), classes=("\u05db\u05dc\u05d1", "\u0642\u0637"), notes=["\u05db\u05dc\u05d1"]
@@ -45,7 +45,6 @@ EDGES = {
                 "relevance": np.ones((2, 2), np.float32)
             }),
         ], 1),
-        listed=[nasty()],
         doubts=Doubts([nasty()], 1, 1.0, 9),
         recipe={
             "data": {"data": NASTY}, "start": {"weights": NASTY, "tune": NASTY},
@@ -201,7 +200,7 @@ def test_a_report_is_short_before_it_is_unfolded(tmp_path: Path) -> None:
     long = [replace(each, name=f"a/long folder {n}/a photograph of something {n}.jpeg")
             for n, each in enumerate([facts.mistakes[0]] * 40)]  # fmt: skip
     inside = Looked("m", [SeenImage("a.png", np.zeros((8, 8, 3), np.uint8))], 1)
-    made = replace(facts, mistakes=long, listed=long, unlike=(5, 1), inside=inside)
+    made = replace(facts, mistakes=long, unlike=(5, 1), inside=inside)
     write(tmp_path / "report.html", made)
     assert int(shown(tmp_path, HEIGHT)) <= 2500
 

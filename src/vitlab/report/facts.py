@@ -32,7 +32,7 @@ class Judged:
         guess: the predicted class, or classes
         confidence: probability of the predicted class; None where there may be several
         own: probability of the true class; of several, of the one most in doubt
-        picture: the image; None where it is only listed, or can no longer be read
+        picture: the image; None where it can no longer be read
         pair: numbers of the true and of the predicted class, if it is a mistake
         unlike: whether the model finds it unlike its training images
     """
@@ -103,7 +103,6 @@ class Facts:
     confused: list[Confusion] = field(default_factory=list)  # most frequent first
     reliability: list[Bin] = field(default_factory=list)
     mistakes: list[Judged] = field(default_factory=list)  # with pictures, some of each confusion
-    listed: list[Judged] = field(default_factory=list)  # mistakes by name, most confident first
     unlike: tuple[int, int] | None = None  # images unlike the training images, and those right
     survey: Survey | None = None  # None if the data is no longer there
     inside: Looked | None = None  # what a few test images show of the model

@@ -32,7 +32,6 @@ from vitlab.report.thumbnails import Pixels, in_colors
 from vitlab.runs.run_folder import RunFolder
 
 MISTAKES, TOGETHER = 60, 6  # pictures of mistakes, at most, and of one confusion
-LISTED = 200  # mistakes that are listed by name
 LEAST, DOUBTED = 100, 24  # images that label errors need, and doubtful labels with pictures
 GLANCED = 8  # test images with which a model is looked into
 CHANGED = ("intervals", "calibration", "thresholds", "classes")
@@ -63,14 +62,12 @@ def write_report(
     """
     several = predictions.labels.several  # then no class is mistaken for another
     results, above = (predictions.probabilities, predictions.labels), np.array(model.thresholds)
-    shown, listed = mistakes(model, source, predictions)
     facts = replace(
         facts_of(folder, figures, model, notes),
         classes=source.classes,
         confusion=confusion(*results),
         reliability=[] if several else bins(results[0], results[1].values),
-        mistakes=shown,
-        listed=listed,
+        mistakes=mistakes(model, source, predictions),
         unlike=_unlike(predictions),
         per_class=class_figures(*results, source.classes, above),
         predicted=decisions(*results, above)[1].tolist(),
@@ -128,42 +125,38 @@ def _surveyed(folder: RunFolder) -> Survey | None:
     return survey(splits)
 
 
-def mistakes(
-    model: Model, source: Source, predictions: Predictions
-) -> tuple[list[Judged], list[Judged]]:
-    """Return mistakes with pictures, and by name; none where images have several labels.
+def mistakes(model: Model, source: Source, predictions: Predictions) -> list[Judged]:
+    """Return mistakes with pictures; none where images have several labels.
 
-    The first list has the most confident mistake of each confusion, then a second one of each, and
-    so on; the other one all, most confident first.
+    First the most confident mistake of each confusion, then a second one of each, and so on.
     """
     labels, chances = predictions.labels.values, predictions.probabilities
     if predictions.labels.several:
-        return [], []
+        return []
     guesses = chances.argmax(1)
     wrong = np.flatnonzero(guesses != labels)
     order = wrong[np.argsort(-chances[wrong].max(1), kind="stable")].tolist()
-    before, ranked, listed = Counter[tuple[int, int]](), list[tuple[int, int]](), list[Judged]()
-    for place in order:
-        true, guess = pair = int(labels[place]), int(guesses[place])
-        ranked.append((before[pair], len(listed)))
+    before, ranked = Counter[tuple[int, int]](), list[tuple[int, int, int]]()
+    for number, place in enumerate(order):
+        pair = int(labels[place]), int(guesses[place])
+        ranked.append((before[pair], number, place))
         before[pair] += 1
-        listed.append(
-            Judged(
-                source.name(int(predictions.indices[place])),
-                source.classes[true],
-                source.classes[guess],
-                float(chances[place, guess]),
-                float(chances[place, true]),
-                pair=pair,
-                unlike=bool((predictions.distances[place : place + 1] > 1).any()),
-            )
-        )
     chosen = sorted(each for each in ranked if each[0] < TOGETHER)[:MISTAKES]
-    shown = [
-        replace(listed[n], picture=_picture(source, int(predictions.indices[order[n]]), model))
-        for _, n in chosen
-    ]
-    return shown, listed[:LISTED]
+
+    def judged(place: int) -> Judged:
+        true, guess, index = labels[place], guesses[place], int(predictions.indices[place])
+        return Judged(
+            source.name(index),
+            source.classes[true],
+            source.classes[guess],
+            float(chances[place, guess]),
+            float(chances[place, true]),
+            _picture(source, index, model),
+            pair=(int(true), int(guess)),
+            unlike=bool((predictions.distances[place : place + 1] > 1).any()),
+        )
+
+    return [judged(place) for _, _, place in chosen]
 
 
 def doubts(model: Model, source: Source, predictions: Predictions) -> Doubts | None:

@@ -156,13 +156,13 @@ def _usual(facts: Facts) -> str:
 def measured_on(facts: Facts) -> list[DefinitionList]:
     """Return the data, the model, and what the images unlike the training images come to."""
     weights, tune = facts.option("start", "weights"), facts.option("start", "tune") or "all"
-    way, origin = "Fine-tuned from", weights or ""
+    way, origin = "Fine-tuned from", _short(weights or "")
     if facts.option("recipe", "recipe") == PROBE:
         way = "Head fitted on"
     elif weights and tune != "all":
         origin += f", tune={tune}"
     return filled(
-        ("Data", facts.data),
+        ("Data", _short(facts.data)),
         ("Images", images_of(facts)),
         ("Classes", f"{len(facts.classes):,}" if facts.classes else ""),
         ("Unlike the training images", unlike(facts)),
@@ -170,6 +170,11 @@ def measured_on(facts: Facts) -> list[DefinitionList]:
         (way, origin),
         ("Trained", length(facts)),
     )
+
+
+def _short(name: str) -> str:
+    """Return a name without the folders of this machine; the settings have the whole of it."""
+    return Path(name).name if Path(name).is_absolute() else name
 
 
 def unlike(facts: Facts) -> str:

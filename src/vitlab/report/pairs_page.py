@@ -16,7 +16,7 @@ from vitlab.report.page import (
     write_page,
 )
 
-MOST = 200  # pairs that a page shows
+MOST, OPEN = 200, 15  # pairs that a page shows, and those that are not folded
 _SIDE = 192  # pixels of a picture, at most
 
 
@@ -35,19 +35,19 @@ def write_pairs(file: Path, compared: Comparison, title: str, command: str = "")
     Raises:
         DiskError: the file cannot be written.
     """
-    blocks = _pairs(compared)
-    section = Section("pairs", "Pairs", blocks, folded=False)
-    page = Page(title, summary(compared), [section], notes(compared), command, "near-duplicates")
+    first, others = _pairs(compared)
+    sections = [Section("pairs", "Pairs", first, False), Section("others", "More pairs", others)]
+    page = Page(title, summary(compared), sections, notes(compared), command, "near-duplicates")
     return write_page(file, page)
 
 
-def _pairs(compared: Comparison) -> list[Block]:
-    """Return the pairs as pictures."""
+def _pairs(compared: Comparison) -> tuple[list[Block], list[Block]]:
+    """Return the first pairs as pictures, and the others."""
     from vitlab.report.thumbnails import of_source  # slow to import
 
     pairs, sides, within = compared.pairs, (compared.train, compared.test), compared.within
     if not len(pairs):
-        return [Prose("No near-duplicates were found.")]
+        return [Prose("No near-duplicates were found.")], []
     best = np.zeros(len(pairs), bool)
     best[np.unique(pairs.test, return_index=True)[1]] = True  # of each test image: they are sorted
     shown = np.lexsort((-pairs.scores, ~pairs.exact, ~best))[:MOST]
@@ -69,8 +69,10 @@ def _pairs(compared: Comparison) -> list[Block]:
         "comes first."
     )
     rest = len(pairs) - len(items)
-    more: list[Block] = [Prose(f"{rest:,} more pairs are not shown: --json lists them all.")]
-    return [Prose(text), Thumbnails(items, "wide"), *(more if rest else [])]
+    more: list[Block] = [Thumbnails(items[OPEN:], "wide")] if items[OPEN:] else []
+    if rest:
+        more.append(Prose(f"{rest:,} more pairs are not shown: --json lists them all."))
+    return [Prose(text), Thumbnails(items[:OPEN], "wide")], more
 
 
 def summary(compared: Comparison) -> str:

@@ -19,6 +19,7 @@ from vitlab.report.page import (
 )
 
 MOST = 600  # pictures of a page
+OPEN = 4  # photographs that are not folded
 
 
 def write_search(
@@ -67,7 +68,7 @@ def write_search(
         own = Thumbnail((of_source(photos, number),), "asked for", file=name)
         error = [Prose(answer.error)] if answer.error else []
         pictures = Thumbnails([own, *map(thumbnail, answer.neighbors)])
-        sections.append(Section(f"photo-{number}", name, [*error, pictures], folded=False))
+        sections.append(Section(f"photo-{number}", name, [*error, pictures], number >= OPEN))
     rest = len(found) - len(shown)
     notes = [f"{rest:,} more photographs are not shown: --json lists them all"] if rest else []
     lead = (

@@ -93,7 +93,7 @@ def test_figures_tests_recipes_and_a_page(
     assert "b: accuracy" in notes  # it answers otherwise than its journal says
     page = out.read_text()
     assert found["report"] == str(out)
-    assert page.count('<path d="M1 5h30"') == 4 * 3  # three runs in four places
+    assert page.count('<path d="M1 5h30"') == 3 * 3  # three runs in three places
     assert "../runs/a/report.html" in page
     assert "2 of 3 pairs" in page or "3 of 3 pairs" in page
     assert "<script" not in page

@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from matplotlib import colormaps
 from PIL import Image
 
 from vitlab.report.inside.looking import Looked, SeenImage
-from vitlab.report.inside.sights import HEADS, inside_blocks, model_figures
+from vitlab.report.inside.sights import HEADS, inside_blocks, model_figures, write_inspection
 from vitlab.report.page import Page, Plots, Section, rendered
 from vitlab.report.thumbnails import COVER
 
@@ -100,3 +101,26 @@ def test_names_are_escaped_and_very_many_heads_counted() -> None:
     assert "<h3><bdi>0/&lt;b&gt;.png</bdi></h3>" in text
     assert "--ratio:1.3333" in text
     assert inside_blocks(None) == []
+
+
+def test_the_page_begins_with_the_map_that_shows_the_object(tmp_path: Path) -> None:
+    """One map an image, the rest folded; without attention the first map is another one."""
+    flat = np.ones((2, 2), np.float32)
+    for maps, title, words in (
+        (("rollout", "late_attention", "norm_map"), "Where the last layers look", "70% of it lay"),
+        (("norm_map", "gradcam"), "Grad-CAM", "no attention to show"),
+        (("norm_map",), "Token norms", "no attention to show"),
+    ):
+        image = SeenImage(
+            "a.png", PIXELS, maps=dict.fromkeys(maps, flat), colors=np.ones((2, 2, 3), np.float32)
+        )
+        found = Looked("m", [image], 1, arrays={"token_similarity": flat[0]})
+        write_inspection(tmp_path / title, found, "vitlab inspect")
+        text = (tmp_path / title / "inspect.html").read_text()
+        assert f'<h2 id="images-title"><bdi>{title}</bdi></h2>' in text
+        first, rest = text.split("<details>", 1)
+        assert first.count("<figure>") == 2
+        assert title in first.split('<div class="lenses">')[1]
+        assert words in first
+        assert rest.split("</details>")[0].count("<figure>") == len(maps)
+        assert '<details id="model"><summary>' in rest

@@ -73,7 +73,6 @@ export class Heads {
       const name = place ? `Head ${place}` : "Mean";
       const label = words.appendChild(vitlab.element("b", "", String(place || name)));
       if (place) label.prepend(vitlab.element("span", "", "Head "));
-      button.setAttribute("aria-label", name);
       const peak = words.appendChild(document.createElement("span"));
       peak.title = "The largest share of one patch";
       button.addEventListener("click", () => this.choose(place ? place - 1 : null));

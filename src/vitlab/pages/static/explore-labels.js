@@ -179,7 +179,7 @@ export class Labels {
       return vitlab.say(error.message);
     }
     this.unsaved = false;
-    vitlab.say(`Saved. In the folder ${this.state.folder}, labels.csv is data of every command: vitlab probe ${this.state.folder}/labels.csv`);
+    vitlab.say(`Saved. labels.csv is data of every command: vitlab probe labels.csv --images ${this.state.folder}`);
   }
 
   /* Labels of a list that was saved: its paths are found at the ends of the images' names. */

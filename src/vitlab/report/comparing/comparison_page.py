@@ -43,12 +43,12 @@ def write_comparison(file: Path, compared: Compared, command: str = "") -> Path:
     Raises:
         DiskError: the file cannot be written.
     """
-    entries = compared.entries
+    entries, two = compared.entries, len(compared.pairs) == 1
     sections = [
         Section("figures", "Figures", _figures(compared, file), folded=False),
         Section("tests", "Paired tests", _tests(compared), folded=False),
         Section("disagreements", "Where they disagree", disagreements(compared)),
-        Section("all-figures", "All figures", _figures(compared, file, every=True)),
+        Section("all-figures", "All figures", [_differences(compared)] if two else []),
         Section("seeds", "Seeds of one recipe", _seeds(entries)),
         Section("curves", "Learning curves", _curves(entries)),
         Section("recipe", "What differs in the recipes", _recipes(entries)),
@@ -115,7 +115,7 @@ def _of_two(compared: Compared, pair: Pair) -> str:
     better, worse = (other, one) if shares[1] > shares[0] else (one, other)
     low, high = ends or (0.0, 0.0)
     low, high = (low, high) if shares[1] > shares[0] else (-high, -low)
-    within = f" ({100 * low:.1f} to {100 * high:.1f})" * (ends is not None)
+    within = f" ({100 * low:.1f} to {100 * high:.1f})".replace("-", "−") * (ends is not None)
     chance = "more than chance explains" if pair.p < LEVEL else "which chance may explain"
     test = "" if key == "map" else "McNemar's test, "
     p = "p < 0.001" if pair.p < 0.001 else f"p = {pair.p:.3f}"
@@ -129,15 +129,15 @@ def _of_two(compared: Compared, pair: Pair) -> str:
 # Its sections
 
 
-def _figures(compared: Compared, file: Path, *, every: bool = False) -> list[Block]:
-    """Return a row for each run, the best figure of each column in blue: the first ones, or all."""
+def _figures(compared: Compared, file: Path) -> list[Block]:
+    """Return a row for each run, the best figure of each column in blue."""
     entries, rows = compared.entries, list[tuple[str, ...]]()
     most = max((len(each.facts.figures.get("classes", ())) for each in entries), default=0)
     shown = [
         metric
         for metric in METRICS.values()
         if metric.tells(most)
-        and (every or metric.key or metric.of == "training")
+        and (metric.key or metric.of == "training")
         and any(each.facts.number(metric.name) is not None for each in entries)
     ]
     best = [_best(entries, metric) for metric in shown]
@@ -155,8 +155,7 @@ def _figures(compared: Compared, file: Path, *, every: bool = False) -> list[Blo
         "best of a column is blue. Intervals that overlap do not mean that two runs are alike: the "
         "paired tests tell smaller differences from chance."
     )
-    title = "All figures of the runs" if every else "Figures"
-    return [Table(title, ("Run", *(metric.title for metric in shown)), rows, note=note)]
+    return [Table("Figures", ("Run", *(metric.title for metric in shown)), rows, note=note)]
 
 
 def _best(entries: Sequence[Entry], metric: Metric) -> float | None:
@@ -189,7 +188,7 @@ def _address(entry: Entry, page: Path) -> str:
 
 
 def _tests(compared: Compared) -> list[Block]:
-    """Return the tests, a row for each two runs, and of two runs their differences."""
+    """Return the tests, a row for each two runs."""
     if compared.same is None:
         return []
     first, runs, pairs = METRICS[first_figure(compared)], compared.same.runs, compared.pairs
@@ -224,13 +223,13 @@ def _tests(compared: Compared) -> list[Block]:
         " Kappa is 1 where the same images are right and wrong, 0 where mistakes coincide as those "
         "of independent models would."
     )
-    tests = table_of("Paired tests", columns, note)
-    return [tests] if many else [tests, _differences(compared, names)]
+    return [table_of("Paired tests", columns, note)]
 
 
-def _differences(compared: Compared, names: Sequence[str]) -> Table:
-    """Return the differences in all figures, of two runs."""
+def _differences(compared: Compared) -> Table:
+    """Return all figures of two runs, and their differences."""
     assert compared.same is not None
+    names = [compared.entries[number].name for number in compared.same.runs]
     pair, rows = compared.pairs[0], []
     for metric in METRICS.values():
         gap = pair.differences.get(metric.name)

@@ -20,7 +20,8 @@ SUMMARY = "Train a model on images without labels, to fine-tune it later."
 TASKS = "masked-patch, tokenizer, beit, mae, dino or lejepa"
 LABELED = (
     *options_of(Objective), *options_of(Distill), "mixup", "cutmix", "mix_switch", "tune",
-    "lora_rank", "lora_alpha", "lora_targets", "dev_share", "fold", "classes",
+    "lora_rank", "lora_alpha", "lora_targets", "dev_share", "fold", "classes", "object_queries",
+    "query_blocks",
 )  # fmt: skip
 
 

@@ -58,7 +58,7 @@ class Pretrain(Train):
     def check_task(recipe: Recipe, given: dict[str, Any], what: str) -> None:
         """Refuse a recipe, or a run, of labels or of another task than the one named."""
         task = recipe.pretext.task
-        if task == "classify":
+        if task in ("classify", "detect"):
             raise OptionError(
                 f"{what} learns from labels: use vitlab train, or name another recipe"
             )

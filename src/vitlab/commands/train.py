@@ -85,7 +85,7 @@ class Train(RunOptions):
         out = given.get("out") if given.get("resume") else None
         begun = cls._to_continue(out)
         if begun is None:
-            start, rest = start_from(given, otherwise or _recipe_for(given))
+            start, rest = start_from(given, otherwise or "detect" * (given.get("task") == "detect"))
             cls.check_task(start, given, f"recipe {start.recipe}")
             options = cls(recipe=start).changed(**rest)
             if out or not options.resume:
@@ -106,11 +106,6 @@ class Train(RunOptions):
 
 
 build = Train.built
-
-
-def _recipe_for(given: dict[str, Any]) -> str:
-    """Return the recipe of a task with labels, if it has its own."""
-    return "detect" if given.get("task") == "detect" else ""
 
 
 def _as_recorded(given: dict[str, Any]) -> dict[str, Any]:

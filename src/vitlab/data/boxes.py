@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode.crop import crop_resize
+from vitlab.data.decode.pixels import Pixels
 from vitlab.data.holdout import hold_out, without
 from vitlab.data.labels import Indices, MultiLabels
 from vitlab.data.settings import Data
@@ -43,6 +44,7 @@ LARGEST = 2**30  # bytes of annotations
 SLACK = 1.0  # pixels that a box may reach beyond its image: other people's rounding
 Boxes = NDArray[np.float32]
 """(n, most, 5): class, left, top, right, bottom of each object; class -1 where there is none."""
+Drawn = tuple[Pixels, tuple[int, int, int, int]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,10 +103,14 @@ def open_boxes(options: Data, classes: Sequence[str] = ()) -> Splits:
     if options.data == SCENES:
         parts: Mapping[str, Source] = {name: scenes(name) for name in COUNTS}
         return Splits(parts["train"], parts["test"])
+    if not options.data:
+        raise DataError(f"no data given: name a folder with COCO annotations, or {SCENES}")
     root, notes = Path(options.data).expanduser(), list[str]()
     files = _annotations(root)
     found = {split: _read(file) for split, file in files.items()}
     order = tuple(classes) or _classes(found.values())
+    if not order:
+        raise DataError(f"{options.data} has no boxes: annotations, each with a bbox, say where")
     home = root if root.is_dir() else root.parent
     opened = {name: _opened(files[name], home, found[name], order, notes) for name in found}
     first, *rest = (opened[name] for name in ("train", "validation", "test") if name in opened)
@@ -124,32 +130,36 @@ def scenes(split: str) -> Arrays:
     """
     own = hold_out(digits(), 0.2, split_by="position").parts[split]
     kept = [own.image(number).decode(1) for number in range(len(own))]
-    classes, drawn = own.labels, dict[tuple[int, int], NDArray[np.uint8]]()
+    drawn: list[dict[int, Drawn]] = [{} for _ in kept]
     seed, count = [*COUNTS].index(split), COUNTS[split]
     images, objects = np.zeros((count, SIDE, SIDE, 1), np.uint8), list[list[Any]]()
-    for number in range(count):
+    for number, image in enumerate(images):
         generator, mine = np.random.default_rng([seed, number]), list[Any]()
-        taken = np.zeros((SIDE, SIDE), bool)
-        wanted = int(generator.integers(DIGITS[0], DIGITS[1] + 1))
-        for which, side, across, down in generator.random((TRIES, 4)):
+        free, wanted = np.ones((SIDE, SIDE), bool), int(generator.integers(*DIGITS, endpoint=True))
+        for which, side, across, down in generator.random((TRIES, 4)).tolist():
             if len(mine) == wanted:
                 break
             digit, size = int(which * len(kept)), SMALL + int(side * (LARGE - SMALL + 1))
             left, top = (int(each * (SIDE - size + 1)) for each in (across, down))
             place = slice(top, top + size), slice(left, left + size)
-            if taken[place].any():
+            if not free[place].all():
                 continue
-            if (digit, size) not in drawn:
-                whole = (0, 0, *kept[digit].shape[1::-1])
-                drawn[digit, size] = crop_resize(kept[digit], whole, size, size, "bilinear")
-            pixels = drawn[digit, size]
-            taken[place], images[number][place] = True, pixels
-            ink = pixels[..., 0] >= INK
-            rows, columns = (np.flatnonzero(ink.any(axis)) for axis in (1, 0))
-            box = left + columns[0], top + rows[0], left + columns[-1] + 1, top + rows[-1] + 1
-            mine.append((*classes.classes_of(digit), *(edge / SIDE for edge in box)))
+            if size not in drawn[digit]:
+                drawn[digit][size] = _enlarged(kept[digit], size)
+            free[place], (image[place], ink) = False, drawn[digit][size]
+            box = [edge + start for edge, start in zip(ink, (left, top) * 2, strict=True)]
+            mine.append((*own.labels.classes_of(digit), *(edge / SIDE for edge in box)))
         objects.append(mine)
     return Arrays(images, BoxLabels.of(objects, len(own.classes)), own.classes, f"{split} scene")
+
+
+def _enlarged(digit: Pixels, side: int) -> Drawn:
+    """Return a digit at another size, and where its ink is: left, top, right, bottom."""
+    rows, columns = digit.shape[:2]
+    pixels = crop_resize(digit, (0, 0, columns, rows), side, side, "bilinear")
+    ink = pixels[..., 0] >= INK
+    down, across = (np.flatnonzero(ink.any(axis)) for axis in (1, 0))
+    return pixels, (int(across[0]), int(down[0]), int(across[-1]) + 1, int(down[-1]) + 1)
 
 
 def open_scenes(request: Request) -> Found | None:
@@ -204,6 +214,8 @@ def _read(file: Path) -> dict[str, list[dict[str, Any]]]:
         ]  # fmt: skip
         if any(len(each["box"]) != 4 for each in objects):
             raise ValueError("a bbox is left, top, width, height")
+        if unknown := {each["class"] for each in objects} - {each["id"] for each in classes}:
+            raise ValueError(f"category_id {min(unknown, key=str)!r} is not among the categories")
     except OSError as error:
         raise DataError(f"{file}: {(error.strerror or str(error)).lower()}") from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -236,26 +248,23 @@ def _opened(
     names = {each["id"]: each["name"] for each in found["classes"]}
     sizes = {each["id"]: each["size"] for each in found["images"]}
     objects = defaultdict[Any, list[Any]](list)
-    odd, crowds = list[str](), 0
+    odd = list[str]()
     for each in found["objects"]:
         if (name := names.get(each["class"])) not in place:
             raise DataError(
-                f"{file} has an object of class {name or each['class']!r}, which is not among "
+                f"{file} has an object of class {name!r}, which is not among "
                 f"those known, {some(order)}: leave it out"
             )
-        if each["crowd"]:
-            crowds += 1
-        elif (box := _inside(each["box"], sizes.get(each["image"]))) is None:
+        box = _inside(each["box"], sizes.get(each["image"]))
+        if each["crowd"] or box is None:
             odd.append(f"{each['box']} of image {each['image']!r}")
         else:
             objects[each["image"]].append((place[name], *box))
     if odd:
         notes.append(
-            f"{file}: skipped {len(odd):,} boxes that are empty or outside of their image: "
-            f"{some(odd)}"
+            f"{file}: skipped {len(odd):,} boxes that are empty, outside of their image or around "
+            f"a crowd: {some(odd)}"
         )
-    if crowds:
-        notes.append(f"{file}: skipped {crowds:,} boxes around crowds (iscrowd)")
     paths = _paths(file, home, [each["file_name"] for each in found["images"]])
     labels = BoxLabels.of([objects[each["id"]] for each in found["images"]], len(order))
     whole = Files(Path(), Names.of(paths), labels, order)

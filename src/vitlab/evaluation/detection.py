@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
 
 from vitlab.data.augment.augment import normalize
 from vitlab.data.boxes import Boxes, boxes_of, open_boxes
@@ -32,6 +31,7 @@ from vitlab.evaluation.compute import Compute, borrowed
 from vitlab.evaluation.records import EvaluationRecord
 from vitlab.files import staged_folder
 from vitlab.models.cost import cost
+from vitlab.objectives.detect import SURE, framed, overlap
 from vitlab.progress import Meter
 from vitlab.weights.detector import Detector, load_detector
 
@@ -78,18 +78,6 @@ def detect(
 # Average precision
 
 
-def overlaps(found: Floats, truth: Floats) -> Floats:
-    """Return the IoU of each of n boxes with each of m, (n, m)."""
-    low, high = (
-        each(found[:, None, part], truth[None, :, part])
-        for each, part in ((np.maximum, slice(0, 2)), (np.minimum, slice(2, 4)))
-    )
-    shared = np.maximum(high - low, 0).prod(-1)
-    areas = [(each[:, 2:] - each[:, :2]).prod(-1) for each in (found, truth)]
-    union = areas[0][:, None] + areas[1] - shared
-    return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
-
-
 def right(found: Floats, truth: Floats) -> NDArray[np.bool_]:
     """Return which of an image's detections of a class, likeliest first, are right.
 
@@ -98,7 +86,8 @@ def right(found: Floats, truth: Floats) -> NDArray[np.bool_]:
     Returns:
         (thresholds, n).
     """
-    shares = overlaps(found, truth)
+    each = torch.from_numpy(found)[:, None], torch.from_numpy(truth)[None]
+    shares = overlap(*each)[0].numpy()
     hits = np.zeros((len(THRESHOLDS), len(found)), bool)
     for row, threshold in enumerate(THRESHOLDS):
         left = np.ones(len(truth), bool)
@@ -255,38 +244,22 @@ def find_objects(
             if isinstance(found, str):
                 row["error"] = found
                 continue
-            row["objects"] = _objects(source, number, found, detector.about.classes)
+            high, wide = source.image(number).shape()[:2]
+            boxes, names = found.boxes * (wide, high, wide, high), detector.about.classes
+            row["objects"] = [
+                {"class": names[own], "probability": chance, "box": box}
+                for own, chance, box in zip(
+                    found.classes, found.chances.tolist(), boxes.tolist(), strict=True
+                )
+                if chance >= LEAST
+            ]
             if folder is not None:
                 name = f"{number:06d}-{Path(row['image']).stem}.png"
-                _drawn(source, number, row["objects"]).save(folder / name)
+                sure = [each for each in row["objects"] if each["probability"] >= SURE]
+                places, titles = ([each[key] for each in sure] for key in ("box", "class"))
+                framed(source.image(number).decode(3), places, titles).save(folder / name)
                 row["picture"] = f"{out}/{name}"
             meter.images(number + 1, len(source))
     damaged = sum("error" in row for row in rows)
     about = {"model": detector.model.config.name, "images": len(rows) - damaged}
     return about | {"damaged": damaged, "detections": rows}
-
-
-def _objects(
-    source: Source, number: int, found: Detections, classes: Sequence[str]
-) -> list[dict[str, Any]]:
-    """Return an image's objects that are likely enough, in pixels."""
-    rows, columns = source.image(number).shape()[:2]
-    return [
-        {"class": classes[name], "probability": chance, "box": box}
-        for name, chance, box in zip(
-            found.classes.tolist(), found.chances.tolist(),
-            (found.boxes * (columns, rows, columns, rows)).tolist(), strict=True,
-        )
-        if chance >= LEAST
-    ]  # fmt: skip
-
-
-def _drawn(source: Source, number: int, objects: list[dict[str, Any]]) -> Image.Image:
-    """Return an image in color with frames and names of the objects that are likelier than not."""
-    picture = Image.fromarray(source.image(number).decode(3))
-    draw = ImageDraw.Draw(picture)
-    for each in objects:
-        if each["probability"] >= 0.5:
-            draw.rectangle(each["box"], outline=(255, 60, 60))
-            draw.text(each["box"][:2], each["class"], fill=(255, 200, 60))
-    return picture

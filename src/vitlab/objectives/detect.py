@@ -8,13 +8,17 @@ of pairs, summed over the last blocks, each with a matching of its own. Both are
 and then over images, where DETR's are over a batch: so passes and processes add up to a batch.
 """
 
-from typing import ClassVar
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from PIL import Image, ImageDraw
 from torch import Tensor
 from torch.nn import functional as F
 
+from vitlab.data.decode.pixels import Pixels
 from vitlab.data.loading.batches import Batch
 from vitlab.device import sent
 from vitlab.models.config import ModelConfig
@@ -94,16 +98,25 @@ class Detect(PretextTask):
         """Return a few images, and what is found in them."""
         del generator
         chances, boxes = Detector(model, self.head)(images)
-        shown = as_pictures(unit_pixels(images, self.config))
-        drawn, sides = shown.clone(), sent(torch.tensor(images.shape[:1:-1]), images.device)
-        for number, (own, places) in enumerate(zip(chances.amax(-1), boxes, strict=True)):
-            for box in (places[own >= SURE] * sides.repeat(2)).round().long():
-                left, top, right, bottom = box.tolist()
-                frame = drawn[number, top:bottom, left:right]
-                inner = frame[1:-1, 1:-1].clone()
-                frame[:] = frame.new_tensor((255, 60, 60))
-                frame[1:-1, 1:-1] = inner
-        return {"image": shown, "found": drawn}
+        shown, (rows, columns) = as_pictures(unit_pixels(images, self.config)), images.shape[2:]
+        places = (boxes * boxes.new_tensor([columns, rows, columns, rows])).cpu()
+        found = [
+            torch.from_numpy(np.array(framed(pixels.numpy(), own[sure])))
+            for pixels, own, sure in zip(
+                shown.cpu(), places, chances.amax(-1).cpu() >= SURE, strict=True
+            )
+        ]
+        return {"image": shown, "found": torch.stack(found)}
+
+
+def framed(pixels: Pixels, boxes: Any, names: Sequence[str] = ()) -> Image.Image:
+    """Return an image (rows, columns, 3) with frames, left, top, right, bottom, and their names."""
+    picture = Image.fromarray(pixels)
+    draw = ImageDraw.Draw(picture)
+    for box, name in zip_longest(boxes, names, fillvalue=""):
+        draw.rectangle([float(edge) for edge in box], outline=(255, 60, 60))
+        draw.text((float(box[0]), float(box[1])), name, fill=(255, 200, 60))
+    return picture
 
 
 def _about(options: Pretext, classes: tuple[str, ...]) -> BoxClasses:

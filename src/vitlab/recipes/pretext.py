@@ -168,6 +168,11 @@ class Pretext(Options):
         return self.task == "detect"
 
     @property
+    def labeled(self) -> bool:
+        """Whether labels are learned from, of images or of objects in them."""
+        return self.annotated or not self.unlabeled
+
+    @property
     def unlabeled(self) -> bool:
         """Whether nothing is learned from labels of images: the tasks of `pretext_tasks`."""
         return self.task not in ("classify", "segment")

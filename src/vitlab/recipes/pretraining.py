@@ -12,7 +12,7 @@ from vitlab.recipes.model_part import ModelPart, model_part
 from vitlab.recipes.pretext import Pretext
 from vitlab.recipes.recipe import Recipe
 
-SCENES = "ViT(width=96,depth=5,heads=3,mlp=384)/8"
+SCENES = "ViT(width=96,depth=4,heads=3,mlp=384)/8"
 
 
 def masked_patch(model: str = "ViT-B/16") -> Recipe:
@@ -287,7 +287,7 @@ def detect(model: str = SCENES) -> Recipe:
     photographs name trained weights: `--from facebook/dinov2-small`.
     """
     small = {"image_size": 48, "pool": "mean", "fit": "squash", "positions": "sincos"}
-    scenes = {"object_queries": 16} if model == SCENES else {}
+    scenes = {"object_queries": 16, "query_blocks": 2} if model == SCENES else {}
     return Recipe(
         recipe="detect",
         data=Data(data="digit-scenes") if model == SCENES else Data(),

@@ -114,7 +114,7 @@ def _beside(task: Task, device: torch.device, generator: torch.Generator) -> Own
 def signed(model: Model, task: Task) -> None:
     """Let a model say what it was trained on, and how."""
     model.provenance = provenance(task)
-    learned = seen_by(task.splits, labeled=task.labeled)
+    learned = seen_by(task.splits, labeled=task.recipe.pretext.labeled)
     model.seen = np.union1d(learned, task.seen)
 
 

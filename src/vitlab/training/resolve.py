@@ -110,14 +110,9 @@ class Task:
         return _seen_before(self.base, self.guide)
 
     @property
-    def labeled(self) -> bool:
-        """Whether labels are learned from, of images or of objects in them."""
-        return with_labels(self.recipe)
-
-    @property
     def watched(self) -> Probe | None:
         """The probe, if it decides which weights are kept: of trained ones without labels."""
-        return self.probe if self.base is not None and not self.labeled else None
+        return self.probe if self.base is not None and not self.recipe.pretext.labeled else None
 
     @property
     def objective(self) -> Objective:
@@ -193,10 +188,10 @@ def prepare(
         world.say(f"no run in {folder.path} yet: starting it")
     probe = None
     if host.probe:  # on images that neither the run nor its models learn from
-        own = seen_by(splits, labeled=with_labels(recipe))
+        own = seen_by(splits, labeled=recipe.pretext.labeled)
         seen = np.union1d(own, _seen_before(base, guide))
         probe = Probe.of(host.probe, config.channels, host.probe_by, seen)
-    elif base is not None and not with_labels(recipe):
+    elif base is not None and not recipe.pretext.labeled:
         told.append(
             "learning without labels can ruin trained features, and nothing watches them here: "
             "--probe LABELED measures them at each test, and the best weights are kept"
@@ -208,11 +203,6 @@ def prepare(
 def _seen_before(*models: Model | None) -> Seen:
     """Return what some models have seen, sorted."""
     return np.unique(np.concatenate([NOTHING, *(each.seen for each in models if each is not None)]))
-
-
-def with_labels(recipe: Recipe) -> bool:
-    """Return whether a recipe learns from labels, of images or of objects in them."""
-    return recipe.pretext.annotated or not recipe.pretext.unlabeled
 
 
 # Data

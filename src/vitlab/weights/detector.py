@@ -46,16 +46,12 @@ class BoxHead(nn.Module):
     """Queries, and what reads a class and a box from each as it leaves a block.
 
     Args:
-        config: of the model
+        config: of the model, as `check_queries` has it
         about: its classes and queries
-
-    Raises:
-        OptionError: a model that cannot place further tokens.
     """
 
     def __init__(self, config: ModelConfig, about: BoxClasses) -> None:
         super().__init__()
-        check_queries(config, about)
         width = config.width
         self.about = about
         self.queries = nn.Parameter(torch.empty(about.queries, width))

@@ -187,6 +187,8 @@ def test_boxes_outside_and_images_that_are_not_there_are_named_and_skipped(tmp_p
     said["annotations"][1]["bbox"] = [4, 4, 0, 3]
     said["annotations"][2]["iscrowd"] = 1
     said["annotations"][3]["bbox"] = [-0.6, 0, 20, 10]  # rounding
+    said["annotations"][6]["bbox"] = [1, 1, float("nan"), 3]
+    said["annotations"][7]["image_id"] = 99
     said["images"][4]["file_name"] = "gone.png"
     said["images"][5]["file_name"] = "../../outside.png"
     Image.new("RGB", (48, 32)).save(tmp_path / "outside.png")
@@ -194,10 +196,10 @@ def test_boxes_outside_and_images_that_are_not_there_are_named_and_skipped(tmp_p
     splits = open_boxes(Data(data=str(root)))
     assert splits.whole is not None
     assert len(splits.whole) == 10
-    assert ((boxes_of(splits.whole)[:, 0, 0] >= 0).sum()) == 7
+    assert ((boxes_of(splits.whole)[:, 0, 0] >= 0).sum()) == 5
     text = "\n".join(splits.notes)
     for words in (
-        "skipped 3 boxes that are empty, outside of their image or around a crowd: [40.0, 0.0, ",
+        "skipped 5 boxes that are empty, outside of their image or around a crowd: [40.0, 0.0, ",
         "skipped 2 images that are not there: gone.png",
     ):  # fmt: skip
         assert words in text
@@ -214,6 +216,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "left, top, width, height",
     ),
     ({"categories": 3}, "is not COCO's format"),
+    ({"categories": []}, "category_id 3 is not among the categories"),
+    ({"annotations": [{"image_id": 0, "category_id": 7, "bbox": [1, 1, 5, 10**400]}]}, "too large"),
     ({"annotations": []}, "has no boxes"),
 ]
 

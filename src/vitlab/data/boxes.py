@@ -13,11 +13,11 @@ the whole image is resized.
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,7 @@ LARGEST = 2**30  # bytes of annotations
 SLACK = 1.0  # pixels that a box may reach beyond its image: other people's rounding
 Boxes = NDArray[np.float32]
 """(n, most, 5): class, left, top, right, bottom of each object; class -1 where there is none."""
+Sides = tuple[float, float]
 Drawn = tuple[Pixels, tuple[int, int, int, int]]
 
 
@@ -197,97 +198,98 @@ def _annotations(root: Path) -> dict[str, Path]:
     return by_split if "train" in by_split else {"train": next(iter(by_split.values()))}
 
 
-def _read(file: Path) -> dict[str, list[dict[str, Any]]]:
+class Annotations(NamedTuple):
+    """What a file of annotations says.
+
+    Attributes:
+        images: name of the file, and width and height in pixels, by id
+        names: of the classes, by id
+        objects: ids of image and class, left, top, width and height; None in place of a crowd's
+    """
+
+    images: dict[str, tuple[str, Sides]]
+    names: dict[str, str]
+    objects: list[tuple[str, str, list[float] | None]]
+
+
+def _read(file: Path) -> Annotations:
     """Return what a file of annotations says, of the right types."""
     try:
-        found = json.loads(read_bytes(file, LARGEST))
-        images = [
-            {"id": each["id"], "file_name": str(each["file_name"]),
-             "size": (float(each["width"]), float(each["height"]))}
-            for each in found["images"]
-        ]  # fmt: skip
-        classes = [{"id": each["id"], "name": str(each["name"])} for each in found["categories"]]
-        objects = [
-            {"image": each["image_id"], "class": each["category_id"],
-             "box": [float(edge) for edge in each["bbox"]], "crowd": bool(each.get("iscrowd"))}
-            for each in found["annotations"]
-        ]  # fmt: skip
-        if any(len(each["box"]) != 4 for each in objects):
+        said = json.loads(read_bytes(file, LARGEST))
+        found = Annotations(
+            {str(each["id"]): (str(each["file_name"]),
+                               (float(each["width"]), float(each["height"])))
+             for each in said["images"]},
+            {str(each["id"]): str(each["name"]) for each in said["categories"]},
+            [(str(each["image_id"]), str(each["category_id"]),
+              None if each.get("iscrowd") else [float(edge) for edge in each["bbox"]])
+             for each in said["annotations"]],
+        )  # fmt: skip
+        if any(box is not None and len(box) != 4 for *_, box in found.objects):
             raise ValueError("a bbox is left, top, width, height")
-        if unknown := {each["class"] for each in objects} - {each["id"] for each in classes}:
-            raise ValueError(f"category_id {min(unknown, key=str)!r} is not among the categories")
+        if unknown := {own for _, own, _ in found.objects} - found.names.keys():
+            raise ValueError(f"category_id {min(unknown)} is not among the categories")
     except OSError as error:
         raise DataError(f"{file}: {(error.strerror or str(error)).lower()}") from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise DataError(
             f"{file} is not COCO's format, images (id, file_name, width, height), annotations "
             f"(image_id, category_id, bbox) and categories (id, name): {reason}"
         ) from None
-    return {"images": images, "classes": classes, "objects": objects}
+    return found
 
 
-def _classes(found: Any) -> tuple[str, ...]:
+def _classes(found: Iterable[Annotations]) -> tuple[str, ...]:
     """Return the names of the classes of all files that objects have, in the files' order."""
     order = dict[str, None]()
     for each in found:
-        used = {own["class"] for own in each["objects"]}
-        order |= {own["name"]: None for own in each["classes"] if own["id"] in used}
+        used = {own for _, own, _ in each.objects}
+        order |= {name: None for own, name in each.names.items() if own in used}
     return tuple(order)
 
 
 def _opened(
-    file: Path,
-    home: Path,
-    found: dict[str, list[dict[str, Any]]],
-    order: tuple[str, ...],
-    notes: list[str],
+    file: Path, home: Path, found: Annotations, order: tuple[str, ...], notes: list[str]
 ) -> Source:
     """Return the images of a file of annotations, which are all there, with their boxes."""
     place = {name: number for number, name in enumerate(order)}
-    names = {each["id"]: each["name"] for each in found["classes"]}
-    sizes = {each["id"]: each["size"] for each in found["images"]}
-    objects = defaultdict[Any, list[Any]](list)
+    objects: dict[str, list[Any]] = {image: [] for image in found.images}
     odd = list[str]()
-    for each in found["objects"]:
-        if (name := names.get(each["class"])) not in place:
+    for image, own, given in found.objects:
+        if (name := found.names[own]) not in place:
             raise DataError(
-                f"{file} has an object of class {name!r}, which is not among "
-                f"those known, {some(order)}: leave it out"
+                f"{file} has an object of class {name!r}, which is not among those known, "
+                f"{some(order)}: leave it out"
             )
-        box = _inside(each["box"], sizes.get(each["image"]))
-        if each["crowd"] or box is None:
-            odd.append(f"{each['box']} of image {each['image']!r}")
+        if image in objects and given and (box := _inside(given, found.images[image][1])):
+            objects[image].append((place[name], *box))
         else:
-            objects[each["image"]].append((place[name], *box))
-    if odd:
-        notes.append(
-            f"{file}: skipped {len(odd):,} boxes that are empty, outside of their image or around "
-            f"a crowd: {some(odd)}"
-        )
-    paths = _paths(file, home, [each["file_name"] for each in found["images"]])
-    labels = BoxLabels.of([objects[each["id"]] for each in found["images"]], len(order))
-    whole = Files(Path(), Names.of(paths), labels, order)
+            odd.append(f"{given or 'a crowd'} of image {image}")
+    files = [name for name, _ in found.images.values()]
+    paths = _paths(file, home, files)
     gone = [number for number, path in enumerate(paths) if not path]
-    if gone:
-        lost = [found["images"][number]["file_name"] for number in gone]
-        notes.append(f"{file}: skipped {len(gone):,} images that are not there: {some(lost)}")
+    lost = [files[number] for number in gone]
+    for names, what in (
+        (odd, "boxes that are empty, outside of their image or around a crowd"),
+        (lost, "images that are not there"),
+    ):
+        if names:
+            notes.append(f"{file}: skipped {len(names):,} {what}: {some(names)}")
     if len(gone) == len(paths):
         raise DataError(f"{file} has no image that is there: put them beside it, or into images/")
-    return without(whole, gone)
+    labels = BoxLabels.of([*objects.values()], len(order))
+    return without(Files(Path(), Names.of(paths), labels, order), gone)
 
 
-def _inside(box: Sequence[float], size: tuple[float, float] | None) -> tuple[float, ...] | None:
-    """Return left, top, right, bottom in shares of the sides; None outside of the image."""
-    if size is None or not (np.isfinite(box).all() and min(size) > 0):
-        return None
-    left, top, wide, high = box
-    right, bottom = left + wide, top + high
-    if min(left, top) < -SLACK or right > size[0] + SLACK or bottom > size[1] + SLACK:
-        return None
-    edges = np.array([left, top, right, bottom]) / (size * 2)
-    left, top, right, bottom = np.clip(edges, 0, 1).tolist()
-    return (left, top, right, bottom) if left < right and top < bottom else None
+def _inside(box: list[float], size: Sides) -> list[float]:
+    """Return left, top, right, bottom in shares of the sides; nothing outside of the image."""
+    low, high = np.array(box[:2]), np.array(box[:2]) + box[2:]
+    inside = (low >= -SLACK).all() and (high <= np.array(size) + SLACK).all()  # NaN is not
+    if not inside or min(size) <= 0 or not np.isfinite([*box, *size]).all():
+        return []
+    low, high = (np.clip(each / size, 0, 1) for each in (low, high))
+    return [*low.tolist(), *high.tolist()] if (low < high).all() else []
 
 
 def _paths(file: Path, home: Path, names: Sequence[str]) -> list[str]:

@@ -64,13 +64,13 @@ def by_pycocotools(found: list[Detections], truth: BoxLabels, classes: int) -> A
     }
     for number, own in enumerate(truth.boxes):
         for name, *box in own[own[:, 0] >= 0].tolist():
-            said = {"id": len(index.dataset["annotations"]) + 1, "image_id": number, "iscrowd": 0}
-            said |= {"category_id": int(name), "bbox": area(box), "area": 1.0}
-            index.dataset["annotations"].append(said)
+            row: dict[str, Any] = {"image_id": number, "category_id": int(name), "iscrowd": 0}
+            row |= {"id": len(index.dataset["annotations"]) + 1, "bbox": area(box), "area": 1.0}
+            index.dataset["annotations"].append(row)
     for number, each in enumerate(found):
         for name, chance, box in zip(*each, strict=True):
-            said = {"image_id": number, "category_id": int(name), "score": float(chance)}
-            rows.append(said | {"bbox": area(box)})
+            row = {"image_id": number, "category_id": int(name), "score": float(chance)}
+            rows.append(row | {"bbox": area(box)})
     with contextlib.redirect_stdout(io.StringIO()):
         index.createIndex()
         judge = cocoeval.COCOeval(index, index.loadRes(rows), "bbox")

@@ -131,6 +131,11 @@ def test_options_that_boxes_do_not_follow_are_refused(chosen: dict[str, Any], wo
     assert words in str(said.value)
 
 
+def test_weights_see_the_whole_image() -> None:
+    part = vitlab.recipe("detect", "photos", weights="facebook/dinov2-small").model
+    assert (part.chosen()["fit"], part.chosen()["crop"]) == ("squash", 1.0)
+
+
 LINES = [
     ("train digit-scenes", "digit-scenes has boxes, not classes of images: pass --task detect"),
     ("train digit-scenes --task detect --fit crop", "set fit=squash and crop=1"),

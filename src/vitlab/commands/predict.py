@@ -77,9 +77,9 @@ def begin(options: Predict) -> None:
         refuse_besides(options, "weights paths out device workers columns")
         if options.out:
             if not is_folder(options.out):
+                what = "masks" if segments(options.weights) else "pictures"
                 raise OptionError(
-                    "masks and pictures need a folder: name --out without an ending, not "
-                    f"{options.out}"
+                    f"{what} need a folder: name --out without an ending, not {options.out}"
                 )
             check_new_folder(options.out)
         return

@@ -97,7 +97,7 @@ def run(options: Pretrain) -> dict[str, Any]:
 def _recipe_of(task: str) -> str:
     """Return the name of the recipe of a task, the first of several."""
     made = [make() for make in reversed(PRETRAINING)]
-    by_task = {each.pretext.task: each.recipe for each in made if each.pretext.task != "classify"}
+    by_task = {each.pretext.task: each.recipe for each in made if not each.pretext.labeled}
     if task not in by_task:
         raise OptionError(f"task must be {TASKS}, not {task!r}")
     return by_task[task]

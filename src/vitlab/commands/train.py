@@ -20,6 +20,8 @@ from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import main_figures, print_figures, print_rows
 
 SUMMARY = "Train a model, test it and write a report."
+OTHERWISE = "is for learning without labels: use vitlab pretrain"
+OF_LABELS = ("classify", "detect")  # the tasks
 OF_BOXES = ("task", "object_queries", "query_blocks")
 
 
@@ -32,8 +34,7 @@ class Train(RunOptions):
         "batch", "lr", "image_size", "seed", "device", "workers",
     )  # fmt: skip
     ELSEWHERE: ClassVar[dict[str, str]] = dict.fromkeys(
-        [name for name in options_of(Pretext) if name not in OF_BOXES],
-        "is for learning without labels: use vitlab pretrain",
+        [name for name in options_of(Pretext) if name not in OF_BOXES], OTHERWISE
     )
     NARROWED: ClassVar[dict[str, tuple[Any, str]]] = {
         "task": (
@@ -60,16 +61,14 @@ class Train(RunOptions):
 
     @staticmethod
     def check_task(recipe: Recipe, given: dict[str, Any], what: str) -> None:
-        """Refuse a recipe, or a run, that learns without labels."""
-        task = given.get("task", recipe.pretext.task)
-        if task != recipe.pretext.task and "detect" in (task, recipe.pretext.task):
-            raise OptionError(
-                f"task={task}, but {what} is for task={recipe.pretext.task}: leave one of them out"
-            )
-        if recipe.pretext.unlabeled and not recipe.pretext.annotated:
-            raise OptionError(
-                f"{what} learns without labels (task={recipe.pretext.task}): use vitlab pretrain"
-            )
+        """Refuse a recipe, or a run, that learns without labels, or another task."""
+        own, task = recipe.pretext.task, given.get("task", recipe.pretext.task)
+        if task not in OF_LABELS:
+            if "task" in given:
+                raise OptionError(f"--task {OTHERWISE}")
+            raise OptionError(f"{what} learns without labels (task={own}): use vitlab pretrain")
+        if task != own:
+            raise OptionError(f"task={task}, but {what} is for task={own}: leave one of them out")
 
     @classmethod
     def built(cls, given: dict[str, Any], otherwise: str = "") -> Self:

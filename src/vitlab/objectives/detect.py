@@ -155,11 +155,11 @@ def matched(scores: Tensor, boxes: Tensor, objects: Tensor) -> Pairs:
     near = torch.cdist(boxes, centered(truth), p=1)
     cost = L1 * near - chances - GIOU * overlap(corners(boxes)[:, :, None], truth[:, None])[1]
     table, counts = cost.nan_to_num(BAD, BAD, -BAD).cpu().numpy(), (classes >= 0).sum(1).tolist()
-    found = [linear_sum_assignment(own[:, :n]) for own, n in zip(table, counts, strict=True)]
+    found = [linear_sum_assignment(each[:, :n]) for each, n in zip(table, counts, strict=True)]
     image = np.repeat(np.arange(len(found)), [len(rows) for rows, _ in found])
-    query, own = (np.concatenate([each[side] for each in found]) for side in (0, 1))
-    image, query, own = (sent(torch.from_numpy(each), boxes.device) for each in (image, query, own))
-    return image, query, own
+    sides = [np.concatenate([each[side] for each in found]) for side in (0, 1)]
+    numbers, queries, own = (sent(torch.from_numpy(each), boxes.device) for each in (image, *sides))
+    return numbers, queries, own
 
 
 def detection_loss(scores: Tensor, boxes: Tensor, objects: Tensor, pairs: Pairs) -> Tensor:

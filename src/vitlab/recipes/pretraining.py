@@ -287,7 +287,7 @@ def detect(model: str = SCENES) -> Recipe:
     photographs name trained weights: `--from facebook/dinov2-small`.
     """
     small = {"image_size": 48, "pool": "mean", "fit": "squash", "positions": "sincos"}
-    scenes = {"object_queries": 16, "query_blocks": 2} if model == SCENES else {}
+    scenes: dict[str, Any] = {"object_queries": 16, "query_blocks": 2} if model == SCENES else {}
     return Recipe(
         recipe="detect",
         data=Data(data="digit-scenes") if model == SCENES else Data(),

@@ -52,6 +52,7 @@ class BoxHead(nn.Module):
 
     def __init__(self, config: ModelConfig, about: BoxClasses) -> None:
         super().__init__()
+        assert isinstance(config, ViTConfig)
         width = config.width
         self.about = about
         self.queries = nn.Parameter(torch.empty(about.queries, width))
@@ -65,11 +66,11 @@ class BoxHead(nn.Module):
         nn.init.normal_(self.queries, std=0.05, generator=generator)
         centers = first_centers(len(self.places))
         self.places.data.copy_(torch.cat([centers, torch.full_like(centers, FIRST)], 1).logit())
-        for layer in (self.classify, *self.locate):
-            if isinstance(layer, nn.Linear):
-                nn.init.xavier_uniform_(layer.weight, generator=generator)
-                nn.init.zeros_(layer.bias)
-        nn.init.zeros_(self.locate[-1].weight)
+        layers = [each for each in self.modules() if isinstance(each, nn.Linear)]
+        for layer in layers:
+            nn.init.xavier_uniform_(layer.weight, generator=generator)
+            nn.init.zeros_(layer.bias)
+        nn.init.zeros_(layers[-1].weight)  # of the boxes
 
     def forward(self, model: Model, images: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Find objects in normalized images, (B, channels, H, W).

@@ -282,9 +282,10 @@ def continued(recipe: Recipe) -> Recipe:
 def detect(model: str = SCENES) -> Recipe:
     """Object detection by learned queries in the last blocks (EoMT), with DETR's losses.
 
-    AdamW with weight decay 1e-4 and clipping at 0.1 are DETR's (Carion et al., 2020); the rate is
-    ours. The model is one for the embedded digit scenes, 48x48 gray: ten minutes on two cores. For
-    photographs name trained weights: `--from facebook/dinov2-small`.
+    AdamW with weight decay 1e-4 is DETR's (Carion et al., 2020); the other values are ours. The
+    model is one for the embedded digit scenes, 48x48 gray: 92.8% AP50 in 6.5 minutes of one core.
+    For photographs name trained weights: `--from facebook/dinov2-small`. Their rate, a twentieth of
+    that of queries and heads, was not tuned.
     """
     small = {"image_size": 48, "pool": "mean", "fit": "squash", "positions": "sincos"}
     scenes: dict[str, Any] = {"object_queries": 16, "query_blocks": 2} if model == SCENES else {}

@@ -21,7 +21,6 @@ from vitlab.terminal import main_figures, print_figures, print_rows
 
 SUMMARY = "Train a model, test it and write a report."
 OTHERWISE = "is for learning without labels: use vitlab pretrain"
-OF_LABELS = ("classify", "detect")  # the tasks
 OF_BOXES = ("task", "object_queries", "query_blocks")
 
 
@@ -63,11 +62,11 @@ class Train(RunOptions):
     def check_task(recipe: Recipe, given: dict[str, Any], what: str) -> None:
         """Refuse a recipe, or a run, that learns without labels, or another task."""
         own, task = recipe.pretext.task, given.get("task", recipe.pretext.task)
-        if task not in OF_LABELS:
+        if not recipe.pretext.changed(task=task).labeled:
             if "task" in given:
                 raise OptionError(f"--task {OTHERWISE}")
             raise OptionError(f"{what} learns without labels (task={own}): use vitlab pretrain")
-        if task != own:
+        if task != own and "detect" in (task, own):
             raise OptionError(f"task={task}, but {what} is for task={own}: leave one of them out")
 
     @classmethod

@@ -23,6 +23,7 @@ from PIL import Image
 
 from oracles.peers import prepare_torchvision
 from vitlab import precision
+from vitlab.data import boxes
 from vitlab.evaluation import intervals, unlike
 from vitlab.evaluation.probes import probing
 from vitlab.measure.speed import speed
@@ -284,6 +285,20 @@ def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
         main(words)
     out, err = capsys.readouterr()
     return int(stop.value.code or 0), out, err
+
+
+def fewer_scenes(patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`digit-scenes` has 64 scenes to learn from and 16 to test on."""
+    boxes.scenes.cache_clear()
+    patch.setattr(boxes, "COUNTS", {"train": 64, "test": 16})
+    yield
+    boxes.scenes.cache_clear()
+
+
+@pytest.fixture
+def few_scenes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The same for one test."""
+    yield from fewer_scenes(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -198,7 +198,15 @@ class FinetuneKeywords(DataKeywords, total=False):
     weight_beta: float
     focal_gamma: float
     task: Literal[
-        "classify", "segment", "masked-patch", "tokenizer", "beit", "mae", "dino", "lejepa"
+        "classify",
+        "segment",
+        "detect",
+        "masked-patch",
+        "tokenizer",
+        "beit",
+        "mae",
+        "dino",
+        "lejepa",
     ]
     mask_ratio: float
     target: Literal["mean-color", "downsized", "pixels"]
@@ -230,6 +238,8 @@ class FinetuneKeywords(DataKeywords, total=False):
     regularizer: Literal["sigreg", "visreg"]
     regularizer_weight: float
     slices: int
+    object_queries: int
+    query_blocks: int
     teacher: str
     distill: Literal["hard", "soft", "features"]
     distill_token: bool

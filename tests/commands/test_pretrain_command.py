@@ -8,7 +8,7 @@ import vitlab
 from conftest import call
 from vitlab.commands import pretrain, train
 from vitlab.commands.pretrain import LABELED, Pretrain
-from vitlab.commands.train import Train
+from vitlab.commands.train import OF_BOXES, Train
 from vitlab.console.leaves import all_leaves, leaves_of
 from vitlab.errors import OptionError
 from vitlab.options import options_of
@@ -16,9 +16,7 @@ from vitlab.recipes.named import RECIPES
 from vitlab.recipes.pretext import Pretext
 from vitlab.runs.run_folder import RunFolder
 
-TASKED = {
-    name: make().pretext.task for name, make in RECIPES.items() if make().pretext.task != "classify"
-}
+TASKED = {name: make().pretext.task for name, make in RECIPES.items() if not make().pretext.labeled}
 
 
 def words_of(kind: type[Train | Pretrain]) -> set[str]:
@@ -35,7 +33,8 @@ def test_a_task_names_its_recipe_unless_one_is_named(name: str) -> None:
 
 
 def test_commands_have_the_options_that_can_apply() -> None:
-    of_pretext = set(options_of(Pretext))
+    of_pretext = set(options_of(Pretext)) - set(OF_BOXES)
+    assert {"object_queries", "query_blocks"} <= set(LABELED)
     assert not of_pretext & words_of(Train)
     assert of_pretext <= words_of(Pretrain)
     assert {"mixup", "label_smoothing", "teacher", "fold"} <= set(LABELED) <= words_of(Train)

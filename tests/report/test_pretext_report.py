@@ -93,7 +93,7 @@ def test_each_task_has_its_words() -> None:
     masking = {task: "hidden" in lead(a_run(task, 8, 4)).split(".")[0] for task in TITLES}
     assert masking == {
         "masked-patch": True, "tokenizer": False, "beit": True, "mae": True, "dino": False,
-        "lejepa": False,
+        "lejepa": False, "detect": False,
     }  # fmt: skip
     for task in TITLES:
         lines = [line for _, line in uses(a_run(task, 8, 4)).items]
@@ -101,6 +101,8 @@ def test_each_task_has_its_words() -> None:
             assert lines == [
                 "vitlab pretrain 'some/my photos' --task beit --tokenizer 'runs/my run'"
             ]
+        elif task == "detect":
+            assert lines == ["vitlab predict 'runs/my run' IMAGE… --out found"]
         else:
             kinds = [each.split()[1] for each in lines]
             assert kinds == ["finetune", "fewshot", "embed", "inspect"]

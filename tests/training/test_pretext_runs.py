@@ -6,7 +6,7 @@ A task that is added to `TASKS` is among them, with the options that make it sma
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 import vitlab
-from conftest import call, photo, photo_folder
+from conftest import call, fewer_scenes, photo, photo_folder
 from distributed.ranks import on_ranks
 from forked import Forked
 from steps import asked_to_stop, each_step, first_peaks
@@ -42,6 +42,7 @@ OWN: dict[str, dict[str, Any]] = {
                "std": 0.5, "slices": 8,
                "regularizer_weight": 0.0},  # it looks at the images of one process
     "tokenizer": {"model": "dVAE(codes=16,code_width=8,width=8)/2"},
+    "detect": {"model": VIT[:-1] + "8", "image_size": 48, "query_blocks": 1, "object_queries": 9},
 }  # fmt: skip
 WEIGHTS = "model/model.safetensors"
 HOST = Host(workers=0, checkpoint_every=0, device="cpu")
@@ -56,7 +57,14 @@ def codes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def train(codes: Path) -> Train:
+def few() -> Iterator[None]:
+    """Few scenes to detect in."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield from fewer_scenes(patch)
+
+
+@pytest.fixture(scope="module")
+def train(codes: Path, few: None) -> Train:
     """Returns what trains a task."""
 
     def learn(
@@ -64,7 +72,7 @@ def train(codes: Path) -> Train:
     ) -> Path:
         guide = {"tokenizer": str(codes)} if task == "beit" else {}
         chosen = TINY | OWN.get(task, {}) | guide | chosen
-        recipe = vitlab.recipe(task, "digits", **chosen)
+        recipe = vitlab.recipe(task, "digit-scenes" if task == "detect" else "digits", **chosen)
         return vitlab.train(recipe, folder, resume=resume, host=host).folder
 
     return learn
@@ -105,7 +113,8 @@ def test_a_run_that_is_stopped_and_then_killed_goes_on_to_the_same_bits(
         train(run, task)
 
     killer = each_step(before=die_at_four)
-    killed = Forked(["pretrain", "--out", str(run), "--resume", "--workers", "0", "--device", "cpu",
+    command = "train" if task == "detect" else "pretrain"
+    killed = Forked([command, "--out", str(run), "--resume", "--workers", "0", "--device", "cpu",
                      "--checkpoint-every", "0"], killer.__enter__)  # fmt: skip
     assert killed.wait() == -signal.SIGKILL, killed.err
     assert not (run / "model").exists()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from vitlab.errors import OptionError
-from vitlab.files import SEGMENT
+from vitlab.files import DETECT, SEGMENT
 from vitlab.machine.open_files import check_open_files
 from vitlab.options import Only, Options, argument, at_least, option, options_of, when
 from vitlab.places import PART, On, check_page, is_folder
@@ -163,8 +163,13 @@ def segments(weights: str) -> bool:
     return (Path(weights) / SEGMENT).is_file()
 
 
+def detects(weights: str) -> bool:
+    """Return whether weights are a run that finds objects."""
+    return (Path(weights) / DETECT).is_file()
+
+
 def refuse_besides(options: Options, names: str) -> None:
-    """Refuse options that mean nothing of a run that segments.
+    """Refuse options that mean nothing of a run that segments or detects.
 
     Args:
         options: of a command
@@ -176,8 +181,8 @@ def refuse_besides(options: Options, names: str) -> None:
     for each in fields(cast(Any, options)):
         if each.name not in names.split() and getattr(options, each.name) != each.default:
             raise OptionError(
-                f"{each.name} does not apply to a run that segments: leave it out; what applies is "
-                f"{names}"
+                f"{each.name} does not apply to a run that segments or detects: leave it out; what "
+                f"applies is {names}"
             )
 
 
@@ -193,6 +198,18 @@ def show_masks(result: dict[str, Any]) -> None:
         print(f"the {len(worst)} classes with the lowest IoU, of {len(result['classes']):,}")
     rows = [(each["class"], percent(each["iou"]), f"{each['pixels']:,}") for each in worst]
     print_table(("class", "IoU", "true pixels"), rows)
+
+
+def show_boxes(result: dict[str, Any]) -> None:
+    """Print the figures of a run that detects, and those of its classes."""
+    from vitlab.terminal import print_figures, print_table
+    from vitlab.units import percent
+
+    print_figures(result)
+    there = [each for each in result["classes"] if each["objects"]]
+    rows = [(each["class"], percent(each["ap50"]), percent(each["ap"]), f"{each['objects']:,}")
+            for each in sorted(there, key=lambda each: each["ap50"])[:20]]  # fmt: skip
+    print_table(("class", "AP50", "AP", "objects"), rows)
 
 
 def print_costs(plan: dict[str, Any]) -> bool:

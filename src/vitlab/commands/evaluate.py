@@ -12,9 +12,11 @@ from vitlab.commands import (
     Split,
     WeightsOptions,
     WorkersOptions,
+    detects,
     refuse_besides,
     say_skipped,
     segments,
+    show_boxes,
     show_masks,
 )
 from vitlab.data.exists import check_data
@@ -110,6 +112,8 @@ def begin(options: Evaluate) -> None:
     """Refuse files that rows cannot be written to, and what means nothing of masks."""
     if segments(options.weights):
         refuse_besides(options, "weights data split device workers columns")
+    if detects(options.weights):
+        refuse_besides(options, "weights data split device workers")
     check_files(options.out, options.label_errors, replace=options.replace)
 
 
@@ -124,6 +128,8 @@ def run(options: Evaluate) -> dict[str, Any]:
 
     if segments(options.weights):
         return _masks(options)
+    if detects(options.weights):
+        return _boxes(options)
     files = check_files(options.out, options.label_errors, replace=options.replace)
     folder = own_folder(options.weights) if options.fits else None
     model, compute = options.load(), Compute(**options.values(COMPUTE))
@@ -159,6 +165,19 @@ def _masks(options: Evaluate) -> dict[str, Any]:
     return found
 
 
+def _boxes(options: Evaluate) -> dict[str, Any]:
+    """Evaluate a run that detects."""
+    from vitlab.evaluation.compute import Compute
+    from vitlab.evaluation.detection import evaluate_boxes
+    from vitlab.progress import say
+
+    compute = Compute(options.device, workers=options.workers)
+    found = evaluate_boxes(options.weights, options.data, options.split, compute)
+    for note in found["notes"]:
+        say(note)
+    return found
+
+
 def _keep(options: Evaluate, model: Any, folder: Any, done: Any) -> None:
     """Save with the weights what was fitted, and draw a run's calibration."""
     from vitlab.weights.save import save_provenance
@@ -178,6 +197,9 @@ def show(result: dict[str, Any]) -> None:
     """Print the figures, those of the worst classes, and the most confused pairs."""
     if "miou" in result:
         show_masks(result)
+        return
+    if "ap50" in result:
+        show_boxes(result)
         return
     print_figures(result)
     if "protocol" in result:

@@ -19,6 +19,7 @@ from vitlab.commands import (
     FlipsOptions,
     PartsOptions,
     WeightsOptions,
+    detects,
     refuse_besides,
     say_skipped,
     segments,
@@ -54,7 +55,7 @@ class Predict(ComputeOptions, PartsOptions, FlipsOptions, WeightsOptions):
     out: str | None = option(
         None,
         f"{OUT}; or (a name without an ending) a folder of such files, which several processes can "
-        "share; of a run that segments, a new folder for the masks",
+        "share; of a run that segments or detects, a new folder for masks or pictures with boxes",
     )
     replace: bool = option(False, REPLACE, only=FILED)
     format: Literal["parquet", "csv", "jsonl"] = option(
@@ -72,12 +73,13 @@ class Predict(ComputeOptions, PartsOptions, FlipsOptions, WeightsOptions):
 
 def begin(options: Predict) -> None:
     """Refuse a place that rows, or masks, cannot be written to."""
-    if segments(options.weights):
+    if segments(options.weights) or detects(options.weights):
         refuse_besides(options, "weights paths out device workers columns")
         if options.out:
             if not is_folder(options.out):
+                what = "masks" if segments(options.weights) else "pictures"
                 raise OptionError(
-                    f"masks need a folder: name --out without an ending, not {options.out}"
+                    f"{what} need a folder: name --out without an ending, not {options.out}"
                 )
             check_new_folder(options.out)
         return
@@ -99,6 +101,15 @@ def run(options: Predict) -> dict[str, Any]:
         compute = Compute(options.device, workers=options.workers or 0)
         found = write_masks(options.weights, options.paths, place, compute, options.columns)
         say_skipped(each["error"] for each in found["masks"] if "error" in each)
+        return found
+    if detects(options.weights):
+        from vitlab.evaluation.compute import Compute
+        from vitlab.evaluation.detection import find_objects
+
+        place = Path(options.out).expanduser() if options.out else None
+        compute = Compute(options.device, workers=options.workers or 0)
+        found = find_objects(options.weights, options.paths, place, compute, options.columns)
+        say_skipped(each["error"] for each in found["detections"] if "error" in each)
         return found
     from vitlab.evaluation.classification import (
         answers_of,
@@ -156,7 +167,13 @@ def show(result: dict[str, Any]) -> None:
         first = [f"{name} {share:.1%}" for name, share in [*each["shares"].items()][:SHOWN]]
         place = f" -> {one_line(each['mask'])}" if "mask" in each else ""
         print(f"{one_line(each['image'])}{place}  {'  '.join(first)}")
-    if "masks" in result:
+    for each in (line for line in result.get("detections", ()) if "objects" in line):
+        place = f" -> {one_line(each['picture'])}" if "picture" in each else ""
+        print(f"{one_line(each['image'])}{place}")
+        for own in each["objects"]:
+            left, top, right, bottom = (round(edge) for edge in own["box"])
+            print(f"  {own['class']} {own['probability']:.1%}  {left}, {top} to {right}, {bottom}")
+    if "masks" in result or "detections" in result:
         return
     if "parts" in result:
         print_figures(result)

@@ -20,7 +20,8 @@ SUMMARY = "Train a model on images without labels, to fine-tune it later."
 TASKS = "masked-patch, tokenizer, beit, mae, dino or lejepa"
 LABELED = (
     *options_of(Objective), *options_of(Distill), "mixup", "cutmix", "mix_switch", "tune",
-    "lora_rank", "lora_alpha", "lora_targets", "dev_share", "fold", "classes",
+    "lora_rank", "lora_alpha", "lora_targets", "dev_share", "fold", "classes", "object_queries",
+    "query_blocks",
 )  # fmt: skip
 
 
@@ -57,7 +58,7 @@ class Pretrain(Train):
     def check_task(recipe: Recipe, given: dict[str, Any], what: str) -> None:
         """Refuse a recipe, or a run, of labels or of another task than the one named."""
         task = recipe.pretext.task
-        if task == "classify":
+        if task in ("classify", "detect"):
             raise OptionError(
                 f"{what} learns from labels: use vitlab train, or name another recipe"
             )
@@ -96,7 +97,7 @@ def run(options: Pretrain) -> dict[str, Any]:
 def _recipe_of(task: str) -> str:
     """Return the name of the recipe of a task, the first of several."""
     made = [make() for make in reversed(PRETRAINING)]
-    by_task = {each.pretext.task: each.recipe for each in made if each.pretext.task != "classify"}
+    by_task = {each.pretext.task: each.recipe for each in made if not each.pretext.labeled}
     if task not in by_task:
         raise OptionError(f"task must be {TASKS}, not {task!r}")
     return by_task[task]

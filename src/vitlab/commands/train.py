@@ -3,9 +3,9 @@
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
-from vitlab.commands import RunOptions, print_costs
+from vitlab.commands import RunOptions, print_costs, show_boxes
 from vitlab.errors import OptionError
 from vitlab.experiments.several import SeveralRuns, recorded, run_several
 from vitlab.options import option, options_of, when
@@ -20,6 +20,8 @@ from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import main_figures, print_figures, print_rows
 
 SUMMARY = "Train a model, test it and write a report."
+OTHERWISE = "is for learning without labels: use vitlab pretrain"
+OF_BOXES = ("task", "object_queries", "query_blocks")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +33,14 @@ class Train(RunOptions):
         "batch", "lr", "image_size", "seed", "device", "workers",
     )  # fmt: skip
     ELSEWHERE: ClassVar[dict[str, str]] = dict.fromkeys(
-        options_of(Pretext), "is for learning without labels: use vitlab pretrain"
+        [name for name in options_of(Pretext) if name not in OF_BOXES], OTHERWISE
     )
+    NARROWED: ClassVar[dict[str, tuple[Any, str]]] = {
+        "task": (
+            Literal["classify", "detect"],
+            "what is learned: the class of an image, or objects with their boxes (docs/detect.md)",
+        )
+    }
 
     out: str | None = option(
         None,
@@ -52,11 +60,14 @@ class Train(RunOptions):
 
     @staticmethod
     def check_task(recipe: Recipe, given: dict[str, Any], what: str) -> None:
-        """Refuse a recipe, or a run, that learns without labels."""
-        if recipe.pretext.unlabeled:
-            raise OptionError(
-                f"{what} learns without labels (task={recipe.pretext.task}): use vitlab pretrain"
-            )
+        """Refuse a recipe, or a run, that learns without labels, or another task."""
+        own, task = recipe.pretext.task, given.get("task", recipe.pretext.task)
+        if not recipe.pretext.changed(task=task).labeled:
+            if "task" in given:
+                raise OptionError(f"--task {OTHERWISE}")
+            raise OptionError(f"{what} learns without labels (task={own}): use vitlab pretrain")
+        if task != own and "detect" in (task, own):
+            raise OptionError(f"task={task}, but {what} is for task={own}: leave one of them out")
 
     @classmethod
     def built(cls, given: dict[str, Any], otherwise: str = "") -> Self:
@@ -72,7 +83,7 @@ class Train(RunOptions):
         out = given.get("out") if given.get("resume") else None
         begun = cls._to_continue(out)
         if begun is None:
-            start, rest = start_from(given, otherwise)
+            start, rest = start_from(given, otherwise or "detect" * (given.get("task") == "detect"))
             cls.check_task(start, given, f"recipe {start.recipe}")
             options = cls(recipe=start).changed(**rest)
             if out or not options.resume:
@@ -134,4 +145,7 @@ def show(result: dict[str, Any]) -> None:
         rows += [{what: name} | campaign[name] for name in ("mean", "std") if name in campaign]
         shown = [main_figures(row) for row in rows]
         print_rows([{key: row[key] for key in row if key != "images"} for row in shown])
+    if "ap50" in result:
+        show_boxes(result)
+        return
     print_figures(main_figures(result))

@@ -462,7 +462,7 @@ def fingerprint(source: Source, like: str = CONTENTS) -> str:
         like: one to compare with; those of before know the contents of eight images
     """
     digest = hashlib.sha256(repr(source.classes).encode())
-    digest.update(source.labels.values.tobytes())
+    digest.update(source.labels.content())
     for index in np.linspace(0, len(source) - 1, num=8, dtype=int):
         try:
             digest.update(source.image(int(index)).content())

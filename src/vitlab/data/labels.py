@@ -51,6 +51,10 @@ class _AnyLabels(ABC):
             chosen.append(own[: min(round(fraction * len(own)), len(own) - 1)])
         return np.sort(np.concatenate(chosen))
 
+    def content(self) -> bytes:
+        """Return what a fingerprint has of them."""
+        return self.values.tobytes()
+
     @classmethod
     def share(cls, fraction: float) -> str:
         """Describe what `held_out` chooses."""

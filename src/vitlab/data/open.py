@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from vitlab.data.boxes import open_scenes
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.exists import PATTERN, check_data
 from vitlab.data.holdout import groups_known, hold_out
@@ -42,6 +43,7 @@ from vitlab.errors import DataError
 OPENERS: tuple[Callable[[Request], Found | None], ...] = (
     open_memory,
     open_digits,
+    open_scenes,
     open_vtab,
     open_list,
     open_tables,

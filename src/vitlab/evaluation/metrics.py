@@ -48,9 +48,10 @@ class Metric:
         title: what tables and pages call it
         note: what it is, in a clause
         fn: its values under b rows of weights, (b,), NaN where there is none; None of a figure
-            that is measured in training, or of masks
+            that is measured in training, or of masks or boxes
         of: images with one label each, with several, or both; masks: pixels of images
-            (evaluation/segmentation.py); training: no figure of answers
+            (evaluation/segmentation.py); boxes: of objects (evaluation/detection.py); training: no
+            figure of answers
         unit: how it is written; percent is a share
         better: which end is better
         hub: its id on https://huggingface.co/metrics, if it has one
@@ -66,7 +67,7 @@ class Metric:
     title: str
     note: str
     fn: Function | None
-    of: Literal["single", "several", "both", "masks", "training"] = "both"
+    of: Literal["single", "several", "both", "masks", "boxes", "training"] = "both"
     unit: Literal["percent", "decimal", "nats"] = "percent"
     better: Literal["high", "low"] = "high"
     hub: str = ""
@@ -308,6 +309,10 @@ METRICS = {metric.name: metric for metric in (
            "masks", least=20, key=True),
     Metric("boundary_iou", "Boundary IoU", "mean IoU of the pixels within 2% of the diagonal of a "
            "boundary (Cheng et al., 2021)", None, "masks", least=20, key=True),
+    Metric("ap50", "AP50", "mean over the classes of average precision, boxes being right from an "
+           "IoU of 0.5 on (COCO)", None, "boxes", interval="", key=True),
+    Metric("ap", "AP", "the same, the mean over IoUs from 0.5 to 0.95", None, "boxes", interval="",
+           key=True),
     Metric("loss", "Held-out loss", "loss on held-out images", None, "training", "nats", "low"),
     Metric("probe", "10-shot accuracy", "of a classifier fitted to ten images a class", None,
            "training"),

@@ -50,6 +50,9 @@ class EvaluationRecord(AttributeDict):
     miou: float | None
     pixel_accuracy: float | None
     boundary_iou: float | None
+    ap50: float | None
+    ap: float | None
+    objects: int
     intervals: dict[str, Any]
     images: int
     damaged: int
@@ -94,6 +97,7 @@ class RunRecord(EvaluationRecord):
     tried: list[dict[str, Any]]
     task: str
     held_out: int
+    test_images: int
     loss: float
     probe: float
     knn: float

@@ -4,6 +4,7 @@ from vitlab.data.loading.crops import View
 from vitlab.models.config import ModelConfig
 from vitlab.objectives.autoencoding.mae import MAE
 from vitlab.objectives.beit import BEiT
+from vitlab.objectives.detect import Detect
 from vitlab.objectives.dino.self_distillation import SelfDistillation
 from vitlab.objectives.lejepa import LeJEPA
 from vitlab.objectives.masked_patch import MaskedPatch
@@ -13,13 +14,14 @@ from vitlab.recipes.recipe import Recipe
 
 TASKS: dict[str, type[PretextTask]] = {
     "beit": BEiT,
+    "detect": Detect,
     "dino": SelfDistillation,
     "lejepa": LeJEPA,
     "mae": MAE,
     "masked-patch": MaskedPatch,
     "tokenizer": Tokenize,
 }
-"""By the recipe's `task`; `classify` is not among them, for it needs labels."""
+"""By the recipe's `task`; `classify` is not among them, for the model itself learns it."""
 
 
 def views_of(recipe: Recipe, config: ModelConfig) -> tuple[View, ...]:

@@ -8,9 +8,10 @@ from vitlab.weights.hub import check_weights
 
 DINO, LEJEPA = when("task", "dino"), when("task", "lejepa")
 CROPS = when("task", "dino", "lejepa")
+DETECT = when("task", "detect")
 MAE, TOKENIZER = when("task", "mae"), when("task", "tokenizer")
 TaskName = Literal[
-    "classify", "segment", "masked-patch", "tokenizer", "beit", "mae", "dino", "lejepa"
+    "classify", "segment", "detect", "masked-patch", "tokenizer", "beit", "mae", "dino", "lejepa"
 ]  # fmt: skip
 MASKED = ("masked-patch", "beit", "mae")
 
@@ -21,11 +22,12 @@ class Pretext(Options):
 
     task: TaskName = option(
         "classify",
-        "classify: labels; segment: masks, by `vitlab probe` alone; masked-patch: colors or pixels "
-        "of hidden patches (ViT paper, B.1.2); tokenizer: a discrete VAE, whose codes BEiT "
-        "predicts; beit: codes of hidden patches; mae: pixels of hidden patches, from the visible "
-        "ones alone; dino: the answers of a momentum teacher to other crops; lejepa: one "
-        "embedding for all crops of an image, and a Gaussian for all images",
+        "classify: labels; segment: masks, by `vitlab probe` alone; detect: boxes, by `vitlab "
+        "train`; masked-patch: colors or pixels of hidden patches (ViT paper, B.1.2); tokenizer: a "
+        "discrete VAE, whose codes BEiT predicts; beit: codes of hidden patches; mae: pixels of "
+        "hidden patches, from the visible ones alone; dino: the answers of a momentum teacher to "
+        "other crops; lejepa: one embedding for all crops of an image, and a Gaussian for all "
+        "images",
     )
     mask_ratio: float = option(
         0.5, "share of the patches that is hidden", above(0), below(1), only=when("task", *MASKED)
@@ -159,7 +161,25 @@ class Pretext(Options):
         only=LEJEPA,
     )  # fmt: skip
 
+    object_queries: int = option(
+        100, "objects that are found in an image, at most (DETR: 100)", at_least(1), only=DETECT
+    )
+    query_blocks: int = option(
+        3, "last blocks, before which the queries join the patches (EoMT: 3 of ViT-S and -B)",
+        at_least(1), only=DETECT,
+    )  # fmt: skip
+
+    @property
+    def annotated(self) -> bool:
+        """Whether objects within images are learned, from boxes."""
+        return self.task == "detect"
+
+    @property
+    def labeled(self) -> bool:
+        """Whether labels are learned from, of images or of objects in them."""
+        return self.annotated or not self.unlabeled
+
     @property
     def unlabeled(self) -> bool:
-        """Whether nothing is learned from labels."""
+        """Whether nothing is learned from labels of images: the tasks of `pretext_tasks`."""
         return self.task not in ("classify", "segment")

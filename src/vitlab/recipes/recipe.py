@@ -117,7 +117,7 @@ class Recipe(Options):
             self._check_schedule_free()
 
     def _check_pretext(self) -> None:
-        """Refuse options that need labels; a pretext task has none."""
+        """Refuse options that need the labels of images; a pretext task has none."""
         needing = {
             "teacher": self.distill.teacher,
             "mixup": self.augment.mixup,
@@ -133,6 +133,23 @@ class Recipe(Options):
         for name, given in needing.items():
             if given:
                 raise OptionError(f"{name} needs labels, but task={self.pretext.task} has none")
+        if self.pretext.annotated:
+            self._check_detection()
+
+    def _check_detection(self) -> None:
+        """Refuse what would move pixels without their boxes, or keep a model without its head."""
+        usual = Augment()
+        moving = ("area", "flip", "rotate", "shift", "zoom", "shear", "rand_ops")
+        for name in moving:
+            if getattr(self.augment, name) != getattr(usual, name):
+                raise OptionError(f"{name} would not move the boxes of task=detect: leave it out")
+        free = OPTIMIZERS[self.optimizer.optimizer].own_schedule
+        kept = {"ema": self.average.ema, "patience": self.patience, "optimizer": free}
+        if name := next((name for name, given in kept.items() if given), ""):
+            raise OptionError(
+                f"{name} would keep other weights than the last ones, which the queries of "
+                "task=detect do not follow: leave it out"
+            )
 
     def _check_schedule_free(self) -> None:
         """Refuse what conflicts with an optimizer that is its own schedule and its own average."""

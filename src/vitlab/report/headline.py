@@ -212,6 +212,8 @@ def uses(facts: Facts) -> Commands:
     if facts.task == "tokenizer":
         line = f"vitlab pretrain {data} --task beit --tokenizer {run}"
         lines = [("Learn to predict its codes", line)]
+    elif facts.task == "detect":
+        lines = [("Find the objects of photographs", f"vitlab predict {run} IMAGE… --out found")]
     elif facts.task:
         lines = [
             ("Make a classifier from labeled images", f"vitlab finetune DATA --from {run}"),

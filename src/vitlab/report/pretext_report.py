@@ -35,6 +35,7 @@ TITLES = {
     "mae": "Masked autoencoder",
     "dino": "Self-distillation (DINO)",
     "lejepa": "Joint embedding (LeJEPA)",
+    "detect": "Object detection",
 }
 TARGETS = {"mean-color": "the mean color", "downsized": "4x4 colors", "pixels": "the pixels"}
 USUAL = ("loss", "map", "lr", "seconds", *PROBES)  # what the journals of all tasks have
@@ -60,6 +61,10 @@ FIGURES = {
         "Code agreement", share=True, best="high", note="hidden patches whose code was predicted"
     ),
     "accuracy": Curve("Accuracy", share=True, best="high", note="predictions that are right"),
+    "ap50": Curve("AP50", share=True, best="high", note="average precision at an IoU of 0.5"),
+    "ap": Curve("AP", share=True, best="high", note="mean over IoUs from 0.5 to 0.95"),
+    "class_accuracy": Curve("Class accuracy", share=True, best="high", note="of matched objects"),
+    "box_overlap": Curve("Box IoU", share=True, best="high", note="of matched objects"),
     "entropy": Curve(
         "Code perplexity", of=exponent, note="as many codes, used equally often, are as diverse"
     ),
@@ -87,6 +92,7 @@ COLUMNS = {
     "agreement": "hidden patches: green where the predicted code is the tokenizer's, red where not",
     "decoded": "the tokenizer's picture of the predicted codes, and of the true ones elsewhere",
     "from its codes": "what the tokenizer makes of the image's codes alone",
+    "found": "objects that are likelier than not",
     "features": "patches of like features in like colors: their first three principal components",
 }
 
@@ -148,9 +154,11 @@ def lead(facts: Facts) -> str:
         "mae": f"to fill in {hidden}",
         "dino": "to answer alike to different crops of an image",
         "lejepa": "to embed different crops of an image alike",
+        "detect": "to find objects",
     }.get(facts.task, "without labels")
-    text = f"{headline.short_model(facts)} learned {what}"
-    text += f", from {images:,.0f} images without labels." if images else ", without labels."
+    text, boxes = f"{headline.short_model(facts)} learned {what}", facts.task == "detect"
+    how = "with boxes" if boxes else "without labels"
+    text += f", from {images:,.0f} images {how}." if images else f", {how}."
     return text if loss is None else f"{text} Its loss on held-out images is {loss:.4g}."
 
 

@@ -23,6 +23,7 @@ from vitlab.errors import DivergedError, RunError
 from vitlab.evaluation.answers import answers_of
 from vitlab.evaluation.calibration import Calibration, temperature_of
 from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.detection import measure_boxes
 from vitlab.evaluation.infer import Predictions
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.metrics import METRICS, figures
@@ -35,6 +36,7 @@ from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
 from vitlab.models.unlike import Unlike
+from vitlab.objectives.detect import Detect
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.progress import named_if_slow
 from vitlab.runs.run_folder import RunFolder
@@ -43,6 +45,7 @@ from vitlab.training.resolve import Task
 from vitlab.training.stop import Stop
 from vitlab.units import percent
 from vitlab.weights.deltas import delta
+from vitlab.weights.detector import Detector
 from vitlab.weights.load import load
 from vitlab.weights.save import save
 
@@ -326,6 +329,8 @@ def _conclude_pretext(observer: Observer, stop: Stop) -> Run:
             folder.check()
             model.provenance, model.seen = state.model.provenance, state.model.seen
             save(model, folder.model)
+            if isinstance(state.task, Detect):
+                Detector(model, state.task.head).save(folder.path)
     if (point := _last_point(observer)) is None:
         with stop.at_once(), named_if_slow("measuring the held-out images", world.first):
             point = observer.measure()
@@ -359,14 +364,19 @@ def _held_out_result(observer: Observer, model: Model, point: dict[str, float]) 
         start = (line[probe.key] for line in lines if line.get("step") == 0 and probe.key in line)
         known = [f"{each:.1%} at the start" for each in start]  # nothing if watched later on
         notes.append(f"{probe.name} on {probe.title}: {', '.join([*known, kept])}")
-    metrics = point | {
-        "task": task.recipe.pretext.task,
-        "images": len(task.splits.train),
-        "held_out": len(observer.held_out),
-        **_cost_of(observer, model),
-        "notes": notes,
-        **task.folder.places,
-    }
+    tested = _boxes(observer, model, own, notes) if isinstance(own, Detect) else {}
+    metrics = (
+        point
+        | tested
+        | {
+            "task": task.recipe.pretext.task,
+            "images": len(task.splits.train),
+            "held_out": len(observer.held_out),
+            **_cost_of(observer, model),
+            "notes": notes,
+            **task.folder.places,
+        }
+    )
     if task.host.report == "yes":
         from vitlab.report.pretext_report import write_pretext_report  # slow to import
 
@@ -374,6 +384,16 @@ def _held_out_result(observer: Observer, model: Model, point: dict[str, float]) 
         task.folder.check()
         write_pretext_report(task.folder, model, metrics, shown, notes)
     return metrics
+
+
+def _boxes(observer: Observer, model: Model, own: Detect, notes: list[str]) -> dict[str, Any]:
+    """Return how well a run's detector finds the objects of the test images."""
+    test = observer.task.splits.test
+    compute = Compute(observer.device, workers=observer.task.host.workers)
+    with named_if_slow(f"testing on {len(test):,} images"):
+        figures, bad = measure_boxes(Detector(plain(model), own.head), test, compute)
+    notes += (line for each in bad if (line := f"skipped: {each}") not in notes)
+    return figures | {"test_images": figures["images"]}
 
 
 def _pictures(model: Model, own: PretextTask, source: Source) -> dict[str, NDArray[np.uint8]]:

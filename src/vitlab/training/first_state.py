@@ -27,6 +27,7 @@ from vitlab.evaluation.probes.searching import KINDS, FeatureChoice, FoundHead, 
 from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Classify
+from vitlab.objectives.detect import Detect
 from vitlab.objectives.distill.distillation import distillation
 from vitlab.objectives.objective_module import OwningObjective
 from vitlab.objectives.pretext_tasks import TASKS
@@ -85,7 +86,10 @@ def _beside(task: Task, device: torch.device, generator: torch.Generator) -> Own
         guide.to(device).eval().requires_grad_(False)
     own: OwningObjective
     if recipe.pretext.unlabeled:
-        own = TASKS[recipe.pretext.task](recipe.pretext, config, guide)
+        if recipe.pretext.annotated:
+            own = Detect(recipe.pretext, config, classes=task.splits.classes)
+        else:
+            own = TASKS[recipe.pretext.task](recipe.pretext, config, guide)
     elif guide is not None:
         classify, labels = task.objective, task.splits.train.labels
         assert isinstance(classify, Classify)
@@ -110,7 +114,7 @@ def _beside(task: Task, device: torch.device, generator: torch.Generator) -> Own
 def signed(model: Model, task: Task) -> None:
     """Let a model say what it was trained on, and how."""
     model.provenance = provenance(task)
-    learned = seen_by(task.splits, labeled=not task.recipe.pretext.unlabeled)
+    learned = seen_by(task.splits, labeled=task.recipe.pretext.labeled)
     model.seen = np.union1d(learned, task.seen)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from vitlab import device as devices
+from vitlab.data.boxes import boxes_of, open_boxes
 from vitlab.data.exists import IN_MEMORY
 from vitlab.data.holdout import (
     CONTENTS,
@@ -111,7 +112,7 @@ class Task:
     @property
     def watched(self) -> Probe | None:
         """The probe, if it decides which weights are kept: of trained ones without labels."""
-        return self.probe if self.base is not None and self.recipe.pretext.unlabeled else None
+        return self.probe if self.base is not None and not self.recipe.pretext.labeled else None
 
     @property
     def objective(self) -> Objective:
@@ -187,10 +188,10 @@ def prepare(
         world.say(f"no run in {folder.path} yet: starting it")
     probe = None
     if host.probe:  # on images that neither the run nor its models learn from
-        own = seen_by(splits, labeled=not recipe.pretext.unlabeled)
+        own = seen_by(splits, labeled=recipe.pretext.labeled)
         seen = np.union1d(own, _seen_before(base, guide))
         probe = Probe.of(host.probe, config.channels, host.probe_by, seen)
-    elif base is not None and recipe.pretext.unlabeled:
+    elif base is not None and not recipe.pretext.labeled:
         told.append(
             "learning without labels can ruin trained features, and nothing watches them here: "
             "--probe LABELED measures them at each test, and the best weights are kept"
@@ -231,7 +232,9 @@ def _splits(
 ) -> tuple[Splits, str]:
     """Return the images of the recipe's data, or of what was given, and their fingerprint."""
     options, unlabeled = recipe.data, recipe.pretext.unlabeled
-    if data is None:
+    if recipe.pretext.annotated:
+        splits = _with_boxes(recipe, data)
+    elif data is None:
         splits = opened.splits(options, unlabeled)
     else:
         splits = splits_of(options, unlabeled, data)
@@ -240,6 +243,21 @@ def _splits(
         if decides := recipe.chooses(len(splits.train)):
             splits = with_validation(splits, options.split_by, decides)
     return splits, fingerprint(splits.whole or splits.train, like)
+
+
+def _with_boxes(recipe: Recipe, data: Sized | None) -> Splits:
+    """Return images with boxes, of which no image has more than there are queries."""
+    if data is not None:
+        raise OptionError(
+            "task=detect learns from a folder with COCO annotations: name one as data"
+        )
+    splits = open_boxes(recipe.data)
+    most = max(boxes_of(each).shape[1] for each in splits.parts.values())
+    if most > recipe.pretext.object_queries:
+        raise OptionError(
+            f"an image has {most} objects, more than can be found: pass --object-queries {most}"
+        )
+    return splits
 
 
 # What a recipe leaves to data and machine

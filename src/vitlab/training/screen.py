@@ -27,7 +27,11 @@ def announcement(observer: Observer, plan: Plan, fixed: bool) -> list[str]:
     config, price, recipe = task.config, cost(task.config), task.recipe
     rows, columns = config.size
     what = f"{rows}x{columns}x{config.channels}"
-    what += f" and {config.classes} classes" if config.classes else ", without labels"
+    what += (
+        f" and {config.classes} classes"
+        if config.classes
+        else ", without labels" * (not recipe.pretext.annotated)
+    )
     lines = [
         f"{config.name} for {what}: "
         f"{si(price.params, 2)} parameters, {si(price.macs, 2)} multiply-adds per image"

@@ -6,25 +6,17 @@ bilinearly to the pixels of the input. A run keeps the model as any other does, 
 classifier in `segment.safetensors`, with the checksums of both.
 """
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.data.masks import MaskClasses
-from vitlab.errors import WeightsError
-from vitlab.files import SEGMENT, staged_file
+from vitlab.files import SEGMENT
 from vitlab.models.model import Model
-from vitlab.weights.containers.open import open_source
-from vitlab.weights.identity import checksum, checksums, fingerprint
-from vitlab.weights.load import load
-
-NOTHING = "run vitlab probe DATA --task segment first"
+from vitlab.weights.beside import load_beside, save_beside
 
 
 @dataclass(frozen=True)
@@ -75,14 +67,8 @@ class Segmenter(nn.Module):
         Raises:
             DiskError: it cannot be written.
         """
-        tensors = {name: getattr(self, name).detach().cpu() for name in ("weight", "bias")}
-        about = asdict(self.about) | {
-            "model": fingerprint(self.model),
-            "sha256": checksums(tensors),
-        }
-        with staged_file(run / SEGMENT) as draft:
-            text = json.dumps(about | {"checksum": checksum(about)})
-            save_file(tensors, draft, metadata={"about": text})  # several have no fixed order
+        tensors = {name: getattr(self, name) for name in ("weight", "bias")}
+        save_beside(run / SEGMENT, self.model, asdict(self.about), tensors)
 
 
 def patch_features(model: Model, images: Tensor, layers: tuple[int, ...]) -> Tensor:
@@ -97,24 +83,7 @@ def load_segmenter(run: str | Path) -> Segmenter:
     Raises:
         WeightsError: none is there, or it is damaged or of another model.
     """
-    file = Path(run) / SEGMENT
-    if not file.is_file():
-        raise WeightsError(f"{run} has no {SEGMENT}: {NOTHING}")
-    source, model = open_source(file), load(run)
-    try:
-        about = json.loads(source.metadata["about"])
-        given = about.pop("checksum")
-        whole = checksum(about) == given
-        base, sums = about.pop("model"), about.pop("sha256")
-        fields: dict[str, Any] = {
-            key: tuple(each) if isinstance(each, list) else each for key, each in about.items()
-        }
-        known = DenseClasses(**fields)
-    except (KeyError, TypeError, ValueError) as error:
-        raise WeightsError(f"{file} does not describe a segmenter: {error!r}") from None
-    tensors: dict[str, Any] = {name: source.read(name, exact=True) for name in ("weight", "bias")}
-    if not whole or checksums(tensors) != sums:
-        raise WeightsError(f"{file} does not match its checksum: copy it again")
-    if fingerprint(model) != base:
-        raise WeightsError(f"{file} is of another model than {run}/model: copy the run again")
+    model, known, tensors = load_beside(
+        run, SEGMENT, DenseClasses, "vitlab probe DATA --task segment"
+    )
     return Segmenter(model, known, **tensors)

@@ -1,0 +1,304 @@
+"""Boxes: images whose objects have a class and a box, as COCO annotations or as digit scenes.
+
+    photos/annotations.json                       with the images beside it or in photos/images/;
+                                                  a fifth is held out for testing
+    photos/annotations/instances_train2017.json   with photos/train2017/ (COCO)
+    photos/train/_annotations.coco.json           beside the images of the split (Roboflow)
+    one.json                                      such a file alone
+    digit-scenes                                  2 to 6 embedded digits in 48x48 pixels
+
+A box is left, top, right, bottom in shares of the image's sides, so that it stays as it is where
+the whole image is resized.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.data.decode.crop import crop_resize
+from vitlab.data.decode.pixels import Pixels
+from vitlab.data.holdout import hold_out, without
+from vitlab.data.labels import Indices, MultiLabels
+from vitlab.data.settings import Data
+from vitlab.data.sources.folders import Files
+from vitlab.data.sources.memory import Arrays, digits
+from vitlab.data.sources.paths import Inside, Names, some
+from vitlab.data.sources.request import SPLIT_OF, Found, Part, Request, Splits, blank, split_of
+from vitlab.data.sources.source import Relabeled, Source
+from vitlab.errors import DataError
+from vitlab.files import read_bytes
+
+SCENES = "digit-scenes"
+SIDE, SMALL, LARGE, INK = 48, 10, 16, 32  # pixels: a scene, a digit; the gray where a digit begins
+DIGITS = (2, 6)  # least and most in a scene
+COUNTS = {"train": 20_000, "test": 1_000}
+TRIES = 200  # places for a scene's digits
+LARGEST = 2**30  # bytes of annotations
+SLACK = 1.0  # pixels that a box may reach beyond its image: other people's rounding
+Boxes = NDArray[np.float32]
+"""(n, most, 5): class, left, top, right, bottom of each object; class -1 where there is none."""
+Sides = tuple[float, float]
+Drawn = tuple[Pixels, tuple[int, int, int, int]]
+
+
+@dataclass(frozen=True, eq=False)
+class BoxLabels(MultiLabels):
+    """The objects of images: a class and a box each. As labels they are the classes there are.
+
+    Attributes:
+        boxes: of each image
+    """
+
+    boxes: Boxes
+
+    @classmethod
+    def of(cls, objects: Sequence[Any], classes: int) -> Self:
+        """Return the labels of images from the rows of `Boxes` of each."""
+        most = max((len(own) for own in objects), default=0)
+        boxes = np.zeros((len(objects), max(most, 1), 5), np.float32)
+        boxes[..., 0] = -1
+        values = np.zeros((len(objects), classes), np.uint8)
+        for number, own in enumerate(objects):
+            if len(own):
+                boxes[number, : len(own)] = own
+                values[number, boxes[number, : len(own), 0].astype(np.int64)] = 1
+        return cls(values, boxes)
+
+    def take(self, indices: Indices) -> Self:
+        """Return the labels of some of the images."""
+        chosen = np.asarray(indices, np.int64)
+        return type(self)(self.values[chosen], self.boxes[chosen])
+
+    def targets(self) -> Boxes:
+        """Return the targets of a batch, float32 (n, most, 5)."""
+        return self.boxes
+
+    def content(self) -> bytes:
+        """Return what a fingerprint has of them."""
+        return super().content() + self.boxes.tobytes()
+
+
+def boxes_of(source: Source) -> Boxes:
+    """Return the objects of a source of `open_boxes`."""
+    assert isinstance(source.labels, BoxLabels)
+    return source.labels.boxes
+
+
+def open_boxes(options: Data, classes: Sequence[str] = ()) -> Splits:
+    """Open images with boxes, to learn from and to be tested on.
+
+    Args:
+        options: names the data; what of unsplit data is held out
+        classes: those of a model, in its order; none for the data's own
+
+    Raises:
+        DataError: no annotations, damaged ones, a class that is not among `classes`.
+    """
+    if options.data == SCENES:
+        parts: Mapping[str, Source] = {name: scenes(name) for name in COUNTS}
+        return Splits(parts["train"], parts["test"])
+    if not options.data:
+        raise DataError(f"no data given: name a folder with COCO annotations, or {SCENES}")
+    root, notes = Path(options.data).expanduser(), list[str]()
+    files = _annotations(root)
+    found = {split: _read(file) for split, file in files.items()}
+    order = tuple(classes) or _classes(found.values())
+    if not order:
+        raise DataError(f"{options.data} has no boxes: annotations, each with a bbox, say where")
+    home = root if root.is_dir() else root.parent
+    opened = {name: _opened(files[name], home, found[name], order, notes) for name in found}
+    first, *rest = (opened[name] for name in ("train", "validation", "test") if name in opened)
+    if not rest:
+        return hold_out(first, options.test_fraction, notes, split_by=options.split_by)
+    return Splits(first, rest[-1], rest[0] if len(rest) > 1 else None, notes=notes)
+
+
+# Digit scenes
+
+
+@lru_cache(maxsize=2)
+def scenes(split: str) -> Arrays:
+    """Return the scenes of a split, `train` or `test`: image k is a function of the split and k.
+
+    Those of the test split show digits that no training scene has.
+    """
+    own = hold_out(digits(), 0.2, split_by="position").parts[split]
+    kept = [own.image(number).decode(1) for number in range(len(own))]
+    drawn: list[dict[int, Drawn]] = [{} for _ in kept]
+    seed, count = [*COUNTS].index(split), COUNTS[split]
+    images, objects = np.zeros((count, SIDE, SIDE, 1), np.uint8), list[list[Any]]()
+    for number, image in enumerate(images):
+        generator, mine = np.random.default_rng([seed, number]), list[Any]()
+        free, wanted = np.ones((SIDE, SIDE), bool), int(generator.integers(*DIGITS, endpoint=True))
+        for which, side, across, down in generator.random((TRIES, 4)).tolist():
+            if len(mine) == wanted:
+                break
+            digit, size = int(which * len(kept)), SMALL + int(side * (LARGE - SMALL + 1))
+            left, top = (int(each * (SIDE - size + 1)) for each in (across, down))
+            place = slice(top, top + size), slice(left, left + size)
+            if not free[place].all():
+                continue
+            if size not in drawn[digit]:
+                drawn[digit][size] = _enlarged(kept[digit], size)
+            free[place], (image[place], ink) = False, drawn[digit][size]
+            box = [edge + start for edge, start in zip(ink, (left, top) * 2, strict=True)]
+            mine.append((*own.labels.classes_of(digit), *(edge / SIDE for edge in box)))
+        objects.append(mine)
+    return Arrays(images, BoxLabels.of(objects, len(own.classes)), own.classes, f"{split} scene")
+
+
+def _enlarged(digit: Pixels, side: int) -> Drawn:
+    """Return a digit at another size, and where its ink is: left, top, right, bottom."""
+    rows, columns = digit.shape[:2]
+    pixels = crop_resize(digit, (0, 0, columns, rows), side, side, "bilinear")
+    ink = pixels[..., 0] >= INK
+    down, across = (np.flatnonzero(ink.any(axis)) for axis in (1, 0))
+    return pixels, (int(across[0]), int(down[0]), int(across[-1]) + 1, int(down[-1]) + 1)
+
+
+def open_scenes(request: Request) -> Found | None:
+    """Open the images of `digit-scenes`, which have no class of their own; None for other names."""
+    if request.data != SCENES:
+        return None
+    lacks = f"{SCENES} has boxes, not classes of images: pass --task detect"
+    parts = [Relabeled(scenes(name), blank(count), ()) for name, count in COUNTS.items()]
+    return Found([Part(each, name, lacks) for each, name in zip(parts, COUNTS, strict=True)])
+
+
+# COCO
+
+
+def _annotations(root: Path) -> dict[str, Path]:
+    """Return the file of annotations of each split; a split alone is `train`."""
+    if root.is_file():
+        files = [root] if root.suffix == ".json" else []
+    else:
+        found = [file for sub in ("", "*/") for file in sorted(root.glob(f"{sub}*.json"))]
+        files = [file for file in found if not file.name.startswith(("captions", "person_"))]
+    groups = defaultdict[str, list[Path]](list)
+    for file in files:  # COCO's own folder has files of other things, too
+        folder = SPLIT_OF.get(file.parent.name.lower(), "")
+        words = "".join(letter if letter.isalpha() else " " for letter in file.stem)
+        groups[folder or split_of(words)].append(file)
+    if not groups:
+        raise DataError(
+            f"{root} has no annotations: put COCO's .json beside the images, or into annotations/"
+        )
+    if several := next((own for own in groups.values() if len(own) > 1), []):
+        names = some([str(each) for each in several])
+        raise DataError(f"several files of annotations for one split, {names}: leave one there")
+    by_split = {split: own[0] for split, own in groups.items()}
+    return by_split if "train" in by_split else {"train": next(iter(by_split.values()))}
+
+
+class Annotations(NamedTuple):
+    """What a file of annotations says.
+
+    Attributes:
+        images: name of the file, and width and height in pixels, by id
+        names: of the classes, by id
+        objects: ids of image and class, left, top, width and height; None in place of a crowd's
+    """
+
+    images: dict[str, tuple[str, Sides]]
+    names: dict[str, str]
+    objects: list[tuple[str, str, list[float] | None]]
+
+
+def _read(file: Path) -> Annotations:
+    """Return what a file of annotations says, of the right types."""
+    try:
+        said = json.loads(read_bytes(file, LARGEST))
+        found = Annotations(
+            {str(each["id"]): (str(each["file_name"]),
+                               (float(each["width"]), float(each["height"])))
+             for each in said["images"]},
+            {str(each["id"]): str(each["name"]) for each in said["categories"]},
+            [(str(each["image_id"]), str(each["category_id"]),
+              None if each.get("iscrowd") else [float(edge) for edge in each["bbox"]])
+             for each in said["annotations"]],
+        )  # fmt: skip
+        if any(box is not None and len(box) != 4 for *_, box in found.objects):
+            raise ValueError("a bbox is left, top, width, height")
+        if unknown := {own for _, own, _ in found.objects} - found.names.keys():
+            raise ValueError(f"category_id {min(unknown)} is not among the categories")
+    except OSError as error:
+        raise DataError(f"{file}: {(error.strerror or str(error)).lower()}") from None
+    except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise DataError(
+            f"{file} is not COCO's format, images (id, file_name, width, height), annotations "
+            f"(image_id, category_id, bbox) and categories (id, name): {reason}"
+        ) from None
+    return found
+
+
+def _classes(found: Iterable[Annotations]) -> tuple[str, ...]:
+    """Return the names of the classes of all files that objects have, in the files' order."""
+    order = dict[str, None]()
+    for each in found:
+        used = {own for _, own, _ in each.objects}
+        order |= {name: None for own, name in each.names.items() if own in used}
+    return tuple(order)
+
+
+def _opened(
+    file: Path, home: Path, found: Annotations, order: tuple[str, ...], notes: list[str]
+) -> Source:
+    """Return the images of a file of annotations, which are all there, with their boxes."""
+    place = {name: number for number, name in enumerate(order)}
+    objects: dict[str, list[Any]] = {image: [] for image in found.images}
+    odd = list[str]()
+    for image, own, given in found.objects:
+        if (name := found.names[own]) not in place:
+            raise DataError(
+                f"{file} has an object of class {name!r}, which is not among those known, "
+                f"{some(order)}: leave it out"
+            )
+        if image in objects and given and (box := _inside(given, found.images[image][1])):
+            objects[image].append((place[name], *box))
+        else:
+            odd.append(f"{given or 'a crowd'} of image {image}")
+    files = [name for name, _ in found.images.values()]
+    paths = _paths(file, home, files)
+    gone = [number for number, path in enumerate(paths) if not path]
+    lost = [files[number] for number in gone]
+    for names, what in (
+        (odd, "boxes that are empty, outside of their image or around a crowd"),
+        (lost, "images that are not there"),
+    ):
+        if names:
+            notes.append(f"{file}: skipped {len(names):,} {what}: {some(names)}")
+    if len(gone) == len(paths):
+        raise DataError(f"{file} has no image that is there: put them beside it, or into images/")
+    labels = BoxLabels.of([*objects.values()], len(order))
+    return without(Files(Path(), Names.of(paths), labels, order), gone)
+
+
+def _inside(box: list[float], size: Sides) -> list[float]:
+    """Return left, top, right, bottom in shares of the sides; nothing outside of the image."""
+    low, high = np.array(box[:2]), np.array(box[:2]) + box[2:]
+    inside = (low >= -SLACK).all() and (high <= np.array(size) + SLACK).all()  # NaN is not
+    if not inside or min(size) <= 0 or not np.isfinite([*box, *size]).all():
+        return []
+    low, high = (np.clip(each / size, 0, 1) for each in (low, high))
+    return [*low.tolist(), *high.tolist()] if (low < high).all() else []
+
+
+def _paths(file: Path, home: Path, names: Sequence[str]) -> list[str]:
+    """Return where the images of a file of annotations are, empty where they are not."""
+    stem = file.stem.split("_")[-1]
+    folders = [file.parent, file.parent / "images", *(home / sub for sub in ("", "images", stem))]
+    folders += [home / "images" / stem]
+    inside, found = Inside((home,)), list[str]()
+    for name in names:
+        places = [each for folder in folders if inside.holds(each := folder / name)]
+        found.append(next((str(each) for each in places if each.is_file()), ""))
+    return found

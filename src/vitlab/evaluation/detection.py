@@ -1,0 +1,265 @@
+"""Object detection: average precision by COCO's rules, and the objects of images as boxes.
+
+Of each class, the detections of all images, surest first, are right if they overlap an object that
+none before them has, by an IoU of at least a threshold; `ap50` is the area under precision and
+recall at 0.5, `ap` the mean over 0.5, 0.55, … 0.95 (Lin et al., Microsoft COCO, 2014). Precision is
+read at 101 recalls, as pycocotools does, at most 100 detections of an image count, and classes
+without objects do not.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitlab.data.augment.augment import normalize
+from vitlab.data.boxes import Boxes, boxes_of, open_boxes
+from vitlab.data.holdout import learned, without
+from vitlab.data.loading.batches import EvaluationBatches
+from vitlab.data.loading.loader import choose_workers, loader
+from vitlab.data.open import open_images
+from vitlab.data.settings import Columns, Data
+from vitlab.data.sources.source import Source
+from vitlab.errors import DataError
+from vitlab.evaluation.choosing import Split
+from vitlab.evaluation.compute import Compute, borrowed
+from vitlab.evaluation.records import EvaluationRecord
+from vitlab.files import staged_folder
+from vitlab.models.cost import cost
+from vitlab.objectives.detect import SURE, framed, overlap
+from vitlab.progress import Meter
+from vitlab.weights.detector import Detector, load_detector
+
+THRESHOLDS = np.linspace(0.5, 0.95, 10)  # of IoU
+RECALLS = np.linspace(0, 1, 101)
+MOST = 100  # detections of an image
+BATCH = 32
+LEAST = 0.05  # probability of an object that `predict` names
+Floats = NDArray[np.float64]
+
+
+class Detections(NamedTuple):
+    """The objects found in an image, likeliest first.
+
+    Attributes:
+        classes: int64 (n,); chances: float64 (n,)
+        boxes: left, top, right, bottom in shares of the image's sides, float64 (n, 4)
+    """
+
+    classes: NDArray[np.int64]
+    chances: Floats
+    boxes: Floats
+
+
+@torch.inference_mode()
+def detect(
+    detector: Detector, source: Source, compute: Compute
+) -> Iterator[tuple[int, Detections | str]]:
+    """Yield the number and the objects of each image; damaged images, with a message, come late."""
+    spec = detector.model.config
+    batches = EvaluationBatches(source, spec, BATCH)
+    workers = 0 if len(source) <= BATCH else choose_workers(source, compute.workers)
+    with borrowed(detector, compute.where):
+        for batch in loader(batches, range(len(batches)), workers):
+            if len(batch):
+                images = normalize(batch.images.to(compute.where), spec)
+                chances, boxes = (each.double().cpu().numpy() for each in detector(images))
+                for number, own, places in zip(batch.indices.tolist(), chances, boxes, strict=True):
+                    best, order = own.max(-1), np.argsort(-own.max(-1), kind="stable")[:MOST]
+                    yield number, Detections(own.argmax(-1)[order], best[order], places[order])
+            yield from batch.bad
+
+
+# Average precision
+
+
+def right(found: Floats, truth: Floats) -> NDArray[np.bool_]:
+    """Return which of an image's detections of a class, likeliest first, are right.
+
+    Each takes the object that it overlaps most among those that are left, of equals the last.
+
+    Returns:
+        (thresholds, n).
+    """
+    each = torch.from_numpy(found)[:, None], torch.from_numpy(truth)[None]
+    shares = overlap(*each)[0].numpy()
+    hits = np.zeros((len(THRESHOLDS), len(found)), bool)
+    for row, threshold in enumerate(THRESHOLDS):
+        left = np.ones(len(truth), bool)
+        for number, own in enumerate(np.where(shares >= threshold, shares, -1.0)):
+            own = np.where(left, own, -1.0)
+            if (
+                len(own)
+                and (best := len(own) - 1 - int(own[::-1].argmax())) >= 0
+                and own[best] >= 0
+            ):
+                left[best], hits[row, number] = False, True
+    return hits
+
+
+def average_precision(found: Sequence[Detections], truth: Boxes, classes: int) -> Floats:
+    """Return the average precision of each class at each threshold, NaN of one without objects.
+
+    Args:
+        found: of each image
+        truth: the objects of each image
+        classes: how many
+
+    Returns:
+        (classes, thresholds).
+    """
+    table = np.full((classes, len(THRESHOLDS)), np.nan)
+    for name in range(classes):
+        hits, chances, count = list[NDArray[np.bool_]](), list[Floats](), 0
+        for own, objects in zip(found, truth.astype(np.float64), strict=True):
+            mine, there = own.classes == name, objects[objects[:, 0] == name, 1:]
+            count += len(there)
+            hits.append(right(own.boxes[mine], there))
+            chances.append(own.chances[mine])
+        if not count:
+            continue
+        order = np.argsort(-np.concatenate(chances), kind="stable")
+        good = np.cumsum(np.concatenate(hits, 1)[:, order], 1)
+        precision = good / np.arange(1, len(order) + 1)
+        envelope = np.maximum.accumulate(precision[:, ::-1], 1)[:, ::-1]
+        for row, recall in enumerate(good / count):
+            places = np.searchsorted(recall, RECALLS, side="left")
+            table[name, row] = np.append(envelope[row], 0)[places].mean()
+    return table
+
+
+def box_figures(
+    found: Sequence[Detections], truth: Boxes, classes: Sequence[str]
+) -> dict[str, Any]:
+    """Return `ap50`, `ap` and a table of the classes, given as `average_precision` takes them."""
+    table = average_precision(found, truth, len(classes))
+    counts = [int((truth[..., 0] == number).sum()) for number in range(len(classes))]
+    there = table[np.array(counts) > 0]
+    points = {"ap50": there[:, 0].mean(), "ap": there.mean()} if len(there) else {}
+    rows = [
+        {"class": name, "ap50": float(own[0]), "ap": float(own.mean()), "objects": count}
+        if count
+        else {"class": name, "ap50": None, "ap": None, "objects": 0}
+        for name, own, count in zip(classes, table, counts, strict=True)
+    ]
+    figures: dict[str, Any] = {
+        name: float(points[name]) if points else None for name in ("ap50", "ap")
+    }
+    return figures | {"images": len(found), "objects": sum(counts), "classes": rows}
+
+
+def measure_boxes(
+    detector: Detector, source: Source, compute: Compute
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the figures of a detector on images with boxes, and messages about damaged ones.
+
+    Raises:
+        DataError: no image can be read.
+    """
+    found, bad = dict[int, Detections](), list[str]()
+    for number, each in detect(detector, source, compute):
+        if isinstance(each, Detections):
+            found[number] = each
+        else:
+            bad.append(each)
+    if not found:
+        raise DataError(f"no image can be used: {bad[0]}")
+    truth = boxes_of(source)[[*found]]
+    figures = box_figures([*found.values()], truth, detector.about.classes)
+    return figures | {"damaged": len(bad)}, bad
+
+
+# Commands
+
+
+def evaluate_boxes(run: str | Path, data: str, split: Split, compute: Compute) -> EvaluationRecord:
+    """Measure a run's detector on images with boxes: the figures of `vitlab evaluate --json`.
+
+    Args:
+        run: of `vitlab train --task detect`
+        data: as `data.boxes.open_boxes`
+        split: `auto` and `test` are what training on this data would test on, without images that
+            the detector has learned from; `all` is every image of unsplit data
+        compute: where, and how many processes decode
+
+    Raises:
+        DataError: no such split, no image that can be used, classes that the run does not know.
+        WeightsError: as `load_detector`.
+    """
+    detector, began = load_detector(run), time.monotonic()
+    splits = open_boxes(Data(data=data), detector.about.classes)
+    name = "test" if split == "auto" else split
+    parts = splits.parts | ({} if splits.whole is None else {"all": splits.whole})
+    if name not in parts:
+        raise DataError(f"{data} has no split {name}: choose from {', '.join(parts)}")
+    source, notes = parts[name], [*splits.notes]
+    known = learned(source, detector.model.seen)
+    if split == "auto" and 0 < len(known) < len(source):
+        source = without(source, known)
+        notes.append(f"left out {len(known):,} images that the detector has learned from")
+    elif len(known):
+        notes.append(f"the detector has learned from {len(known):,} of these images")
+    figures, bad = measure_boxes(detector, source, compute)
+    price = cost(detector.model)
+    return EvaluationRecord(
+        figures
+        | {"data": data, "split": name, "model": detector.model.config.name}
+        | {"params": price.params, "macs": price.macs, "seconds": time.monotonic() - began}
+        | {"notes": [*notes, *(f"skipped: {text}" for text in bad)]}
+    )
+
+
+def find_objects(
+    run: str | Path, data: Any, out: Path | None, compute: Compute, columns: Columns | None = None
+) -> dict[str, Any]:
+    """Find the objects of images; draw them into a copy of each.
+
+    Args:
+        run: of `vitlab train --task detect`
+        data: images, as `vitlab.data.open.open_images`
+        out: a new folder for the pictures, named like the images; None to draw none
+        compute: where, and how many processes decode
+        columns: which columns of a list hold what
+
+    Returns:
+        model, images, damaged; detections: of each image its name, `objects` (class, probability,
+        box: left, top, right, bottom in pixels) and `picture`, or the `error`.
+
+    Raises:
+        DataError: no such images.
+        DiskError: the folder cannot be written.
+    """
+    detector = load_detector(run)
+    source = open_images(data, "ignored", columns=columns).every()
+    rows: list[dict[str, Any]] = [{"image": source.name(each)} for each in range(len(source))]
+    draft = staged_folder(out) if out else nullcontext()
+    with draft as folder, Meter(len(source), title="detecting") as meter:
+        for number, found in detect(detector, source, compute):
+            row = rows[number]
+            if isinstance(found, str):
+                row["error"] = found
+                continue
+            high, wide = source.image(number).shape()[:2]
+            boxes, names = found.boxes * (wide, high, wide, high), detector.about.classes
+            row["objects"] = [
+                {"class": names[own], "probability": chance, "box": box}
+                for own, chance, box in zip(
+                    found.classes, found.chances.tolist(), boxes.tolist(), strict=True
+                )
+                if chance >= LEAST
+            ]
+            if folder is not None:
+                name = f"{number:06d}-{Path(row['image']).stem}.png"
+                sure = [each for each in row["objects"] if each["probability"] >= SURE]
+                places, titles = ([each[key] for each in sure] for key in ("box", "class"))
+                framed(source.image(number).decode(3), places, titles).save(folder / name)
+                row["picture"] = f"{out}/{name}"
+            meter.images(number + 1, len(source))
+    damaged = sum("error" in row for row in rows)
+    about = {"model": detector.model.config.name, "images": len(rows) - damaged}
+    return about | {"damaged": damaged, "detections": rows}

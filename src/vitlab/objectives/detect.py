@@ -1,0 +1,189 @@
+"""Object detection: learned queries are matched with the objects of each image (DETR).
+
+Carion et al., End-to-end object detection with transformers, 2020 (facebookresearch/detr): each
+image's queries and objects are paired at the least cost (the class's probability with weight 1, the
+L1 distance of boxes with 5, their generalized IoU with 2); the loss is the cross-entropy of the
+queries' classes, those of no object with weight 0.1, and 5 and 2 times the L1 distance and 1 - GIoU
+of pairs, summed over the last blocks, each with a matching of its own. Both are means over an image
+and then over images, where DETR's are over a batch: so passes and processes add up to a batch.
+"""
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitlab.data.decode.pixels import Pixels
+from vitlab.data.loading.batches import Batch
+from vitlab.device import sent
+from vitlab.models.config import ModelConfig
+from vitlab.models.model import Model
+from vitlab.objectives.pretext_task import PretextTask
+from vitlab.objectives.unit_pixels import as_pictures, unit_pixels
+from vitlab.recipes.pretext import Pretext
+from vitlab.weights.detector import BoxClasses, BoxHead, Detector, check_queries, corners
+
+L1, GIOU, NOTHING = 5.0, 2.0, 0.1  # weights: of distances, of overlaps, of queries without object
+TINY, BAD = 1e-9, 1e9
+SURE = 0.5  # probability from which an object is drawn
+Pairs = tuple[Tensor, Tensor, Tensor]
+"""Numbers of images, of their queries and of their objects, int64 (pairs,) each."""
+
+
+class Detect(PretextTask):
+    """Predict the objects of images, which are the labels of a batch: `data.boxes.Boxes`.
+
+    Args:
+        options: of the recipe
+        config: of the model
+        guide: None
+        classes: of objects
+    """
+
+    figures: ClassVar[tuple[str, ...]] = ("class_accuracy", "box_overlap")
+
+    def __init__(
+        self,
+        options: Pretext,
+        config: ModelConfig,
+        guide: Model | None = None,
+        classes: tuple[str, ...] = ("object",),
+    ) -> None:
+        super().__init__(options, config, guide)
+        self.head = BoxHead(config, _about(options, classes))
+
+    @classmethod
+    def check(cls, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:
+        """Refuse a model whose blocks queries cannot pass."""
+        check_queries(config, _about(options, ()))
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw queries and heads."""
+        self.head.reset_parameters(generator)
+
+    def loss(
+        self, model: Model, batch: Batch, generator: torch.Generator
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss, and of the objects of each image the shares that are found.
+
+        `class_accuracy` is the share with the right class, `box_overlap` their mean IoU, after the
+        last block and the best matching, of each image with objects.
+        """
+        del generator  # nothing is drawn
+        total, objects = torch.zeros((), device=batch.labels.device), batch.labels
+        pairs: Pairs | None = None
+        for scores, boxes in self.head(model, batch.images):
+            scores, boxes = scores.float(), boxes.float()
+            pairs = matched(scores, boxes, objects)
+            total = total + detection_loss(scores, boxes, objects, pairs)
+        assert pairs is not None
+        image, query, own = pairs
+        found, truth = corners(boxes[image, query]), objects[image, own]
+        each = _shares(objects)[image]
+        right = scores[image, query].argmax(-1) == truth[:, 0]
+        figures = {
+            "class_accuracy": (right * each).sum(),
+            "box_overlap": (overlap(found, truth[:, 1:])[0] * each).sum(),
+        }
+        return total, figures
+
+    def pictures(
+        self, model: Model, images: Tensor, generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        """Return a few images, and what is found in them."""
+        del generator
+        chances, boxes = Detector(model, self.head)(images)
+        shown, (rows, columns) = as_pictures(unit_pixels(images, self.config)), images.shape[2:]
+        places = (boxes * boxes.new_tensor([columns, rows, columns, rows])).cpu()
+        found = [
+            torch.from_numpy(np.array(framed(pixels.numpy(), own[sure])))
+            for pixels, own, sure in zip(
+                shown.cpu(), places, chances.amax(-1).cpu() >= SURE, strict=True
+            )
+        ]
+        return {"image": shown, "found": torch.stack(found)}
+
+
+def framed(pixels: Pixels, boxes: Any, names: Sequence[str] = ()) -> Image.Image:
+    """Return an image (rows, columns, 3) with frames, left, top, right, bottom, and their names."""
+    picture = Image.fromarray(pixels)
+    draw = ImageDraw.Draw(picture)
+    for box, name in zip_longest(boxes, names, fillvalue=""):
+        draw.rectangle([float(edge) for edge in box], outline=(255, 60, 60))
+        draw.text((float(box[0]), float(box[1])), name, fill=(255, 200, 60))
+    return picture
+
+
+def _about(options: Pretext, classes: tuple[str, ...]) -> BoxClasses:
+    return BoxClasses(classes, options.object_queries, options.query_blocks)
+
+
+def overlap(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Return IoU and generalized IoU of boxes, (…, 4) corners, of which no side is negative.
+
+    Source: Rezatofighi et al., Generalized intersection over union, 2019.
+    """
+    low, high = torch.maximum(first, second), torch.minimum(first, second)
+    shared = (high[..., 2:] - low[..., :2]).clamp(min=0).prod(-1)
+    areas = [(each[..., 2:] - each[..., :2]).prod(-1) for each in (first, second)]
+    union = areas[0] + areas[1] - shared
+    around = (low[..., 2:] - high[..., :2]).prod(-1)
+    iou = shared / union.clamp(min=TINY)
+    return iou, iou - (around - union) / around.clamp(min=TINY)
+
+
+@torch.no_grad()
+def matched(scores: Tensor, boxes: Tensor, objects: Tensor) -> Pairs:
+    """Pair queries and objects of each image at the least cost; no query has two objects.
+
+    Args:
+        scores: (B, queries, classes + 1)
+        boxes: centers and sides, (B, queries, 4)
+        objects: `data.boxes.Boxes`
+    """
+    from scipy.optimize import linear_sum_assignment  # slow to import
+
+    classes, truth = objects[..., 0].long(), objects[..., 1:]
+    chances = scores.softmax(-1).gather(
+        2, classes.clamp(min=0)[:, None].expand(-1, scores.shape[1], -1)
+    )
+    near = torch.cdist(boxes, centered(truth), p=1)
+    cost = L1 * near - chances - GIOU * overlap(corners(boxes)[:, :, None], truth[:, None])[1]
+    table, counts = cost.nan_to_num(BAD, BAD, -BAD).cpu().numpy(), (classes >= 0).sum(1).tolist()
+    found = [linear_sum_assignment(each[:, :n]) for each, n in zip(table, counts, strict=True)]
+    image = np.repeat(np.arange(len(found)), [len(rows) for rows, _ in found])
+    sides = [np.concatenate([each[side] for each in found]) for side in (0, 1)]
+    numbers, queries, own = (sent(torch.from_numpy(each), boxes.device) for each in (image, *sides))
+    return numbers, queries, own
+
+
+def detection_loss(scores: Tensor, boxes: Tensor, objects: Tensor, pairs: Pairs) -> Tensor:
+    """Return DETR's loss of one block's answers, given as `matched` takes them."""
+    image, query, own = pairs
+    nothing = scores.shape[-1] - 1
+    weights = scores.new_ones(nothing + 1)
+    weights[nothing] = NOTHING
+    classes = torch.full(scores.shape[:2], nothing, device=scores.device)
+    truth = objects[image, own]
+    classes[image, query] = truth[:, 0].long()
+    table = F.cross_entropy(scores.transpose(1, 2), classes, weights, reduction="none")
+    named = (table.sum(1) / weights[classes].sum(1)).mean()
+    found = boxes[image, query]
+    distance = (found - centered(truth[:, 1:])).abs().sum(-1)
+    apart = 1 - overlap(corners(found), truth[:, 1:])[1]
+    return named + ((L1 * distance + GIOU * apart) * _shares(objects)[image]).sum() / len(objects)
+
+
+def _shares(objects: Tensor) -> Tensor:
+    """Return the share that each object of an image has in the image's figures, (B,)."""
+    return 1 / (objects[..., 0] >= 0).sum(1).clamp(min=1)
+
+
+def centered(boxes: Tensor) -> Tensor:
+    """Return centers and sides of left, top, right, bottom, (…, 4)."""
+    return torch.cat([(boxes[..., :2] + boxes[..., 2:]) / 2, boxes[..., 2:] - boxes[..., :2]], -1)

@@ -1,0 +1,182 @@
+"""The detector: learned queries among a Vision Transformer's tokens, each a class and a box.
+
+Queries join the tokens of an image before the last blocks, as further tokens without positions, and
+leave as one object each, or none (EoMT: Kerssies et al., Your ViT is secretly an image segmentation
+model, 2025; the heads are DETR's: Carion et al., 2020). Each has a first box, which learns too and
+adds to its answer in logits (DAB-DETR: Liu et al., 2022), and begins as the token of the patch
+there plus a learned one: without that token, a small model learns much more slowly. A run keeps the
+model as any other does, in `model/`, and queries and heads in `detect.safetensors`.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from vitlab.device import sent
+from vitlab.errors import OptionError
+from vitlab.files import DETECT
+from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.model import Model
+from vitlab.models.positions.positions import check_extra
+from vitlab.models.vit import VisionTransformer
+from vitlab.weights.beside import load_beside, save_beside
+
+FIRST = 0.25  # sides of the first boxes, in shares of the image's
+
+
+@dataclass(frozen=True)
+class BoxClasses:
+    """What a detector finds.
+
+    Attributes:
+        classes: names, in the order of the scores
+        queries: objects in an image, at most
+        blocks: the last ones, which queries pass
+    """
+
+    classes: tuple[str, ...]
+    queries: int
+    blocks: int
+
+
+class BoxHead(nn.Module):
+    """Queries, and what reads a class and a box from each as it leaves a block.
+
+    Args:
+        config: of the model, as `check_queries` has it
+        about: its classes and queries
+    """
+
+    def __init__(self, config: ModelConfig, about: BoxClasses) -> None:
+        super().__init__()
+        assert isinstance(config, ViTConfig)
+        width = config.width
+        self.about = about
+        self.queries = nn.Parameter(torch.empty(about.queries, width))
+        self.places = nn.Parameter(torch.empty(about.queries, 4))
+        self.classify = nn.Linear(width, len(about.classes) + 1)
+        layers = [nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
+        self.locate = nn.Sequential(*layers, nn.Linear(width, 4))
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw every weight; the first boxes lie on a grid."""
+        nn.init.normal_(self.queries, std=0.05, generator=generator)
+        centers = first_centers(len(self.places))
+        self.places.data.copy_(torch.cat([centers, torch.full_like(centers, FIRST)], 1).logit())
+        layers = [each for each in self.modules() if isinstance(each, nn.Linear)]
+        for layer in layers:
+            nn.init.xavier_uniform_(layer.weight, generator=generator)
+            nn.init.zeros_(layer.bias)
+        nn.init.zeros_(layers[-1].weight)  # of the boxes
+
+    def forward(self, model: Model, images: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Find objects in normalized images, (B, channels, H, W).
+
+        Returns:
+            Of each of the last blocks scores (B, queries, classes + 1), the last for no object, and
+            boxes (B, queries, 4): centers and sides in shares of the image's.
+        """
+        assert isinstance(model, VisionTransformer)
+        tokens, positions = model.begin(images)
+        first, count, found = len(model.blocks) - self.about.blocks, len(self.queries), []
+        for number, (block, own) in enumerate(zip(model.blocks, positions, strict=True)):
+            if number == first:
+                queries = tokens[:, self.under(model.config, images)] + self.queries
+                tokens = torch.cat([tokens, queries.to(tokens.dtype)], 1)
+            tokens = block(own.place(tokens), own)
+            if number >= first:
+                leaving = model.head.norm(model.norm(tokens[:, -count:]))
+                boxes = (self.locate(leaving) + self.places).sigmoid()
+                found.append((self.classify(leaving), boxes))
+        return found
+
+    def under(self, config: ViTConfig, images: Tensor) -> Tensor:
+        """Return which token each query begins as: the patch under its first box, (queries,)."""
+        rows, columns = config.grid_of(images.shape[-2:])
+        across, down = (first_centers(len(self.queries)) * torch.tensor([columns, rows])).long().T
+        return sent(config.prefix + down * columns + across, images.device)
+
+
+def first_centers(count: int) -> Tensor:
+    """Return points on a grid, (count, 2), in shares of the image's width and height."""
+    side = math.ceil(math.sqrt(count))
+    steps = (torch.arange(side) + 0.5) / side
+    chosen = torch.linspace(0, side * side - 1, count).round().long()
+    return torch.cartesian_prod(steps, steps)[chosen]
+
+
+def check_queries(config: ModelConfig, about: BoxClasses) -> None:
+    """Refuse a model whose blocks queries cannot pass.
+
+    Raises:
+        OptionError: the message says what would work.
+    """
+    if not isinstance(config, ViTConfig):
+        raise OptionError(
+            f"task=detect needs a Vision Transformer, such as ViT-S/16, not {config.name}"
+        )
+    if about.blocks > config.depth:
+        raise OptionError(
+            f"query_blocks={about.blocks}, but {config.name} has {config.depth}: choose fewer"
+        )
+    if config.fit != "squash" or config.crop != 1:
+        raise OptionError("task=detect needs the whole image: set fit=squash and crop=1")
+    with torch.device("meta"):
+        positions = VisionTransformer(config).positions[0]
+        check_extra(torch.empty(1, about.queries, config.width), config, positions)
+
+
+class Detector(nn.Module):
+    """Objects of images: normalized (B, channels, H, W) -> probabilities and boxes.
+
+    Attributes:
+        model: that queries pass
+        head: with the queries
+    """
+
+    def __init__(self, model: Model, head: BoxHead) -> None:
+        super().__init__()
+        self.model, self.head = model, head
+        self.eval()
+
+    @property
+    def about(self) -> BoxClasses:
+        """Its classes and queries."""
+        return self.head.about
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (B, queries, classes) probabilities and (B, queries, 4) boxes.
+
+        Boxes are left, top, right, bottom in shares of the image's sides.
+        """
+        scores, boxes = self.head(self.model, images)[-1]
+        return scores.softmax(-1)[..., :-1], corners(boxes).clamp(0, 1)
+
+    def save(self, run: Path) -> None:
+        """Write queries and heads into a run, whose model is saved.
+
+        Raises:
+            DiskError: they cannot be written.
+        """
+        save_beside(run / DETECT, self.model, asdict(self.about), self.head.state_dict())
+
+
+def load_detector(run: str | Path) -> Detector:
+    """Load the detector of a run of `--task detect`.
+
+    Raises:
+        WeightsError: none is there, or it is damaged or of another model.
+    """
+    command = "vitlab train DATA --task detect"
+    model, about, tensors = load_beside(run, DETECT, BoxClasses, command)
+    head = BoxHead(model.config, about)
+    head.load_state_dict(tensors)
+    return Detector(model, head)
+
+
+def corners(boxes: Tensor) -> Tensor:
+    """Return left, top, right, bottom of centers and sides, (…, 4)."""
+    return torch.cat([boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2], -1)

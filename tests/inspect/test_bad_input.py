@@ -26,10 +26,7 @@ LOOKS: dict[str, Any] = {
     "gradcam": lambda model, images: vitlab.inspect.gradcam(model, images, LABELS),
     "occlusion": lambda model, images: vitlab.inspect.occlusion(model, images, LABELS),
 }
-REFUSE = LOOKS | {
-    "MeanLoss": lambda model, images: vitlab.inspect.MeanLoss(model, images, LABELS),
-    "curvature": lambda model, images: vitlab.inspect.curvature(model, images, LABELS),
-}
+REFUSE = LOOKS | {}
 WRONG: dict[str, tuple[Any, str]] = {
     "1x1": (torch.zeros(1, 3, 1, 1), "patch=8"),
     "channels": (torch.zeros(1, 1, 16, 16), r"images must be \(B, 3, 16, 16\)"),

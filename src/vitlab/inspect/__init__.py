@@ -12,21 +12,6 @@ from vitlab.inspect.attention import (
     rollout,
 )
 from vitlab.inspect.evidence import gradcam, occlusion, relevance
-from vitlab.inspect.hessian import (
-    MeanLoss,
-    hessian_eigenvalues,
-    hessian_product,
-    hessian_spectrum,
-    hessian_trace,
-)
-from vitlab.inspect.landscape import (
-    curvature,
-    gradient_norm,
-    loss_line,
-    loss_surface,
-    noise_increase,
-    sharpness,
-)
 from vitlab.inspect.look import Look, look
 from vitlab.inspect.tokens import (
     cka,
@@ -40,33 +25,22 @@ from vitlab.inspect.weights import embedding_filters, position_similarity, recep
 
 __all__ = [
     "Look",
-    "MeanLoss",
     "attention_distance",
     "attention_elsewhere",
     "attention_entropy",
     "cka",
     "class_attention",
-    "curvature",
     "embedding_filters",
     "feature_colors",
     "gradcam",
-    "gradient_norm",
-    "hessian_eigenvalues",
-    "hessian_product",
-    "hessian_spectrum",
-    "hessian_trace",
     "late_attention",
     "look",
-    "loss_line",
-    "loss_surface",
-    "noise_increase",
     "norm_map",
     "occlusion",
     "position_similarity",
     "receptive_field",
     "relevance",
     "rollout",
-    "sharpness",
     "similar_patches",
     "token_norms",
     "token_similarity",

@@ -1,11 +1,10 @@
-"""Charts of a model: heads and tokens by layer, filters, positions, and the loss around weights.
+"""Charts of a model: heads and tokens by layer, filters, and positions.
 
 Each takes a title, and `dark` for a dark page; another shape of array is an `OptionError`.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,19 +12,11 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from vitlab.errors import OptionError
-from vitlab.inspect.hessian import Spectrum
-from vitlab.inspect.landscape import LossLine, LossSurface
-from vitlab.inspect.plots.canvas import COSINES, HEAT, Array, Floats, blank, numbers, show, themed
+from vitlab.inspect.plots.canvas import COSINES, Array, Floats, blank, numbers, show, themed
 
 SIZE = (5.2, 3.5)  # inches
 COLUMNS, TILES = 7, 14  # filters in a row, and tiles of positions per side, as in the ViT paper
-PANELS = 4  # models in a row
-SMOOTH = 0.01  # width of a node of a spectrum, relative to the spectrum
-DECADES = 7  # below the highest density
-LEVELS = 16  # colors of a surface
 HEADS, LAYERS = "(layers, heads)", "(layers + 1,)"
-LOSS, STEP = "cross-entropy (nats)", "step (1: the filters' length)"
 
 
 def attention_distance(
@@ -254,91 +245,3 @@ def tiled(similarity: Floats, most: int) -> tuple[Floats, list[int], list[int]]:
     )
     flat = padded.transpose(0, 2, 1, 3).reshape(len(down) * (rows + gap), -1)
     return flat[:-gap, :-gap], down, right
-
-
-def hessian_spectrum(
-    spectra: Mapping[str, Spectrum], title: str = "", *, dark: bool = False
-) -> Figure:
-    """Draw the density of the Hessian's eigenvalues, in a panel for each model.
-
-    Each node is smoothed to a normal distribution whose standard deviation is 1% of the range of
-    its spectrum.
-
-    `spectra` are those of `vitlab.inspect.hessian_spectrum`, by the models' names.
-    """
-    with themed(dark=dark) as theme:
-        figure, panels = _panels(spectra, title, "eigenvalue of the Hessian", "density")
-        ends = [(float(each.nodes.min()), float(each.nodes.max())) for each in spectra.values()]
-        low, high, highest = min(each for each, _ in ends), max(each for _, each in ends), 0.0
-        for axes, spectrum, own in zip(panels, spectra.values(), ends, strict=True):
-            width = max(SMOOTH * (own[1] - own[0]), 1e-12)
-            common, near = (
-                np.linspace(left - 4 * width, right + 4 * width, 800)
-                for left, right in ((low, high), own)
-            )
-            places = np.union1d(common, near)  # a narrow spectrum among wide ones is seen
-            density = spectrum.density(places, width)
-            axes.plot(places, density, color=theme["blue"], lw=1.2)
-            highest = max(highest, float(density.max()))
-        panels[0].set(yscale="log", ylim=(highest / 10**DECADES, 2 * highest))
-        return figure
-
-
-def loss_line(lines: Mapping[str, LossLine], title: str = "", *, dark: bool = False) -> Figure:
-    """Draw the loss along random directions, and its mean, in a panel for each model.
-
-    `lines` are those of `vitlab.inspect.loss_line`, by the models' names.
-    """
-    with themed(dark=dark) as theme:
-        figure, panels = _panels(lines, title, STEP, LOSS)
-        for axes, line in zip(panels, lines.values(), strict=True):
-            axes.plot(line.steps, line.losses.T, color=theme["blue"], lw=0.8, alpha=0.55)
-            axes.plot(line.steps, line.losses.mean(0), color=theme["warm"], lw=1.8)
-        panels[0].set_ylim(bottom=0)
-        return figure
-
-
-def loss_surface(
-    surfaces: Mapping[str, LossSurface], title: str = "", *, dark: bool = False
-) -> Figure:
-    """Draw the loss on a plane as colors and contours, in a panel for each model.
-
-    A cross marks the model. All panels share their colors.
-
-    `surfaces` are those of `vitlab.inspect.loss_surface`, by the models' names.
-    """
-    with themed(dark=dark):
-        figure, panels = _panels(surfaces, title, f"first direction, {STEP}", "second direction")
-        every = np.concatenate([each.losses.ravel() for each in surfaces.values()])
-        seen = every[np.isfinite(every)] if np.isfinite(every).any() else np.array([0.0, 1.0])
-        low, high = float(seen.min()), float(seen.max())
-        levels = np.linspace(low, max(high, low + 1e-9), LEVELS + 1)
-        for axes, surface in zip(panels, surfaces.values(), strict=True):
-            where = surface.steps, surface.steps, surface.losses.T
-            drawn = axes.contourf(*where, levels=levels, cmap=HEAT)
-            axes.contour(*where, levels=levels, colors="white", linewidths=0.4, alpha=0.6)
-            for color, wide in (("white", 3.0), ("black", 1.2)):  # seen on any ground
-                axes.plot(0, 0, "+", ms=9, mew=wide, color=color)
-            axes.set_aspect("equal")
-        bar = figure.colorbar(drawn, ax=panels, label=LOSS, format="%.3g")
-        bar.outline.set(visible=False)
-        return figure
-
-
-def _panels(
-    models: Mapping[str, Any], title: str, across: str, up: str
-) -> tuple[Figure, list[Axes]]:
-    """Return a figure with a panel for each model, on common axes, its name above."""
-    if not models:
-        raise OptionError("no models: give at least one, by its name")
-    columns = min(PANELS, len(models))
-    rows = math.ceil(len(models) / columns)
-    figure = blank((1.4 + 2.6 * columns, 0.8 + 2.5 * rows), title)
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
-    for axes in grid[len(models) :]:
-        axes.remove()
-    for axes, name in zip(grid, models, strict=False):
-        axes.set_title(name)
-    figure.supxlabel(across, fontsize=11)
-    figure.supylabel(up, fontsize=11)
-    return figure, list(grid[: len(models)])

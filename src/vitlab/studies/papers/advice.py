@@ -3,8 +3,7 @@
 The claims on optimizers are those of the Weights & Biases article on dos and don'ts of training
 Vision Transformers, and of Chen, Hsieh and Gong, When Vision Transformers Outperform ResNets
 without Pre-training or Strong Data Augmentations, 2022 (CHG). CHG's sentences on how curved the
-loss is are about minima after 300 epochs, which no budget here reaches: `vitlab.inspect` measures
-the curvature of any model.
+loss is are about minima after 300 epochs, which no budget here reaches.
 """
 
 import copy

@@ -14,9 +14,9 @@ from vitlab.errors import WeightsError
 from vitlab.images import IMAGENET
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.dialects import TIMM, respelled
-from vitlab.weights.formats.entries import Names, each, gridded, with_unused_row
+from vitlab.weights.formats.entries import table
 from vitlab.weights.formats.format_api import Hints, Reading
-from vitlab.weights.formats.names import FoundParts, entries, fields_shown, found, located
+from vitlab.weights.formats.names import FoundParts, fields_shown, found
 from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.timm.arguments import Arguments, check_arguments, stated
 from vitlab.weights.formats.timm.config_json import arguments_in, recorded
@@ -38,14 +38,18 @@ WORDS = (
     (r"^layers\.", "blocks."), (r"\.layer_norm([12])\.", r".norm\1."),
     (r"^patch_embed\.projection\.", "patch_embed.proj."), (r"\.mlp\.lin([12])\.", r".mlp.fc\1."),
 )  # fmt: skip
-NAMES: Names = {
-    **TIMM, "positions": gridded("pos_embed"), "rows": ".attn.rel_pos_h",
-    "columns": ".attn.rel_pos_w", "norm": "neck", "head": "head.fc",
-    "neck_reduce.weight": each(
-        "neck.0.weight", lambda t: t.flatten(1), lambda t: t[..., None, None]
-    ),
-    "neck_norm1": "neck.1", "neck_mix.weight": "neck.2.weight", "neck_norm2": "neck.3",
-}  # fmt: skip
+NAMES = TIMM | table("""
+    positions           gridded(pos_embed)
+    rows                .attn.rel_pos_h
+    columns             .attn.rel_pos_w
+    norm                neck
+    head                head.fc
+    neck_reduce.weight  pointwise(neck.0.weight)
+    neck_norm1          neck.1
+    neck_mix.weight     neck.2.weight
+    neck_norm2          neck.3
+""")
+PLACES = "positions with_unused_row(pos_embed)"  # of EfficientSAM
 # timm's architectures, and their blocks without windows.
 SAMVIT = {
     "samvit_base_patch16": (2, 5, 8, 11),
@@ -101,23 +105,23 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         said = _of_timm(source, hints, stored)
     if said is None:
         return None
-    shapes = {name: source.shapes[old] for name, old in stored.items()}
-    efficient = len(shapes.get("pos_embed", ())) == 3  # with a row for a class token
-    names = {**NAMES, "positions": with_unused_row("pos_embed")} if efficient else NAMES
-    parts = found(shapes, names)
+    places = source.shapes.get(stored.get("pos_embed", ""), ())
+    efficient = len(places) == 3  # with a row for a class token
+    names = NAMES | table(PLACES) if efficient else NAMES
+    parts = found(source.shapes, names, stored, root)
     facts = _facts(source, parts, efficient, said, hints)
     config = ViTConfig(**facts.values)
     check_arguments(source.path, said.arguments, config, True, {*hints.choices})
-    table = located(entries(config, parts.names, NAME), stored, root)
+    entries = parts.entries(config, NAME)
     left_out = {"(prompt_encoder|mask_decoder|shared_image_embedding)\\..*": "of the mask decoder"}
     left_out |= {"pixel_(mean|std)": "stated in the configuration"}
-    left_out |= {f"(?!{re.escape(root)}).*": "not of the image encoder"} if root else {}
+    left_out |= parts.outside("not of the image encoder")
     if efficient:  # its images are squashed, and bigger than its positions were made for
         free = hints.image_size is None and RELEASED_AT % config.patch == 0
         size = RELEASED_AT if free else None
-        return Reading(EFFICIENT, config, table, left_out, facts.origins, image_size=size)
+        return Reading(EFFICIENT, config, entries, left_out, facts.origins, image_size=size)
     notes = () if said.fitted else (SCALED,)
-    return Reading(said.label, config, table, left_out, facts.origins, notes)
+    return Reading(said.label, config, entries, left_out, facts.origins, notes)
 
 
 def _root(source: Source) -> str | None:

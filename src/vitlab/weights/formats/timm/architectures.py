@@ -203,54 +203,54 @@ FIRST = "blocks.0."
 
 def _has(*names: str) -> Shows:
     """Whether a file has tensors, by the dialect's names or as parts of a model."""
-    return lambda file: all(name in file.shapes or name in file.parts for name in names)
+    return lambda file: all(name in file.tensors or name in file for name in names)
 
 
 def _keyless(file: Layout) -> bool:
     """Whether keys have no bias: there is none, a masked one, or one of queries and values."""
-    return len(file.parts.theirs.get("qkv.bias", ())) in (0, 2)
+    return len(file.theirs.get("qkv.bias", ())) in (0, 2)
 
 
 def _dinov3(file: Layout) -> bool:
     """No stored positions, but registers, a class token and LayerScale; keys have no bias."""
     marks = _has("token", "registers", "norm.weight", "scale1")(file)
-    return marks and "positions" not in file.parts and _keyless(file)
+    return marks and "positions" not in file and _keyless(file)
 
 
 def _ends(file: Layout) -> bool:
     """Whether there is a last norm."""
-    return "norm.weight" in file.parts or "pooled_norm.weight" in file.parts
+    return "norm.weight" in file or "pooled_norm.weight" in file
 
 
 def _perception(file: Layout) -> bool:
     """A norm before the encoder as in CLIP, but another end."""
-    other = "queries" in file.parts or not _ends(file) or "scale1" in file.parts
+    other = "queries" in file or not _ends(file) or "scale1" in file
     return _has("pre_norm.weight", "positions")(file) and other
 
 
 def _eva02(file: Layout) -> bool:
-    if "positions" not in file.parts or _perception(file):
+    if "positions" not in file or _perception(file):
         return False
-    apart = [len(file.parts.theirs.get(key, ())) for key in ("qkv.weight", "expand.weight")]
-    return apart == [3, 2] or (_has(f"{FIRST}attn.q_bias")(file) and file.parts.gated)
+    apart = [len(file.theirs.get(key, ())) for key in ("qkv.weight", "expand.weight")]
+    return apart == [3, 2] or (_has(f"{FIRST}attn.q_bias")(file) and file.gated)
 
 
 def _aimv2(file: Layout) -> bool:
-    return "norm1.bias" not in file.parts and "patch_norm.weight" in file.parts
+    return "norm1.bias" not in file and "patch_norm.weight" in file
 
 
 def _beit3(file: Layout) -> bool:
     inner = _has("attn_norm.weight", "mlp_norm.weight", "qkv.bias")(file)
-    return inner and not _keyless(file) and not file.parts.gated
+    return inner and not _keyless(file) and not file.gated
 
 
 def _dino2(file: Layout) -> bool:
     """DINOv2's own files, whose mask token is (1, D), and those of its followers."""
-    return _has("scale1", "positions")(file) and len(file.shapes.get("mask_token", ())) == 2
+    return _has("scale1", "positions")(file) and len(file.tensors.get("mask_token", ())) == 2
 
 
 def _eva02_enormous(file: Layout) -> bool:
-    return _has(f"{FIRST}attn.q_bias", "positions")(file) and file.parts.width == 1792
+    return _has(f"{FIRST}attn.q_bias", "positions")(file) and file.width == 1792
 
 
 # What our model cannot represent, by a tensor's name or by several, and the reason.
@@ -262,7 +262,7 @@ BEYOND: tuple[tuple[Shows, str], ...] = (
     (_has(f"{FIRST}attn.rel_pos_h"), "windows of attention, as in SAM"),
     (_has(f"{FIRST}attn.gate.weight"), "gated attention"),
     (
-        lambda file: "scale1" in file.parts and "scale2" not in file.parts,
+        lambda file: "scale1" in file and "scale2" not in file,
         "LayerScale on attention alone, as in Sapiens 2",
     ),
 )
@@ -287,8 +287,8 @@ def check_content(path: object, file: Layout, certain: bool) -> None:
         raise WeightsError(
             f"{path}: unsupported model: it has registers without a last norm, as in C-RADIO"
         )
-    plain = any(key in file.parts for key in PLAINER)
-    if not certain and "pooled_norm.weight" in file.parts and not plain:
+    plain = any(key in file for key in PLAINER)
+    if not certain and "pooled_norm.weight" in file and not plain:
         raise WeightsError(
             f"{path} may be another model, as in vit_base_patch16_rpn_224, whose norms follow "
             "attention and MLP: give --name with the model's name in timm"
@@ -303,7 +303,7 @@ def facts_by_content(source: Source, file: Layout, certain: bool) -> Facts:
         file: its tensors
         certain: the architecture is known, and says the rest
     """
-    width = file.parts.width
+    width = file.width
     usual = USUAL_HEADS.get(width)
     facts = Facts().put(Origin.ASSUMED, {"heads": usual} if usual else {})
     facts.put(
@@ -326,7 +326,7 @@ def facts_by_content(source: Source, file: Layout, certain: bool) -> Facts:
         _put_dino2(facts, file, source.kind == "npz")
     elif _dinov3(file):
         _put_dinov3(facts, file)
-    elif width == 1536 and file.parts.gated:  # DINOv2's giant; SigLIP's has 16
+    elif width == 1536 and file.gated:  # DINOv2's giant; SigLIP's has 16
         facts.put(Origin.FAMILY, {"heads": 24})
     elif width == 384 and _is_moco(source, file):
         facts.put(Origin.FAMILY, {"heads": 12, "interpolation": "bilinear", **PLAIN, **IMAGENET})
@@ -335,12 +335,12 @@ def facts_by_content(source: Source, file: Layout, certain: bool) -> Facts:
 
 def rotary_by_content(file: Layout) -> Arguments:
     """Return the arguments of timm's eva.py that tensors give away; empty without rotary."""
-    if "freqs" in file.parts:
+    if "freqs" in file:
         return MIXED
     if _perception(file):
-        token = "token" in file.parts
-        side: int | None = math.isqrt(file.parts.shape("positions")[1] - token)  # of the same grid
-        if "positional_embedding" in file.shapes:  # its own code does not scale
+        token = "token" in file
+        side: int | None = math.isqrt(file.shape("positions")[1] - token)  # of the same grid
+        if "positional_embedding" in file.tensors:  # its own code does not scale
             side = None
         return PE | {"ref_feat_shape": side, "rope_grid_offset": float(token)}
     return EVA02 if _eva02(file) else DINOV3 if _dinov3(file) else {}
@@ -348,26 +348,26 @@ def rotary_by_content(file: Layout) -> Arguments:
 
 def _put_dino2(facts: Facts, file: Layout, tips: bool) -> None:
     """Others train with this code, so only released sizes are certain; TIPS publishes arrays."""
-    width, depth = file.parts.width, len(file.parts.counted("n", ("scale1",)))
-    released = file.parts.shape("patch.weight")[2:3] == (14,) and DINO2_DEPTHS.get(width) == depth
+    width, depth = file.width, len(file.counted("n", ("scale1",)))
+    released = file.shape("patch.weight")[2:3] == (14,) and DINO2_DEPTHS.get(width) == depth
     origin = Origin.FAMILY if released else Origin.ASSUMED
-    resampling = "antialiased" if "register_tokens" in file.shapes else "scaled"
+    resampling = "antialiased" if "register_tokens" in file.tensors else "scaled"
     usual = {"crop": 0.875, "interpolation": "bicubic", "fit": "crop", "resampling": resampling}
     facts.put(origin, {**IMAGENET, "heads": width // 64, **usual, **(TIPS if tips else {})})
     facts.put(Origin.FAMILY, {**PLAIN, "pool": "token"})
 
 
 def _put_dinov3(facts: Facts, file: Layout) -> None:
-    width = file.parts.width
+    width = file.width
     facts.put(Origin.FAMILY, {"norm_eps": 1e-5, "gelu": "exact", "positions": "rope"})
     facts.put(Origin.ASSUMED, {"crop": 1.0})
     if heads := DINOV3_HEADS.get(width):
         facts.put(Origin.FAMILY, {"heads": heads})
-    if "storage_tokens" not in file.shapes:
+    if "storage_tokens" not in file.tensors:
         facts.put(Origin.ASSUMED, {"pool": "mean"})
         return
     facts.put(Origin.FAMILY, OWN_DINOV3)  # its own files
-    if width == 1024 and "local_cls_norm.weight" in file.shapes:
+    if width == 1024 and "local_cls_norm.weight" in file.tensors:
         facts.put(Origin.FAMILY, SATELLITE)
 
 
@@ -387,7 +387,7 @@ FAMILIES: tuple[tuple[Shows, dict[str, Any], dict[str, Any]], ...] = (
         {"crop": 0.9, "resampling": "antialiased", **OPENAI},
     ),
     (_has("rope.freqs"), PLAIN, {"resampling": "antialiased", "crop": 0.9}),  # RoPE-ViT
-    (lambda file: bool(file.parts.offsets), PLAIN, INCEPTION),  # BEiT, BEiT v2
+    (lambda file: bool(file.offsets), PLAIN, INCEPTION),  # BEiT, BEiT v2
     (_has("pre_norm.weight"), {"norm_eps": 1e-5}, {"crop": 1.0, **OPENAI}),  # CLIP
     (_has(f"{FIRST}attn.q_bias", "positions"), PLAIN, {"crop": 0.9, **OPENAI}),  # EVA
     (_has("queries"), {"norm_eps": 1e-6}, {"crop": 1.0, **INCEPTION}),  # SigLIP
@@ -407,9 +407,9 @@ def _is_moco(source: Source, file: Layout) -> bool:
     stored = file.stored.get("pos_embed", "")
     if re.search(r"\b(base|momentum)_encoder\.", source.in_file(stored)):
         return True
-    places = (*file.parts.shape("positions"), 0, 0)[1] - 1
+    places = (*file.shape("positions"), 0, 0)[1] - 1
     side = math.isqrt(max(places, 0))
-    if "token" not in file.parts or side < 1 or side**2 != places:
+    if "token" not in file or side < 1 or side**2 != places:
         return False
     table = sines((side, side), 384).roll(192, 1)
     return bool(torch.allclose(source.read(stored)[0, 1:], table, atol=1e-4))

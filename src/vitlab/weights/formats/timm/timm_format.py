@@ -22,7 +22,6 @@ from vitlab.weights.formats.names import (
     fields_shown,
     first_name,
     fitting,
-    located,
     overlap,
     patches_of,
     placed,
@@ -89,28 +88,27 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     file = layout_of(source)
     if file is None:
         return None
-    prefix, dialect, parts = file.prefix, file.dialect, file.parts
+    prefix, dialect, parts = file.prefix, file.dialect, file
     known = known_of(source, hints, file)
     facts, own_row, register_rows = fields_of(source, file, known, hints)
     config = ViTConfig(**with_means(facts).values)
     rows = register_rows or (own_row and config.has_token)
     check_arguments(source.path, known.arguments, config, rows, {*hints.choices})
-    if "head_dist.weight" in file.shapes and "heads.weight" not in parts:
+    if "head_dist.weight" in file.tensors and "heads.weight" not in parts:
         raise WeightsError(f"{source.path}: a distilled model without its first classifier")
     names = parts.names
     if "positions" in parts:
         has_rows = own_row or not config.has_token or bool(config.class_blocks)
-        names = placed(names, has_rows, register_rows)
+        names.update(placed(names, has_rows, register_rows))
     if "freqs" in parts:
-        names["freqs"] = frequencies(first_name(names, "freqs"), known.pairs == "xy")
+        names["freqs"] = [frequencies(first_name(names, "freqs"), known.pairs == "xy")]
     if "pooled_norm.weight" not in parts:
-        names["pooled_norm"] = names.get("norm", "")
-    table = entries(config, names, dialect.name, known.pairs or "")
-    table = located(table, file.stored, prefix)
+        names["pooled_norm"] = names.get("norm", [])
+    table = parts.entries(config, dialect.name, known.pairs or "")
     left_out = {re.escape(prefix) + f"({pattern})": why for pattern, why in LEFT_OUT.items()}
-    if any(PROJECTOR.fullmatch(name) for name in file.shapes):
+    if any(PROJECTOR.fullmatch(name) for name in file.tensors):
         left_out[re.escape(prefix) + r"(head|fc)\..*"] = "for pre-training alone"
-    left_out |= {f"(?!{re.escape(prefix)}).*": "outside the model"} if prefix else {}
+    left_out |= parts.outside("outside the model")
     label = f"{NAME}, {known.architecture}" if known.architecture else dialect.name
     taken = {name for entry in table for name in entry.theirs}
     beside = notes_beside(source, prefix, taken)
@@ -171,7 +169,7 @@ def known_of(source: Source, hints: Hints, file: Layout) -> Known:
         return Known(facts, architecture, size, pairs=_rotary(facts, source, architecture, file))
     arguments = record.arguments | config_json.arguments_in(source.config)
     path, chosen = source.path, hints.choices
-    told = config_json.stated_by_open_clip(path, source.open_clip, file.parts.width, chosen)
+    told = config_json.stated_by_open_clip(path, source.open_clip, file.width, chosen)
     facts.put(Origin.FILE, {**record.fields, **told})
     facts.put(Origin.FILE, config_json.recorded(path, source.config, chosen))
     if file.dialect.facts.get("fit") == "native":  # which no config.json of timm can say
@@ -219,13 +217,13 @@ def _rotary(
 
 def _put_dialect(facts: Facts, file: Layout) -> None:
     """Set the facts of all, or most, models with such names."""
-    dialect, width = file.dialect, file.parts.width
+    dialect, width = file.dialect, file.width
     facts.put(Origin.ASSUMED, dialect.usual).put(Origin.FAMILY, dialect.facts)
     if dialect.sizes and "heads" in facts.values:
         facts.put(Origin.FAMILY, {"heads": facts.values["heads"]})
     elif dialect.facts and width % 64 == 0:
         facts.fill(Origin.ASSUMED, {"heads": width // 64})
-    if dialect.name == "open_clip's names" and "pre_norm.weight" not in file.parts:
+    if dialect.name == "open_clip's names" and "pre_norm.weight" not in file:
         facts.put(Origin.ASSUMED, {"pool": "mean", "norm_at": "pooled"})  # CLIPA, OpenVision
     if dialect.name == "mmpretrain's names":
         _put_padding(facts, file)
@@ -233,10 +231,10 @@ def _put_dialect(facts: Facts, file: Layout) -> None:
 
 def _put_padding(facts: Facts, file: Layout) -> None:
     """Put the padding of Sapiens' stem: certain with positions for 1024 pixels, else by width."""
-    side, places = file.parts.shape("patch.weight")[-1], (*file.parts.shape("positions"), 0)[1]
+    side, places = file.shape("patch.weight")[-1], (*file.shape("positions"), 0)[1]
     if places and math.isqrt(places) * side == 1024:
         facts.put(Origin.FAMILY, {"stem_padding": 2, **IMAGENET})
-    elif file.parts.width in SAPIENS:
+    elif file.width in SAPIENS:
         facts.put(Origin.ASSUMED, {"stem_padding": 0})
 
 
@@ -255,7 +253,7 @@ def fields_of(source: Source, file: Layout, known: Known, hints: Hints) -> tuple
     Raises:
         WeightsError: an unsupported layout, or something that neither file nor hints say.
     """
-    shown = fields_shown(source.path, file.parts, NAME)
+    shown = fields_shown(source.path, file, NAME)
     tokens = {name: shown.pop(name) for name in ("registers", "class_token")}
     facts = Facts().put(Origin.TENSORS, shown)
     facts.values |= known.facts.values
@@ -263,7 +261,7 @@ def fields_of(source: Source, file: Layout, known: Known, hints: Hints) -> tuple
     facts.put(Origin.TENSORS, tokens)
     if shown.get("stem") == "resnet":
         facts.put(Origin.TENSORS, {"resnet": "timm"})
-    _pool(facts, file.parts, known)
+    _pool(facts, file, known)
     named = registers_in(known.architecture)
     if named and facts.values["registers"] != named:
         raise WeightsError(
@@ -272,7 +270,7 @@ def fields_of(source: Source, file: Layout, known: Known, hints: Hints) -> tuple
         )
     rows = _positions(source, file, facts, known, hints)
     facts.put(Origin.OPTION, hints.choices)
-    _heads(source, file.parts, facts)
+    _heads(source, file, facts)
     return facts, *rows
 
 
@@ -311,7 +309,7 @@ def _positions(
     source: Source, file: Layout, facts: Facts, known: Known, hints: Hints
 ) -> tuple[bool, bool]:
     """Put positions and image size; return whether class token and registers have positions."""
-    parts = file.parts
+    parts = file
     patch, registers = int(facts.values["patch"]), int(facts.values["registers"])
     stated = [s for s in (hints.choices.get("image_size"), known.image_size) if s]
     wanted = [hints.image_size] if hints.image_size else []
@@ -329,7 +327,7 @@ def _positions(
     certain = bool(known.architecture) or "class_q.weight" in parts
     # DeiT-III's own names, which RoPE-ViT's files with positions have too
     own = any(name.endswith("blocks.0.gamma_1") for name in file.stored.values())
-    alike = own and "blocks.0.attn.qkv.bias" in file.shapes and not parts.counted("b")
+    alike = own and "blocks.0.attn.qkv.bias" in file.tensors and not parts.counted("b")
     if facts.values.get("positions") == "rope":
         facts.put(facts.origins["positions"], {"positions": "1d+rope"})
     else:
@@ -375,8 +373,8 @@ def _unplaced(source: Source, facts: Facts, known: Known, hints: Hints, sizes: l
 
 def _layouts(file: Layout, registers: int) -> list[tuple[bool, bool]]:
     """Which of class token and registers may have positions, the usual layout first."""
-    token = "token" in file.parts and "class_q.weight" not in file.parts
-    if "dist_token" in file.shapes:
+    token = "token" in file and "class_q.weight" not in file
+    if "dist_token" in file.tensors:
         return [(token, True)]
     return [(token, False), (False, False), *([(token, True)] if registers else [])]
 

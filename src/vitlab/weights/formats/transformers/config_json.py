@@ -11,7 +11,7 @@ from typing import Any
 
 from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
-from vitlab.weights.formats.names import first_name
+from vitlab.weights.formats.names import first_name, parts_of
 from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.transformers.family import Content, Family, Stated
 
@@ -243,7 +243,7 @@ def read_fields(family: Family, stated: Stated, given: Content) -> Facts:
 def _shared_fields(family: Family, stated: Stated) -> dict[str, Any]:
     """What keys mean in every family that has them."""
     content, shapes = stated.content, stated.shapes
-    always = not family.gated and isinstance(family.names["expand"], tuple)
+    always = not family.gated and len(parts_of(family.names, "expand")) > 1
     gated = always or any(content.get(key) for key in ("use_gated_mlp", "use_swiglu_ffn"))
     if gated and "use_swiglu_ffn" not in content:  # where config.json has no say
         act = content["hidden_act"]

@@ -6,17 +6,7 @@ the released files, whose names are theirs on the Hub.
 
 from vitlab.images import IMAGENET, INCEPTION, OPENAI
 from vitlab.models.config import ViTConfig
-from vitlab.weights.formats.entries import (
-    NO_BIAS,
-    Names,
-    flat_table,
-    flat_token,
-    halves,
-    joined,
-    keyless,
-    patches,
-    with_added_row,
-)
+from vitlab.weights.formats.entries import table
 from vitlab.weights.formats.transformers import config_json
 from vitlab.weights.formats.transformers.family import Family, derived, prepared, read_only
 
@@ -35,13 +25,6 @@ NEWER = {
 }
 TABLE = "relative_position_bias.relative_position_bias_table"
 UNCHANGED = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
-_OLD, _NEW = ".attention.attention.", ".attention."
-_WEIGHT, _BIAS = joined("head.attention.in_proj_weight"), joined("head.attention.in_proj_bias")
-
-
-def _three(prefix: str) -> tuple[str, ...]:
-    """The projections of attention, as most classes name them."""
-    return tuple(f"{prefix}{part}_proj" for part in "qkv")
 
 
 def _plain(config: ViTConfig, pool: str) -> bool:
@@ -61,17 +44,24 @@ def _pooled(config: ViTConfig) -> bool:
 VIT = Family(
     model_type="vit",
     classes=("ViTModel", "ViTForImageClassification"),
-    names={
-        "block": "encoder.layer.{n}.", "patch": "embeddings.patch_embeddings.projection",
-        "token": "embeddings.cls_token", "registers": "embeddings.register_tokens",
-        "positions": "embeddings.position_embeddings", "norm1": ".layernorm_before",
-        "qkv": (f"{_OLD}query", f"{_OLD}key", f"{_OLD}value"),
-        "project": ".attention.output.dense", "norm2": ".layernorm_after",
-        "expand": ".intermediate.dense", "contract": ".output.dense", "norm": "layernorm",
-        "pre_logits": "pooler.dense", "head": "/classifier",
-        "heads.weight": halves("/cls_classifier.weight", "/distillation_classifier.weight"),
-        "heads.bias": halves("/cls_classifier.bias", "/distillation_classifier.bias"),
-    },
+    names=table("""
+        block         encoder.layer.{n}.
+        patch         embeddings.patch_embeddings.projection
+        token         embeddings.cls_token
+        registers     embeddings.register_tokens
+        positions     embeddings.position_embeddings
+        norm1         .layernorm_before
+        qkv           .attention.attention.query .attention.attention.key .attention.attention.value
+        project       .attention.output.dense
+        norm2         .layernorm_after
+        expand        .intermediate.dense
+        contract      .output.dense
+        norm          layernorm
+        pre_logits    pooler.dense
+        head          /classifier
+        heads.weight  halves(/cls_classifier.weight /distillation_classifier.weight)
+        heads.bias    halves(/cls_classifier.bias /distillation_classifier.bias)
+    """),
     fits=lambda config: _plain(config, "token") and (config.classes > 0) != (config.pre_logits > 0),
     prefix="vit.",
     spellings=NEWER,
@@ -85,7 +75,9 @@ MSN = derived(  # a ViT without a pooler
     reads=lambda stated: {}, prepared=prepared(IMAGENET, "bicubic", 1.0, "squash"),
 )  # fmt: skip
 DEIT = derived(
-    VIT, {"registers": "embeddings.distillation_token"},
+    VIT, table("""
+        registers  embeddings.distillation_token
+    """),
     "deit", "DeiTModel", "DeiTForImageClassification", "DeiTForImageClassificationWithTeacher",
     fits=lambda config: config.pool == "prefix", prefix="deit.", register_rows=True,
     reads=config_json.read_deit, processor="DeiT",
@@ -93,12 +85,15 @@ DEIT = derived(
 )  # fmt: skip
 BEIT = derived(
     VIT,
-    {
-        "scale1": ".lambda_1", "scale2": ".lambda_2",
-        "qkv.bias": keyless(f"{_OLD}query.bias", f"{_OLD}value.bias"),
-        "norm": ["layernorm", "/layernorm"], "pooled_norm": "pooler.layernorm",
-        "bias_table": f"{_OLD}{TABLE}", "shared_table": f"encoder.{TABLE}",
-    },
+    table("""
+        scale1        .lambda_1
+        scale2        .lambda_2
+        qkv.bias      keyless(.attention.attention.query.bias .attention.attention.value.bias)
+        norm          layernorm | /layernorm
+        pooled_norm   pooler.layernorm
+        bias_table    .attention.attention.relative_position_bias.relative_position_bias_table
+        shared_table  encoder.relative_position_bias.relative_position_bias_table
+    """),
     "beit", "BeitModel", "BeitForImageClassification",
     fits=lambda config: config.positions in ("bias", "1d+bias"), prefix="beit.", square=True,
     spellings={
@@ -125,26 +120,38 @@ DATA2VEC = read_only(
 )  # fmt: skip
 INTERN = read_only(
     VIT,
-    {
-        "qkv": _three(_NEW), "project": ".attention.projection_layer", "expand": ".mlp.fc1",
-        "contract": ".mlp.fc2", "scale1": ".lambda_1", "scale2": ".lambda_2",
-    },
+    table("""
+        qkv       .attention.q_proj .attention.k_proj .attention.v_proj
+        project   .attention.projection_layer
+        expand    .mlp.fc1
+        contract  .mlp.fc2
+        scale1    .lambda_1
+        scale2    .lambda_2
+    """),
     "internvl_vision", "InternVLVisionModel", classified=False,
     spellings={}, reads=config_json.read_intern,
     prepared=prepared(IMAGENET, "bicubic", 1.0, "squash"),
 )  # fmt: skip
 INTERN_OWN = read_only(  # of its authors' own code (OpenGVLab/InternVL)
     INTERN,
-    {
-        "patch": "embeddings.patch_embedding", "token": "embeddings.class_embedding",
-        "positions": "embeddings.position_embedding", "block": "encoder.layers.{n}.",
-        "norm1": ".norm1", "norm2": ".norm2", "qkv": ".attn.qkv", "project": ".attn.proj",
-        "scale1": ".ls1", "scale2": ".ls2",
-    },
+    table("""
+        patch      embeddings.patch_embedding
+        token      embeddings.class_embedding
+        positions  embeddings.position_embedding
+        block      encoder.layers.{n}.
+        norm1      .norm1
+        norm2      .norm2
+        qkv        .attn.qkv
+        project    .attn.proj
+        scale1     .ls1
+        scale2     .ls2
+    """),
     "intern_vit_6b", "InternVLVisionModel",
 )  # fmt: skip
 VITPOSE = read_only(
-    VIT, {"positions": with_added_row("embeddings.position_embeddings")},
+    VIT, table("""
+        positions  with_added_row(embeddings.position_embeddings)
+    """),
     "vitpose_backbone", "VitPoseBackbone", classified=False, prefix="",
     reads=lambda stated: {"pool": "mean", "stem_padding": 2},
     prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
@@ -156,12 +163,19 @@ DPT = read_only(
 # The families of DINO: DINOv2, with registers, DINOv3, and TIPS v2.
 DINOV2 = derived(
     VIT,
-    {
-        "norm1": ".norm1", "norm2": ".norm2", "expand": ".mlp.fc1", "contract": ".mlp.fc2",
-        "scale1": ".layer_scale1.lambda1", "scale2": ".layer_scale2.lambda1",
-    },
+    table("""
+        norm1     .norm1
+        norm2     .norm2
+        expand    .mlp.fc1
+        contract  .mlp.fc2
+        scale1    .layer_scale1.lambda1
+        scale2    .layer_scale2.lambda1
+    """),
     "dinov2", "Dinov2Model", "Dinov2ForImageClassification",
-    gated={"expand": ".mlp.weights_in", "contract": ".mlp.weights_out"},
+    gated=table("""
+        expand    .mlp.weights_in
+        contract  .mlp.weights_out
+    """),
     fits=lambda config: not config.registers and _pooled(config), prefix="dinov2.",
     any_size=True, square=True, spellings=ATTENTION,
     # its classifier sees class token and mean of the patches
@@ -176,13 +190,20 @@ REGISTERS = derived(
 )  # fmt: skip
 DINOV3 = derived(
     DINOV2,
-    {
-        "block": "layer.{n}.", "patch": "embeddings.patch_embeddings", "qkv": _three(_NEW),
-        "project": ".attention.o_proj", "expand": ".mlp.up_proj", "contract": ".mlp.down_proj",
-        "norm": "norm",
-    },
+    table("""
+        block     layer.{n}.
+        patch     embeddings.patch_embeddings
+        qkv       .attention.q_proj .attention.k_proj .attention.v_proj
+        project   .attention.o_proj
+        expand    .mlp.up_proj
+        contract  .mlp.down_proj
+        norm      norm
+    """),
     "dinov3_vit", "DINOv3ViTModel",
-    gated={"expand": (".mlp.gate_proj", ".mlp.up_proj"), "contract": ".mlp.down_proj"},
+    gated=table("""
+        expand    .mlp.gate_proj .mlp.up_proj
+        contract  .mlp.down_proj
+    """),
     classified=False, fits=lambda config: config.positions == "rope", prefix="", square=False,
     spellings={r"^model\.layer\.": "layer."}, key_bias="key_bias",
     reads=config_json.read_dinov3,
@@ -192,30 +213,47 @@ DINOV3 = derived(
 )  # fmt: skip
 TIPS = read_only(
     REGISTERS,
-    {
-        "block": "blocks.{n}.", "patch": "patch_embed.proj", "token": "cls_token",
-        "registers": "register_tokens", "positions": "pos_embed", "qkv": ".attn.qkv",
-        "project": ".attn.proj", "expand": ".mlp.c_fc", "contract": ".mlp.c_proj",
-        "scale1": ".ls1.gamma", "scale2": ".ls2.gamma", "norm": "norm",
-    },
+    table("""
+        block      blocks.{n}.
+        patch      patch_embed.proj
+        token      cls_token
+        registers  register_tokens
+        positions  pos_embed
+        qkv        .attn.qkv
+        project    .attn.proj
+        expand     .mlp.c_fc
+        contract   .mlp.c_proj
+        scale1     .ls1.gamma
+        scale2     .ls2.gamma
+        norm       norm
+    """),
     "tipsv2_vision_model", "Tipsv2VisionModel",
-    gated={"expand": ".mlp.w12", "contract": ".mlp.w3"}, classified=False,
+    gated=table("""
+        expand    .mlp.w12
+        contract  .mlp.w3
+    """), classified=False,
     resampling="bilinear-antialiased", processor="Tipsv2",
     prepared=prepared(UNCHANGED, "bilinear", 1.0, "squash"),
 )  # fmt: skip
 # The image towers of models of images and texts: CLIP, SigLIP and their kin.
 CLIP = derived(
     VIT,
-    {
-        "block": "encoder.layers.{n}.", "patch": "embeddings.patch_embedding",
-        "token": flat_token("embeddings.class_embedding"),
-        "positions": flat_table("embeddings.position_embedding.weight"),
-        "norm1": ".layer_norm1", "norm2": ".layer_norm2", "qkv": _three(".self_attn."),
-        "project": ".self_attn.out_proj", "expand": ".mlp.fc1", "contract": ".mlp.fc2",
-        "pre_norm": "pre_layrnorm", "norm": "post_layernorm",  # their spelling
-        "head.weight": ["/visual_projection.weight", "/classifier.weight"],
-        "head.bias": [NO_BIAS, "/classifier.bias"],
-    },
+    table("""
+        block        encoder.layers.{n}.
+        patch        embeddings.patch_embedding
+        token        flat_token(embeddings.class_embedding)
+        positions    flat_table(embeddings.position_embedding.weight)
+        norm1        .layer_norm1
+        norm2        .layer_norm2
+        qkv          .self_attn.q_proj .self_attn.k_proj .self_attn.v_proj
+        project      .self_attn.out_proj
+        expand       .mlp.fc1
+        contract     .mlp.fc2
+        pre_norm     pre_layrnorm
+        norm         post_layernorm
+        head.weight  /visual_projection.weight | /classifier.weight
+        head.bias    no_bias() | /classifier.bias
+    """),
     "clip_vision_model", "CLIPVisionModel", "CLIPVisionModelWithProjection",
     fits=lambda config: config.pre_norm, prefix="vision_model.", square=True,
     spellings={  # of AltCLIP, and of OWL-ViT
@@ -226,12 +264,19 @@ CLIP = derived(
     writes=lambda config: {"projection_dim": config.classes or config.width}, processor="CLIP",
     prepared=prepared(OPENAI, "bicubic", 1.0, "crop"),
 )  # fmt: skip
-_POOL: Names = {
-    "queries": "head.probe", "pool_q.weight": _WEIGHT, "pool_kv.weight": _WEIGHT,
-    "pool_q.bias": _BIAS, "pool_kv.bias": _BIAS, "pool_project": "head.attention.out_proj",
-    "pool_norm": "head.layernorm", "pool_expand": "head.mlp.fc1", "pool_contract": "head.mlp.fc2",
-    "head.weight": "/classifier.weight", "head.bias": "/classifier.bias",
-}  # fmt: skip
+_POOL = table("""
+    queries         head.probe
+    pool_q.weight   joined(head.attention.in_proj_weight)
+    pool_kv.weight  joined(head.attention.in_proj_weight)
+    pool_q.bias     joined(head.attention.in_proj_bias)
+    pool_kv.bias    joined(head.attention.in_proj_bias)
+    pool_project    head.attention.out_proj
+    pool_norm       head.layernorm
+    pool_expand     head.mlp.fc1
+    pool_contract   head.mlp.fc2
+    head.weight     /classifier.weight
+    head.bias       /classifier.bias
+""")
 SIGLIP = derived(
     CLIP, _POOL, "siglip_vision_model", "SiglipVisionModel",
     fits=lambda config: config.pool == "attention", prefix="", reads=config_json.read_siglip,
@@ -240,10 +285,10 @@ SIGLIP = derived(
 )  # fmt: skip
 NAFLEX = read_only(
     SIGLIP,
-    {
-        "patch.weight": patches("embeddings.patch_embedding.weight"),
-        "patch.bias": "embeddings.patch_embedding.bias",
-    },
+    table("""
+        patch.weight  patches(embeddings.patch_embedding.weight)
+        patch.bias    embeddings.patch_embedding.bias
+    """),
     "siglip2_vision_model", "Siglip2VisionModel",
     resampling="bilinear-antialiased", reads=config_json.read_siglip, processor="Siglip2",
     prepared=prepared(INCEPTION, "bilinear", 1.0, "native"),
@@ -265,10 +310,12 @@ OF_CLIP = tuple(
 BLIP = tuple(  # whose text models see all tokens after the last norm
     read_only(
         CLIP,
-        {
-            "token": "embeddings.class_embedding", "positions": "embeddings.position_embedding",
-            "qkv": ".self_attn.qkv", "project": ".self_attn.projection",
-        },
+        table("""
+        token      embeddings.class_embedding
+        positions  embeddings.position_embedding
+        qkv        .self_attn.qkv
+        project    .self_attn.projection
+    """),
         f"{name}_vision_model", f"{kind}VisionModel", classified=False, reads=lambda stated: {},
         prepared=prepared(OPENAI, "bicubic", 1.0, "squash"),
     )
@@ -283,24 +330,35 @@ IDEFICS = tuple(
 )  # fmt: skip
 AIMV2 = read_only(
     SIGLIP,
-    {
-        "patch": "embeddings.patch_embed", "patch_norm": "embeddings.rms_norm",
-        "norm1": ".rms_norm1", "norm2": ".rms_norm2", "qkv": _three(_NEW),
-        "project": ".attention.out_proj", "expand": (".ffn.gate_proj", ".ffn.up_proj"),
-        "contract": ".ffn.down_proj", "norm": "rms_norm",
-    },
+    table("""
+        patch       embeddings.patch_embed
+        patch_norm  embeddings.rms_norm
+        norm1       .rms_norm1
+        norm2       .rms_norm2
+        qkv         .attention.q_proj .attention.k_proj .attention.v_proj
+        project     .attention.out_proj
+        expand      .ffn.gate_proj .ffn.up_proj
+        contract    .ffn.down_proj
+        norm        rms_norm
+    """),
     "aimv2_vision_model", "Aimv2VisionModel", reads=config_json.read_aimv2, processor="CLIP",
     prepared=prepared(OPENAI, "bicubic", 1.0, "crop"),
 )  # fmt: skip
 AIMV2_OWN = read_only(  # of its authors' own code (apple/ml-aim), which the Hub's files follow
     AIMV2,
-    {
-        "block": "trunk.blocks.{n}.", "patch": "preprocessor.patchifier.proj",
-        "patch_norm": "preprocessor.patchifier.norm", "positions": "preprocessor.pos_embed",
-        "norm1": ".norm_1", "norm2": ".norm_2", "qkv": ".attn.qkv", "project": ".attn.proj",
-        "expand": (".mlp.fc1", ".mlp.fc3"), "contract": ".mlp.fc2",
-        "norm": "trunk.post_trunk_norm",
-    },
+    table("""
+        block       trunk.blocks.{n}.
+        patch       preprocessor.patchifier.proj
+        patch_norm  preprocessor.patchifier.norm
+        positions   preprocessor.pos_embed
+        norm1       .norm_1
+        norm2       .norm_2
+        qkv         .attn.qkv
+        project     .attn.proj
+        expand      .mlp.fc1 .mlp.fc3
+        contract    .mlp.fc2
+        norm        trunk.post_trunk_norm
+    """),
     "aimv2_vision_model", "Aimv2VisionModel",
 )  # fmt: skip
 

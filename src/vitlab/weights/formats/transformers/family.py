@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitlab.models.config import ViTConfig
-from vitlab.weights.formats.entries import Names, keyless
+from vitlab.weights.formats.entries import Names, table
 from vitlab.weights.formats.format_api import cannot
-from vitlab.weights.formats.names import found, parts_of, placed
+from vitlab.weights.formats.names import first_name, found, parts_of, placed
 from vitlab.weights.source import Shape
 
 Content = dict[str, Any]  # of config.json
@@ -78,7 +78,7 @@ class Family:
     @property
     def patch(self) -> str:
         """The name of the map of patches."""
-        return str(self.names["patch"])
+        return first_name(self.names, "patch")
 
     @property
     def has_projection(self) -> bool:
@@ -96,13 +96,13 @@ def names_of(
     """
     gated = config.ffn == "swiglu"
     names = {**family.names, **(family.gated if gated else {})}
-    if gated and not family.gated and not isinstance(names["expand"], tuple):
+    if gated and not family.gated and len(parts_of(names, "expand")) == 1:
         raise cannot("transformers", f"ffn=swiglu in {family.model_type}")
     if shapes is not None:
         names = found(shapes, names).names
     if not key_bias:
         query, _, value = (f"{name}.bias" for name in parts_of(family.names, "qkv"))
-        names["qkv.bias"] = keyless(query, value)
+        names |= table(f"qkv.bias keyless({query} {value})")
     return placed(names, True, True) if family.register_rows and config.registers else names
 
 

@@ -24,6 +24,7 @@ from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.format_api import cannot
 from vitlab.weights.formats.own import NAMED, in_own_names
 from vitlab.weights.formats.transformers.families import NEWER
+from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Source
 
 WRAPPED = re.compile(
@@ -122,7 +123,7 @@ def with_adapter(
 def adapter_of(
     entries: Iterable[Entry], after: dict[str, Tensor], before: dict[str, Tensor], head: str,
     spellings: dict[str, str],
-) -> tuple[dict[str, Tensor], dict[str, Any]]:  # fmt: skip
+) -> tuple[dict[str, Tensor], Fields]:  # fmt: skip
     """Return the tensors of an adapter, and what adapter_config.json says of them.
 
     Args:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import numpy as np
 import torch
@@ -33,7 +33,6 @@ from vitlab.values import conform
 from vitlab.weights.assembly import empty, fits, whole_state
 from vitlab.weights.formats.entries import same
 from vitlab.weights.formats.format_api import Hints, Reading
-from vitlab.weights.formats.origins import Origin
 from vitlab.weights.formats.own import read_unlike
 from vitlab.weights.identity import (
     Base,
@@ -44,7 +43,7 @@ from vitlab.weights.identity import (
     described,
     description,
 )
-from vitlab.weights.sharded import HEADER
+from vitlab.weights.sharded import HEADER, Fields
 from vitlab.weights.source import Source
 
 VERSION = "vitlab-delta-1"
@@ -69,7 +68,7 @@ class Delta:
     config: ModelConfig
     tensors: dict[str, Tensor]
     base: Base
-    provenance: dict[str, Any]
+    provenance: Fields
     seen: Seen = field(default_factory=lambda: NOTHING)
     unlike: Unlike | None = None
 
@@ -208,7 +207,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         config,
         [checked(same(name, name), sums, damaged) for name in sums if name not in BESIDE],
         dict.fromkeys(BESIDE, "the images that it learned from"),
-        origins=dict.fromkeys(config.as_dict(), Origin.FILE),
+        origins=dict.fromkeys(config.as_dict(), "file"),
         exact=True,
         provenance=provenance,
         base=base,

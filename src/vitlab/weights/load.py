@@ -23,11 +23,11 @@ from vitlab.weights.containers.open import dropped, open_source
 from vitlab.weights.deltas import Delta, check_base, merged
 from vitlab.weights.formats.catalog import FORMATS
 from vitlab.weights.formats.format_api import Hints, Reading, names_of
-from vitlab.weights.formats.origins import Origin, warning, whole
+from vitlab.weights.formats.origins import warning, whole
 from vitlab.weights.hub import PREFIXES, describe, fetch, is_hub_name, missing
 from vitlab.weights.identity import Base, fingerprint
 from vitlab.weights.matching import collect, unused, with_channels
-from vitlab.weights.sharded import CONFIG
+from vitlab.weights.sharded import CONFIG, Fields
 from vitlab.weights.source import Source, readable
 
 OF_HEAD = ("temperature", "calibration", "thresholds", "thresholds_chosen")  # in a provenance
@@ -76,7 +76,7 @@ def load(
             names the tensor or the place and says what would work.
         HubError: the Hub does not have it, or cannot be reached.
     """
-    chosen: dict[str, Any] = {**choices}
+    chosen: Fields = {**choices}
     labels = chosen.pop("labels", ()) if classes is not None else ()  # of the new classifier
     hints = Hints(name, chosen, image_size, part, names_of(drop))
     path, on_hub = place_of(source, revision)
@@ -141,7 +141,7 @@ def recognize(
         for each in sorted(FORMATS, key=lambda each: each.kind != source.kind):
             if (reading := each.reads(source, hints)) is not None:
                 reading = with_channels(reading, source) if "channels" in hints.choices else reading
-                origins = {**reading.origins, **dict.fromkeys(hints.choices, Origin.OPTION)}
+                origins = {**reading.origins, **dict.fromkeys(hints.choices, "option")}
                 doubts = warning(path, reading.config, origins)
                 notes = filter(None, (doubts, *source.notes, *reading.notes))
                 seen = reading.seen if len(reading.seen) else source.seen
@@ -186,13 +186,13 @@ class LoadCheck:
     source: str
     format: str
     model: str
-    config: dict[str, Any]
+    config: Fields
     origins: dict[str, str]
     tensors: tuple[TensorSource, ...]
     left_out: dict[str, str]
     notes: tuple[str, ...]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Fields:
         """Return the fields as JSON can hold them."""
         return asdict(self)
 

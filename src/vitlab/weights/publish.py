@@ -4,9 +4,9 @@ import copy
 import math
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -18,6 +18,7 @@ from vitlab.progress import public
 from vitlab.weights.assembly import unwrapped
 from vitlab.weights.hub import CARD, is_hub_name, publish, repository
 from vitlab.weights.save import save
+from vitlab.weights.sharded import Fields
 
 if TYPE_CHECKING:  # it takes time to import
     from huggingface_hub import EvalResult
@@ -50,7 +51,7 @@ def push(
     token: str | None = None,
     message: str | None = None,
     license: str | None = None,
-    metrics: Mapping[str, Any] | None = None,
+    metrics: Fields | None = None,
 ) -> str:
     """Publish a model on the Hub with a card that describes it; `vitlab.load(name)` loads it.
 
@@ -167,7 +168,7 @@ def _front(model: Model, name: str, classifies: bool) -> str:
     ).to_yaml()
 
 
-def _measured(about: dict[str, Any]) -> dict[str, float]:
+def _measured(about: Fields) -> dict[str, float]:
     """The figures of the table of metrics, if they are finite numbers."""
     given = about["metrics"] if isinstance(about.get("metrics"), dict) else {}
     return {
@@ -177,7 +178,7 @@ def _measured(about: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def _eval_results(about: dict[str, Any]) -> "list[EvalResult]":
+def _eval_results(about: Fields) -> "list[EvalResult]":
     """The figures as the Hub shows them beside a model, if their data has a name."""
     from huggingface_hub import EvalResult
 

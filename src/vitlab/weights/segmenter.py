@@ -9,7 +9,6 @@ classifier in `segment.safetensors`, with the checksums of both.
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -23,6 +22,7 @@ from vitlab.models.model import Model
 from vitlab.weights.containers.open import open_source
 from vitlab.weights.identity import checksum, checksums, fingerprint
 from vitlab.weights.load import load
+from vitlab.weights.sharded import Fields
 
 NOTHING = "run vitlab probe DATA --task segment first"
 
@@ -106,13 +106,13 @@ def load_segmenter(run: str | Path) -> Segmenter:
         given = about.pop("checksum")
         whole = checksum(about) == given
         base, sums = about.pop("model"), about.pop("sha256")
-        fields: dict[str, Any] = {
+        fields: Fields = {
             key: tuple(each) if isinstance(each, list) else each for key, each in about.items()
         }
         known = DenseClasses(**fields)
     except (KeyError, TypeError, ValueError) as error:
         raise WeightsError(f"{file} does not describe a segmenter: {error!r}") from None
-    tensors: dict[str, Any] = {name: source.read(name, exact=True) for name in ("weight", "bias")}
+    tensors: Fields = {name: source.read(name, exact=True) for name in ("weight", "bias")}
     if not whole or checksums(tensors) != sums:
         raise WeightsError(f"{file} does not match its checksum: copy it again")
     if fingerprint(model) != base:

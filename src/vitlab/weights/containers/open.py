@@ -6,10 +6,9 @@ pickles, and whatever else goes wrong inside a reader becomes one line for the u
 
 import fnmatch
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from vitlab.errors import WeightsError
 from vitlab.files import check_regular
@@ -24,7 +23,16 @@ from vitlab.weights.containers.arrays import (
 )
 from vitlab.weights.containers.parts import Part, chosen, some, without_holders
 from vitlab.weights.containers.pickles import read_pickle
-from vitlab.weights.sharded import CONFIG, INDEXED, MOST, TENSORS, beside, model_files, shard_files
+from vitlab.weights.sharded import (
+    CONFIG,
+    INDEXED,
+    MOST,
+    TENSORS,
+    Fields,
+    beside,
+    model_files,
+    shard_files,
+)
 from vitlab.weights.source import Source, readable
 
 _AGAIN = "download it again"
@@ -187,7 +195,7 @@ def _model_files(folder: Path) -> list[str]:
 def _read_shards(index: Path) -> Content:
     """Read the files that an index lists, each of which must hold what it says."""
     where = shard_files(index)
-    found: dict[str, Any] = {}
+    found: Fields = {}
     for file in dict.fromkeys(where.values()):
         content = _read_file(file)
         listed = {name for name, place in where.items() if place == file}
@@ -234,7 +242,7 @@ def _others(path: Path, names: list[str], outside: tuple[str, ...]) -> str:
     )
 
 
-def _record(root: Mapping[str, Any], wrapper: tuple[str, ...]) -> dict[str, Any]:
+def _record(root: Fields, wrapper: tuple[str, ...]) -> Fields:
     """The plain values beside the tensors: of the whole file, then of the entries around them."""
     record, node = _without_tensors(root), root
     for key in wrapper:
@@ -244,7 +252,7 @@ def _record(root: Mapping[str, Any], wrapper: tuple[str, ...]) -> dict[str, Any]
     return record
 
 
-def _without_tensors(node: Mapping[str, Any]) -> dict[str, Any]:
+def _without_tensors(node: Fields) -> Fields:
     found = {
         key: _without_tensors(value) if isinstance(value, dict) else value
         for key, value in node.items()

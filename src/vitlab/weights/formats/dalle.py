@@ -11,7 +11,7 @@ from vitlab.models.config import TokenizerConfig
 from vitlab.weights.formats.entries import table
 from vitlab.weights.formats.format_api import Hints, Reading
 from vitlab.weights.formats.names import entries, found
-from vitlab.weights.formats.origins import Facts, Origin
+from vitlab.weights.formats.origins import Facts
 from vitlab.weights.source import Source
 
 NAME = "DALL-E's tokenizer (OpenAI)"
@@ -60,16 +60,16 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     groups, blocks = (parts.counted(letter, ("down.weight",)) for letter in "su")
     if len(first) != 4 or len(last) != 4 or not groups:
         raise WeightsError(f"{source.path}: {NAME}: unsupported convolutions or groups")
-    facts = Facts().put(Origin.FAMILY, USUAL)
+    facts = Facts().put("family", USUAL)
     facts.put(
-        Origin.TENSORS,
+        "tensors",
         {"form": "dalle", "width": first[0], "channels": first[1], "codes": last[0],
          "stride": 2 ** max(groups), "depth": max(blocks) + 1, "decoder": False, "code_width": 128},
     )  # fmt: skip
     if (widths := source.shapes.get(f"decoder.{FIRST}")) is not None:
         laplace = parts.shape("leave.weight")[0] == 2 * first[1]
-        facts.put(Origin.TENSORS, {"decoder": True, "code_width": widths[0], "laplace": laplace})
+        facts.put("tensors", {"decoder": True, "code_width": widths[0], "laplace": laplace})
     size = {"image_size": hints.image_size} if hints.image_size else {}  # convolutions take any
-    facts.put(Origin.OPTION, size | hints.choices)
+    facts.put("option", size | hints.choices)
     config = TokenizerConfig.from_dict(facts.values)
     return Reading(NAME, config, entries(config, names, NAME), origins=facts.origins)

@@ -6,7 +6,6 @@ To add a dialect, give it a table of names and an entry in `DIALECTS`.
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from vitlab.errors import WeightsError
 from vitlab.images import IMAGENET, INCEPTION, OPENAI
@@ -14,6 +13,7 @@ from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.entries import Names, Pairs, frequencies, table
 from vitlab.weights.formats.names import OURS, STEMS, FoundParts, first_name, found, placed
 from vitlab.weights.formats.timm.arguments import NAME
+from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Shape, Source
 
 Rules = tuple[tuple[str, str], ...]
@@ -40,8 +40,8 @@ class Dialect:
     marks: tuple[str, ...] = ()
     names: Names
     spellings: Rules = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    usual: Mapping[str, Any] = field(default_factory=dict)
+    facts: Fields = field(default_factory=dict)
+    usual: Fields = field(default_factory=dict)
     sizes: bool = False
     beyond: Mapping[str, str] = field(default_factory=dict)
 

@@ -11,7 +11,6 @@ Flax's kernels are (inputs, outputs) or (rows, columns, inputs, outputs); those 
 """
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -31,7 +30,7 @@ from vitlab.weights.formats.names import (
     patches_of,
     placed,
 )
-from vitlab.weights.formats.origins import Origin
+from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Source
 
 VIT, BIT = "Google's ViT (.npz)", "Google's BiT (.npz)"
@@ -172,7 +171,7 @@ def _vision_transformer(source: Source, hints: Hints, prefix: str) -> Reading:
     elif config.has_token and not own_row:
         parts.names.update(placed(parts.names, False, False))
     left_out = parts.outside("not of the image model") or {"opt/state/.*": "not of the image model"}
-    origins = dict.fromkeys(("heads", "image_size", "pool", "positions"), Origin.TENSORS)
+    origins = dict.fromkeys(("heads", "image_size", "pool", "positions"), "tensors")
     return Reading(VIT, config, parts.entries(config, VIT), left_out, origins)
 
 
@@ -216,7 +215,7 @@ def _big_transfer(source: Source, hints: Hints, prefix: str) -> Reading:
     root = parts.tensors.get("root_block/standardized_conv2d/kernel", ())
     if len(root) != 4 or root[3] % 64 or not parts.stages:
         raise WeightsError(f"{source.path}: {BIT}: unsupported root kernel or units")
-    fields: dict[str, Any] = {
+    fields: Fields = {
         "stages": parts.stages, "fit": "squash",
         "widen": root[3] // 64, "channels": root[2], "classes": parts.shape("head.bias")[0],
     }  # fmt: skip
@@ -226,7 +225,7 @@ def _big_transfer(source: Source, hints: Hints, prefix: str) -> Reading:
     return Reading(BIT, config, parts.entries(config, BIT))
 
 
-def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
+def writes(config: ModelConfig, provenance: Fields) -> Writing:
     """Represent a model as Google's code reads it.
 
     Raises:

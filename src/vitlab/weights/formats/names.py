@@ -13,7 +13,6 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -32,6 +31,7 @@ from vitlab.weights.formats.entries import (
     table,
 )
 from vitlab.weights.formats.format_api import cannot
+from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Shape
 
 # Words of single tensors; all others are of layers.
@@ -279,7 +279,7 @@ def _shape(shapes: Mapping[str, Shape], name: str) -> Shape:
     return shapes[whole][1 if bracket else 0 :]
 
 
-def fields_shown(path: object, parts: FoundParts, label: str) -> dict[str, Any]:
+def fields_shown(path: object, parts: FoundParts, label: str) -> Fields:
     """Return the fields of `ViTConfig` that tensors show, but for positions, pool and heads.
 
     Args:
@@ -325,7 +325,7 @@ def fields_shown(path: object, parts: FoundParts, label: str) -> dict[str, Any]:
     }
 
 
-def _stem(path: object, parts: FoundParts, label: str) -> dict[str, Any]:
+def _stem(path: object, parts: FoundParts, label: str) -> Fields:
     """Patch, channels and kind of stem."""
     if "stem.weight" in parts:
         layers = parts.counted("k", ("stem.weight",))

@@ -17,10 +17,11 @@ from vitlab.weights.formats.dialects import TIMM, respelled
 from vitlab.weights.formats.entries import table
 from vitlab.weights.formats.format_api import Hints, Reading
 from vitlab.weights.formats.names import FoundParts, fields_shown, found
-from vitlab.weights.formats.origins import Facts, Origin
-from vitlab.weights.formats.timm.arguments import Arguments, check_arguments, stated
+from vitlab.weights.formats.origins import Facts
+from vitlab.weights.formats.timm.arguments import check_arguments, stated
 from vitlab.weights.formats.timm.config_json import arguments_in, recorded
 from vitlab.weights.formats.transformers.config_json import check_keys, our_value
+from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Source
 
 NAME, EFFICIENT = "Segment Anything", "EfficientSAM"
@@ -82,9 +83,9 @@ class Said:
     """
 
     label: str
-    fields: Sequence[tuple[Origin, dict[str, Any]]] = ()
+    fields: Sequence[tuple[str, Fields]] = ()
     fitted: bool = False
-    arguments: Arguments = field(default_factory=dict)
+    arguments: Fields = field(default_factory=dict)
 
 
 def reads(source: Source, hints: Hints) -> Reading | None:
@@ -148,19 +149,19 @@ def _facts(source: Source, parts: FoundParts, efficient: bool, said: Said, hints
     }  # fmt: skip
     if (channels := (*parts.shape("rows"), 0)[1]) > 0:
         fields["heads"] = fields["width"] // channels
-    facts = Facts().put(Origin.FAMILY, {"pool": "mean", "gelu": "exact", "norm_eps": 1e-6})
-    facts.put(Origin.FAMILY, {"interpolation": "bilinear", "crop": 1.0, "fit": "squash"})
-    facts.put(Origin.FAMILY, IMAGENET | {"resampling": "bicubic"}).put(Origin.TENSORS, fields)
+    facts = Facts().put("family", {"pool": "mean", "gelu": "exact", "norm_eps": 1e-6})
+    facts.put("family", {"interpolation": "bilinear", "crop": 1.0, "fit": "squash"})
+    facts.put("family", IMAGENET | {"resampling": "bicubic"}).put("tensors", fields)
     lengths = _lengths(source, parts, fields["depth"])
     if windows := _windows(source, lengths, grid):
-        facts.put(Origin.TENSORS, windows)
+        facts.put("tensors", windows)
     elif lengths:  # one size of tables: all blocks are global, or the window is the grid
-        facts.put(Origin.ASSUMED, {"window": 0, "global_blocks": ()})
+        facts.put("assumed", {"window": 0, "global_blocks": ()})
     elif efficient:  # EfficientSAM's blocks are all global
-        facts.put(Origin.FAMILY, {"window": 0, "heads": fields["width"] // 64})
+        facts.put("family", {"window": 0, "heads": fields["width"] // 64})
     for origin, values in said.fields:
         facts.put(origin, values)
-    facts.put(Origin.OPTION, hints.choices)
+    facts.put("option", hints.choices)
     for name in ("heads", "window"):
         if name not in facts.values:
             raise WeightsError(
@@ -201,9 +202,7 @@ def _lengths(source: Source, parts: FoundParts, depth: int) -> list[tuple[int, i
     return [(rows[number], columns[number]) for number in there]
 
 
-def _windows(
-    source: Source, lengths: list[tuple[int, int]], grid: tuple[int, int]
-) -> dict[str, Any]:
+def _windows(source: Source, lengths: list[tuple[int, int]], grid: tuple[int, int]) -> Fields:
     """The window and the global blocks; empty if all tables are as long as the grid asks for."""
     whole = (2 * grid[0] - 1, 2 * grid[1] - 1)
     others = {length for length in lengths if length != whole}
@@ -231,7 +230,7 @@ def _of_transformers(source: Source) -> Said | None:
     given |= {"gelu": act} if "hidden_act" in content else {}
     normal = {"image_mean": "mean", "image_std": "std"}.items()
     images = {own: _plain(source.preprocessor[k]) for k, own in normal if k in source.preprocessor}
-    fields = [(Origin.FAMILY, dict(KEYS.values())), (Origin.FILE, given | images)]
+    fields = [("family", dict(KEYS.values())), ("file", given | images)]
     return Said(f"transformers, {model_type}", fields)
 
 
@@ -241,24 +240,24 @@ def _of_timm(source: Source, hints: Hints, stored: dict[str, str]) -> Said:
     name = hints.name.partition(".")[0] or architecture
     words = stored.get("blocks.0.mlp.fc1.weight", "").endswith(".fc1.weight")
     own = words and len(source.shape(stored.get("pos_embed", ""))) != 3  # EfficientSAM's
-    code: dict[str, Any] = {"norm_eps": 1e-5, "resampling": "antialiased"}
+    code: Fields = {"norm_eps": 1e-5, "resampling": "antialiased"}
     code |= {"interpolation": "bicubic", "fit": "crop"}
     if "neck.weight" in stored:
         code["last_norm_eps"] = 1e-6
-    usual = [(Origin.FAMILY, code)] if own else []
+    usual = [("family", code)] if own else []
     if "head.fc.weight" in stored:  # a fine-tuned model
-        usual.append((Origin.ASSUMED, {"crop": 1.0, **IMAGENET}))
+        usual.append(("assumed", {"crop": 1.0, **IMAGENET}))
     if name not in SAMVIT:
         return Said("Segment Anything, timm's names" if own else NAME, usual, own)
     blocks = {"window": 14, "global_blocks": SAMVIT[name]}
-    fields = [*usual, (Origin.NAME, blocks | code)]
+    fields = [*usual, ("name", blocks | code)]
     if name != architecture:
         return Said(f"timm, {name}", fields, True)
     arguments = arguments_in(source.config)
     changed = {"window": "window_size", "global_blocks": "global_attn_indexes"}
     given = {own: _plain(arguments[a]) for own, a in changed.items() if a in arguments}
-    fields.append((Origin.FILE, recorded(source.path, source.config, hints.choices)))
-    fields.append((Origin.FILE, stated(arguments) | given))
+    fields.append(("file", recorded(source.path, source.config, hints.choices)))
+    fields.append(("file", stated(arguments) | given))
     return Said(f"timm, {name}", fields, True, arguments)
 
 

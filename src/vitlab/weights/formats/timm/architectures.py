@@ -16,8 +16,8 @@ from vitlab.images import IMAGENET, INCEPTION, OPENAI
 from vitlab.models.config import config_of
 from vitlab.models.positions.sincos import sines
 from vitlab.weights.formats.dialects import PLAIN, Layout
-from vitlab.weights.formats.origins import Facts, Origin
-from vitlab.weights.formats.timm.arguments import Arguments
+from vitlab.weights.formats.origins import Facts
+from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Source
 
 # A name consists of these words, and of sizes; others are not timm's, or newer than this table.
@@ -61,7 +61,7 @@ WHOLE = (
     r"dino|intern300m|_(378|384|448|512|560)$|(huge|giant|gigantic|large).*_clip_|_clip_(2[45]\d|3)"
     r"|eva_large|eva_giant_patch14_3|_base_.*_clip_quickgelu|^eva02_.*_336|^aimv2|^beit3|^vit_pe"
 )
-FIELDS: dict[str, dict[str, Any]] = {
+FIELDS: dict[str, Fields] = {
     r"^(?!.*_(clip|cls)_)((beit|eva|aimv2|samvit)|.*(_gap|_rpn|relpos|vit_pe_|test_vit[24]))": {
         "pool": "mean"
     },
@@ -89,13 +89,13 @@ FIELDS: dict[str, dict[str, Any]] = {
 }
 # Weights of one name differ in how images are normalized: OpenAI's, LAION's, or fine-tuned ones.
 VARY = {"vit_large_patch14_clip_224", "vit_large_patch14_clip_336"}
-TURNED: Arguments = {"use_rot_pos_emb": True}
+TURNED: Fields = {"use_rot_pos_emb": True}
 EVA02 = TURNED | {"ref_feat_shape": 16}
 ROPE_VIT = TURNED | {"rope_grid_indexing": "xy", "rope_temperature": 100.0}
 MIXED = ROPE_VIT | {"rope_type": "mixed", "rope_temperature": 10.0}
 PE = TURNED | {"rope_grid_indexing": "xy", "rope_grid_offset": 1.0, "ref_feat_shape": 32}
 DINOV3 = TURNED | {"rope_type": "dinov3", "rope_temperature": 100.0, "rope_rotate_half": True}
-NAMED: dict[str, Arguments] = {
+NAMED: dict[str, Fields] = {
     r"^eva02_(?!enormous)|_rope_reg\d": EVA02,
     r"_rope_(ape_)?\d{3}$": ROPE_VIT,
     r"_rope_mixed_": MIXED,
@@ -130,7 +130,7 @@ def check_supported(architecture: str) -> None:
             raise WeightsError(f"unsupported model {architecture}: it has {why}")
 
 
-def implied(architecture: str) -> dict[str, Any]:
+def implied(architecture: str) -> Fields:
     """Return the fields that a known architecture's name stands for."""
     heads = [count for pattern, count in HEADS.items() if re.search(pattern, architecture)]
     usual = {
@@ -140,18 +140,18 @@ def implied(architecture: str) -> dict[str, Any]:
     return usual | _found(FIELDS, architecture)
 
 
-def named_rotary(architecture: str) -> Arguments:
+def named_rotary(architecture: str) -> Fields:
     """Return the arguments that an architecture stands for; empty if it has no rotary positions."""
     return _found(NAMED, architecture)
 
 
-def _found(table: Mapping[str, dict[str, Any]], architecture: str) -> dict[str, Any]:
+def _found(table: Mapping[str, Fields], architecture: str) -> Fields:
     """What all rows whose pattern a name contains say together."""
     rows = [row for pattern, row in table.items() if re.search(pattern, architecture)]
     return {key: value for row in rows for key, value in row.items()}
 
 
-def settled(name: str) -> dict[str, Any]:
+def settled(name: str) -> Fields:
     """Return the fields that a name given by the user settles: timm's, or the papers' notation.
 
     Raises:
@@ -305,9 +305,9 @@ def facts_by_content(source: Source, file: Layout, certain: bool) -> Facts:
     """
     width = file.width
     usual = USUAL_HEADS.get(width)
-    facts = Facts().put(Origin.ASSUMED, {"heads": usual} if usual else {})
+    facts = Facts().put("assumed", {"heads": usual} if usual else {})
     facts.put(
-        Origin.ASSUMED,
+        "assumed",
         {
             "gelu": "exact", "norm_eps": 1e-6, "interpolation": "bicubic", "crop": 0.875,
             "resampling": "bicubic", **IMAGENET,
@@ -315,25 +315,25 @@ def facts_by_content(source: Source, file: Layout, certain: bool) -> Facts:
     )  # fmt: skip
     if certain:
         return facts
-    facts.put(Origin.ASSUMED, {"fit": "crop"})
+    facts.put("assumed", {"fit": "crop"})
     for shows, every, most in FAMILIES:
         if shows(file):
             heads = every.get("heads", {}).get(width)
             always = {k: v for k, v in every.items() if k != "heads"}
-            facts.put(Origin.FAMILY, always | ({"heads": heads} if heads else {}))
-            return facts.put(Origin.ASSUMED, most)
+            facts.put("family", always | ({"heads": heads} if heads else {}))
+            return facts.put("assumed", most)
     if _dino2(file):
         _put_dino2(facts, file, source.kind == "npz")
     elif _dinov3(file):
         _put_dinov3(facts, file)
     elif width == 1536 and file.gated:  # DINOv2's giant; SigLIP's has 16
-        facts.put(Origin.FAMILY, {"heads": 24})
+        facts.put("family", {"heads": 24})
     elif width == 384 and _is_moco(source, file):
-        facts.put(Origin.FAMILY, {"heads": 12, "interpolation": "bilinear", **PLAIN, **IMAGENET})
+        facts.put("family", {"heads": 12, "interpolation": "bilinear", **PLAIN, **IMAGENET})
     return facts
 
 
-def rotary_by_content(file: Layout) -> Arguments:
+def rotary_by_content(file: Layout) -> Fields:
     """Return the arguments of timm's eva.py that tensors give away; empty without rotary."""
     if "freqs" in file:
         return MIXED
@@ -350,29 +350,29 @@ def _put_dino2(facts: Facts, file: Layout, tips: bool) -> None:
     """Others train with this code, so only released sizes are certain; TIPS publishes arrays."""
     width, depth = file.width, len(file.counted("n", ("scale1",)))
     released = file.shape("patch.weight")[2:3] == (14,) and DINO2_DEPTHS.get(width) == depth
-    origin = Origin.FAMILY if released else Origin.ASSUMED
+    origin = "family" if released else "assumed"
     resampling = "antialiased" if "register_tokens" in file.tensors else "scaled"
     usual = {"crop": 0.875, "interpolation": "bicubic", "fit": "crop", "resampling": resampling}
     facts.put(origin, {**IMAGENET, "heads": width // 64, **usual, **(TIPS if tips else {})})
-    facts.put(Origin.FAMILY, {**PLAIN, "pool": "token"})
+    facts.put("family", {**PLAIN, "pool": "token"})
 
 
 def _put_dinov3(facts: Facts, file: Layout) -> None:
     width = file.width
-    facts.put(Origin.FAMILY, {"norm_eps": 1e-5, "gelu": "exact", "positions": "rope"})
-    facts.put(Origin.ASSUMED, {"crop": 1.0})
+    facts.put("family", {"norm_eps": 1e-5, "gelu": "exact", "positions": "rope"})
+    facts.put("assumed", {"crop": 1.0})
     if heads := DINOV3_HEADS.get(width):
-        facts.put(Origin.FAMILY, {"heads": heads})
+        facts.put("family", {"heads": heads})
     if "storage_tokens" not in file.tensors:
-        facts.put(Origin.ASSUMED, {"pool": "mean"})
+        facts.put("assumed", {"pool": "mean"})
         return
-    facts.put(Origin.FAMILY, OWN_DINOV3)  # its own files
+    facts.put("family", OWN_DINOV3)  # its own files
     if width == 1024 and "local_cls_norm.weight" in file.tensors:
-        facts.put(Origin.FAMILY, SATELLITE)
+        facts.put("family", SATELLITE)
 
 
 # What tells a family, its facts, and what differs between its releases.
-FAMILIES: tuple[tuple[Shows, dict[str, Any], dict[str, Any]], ...] = (
+FAMILIES: tuple[tuple[Shows, Fields, Fields], ...] = (
     (
         _perception,
         {"norm_eps": 1e-5, "gelu": "exact", "pool_heads": 8, "heads": EVEN_HEADS},

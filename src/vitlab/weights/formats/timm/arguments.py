@@ -3,7 +3,7 @@
 Source: timm's VisionTransformer, VisionTransformerDistilled and hybrids, Beit and Eva.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -13,17 +13,17 @@ from vitlab.errors import WeightsError
 from vitlab.images import Size
 from vitlab.models.config import ViTConfig, map_stride
 from vitlab.weights.formats.entries import Pairs
+from vitlab.weights.sharded import Fields
 
 NAME = "timm"
 ACTS = {"gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick"}
 POOLS = {"token": "token", "avg": "mean", "map": "attention"}
 NORMS = {"layernorm": "layer", "rmsnorm": "rms"}  # whose epsilon is 1e-6
 KINDS = {"cat": "grid", "mixed": "mixed", "dinov3": "image"}
-Arguments = dict[str, Any]
 Family = Literal["vit", "beit", "eva"]
 Rows = dict[str, tuple[str, Any]]  # by argument: the field that it is about, and its value
 
-# Arguments whose value is that of a field.
+# Fields whose value is that of a field.
 EVERY = {
     "embed_dim": "width", "depth": "depth", "num_heads": "heads", "in_chans": "channels",
     "qkv_bias": "qkv_bias",
@@ -50,7 +50,7 @@ WITHOUT_EFFECT = {
 # What these add is not represented; and None leaves those to timm, and the tensors show the choice.
 OFF = {"mlp_layer", "dynamic_img_pad", "attn_only_layer_scale", "use_naflex", "features_only"}
 OPEN = {"fc_norm", "use_fc_norm", "use_post_transformer_norm", "attn_pool_num_heads"}
-# Arguments that state a field which no tensor shows, as it is or by a word.
+# Fields that state a field which no tensor shows, as it is or by a word.
 NUMBERS = {
     "num_heads": "heads", "attn_pool_num_heads": "pool_heads", "pool_include_prefix": "pool_prefix",
 }  # fmt: skip
@@ -135,7 +135,7 @@ def rows_of(config: ViTConfig, *families: Family) -> Rows:
     return every | {name: row for family in families for name, row in further[family].items()}
 
 
-def stated(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def stated(arguments: Fields) -> Fields:
     """Return the fields that arguments state and that no tensor shows."""
     given = {name: arguments.get(name) for name in (*NUMBERS, *WORDS)}
     fields = {own: given[name] for name, own in NUMBERS.items() if isinstance(given[name], int)}
@@ -147,7 +147,7 @@ def stated(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_arguments(
     path: object,
-    arguments: Mapping[str, Any],
+    arguments: Fields,
     config: ViTConfig,
     own_row: bool,
     chosen: set[str],
@@ -230,14 +230,14 @@ def _fits(config: ViTConfig, units: int) -> bool:
 
 
 # The defaults of eva.py for rotary positions, which leave no tensor, or learned frequencies alone.
-DEFAULTS: Arguments = {
+DEFAULTS: Fields = {
     "use_rot_pos_emb": False, "rope_type": "cat", "rope_temperature": 1e4, "rope_grid_offset": 0.0,
     "rope_grid_indexing": "ij", "rope_rotate_half": False, "ref_feat_shape": None,
     "rope_mrope_section": None,
 }  # fmt: skip
 
 
-def rotary_fields(path: object, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def rotary_fields(path: object, arguments: Fields) -> Fields:
     """Return the fields of our configuration for arguments of eva.py, over its defaults.
 
     Args:
@@ -264,7 +264,7 @@ def rotary_fields(path: object, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"rope_kind": kind, "rope_base": float(given["rope_temperature"]), **grid}
 
 
-def pairs_of(arguments: Mapping[str, Any]) -> Pairs:
+def pairs_of(arguments: Fields) -> Pairs:
     """Return how channels that turn together lie, for arguments of eva.py."""
     given = {**DEFAULTS, **arguments}
     if given["rope_rotate_half"]:

@@ -20,11 +20,11 @@ from vitlab.weights.formats.timm.arguments import (
     KINDS,
     NAME,
     POOLS,
-    Arguments,
     family_of,
     rows_of,
     stated,
 )
+from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Source
 
 # Keys of pretrained_cfg and fields of ours with the same meaning.
@@ -51,24 +51,24 @@ KEYS = {*LIMITED, *PREPROCESSING, *IRRELEVANT}
 RESAMPLING = "vitlab_resampling"  # a key of ours: timm resizes positions in its own way
 
 
-def architecture_in(config: Mapping[str, Any]) -> str:
+def architecture_in(config: Fields) -> str:
     """Return timm's name of the model that config.json states, if it is one that is known."""
     return stem_of(config.get("architecture"))
 
 
-def arguments_in(config: Mapping[str, Any]) -> Arguments:
+def arguments_in(config: Fields) -> Fields:
     """Return the arguments of timm's constructor, and the number of classes, in config.json."""
     if "architecture" not in config:
         return {}
     pretrained = _pretrained(config)
     classes = config.get("num_classes", pretrained.get("num_classes"))
-    counted: Arguments = {"num_classes": classes} if isinstance(classes, int) else {}
+    counted: Fields = {"num_classes": classes} if isinstance(classes, int) else {}
     if pretrained.get("global_pool") == "":
         counted["global_pool"] = ""
     return counted | table_in(config, "model_args")
 
 
-def recorded(path: object, config: Mapping[str, Any], chosen: Collection[str]) -> dict[str, Any]:
+def recorded(path: object, config: Fields, chosen: Collection[str]) -> Fields:
     """Return the fields that config.json states, or that timm's own defaults for it give.
 
     Args:
@@ -105,7 +105,7 @@ def recorded(path: object, config: Mapping[str, Any], chosen: Collection[str]) -
     }
 
 
-def recorded_size(config: Mapping[str, Any]) -> Size | None:
+def recorded_size(config: Fields) -> Size | None:
     """Return the image size that config.json states, in pixels."""
     size = table_in(config, "model_args").get("img_size")
     shape = _pretrained(config).get("input_size")
@@ -121,14 +121,14 @@ def size_of(value: Any) -> Size | None:
     return value if isinstance(value, int) else None
 
 
-def prepared(content: Mapping[str, Any]) -> dict[str, Any]:
+def prepared(content: Fields) -> Fields:
     """Return the fields of how images are prepared that a table with timm's keys states."""
     given = {own: content.get(key) for key, own in PREPROCESSING.items()}
     plain = {own: tuple(v) if isinstance(v, list) else v for own, v in given.items()}
     return {own: value for own, value in plain.items() if value not in (None, "")}
 
 
-def table_in(content: Mapping[str, Any], key: str) -> dict[str, Any]:
+def table_in(content: Fields, key: str) -> Fields:
     """Return a JSON object in another one; empty if there is none."""
     value = content.get(key)
     return value if isinstance(value, dict) else {}
@@ -138,7 +138,7 @@ def check_limited(
     path: object,
     format: str,
     part: str,
-    content: Mapping[str, Any],
+    content: Fields,
     limited: Limited,
     chosen: Collection[str],
 ) -> None:
@@ -162,7 +162,7 @@ def check_limited(
             )
 
 
-def _pretrained(config: Mapping[str, Any]) -> dict[str, Any]:
+def _pretrained(config: Fields) -> Fields:
     """The part about weights; older files have its keys at the top."""
     if "pretrained_cfg" in config:
         return table_in(config, "pretrained_cfg")
@@ -182,10 +182,10 @@ class Record:
     """
 
     architecture: str = ""
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    instead: Mapping[str, Any] = field(default_factory=dict)
+    fields: Fields = field(default_factory=dict)
+    instead: Fields = field(default_factory=dict)
     image_size: Size | None = None
-    arguments: Arguments = field(default_factory=dict)
+    arguments: Fields = field(default_factory=dict)
 
 
 def record_of(source: Source) -> Record:
@@ -195,7 +195,7 @@ def record_of(source: Source) -> Record:
     trains timm's models has `args.model` alone, and prepares images as for ImageNet (DeiT, MAE).
     """
     args = source.record.get("args", {})
-    args = vars(args) if isinstance(args, Namespace) else args if isinstance(args, Mapping) else {}
+    args = vars(args) if isinstance(args, Namespace) else args if isinstance(args, dict) else {}
     own, other = stem_of(source.record.get("arch")), stem_of(args.get("model"))
     if not own:
         return Record(other, instead={**IMAGENET, "crop": 0.875} if other else {})
@@ -223,19 +223,19 @@ OPEN_CLIP_IMAGES = {
 }
 
 
-def open_clip_architecture(content: Mapping[str, Any]) -> str:
+def open_clip_architecture(content: Fields) -> str:
     """Return timm's name of the image encoder, if it is one of timm's that is known."""
     return stem_of(_vision(content).get("timm_model_name"))
 
 
-def open_clip_size(content: Mapping[str, Any]) -> Size | None:
+def open_clip_size(content: Fields) -> Size | None:
     """Return the image size in pixels."""
     return size_of(_vision(content).get("image_size"))
 
 
 def stated_by_open_clip(
-    path: object, content: Mapping[str, Any], width: int, chosen: Collection[str]
-) -> dict[str, Any]:
+    path: object, content: Fields, width: int, chosen: Collection[str]
+) -> Fields:
     """Return the fields that the file states, or that open_clip's defaults for it give.
 
     Args:
@@ -274,7 +274,7 @@ def stated_by_open_clip(
     }
 
 
-def _vision(content: Mapping[str, Any]) -> dict[str, Any]:
+def _vision(content: Fields) -> Fields:
     return table_in(table_in(content, "model_cfg"), "vision_cfg")
 
 
@@ -370,7 +370,7 @@ def stored_as(config: ViTConfig) -> ViTConfig:
     return config.settled
 
 
-def written(config: ViTConfig, stored: ViTConfig) -> dict[str, Any]:
+def written(config: ViTConfig, stored: ViTConfig) -> Fields:
     """Return the config.json with which timm builds and loads a model.
 
     Args:

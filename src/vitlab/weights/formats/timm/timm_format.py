@@ -6,9 +6,7 @@ checkpoints of facebookresearch (deit, mae, dino, dinov2, dinov3) and microsoft/
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from vitlab.errors import WeightsError
 from vitlab.images import IMAGENET, OPENAI, Size
@@ -26,7 +24,7 @@ from vitlab.weights.formats.names import (
     patches_of,
     placed,
 )
-from vitlab.weights.formats.origins import Facts, Origin, with_means
+from vitlab.weights.formats.origins import Facts, with_means
 from vitlab.weights.formats.timm import architectures, config_json
 from vitlab.weights.formats.timm.architectures import (
     check_content,
@@ -44,7 +42,7 @@ from vitlab.weights.formats.timm.arguments import (
     rotary_fields,
 )
 from vitlab.weights.formats.timm.config_json import check_written, record_of, stored_as, written
-from vitlab.weights.sharded import CONFIG
+from vitlab.weights.sharded import CONFIG, Fields
 from vitlab.weights.source import Source
 
 LEFT_OUT = {
@@ -75,7 +73,7 @@ class Known:
     facts: Facts
     architecture: str = ""
     image_size: Size | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Fields = field(default_factory=dict)
     pairs: Pairs | None = None
 
 
@@ -120,7 +118,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     return Reading(label, config, table, left_out, facts.origins, beside)
 
 
-def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
+def writes(config: ModelConfig, provenance: Fields) -> Writing:
     """Represent a model as a folder that timm loads.
 
     Raises:
@@ -156,26 +154,26 @@ def known_of(source: Source, hints: Hints, file: Layout) -> Known:
     facts = facts_by_content(source, file, certain or own)
     _put_dialect(facts, file)
     if file.dialect.name == "open_clip's names" and "input_resolution" in source.shapes:
-        facts.put(Origin.FAMILY, {"gelu": "quick", **OPENAI})  # OpenAI's own
+        facts.put("family", {"gelu": "quick", **OPENAI})  # OpenAI's own
     if certain:
-        facts.put(Origin.NAME, {**architectures.implied(architecture), **record.instead})
-        facts.put(Origin.FAMILY, {"resampling": "antialiased"})
+        facts.put("name", {**architectures.implied(architecture), **record.instead})
+        facts.put("family", {"resampling": "antialiased"})
         if architecture in architectures.VARY:
-            facts.put(Origin.ASSUMED, {k: facts.values[k] for k in ("mean", "std")})
+            facts.put("assumed", {k: facts.values[k] for k in ("mean", "std")})
     elif name:
-        facts.put(Origin.OPTION, architectures.settled(name))
+        facts.put("option", architectures.settled(name))
     size = architectures.size_in(architecture) if certain else None
     if given and given != stored:  # the user knows better than the file
         return Known(facts, architecture, size, pairs=_rotary(facts, source, architecture, file))
     arguments = record.arguments | config_json.arguments_in(source.config)
     path, chosen = source.path, hints.choices
     told = config_json.stated_by_open_clip(path, source.open_clip, file.width, chosen)
-    facts.put(Origin.FILE, {**record.fields, **told})
-    facts.put(Origin.FILE, config_json.recorded(path, source.config, chosen))
+    facts.put("file", {**record.fields, **told})
+    facts.put("file", config_json.recorded(path, source.config, chosen))
     if file.dialect.facts.get("fit") == "native":  # which no config.json of timm can say
-        facts.put(Origin.FAMILY, {"fit": "native"})
+        facts.put("family", {"fit": "native"})
     if arguments.get("global_pool") == "":
-        facts.put(Origin.ASSUMED, {"pool": facts.values.get("pool", "token")})
+        facts.put("assumed", {"pool": facts.values.get("pool", "token")})
     pairs = _rotary(facts, source, architecture, file, arguments)
     sizes: tuple[Size | None, ...] = (
         config_json.recorded_size(source.config),
@@ -193,11 +191,11 @@ def _rotary(
     source: Source,
     architecture: str,
     file: Layout,
-    arguments: Mapping[str, Any] | None = None,
+    arguments: Fields | None = None,
 ) -> Pairs | None:
     """Put rotary positions as name, tensors or arguments imply; return how their pairs lie."""
     told = {key: value for key, value in (arguments or {}).items() if key in DEFAULTS}
-    origin = Origin.NAME if architecture else Origin.FAMILY
+    origin = "name" if architecture else "family"
     implied = architectures.named_rotary(architecture) if architecture else rotary_by_content(file)
     whole = implied | told
     if not whole.get("use_rot_pos_emb"):
@@ -207,24 +205,24 @@ def _rotary(
     if stored and fields["rope_kind"] == "image":
         periods = source.read(stored[0])
         rounded = is_rounded(source.path, periods, fields["rope_base"])
-        facts.put(Origin.TENSORS, {"rope_rounded": rounded})
-    facts.put(Origin.FILE if told else origin, {"positions": "rope", **fields})
+        facts.put("tensors", {"rope_rounded": rounded})
+    facts.put("file" if told else origin, {"positions": "rope", **fields})
     scaled = implied.get("rope_grid_indexing") == "xy" and fields.get("rope_grid")
-    if origin is Origin.FAMILY and scaled:
-        facts.put(Origin.ASSUMED, {"rope_grid": fields["rope_grid"]})  # its positions' own grid
+    if origin == "family" and scaled:
+        facts.put("assumed", {"rope_grid": fields["rope_grid"]})  # its positions' own grid
     return pairs_of(whole)
 
 
 def _put_dialect(facts: Facts, file: Layout) -> None:
     """Set the facts of all, or most, models with such names."""
     dialect, width = file.dialect, file.width
-    facts.put(Origin.ASSUMED, dialect.usual).put(Origin.FAMILY, dialect.facts)
+    facts.put("assumed", dialect.usual).put("family", dialect.facts)
     if dialect.sizes and "heads" in facts.values:
-        facts.put(Origin.FAMILY, {"heads": facts.values["heads"]})
+        facts.put("family", {"heads": facts.values["heads"]})
     elif dialect.facts and width % 64 == 0:
-        facts.fill(Origin.ASSUMED, {"heads": width // 64})
+        facts.fill("assumed", {"heads": width // 64})
     if dialect.name == "open_clip's names" and "pre_norm.weight" not in file:
-        facts.put(Origin.ASSUMED, {"pool": "mean", "norm_at": "pooled"})  # CLIPA, OpenVision
+        facts.put("assumed", {"pool": "mean", "norm_at": "pooled"})  # CLIPA, OpenVision
     if dialect.name == "mmpretrain's names":
         _put_padding(facts, file)
 
@@ -233,9 +231,9 @@ def _put_padding(facts: Facts, file: Layout) -> None:
     """Put the padding of Sapiens' stem: certain with positions for 1024 pixels, else by width."""
     side, places = file.shape("patch.weight")[-1], (*file.shape("positions"), 0)[1]
     if places and math.isqrt(places) * side == 1024:
-        facts.put(Origin.FAMILY, {"stem_padding": 2, **IMAGENET})
+        facts.put("family", {"stem_padding": 2, **IMAGENET})
     elif file.width in SAPIENS:
-        facts.put(Origin.ASSUMED, {"stem_padding": 0})
+        facts.put("assumed", {"stem_padding": 0})
 
 
 def fields_of(source: Source, file: Layout, known: Known, hints: Hints) -> tuple[Facts, bool, bool]:
@@ -255,12 +253,12 @@ def fields_of(source: Source, file: Layout, known: Known, hints: Hints) -> tuple
     """
     shown = fields_shown(source.path, file, NAME)
     tokens = {name: shown.pop(name) for name in ("registers", "class_token")}
-    facts = Facts().put(Origin.TENSORS, shown)
+    facts = Facts().put("tensors", shown)
     facts.values |= known.facts.values
     facts.origins |= known.facts.origins
-    facts.put(Origin.TENSORS, tokens)
+    facts.put("tensors", tokens)
     if shown.get("stem") == "resnet":
-        facts.put(Origin.TENSORS, {"resnet": "timm"})
+        facts.put("tensors", {"resnet": "timm"})
     _pool(facts, file, known)
     named = registers_in(known.architecture)
     if named and facts.values["registers"] != named:
@@ -269,7 +267,7 @@ def fields_of(source: Source, file: Layout, known: Known, hints: Hints) -> tuple
             f"({known.architecture})"
         )
     rows = _positions(source, file, facts, known, hints)
-    facts.put(Origin.OPTION, hints.choices)
+    facts.put("option", hints.choices)
     _heads(source, file, facts)
     return facts, *rows
 
@@ -277,26 +275,26 @@ def fields_of(source: Source, file: Layout, known: Known, hints: Hints) -> tuple
 def _pool(facts: Facts, parts: FoundParts, known: Known) -> None:
     """Put what the classifier sees, and forget a class token that this implies."""
     token, told = "token" in parts, facts.origins.get("pool")
-    named = facts.values.get("pool", "token") if told in (None, Origin.NAME) else ""
+    named = facts.values.get("pool", "token") if told in (None, "name") else ""
     mean = not token and (named == "attention" or facts.values.get("pool", "token") == "token")
     asked = any(known.arguments.get(name) for name in ("fc_norm", "use_fc_norm"))
     normed = "pooled_norm.weight" in parts and named == "token" and not asked
     both = parts.shape("head.weight")[-1] == 2 * parts.width
     if "queries" in parts:
-        facts.put(Origin.TENSORS, {"pool": "attention"})
+        facts.put("tensors", {"pool": "attention"})
         wide = parts.shape("pool_expand.weight")[0]
-        facts.put(Origin.TENSORS, {"pool_mlp": 0 if wide == facts.values["mlp"] else wide})
+        facts.put("tensors", {"pool_mlp": 0 if wide == facts.values["mlp"] else wide})
         if known.pairs is not None and (token or facts.values["registers"]):
-            facts.put(Origin.FAMILY, {"pool_prefix": True})  # in eva.py
+            facts.put("family", {"pool_prefix": True})  # in eva.py
     elif both and token:  # or the class token beside one register, in our own names
         one = facts.values["registers"] == 1
-        facts.put(Origin.ASSUMED if one else Origin.TENSORS, {"pool": "both"})
+        facts.put("assumed" if one else "tensors", {"pool": "both"})
     elif "heads.weight" in parts:
-        facts.put(Origin.TENSORS, {"pool": "prefix"})
+        facts.put("tensors", {"pool": "prefix"})
     elif mean or normed:
-        facts.put(Origin.TENSORS, {"pool": "mean"})
+        facts.put("tensors", {"pool": "mean"})
     else:
-        facts.fill(Origin.NAME if known.architecture else Origin.ASSUMED, {"pool": "token"})
+        facts.fill("name" if known.architecture else "assumed", {"pool": "token"})
     if token == (facts.values["pool"] in ("token", "both")):
         facts.values["class_token"] = None
     of_pool = {"pool_heads": ("attention",), "pool_prefix": ("attention", "mean")}
@@ -314,7 +312,7 @@ def _positions(
     stated = [s for s in (hints.choices.get("image_size"), known.image_size) if s]
     wanted = [hints.image_size] if hints.image_size else []
     if parts.offsets:
-        facts.put(Origin.TENSORS, _bias_positions(parts, patch, [*stated, *wanted]))
+        facts.put("tensors", _bias_positions(parts, patch, [*stated, *wanted]))
         return True, False
     if "rope" in hints.choices.get("positions", "") and known.pairs is None:
         raise WeightsError(
@@ -331,7 +329,7 @@ def _positions(
     if facts.values.get("positions") == "rope":
         facts.put(facts.origins["positions"], {"positions": "1d+rope"})
     else:
-        facts.put(Origin.ASSUMED if alike and not certain else Origin.TENSORS, {"positions": "1d"})
+        facts.put("assumed" if alike and not certain else "tensors", {"positions": "1d"})
     length = (*parts.shape("positions"), 0)[1]
     for candidates in (stated, None, wanted):
         for own_row, register_rows in _layouts(file, registers):
@@ -339,7 +337,7 @@ def _positions(
             if found := fitting(candidates, patch, count):
                 said = fitting(wanted, patch, count)  # what is said wins over a guess
                 guess = candidates is None and not (said or certain)
-                origin = Origin.ASSUMED if guess else Origin.TENSORS
+                origin = "assumed" if guess else "tensors"
                 facts.put(origin, {"image_size": said or found})
                 return own_row, register_rows
     for size in [*stated, *wanted]:
@@ -357,7 +355,7 @@ def _positions(
 def _unplaced(source: Source, facts: Facts, known: Known, hints: Hints, sizes: list[Size]) -> None:
     """Put the positions of a file that stores none."""
     if "positions" not in facts.values and known.arguments.get("pos_embed") in ("none", ""):
-        facts.put(Origin.FILE, {"positions": "none"})
+        facts.put("file", {"positions": "none"})
     if "positions" not in facts.values and "positions" not in hints.choices:
         raise WeightsError(
             f"{source.path}: {NAME}: no positions are stored, and only DINOv3 is known to compute "
@@ -365,10 +363,10 @@ def _unplaced(source: Source, facts: Facts, known: Known, hints: Hints, sizes: l
         )
     patch = int(facts.values["patch"])
     if sizes:
-        origin = Origin.FILE if known.image_size else Origin.OPTION
+        origin = "file" if known.image_size else "option"
         facts.put(origin, {"image_size": floored(sizes[0], patch)})
     else:
-        facts.put(Origin.ASSUMED, {"image_size": floored(224, patch)})
+        facts.put("assumed", {"image_size": floored(224, patch)})
 
 
 def _layouts(file: Layout, registers: int) -> list[tuple[bool, bool]]:
@@ -379,7 +377,7 @@ def _layouts(file: Layout, registers: int) -> list[tuple[bool, bool]]:
     return [(token, False), (False, False), *([(token, True)] if registers else [])]
 
 
-def _bias_positions(parts: FoundParts, patch: int, sizes: list[Size]) -> dict[str, Any]:
+def _bias_positions(parts: FoundParts, patch: int, sizes: list[Size]) -> Fields:
     """The fields of BEiT's tables, which have a row per offset and 3 for the class token."""
     offsets = parts.offsets[0] - 3 * ("token" in parts)
     image_size: Size = (math.isqrt(max(offsets, 0)) + 1) // 2 * patch
@@ -395,15 +393,15 @@ def _bias_positions(parts: FoundParts, patch: int, sizes: list[Size]) -> dict[st
 
 def _heads(source: Source, parts: FoundParts, facts: Facts) -> None:
     """Put the heads that tables or norms with one row per head show, or ask for them."""
-    if facts.origins.get("heads") is Origin.OPTION:
+    if facts.origins.get("heads") == "option":
         return
     if parts.offsets:
-        facts.put(Origin.TENSORS, {"heads": parts.offsets[1]})
+        facts.put("tensors", {"heads": parts.offsets[1]})
     if "q_norm.weight" in parts:
         heads = parts.width // max(1, parts.shape("q_norm.weight")[0])
-        facts.put(Origin.TENSORS, {"heads": heads})
+        facts.put("tensors", {"heads": heads})
     if "before.weight" in parts:
-        facts.put(Origin.TENSORS, {"heads": parts.shape("before.weight")[0]})
+        facts.put("tensors", {"heads": parts.shape("before.weight")[0]})
     if "heads" not in facts.values:
         raise WeightsError(
             f"{source.path} does not say how many heads a width of {parts.width} has: give "

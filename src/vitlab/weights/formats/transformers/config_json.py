@@ -12,10 +12,11 @@ from typing import Any
 from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.names import first_name, parts_of
-from vitlab.weights.formats.origins import Facts, Origin
-from vitlab.weights.formats.transformers.family import Content, Family, Stated
+from vitlab.weights.formats.origins import Facts
+from vitlab.weights.formats.transformers.family import Family, Stated
+from vitlab.weights.sharded import Fields
 
-_BASE: Content = {
+_BASE: Fields = {
     "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
     "intermediate_size": 3072, "hidden_act": "gelu", "layer_norm_eps": 1e-12, "image_size": 224,
     "patch_size": 16, "num_channels": 3,
@@ -36,7 +37,7 @@ _CLIP = _TOWER | {"patch_size": 32, "projection_dim": 512}
 _TANH = _BASE | {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6}
 _SIGLIP = _TANH | {"vision_use_head": True}
 _WIDE = _TANH | {"hidden_size": 1152, "num_attention_heads": 16, "patch_size": 32}
-_OF_CLASSES: dict[str, Content] = {
+_OF_CLASSES: dict[str, Fields] = {
     "aimv2_vision_model": _VIT | {
         "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 8,
         "intermediate_size": 2816, "patch_size": 14, "hidden_act": "silu", "layer_norm_eps": None,
@@ -160,7 +161,7 @@ DECIDING = {
 }  # fmt: skip
 
 
-def check_keys(model_type: str, content: Content, known: Collection[str]) -> None:
+def check_keys(model_type: str, content: Fields, known: Collection[str]) -> None:
     """Refuse keys that are neither known nor without effect.
 
     Raises:
@@ -174,7 +175,7 @@ def check_keys(model_type: str, content: Content, known: Collection[str]) -> Non
             )
 
 
-def completed(model_type: str, content: Content) -> Content:
+def completed(model_type: str, content: Fields) -> Fields:
     """Return every key that matters, with the class's default where config.json leaves it out.
 
     Raises:
@@ -220,7 +221,7 @@ def their_value(key: str, value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def read_fields(family: Family, stated: Stated, given: Content) -> Facts:
+def read_fields(family: Family, stated: Stated, given: Fields) -> Facts:
     """Return the configuration that config.json and the tensors describe.
 
     Args:
@@ -232,15 +233,15 @@ def read_fields(family: Family, stated: Stated, given: Content) -> Facts:
         WeightsError: it asks for something that our model cannot represent.
     """
     fields = _shared_fields(family, stated) | family.reads(stated)
-    facts = Facts().put(Origin.TENSORS, fields)
-    for origin, keys in ((Origin.FAMILY, stated.content), (Origin.FILE, given)):
+    facts = Facts().put("tensors", fields)
+    for origin, keys in (("family", stated.content), ("file", given)):
         told = {own for key, own in (KEYS | DECIDING).items() if key in keys}
         facts.origins |= dict.fromkeys(told & fields.keys(), origin)
-    facts.origins["resampling"] = Origin.FAMILY
+    facts.origins["resampling"] = "family"
     return facts
 
 
-def _shared_fields(family: Family, stated: Stated) -> dict[str, Any]:
+def _shared_fields(family: Family, stated: Stated) -> Fields:
     """What keys mean in every family that has them."""
     content, shapes = stated.content, stated.shapes
     always = not family.gated and len(parts_of(family.names, "expand")) > 1
@@ -248,7 +249,7 @@ def _shared_fields(family: Family, stated: Stated) -> dict[str, Any]:
     if gated and "use_swiglu_ffn" not in content:  # where config.json has no say
         act = content["hidden_act"]
         refuse(act != "silu", f"hidden_act={act!r} of a gated MLP: silu is")
-    fields: dict[str, Any] = {
+    fields: Fields = {
         "ffn": "swiglu" if gated else "mlp",
         "resampling": family.resampling,
         "classes": shapes.get("/classifier.weight", (0,))[0],
@@ -271,7 +272,7 @@ def _shared_fields(family: Family, stated: Stated) -> dict[str, Any]:
     return fields
 
 
-def write_content(family: Family, config: ViTConfig) -> Content:
+def write_content(family: Family, config: ViTConfig) -> Fields:
     """Return the config.json of a model.
 
     Raises:
@@ -301,7 +302,7 @@ def check_square(family: Family, config: ViTConfig) -> None:
         )
 
 
-def read_pooler(stated: Stated) -> dict[str, Any]:
+def read_pooler(stated: Stated) -> Fields:
     """The tanh layer, which only models without a classifier use."""
     if "pooler.dense.bias" not in stated.shapes or stated.classifies:
         return {}
@@ -310,26 +311,26 @@ def read_pooler(stated: Stated) -> dict[str, Any]:
     return {"pre_logits": stated.content["pooler_output_size"] or stated.content["hidden_size"]}
 
 
-def write_pooler(config: ViTConfig) -> Content:
+def write_pooler(config: ViTConfig) -> Fields:
     """The tanh layer."""
     size = config.pre_logits
     return {"pooler_output_size": size, "pooler_act": "tanh"} if size else {}
 
 
-def read_deit(stated: Stated) -> dict[str, Any]:
+def read_deit(stated: Stated) -> Fields:
     """A distillation token always; both classifiers if the file has them."""
     if bias := stated.shapes.get("/distillation_classifier.bias"):
         return {"registers": 1, "classes": bias[0], "pool": "prefix", "class_token": True}
     return {"registers": 1, **read_pooler(stated)}
 
 
-def read_beit(stated: Stated) -> dict[str, Any]:
+def read_beit(stated: Stated) -> Fields:
     """Positions and pooling, which config.json chooses."""
     content, shapes = stated.content, stated.shapes
     own, shared = (content[key] for key in _BIASED)
     refuse(own and shared, "BEiT with a table of relative positions per block and one for all")
     kinds = {"1d": content["use_absolute_position_embeddings"], "bias": own or shared}
-    fields: dict[str, Any] = {
+    fields: Fields = {
         "positions": "+".join(kind for kind, there in kinds.items() if there) or "none",
         "positions_at": "shared" if shared else "stem",
     }
@@ -344,7 +345,7 @@ def read_beit(stated: Stated) -> dict[str, Any]:
     return fields | {"class_token": True, "norm_at": norm_at, "pool": pool}
 
 
-def write_beit(config: ViTConfig) -> Content:
+def write_beit(config: ViTConfig) -> Fields:
     """Positions, and the pool."""
     shared = config.positions_at == "shared"
     return {
@@ -355,7 +356,7 @@ def write_beit(config: ViTConfig) -> Content:
     }
 
 
-def write_dinov2(config: ViTConfig) -> Content:
+def write_dinov2(config: ViTConfig) -> Fields:
     """The MLP by its ratio."""
     gated = config.ffn == "swiglu"
     if gated and config.mlp != (config.width * 4 * 2 // 3 + 7) // 8 * 8:
@@ -365,7 +366,7 @@ def write_dinov2(config: ViTConfig) -> Content:
     return {"mlp_ratio": 4 if gated else config.mlp // config.width}
 
 
-def read_dinov3(stated: Stated) -> dict[str, Any]:
+def read_dinov3(stated: Stated) -> Fields:
     """Rotary positions; biases of layers that ours has together."""
     content = stated.content
     usual = {"rope_theta": content["rope_theta"], "rope_type": "default"}
@@ -381,22 +382,22 @@ def read_dinov3(stated: Stated) -> dict[str, Any]:
     return {"positions": "rope", "rope_base": base, "pool": "both" if wide else "token"}
 
 
-def read_clip(stated: Stated) -> dict[str, Any]:
+def read_clip(stated: Stated) -> Fields:
     """A norm before the blocks; the classifier averages patches that the last norm did not see."""
-    fields: dict[str, Any] = {"pre_norm": True, "stem_bias": False}
+    fields: Fields = {"pre_norm": True, "stem_bias": False}
     if stated.classifies:
         return fields | {"pool": "mean", "class_token": True, "norm_at": "none"}
     projected = "/visual_projection.weight" in stated.shapes
     return fields | {"classes": stated.projection if projected else 0}
 
 
-def read_siglip(stated: Stated) -> dict[str, Any]:
+def read_siglip(stated: Stated) -> Fields:
     """Attention pooling, unless there is a classifier, which averages the patches."""
     attends = stated.content["vision_use_head"] and not stated.classifies
     return {"pool": "attention" if attends else "mean"}
 
 
-def read_aimv2(stated: Stated) -> dict[str, Any]:
+def read_aimv2(stated: Stated) -> Fields:
     """RMS norms, one of them on patches, gated MLPs, no class token."""
     content = stated.content
     qkv, mlp = content["qkv_bias"], content["mlp_bias"]
@@ -406,7 +407,7 @@ def read_aimv2(stated: Stated) -> dict[str, Any]:
     return {"norm": "rms", "stem_norm": "layer", "pool": "mean"}
 
 
-def read_intern(stated: Stated) -> dict[str, Any]:
+def read_intern(stated: Stated) -> Fields:
     """InternViT's: the mean of patches without a last norm, or all tokens after one."""
     content = stated.content
     if "attention_bias" not in content:  # of its authors' own code

@@ -8,9 +8,9 @@ from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.entries import Names, table
 from vitlab.weights.formats.format_api import cannot
 from vitlab.weights.formats.names import first_name, found, parts_of, placed
+from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Shape
 
-Content = dict[str, Any]  # of config.json
 Shapes = dict[str, Shape]  # by names without the backbone's prefix; `/name` is outside of it
 
 
@@ -26,7 +26,7 @@ class Stated:
         projection: width of the projection that both towers share
     """
 
-    content: Content
+    content: Fields
     shapes: Shapes
     architecture: str = ""
     classifies: bool = False
@@ -70,10 +70,10 @@ class Family:
     any_size: bool = False
     square: bool = False
     resampling: str = "bicubic"
-    reads: Callable[[Stated], dict[str, Any]] = lambda stated: {}
-    writes: Callable[[ViTConfig], Content] = lambda config: {}
+    reads: Callable[[Stated], Fields] = lambda stated: {}
+    writes: Callable[[ViTConfig], Fields] = lambda config: {}
     processor: str = "ViT"
-    prepared: dict[str, Any]
+    prepared: Fields
 
     @property
     def patch(self) -> str:
@@ -119,6 +119,6 @@ def read_only(
     return derived(family, names, model_type, *classes, fits=lambda config: False, **changes)
 
 
-def prepared(normal: dict[str, Any], interpolation: str, crop: float, fit: str) -> dict[str, Any]:
+def prepared(normal: Fields, interpolation: str, crop: float, fit: str) -> Fields:
     """Return the preprocessing of a family's released models."""
     return {**normal, "interpolation": interpolation, "crop": crop, "fit": fit}

@@ -6,15 +6,15 @@ the image processors of transformers 5.23.
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from vitlab.images import IMAGENET, INCEPTION, OPENAI
 from vitlab.models.config import ViTConfig
-from vitlab.weights.formats.origins import Facts, Origin
-from vitlab.weights.formats.transformers.family import Content, Family
+from vitlab.weights.formats.origins import Facts
+from vitlab.weights.formats.transformers.family import Family
+from vitlab.weights.sharded import Fields
 
 
-def _normal(normal: Content) -> Content:
+def _normal(normal: Fields) -> Fields:
     return {f"image_{name}": list(normal[name]) for name in ("mean", "std")}
 
 
@@ -23,7 +23,7 @@ def _square(side: int) -> dict[str, int]:
 
 
 # What each class does if the file does not say.
-_USUAL: Content = _normal(INCEPTION) | {
+_USUAL: Fields = _normal(INCEPTION) | {
     "resample": 2, "size": _square(224), "do_center_crop": False, "crop_size": _square(224),
     "do_normalize": True, "do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255,
     "default_to_square": True,  # what an integer `size` means; else it is the shorter side's
@@ -31,7 +31,7 @@ _USUAL: Content = _normal(INCEPTION) | {
 _BICUBIC = _USUAL | {"resample": 3}
 _EDGE = _BICUBIC | {"size": {"shortest_edge": 224}, "default_to_square": False}
 _CLIP = _EDGE | _normal(OPENAI) | {"do_center_crop": True}
-CLASSES: dict[str, Content] = {
+CLASSES: dict[str, Fields] = {
     "Beit": _BICUBIC,
     "Bit": _CLIP,
     "CLIP": _CLIP,
@@ -85,11 +85,11 @@ class Preparation:
     notes: tuple[str, ...] = ()
 
 
-def read_processor(given: Content, family: Family) -> Preparation:
+def read_processor(given: Fields, family: Family) -> Preparation:
     """Return what preprocessor_config.json states; the family's usual preparation without one."""
     if not given:
         sure = family.model_type != "vit"  # many models are saved as this one
-        return Preparation(Facts().put(Origin.FAMILY if sure else Origin.ASSUMED, family.prepared))
+        return Preparation(Facts().put("family" if sure else "assumed", family.prepared))
     stated = str(given.get("image_processor_type") or given.get("feature_extractor_type") or "")
     kind = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", stated)
     known = not kind or kind in CLASSES
@@ -110,15 +110,15 @@ def read_processor(given: Content, family: Family) -> Preparation:
     fields = _normalization(content) | {"crop": share, "fit": fit, "interpolation": resample}
     if fit == "native":
         fields["tokens"] = content["max_num_patches"]
-    facts = Facts().put(Origin.FAMILY if known else Origin.ASSUMED, fields)
+    facts = Facts().put("family" if known else "assumed", fields)
     told = {name for name, keys in DECIDED.items() if keys & given.keys()}
-    facts.origins |= dict.fromkeys(told & fields.keys(), Origin.FILE)
+    facts.origins |= dict.fromkeys(told & fields.keys(), "file")
     if resample not in OWN_FILTERS:
-        facts.put(Origin.ASSUMED, {"interpolation": "bicubic"})
+        facts.put("assumed", {"interpolation": "bicubic"})
     return Preparation(facts, size, tuple(f"preprocessor_config.json: {note}" for note in notes))
 
 
-def _normalization(content: Content) -> dict[str, Any]:
+def _normalization(content: Fields) -> Fields:
     """Mean and std of pixels in [0, 1], whatever range they are rescaled to."""
     factor: float = 255 * (content["rescale_factor"] if content["do_rescale"] else 1)
     factor = 1.0 if abs(factor - 1) < 1e-6 else factor
@@ -133,7 +133,7 @@ def _normalization(content: Content) -> dict[str, Any]:
     }
 
 
-def _sizes(content: Content, notes: list[str]) -> tuple[tuple[int, int] | None, float, str]:
+def _sizes(content: Fields, notes: list[str]) -> tuple[tuple[int, int] | None, float, str]:
     """Size of the results, their share of the resized image, and how that was resized."""
     size = content["size"]
     if size is None:
@@ -169,7 +169,7 @@ def _sizes(content: Content, notes: list[str]) -> tuple[tuple[int, int] | None, 
     return (sides[0], sides[1]), min(share, 1.0), fit
 
 
-def write_processor(config: ViTConfig) -> Content:
+def write_processor(config: ViTConfig) -> Fields:
     """Return the file's content for a model; its crop is a share of the shorter side."""
     shape = dict(zip(("height", "width"), config.size, strict=True))
     cropped = config.fit == "crop"

@@ -2,10 +2,9 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch.nn.functional import pad
@@ -18,7 +17,7 @@ from vitlab.weights.formats.dialects import notes_beside
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.format_api import Hints, Reading, Writing, cannot, check_fields
 from vitlab.weights.formats.names import entries, fields_shown, first_name, found, parts_of
-from vitlab.weights.formats.origins import Facts, Origin, with_means
+from vitlab.weights.formats.origins import Facts, with_means
 from vitlab.weights.formats.timm.architectures import USUAL_HEADS, settled
 from vitlab.weights.formats.transformers.config_json import (
     DEFAULTS,
@@ -29,7 +28,6 @@ from vitlab.weights.formats.transformers.config_json import (
 )
 from vitlab.weights.formats.transformers.families import FAMILIES, OF_AUTHORS, WRITTEN
 from vitlab.weights.formats.transformers.family import (
-    Content,
     Family,
     Shapes,
     Stated,
@@ -37,7 +35,7 @@ from vitlab.weights.formats.transformers.family import (
 )
 from vitlab.weights.formats.transformers.processor import read_processor, write_processor
 from vitlab.weights.matching import check
-from vitlab.weights.sharded import CONFIG, PREPROCESSOR
+from vitlab.weights.sharded import CONFIG, PREPROCESSOR, Fields
 from vitlab.weights.source import Source
 
 NAME = "transformers"
@@ -73,7 +71,7 @@ KNOWN = (
     "ForPreTraining", "Backbone", "ForConditionalGeneration",
 )  # fmt: skip
 # Origins of fields in a file without config.json, in whose place is what tensors show.
-ALONE = {Origin.FILE: Origin.TENSORS, Origin.FAMILY: Origin.ASSUMED}
+ALONE = {"file": "tensors", "family": "assumed"}
 # Fields that no class of transformers can have otherwise; families say the rest.
 UNCHANGED = (
     "branches", "attention", "stem", "stem_norm", "stem_act", "norm", "norm_order", "qk_norm",
@@ -96,7 +94,7 @@ class Backbone:
     """
 
     family: Family
-    content: Content
+    content: Fields
     prefix: str
     names: dict[str, str]
     projection: int = 512
@@ -142,8 +140,8 @@ def _reading(source: Source, hints: Hints, found: Backbone) -> Reading:
     if not source.config:
         facts.origins = {name: ALONE.get(each, each) for name, each in facts.origins.items()}
         if "bias" not in facts.values.get("positions", ""):  # whose tables have a row for each
-            facts.put(Origin.ASSUMED, {"heads": facts.values["heads"]})
-        facts.put(Origin.NAME, settled(hints.name))
+            facts.put("assumed", {"heads": facts.values["heads"]})
+        facts.put("name", settled(hints.name))
     facts.values["channels"] = hints.choices.get("channels", facts.values["channels"])
     with_means(facts)
     whole = _whole_patches(facts, notes)
@@ -185,14 +183,14 @@ def _described(source: Source, found: Backbone) -> tuple[Stated, Facts, list[str
         )
     unknown = architecture and not architecture.endswith(KNOWN)
     doubtful = own_code or unknown or (classifies and not family.classified)
-    sure = Origin.FILE if architecture else Origin.FAMILY
-    facts.origins["pool"] = Origin.ASSUMED if doubtful else sure
+    sure = "file" if architecture else "family"
+    facts.origins["pool"] = "assumed" if doubtful else sure
     if architecture.endswith("Backbone") and found.content.get("apply_layernorm") is False:
-        facts.put(Origin.FILE, {"norm_at": "none"})
-    return stated, facts.put(Origin.FILE, _labels(top, facts.values["classes"])), notes
+        facts.put("file", {"norm_at": "none"})
+    return stated, facts.put("file", _labels(top, facts.values["classes"])), notes
 
 
-def _labels(content: Content, classes: int) -> dict[str, Any]:
+def _labels(content: Fields, classes: int) -> Fields:
     """Names of the classes, unless they are only numbered or there is no classifier."""
     stored = content.get("id2label")
     if not isinstance(stored, dict) or not classes:
@@ -266,7 +264,7 @@ def backbone_of(source: Source) -> Backbone:
     """
     top = source.config
     tower = next((key for key in NESTED if isinstance(top.get(key), dict)), "")
-    content: Content = top[tower] if tower else top
+    content: Fields = top[tower] if tower else top
     model_type = str(content.get("model_type", f"{top['model_type']}_vision_model"))
     others = top.get("vision_config_dict")
     if tower and isinstance(others, dict) and model_type in DEFAULTS:
@@ -323,7 +321,7 @@ def shown(source: Source) -> Iterator[Backbone]:
                 yield Backbone(family, content, prefix, names, projection, True)
 
 
-def _content(family: Family, shapes: Shapes) -> Content:
+def _content(family: Family, shapes: Shapes) -> Fields:
     """The keys of config.json that tensors show, of what may be the family; empty if it is not."""
     gate = first_name({**family.names, **family.gated}, "expand.weight").format(n=0)
     gated = bool(family.gated) and gate in shapes
@@ -343,7 +341,7 @@ def _content(family: Family, shapes: Shapes) -> Content:
     if parts.offsets:
         offsets, heads = parts.offsets
         side = (math.isqrt(offsets - 3) + 1) // 2
-    content: Content = {
+    content: Fields = {
         "hidden_size": width, "num_channels": fields["channels"], "patch_size": patch,
         "num_hidden_layers": fields["depth"], "num_attention_heads": heads,
         "intermediate_size": mlp, "mlp_ratio": 4 if gated else mlp / width,
@@ -364,7 +362,7 @@ def _content(family: Family, shapes: Shapes) -> Content:
     return {k: v for k, v in content.items() if k in DEFAULTS[family.model_type]}
 
 
-def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
+def writes(config: ModelConfig, provenance: Fields) -> Writing:
     """Represent a model as a folder that transformers loads.
 
     Raises:

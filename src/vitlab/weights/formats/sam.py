@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from vitlab.errors import WeightsError
 from vitlab.images import IMAGENET
@@ -29,6 +28,7 @@ SCALED = (
     "Segment Anything scales the longer side of an image and pads the other; here images of "
     "another aspect ratio are squashed"
 )
+AXES = ("rows", "columns")  # of relative positions
 RELEASED_AT = 1024  # pixels at which EfficientSAM's encoders are used
 PATCH = re.compile(r"(.*?)patch_embed\.proj(ection)?\.weight")
 MARKS = re.compile(r"(blocks|layers)\.0\.attn\.rel_pos_h|neck\.(0|conv1)\.weight|neck\.weight")
@@ -59,16 +59,18 @@ SAMVIT = {
     "samvit_huge_patch16": (7, 15, 23, 31),
 }
 MODEL_TYPES = ("sam", "sam_vision_model", "sam_hq", "sam_hq_vision_model")
-# Keys of transformers' SamVisionConfig, with the class's defaults, and the fields of ours.
-KEYS: dict[str, tuple[str, Any]] = {
-    "num_attention_heads": ("heads", 12), "window_size": ("window", 14),
-    "global_attn_indexes": ("global_blocks", (2, 5, 8, 11)), "layer_norm_eps": ("norm_eps", 1e-6),
+# Fields of ours by the keys of transformers' SamVisionConfig and of timm's arguments.
+KEYS = {
+    "num_attention_heads": "heads", "layer_norm_eps": "norm_eps", "window_size": "window",
+    "global_attn_indexes": "global_blocks", "image_mean": "mean", "image_std": "std",
 }  # fmt: skip
-SHOWN = {  # by the tensors, against which the model is checked
+DEFAULTS: Fields = {"heads": 12, "window": 14, "global_blocks": (2, 5, 8, 11), "norm_eps": 1e-6}
+# Keys that the tensors show, against which the model is checked, and those of the mask decoder.
+KNOWN = {
     "hidden_size", "output_channels", "num_hidden_layers", "num_channels", "image_size",
-    "patch_size", "qkv_bias", "mlp_ratio", "mlp_dim", "use_abs_pos", "use_rel_pos",
+    "patch_size", "qkv_bias", "mlp_ratio", "mlp_dim", "use_abs_pos", "use_rel_pos", "hidden_act",
+    "num_pos_feats", "scale", "intermediate_size", "projection_dim",
 }  # fmt: skip
-IDLE = {"num_pos_feats", "scale", "intermediate_size", "projection_dim"}  # of the mask decoder
 
 
 @dataclass(frozen=True)
@@ -153,10 +155,8 @@ def _facts(source: Source, parts: FoundParts, efficient: bool, said: Said, hints
     facts.put("family", {"interpolation": "bilinear", "crop": 1.0, "fit": "squash"})
     facts.put("family", IMAGENET | {"resampling": "bicubic"}).put("tensors", fields)
     lengths = _lengths(source, parts, fields["depth"])
-    if windows := _windows(source, lengths, grid):
-        facts.put("tensors", windows)
-    elif lengths:  # one size of tables: all blocks are global, or the window is the grid
-        facts.put("assumed", {"window": 0, "global_blocks": ()})
+    if lengths:
+        facts.put(*_windows(source, lengths, grid))
     elif efficient:  # EfficientSAM's blocks are all global
         facts.put("family", {"window": 0, "heads": fields["width"] // 64})
     for origin, values in said.fields:
@@ -181,33 +181,29 @@ def _grid(parts: FoundParts, efficient: bool) -> tuple[int, int]:
     if "positions" in parts:
         rows, columns = parts.theirs["positions"][0][1:3]
         return rows, columns
-    longest = (max((*_tables(parts, key).values(), 0)) for key in ("rows", "columns"))
-    rows, columns = ((length + 1) // 2 for length in longest)
-    return rows, columns
-
-
-def _tables(parts: FoundParts, key: str) -> dict[int, int]:
-    """The offsets that the tables of each block have."""
-    return {numbers["n"]: shape[0] for numbers, shape in parts.places.get(key, ())}
+    longest = [max((shape[0] for _, shape in parts.places.get(key, ())), default=0) for key in AXES]
+    return (longest[0] + 1) // 2, (longest[1] + 1) // 2
 
 
 def _lengths(source: Source, parts: FoundParts, depth: int) -> list[tuple[int, int]]:
     """The offsets in rows and columns that each block has tables for; empty without tables."""
-    rows, columns = _tables(parts, "rows"), _tables(parts, "columns")
-    there = sorted(rows.keys() & columns.keys())
+    tables = [{n["n"]: shape[0] for n, shape in parts.places.get(key, ())} for key in AXES]
+    there = sorted(tables[0].keys() & tables[1].keys())
     if there and len(there) < depth:
         number = next(n for n in range(depth) if n not in there)
         name = f"blocks.{number}.attn.rel_pos_h"
         raise WeightsError(f"{source.path}: tensor {name} is missing ({NAME})")
-    return [(rows[number], columns[number]) for number in there]
+    return [(tables[0][number], tables[1][number]) for number in there]
 
 
-def _windows(source: Source, lengths: list[tuple[int, int]], grid: tuple[int, int]) -> Fields:
-    """The window and the global blocks; empty if all tables are as long as the grid asks for."""
+def _windows(
+    source: Source, lengths: list[tuple[int, int]], grid: tuple[int, int]
+) -> tuple[str, Fields]:
+    """The window and the global blocks, by tables that are shorter than the grid asks for."""
     whole = (2 * grid[0] - 1, 2 * grid[1] - 1)
     others = {length for length in lengths if length != whole}
-    if not others:
-        return {}
+    if not others:  # all blocks are global, or the window is the grid
+        return "assumed", {"window": 0, "global_blocks": ()}
     rows, columns = others.pop()
     if others or rows != columns or rows % 2 == 0:
         raise WeightsError(
@@ -215,7 +211,7 @@ def _windows(source: Source, lengths: list[tuple[int, int]], grid: tuple[int, in
             f"{columns} offsets are neither those of a square window nor of the grid of patches"
         )
     globals_ = tuple(number for number, length in enumerate(lengths) if length == whole)
-    return {"window": (rows + 1) // 2, "global_blocks": globals_}
+    return "tensors", {"window": (rows + 1) // 2, "global_blocks": globals_}
 
 
 def _of_transformers(source: Source) -> Said | None:
@@ -224,14 +220,18 @@ def _of_transformers(source: Source) -> Said | None:
     if model_type not in MODEL_TYPES:
         return None
     content = content.get("vision_config", content)
-    check_keys(model_type, content, {*KEYS, *SHOWN, *IDLE, "hidden_act"})
+    check_keys(model_type, content, {*KEYS, *KNOWN})
     act = our_value("hidden_act", content.get("hidden_act", "gelu"))
-    given = {own: _plain(content[key]) for key, (own, _) in KEYS.items() if key in content}
-    given |= {"gelu": act} if "hidden_act" in content else {}
-    normal = {"image_mean": "mean", "image_std": "std"}.items()
-    images = {own: _plain(source.preprocessor[k]) for k, own in normal if k in source.preprocessor}
-    fields = [("family", dict(KEYS.values())), ("file", given | images)]
-    return Said(f"transformers, {model_type}", fields)
+    given = _ours(content | source.preprocessor) | (
+        {"gelu": act} if "hidden_act" in content else {}
+    )
+    return Said(f"transformers, {model_type}", [("family", DEFAULTS), ("file", given)])
+
+
+def _ours(content: Fields) -> Fields:
+    """The fields that `KEYS` state."""
+    given = {own: content[key] for key, own in KEYS.items() if key in content}
+    return {own: tuple(v) if isinstance(v, list) else v for own, v in given.items()}
 
 
 def _of_timm(source: Source, hints: Hints, stored: dict[str, str]) -> Said:
@@ -254,12 +254,6 @@ def _of_timm(source: Source, hints: Hints, stored: dict[str, str]) -> Said:
     if name != architecture:
         return Said(f"timm, {name}", fields, True)
     arguments = arguments_in(source.config)
-    changed = {"window": "window_size", "global_blocks": "global_attn_indexes"}
-    given = {own: _plain(arguments[a]) for own, a in changed.items() if a in arguments}
-    fields.append(("file", recorded(source.path, source.config, hints.choices)))
-    fields.append(("file", stated(arguments) | given))
+    said = recorded(source.path, source.config, hints.choices)
+    fields.append(("file", said | stated(arguments) | _ours(arguments)))
     return Said(f"timm, {name}", fields, True, arguments)
-
-
-def _plain(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

@@ -4,7 +4,6 @@ A training checkpoint may record the same of its model. What timm cannot represe
 name of the field, whatever our own reader could read.
 """
 
-from argparse import Namespace
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -17,12 +16,13 @@ from vitlab.weights.formats.format_api import cannot, check_fields
 from vitlab.weights.formats.names import first_name
 from vitlab.weights.formats.timm.architectures import stem_of
 from vitlab.weights.formats.timm.arguments import (
+    ARGUMENTS,
     KINDS,
     NAME,
     POOLS,
     family_of,
-    rows_of,
     stated,
+    written_arguments,
 )
 from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Source
@@ -194,8 +194,7 @@ def record_of(source: Source) -> Record:
     timm's own have both, and a model's images are prepared as its name implies; other code that
     trains timm's models has `args.model` alone, and prepares images as for ImageNet (DeiT, MAE).
     """
-    args = source.record.get("args", {})
-    args = vars(args) if isinstance(args, Namespace) else args if isinstance(args, dict) else {}
+    args = table_in(source.record, "args")
     own, other = stem_of(source.record.get("arch")), stem_of(args.get("model"))
     if not own:
         return Record(other, instead={**IMAGENET, "crop": 0.875} if other else {})
@@ -320,7 +319,7 @@ def check_written(config: ModelConfig) -> ViTConfig:
             f"{NAME} has a norm before the encoder exactly if the stem has no bias, so it cannot "
             f"represent pre_norm={config.pre_norm} with stem_bias={config.stem_bias}"
         )
-    named = REPRESENTED | {own for own, _ in rows_of(config, family_of(config)).values()}
+    named = {*REPRESENTED, *ARGUMENTS[family_of(config)].values()}
     limits = {each.name: (each.default,) for each in fields(config) if each.name not in named}
     limits |= _made_by(config)[1]
     if config.pool == "attention":
@@ -377,8 +376,7 @@ def written(config: ViTConfig, stored: ViTConfig) -> Fields:
         config: the model's
         stored: that of the tensors
     """
-    rows = rows_of(stored, family_of(config))
-    arguments = {name: value for name, (_, value) in rows.items()}
+    arguments = written_arguments(stored)
     if config.norm == "rms":  # the name of a norm stands for its epsilon too
         arguments["norm_layer"] = "rmsnorm"
     used = config if config.resampling == "antialiased" else stored

@@ -221,20 +221,15 @@ def their_value(key: str, value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def read_fields(family: Family, stated: Stated, given: Fields) -> Facts:
+def read_fields(stated: Stated) -> Facts:
     """Return the configuration that config.json and the tensors describe.
-
-    Args:
-        family: of the model
-        stated: every key, and the tensors
-        given: config.json as it is
 
     Raises:
         WeightsError: it asks for something that our model cannot represent.
     """
-    fields = _shared_fields(family, stated) | family.reads(stated)
+    fields = _shared_fields(stated.family, stated) | stated.family.reads(stated)
     facts = Facts().put("tensors", fields)
-    for origin, keys in (("family", stated.content), ("file", given)):
+    for origin, keys in (("family", stated.content), ("file", stated.given)):
         told = {own for key, own in (KEYS | DECIDING).items() if key in keys}
         facts.origins |= dict.fromkeys(told & fields.keys(), origin)
     facts.origins["resampling"] = "family"

@@ -70,14 +70,14 @@ VIT = Family(
     prepared=prepared(INCEPTION, "bilinear", 1.0, "squash"),
 )  # fmt: skip
 MSN = derived(  # a ViT without a pooler
-    VIT, {}, "vit_msn", "ViTMSNModel", "ViTMSNForImageClassification",
+    VIT, "", "vit_msn", "ViTMSNModel", "ViTMSNForImageClassification",
     fits=lambda config: _plain(config, "token") and not config.pre_logits,
     reads=lambda stated: {}, prepared=prepared(IMAGENET, "bicubic", 1.0, "squash"),
 )  # fmt: skip
 DEIT = derived(
-    VIT, table("""
+    VIT, """
         registers  embeddings.distillation_token
-    """),
+    """,
     "deit", "DeiTModel", "DeiTForImageClassification", "DeiTForImageClassificationWithTeacher",
     fits=lambda config: config.pool == "prefix", prefix="deit.", register_rows=True,
     reads=config_json.read_deit, processor="DeiT",
@@ -85,7 +85,7 @@ DEIT = derived(
 )  # fmt: skip
 BEIT = derived(
     VIT,
-    table("""
+    """
         scale1        .lambda_1
         scale2        .lambda_2
         qkv.bias      keyless(.attention.attention.query.bias .attention.attention.value.bias)
@@ -93,7 +93,7 @@ BEIT = derived(
         pooled_norm   pooler.layernorm
         bias_table    .attention.attention.relative_position_bias.relative_position_bias_table
         shared_table  encoder.relative_position_bias.relative_position_bias_table
-    """),
+    """,
     "beit", "BeitModel", "BeitForImageClassification",
     fits=lambda config: config.positions in ("bias", "1d+bias"), prefix="beit.", square=True,
     spellings={
@@ -105,36 +105,36 @@ BEIT = derived(
     processor="Beit", prepared=prepared(INCEPTION, "bicubic", 224 / 256, "crop"),
 )  # fmt: skip
 IJEPA = derived(
-    VIT, {}, "ijepa", "IJepaModel", "IJepaForImageClassification", prefix="ijepa.",
+    VIT, "", "ijepa", "IJepaModel", "IJepaForImageClassification", prefix="ijepa.",
     fits=lambda config: _plain(config, "mean") and not config.has_token,
     reads=lambda stated: {"pool": "mean"},
     prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
 )  # fmt: skip
 MAE = read_only(
-    VIT, {}, "vit_mae", "ViTMAEModel", classified=False, reads=lambda stated: {},
+    VIT, "", "vit_mae", "ViTMAEModel", classified=False, reads=lambda stated: {},
     prepared=prepared(IMAGENET, "bicubic", 1.0, "squash"),
 )  # fmt: skip
 DATA2VEC = read_only(
-    BEIT, {}, "data2vec-vision", "Data2VecVisionModel", "Data2VecVisionForImageClassification",
+    BEIT, "", "data2vec-vision", "Data2VecVisionModel", "Data2VecVisionForImageClassification",
     prefix="data2vec_vision.",
 )  # fmt: skip
 INTERN = read_only(
     VIT,
-    table("""
+    """
         qkv       .attention.q_proj .attention.k_proj .attention.v_proj
         project   .attention.projection_layer
         expand    .mlp.fc1
         contract  .mlp.fc2
         scale1    .lambda_1
         scale2    .lambda_2
-    """),
+    """,
     "internvl_vision", "InternVLVisionModel", classified=False,
     spellings={}, reads=config_json.read_intern,
     prepared=prepared(IMAGENET, "bicubic", 1.0, "squash"),
 )  # fmt: skip
 INTERN_OWN = read_only(  # of its authors' own code (OpenGVLab/InternVL)
     INTERN,
-    table("""
+    """
         patch      embeddings.patch_embedding
         token      embeddings.class_embedding
         positions  embeddings.position_embedding
@@ -145,32 +145,32 @@ INTERN_OWN = read_only(  # of its authors' own code (OpenGVLab/InternVL)
         project    .attn.proj
         scale1     .ls1
         scale2     .ls2
-    """),
+    """,
     "intern_vit_6b", "InternVLVisionModel",
 )  # fmt: skip
 VITPOSE = read_only(
-    VIT, table("""
+    VIT, """
         positions  with_added_row(embeddings.position_embeddings)
-    """),
+    """,
     "vitpose_backbone", "VitPoseBackbone", classified=False, prefix="",
     reads=lambda stated: {"pool": "mean", "stem_padding": 2},
     prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
 )  # fmt: skip
 DPT = read_only(
-    VIT, {}, "dpt", "DPTModel", classified=False, prefix="dpt.", spellings={},
+    VIT, "", "dpt", "DPTModel", classified=False, prefix="dpt.", spellings={},
     resampling="bilinear-unaligned", prepared=prepared(INCEPTION, "bicubic", 1.0, "squash"),
 )  # fmt: skip
 # The families of DINO: DINOv2, with registers, DINOv3, and TIPS v2.
 DINOV2 = derived(
     VIT,
-    table("""
+    """
         norm1     .norm1
         norm2     .norm2
         expand    .mlp.fc1
         contract  .mlp.fc2
         scale1    .layer_scale1.lambda1
         scale2    .layer_scale2.lambda1
-    """),
+    """,
     "dinov2", "Dinov2Model", "Dinov2ForImageClassification",
     gated=table("""
         expand    .mlp.weights_in
@@ -184,13 +184,13 @@ DINOV2 = derived(
     processor="Bit", prepared=prepared(IMAGENET, "bicubic", 224 / 256, "crop"),
 )  # fmt: skip
 REGISTERS = derived(
-    DINOV2, {}, "dinov2_with_registers",
+    DINOV2, "", "dinov2_with_registers",
     "Dinov2WithRegistersModel", "Dinov2WithRegistersForImageClassification",
     fits=_pooled, prefix="dinov2_with_registers.", resampling="antialiased",
 )  # fmt: skip
 DINOV3 = derived(
     DINOV2,
-    table("""
+    """
         block     layer.{n}.
         patch     embeddings.patch_embeddings
         qkv       .attention.q_proj .attention.k_proj .attention.v_proj
@@ -198,7 +198,7 @@ DINOV3 = derived(
         expand    .mlp.up_proj
         contract  .mlp.down_proj
         norm      norm
-    """),
+    """,
     "dinov3_vit", "DINOv3ViTModel",
     gated=table("""
         expand    .mlp.gate_proj .mlp.up_proj
@@ -213,7 +213,7 @@ DINOV3 = derived(
 )  # fmt: skip
 TIPS = read_only(
     REGISTERS,
-    table("""
+    """
         block      blocks.{n}.
         patch      patch_embed.proj
         token      cls_token
@@ -226,7 +226,7 @@ TIPS = read_only(
         scale1     .ls1.gamma
         scale2     .ls2.gamma
         norm       norm
-    """),
+    """,
     "tipsv2_vision_model", "Tipsv2VisionModel",
     gated=table("""
         expand    .mlp.w12
@@ -238,7 +238,7 @@ TIPS = read_only(
 # The image towers of models of images and texts: CLIP, SigLIP and their kin.
 CLIP = derived(
     VIT,
-    table("""
+    """
         block        encoder.layers.{n}.
         patch        embeddings.patch_embedding
         token        flat_token(embeddings.class_embedding)
@@ -253,7 +253,7 @@ CLIP = derived(
         norm         post_layernorm
         head.weight  /visual_projection.weight | /classifier.weight
         head.bias    no_bias() | /classifier.bias
-    """),
+    """,
     "clip_vision_model", "CLIPVisionModel", "CLIPVisionModelWithProjection",
     fits=lambda config: config.pre_norm, prefix="vision_model.", square=True,
     spellings={  # of AltCLIP, and of OWL-ViT
@@ -264,7 +264,7 @@ CLIP = derived(
     writes=lambda config: {"projection_dim": config.classes or config.width}, processor="CLIP",
     prepared=prepared(OPENAI, "bicubic", 1.0, "crop"),
 )  # fmt: skip
-_POOL = table("""
+_POOL = """
     queries         head.probe
     pool_q.weight   joined(head.attention.in_proj_weight)
     pool_kv.weight  joined(head.attention.in_proj_weight)
@@ -276,7 +276,7 @@ _POOL = table("""
     pool_contract   head.mlp.fc2
     head.weight     /classifier.weight
     head.bias       /classifier.bias
-""")
+"""
 SIGLIP = derived(
     CLIP, _POOL, "siglip_vision_model", "SiglipVisionModel",
     fits=lambda config: config.pool == "attention", prefix="", reads=config_json.read_siglip,
@@ -285,17 +285,17 @@ SIGLIP = derived(
 )  # fmt: skip
 NAFLEX = read_only(
     SIGLIP,
-    table("""
+    """
         patch.weight  patches(embeddings.patch_embedding.weight)
         patch.bias    embeddings.patch_embedding.bias
-    """),
+    """,
     "siglip2_vision_model", "Siglip2VisionModel",
     resampling="bilinear-antialiased", reads=config_json.read_siglip, processor="Siglip2",
     prepared=prepared(INCEPTION, "bilinear", 1.0, "native"),
 )  # fmt: skip
 OF_CLIP = tuple(
     read_only(
-        CLIP, {}, f"{name}_vision_model", f"{kind}VisionModel", f"{kind}VisionModelWithProjection"
+        CLIP, "", f"{name}_vision_model", f"{kind}VisionModel", f"{kind}VisionModelWithProjection"
     )
     for name, kind in (
         ("metaclip_2", "MetaClip2"),
@@ -310,12 +310,12 @@ OF_CLIP = tuple(
 BLIP = tuple(  # whose text models see all tokens after the last norm
     read_only(
         CLIP,
-        table("""
+        """
         token      embeddings.class_embedding
         positions  embeddings.position_embedding
         qkv        .self_attn.qkv
         project    .self_attn.projection
-    """),
+    """,
         f"{name}_vision_model", f"{kind}VisionModel", classified=False, reads=lambda stated: {},
         prepared=prepared(OPENAI, "bicubic", 1.0, "squash"),
     )
@@ -323,14 +323,14 @@ BLIP = tuple(  # whose text models see all tokens after the last norm
 )  # fmt: skip
 IDEFICS = tuple(
     read_only(
-        SIGLIP, {}, f"{name}_vision", f"{kind}VisionTransformer",
+        SIGLIP, "", f"{name}_vision", f"{kind}VisionTransformer",
         reads=lambda stated: {"pool": "mean"}, resampling="nearest",
     )
     for name, kind in (("idefics2", "Idefics2"), ("idefics3", "Idefics3"), ("smolvlm", "SmolVLM"))
 )  # fmt: skip
 AIMV2 = read_only(
     SIGLIP,
-    table("""
+    """
         patch       embeddings.patch_embed
         patch_norm  embeddings.rms_norm
         norm1       .rms_norm1
@@ -340,13 +340,13 @@ AIMV2 = read_only(
         expand      .ffn.gate_proj .ffn.up_proj
         contract    .ffn.down_proj
         norm        rms_norm
-    """),
+    """,
     "aimv2_vision_model", "Aimv2VisionModel", reads=config_json.read_aimv2, processor="CLIP",
     prepared=prepared(OPENAI, "bicubic", 1.0, "crop"),
 )  # fmt: skip
 AIMV2_OWN = read_only(  # of its authors' own code (apple/ml-aim), which the Hub's files follow
     AIMV2,
-    table("""
+    """
         block       trunk.blocks.{n}.
         patch       preprocessor.patchifier.proj
         patch_norm  preprocessor.patchifier.norm
@@ -358,7 +358,7 @@ AIMV2_OWN = read_only(  # of its authors' own code (apple/ml-aim), which the Hub
         expand      .mlp.fc1 .mlp.fc3
         contract    .mlp.fc2
         norm        trunk.post_trunk_norm
-    """),
+    """,
     "aimv2_vision_model", "Aimv2VisionModel",
 )  # fmt: skip
 

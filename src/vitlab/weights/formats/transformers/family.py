@@ -11,26 +11,46 @@ from vitlab.weights.formats.names import first_name, found, parts_of, placed
 from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Shape
 
-Shapes = dict[str, Shape]  # by names without the backbone's prefix; `/name` is outside of it
+# Suffixes of classes whose outputs our model has; of others only the backbone is read.
+CLASSIFIERS = ("ForImageClassification", "ForImageClassificationWithTeacher")
 
 
 @dataclass(frozen=True)
 class Stated:
-    """A config.json with its tensors, as a family reads it.
+    """The image model of a file, as its family reads it.
 
     Attributes:
+        family: of its model_type
+        given: its part of config.json
         content: every key of the family, those that the file leaves out with the class's default
-        shapes: of the tensors
+        prefix: of its tensors
+        stored: the file's names by the family's; `/name` is outside of the backbone
+        shapes: by the family's names
         architecture: the class that it was saved by; empty if the file does not say
-        classifies: that class has a classifier
         projection: width of the projection that both towers share
+        tower: it is one of several models in the file
     """
 
+    family: "Family"
+    given: Fields
     content: Fields
-    shapes: Shapes
+    prefix: str
+    stored: dict[str, str]
+    shapes: dict[str, Shape]
     architecture: str = ""
-    classifies: bool = False
     projection: int = 512
+    tower: bool = False
+
+    @property
+    def classifies(self) -> bool:
+        """Whether it has a classifier."""
+        return "/classifier.weight" in self.shapes or self.architecture.endswith(CLASSIFIERS)
+
+    def in_file(self, name: str) -> str:
+        """Return the name that a tensor has, or would have, in the file."""
+        outside = self.prefix.removesuffix("vision_model.") + name[1:]
+        there = outside if name.startswith("/") else self.prefix + name
+        return self.stored.get(name, there)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +107,7 @@ class Family:
 
 
 def names_of(
-    family: Family, config: ViTConfig, shapes: Shapes | None = None, key_bias: bool = True
+    family: Family, config: ViTConfig, shapes: dict[str, Shape] | None = None, key_bias: bool = True
 ) -> Names:
     """Return the names of a model's tensors; of those of a file if there is one.
 
@@ -106,15 +126,13 @@ def names_of(
     return placed(names, True, True) if family.register_rows and config.registers else names
 
 
-def derived(family: Family, names: Names, model_type: str, *classes: str, **changes: Any) -> Family:
+def derived(family: Family, names: str, model_type: str, *classes: str, **changes: Any) -> Family:
     """Return another family, whose names differ from this one's in some parts."""
-    whole = {**family.names, **names}
+    whole = family.names | table(names)
     return replace(family, names=whole, model_type=model_type, classes=classes, **changes)
 
 
-def read_only(
-    family: Family, names: Names, model_type: str, *classes: str, **changes: Any
-) -> Family:
+def read_only(family: Family, names: str, model_type: str, *classes: str, **changes: Any) -> Family:
     """Return the same, as which no model is written."""
     return derived(family, names, model_type, *classes, fits=lambda config: False, **changes)
 

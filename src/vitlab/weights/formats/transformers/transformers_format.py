@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch.nn.functional import pad
@@ -21,22 +21,24 @@ from vitlab.weights.formats.origins import Facts, with_means
 from vitlab.weights.formats.timm.architectures import USUAL_HEADS, settled
 from vitlab.weights.formats.transformers.config_json import (
     DEFAULTS,
+    KEYS,
     check_square,
     completed,
     read_fields,
+    their_value,
     write_content,
 )
 from vitlab.weights.formats.transformers.families import FAMILIES, OF_AUTHORS, WRITTEN
 from vitlab.weights.formats.transformers.family import (
+    CLASSIFIERS,
     Family,
-    Shapes,
     Stated,
     names_of,
 )
 from vitlab.weights.formats.transformers.processor import read_processor, write_processor
 from vitlab.weights.matching import check
 from vitlab.weights.sharded import CONFIG, PREPROCESSOR, Fields
-from vitlab.weights.source import Source
+from vitlab.weights.source import Shape, Source
 
 NAME = "transformers"
 # What other models are, or have, for the message that refuses them.
@@ -63,8 +65,6 @@ LEFT_OUT = {
     r"decoder\..*|lm_head\..*": "for pre-training alone",
     r"(decode_head|auxiliary_head|fpn\d|neck|head\.(head|projection))\..*": "of dense prediction",
 }
-# Suffixes of classes whose outputs our model has; of others only the backbone is read.
-CLASSIFIERS = ("ForImageClassification", "ForImageClassificationWithTeacher")
 SEGMENTERS = ("ForSemanticSegmentation", "ForImageSegmentation")
 KNOWN = (
     *CLASSIFIERS, *SEGMENTERS, "Model", "WithProjection", "ForMaskedImageModeling",
@@ -80,33 +80,6 @@ UNCHANGED = (
 DECISIVE = ("pool", "norm_at", "registers", "layer_scale", "pre_logits", "classes")
 
 
-@dataclass(frozen=True)
-class Backbone:
-    """The image model of a file.
-
-    Attributes:
-        family: of its model_type
-        content: its part of config.json
-        prefix: of its tensors
-        names: stored names by those without the prefix; `/name` is outside of the backbone
-        projection: width of the projection that both towers share
-        tower: it is one of several models in the file
-    """
-
-    family: Family
-    content: Fields
-    prefix: str
-    names: dict[str, str]
-    projection: int = 512
-    tower: bool = False
-
-    def stored(self, name: str) -> str:
-        """Return the name that a tensor has, or would have, in the file."""
-        outside = self.prefix.removesuffix("vision_model.") + name[1:]
-        there = outside if name.startswith("/") else self.prefix + name
-        return self.names.get(name, there)
-
-
 def reads(source: Source, hints: Hints) -> Reading | None:
     """Recognize a folder whose config.json has a model_type, or a state dict by its names.
 
@@ -117,22 +90,22 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         return None
     if isinstance(source.config.get("model_type"), str):
         try:
-            return _reading(source, hints, backbone_of(source))
+            return _reading(source, hints, model_in(source))
         except WeightsError as error:
             raise WeightsError(f"{source.path}: {error}") from error
     readings = []
-    for place in shown(source):
+    for stated in shown(source):
         with suppress(WeightsError):
-            readings.append(_reading(source, hints, place))
+            readings.append(_reading(source, hints, stated))
             check(readings[-1], source, empty(readings[-1].config))
             return readings[-1]
     return readings[0] if readings else None  # its tensors are compared again, for the message
 
 
-def _reading(source: Source, hints: Hints, found: Backbone) -> Reading:
+def _reading(source: Source, hints: Hints, stated: Stated) -> Reading:
     """What a file says of its image model, and of the images that it takes."""
-    family = found.family
-    stated, facts, notes = _described(source, found)
+    family = stated.family
+    facts, notes = _described(source, stated)
     prepared = read_processor(source.preprocessor, family)
     facts.values |= prepared.facts.values | {"center": "floor"}
     facts.origins |= prepared.facts.origins
@@ -149,45 +122,39 @@ def _reading(source: Source, hints: Hints, found: Backbone) -> Reading:
     check_square(family, config)
     keys = not family.key_bias or bool(stated.content[family.key_bias])
     names = names_of(family, config, stated.shapes, keys)
-    table = [entry.renamed(found.stored) for entry in entries(config, names, NAME)]
+    table = [entry.renamed(stated.in_file) for entry in entries(config, names, NAME)]
     if not source.config:
-        notes += notes_beside(source, found.prefix, [n for each in table for n in each.theirs])
+        notes += notes_beside(source, stated.prefix, [n for each in table for n in each.theirs])
     size = None
     if hints.image_size is None and prepared.size not in (None, whole):
         size = _used_at(config, prepared.size, family, notes)
     return Reading(
-        f"{NAME}, {family.model_type}", config, table, _left_out(config, found, stated),
+        f"{NAME}, {family.model_type}", config, table, _left_out(config, stated),
         facts.origins, tuple(notes), image_size=size,
     )  # fmt: skip
 
 
-def _described(source: Source, found: Backbone) -> tuple[Stated, Facts, list[str]]:
+def _described(source: Source, stated: Stated) -> tuple[Facts, list[str]]:
     """What config.json and the tensors say of the model, images aside, and what is to be told."""
-    family, top = found.family, source.config
-    saved = top.get("architectures")
-    architecture = str(saved[0]) if isinstance(saved, list) and saved else ""
-    classifies = "/classifier.weight" in found.names or architecture.endswith(CLASSIFIERS)
-    shapes = {short: source.shapes[name] for short, name in found.names.items()}
-    content = completed(family.model_type, found.content)
-    stated = Stated(content, shapes, architecture, classifies, found.projection)
-    facts = read_fields(family, stated, found.content)
+    family, top, architecture = stated.family, source.config, stated.architecture
+    facts = read_fields(stated)
     notes = []
     if architecture.endswith(SEGMENTERS):
         notes.append(f"{architecture}: its segmentation head is left out")
     # Code of a family's authors is what its record follows, and a class of transformers its own.
-    followed = found.content.get("model_type") in OF_AUTHORS or architecture in family.classes
+    followed = stated.given.get("model_type") in OF_AUTHORS or architecture in family.classes
     if own_code := top.get("auto_map") and not followed:
         notes.append(
             "config.json names code of its own (auto_map), which is not run: the model is read as "
             f"{top['model_type']} of {NAME}"
         )
     unknown = architecture and not architecture.endswith(KNOWN)
-    doubtful = own_code or unknown or (classifies and not family.classified)
+    doubtful = own_code or unknown or (stated.classifies and not family.classified)
     sure = "file" if architecture else "family"
     facts.origins["pool"] = "assumed" if doubtful else sure
-    if architecture.endswith("Backbone") and found.content.get("apply_layernorm") is False:
+    if architecture.endswith("Backbone") and stated.given.get("apply_layernorm") is False:
         facts.put("file", {"norm_at": "none"})
-    return stated, facts.put("file", _labels(top, facts.values["classes"])), notes
+    return facts.put("file", _labels(top, facts.values["classes"])), notes
 
 
 def _labels(content: Fields, classes: int) -> Fields:
@@ -235,28 +202,27 @@ def _used_at(
     return None
 
 
-def _left_out(config: ViTConfig, found: Backbone, stated: Stated) -> dict[str, str]:
+def _left_out(config: ViTConfig, stated: Stated) -> dict[str, str]:
     """Patterns of names that the model does not need, each with the reason."""
-    prefix, family = re.escape(found.prefix), found.family
+    prefix, family = re.escape(stated.prefix), stated.family
     left_out = {f"({prefix})?({pattern})": why for pattern, why in LEFT_OUT.items()}
+    norm, registers = (re.escape(first_name(family.names, key)) for key in ("norm", "registers"))
     if config.classes and not config.pre_logits:
         left_out[prefix + r"pooler\.dense\..*"] = "not used by the classifier"
     if config.norm_at == "none":
-        name = first_name(family.names, "norm")
-        left_out[prefix + re.escape(name) + r"\..*"] = "not used by this class"
-    if stated.classifies and "head.probe" in found.names:
+        left_out[prefix + norm + r"\..*"] = "not used by this class"
+    if stated.classifies and "head.probe" in stated.shapes:
         left_out[prefix + r"head\..*"] = "attention pooling, which the classifier does not use"
-    registers = first_name(family.names, "registers")
-    if 0 in stated.shapes.get(registers, ()):
-        left_out[prefix + re.escape(registers)] = "no registers"
-    if found.tower and prefix:
+    if 0 in stated.shapes.get(first_name(family.names, "registers"), ()):
+        left_out[prefix + registers] = "no registers"
+    if stated.tower and prefix:
         projection = r"visual_projection\.weight|" if family.has_projection else ""
         others = rf"(?!(.*\.)?({projection}classifier\.\w+)$).*"
         left_out[f"(?!{prefix}){others}"] = "not of the image model"
     return left_out
 
 
-def backbone_of(source: Source) -> Backbone:
+def model_in(source: Source) -> Stated:
     """Find the image model by config.json, and its tensors by the patch embedding.
 
     Raises:
@@ -279,10 +245,19 @@ def backbone_of(source: Source) -> Backbone:
     first = min((name for name in source.shapes if name.endswith(patch)), key=len, default=None)
     if first is None:
         raise WeightsError(f"tensor {patch} is missing ({NAME})")
-    prefix = first.removesuffix(patch)
-    projection = top.get("projection_dim") or (768 if tower and "altclip" in model_type else 512)
+    prefix, saved = first.removesuffix(patch), top.get("architectures")
     names = named(source, family, prefix)
-    return Backbone(family, content, prefix, names, projection, bool(tower))
+    return Stated(
+        family,
+        content,
+        completed(family.model_type, content),
+        prefix,
+        names,
+        {name: source.shapes[old] for name, old in names.items()},
+        str(saved[0]) if isinstance(saved, list) and saved else "",
+        top.get("projection_dim") or (768 if tower and "altclip" in model_type else 512),
+        bool(tower),
+    )
 
 
 def named(source: Source, family: Family, prefix: str) -> dict[str, str]:
@@ -303,7 +278,7 @@ def named(source: Source, family: Family, prefix: str) -> dict[str, str]:
     return usual | rest | alone
 
 
-def shown(source: Source) -> Iterator[Backbone]:
+def shown(source: Source) -> Iterator[Stated]:
     """Yield the image models that the tensors of a file may be, those named so by a prefix first.
 
     Each has what the tensors show in place of a config.json.
@@ -316,49 +291,43 @@ def shown(source: Source) -> Iterator[Backbone]:
         for family in [*own, *known]:
             names = named(source, family, prefix)
             shapes = {short: source.shapes[name] for short, name in names.items()}
-            if content := _content(family, shapes):
+            if given := _content(family, shapes):
                 projection = shapes.get("/visual_projection.weight", (0,))[0]
-                yield Backbone(family, content, prefix, names, projection, True)
+                content = completed(family.model_type, given)
+                yield Stated(family, given, content, prefix, names, shapes, "", projection, True)
 
 
-def _content(family: Family, shapes: Shapes) -> Fields:
+def _content(family: Family, shapes: dict[str, Shape]) -> Fields:
     """The keys of config.json that tensors show, of what may be the family; empty if it is not."""
-    gate = first_name({**family.names, **family.gated}, "expand.weight").format(n=0)
+    gate = first_name(family.names | family.gated, "expand.weight").format(n=0)
     gated = bool(family.gated) and gate in shapes
-    parts = found(shapes, {**family.names, **(family.gated if gated else {})})
+    parts = found(shapes, family.names | (family.gated if gated else {}))
     if len(parts.theirs.get("patch.weight", ((),))[0]) != 4 or "qkv.weight" not in parts:
         return {}
     try:
         fields = fields_shown("", parts, family.model_type)
     except WeightsError:
         return {}
-    width, mlp, patch = fields["width"], fields["mlp"], fields["patch"]
+    width, mlp = fields["width"], fields["mlp"]
     layers = [name.format(n=0) for name in parts_of(family.names, "qkv")] * 2
     query, key = (f"{layer}.bias" in shapes for layer in layers[:2])
     rows = fields["class_token"] + family.register_rows * fields["registers"]
     side = math.isqrt(max(0, (*parts.shape("positions"), 0)[1] - rows))
-    heads = USUAL_HEADS.get(width, max(1, width // 64))
+    fields |= {"heads": USUAL_HEADS.get(width, max(1, width // 64)), "qkv_bias": query}
     if parts.offsets:
-        offsets, heads = parts.offsets
+        offsets, fields["heads"] = parts.offsets
         side = (math.isqrt(offsets - 3) + 1) // 2
-    content: Fields = {
-        "hidden_size": width, "num_channels": fields["channels"], "patch_size": patch,
-        "num_hidden_layers": fields["depth"], "num_attention_heads": heads,
-        "intermediate_size": mlp, "mlp_ratio": 4 if gated else mlp / width,
-        "num_register_tokens": fields["registers"], "qkv_bias": query, "query_bias": query,
-        "value_bias": query, "key_bias": key, "attention_bias": query,
-        "vision_use_head": "queries" in parts, "use_head": False, "proj_bias": fields["bias"],
+    if side:
+        fields["image_size"] = side * fields["patch"]
+    content = {key: their_value(key, fields[own]) for key, own in KEYS.items() if own in fields}
+    content |= {
+        "mlp_ratio": 4 if gated else mlp / width, "key_bias": key,
+        "vision_use_head": "queries" in parts, "use_head": False,
         "mlp_bias": "contract.bias" in parts, "use_relative_position_bias": "bias_table" in parts,
         "use_shared_relative_position_bias": "shared_table" in parts,
         "use_absolute_position_embeddings": "positions" in parts,
         "use_mean_pooling": "layernorm.weight" not in shapes,
-        "use_swiglu_ffn": gated, "use_gated_mlp": gated,
-        **dict.fromkeys(("layerscale_value", "layer_scale_init_value"), fields["layer_scale"]),
-    }  # fmt: skip
-    if side:
-        content["image_size"] = side * patch
-    if gated:
-        content["hidden_act"] = "silu"
+    } | ({"hidden_act": "silu"} if gated else {})  # fmt: skip
     return {k: v for k, v in content.items() if k in DEFAULTS[family.model_type]}
 
 

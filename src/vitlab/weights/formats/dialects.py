@@ -8,10 +8,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from vitlab.errors import WeightsError
-from vitlab.images import IMAGENET, INCEPTION, OPENAI
+from vitlab.images import IMAGENET, OPENAI
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.entries import Names, Pairs, frequencies, table
 from vitlab.weights.formats.names import OURS, STEMS, FoundParts, first_name, found, placed
+from vitlab.weights.formats.origins import record
 from vitlab.weights.formats.timm.arguments import NAME
 from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Shape, Source
@@ -274,10 +275,10 @@ NAFLEX = TIMM | table("""
 """)
 PLAIN = {"gelu": "exact", "norm_eps": 1e-6}
 # transforms.py and pe.py of facebookresearch/perception_models.
-PERCEIVED = {
-    "stem_bias": False, "interpolation": "bilinear", "fit": "squash", "crop": 1.0, **INCEPTION,
-    "resampling": "bilinear-unaligned",
-}  # fmt: skip
+PERCEIVED = record("""
+    stem_bias false, interpolation bilinear, fit squash, crop 1.0, @INCEPTION,
+    resampling bilinear-unaligned
+""")  # fmt: skip
 OF_STATE = {  # of ours without a config.json
     "mean": (0.5,), "std": (0.5,), "interpolation": "bilinear", "crop": 1.0,
     "resampling": "bilinear", "fit": "crop",
@@ -323,10 +324,9 @@ DIALECTS = (
     Dialect(
         name="open_clip's names", roots=("conv1.weight",), names=OPEN_CLIP,
         marks=("class_embedding", "ln_post.weight"),
-        facts={
-            "norm_eps": 1e-5, "pool": "token", "interpolation": "bicubic", "crop": 1.0,
-            "stem_bias": False,
-        },
+        facts=record("""
+            norm_eps 1e-05, pool token, interpolation bicubic, crop 1.0, stem_bias false
+        """),
         usual=OPENAI, sizes=True,
         beyond={r"attn_pool\..*": "a pool with queries of its own, as in CoCa"},
     ),
@@ -336,13 +336,15 @@ DIALECTS = (
     ),
     Dialect(
         name="AIMv2's names", roots=("preprocessor.patchifier.proj.weight",), names=AIMV2,
-        facts={"interpolation": "bicubic", "crop": 1.0, "pool": "mean", **OPENAI}, sizes=True,
+        facts=record("interpolation bicubic, crop 1.0, pool mean, @OPENAI"), sizes=True,
     ),
     Dialect(
         name="CAPI's names", roots=("patch_embed.weight",), names=CAPI,
         marks=("encoder.blocks.0.residual1.fn.rope.freqs",), sizes=True,
-        facts={"positions": "rope", "rope_kind": "free", "norm_at": "tokens", "norm_eps": 1e-5,
-               "gelu": "exact", **IMAGENET},
+        facts=record("""
+            positions rope, rope_kind free, norm_at tokens, norm_eps 1e-05, gelu exact,
+            @IMAGENET
+        """),
     ),
     Dialect(
         name="vit-pytorch's names", roots=("to_patch_embedding.1.weight",), names=LUCIDRAINS,
@@ -352,8 +354,10 @@ DIALECTS = (
     Dialect(
         name="NaFlexVit's names, SigLIP 2's", roots=("embeds.proj.weight",), names=NAFLEX,
         marks=("embeds.pos_embed", "attn_pool.latent"), sizes=True,
-        facts={"gelu": "tanh", "norm_eps": 1e-6, "resampling": "bilinear-antialiased", **INCEPTION,
-               "fit": "native", "tokens": 256, "interpolation": "bilinear", "crop": 1.0},
+        facts=record("""
+            gelu tanh, norm_eps 1e-06, resampling bilinear-antialiased, @INCEPTION, fit native,
+            tokens 256, interpolation bilinear, crop 1.0
+        """),
     ),
     Dialect(
         name="NaFlexVit's names", roots=("embeds.proj.weight",), names=NAFLEX,

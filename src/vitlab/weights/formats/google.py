@@ -30,22 +30,20 @@ from vitlab.weights.formats.names import (
     patches_of,
     placed,
 )
+from vitlab.weights.formats.origins import limits
 from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Source
 
 VIT, BIT = "Google's ViT (.npz)", "Google's BiT (.npz)"
 PREFIXES = ("", "params/", "opt/target/", "opt/target/params/", "params/img/", "img/")
 # The values of fields that Google's code has; any other field may have any value.
-REPRESENTED: dict[str, tuple[Any, ...]] = {
-    "branches": (1,), "attention": ("global",), "stem": ("linear", "resnet"),
-    "resnet": ("google",), "stem_norm": ("none",), "stem_act": ("none",), "stem_bias": (True,),
-    "positions": ("1d",), "positions_at": ("stem",), "pre_norm": (False,),
-    "pool": ("token", "mean", "attention"), "norm": ("layer",), "norm_at": ("tokens",),
-    "norm_order": ("before",), "norm_inner_attention": (False,), "norm_inner_mlp": (False,),
-    "queries": (1,), "pool_heads": (0,), "pool_mlp": (0,), "pool_prefix": (False,),
-    "registers": (0,), "layer_scale": (0.0,), "qkv_bias": (True,), "bias": (True,),
-    "qk_norm": (False,), "ffn": ("mlp",), "gelu": ("tanh",), "norm_eps": (1e-6,),
-}  # fmt: skip
+REPRESENTED = limits("""
+    branches 1, attention global, stem linear|resnet, resnet google, stem_norm none, stem_act none,
+    stem_bias true, positions 1d, positions_at stem, pre_norm false, pool token|mean|attention,
+    norm layer, norm_at tokens, norm_order before, norm_inner_attention false,
+    norm_inner_mlp false, queries 1, pool_heads 0, pool_mlp 0, pool_prefix false, registers 0,
+    layer_scale 0, qkv_bias true, bias true, qk_norm false, ffn mlp, gelu tanh, norm_eps 1e-6
+""")
 
 
 def sincos(config: ViTConfig) -> Tensor:

@@ -6,9 +6,13 @@ images are normalized, …) changes the outputs without an error, so a reader sa
 from, and what is only assumed becomes a warning that names the option that settles it.
 """
 
+import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from typing import Any
 
+from vitlab.images import IMAGENET, INCEPTION, OPENAI
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.sharded import Fields
 
@@ -30,6 +34,51 @@ WITHOUT_EFFECT = (
     "zero_head", "head_bias", "layer_scale", "bias_locality", "drop_path", "drop_path_ramp",
     "dropout", "labels",
 )  # fmt: skip
+
+
+Limits = dict[str, tuple[Any, ...]]  # the values that a field may have
+UNCHANGED = {"mean": (0.0,) * 3, "std": (1.0,) * 3}
+NORMALIZATIONS = {
+    "IMAGENET": IMAGENET, "INCEPTION": INCEPTION, "OPENAI": OPENAI, "UNCHANGED": UNCHANGED,
+}  # fmt: skip
+
+
+def record(text: str) -> Fields:
+    """Return facts as a record has them: `norm_eps 1e-5, gelu exact, @OPENAI`.
+
+    Values are words, or as in JSON; `@` is a usual mean and std of pixels.
+    """
+    found: Fields = {}
+    for item in re.split(r",\s+", text.strip()):
+        word, *value = item.split(None, 1)
+        found |= {word: plain(value[0])} if value else NORMALIZATIONS[word[1:]]
+    return found
+
+
+def limits(text: str) -> Limits:
+    """Return the values that fields may have: `stem linear|resnet, norm layer`."""
+    items = (item.split() for item in text.strip().split(","))
+    return {word: tuple(map(plain, values.split("|"))) for word, values in items}
+
+
+def by_pattern(text: str) -> dict[str, Fields]:
+    """Return a record by the pattern in front of it, one a line; `|` goes on with a pattern."""
+    rows = (row.split(None, 1) for row in re.sub(r"\n\s+\|", "|", text.strip()).splitlines())
+    return {pattern: record(facts) for pattern, facts in rows}
+
+
+def found_in(table: Mapping[str, Fields], name: str) -> Fields:
+    """Return what all rows whose pattern a name contains say together, the last the most."""
+    rows = [row for pattern, row in table.items() if re.search(pattern, name)]
+    return {key: value for row in rows for key, value in row.items()}
+
+
+def plain(text: str) -> Any:
+    """Return a value of JSON, or the word itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 @dataclass

@@ -16,7 +16,7 @@ from vitlab.weights.formats.dialects import TIMM, respelled
 from vitlab.weights.formats.entries import table
 from vitlab.weights.formats.format_api import Hints, Reading
 from vitlab.weights.formats.names import FoundParts, fields_shown, found
-from vitlab.weights.formats.origins import Facts
+from vitlab.weights.formats.origins import Facts, record
 from vitlab.weights.formats.timm.arguments import check_arguments, stated
 from vitlab.weights.formats.timm.config_json import arguments_in, recorded
 from vitlab.weights.formats.transformers.config_json import check_keys, our_value
@@ -60,10 +60,10 @@ SAMVIT = {
 }
 MODEL_TYPES = ("sam", "sam_vision_model", "sam_hq", "sam_hq_vision_model")
 # Fields of ours by the keys of transformers' SamVisionConfig and of timm's arguments.
-KEYS = {
-    "num_attention_heads": "heads", "layer_norm_eps": "norm_eps", "window_size": "window",
-    "global_attn_indexes": "global_blocks", "image_mean": "mean", "image_std": "std",
-}  # fmt: skip
+KEYS = record("""
+    num_attention_heads heads, layer_norm_eps norm_eps, window_size window,
+    global_attn_indexes global_blocks, image_mean mean, image_std std
+""")  # fmt: skip
 DEFAULTS: Fields = {"heads": 12, "window": 14, "global_blocks": (2, 5, 8, 11), "norm_eps": 1e-6}
 # Keys that the tensors show, against which the model is checked, and those of the mask decoder.
 KNOWN = {

@@ -6,7 +6,7 @@ positions, which leave no tensor either, are implied as arguments of timm's eva.
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from vitlab.images import IMAGENET, INCEPTION, OPENAI
 from vitlab.models.config import config_of
 from vitlab.models.positions.sincos import sines
 from vitlab.weights.formats.dialects import PLAIN, Layout
-from vitlab.weights.formats.origins import Facts
+from vitlab.weights.formats.origins import Facts, by_pattern, found_in, record
 from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Source
 
@@ -44,65 +44,72 @@ UNSUPPORTED = {  # families that our model cannot represent, and why
     r"samvit_.*": "windows of attention",
     r"vit_base_mci_.*|vit_.*resnet\d+d_.*": "another stem",
 }
-# In each table, by a pattern that a name contains; later rows take precedence.
-HEADS = {  # by the size in a name; timm keeps them where the width is another than the size's
-    r"^test_vit": 3, r"^test_vit2?$": 2, r"_tiny_": 3, r"_xsmall_|_d?p?wee_": 4, r"_d?little_": 5,
-    r"_small(_|$)": 6, r"_mediumd?_": 8, r"_betwixt_": 10, r"_base(_|$)": 12, r"_so150m2_": 13,
-    r"_so150m_|_base_.*_plus_": 14, r"vit_base_patch16_gap_224": 16,
-    r"_large(_|$)|_so400m_|_huge_|_giant_|_giantopt_|_gigantic_|_enormous_|intern300m|_1b_": 16,
-    r"_giant_.*(dinov2|tipsv2|lingbot|radio|sapiens2)|_3b_": 24, r"vit_small_resnet|aimv2_large": 8,
-    r"aimv2_huge": 12, r"vit_huge_plus_": 20, r"_[57]b_": 32,
-}  # fmt: skip
-OF_IMAGENET = (
-    r"^deit|^beitv2|^beit3|dino|lingbot|intern300m|vit_(huge|giant)_patch\d+_gap"
-    r"|vit_small_patch8_224|eva_giant_patch14_560|_rope_((mixed|ape)_)*\d{3}$"
-)
-WHOLE = (
-    r"dino|intern300m|_(378|384|448|512|560)$|(huge|giant|gigantic|large).*_clip_|_clip_(2[45]\d|3)"
-    r"|eva_large|eva_giant_patch14_3|_base_.*_clip_quickgelu|^eva02_.*_336|^aimv2|^beit3|^vit_pe"
-)
-FIELDS: dict[str, Fields] = {
-    r"^(?!.*_(clip|cls)_)((beit|eva|aimv2|samvit)|.*(_gap|_rpn|relpos|vit_pe_|test_vit[24]))": {
-        "pool": "mean"
-    },
-    r"^(?!.*_gap).*(_siglip_|_map_|vit_pe_core|test_vit3)": {"pool": "attention"},
-    r"_clip_|^eva_|^eva02|^aimv2|vit_betwixt_.*_rope": OPENAI,
-    OF_IMAGENET: IMAGENET,
-    r"_reg\d_gap_256|medium_patch16_gap|flexivit|^test": {"crop": 0.95},
-    r"^(?!.*(siglip|eva_giant_.*_clip|patch32_clip_quickgelu|medium_patch|eva02.*_224)).*"
-    rf"({WHOLE})": {"crop": 1.0},
-    r"so400m_patch14_siglip_gap_(384|448|896)|so150m2_.*_reg1": {"crop": 1.0},
-    r"base_patch16_clip_224|beitv2_large|^vit_medium_.*_384": {"crop": 0.95},
-    r"^vit.*_clip_|^aimv2|^beit3|^vit_pe": {"norm_eps": 1e-5},
-    r"quickgelu": {"gelu": "quick"},
-    r"^eva02_.*_448": {"fit": "squash"},
-    r"^vit_pe_core": {"pool_heads": 8},
-    r"_rpn_|eva02_enormous": {"norm_order": "after"},
-    r"^test_vit3": {"pool_prefix": True},
-    r"(base_patch32|giantopt_patch16|so400m_patch16)_siglip|large_patch16_siglip_(gap_)?512": {
-        "gelu": "tanh"
-    },
-    r"dinov3": {"norm_eps": 1e-5, "pool": "mean"},
-    r"lingbot": {"norm_eps": 1e-5, "pool": "token", "interpolation": "bilinear", "crop": 1.0},
-    r"tipsv2|miil": {"mean": (0.0,) * 3, "std": (1.0,) * 3, "crop": 1.0},
-    r"miil": {"crop": 0.875, "interpolation": "bilinear"},
-}
+# By a pattern that a name contains; later rows take precedence. Heads go by the size in a name,
+# where timm keeps them even if the width is another than the size's.
+FIELDS = by_pattern(r"""
+    ^test_vit                                                 heads 3
+    ^test_vit2?$                                              heads 2
+    _tiny_                                                    heads 3
+    _xsmall_|_d?p?wee_                                        heads 4
+    _d?little_                                                heads 5
+    _small(_|$)                                               heads 6
+    _mediumd?_                                                heads 8
+    _betwixt_                                                 heads 10
+    _base(_|$)                                                heads 12
+    _so150m2_                                                 heads 13
+    _so150m_|_base_.*_plus_                                   heads 14
+    vit_base_patch16_gap_224                                  heads 16
+    _large(_|$)|_so400m_|_huge_|_giant_|_giantopt_            heads 16
+    _gigantic_|_enormous_|intern300m|_1b_                     heads 16
+    _giant_.*(dinov2|tipsv2|lingbot|radio|sapiens2)|_3b_      heads 24
+    vit_small_resnet|aimv2_large                              heads 8
+    aimv2_huge                                                heads 12
+    vit_huge_plus_                                            heads 20
+    _[57]b_                                                   heads 32
+    ^(?!.*_(clip|cls)_)((beit|eva|aimv2|samvit)|.*(_gap|_rpn|relpos|vit_pe_|test_vit[24])) pool mean
+    ^(?!.*_gap).*(_siglip_|_map_|vit_pe_core|test_vit3)       pool attention
+    _clip_|^eva_|^eva02|^aimv2|vit_betwixt_.*_rope            @OPENAI
+    ^deit|^beitv2|^beit3|dino|lingbot|intern300m              @IMAGENET
+    vit_(huge|giant)_patch\d+_gap|vit_small_patch8_224        @IMAGENET
+    eva_giant_patch14_560|_rope_((mixed|ape)_)*\d{3}$         @IMAGENET
+    _reg\d_gap_256|medium_patch16_gap|flexivit|^test          crop 0.95
+    ^(?!.*(siglip|eva_giant_.*_clip|patch32_clip_quickgelu|medium_patch|eva02.*_224)).*(dino
+        |intern300m|_(378|384|448|512|560)$|(huge|giant|gigantic|large).*_clip_|_clip_(2[45]\d|3)
+        |eva_large|eva_giant_patch14_3|_base_.*_clip_quickgelu|^eva02_.*_336|^aimv2|^beit3
+        |^vit_pe)                                             crop 1.0
+    so400m_patch14_siglip_gap_(384|448|896)|so150m2_.*_reg1   crop 1.0
+    base_patch16_clip_224|beitv2_large|^vit_medium_.*_384     crop 0.95
+    ^vit.*_clip_|^aimv2|^beit3|^vit_pe                        norm_eps 1e-5
+    quickgelu                                                 gelu quick
+    ^eva02_.*_448                                             fit squash
+    ^vit_pe_core                                              pool_heads 8
+    _rpn_|eva02_enormous                                      norm_order after
+    ^test_vit3                                                pool_prefix true
+    (base_patch32|giantopt_patch16|so400m_patch16)_siglip     gelu tanh
+    large_patch16_siglip_(gap_)?512                           gelu tanh
+    dinov3                                                    norm_eps 1e-5, pool mean
+    lingbot                   norm_eps 1e-5, pool token, interpolation bilinear, crop 1.0
+    tipsv2|miil                                               @UNCHANGED, crop 1.0
+    miil                                                      crop 0.875, interpolation bilinear
+""")
 # Weights of one name differ in how images are normalized: OpenAI's, LAION's, or fine-tuned ones.
 VARY = {"vit_large_patch14_clip_224", "vit_large_patch14_clip_336"}
-TURNED: Fields = {"use_rot_pos_emb": True}
-EVA02 = TURNED | {"ref_feat_shape": 16}
-ROPE_VIT = TURNED | {"rope_grid_indexing": "xy", "rope_temperature": 100.0}
-MIXED = ROPE_VIT | {"rope_type": "mixed", "rope_temperature": 10.0}
-PE = TURNED | {"rope_grid_indexing": "xy", "rope_grid_offset": 1.0, "ref_feat_shape": 32}
-DINOV3 = TURNED | {"rope_type": "dinov3", "rope_temperature": 100.0, "rope_rotate_half": True}
+TURNED = record("use_rot_pos_emb true")
+EVA02 = TURNED | record("ref_feat_shape 16")
+ROPE_VIT = TURNED | record("rope_grid_indexing xy, rope_temperature 100.0")
+MIXED = ROPE_VIT | record("rope_type mixed, rope_temperature 10.0")
+PE = TURNED | record("rope_grid_indexing xy, rope_grid_offset 1.0, ref_feat_shape 32")
+DINOV3 = TURNED | record("rope_type dinov3, rope_temperature 100.0, rope_rotate_half true")
 NAMED: dict[str, Fields] = {
     r"^eva02_(?!enormous)|_rope_reg\d": EVA02,
     r"_rope_(ape_)?\d{3}$": ROPE_VIT,
     r"_rope_mixed_": MIXED,
     r"^vit_pe_": PE,
-    r"^vit_pe_core_(tiny|small|large)_": {"ref_feat_shape": 24},
-    r"^vit_pe_core_base_": {"ref_feat_shape": 14},
-    r"^vit_pe_[a-z]+_gigantic_": {"rope_grid_offset": 0.0},
+    **by_pattern(r"""
+        ^vit_pe_core_(tiny|small|large)_  ref_feat_shape 24
+        ^vit_pe_core_base_                ref_feat_shape 14
+        ^vit_pe_[a-z]+_gigantic_          rope_grid_offset 0.0
+    """),
     r"dinov3|lingbot": DINOV3,
 }
 
@@ -132,23 +139,13 @@ def check_supported(architecture: str) -> None:
 
 def implied(architecture: str) -> Fields:
     """Return the fields that a known architecture's name stands for."""
-    heads = [count for pattern, count in HEADS.items() if re.search(pattern, architecture)]
-    usual = {
-        "heads": heads[-1], "norm_eps": 1e-6, "gelu": "exact", "pool": "token",
-        "interpolation": "bicubic", "crop": 0.9, **INCEPTION,
-    }  # fmt: skip
-    return usual | _found(FIELDS, architecture)
+    usual = record("norm_eps 1e-6, gelu exact, pool token, interpolation bicubic, crop 0.9")
+    return usual | INCEPTION | found_in(FIELDS, architecture)
 
 
 def named_rotary(architecture: str) -> Fields:
     """Return the arguments that an architecture stands for; empty if it has no rotary positions."""
-    return _found(NAMED, architecture)
-
-
-def _found(table: Mapping[str, Fields], architecture: str) -> Fields:
-    """What all rows whose pattern a name contains say together."""
-    rows = [row for pattern, row in table.items() if re.search(pattern, architecture)]
-    return {key: value for row in rows for key, value in row.items()}
+    return found_in(NAMED, architecture)
 
 
 def settled(name: str) -> Fields:
@@ -182,22 +179,23 @@ def size_in(architecture: str) -> int | None:
 # which heads, the form of GELU, epsilon and how images are normalized are only assumed.
 Shows = Callable[[Layout], bool]
 # Heads by width: 64 wide, or as in every model of that width.
-USUAL_HEADS = {
-    192: 3, 256: 4, 320: 5, 384: 6, 512: 8, 576: 9, 640: 10, 768: 12, 832: 13,
-    896: 14, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1536: 16, 1664: 16,
-}  # fmt: skip
-AIMV2_HEADS = {1024: 8, 1536: 12, 2048: 16, 3072: 24}
+USUAL_HEADS = record("""
+    192 3, 256 4, 320 5, 384 6, 512 8, 576 9, 640 10, 768 12, 832 13, 896 14, 1024 16, 1152 16,
+    1280 16, 1408 16, 1536 16, 1664 16
+""")  # fmt: skip
+AIMV2_HEADS = record("1024 8, 1536 12, 2048 16, 3072 24")
 # Of EVA-02, BEiT-3 and Perception Encoder.
-EVEN_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1408: 16, 1536: 16, 1792: 16}
+EVEN_HEADS = record("""
+    192 3, 384 6, 768 12, 1024 16, 1408 16, 1536 16, 1792 16
+""")
 # Of DINOv3 (dinov3/hub/backbones.py of facebookresearch/dinov3).
-DINOV3_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 20, 1536: 24, 4096: 32}
-DINO2_DEPTHS = {384: 12, 768: 12, 1024: 24, 1536: 40}  # of DINOv2's releases, by width
-OWN_DINOV3 = {"pool": "token", "interpolation": "bilinear", "fit": "squash", "crop": 1.0}
+DINOV3_HEADS = record("""
+    192 3, 384 6, 768 12, 1024 16, 1280 20, 1536 24, 4096 32
+""")
+DINO2_DEPTHS = record("384 12, 768 12, 1024 24, 1536 40")  # of DINOv2's releases, by width
+OWN_DINOV3 = record("pool token, interpolation bilinear, fit squash, crop 1.0")
 SATELLITE = {"mean": (0.430, 0.411, 0.296), "std": (0.213, 0.156, 0.143)}  # SAT-493M
-TIPS = {
-    "resampling": "antialiased", "mean": (0.0,) * 3, "std": (1.0,) * 3, "fit": "squash",
-    "interpolation": "bilinear", "crop": 1.0,
-}  # fmt: skip
+TIPS = record("resampling antialiased, @UNCHANGED, fit squash, interpolation bilinear, crop 1.0")
 FIRST = "blocks.0."
 
 
@@ -304,7 +302,7 @@ def facts_by_content(source: Source, file: Layout, certain: bool) -> Facts:
         certain: the architecture is known, and says the rest
     """
     width = file.width
-    usual = USUAL_HEADS.get(width)
+    usual = USUAL_HEADS.get(str(width))
     facts = Facts().put("assumed", {"heads": usual} if usual else {})
     facts.put(
         "assumed",
@@ -318,7 +316,7 @@ def facts_by_content(source: Source, file: Layout, certain: bool) -> Facts:
     facts.put("assumed", {"fit": "crop"})
     for shows, every, most in FAMILIES:
         if shows(file):
-            heads = every.get("heads", {}).get(width)
+            heads = every.get("heads", {}).get(str(width))
             always = {k: v for k, v in every.items() if k != "heads"}
             facts.put("family", always | ({"heads": heads} if heads else {}))
             return facts.put("assumed", most)
@@ -349,7 +347,7 @@ def rotary_by_content(file: Layout) -> Fields:
 def _put_dino2(facts: Facts, file: Layout, tips: bool) -> None:
     """Others train with this code, so only released sizes are certain; TIPS publishes arrays."""
     width, depth = file.width, len(file.counted("n", ("scale1",)))
-    released = file.shape("patch.weight")[2:3] == (14,) and DINO2_DEPTHS.get(width) == depth
+    released = file.shape("patch.weight")[2:3] == (14,) and DINO2_DEPTHS.get(str(width)) == depth
     origin = "family" if released else "assumed"
     resampling = "antialiased" if "register_tokens" in file.tensors else "scaled"
     usual = {"crop": 0.875, "interpolation": "bicubic", "fit": "crop", "resampling": resampling}
@@ -361,7 +359,7 @@ def _put_dinov3(facts: Facts, file: Layout) -> None:
     width = file.width
     facts.put("family", {"norm_eps": 1e-5, "gelu": "exact", "positions": "rope"})
     facts.put("assumed", {"crop": 1.0})
-    if heads := DINOV3_HEADS.get(width):
+    if heads := DINOV3_HEADS.get(str(width)):
         facts.put("family", {"heads": heads})
     if "storage_tokens" not in file.tensors:
         facts.put("assumed", {"pool": "mean"})
@@ -376,7 +374,7 @@ FAMILIES: tuple[tuple[Shows, Fields, Fields], ...] = (
     (
         _perception,
         {"norm_eps": 1e-5, "gelu": "exact", "pool_heads": 8, "heads": EVEN_HEADS},
-        {"pool": "mean", "crop": 1.0, "resampling": "antialiased", **INCEPTION},
+        record("pool mean, crop 1.0, resampling antialiased, @INCEPTION"),
     ),
     (_aimv2, {"norm_eps": 1e-5, "heads": AIMV2_HEADS}, {"crop": 1.0, **OPENAI}),
     (_beit3, {"norm_eps": 1e-5, "gelu": "exact", "heads": EVEN_HEADS}, {"crop": 1.0}),

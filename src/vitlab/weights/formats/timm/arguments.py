@@ -13,6 +13,7 @@ from vitlab.errors import WeightsError
 from vitlab.images import Size
 from vitlab.models.config import ViTConfig, map_stride
 from vitlab.weights.formats.entries import Pairs
+from vitlab.weights.formats.origins import record
 from vitlab.weights.sharded import Fields
 
 NAME = "timm"
@@ -24,40 +25,39 @@ Family = Literal["vit", "beit", "eva"]
 
 # Which field each argument of a constructor is about: with the field's value, but for those of
 # `values_of`.
-EVERY = {
-    "embed_dim": "width", "depth": "depth", "num_heads": "heads", "in_chans": "channels",
-    "qkv_bias": "qkv_bias", "img_size": "image_size", "patch_size": "patch", "mlp_ratio": "mlp",
-    "init_values": "layer_scale", "global_pool": "pool",
-}  # fmt: skip
+EVERY = record("""
+    embed_dim width, depth depth, num_heads heads, in_chans channels, qkv_bias qkv_bias,
+    img_size image_size, patch_size patch, mlp_ratio mlp, init_values layer_scale,
+    global_pool pool
+""")  # fmt: skip
 _RELATIVE = {"use_abs_pos_emb": "positions", "use_fc_norm": "norm_at", "swiglu_mlp": "ffn"}
 ARGUMENTS: dict[Family, dict[str, str]] = {
-    "vit": EVERY | {
-        "pre_norm": "pre_norm", "qk_norm": "qk_norm", "proj_bias": "bias",
-        "scale_attn_norm": "norm_inner_attention", "scale_mlp_norm": "norm_inner_mlp",
-        "pool_include_prefix": "pool_prefix", "class_token": "class_token",
-        "reg_tokens": "registers", "act_layer": "gelu", "fc_norm": "norm_at",
-        "final_norm": "norm_at", "no_embed_class": "positions", "pos_embed": "positions",
-    },
+    "vit": EVERY | record("""
+        pre_norm pre_norm, qk_norm qk_norm, proj_bias bias,
+        scale_attn_norm norm_inner_attention, scale_mlp_norm norm_inner_mlp,
+        pool_include_prefix pool_prefix, class_token class_token, reg_tokens registers,
+        act_layer gelu, fc_norm norm_at, final_norm norm_at, no_embed_class positions,
+        pos_embed positions
+    """),
     "beit": EVERY | _RELATIVE | {
         "use_rel_pos_bias": "positions", "use_shared_rel_pos_bias": "positions_at",
     },
-    "eva": EVERY | _RELATIVE | {
-        "num_reg_tokens": "registers", "use_pre_transformer_norm": "pre_norm",
-        "qk_norm": "qk_norm", "rope_temperature": "rope_base", "rope_grid_offset": "rope_offset",
-        "scale_attn_inner": "norm_inner_attention", "scale_mlp": "norm_inner_mlp",
-        "class_token": "class_token", "attn_type": "qkv_bias", "use_rot_pos_emb": "positions",
-        "rope_type": "rope_kind", "rope_rotate_half": "rope_kind", "ref_feat_shape": "rope_grid",
-        "use_post_norm": "norm_order", "attn_pool_num_heads": "pool_heads",
-        "attn_pool_mlp_ratio": "pool_mlp", "dynamic_img_size": "image_size",
-        "swiglu_align_to": "mlp", "use_post_transformer_norm": "norm_at",
-    },
+    "eva": EVERY | _RELATIVE | record("""
+        num_reg_tokens registers, use_pre_transformer_norm pre_norm, qk_norm qk_norm,
+        rope_temperature rope_base, rope_grid_offset rope_offset,
+        scale_attn_inner norm_inner_attention, scale_mlp norm_inner_mlp,
+        class_token class_token, attn_type qkv_bias, use_rot_pos_emb positions,
+        rope_type rope_kind, rope_rotate_half rope_kind, ref_feat_shape rope_grid,
+        use_post_norm norm_order, attn_pool_num_heads pool_heads, attn_pool_mlp_ratio pool_mlp,
+        dynamic_img_size image_size, swiglu_align_to mlp, use_post_transformer_norm norm_at
+    """),
 }  # fmt: skip
 # Arguments of others, CaiT and Segment Anything, that are only read.
-READ = {
-    "num_classes": "classes", "norm_layer": "norm", "depth_token_only": "class_blocks",
-    "mlp_ratio_token_only": "mlp", "use_abs_pos": "positions", "use_rel_pos": "positions",
-    "use_rope": "positions", "neck_chans": "neck", "head_hidden_size": "pre_logits",
-} | ARGUMENTS["vit"] | ARGUMENTS["beit"] | ARGUMENTS["eva"]  # fmt: skip
+READ = record("""
+    num_classes classes, norm_layer norm, depth_token_only class_blocks,
+    mlp_ratio_token_only mlp, use_abs_pos positions, use_rel_pos positions, use_rope positions,
+    neck_chans neck, head_hidden_size pre_logits
+""") | ARGUMENTS["vit"] | ARGUMENTS["beit"] | ARGUMENTS["eva"]  # fmt: skip
 # Reviewed: how training goes and weights start, names of tensors, what the tensors show anyway.
 WITHOUT_EFFECT = {
     "drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate",
@@ -239,11 +239,10 @@ def _fits(config: ViTConfig, units: int) -> bool:
 
 
 # The defaults of eva.py for rotary positions, which leave no tensor, or learned frequencies alone.
-DEFAULTS: Fields = {
-    "use_rot_pos_emb": False, "rope_type": "cat", "rope_temperature": 1e4, "rope_grid_offset": 0.0,
-    "rope_grid_indexing": "ij", "rope_rotate_half": False, "ref_feat_shape": None,
-    "rope_mrope_section": None,
-}  # fmt: skip
+DEFAULTS: Fields = record("""
+    use_rot_pos_emb false, rope_type cat, rope_temperature 10000.0, rope_grid_offset 0.0,
+    rope_grid_indexing ij, rope_rotate_half false, ref_feat_shape null, rope_mrope_section null
+""")  # fmt: skip
 
 
 def rotary_fields(path: object, arguments: Fields) -> Fields:

@@ -14,6 +14,7 @@ from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.dialects import names_for
 from vitlab.weights.formats.format_api import cannot, check_fields
 from vitlab.weights.formats.names import first_name
+from vitlab.weights.formats.origins import Limits, limits, record
 from vitlab.weights.formats.timm.architectures import stem_of
 from vitlab.weights.formats.timm.arguments import (
     ARGUMENTS,
@@ -28,9 +29,7 @@ from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Source
 
 # Keys of pretrained_cfg and fields of ours with the same meaning.
-PREPROCESSING = {
-    "mean": "mean", "std": "std", "crop_pct": "crop", "interpolation": "interpolation",
-}  # fmt: skip
+PREPROCESSING = record("mean mean, std std, crop_pct crop, interpolation interpolation")
 Limited = Mapping[str, tuple[str, tuple[Any, ...]]]
 # Keys whose other values our model cannot represent, and the field that each is about.
 LIMITED: Limited = {
@@ -288,7 +287,6 @@ HYBRIDS = {
     (3, 4, 9): "vit_base_r50_s16_224",
     (3, 4, 6, 3): "vit_large_r50_s32_224",
 }
-Limits = dict[str, tuple[Any, ...]]
 # Values that an architecture of vision_transformer.py brings, at most one of them, and what else it
 # has then; its norms are the usual ones.
 PARTICULAR: dict[str, tuple[Any, str, Limits]] = {
@@ -296,14 +294,12 @@ PARTICULAR: dict[str, tuple[Any, str, Limits]] = {
     "pool": (
         "prefix",
         "deit_base_distilled_patch16_224",
-        {"registers": (1,), "class_token": (True,), "positions": ("1d",)},
+        limits("registers 1, class_token true, positions 1d"),
     ),
     "branches": (2, "vit_base_patch16_18x2_224", {}),
     "ffn": ("swiglu", "vit_giant_patch14_dinov2", {}),
 }
-USUAL_NORMS: Limits = {
-    "norm_eps": (1e-6,), "norm_inner_attention": (False,), "norm_inner_mlp": (False,),
-}  # fmt: skip
+USUAL_NORMS = limits("norm_eps 1e-6, norm_inner_attention false, norm_inner_mlp false")
 
 
 def check_written(config: ModelConfig) -> ViTConfig:

@@ -12,21 +12,20 @@ from typing import Any
 from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.names import first_name, parts_of
-from vitlab.weights.formats.origins import Facts
+from vitlab.weights.formats.origins import Facts, record
 from vitlab.weights.formats.transformers.family import Family, Stated
 from vitlab.weights.sharded import Fields
 
-_BASE: Fields = {
-    "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
-    "intermediate_size": 3072, "hidden_act": "gelu", "layer_norm_eps": 1e-12, "image_size": 224,
-    "patch_size": 16, "num_channels": 3,
-}  # fmt: skip
+_BASE: Fields = record("""
+    hidden_size 768, num_hidden_layers 12, num_attention_heads 12, intermediate_size 3072,
+    hidden_act gelu, layer_norm_eps 1e-12, image_size 224, patch_size 16, num_channels 3
+""")  # fmt: skip
 _VIT = _BASE | {"qkv_bias": True}
 _POOLED = _VIT | {"pooler_output_size": 0, "pooler_act": "tanh"}
 _RATIO = _VIT | {"intermediate_size": None, "mlp_ratio": 4}
-_DINOV2 = _RATIO | {
-    "layer_norm_eps": 1e-6, "patch_size": 14, "layerscale_value": 1.0, "use_swiglu_ffn": False,
-}  # fmt: skip
+_DINOV2 = _RATIO | record("""
+    layer_norm_eps 1e-06, patch_size 14, layerscale_value 1.0, use_swiglu_ffn false
+""")  # fmt: skip
 _MEAN = {
     "use_absolute_position_embeddings": False, "layer_scale_init_value": 0.1,
     "use_mean_pooling": True,
@@ -38,42 +37,40 @@ _TANH = _BASE | {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6}
 _SIGLIP = _TANH | {"vision_use_head": True}
 _WIDE = _TANH | {"hidden_size": 1152, "num_attention_heads": 16, "patch_size": 32}
 _OF_CLASSES: dict[str, Fields] = {
-    "aimv2_vision_model": _VIT | {
-        "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 8,
-        "intermediate_size": 2816, "patch_size": 14, "hidden_act": "silu", "layer_norm_eps": None,
-        "rms_norm_eps": 1e-5, "qkv_bias": False, "mlp_bias": False, "use_head": True,
-    },
+    "aimv2_vision_model": _VIT | record("""
+        hidden_size 1024, num_hidden_layers 24, num_attention_heads 8, intermediate_size 2816,
+        patch_size 14, hidden_act silu, layer_norm_eps null, rms_norm_eps 1e-05, qkv_bias false,
+        mlp_bias false, use_head true
+    """),
     **dict.fromkeys(("beit", "data2vec-vision"), _BASE | _BIASED | _MEAN),
     "blip_vision_model": _BASE | {"image_size": 384, "layer_norm_eps": 1e-5},
-    **dict.fromkeys(("blip_2_vision_model", "instructblip_vision_model"), _VIT | {
-        "hidden_size": 1408, "num_hidden_layers": 39, "num_attention_heads": 16,
-        "intermediate_size": 6144, "patch_size": 14, "layer_norm_eps": 1e-6,
-    }),
+    **dict.fromkeys(("blip_2_vision_model", "instructblip_vision_model"), _VIT | record("""
+        hidden_size 1408, num_hidden_layers 39, num_attention_heads 16, intermediate_size 6144,
+        patch_size 14, layer_norm_eps 1e-06
+    """)),
     "clipseg_vision_model": _TOWER | {"patch_size": 32},
     "deit": _POOLED,
     "dinov2": _DINOV2,
     "dinov2_with_registers": _DINOV2 | {"patch_size": 16, "num_register_tokens": 4},
-    "dinov3_vit": _BASE | {
-        "hidden_size": 384, "intermediate_size": 1536, "num_attention_heads": 6,
-        "layer_norm_eps": 1e-5, "layerscale_value": 1.0, "use_gated_mlp": False,
-        "num_register_tokens": 0, "rope_theta": 100.0, "rope_parameters": {},
-        "query_bias": True, "key_bias": False, "value_bias": True, "proj_bias": True,
-        "mlp_bias": True,
-    },
+    "dinov3_vit": _BASE | record("""
+        hidden_size 384, intermediate_size 1536, num_attention_heads 6, layer_norm_eps 1e-05,
+        layerscale_value 1.0, use_gated_mlp false, num_register_tokens 0, rope_theta 100.0,
+        rope_parameters {}, query_bias true, key_bias false, value_bias true, proj_bias true,
+        mlp_bias true
+    """),
     "dpt": _POOLED | {"image_size": 384},
     "git_vision_model": _TOWER,
     "idefics2_vision": _TANH | {"patch_size": 32},
     "idefics3_vision": _WIDE,
     "ijepa": _VIT,
-    "intern_vit_6b": _VIT | {
-        "layer_norm_eps": 1e-6, "patch_size": 14, "norm_type": "layer_norm", "qkv_bias": False,
-    },
-    "internvl_vision": _BASE | _MEAN | {
-        "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
-        "intermediate_size": 4096, "layer_norm_eps": 1e-6, "image_size": [448, 448],
-        "patch_size": [14, 14], "attention_bias": False, "norm_type": "layer_norm",
-        "use_absolute_position_embeddings": True,
-    },
+    "intern_vit_6b": _VIT | record("""
+        layer_norm_eps 1e-06, patch_size 14, norm_type layer_norm, qkv_bias false
+    """),
+    "internvl_vision": _BASE | _MEAN | record("""
+        hidden_size 1024, num_hidden_layers 24, num_attention_heads 16, intermediate_size 4096,
+        layer_norm_eps 1e-06, image_size [448,448], patch_size [14,14], attention_bias false,
+        norm_type layer_norm, use_absolute_position_embeddings true
+    """),
     "owlv2_vision_model": _TOWER | {"image_size": 768},
     "owlvit_vision_model": _TOWER | {"image_size": 768, "patch_size": 32},
     "siglip_vision_model": _SIGLIP,
@@ -134,31 +131,29 @@ IDLE = re.compile(
 _GATED = {False: "mlp", True: "swiglu"}
 # Words of config.json and ours, by key; of several that mean the same, the first is written.
 WORDS: dict[str, dict[Any, str]] = {
-    "hidden_act": {
-        "gelu": "exact", "gelu_python": "exact", "gelu_pytorch_tanh": "tanh", "gelu_new": "tanh",
-        "gelu_fast": "tanh", "gelu_accurate": "tanh", "gelu_python_tanh": "tanh",
-        "quick_gelu": "quick",
-    },
+    "hidden_act": record("""
+        gelu exact, gelu_python exact, gelu_pytorch_tanh tanh, gelu_new tanh, gelu_fast tanh,
+        gelu_accurate tanh, gelu_python_tanh tanh, quick_gelu quick
+    """),
     "norm_type": {"layer_norm": "layer", "rms_norm": "rms"},
     "use_gated_mlp": _GATED,
     "use_swiglu_ffn": _GATED,
 }  # fmt: skip
 # Keys and the fields of ours with the same meaning; of several, the last decides.
-KEYS = {
-    "hidden_size": "width", "num_hidden_layers": "depth", "num_attention_heads": "heads",
-    "intermediate_size": "mlp", "image_size": "image_size", "patch_size": "patch",
-    "num_channels": "channels", "num_register_tokens": "registers", "layer_norm_eps": "norm_eps",
-    "rms_norm_eps": "norm_eps", "norm_type": "norm", "rope_theta": "rope_base",
-    "hidden_act": "gelu", "use_gated_mlp": "ffn", "use_swiglu_ffn": "ffn",
-    "layerscale_value": "layer_scale", "layer_scale_init_value": "layer_scale",
-    "attention_bias": "qkv_bias", "key_bias": "qkv_bias", "query_bias": "qkv_bias",
-    "value_bias": "qkv_bias", "qkv_bias": "qkv_bias", "proj_bias": "bias", "mlp_bias": "bias",
-}  # fmt: skip
+KEYS = record("""
+    hidden_size width, num_hidden_layers depth, num_attention_heads heads,
+    intermediate_size mlp, image_size image_size, patch_size patch, num_channels channels,
+    num_register_tokens registers, layer_norm_eps norm_eps, rms_norm_eps norm_eps,
+    norm_type norm, rope_theta rope_base, hidden_act gelu, use_gated_mlp ffn,
+    use_swiglu_ffn ffn, layerscale_value layer_scale, layer_scale_init_value layer_scale,
+    attention_bias qkv_bias, key_bias qkv_bias, query_bias qkv_bias, value_bias qkv_bias,
+    qkv_bias qkv_bias, proj_bias bias, mlp_bias bias
+""")  # fmt: skip
 # Keys that decide a field together with others.
-DECIDING = {
-    "mlp_ratio": "mlp", "num_patches": "image_size", "use_relative_position_bias": "positions",
-    "use_shared_relative_position_bias": "positions_at",
-}  # fmt: skip
+DECIDING = record("""
+    mlp_ratio mlp, num_patches image_size, use_relative_position_bias positions,
+    use_shared_relative_position_bias positions_at
+""")  # fmt: skip
 
 
 def check_keys(model_type: str, content: Fields, known: Collection[str]) -> None:

@@ -4,11 +4,11 @@ Families with alike names are made from others. Source: the modeling files of tr
 the released files, whose names are theirs on the Hub.
 """
 
-from vitlab.images import IMAGENET, INCEPTION, OPENAI
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.entries import table
+from vitlab.weights.formats.origins import record
 from vitlab.weights.formats.transformers import config_json
-from vitlab.weights.formats.transformers.family import Family, derived, prepared, read_only
+from vitlab.weights.formats.transformers.family import Family, derived, read_only
 
 # How transformers 5 names the parts of a block in memory; files keep the older names as a rule.
 ATTENTION = {
@@ -24,7 +24,6 @@ NEWER = {
     r"mlp\.fc2": "output.dense",
 }
 TABLE = "relative_position_bias.relative_position_bias_table"
-UNCHANGED = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
 
 
 def _plain(config: ViTConfig, pool: str) -> bool:
@@ -67,12 +66,13 @@ VIT = Family(
     spellings=NEWER,
     reads=config_json.read_pooler,
     writes=config_json.write_pooler,
-    prepared=prepared(INCEPTION, "bilinear", 1.0, "squash"),
+    prepared=record("@INCEPTION, interpolation bilinear, crop 1.0, fit squash"),
 )  # fmt: skip
 MSN = derived(  # a ViT without a pooler
     VIT, "", "vit_msn", "ViTMSNModel", "ViTMSNForImageClassification",
     fits=lambda config: _plain(config, "token") and not config.pre_logits,
-    reads=lambda stated: {}, prepared=prepared(IMAGENET, "bicubic", 1.0, "squash"),
+    reads=lambda stated: {},
+    prepared=record("@IMAGENET, interpolation bicubic, crop 1.0, fit squash"),
 )  # fmt: skip
 DEIT = derived(
     VIT, """
@@ -81,7 +81,7 @@ DEIT = derived(
     "deit", "DeiTModel", "DeiTForImageClassification", "DeiTForImageClassificationWithTeacher",
     fits=lambda config: config.pool == "prefix", prefix="deit.", register_rows=True,
     reads=config_json.read_deit, processor="DeiT",
-    prepared=prepared(IMAGENET, "bicubic", 224 / 256, "squash"),
+    prepared=record("@IMAGENET, interpolation bicubic, crop 0.875, fit squash"),
 )  # fmt: skip
 BEIT = derived(
     VIT,
@@ -102,17 +102,17 @@ BEIT = derived(
         r"^shared_position_bias": "encoder.relative_position_bias",
     },
     reads=config_json.read_beit, writes=config_json.write_beit,
-    processor="Beit", prepared=prepared(INCEPTION, "bicubic", 224 / 256, "crop"),
+    processor="Beit", prepared=record("@INCEPTION, interpolation bicubic, crop 0.875, fit crop"),
 )  # fmt: skip
 IJEPA = derived(
     VIT, "", "ijepa", "IJepaModel", "IJepaForImageClassification", prefix="ijepa.",
     fits=lambda config: _plain(config, "mean") and not config.has_token,
     reads=lambda stated: {"pool": "mean"},
-    prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
+    prepared=record("@IMAGENET, interpolation bilinear, crop 1.0, fit squash"),
 )  # fmt: skip
 MAE = read_only(
     VIT, "", "vit_mae", "ViTMAEModel", classified=False, reads=lambda stated: {},
-    prepared=prepared(IMAGENET, "bicubic", 1.0, "squash"),
+    prepared=record("@IMAGENET, interpolation bicubic, crop 1.0, fit squash"),
 )  # fmt: skip
 DATA2VEC = read_only(
     BEIT, "", "data2vec-vision", "Data2VecVisionModel", "Data2VecVisionForImageClassification",
@@ -130,7 +130,7 @@ INTERN = read_only(
     """,
     "internvl_vision", "InternVLVisionModel", classified=False,
     spellings={}, reads=config_json.read_intern,
-    prepared=prepared(IMAGENET, "bicubic", 1.0, "squash"),
+    prepared=record("@IMAGENET, interpolation bicubic, crop 1.0, fit squash"),
 )  # fmt: skip
 INTERN_OWN = read_only(  # of its authors' own code (OpenGVLab/InternVL)
     INTERN,
@@ -154,11 +154,12 @@ VITPOSE = read_only(
     """,
     "vitpose_backbone", "VitPoseBackbone", classified=False, prefix="",
     reads=lambda stated: {"pool": "mean", "stem_padding": 2},
-    prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
+    prepared=record("@IMAGENET, interpolation bilinear, crop 1.0, fit squash"),
 )  # fmt: skip
 DPT = read_only(
     VIT, "", "dpt", "DPTModel", classified=False, prefix="dpt.", spellings={},
-    resampling="bilinear-unaligned", prepared=prepared(INCEPTION, "bicubic", 1.0, "squash"),
+    resampling="bilinear-unaligned",
+    prepared=record("@INCEPTION, interpolation bicubic, crop 1.0, fit squash"),
 )  # fmt: skip
 # The families of DINO: DINOv2, with registers, DINOv3, and TIPS v2.
 DINOV2 = derived(
@@ -181,7 +182,7 @@ DINOV2 = derived(
     # its classifier sees class token and mean of the patches
     reads=lambda stated: {"pool": "both"} if stated.classifies else {},
     writes=config_json.write_dinov2,
-    processor="Bit", prepared=prepared(IMAGENET, "bicubic", 224 / 256, "crop"),
+    processor="Bit", prepared=record("@IMAGENET, interpolation bicubic, crop 0.875, fit crop"),
 )  # fmt: skip
 REGISTERS = derived(
     DINOV2, "", "dinov2_with_registers",
@@ -209,7 +210,7 @@ DINOV3 = derived(
     reads=config_json.read_dinov3,
     writes=lambda config: {"hidden_act": "silu"} if config.ffn == "swiglu" else {},
     processor="DINOv3ViT",
-    prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
+    prepared=record("@IMAGENET, interpolation bilinear, crop 1.0, fit squash"),
 )  # fmt: skip
 TIPS = read_only(
     REGISTERS,
@@ -233,7 +234,7 @@ TIPS = read_only(
         contract  .mlp.w3
     """), classified=False,
     resampling="bilinear-antialiased", processor="Tipsv2",
-    prepared=prepared(UNCHANGED, "bilinear", 1.0, "squash"),
+    prepared=record("@UNCHANGED, interpolation bilinear, crop 1.0, fit squash"),
 )  # fmt: skip
 # The image towers of models of images and texts: CLIP, SigLIP and their kin.
 CLIP = derived(
@@ -262,7 +263,7 @@ CLIP = derived(
     },
     reads=config_json.read_clip,
     writes=lambda config: {"projection_dim": config.classes or config.width}, processor="CLIP",
-    prepared=prepared(OPENAI, "bicubic", 1.0, "crop"),
+    prepared=record("@OPENAI, interpolation bicubic, crop 1.0, fit crop"),
 )  # fmt: skip
 _POOL = """
     queries         head.probe
@@ -281,7 +282,7 @@ SIGLIP = derived(
     CLIP, _POOL, "siglip_vision_model", "SiglipVisionModel",
     fits=lambda config: config.pool == "attention", prefix="", reads=config_json.read_siglip,
     writes=lambda config: {}, processor="Siglip",
-    prepared=prepared(INCEPTION, "bicubic", 1.0, "squash"),
+    prepared=record("@INCEPTION, interpolation bicubic, crop 1.0, fit squash"),
 )  # fmt: skip
 NAFLEX = read_only(
     SIGLIP,
@@ -291,7 +292,7 @@ NAFLEX = read_only(
     """,
     "siglip2_vision_model", "Siglip2VisionModel",
     resampling="bilinear-antialiased", reads=config_json.read_siglip, processor="Siglip2",
-    prepared=prepared(INCEPTION, "bilinear", 1.0, "native"),
+    prepared=record("@INCEPTION, interpolation bilinear, crop 1.0, fit native"),
 )  # fmt: skip
 OF_CLIP = tuple(
     read_only(
@@ -317,7 +318,7 @@ BLIP = tuple(  # whose text models see all tokens after the last norm
         project    .self_attn.projection
     """,
         f"{name}_vision_model", f"{kind}VisionModel", classified=False, reads=lambda stated: {},
-        prepared=prepared(OPENAI, "bicubic", 1.0, "squash"),
+        prepared=record("@OPENAI, interpolation bicubic, crop 1.0, fit squash"),
     )
     for name, kind in (("blip", "Blip"), ("blip_2", "Blip2"), ("instructblip", "InstructBlip"))
 )  # fmt: skip
@@ -342,7 +343,7 @@ AIMV2 = read_only(
         norm        rms_norm
     """,
     "aimv2_vision_model", "Aimv2VisionModel", reads=config_json.read_aimv2, processor="CLIP",
-    prepared=prepared(OPENAI, "bicubic", 1.0, "crop"),
+    prepared=record("@OPENAI, interpolation bicubic, crop 1.0, fit crop"),
 )  # fmt: skip
 AIMV2_OWN = read_only(  # of its authors' own code (apple/ml-aim), which the Hub's files follow
     AIMV2,

@@ -135,8 +135,3 @@ def derived(family: Family, names: str, model_type: str, *classes: str, **change
 def read_only(family: Family, names: str, model_type: str, *classes: str, **changes: Any) -> Family:
     """Return the same, as which no model is written."""
     return derived(family, names, model_type, *classes, fits=lambda config: False, **changes)
-
-
-def prepared(normal: Fields, interpolation: str, crop: float, fit: str) -> Fields:
-    """Return the preprocessing of a family's released models."""
-    return {**normal, "interpolation": interpolation, "crop": crop, "fit": fit}

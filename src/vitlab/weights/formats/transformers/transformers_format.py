@@ -313,7 +313,7 @@ def _content(family: Family, shapes: dict[str, Shape]) -> Fields:
     query, key = (f"{layer}.bias" in shapes for layer in layers[:2])
     rows = fields["class_token"] + family.register_rows * fields["registers"]
     side = math.isqrt(max(0, (*parts.shape("positions"), 0)[1] - rows))
-    fields |= {"heads": USUAL_HEADS.get(width, max(1, width // 64)), "qkv_bias": query}
+    fields |= {"heads": USUAL_HEADS.get(str(width), max(1, width // 64)), "qkv_bias": query}
     if parts.offsets:
         offsets, fields["heads"] = parts.offsets
         side = (math.isqrt(offsets - 3) + 1) // 2

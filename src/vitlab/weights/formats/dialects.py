@@ -8,13 +8,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from vitlab.errors import WeightsError
-from vitlab.images import IMAGENET, OPENAI
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.entries import Names, Pairs, frequencies, table
 from vitlab.weights.formats.names import OURS, STEMS, FoundParts, first_name, found, placed
-from vitlab.weights.formats.origins import record
-from vitlab.weights.formats.timm.arguments import NAME
-from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Shape, Source
 
 Rules = tuple[tuple[str, str], ...]
@@ -30,19 +26,19 @@ class Dialect:
         marks: names that must be beside it
         names: the table; names outside of the model's prefix begin with a slash
         spellings: patterns in names, and what the table has in their place
-        facts: fields that every model has
-        usual: fields that most models have
+        facts: record of fields that every model has
+        usual: record of fields that most models have
         sizes: every model of a usual width has the usual heads
         beyond: patterns of names of parts that cannot be represented, each with the reason
     """
 
     name: str
-    roots: tuple[str, ...]
-    marks: tuple[str, ...] = ()
+    roots: str
+    marks: str = ""
     names: Names
     spellings: Rules = ()
-    facts: Fields = field(default_factory=dict)
-    usual: Fields = field(default_factory=dict)
+    facts: str = ""
+    usual: str = ""
     sizes: bool = False
     beyond: Mapping[str, str] = field(default_factory=dict)
 
@@ -140,7 +136,7 @@ BRANCHED = TIMM | table("""
     expand    .ffns.{b}.mlp.fc1
     contract  .ffns.{b}.mlp.fc2
 """)
-ROOTS = ("patch_embed.proj.weight", "patch_embed.proj.0.weight")
+ROOTS = "patch_embed.proj.weight patch_embed.proj.0.weight"
 CHUNKS: Rules = ((r"^blocks\.\d+\.(\d+)\.(?=norm|attn|mlp|ls)", r"blocks.\1."),)  # DINOv2's
 # Two parallel branches in DeiT's own code (norm11, attn1, gamma_1_1, …).
 PARALLEL: Rules = tuple(
@@ -273,99 +269,94 @@ NAFLEX = TIMM | table("""
     registers     embeds.reg_token
     positions     gridded(embeds.pos_embed)
 """)
-PLAIN = {"gelu": "exact", "norm_eps": 1e-6}
 # transforms.py and pe.py of facebookresearch/perception_models.
-PERCEIVED = record("""
+PERCEIVED = """
     stem_bias false, interpolation bilinear, fit squash, crop 1.0, @INCEPTION,
     resampling bilinear-unaligned
-""")  # fmt: skip
-OF_STATE = {  # of ours without a config.json
-    "mean": (0.5,), "std": (0.5,), "interpolation": "bilinear", "crop": 1.0,
-    "resampling": "bilinear", "fit": "crop",
-}  # fmt: skip
+"""
 # The most particular first.
 DIALECTS = (
     Dialect(
-        name="CaiT", roots=ROOTS, marks=("blocks_token_only.0.norm1.weight",), names=TIMM,
-        facts={**PLAIN, "pool": "token", "class_token": True, "resampling": "bicubic", **IMAGENET,
-               "interpolation": "bicubic", "crop": 1.0, "fit": "crop"},
+        name="CaiT", roots=ROOTS, marks="blocks_token_only.0.norm1.weight", names=TIMM,
+        facts="""
+            @PLAIN, pool token, class_token true, resampling bicubic, @IMAGENET,
+            interpolation bicubic, crop 1.0, fit crop
+        """,
     ),
     Dialect(
-        name="DeiT's names of parallel branches", roots=ROOTS, marks=("blocks.0.norm11.weight",),
+        name="DeiT's names of parallel branches", roots=ROOTS, marks="blocks.0.norm11.weight",
         names=BRANCHED, spellings=PARALLEL,
     ),
     Dialect(
-        name=f"{NAME}'s names", roots=ROOTS, marks=("blocks.0.attns.0.norm.weight",), names=BRANCHED
+        name="timm's names", roots=ROOTS, marks="blocks.0.attns.0.norm.weight", names=BRANCHED
     ),
     Dialect(
-        name=f"{NAME}'s names", roots=ROOTS, spellings=CHUNKS,
+        name="timm's names", roots=ROOTS, spellings=CHUNKS,
         names=TIMM | table("head head | /linear_head"),  # DINOv2's
     ),
     *(
         Dialect(
-            name="ViTLab's names", roots=("stem.layers.0.weight",), usual=OF_STATE,
+            name="ViTLab's names", roots="stem.layers.0.weight",
+            marks=f"blocks.0.attention.0.body.qkv.weight {more}",
             names=OURS | STEMS[stem] | table("positions positions.0.table"),
-            marks=("blocks.0.attention.0.body.qkv.weight", *more),
+            usual="""
+                @HALF, interpolation bilinear, crop 1.0, resampling bilinear, fit crop
+            """,  # of ours without a config.json
         )
         for stem, more in (
-            ("hmlp", ("stem.layers.3.weight",)), ("hmlp", ("stem.layers.2.weight",)),
-            ("linear", ()),
+            ("hmlp", "stem.layers.3.weight"), ("hmlp", "stem.layers.2.weight"), ("linear", ""),
         )
     ),
     Dialect(
-        name="torchvision's names", roots=("conv_proj.weight",), names=TORCHVISION,
-        marks=("encoder.pos_embedding",), facts={**PLAIN, **IMAGENET, "pool": "token"},
-        usual={"interpolation": "bilinear", "crop": 0.875}, sizes=True,
+        name="torchvision's names", roots="conv_proj.weight", marks="encoder.pos_embedding",
+        names=TORCHVISION, facts="@PLAIN, @IMAGENET, pool token",
+        usual="interpolation bilinear, crop 0.875", sizes=True,
     ),
     Dialect(
-        name="Perception Encoder's names", roots=("conv1.weight",), marks=("attn_pool.probe",),
+        name="Perception Encoder's names", roots="conv1.weight", marks="attn_pool.probe",
         names=PERCEPTION, facts=PERCEIVED, sizes=True,
     ),
     Dialect(
-        name="open_clip's names", roots=("conv1.weight",), names=OPEN_CLIP,
-        marks=("class_embedding", "ln_post.weight"),
-        facts=record("""
-            norm_eps 1e-05, pool token, interpolation bicubic, crop 1.0, stem_bias false
-        """),
-        usual=OPENAI, sizes=True,
+        name="open_clip's names", roots="conv1.weight", marks="class_embedding ln_post.weight",
+        names=OPEN_CLIP, usual="@OPENAI", sizes=True,
+        facts="norm_eps 1e-5, pool token, interpolation bicubic, crop 1.0, stem_bias false",
         beyond={r"attn_pool\..*": "a pool with queries of its own, as in CoCa"},
     ),
     Dialect(  # without a pool and a last norm: lang, spatial
-        name="Perception Encoder's names", roots=("conv1.weight",), marks=("ln_pre.weight",),
+        name="Perception Encoder's names", roots="conv1.weight", marks="ln_pre.weight",
         names=HEADLESS, facts=PERCEIVED, sizes=True,
     ),
     Dialect(
-        name="AIMv2's names", roots=("preprocessor.patchifier.proj.weight",), names=AIMV2,
-        facts=record("interpolation bicubic, crop 1.0, pool mean, @OPENAI"), sizes=True,
+        name="AIMv2's names", roots="preprocessor.patchifier.proj.weight", names=AIMV2,
+        facts="interpolation bicubic, crop 1.0, pool mean, @OPENAI", sizes=True,
     ),
     Dialect(
-        name="CAPI's names", roots=("patch_embed.weight",), names=CAPI,
-        marks=("encoder.blocks.0.residual1.fn.rope.freqs",), sizes=True,
-        facts=record("""
-            positions rope, rope_kind free, norm_at tokens, norm_eps 1e-05, gelu exact,
-            @IMAGENET
-        """),
+        name="CAPI's names", roots="patch_embed.weight", names=CAPI, sizes=True,
+        marks="encoder.blocks.0.residual1.fn.rope.freqs",
+        facts="""
+            positions rope, rope_kind free, norm_at tokens, norm_eps 1e-5, gelu exact, @IMAGENET
+        """,
     ),
     Dialect(
-        name="vit-pytorch's names", roots=("to_patch_embedding.1.weight",), names=LUCIDRAINS,
-        marks=("pos_embedding", "cls_token"), facts={"norm_eps": 1e-5, "gelu": "exact"},
-        usual={"pool": "token"},
+        name="vit-pytorch's names", roots="to_patch_embedding.1.weight",
+        marks="pos_embedding cls_token", names=LUCIDRAINS, facts="norm_eps 1e-5, gelu exact",
+        usual="pool token",
     ),
     Dialect(
-        name="NaFlexVit's names, SigLIP 2's", roots=("embeds.proj.weight",), names=NAFLEX,
-        marks=("embeds.pos_embed", "attn_pool.latent"), sizes=True,
-        facts=record("""
-            gelu tanh, norm_eps 1e-06, resampling bilinear-antialiased, @INCEPTION, fit native,
+        name="NaFlexVit's names, SigLIP 2's", roots="embeds.proj.weight",
+        marks="embeds.pos_embed attn_pool.latent", names=NAFLEX, sizes=True,
+        facts="""
+            gelu tanh, norm_eps 1e-6, resampling bilinear-antialiased, @INCEPTION, fit native,
             tokens 256, interpolation bilinear, crop 1.0
-        """),
+        """,
     ),
     Dialect(
-        name="NaFlexVit's names", roots=("embeds.proj.weight",), names=NAFLEX,
+        name="NaFlexVit's names", roots="embeds.proj.weight", names=NAFLEX,
         beyond={r"embeds\..*": "positions, and no tensor shows how they are resized"},
     ),
     Dialect(
-        name="mmpretrain's names", roots=("patch_embed.projection.weight",), names=MMPRETRAIN,
-        marks=("layers.0.ln1.weight",), facts=PLAIN, sizes=True,
+        name="mmpretrain's names", roots="patch_embed.projection.weight",
+        marks="layers.0.ln1.weight", names=MMPRETRAIN, facts="@PLAIN", sizes=True,
     ),
 )  # fmt: skip
 
@@ -378,7 +369,7 @@ def layout_of(source: Source) -> Layout | None:
     """
     for dialect in DIALECTS:
         for prefix in _prefixes(source, dialect):
-            if all(f"{prefix}{mark}" in source.shapes for mark in dialect.marks):
+            if all(f"{prefix}{mark}" in source.shapes for mark in dialect.marks.split()):
                 return _layout(source, dialect, prefix)
     return None
 
@@ -388,7 +379,7 @@ def _prefixes(source: Source, dialect: Dialect) -> list[str]:
     prefixes = {
         name.removesuffix(root)
         for name in source.shapes
-        for root in dialect.roots
+        for root in dialect.roots.split()
         if name == root or name.endswith(f".{root}")
     }
     return sorted(prefixes, key=lambda prefix: (len(prefix), prefix))

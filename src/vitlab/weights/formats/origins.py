@@ -37,21 +37,26 @@ WITHOUT_EFFECT = (
 
 
 Limits = dict[str, tuple[Any, ...]]  # the values that a field may have
-UNCHANGED = {"mean": (0.0,) * 3, "std": (1.0,) * 3}
-NORMALIZATIONS = {
-    "IMAGENET": IMAGENET, "INCEPTION": INCEPTION, "OPENAI": OPENAI, "UNCHANGED": UNCHANGED,
-}  # fmt: skip
+NAMED: dict[str, Fields] = {
+    "IMAGENET": IMAGENET,
+    "INCEPTION": INCEPTION,
+    "OPENAI": OPENAI,
+    "HALF": {"mean": (0.5,), "std": (0.5,)},
+    "SATELLITE": {"mean": (0.430, 0.411, 0.296), "std": (0.213, 0.156, 0.143)},  # SAT-493M
+    "UNCHANGED": {"mean": (0.0,) * 3, "std": (1.0,) * 3},
+    "PLAIN": {"gelu": "exact", "norm_eps": 1e-6},
+}
 
 
 def record(text: str) -> Fields:
     """Return facts as a record has them: `norm_eps 1e-5, gelu exact, @OPENAI`.
 
-    Values are words, or as in JSON; `@` is a usual mean and std of pixels.
+    Values are words, or as in JSON; `@` is one of `NAMED`, such as a mean and std of pixels.
     """
     found: Fields = {}
-    for item in re.split(r",\s+", text.strip()):
+    for item in filter(None, re.split(r",\s+", text.strip())):
         word, *value = item.split(None, 1)
-        found |= {word: plain(value[0])} if value else NORMALIZATIONS[word[1:]]
+        found |= {word: plain(value[0])} if value else NAMED[word[1:]]
     return found
 
 

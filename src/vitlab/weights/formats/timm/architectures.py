@@ -12,10 +12,9 @@ from typing import Any
 import torch
 
 from vitlab.errors import WeightsError
-from vitlab.images import IMAGENET, INCEPTION, OPENAI
 from vitlab.models.config import config_of
 from vitlab.models.positions.sincos import sines
-from vitlab.weights.formats.dialects import PLAIN, Layout
+from vitlab.weights.formats.dialects import Layout
 from vitlab.weights.formats.origins import Facts, by_pattern, found_in, record
 from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Source
@@ -139,8 +138,8 @@ def check_supported(architecture: str) -> None:
 
 def implied(architecture: str) -> Fields:
     """Return the fields that a known architecture's name stands for."""
-    usual = record("norm_eps 1e-6, gelu exact, pool token, interpolation bicubic, crop 0.9")
-    return usual | INCEPTION | found_in(FIELDS, architecture)
+    usual = "@PLAIN, pool token, interpolation bicubic, crop 0.9, @INCEPTION"
+    return record(usual) | found_in(FIELDS, architecture)
 
 
 def named_rotary(architecture: str) -> Fields:
@@ -178,25 +177,25 @@ def size_in(architecture: str) -> int | None:
 # Families that tensors give away. A file with nothing else is one of these, or a plain ViT, of
 # which heads, the form of GELU, epsilon and how images are normalized are only assumed.
 Shows = Callable[[Layout], bool]
-# Heads by width: 64 wide, or as in every model of that width.
-USUAL_HEADS = record("""
-    192 3, 256 4, 320 5, 384 6, 512 8, 576 9, 640 10, 768 12, 832 13, 896 14, 1024 16, 1152 16,
-    1280 16, 1408 16, 1536 16, 1664 16
-""")  # fmt: skip
-AIMV2_HEADS = record("1024 8, 1536 12, 2048 16, 3072 24")
-# Of EVA-02, BEiT-3 and Perception Encoder.
-EVEN_HEADS = record("""
-    192 3, 384 6, 768 12, 1024 16, 1408 16, 1536 16, 1792 16
-""")
-# Of DINOv3 (dinov3/hub/backbones.py of facebookresearch/dinov3).
-DINOV3_HEADS = record("""
-    192 3, 384 6, 768 12, 1024 16, 1280 20, 1536 24, 4096 32
-""")
+# Heads by width: 64 wide, or as in every model of that width; of EVA-02, BEiT-3 and Perception
+# Encoder; of DINOv3 (dinov3/hub/backbones.py of facebookresearch/dinov3).
+HEADS = {
+    "USUAL": record("""
+        192 3, 256 4, 320 5, 384 6, 512 8, 576 9, 640 10, 768 12, 832 13, 896 14, 1024 16,
+        1152 16, 1280 16, 1408 16, 1536 16, 1664 16
+    """),
+    "AIMV2": record("1024 8, 1536 12, 2048 16, 3072 24"),
+    "EVEN": record("192 3, 384 6, 768 12, 1024 16, 1408 16, 1536 16, 1792 16"),
+    "DINOV3": record("192 3, 384 6, 768 12, 1024 16, 1280 20, 1536 24, 4096 32"),
+}
 DINO2_DEPTHS = record("384 12, 768 12, 1024 24, 1536 40")  # of DINOv2's releases, by width
-OWN_DINOV3 = record("pool token, interpolation bilinear, fit squash, crop 1.0")
-SATELLITE = {"mean": (0.430, 0.411, 0.296), "std": (0.213, 0.156, 0.143)}  # SAT-493M
-TIPS = record("resampling antialiased, @UNCHANGED, fit squash, interpolation bilinear, crop 1.0")
 FIRST = "blocks.0."
+
+
+def heads_for(width: int, table: str = "USUAL") -> Fields:
+    """Return the heads of a width in one of the tables, as a field; empty if it has none."""
+    heads = HEADS.get(table, {}).get(str(width))
+    return {"heads": heads} if heads else {}
 
 
 def _has(*names: str) -> Shows:
@@ -302,24 +301,15 @@ def facts_by_content(source: Source, file: Layout, certain: bool) -> Facts:
         certain: the architecture is known, and says the rest
     """
     width = file.width
-    usual = USUAL_HEADS.get(str(width))
-    facts = Facts().put("assumed", {"heads": usual} if usual else {})
-    facts.put(
-        "assumed",
-        {
-            "gelu": "exact", "norm_eps": 1e-6, "interpolation": "bicubic", "crop": 0.875,
-            "resampling": "bicubic", **IMAGENET,
-        },
-    )  # fmt: skip
+    usual = "@PLAIN, interpolation bicubic, crop 0.875, resampling bicubic, @IMAGENET"
+    facts = Facts().put("assumed", heads_for(width) | record(usual))
     if certain:
         return facts
     facts.put("assumed", {"fit": "crop"})
-    for shows, every, most in FAMILIES:
+    for shows, heads, every, most in FAMILIES:
         if shows(file):
-            heads = every.get("heads", {}).get(str(width))
-            always = {k: v for k, v in every.items() if k != "heads"}
-            facts.put("family", always | ({"heads": heads} if heads else {}))
-            return facts.put("assumed", most)
+            facts.put("family", record(every) | heads_for(width, heads))
+            return facts.put("assumed", record(most))
     if _dino2(file):
         _put_dino2(facts, file, source.kind == "npz")
     elif _dinov3(file):
@@ -327,7 +317,7 @@ def facts_by_content(source: Source, file: Layout, certain: bool) -> Facts:
     elif width == 1536 and file.gated:  # DINOv2's giant; SigLIP's has 16
         facts.put("family", {"heads": 24})
     elif width == 384 and _is_moco(source, file):
-        facts.put("family", {"heads": 12, "interpolation": "bilinear", **PLAIN, **IMAGENET})
+        facts.put("family", record("heads 12, interpolation bilinear, @PLAIN, @IMAGENET"))
     return facts
 
 
@@ -348,52 +338,51 @@ def _put_dino2(facts: Facts, file: Layout, tips: bool) -> None:
     """Others train with this code, so only released sizes are certain; TIPS publishes arrays."""
     width, depth = file.width, len(file.counted("n", ("scale1",)))
     released = file.shape("patch.weight")[2:3] == (14,) and DINO2_DEPTHS.get(str(width)) == depth
-    origin = "family" if released else "assumed"
+    facts.put("family" if released else "assumed", {"heads": width // 64})
+    own = "crop 0.875, interpolation bicubic, fit crop, @IMAGENET"
+    if tips:
+        own = "resampling antialiased, @UNCHANGED, fit squash, interpolation bilinear, crop 1.0"
     resampling = "antialiased" if "register_tokens" in file.tensors else "scaled"
-    usual = {"crop": 0.875, "interpolation": "bicubic", "fit": "crop", "resampling": resampling}
-    facts.put(origin, {**IMAGENET, "heads": width // 64, **usual, **(TIPS if tips else {})})
-    facts.put("family", {**PLAIN, "pool": "token"})
+    facts.put(facts.origins["heads"], {"resampling": resampling} | record(own))
+    facts.put("family", record("@PLAIN, pool token"))
 
 
 def _put_dinov3(facts: Facts, file: Layout) -> None:
     width = file.width
-    facts.put("family", {"norm_eps": 1e-5, "gelu": "exact", "positions": "rope"})
-    facts.put("assumed", {"crop": 1.0})
-    if heads := DINOV3_HEADS.get(str(width)):
-        facts.put("family", {"heads": heads})
+    facts.put("family", record("norm_eps 1e-5, gelu exact, positions rope"))
+    facts.put("assumed", {"crop": 1.0}).put("family", heads_for(width, "DINOV3"))
     if "storage_tokens" not in file.tensors:
         facts.put("assumed", {"pool": "mean"})
         return
-    facts.put("family", OWN_DINOV3)  # its own files
+    own = "pool token, interpolation bilinear, fit squash, crop 1.0"  # of its own files
     if width == 1024 and "local_cls_norm.weight" in file.tensors:
-        facts.put("family", SATELLITE)
+        own += ", @SATELLITE"
+    facts.put("family", record(own))
 
 
-# What tells a family, its facts, and what differs between its releases.
-FAMILIES: tuple[tuple[Shows, Fields, Fields], ...] = (
+# What tells a family, its heads by width, its facts, and what differs between its releases.
+FAMILIES: tuple[tuple[Shows, str, str, str], ...] = (
     (
-        _perception,
-        {"norm_eps": 1e-5, "gelu": "exact", "pool_heads": 8, "heads": EVEN_HEADS},
-        record("pool mean, crop 1.0, resampling antialiased, @INCEPTION"),
+        _perception, "EVEN", "norm_eps 1e-5, gelu exact, pool_heads 8",
+        "pool mean, crop 1.0, resampling antialiased, @INCEPTION",
     ),
-    (_aimv2, {"norm_eps": 1e-5, "heads": AIMV2_HEADS}, {"crop": 1.0, **OPENAI}),
-    (_beit3, {"norm_eps": 1e-5, "gelu": "exact", "heads": EVEN_HEADS}, {"crop": 1.0}),
-    (_eva02, {"norm_eps": 1e-6, "heads": EVEN_HEADS}, {"resampling": "antialiased", **OPENAI}),
+    (_aimv2, "AIMV2", "norm_eps 1e-5", "crop 1.0, @OPENAI"),
+    (_beit3, "EVEN", "norm_eps 1e-5, gelu exact", "crop 1.0"),
+    (_eva02, "EVEN", "norm_eps 1e-6", "resampling antialiased, @OPENAI"),
     (
-        _eva02_enormous,
-        {**PLAIN, "norm_order": "after", "heads": EVEN_HEADS},
-        {"crop": 0.9, "resampling": "antialiased", **OPENAI},
+        _eva02_enormous, "EVEN", "@PLAIN, norm_order after",
+        "crop 0.9, resampling antialiased, @OPENAI",
     ),
-    (_has("rope.freqs"), PLAIN, {"resampling": "antialiased", "crop": 0.9}),  # RoPE-ViT
-    (lambda file: bool(file.offsets), PLAIN, INCEPTION),  # BEiT, BEiT v2
-    (_has("pre_norm.weight"), {"norm_eps": 1e-5}, {"crop": 1.0, **OPENAI}),  # CLIP
-    (_has(f"{FIRST}attn.q_bias", "positions"), PLAIN, {"crop": 0.9, **OPENAI}),  # EVA
-    (_has("queries"), {"norm_eps": 1e-6}, {"crop": 1.0, **INCEPTION}),  # SigLIP
-    (_has("dist_token"), {**PLAIN, **IMAGENET}, {}),  # DeiT, distilled
-    (_has("pre_logits.weight"), {**PLAIN, **INCEPTION, "crop": 0.9}, {}),  # timm's first files
-    (_has("decoder_pos_embed"), PLAIN, IMAGENET),  # MAE, which others train with on other images
-    (_has("masked_embed"), {**PLAIN, **IMAGENET, "resampling": "scaled"}, {}),  # iBOT
-)
+    (_has("rope.freqs"), "", "@PLAIN", "resampling antialiased, crop 0.9"),  # RoPE-ViT
+    (lambda file: bool(file.offsets), "", "@PLAIN", "@INCEPTION"),  # BEiT, BEiT v2
+    (_has("pre_norm.weight"), "", "norm_eps 1e-5", "crop 1.0, @OPENAI"),  # CLIP
+    (_has(f"{FIRST}attn.q_bias", "positions"), "", "@PLAIN", "crop 0.9, @OPENAI"),  # EVA
+    (_has("queries"), "", "norm_eps 1e-6", "crop 1.0, @INCEPTION"),  # SigLIP
+    (_has("dist_token"), "", "@PLAIN, @IMAGENET", ""),  # DeiT, distilled
+    (_has("pre_logits.weight"), "", "@PLAIN, @INCEPTION, crop 0.9", ""),  # timm's first files
+    (_has("decoder_pos_embed"), "", "@PLAIN", "@IMAGENET"),  # MAE, and others' on other images
+    (_has("masked_embed"), "", "@PLAIN, @IMAGENET, resampling scaled", ""),  # iBOT
+)  # fmt: skip
 
 
 def _is_moco(source: Source, file: Layout) -> bool:

@@ -24,7 +24,7 @@ from vitlab.weights.formats.names import (
     patches_of,
     placed,
 )
-from vitlab.weights.formats.origins import Facts, with_means
+from vitlab.weights.formats.origins import Facts, record, with_means
 from vitlab.weights.formats.timm import architectures, config_json
 from vitlab.weights.formats.timm.architectures import (
     check_content,
@@ -170,7 +170,7 @@ def known_of(source: Source, hints: Hints, file: Layout) -> Known:
     told = config_json.stated_by_open_clip(path, source.open_clip, file.width, chosen)
     facts.put("file", {**record.fields, **told})
     facts.put("file", config_json.recorded(path, source.config, chosen))
-    if file.dialect.facts.get("fit") == "native":  # which no config.json of timm can say
+    if "fit native" in file.dialect.facts:  # which no config.json of timm can say
         facts.put("family", {"fit": "native"})
     if arguments.get("global_pool") == "":
         facts.put("assumed", {"pool": facts.values.get("pool", "token")})
@@ -216,7 +216,7 @@ def _rotary(
 def _put_dialect(facts: Facts, file: Layout) -> None:
     """Set the facts of all, or most, models with such names."""
     dialect, width = file.dialect, file.width
-    facts.put("assumed", dialect.usual).put("family", dialect.facts)
+    facts.put("assumed", record(dialect.usual)).put("family", record(dialect.facts))
     if dialect.sizes and "heads" in facts.values:
         facts.put("family", {"heads": facts.values["heads"]})
     elif dialect.facts and width % 64 == 0:

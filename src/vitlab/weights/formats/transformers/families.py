@@ -6,7 +6,6 @@ the released files, whose names are theirs on the Hub.
 
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.entries import table
-from vitlab.weights.formats.origins import record
 from vitlab.weights.formats.transformers import config_json
 from vitlab.weights.formats.transformers.family import Family, derived, read_only
 
@@ -66,13 +65,13 @@ VIT = Family(
     spellings=NEWER,
     reads=config_json.read_pooler,
     writes=config_json.write_pooler,
-    prepared=record("@INCEPTION, interpolation bilinear, crop 1.0, fit squash"),
+    prepared="@INCEPTION, interpolation bilinear, crop 1.0, fit squash",
 )  # fmt: skip
 MSN = derived(  # a ViT without a pooler
     VIT, "", "vit_msn", "ViTMSNModel", "ViTMSNForImageClassification",
     fits=lambda config: _plain(config, "token") and not config.pre_logits,
     reads=lambda stated: {},
-    prepared=record("@IMAGENET, interpolation bicubic, crop 1.0, fit squash"),
+    prepared="@IMAGENET, interpolation bicubic, crop 1.0, fit squash",
 )  # fmt: skip
 DEIT = derived(
     VIT, """
@@ -81,7 +80,7 @@ DEIT = derived(
     "deit", "DeiTModel", "DeiTForImageClassification", "DeiTForImageClassificationWithTeacher",
     fits=lambda config: config.pool == "prefix", prefix="deit.", register_rows=True,
     reads=config_json.read_deit, processor="DeiT",
-    prepared=record("@IMAGENET, interpolation bicubic, crop 0.875, fit squash"),
+    prepared="@IMAGENET, interpolation bicubic, crop 0.875, fit squash",
 )  # fmt: skip
 BEIT = derived(
     VIT,
@@ -102,17 +101,17 @@ BEIT = derived(
         r"^shared_position_bias": "encoder.relative_position_bias",
     },
     reads=config_json.read_beit, writes=config_json.write_beit,
-    processor="Beit", prepared=record("@INCEPTION, interpolation bicubic, crop 0.875, fit crop"),
+    processor="Beit", prepared="@INCEPTION, interpolation bicubic, crop 0.875, fit crop",
 )  # fmt: skip
 IJEPA = derived(
     VIT, "", "ijepa", "IJepaModel", "IJepaForImageClassification", prefix="ijepa.",
     fits=lambda config: _plain(config, "mean") and not config.has_token,
     reads=lambda stated: {"pool": "mean"},
-    prepared=record("@IMAGENET, interpolation bilinear, crop 1.0, fit squash"),
+    prepared="@IMAGENET, interpolation bilinear, crop 1.0, fit squash",
 )  # fmt: skip
 MAE = read_only(
     VIT, "", "vit_mae", "ViTMAEModel", classified=False, reads=lambda stated: {},
-    prepared=record("@IMAGENET, interpolation bicubic, crop 1.0, fit squash"),
+    prepared="@IMAGENET, interpolation bicubic, crop 1.0, fit squash",
 )  # fmt: skip
 DATA2VEC = read_only(
     BEIT, "", "data2vec-vision", "Data2VecVisionModel", "Data2VecVisionForImageClassification",
@@ -130,7 +129,7 @@ INTERN = read_only(
     """,
     "internvl_vision", "InternVLVisionModel", classified=False,
     spellings={}, reads=config_json.read_intern,
-    prepared=record("@IMAGENET, interpolation bicubic, crop 1.0, fit squash"),
+    prepared="@IMAGENET, interpolation bicubic, crop 1.0, fit squash",
 )  # fmt: skip
 INTERN_OWN = read_only(  # of its authors' own code (OpenGVLab/InternVL)
     INTERN,
@@ -154,12 +153,12 @@ VITPOSE = read_only(
     """,
     "vitpose_backbone", "VitPoseBackbone", classified=False, prefix="",
     reads=lambda stated: {"pool": "mean", "stem_padding": 2},
-    prepared=record("@IMAGENET, interpolation bilinear, crop 1.0, fit squash"),
+    prepared="@IMAGENET, interpolation bilinear, crop 1.0, fit squash",
 )  # fmt: skip
 DPT = read_only(
     VIT, "", "dpt", "DPTModel", classified=False, prefix="dpt.", spellings={},
     resampling="bilinear-unaligned",
-    prepared=record("@INCEPTION, interpolation bicubic, crop 1.0, fit squash"),
+    prepared="@INCEPTION, interpolation bicubic, crop 1.0, fit squash",
 )  # fmt: skip
 # The families of DINO: DINOv2, with registers, DINOv3, and TIPS v2.
 DINOV2 = derived(
@@ -182,7 +181,7 @@ DINOV2 = derived(
     # its classifier sees class token and mean of the patches
     reads=lambda stated: {"pool": "both"} if stated.classifies else {},
     writes=config_json.write_dinov2,
-    processor="Bit", prepared=record("@IMAGENET, interpolation bicubic, crop 0.875, fit crop"),
+    processor="Bit", prepared="@IMAGENET, interpolation bicubic, crop 0.875, fit crop",
 )  # fmt: skip
 REGISTERS = derived(
     DINOV2, "", "dinov2_with_registers",
@@ -210,7 +209,7 @@ DINOV3 = derived(
     reads=config_json.read_dinov3,
     writes=lambda config: {"hidden_act": "silu"} if config.ffn == "swiglu" else {},
     processor="DINOv3ViT",
-    prepared=record("@IMAGENET, interpolation bilinear, crop 1.0, fit squash"),
+    prepared="@IMAGENET, interpolation bilinear, crop 1.0, fit squash",
 )  # fmt: skip
 TIPS = read_only(
     REGISTERS,
@@ -234,7 +233,7 @@ TIPS = read_only(
         contract  .mlp.w3
     """), classified=False,
     resampling="bilinear-antialiased", processor="Tipsv2",
-    prepared=record("@UNCHANGED, interpolation bilinear, crop 1.0, fit squash"),
+    prepared="@UNCHANGED, interpolation bilinear, crop 1.0, fit squash",
 )  # fmt: skip
 # The image towers of models of images and texts: CLIP, SigLIP and their kin.
 CLIP = derived(
@@ -263,7 +262,7 @@ CLIP = derived(
     },
     reads=config_json.read_clip,
     writes=lambda config: {"projection_dim": config.classes or config.width}, processor="CLIP",
-    prepared=record("@OPENAI, interpolation bicubic, crop 1.0, fit crop"),
+    prepared="@OPENAI, interpolation bicubic, crop 1.0, fit crop",
 )  # fmt: skip
 _POOL = """
     queries         head.probe
@@ -282,7 +281,7 @@ SIGLIP = derived(
     CLIP, _POOL, "siglip_vision_model", "SiglipVisionModel",
     fits=lambda config: config.pool == "attention", prefix="", reads=config_json.read_siglip,
     writes=lambda config: {}, processor="Siglip",
-    prepared=record("@INCEPTION, interpolation bicubic, crop 1.0, fit squash"),
+    prepared="@INCEPTION, interpolation bicubic, crop 1.0, fit squash",
 )  # fmt: skip
 NAFLEX = read_only(
     SIGLIP,
@@ -292,7 +291,7 @@ NAFLEX = read_only(
     """,
     "siglip2_vision_model", "Siglip2VisionModel",
     resampling="bilinear-antialiased", reads=config_json.read_siglip, processor="Siglip2",
-    prepared=record("@INCEPTION, interpolation bilinear, crop 1.0, fit native"),
+    prepared="@INCEPTION, interpolation bilinear, crop 1.0, fit native",
 )  # fmt: skip
 OF_CLIP = tuple(
     read_only(
@@ -318,7 +317,7 @@ BLIP = tuple(  # whose text models see all tokens after the last norm
         project    .self_attn.projection
     """,
         f"{name}_vision_model", f"{kind}VisionModel", classified=False, reads=lambda stated: {},
-        prepared=record("@OPENAI, interpolation bicubic, crop 1.0, fit squash"),
+        prepared="@OPENAI, interpolation bicubic, crop 1.0, fit squash",
     )
     for name, kind in (("blip", "Blip"), ("blip_2", "Blip2"), ("instructblip", "InstructBlip"))
 )  # fmt: skip
@@ -343,7 +342,7 @@ AIMV2 = read_only(
         norm        rms_norm
     """,
     "aimv2_vision_model", "Aimv2VisionModel", reads=config_json.read_aimv2, processor="CLIP",
-    prepared=record("@OPENAI, interpolation bicubic, crop 1.0, fit crop"),
+    prepared="@OPENAI, interpolation bicubic, crop 1.0, fit crop",
 )  # fmt: skip
 AIMV2_OWN = read_only(  # of its authors' own code (apple/ml-aim), which the Hub's files follow
     AIMV2,

@@ -74,7 +74,7 @@ class Family:
         reads: further fields
         writes: further keys of config.json
         processor: the class of its image processor, without `ImageProcessor`
-        prepared: preprocessing of the released models; used if no file says it
+        prepared: record of the preprocessing of the released models; used if no file says it
     """
 
     model_type: str
@@ -93,7 +93,7 @@ class Family:
     reads: Callable[[Stated], Fields] = lambda stated: {}
     writes: Callable[[ViTConfig], Fields] = lambda config: {}
     processor: str = "ViT"
-    prepared: Fields
+    prepared: str
 
     @property
     def patch(self) -> str:

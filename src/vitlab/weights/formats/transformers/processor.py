@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from vitlab.images import IMAGENET, INCEPTION, OPENAI
 from vitlab.models.config import ViTConfig
-from vitlab.weights.formats.origins import Facts
+from vitlab.weights.formats.origins import Facts, record
 from vitlab.weights.formats.transformers.family import Family
 from vitlab.weights.sharded import Fields
 
@@ -89,7 +89,7 @@ def read_processor(given: Fields, family: Family) -> Preparation:
     """Return what preprocessor_config.json states; the family's usual preparation without one."""
     if not given:
         sure = family.model_type != "vit"  # many models are saved as this one
-        return Preparation(Facts().put("family" if sure else "assumed", family.prepared))
+        return Preparation(Facts().put("family" if sure else "assumed", record(family.prepared)))
     stated = str(given.get("image_processor_type") or given.get("feature_extractor_type") or "")
     kind = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", stated)
     known = not kind or kind in CLASSES

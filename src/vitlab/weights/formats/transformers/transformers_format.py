@@ -18,7 +18,7 @@ from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.format_api import Hints, Reading, Writing, cannot, check_fields
 from vitlab.weights.formats.names import entries, fields_shown, first_name, found, parts_of
 from vitlab.weights.formats.origins import Facts, with_means
-from vitlab.weights.formats.timm.architectures import USUAL_HEADS, settled
+from vitlab.weights.formats.timm.architectures import heads_for, settled
 from vitlab.weights.formats.transformers.config_json import (
     DEFAULTS,
     KEYS,
@@ -313,7 +313,7 @@ def _content(family: Family, shapes: dict[str, Shape]) -> Fields:
     query, key = (f"{layer}.bias" in shapes for layer in layers[:2])
     rows = fields["class_token"] + family.register_rows * fields["registers"]
     side = math.isqrt(max(0, (*parts.shape("positions"), 0)[1] - rows))
-    fields |= {"heads": USUAL_HEADS.get(str(width), max(1, width // 64)), "qkv_bias": query}
+    fields |= {"heads": max(1, width // 64), "qkv_bias": query} | heads_for(width)
     if parts.offsets:
         offsets, fields["heads"] = parts.offsets
         side = (math.isqrt(offsets - 3) + 1) // 2

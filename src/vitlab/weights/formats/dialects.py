@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 
 from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
-from vitlab.weights.formats.entries import Names, Pairs, frequencies, table
+from vitlab.weights.formats.entries import Names, Pairs, frequencies, rules, table
 from vitlab.weights.formats.names import OURS, STEMS, FoundParts, first_name, found, placed
 from vitlab.weights.source import Shape, Source
-
-Rules = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +34,7 @@ class Dialect:
     roots: str
     marks: str = ""
     names: Names
-    spellings: Rules = ()
+    spellings: dict[str, str] = field(default_factory=dict)
     facts: str = ""
     usual: str = ""
     sizes: bool = False
@@ -137,19 +135,22 @@ BRANCHED = TIMM | table("""
     contract  .ffns.{b}.mlp.fc2
 """)
 ROOTS = "patch_embed.proj.weight patch_embed.proj.0.weight"
-CHUNKS: Rules = ((r"^blocks\.\d+\.(\d+)\.(?=norm|attn|mlp|ls)", r"blocks.\1."),)  # DINOv2's
-# Two parallel branches in DeiT's own code (norm11, attn1, gamma_1_1, …).
-PARALLEL: Rules = tuple(
-    (rf"^(blocks\.\d+)\.{theirs}(?=\.|$)", rf"\1.{ours}")
-    for theirs, ours in (
-        ("norm11", "attns.1.norm"), ("norm1", "attns.0.norm"),
-        ("norm21", "ffns.1.norm"), ("norm2", "ffns.0.norm"),
-        ("attn1", "attns.1.attn"), ("attn", "attns.0.attn"),
-        ("mlp1", "ffns.1.mlp"), ("mlp", "ffns.0.mlp"),
-        ("gamma_1_1", "attns.1.ls.gamma"), ("gamma_1", "attns.0.ls.gamma"),
-        ("gamma_2_1", "ffns.1.ls.gamma"), ("gamma_2", "ffns.0.ls.gamma"),
-    )
-)  # fmt: skip
+# DINOv2's chunks of blocks, and DeiT's own names of two parallel branches.
+CHUNKS = rules(r"^blocks\.\d+\.(\d+)\.(?=norm|attn|mlp|ls) blocks.\1.")
+PARALLEL = rules(r"""
+    ^(blocks\.\d+)\.norm11(?=\.|$)     \1.attns.1.norm
+    ^(blocks\.\d+)\.norm1(?=\.|$)      \1.attns.0.norm
+    ^(blocks\.\d+)\.norm21(?=\.|$)     \1.ffns.1.norm
+    ^(blocks\.\d+)\.norm2(?=\.|$)      \1.ffns.0.norm
+    ^(blocks\.\d+)\.attn1(?=\.|$)      \1.attns.1.attn
+    ^(blocks\.\d+)\.attn(?=\.|$)       \1.attns.0.attn
+    ^(blocks\.\d+)\.mlp1(?=\.|$)       \1.ffns.1.mlp
+    ^(blocks\.\d+)\.mlp(?=\.|$)        \1.ffns.0.mlp
+    ^(blocks\.\d+)\.gamma_1_1(?=\.|$)  \1.attns.1.ls.gamma
+    ^(blocks\.\d+)\.gamma_1(?=\.|$)    \1.attns.0.ls.gamma
+    ^(blocks\.\d+)\.gamma_2_1(?=\.|$)  \1.ffns.1.ls.gamma
+    ^(blocks\.\d+)\.gamma_2(?=\.|$)    \1.ffns.0.ls.gamma
+""")
 # Sources: torchvision's vision_transformer.py; transformer.py of open_clip and model.py of OpenAI's
 # CLIP; pe.py of facebookresearch/perception_models; vit_pytorch/vit.py; mmpretrain's
 # vision_transformer.py.
@@ -408,7 +409,7 @@ def _layout(source: Source, dialect: Dialect, prefix: str) -> Layout:
     return Layout(dialect=dialect, **vars(parts))
 
 
-def respelled(names: list[str], spellings: Rules) -> dict[str, str]:
+def respelled(names: list[str], spellings: dict[str, str]) -> dict[str, str]:
     """Return the original names by what they are with other spellings.
 
     Raises:
@@ -417,7 +418,7 @@ def respelled(names: list[str], spellings: Rules) -> dict[str, str]:
     renamed: dict[str, str] = {}
     for old in names:
         new = old
-        for pattern, word in spellings:
+        for pattern, word in spellings.items():
             new = re.sub(pattern, word, new)
         if new in renamed:
             raise WeightsError(f"tensors {renamed[new]} and {old} have the same meaning")

@@ -75,6 +75,11 @@ def table(text: str) -> Names:
     return {word: [way(each) for each in ways.split("|")] for word, ways in map(_halves, rows)}
 
 
+def rules(text: str) -> dict[str, str]:
+    """Return a pattern in names, and what a table has in its place, of each line."""
+    return dict(map(_halves, text.strip().splitlines()))
+
+
 def way(text: str) -> StoredAs:
     """Return one way in which a part is stored: `.qkv`, `.q .k .v` or `keyless(.q .v)`."""
     function, bracket, names = text.strip().removesuffix(")").rpartition("(")

@@ -371,15 +371,6 @@ def fitting(sizes: list[Size] | None, patch: int, count: int) -> Size | None:
     return None
 
 
-def overlap(size: Size, patch: int, count: int) -> int:
-    """Return the pixels from patch to patch if that many of them overlap in an image, else 0."""
-    rows, columns = (size, size) if isinstance(size, int) else size
-    steps = range(patch // 2, patch)
-    return next(
-        (n for n in steps if ((rows - patch) // n + 1) * ((columns - patch) // n + 1) == count), 0
-    )
-
-
 def entries(config: ModelConfig, names: Names, format: str, pairs: Pairs = "") -> list[Entry]:
     """List which tensors of a family's file make which of a model, or are made of them.
 

@@ -98,8 +98,9 @@ class Facts:
     values: Fields = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
 
-    def put(self, origin: str, found: Fields) -> "Facts":
-        """Add fields, over those that were there before; return self."""
+    def put(self, origin: str, found: Fields | str) -> "Facts":
+        """Add fields, or those of a record, over those that were there before; return self."""
+        found = record(found) if isinstance(found, str) else found
         self.values |= found
         self.origins |= dict.fromkeys(found, origin)
         return self

@@ -13,7 +13,7 @@ from vitlab.errors import WeightsError
 from vitlab.images import IMAGENET
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.dialects import TIMM, respelled
-from vitlab.weights.formats.entries import table
+from vitlab.weights.formats.entries import rules, table
 from vitlab.weights.formats.format_api import Hints, Reading
 from vitlab.weights.formats.names import FoundParts, fields_shown, found
 from vitlab.weights.formats.origins import Facts, record
@@ -33,12 +33,16 @@ RELEASED_AT = 1024  # pixels at which EfficientSAM's encoders are used
 PATCH = re.compile(r"(.*?)patch_embed\.proj(ection)?\.weight")
 MARKS = re.compile(r"(blocks|layers)\.0\.attn\.rel_pos_h|neck\.(0|conv1)\.weight|neck\.weight")
 # Words of Meta's code and of transformers, in place of timm's.
-WORDS = (
-    (r"^neck\.conv1\.", "neck.0."), (r"^neck\.layer_norm1\.", "neck.1."),
-    (r"^neck\.conv2\.", "neck.2."), (r"^neck\.layer_norm2\.", "neck.3."),
-    (r"^layers\.", "blocks."), (r"\.layer_norm([12])\.", r".norm\1."),
-    (r"^patch_embed\.projection\.", "patch_embed.proj."), (r"\.mlp\.lin([12])\.", r".mlp.fc\1."),
-)  # fmt: skip
+WORDS = rules(r"""
+    ^neck\.conv1\.              neck.0.
+    ^neck\.layer_norm1\.        neck.1.
+    ^neck\.conv2\.              neck.2.
+    ^neck\.layer_norm2\.        neck.3.
+    ^layers\.                   blocks.
+    \.layer_norm([12])\.        .norm\1.
+    ^patch_embed\.projection\.  patch_embed.proj.
+    \.mlp\.lin([12])\.          .mlp.fc\1.
+""")
 NAMES = TIMM | table("""
     positions           gridded(pos_embed)
     rows                .attn.rel_pos_h
@@ -151,8 +155,8 @@ def _facts(source: Source, parts: FoundParts, efficient: bool, said: Said, hints
     }  # fmt: skip
     if (channels := (*parts.shape("rows"), 0)[1]) > 0:
         fields["heads"] = fields["width"] // channels
-    facts = Facts().put("family", {"pool": "mean", "gelu": "exact", "norm_eps": 1e-6})
-    facts.put("family", {"interpolation": "bilinear", "crop": 1.0, "fit": "squash"})
+    facts = Facts().put("family", "pool mean, gelu exact, norm_eps 1e-06")
+    facts.put("family", "interpolation bilinear, crop 1.0, fit squash")
     facts.put("family", IMAGENET | {"resampling": "bicubic"}).put("tensors", fields)
     lengths = _lengths(source, parts, fields["depth"])
     if lengths:

@@ -305,19 +305,19 @@ def facts_by_content(source: Source, file: Layout, certain: bool) -> Facts:
     facts = Facts().put("assumed", heads_for(width) | record(usual))
     if certain:
         return facts
-    facts.put("assumed", {"fit": "crop"})
+    facts.put("assumed", "fit crop")
     for shows, heads, every, most in FAMILIES:
         if shows(file):
             facts.put("family", record(every) | heads_for(width, heads))
-            return facts.put("assumed", record(most))
+            return facts.put("assumed", most)
     if _dino2(file):
         _put_dino2(facts, file, source.kind == "npz")
     elif _dinov3(file):
         _put_dinov3(facts, file)
     elif width == 1536 and file.gated:  # DINOv2's giant; SigLIP's has 16
-        facts.put("family", {"heads": 24})
+        facts.put("family", "heads 24")
     elif width == 384 and _is_moco(source, file):
-        facts.put("family", record("heads 12, interpolation bilinear, @PLAIN, @IMAGENET"))
+        facts.put("family", "heads 12, interpolation bilinear, @PLAIN, @IMAGENET")
     return facts
 
 
@@ -344,20 +344,20 @@ def _put_dino2(facts: Facts, file: Layout, tips: bool) -> None:
         own = "resampling antialiased, @UNCHANGED, fit squash, interpolation bilinear, crop 1.0"
     resampling = "antialiased" if "register_tokens" in file.tensors else "scaled"
     facts.put(facts.origins["heads"], {"resampling": resampling} | record(own))
-    facts.put("family", record("@PLAIN, pool token"))
+    facts.put("family", "@PLAIN, pool token")
 
 
 def _put_dinov3(facts: Facts, file: Layout) -> None:
     width = file.width
-    facts.put("family", record("norm_eps 1e-5, gelu exact, positions rope"))
-    facts.put("assumed", {"crop": 1.0}).put("family", heads_for(width, "DINOV3"))
+    facts.put("family", "norm_eps 1e-5, gelu exact, positions rope")
+    facts.put("assumed", "crop 1.0").put("family", heads_for(width, "DINOV3"))
     if "storage_tokens" not in file.tensors:
-        facts.put("assumed", {"pool": "mean"})
+        facts.put("assumed", "pool mean")
         return
     own = "pool token, interpolation bilinear, fit squash, crop 1.0"  # of its own files
     if width == 1024 and "local_cls_norm.weight" in file.tensors:
         own += ", @SATELLITE"
-    facts.put("family", record(own))
+    facts.put("family", own)
 
 
 # What tells a family, its heads by width, its facts, and what differs between its releases.

@@ -4,7 +4,7 @@ A training checkpoint may record the same of its model. What timm cannot represe
 name of the field, whatever our own reader could read.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -20,7 +20,6 @@ from vitlab.weights.formats.timm.arguments import (
     ARGUMENTS,
     KINDS,
     NAME,
-    POOLS,
     family_of,
     stated,
     written_arguments,
@@ -30,14 +29,15 @@ from vitlab.weights.source import Source
 
 # Keys of pretrained_cfg and fields of ours with the same meaning.
 PREPROCESSING = record("mean mean, std std, crop_pct crop, interpolation interpolation")
-Limited = Mapping[str, tuple[str, tuple[Any, ...]]]
-# Keys whose other values our model cannot represent, and the field that each is about.
-LIMITED: Limited = {
-    "interpolation": ("interpolation", ("bilinear", "bicubic")),
-    "crop_mode": ("fit", ("center", "squash")),
-    "global_pool": ("pool", (*POOLS, "")),
-    "label_offset": ("labels", (0,)),
-}
+# Keys whose other values our model cannot represent, and the fields that keys are about.
+LIMITED = limits("""
+    interpolation bilinear|bicubic, crop_mode center|squash, global_pool token|avg|map|,
+    label_offset 0
+""")
+ABOUT = record("""
+    crop_mode fit, resize_mode fit, global_pool pool, timm_pool pool, pool_type pool,
+    label_offset labels
+""")
 # Reviewed: where weights are from, other sizes, names of layers, texts.
 IRRELEVANT = {
     "url", "file", "state_dict", "hf_hub_id", "hf_hub_filename", "source", "architecture", "tag",
@@ -48,11 +48,6 @@ IRRELEVANT = {
 }  # fmt: skip
 KEYS = {*LIMITED, *PREPROCESSING, *IRRELEVANT}
 RESAMPLING = "vitlab_resampling"  # a key of ours: timm resizes positions in its own way
-
-
-def architecture_in(config: Fields) -> str:
-    """Return timm's name of the model that config.json states, if it is one that is known."""
-    return stem_of(config.get("architecture"))
 
 
 def arguments_in(config: Fields) -> Fields:
@@ -104,13 +99,13 @@ def recorded(path: object, config: Fields, chosen: Collection[str]) -> Fields:
     }
 
 
-def recorded_size(config: Fields) -> Size | None:
-    """Return the image size that config.json states, in pixels."""
-    size = table_in(config, "model_args").get("img_size")
-    shape = _pretrained(config).get("input_size")
+def size_beside(source: Source) -> Size | None:
+    """Return the image size that config.json or open_clip's file states, in pixels."""
+    size = table_in(source.config, "model_args").get("img_size")
+    shape = _pretrained(source.config).get("input_size")
     if size is None and isinstance(shape, list) and len(shape) == 3:
         size = shape[1:]
-    return size_of(size)
+    return size_of(size) or size_of(vision_of(source.open_clip).get("image_size"))
 
 
 def size_of(value: Any) -> Size | None:
@@ -138,7 +133,7 @@ def check_limited(
     format: str,
     part: str,
     content: Fields,
-    limited: Limited,
+    limited: Limits,
     chosen: Collection[str],
 ) -> None:
     """Refuse values that our model cannot represent, unless the user gives the field.
@@ -148,13 +143,14 @@ def check_limited(
         format: whose library's
         part: name of the content
         content: by key
-        limited: by key, the field that it is about, and the values that are represented
+        limited: by key, the values that are represented
         chosen: fields that the user gave
 
     Raises:
         WeightsError: the first such value.
     """
-    for key, (own, values) in limited.items():
+    for key, values in limited.items():
+        own = ABOUT.get(key, key)
         if (value := content.get(key)) not in (None, *values) and own not in chosen:
             raise WeightsError(
                 f"{path}: unsupported {part} {key}={value!r} of {format}: give --{own}"
@@ -215,20 +211,7 @@ OPEN_CLIP_KNOWN = {
     "no_ln_pre", "attn_pooler_heads", "attn_pooler_queries", "pos_embed_type",
 }  # fmt: skip
 OPEN_CLIP_ABSENT = {"attentional_pool", "input_patchnorm", "global_average_pool", "act_kwargs"}
-OPEN_CLIP_IMAGES = {
-    "resize_mode": ("fit", ("", "shortest", "squash")),
-    "interpolation": ("interpolation", ("", "bicubic", "bilinear")),
-}
-
-
-def open_clip_architecture(content: Fields) -> str:
-    """Return timm's name of the image encoder, if it is one of timm's that is known."""
-    return stem_of(_vision(content).get("timm_model_name"))
-
-
-def open_clip_size(content: Fields) -> Size | None:
-    """Return the image size in pixels."""
-    return size_of(_vision(content).get("image_size"))
+OPEN_CLIP_IMAGES = limits("resize_mode |shortest|squash, interpolation |bicubic|bilinear")
 
 
 def stated_by_open_clip(
@@ -245,7 +228,7 @@ def stated_by_open_clip(
     Raises:
         WeightsError: it asks for something that our model cannot represent.
     """
-    vision, images = _vision(content), table_in(content, "preprocess_cfg")
+    vision, images = vision_of(content), table_in(content, "preprocess_cfg")
     if not vision:
         return {}
     for key, value in vision.items():
@@ -254,9 +237,7 @@ def stated_by_open_clip(
     of_timm = "timm_model_name" in vision
     key = "timm_pool" if of_timm else "pool_type"
     check_limited(path, OPEN_CLIP, "preprocess_cfg", images, OPEN_CLIP_IMAGES, chosen)
-    check_limited(
-        path, OPEN_CLIP, "vision_cfg", vision, {key: ("pool", tuple(OPEN_CLIP_POOLS))}, chosen
-    )
+    check_limited(path, OPEN_CLIP, "vision_cfg", vision, {key: tuple(OPEN_CLIP_POOLS)}, chosen)
     fields = {"crop": 1.0, "interpolation": "bicubic", **OPENAI, **prepared(images)}
     # the shorter side becomes the image size unless they are squashed
     fields["fit"] = "squash" if images.get("resize_mode") == "squash" else "crop"
@@ -272,7 +253,8 @@ def stated_by_open_clip(
     }
 
 
-def _vision(content: Fields) -> Fields:
+def vision_of(content: Fields) -> Fields:
+    """Return what open_clip_config.json says of the image encoder."""
     return table_in(table_in(content, "model_cfg"), "vision_cfg")
 
 

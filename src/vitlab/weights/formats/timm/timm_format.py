@@ -20,17 +20,17 @@ from vitlab.weights.formats.names import (
     fields_shown,
     first_name,
     fitting,
-    overlap,
     patches_of,
     placed,
 )
-from vitlab.weights.formats.origins import Facts, record, with_means
+from vitlab.weights.formats.origins import Facts, with_means
 from vitlab.weights.formats.timm import architectures, config_json
 from vitlab.weights.formats.timm.architectures import (
     check_content,
     facts_by_content,
     registers_in,
     rotary_by_content,
+    stem_of,
 )
 from vitlab.weights.formats.timm.arguments import (
     DEFAULTS,
@@ -41,7 +41,13 @@ from vitlab.weights.formats.timm.arguments import (
     pairs_of,
     rotary_fields,
 )
-from vitlab.weights.formats.timm.config_json import check_written, record_of, stored_as, written
+from vitlab.weights.formats.timm.config_json import (
+    check_written,
+    record_of,
+    stored_as,
+    vision_of,
+    written,
+)
 from vitlab.weights.sharded import CONFIG, Fields
 from vitlab.weights.source import Source
 
@@ -110,11 +116,6 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     label = f"{NAME}, {known.architecture}" if known.architecture else dialect.name
     taken = {name for entry in table for name in entry.theirs}
     beside = notes_beside(source, prefix, taken)
-    size, count = hints.image_size, math.prod(config.grid)
-    apart = size is not None and not fitting([size], config.patch, count)
-    if size and apart and overlap(size, config.patch, count):
-        wide = "x".join(map(str, config.size))
-        beside += (f"{source.path}: if its patches overlap, it is not this model of {wide} pixels",)
     return Reading(label, config, table, left_out, facts.origins, beside)
 
 
@@ -142,10 +143,12 @@ def known_of(source: Source, hints: Hints, file: Layout) -> Known:
         OptionError: the user's name is unknown.
         WeightsError: a family that our model cannot represent, or a damaged config.json.
     """
-    name, given = hints.name, architectures.stem_of(hints.name)
-    stored, record = config_json.architecture_in(source.config), record_of(source)
-    stored = stored or config_json.open_clip_architecture(source.open_clip)
-    architecture = given or stored or record.architecture
+    name, given = hints.name, stem_of(hints.name)
+    checkpoint = record_of(source)
+    stored = stem_of(source.config.get("architecture")) or stem_of(
+        vision_of(source.open_clip).get("timm_model_name")
+    )
+    architecture = given or stored or checkpoint.architecture
     certain = bool(architecture)
     if certain:
         architectures.check_supported(architecture)
@@ -156,34 +159,27 @@ def known_of(source: Source, hints: Hints, file: Layout) -> Known:
     if file.dialect.name == "open_clip's names" and "input_resolution" in source.shapes:
         facts.put("family", {"gelu": "quick", **OPENAI})  # OpenAI's own
     if certain:
-        facts.put("name", {**architectures.implied(architecture), **record.instead})
-        facts.put("family", {"resampling": "antialiased"})
+        facts.put("name", {**architectures.implied(architecture), **checkpoint.instead})
+        facts.put("family", "resampling antialiased")
         if architecture in architectures.VARY:
             facts.put("assumed", {k: facts.values[k] for k in ("mean", "std")})
     elif name:
         facts.put("option", architectures.settled(name))
-    size = architectures.size_in(architecture) if certain else None
+    size: Size | None = architectures.size_in(architecture) if certain else None
     if given and given != stored:  # the user knows better than the file
         return Known(facts, architecture, size, pairs=_rotary(facts, source, architecture, file))
-    arguments = record.arguments | config_json.arguments_in(source.config)
+    arguments = checkpoint.arguments | config_json.arguments_in(source.config)
     path, chosen = source.path, hints.choices
     told = config_json.stated_by_open_clip(path, source.open_clip, file.width, chosen)
-    facts.put("file", {**record.fields, **told})
-    facts.put("file", config_json.recorded(path, source.config, chosen))
+    said = config_json.recorded(path, source.config, chosen)
+    facts.put("file", {**checkpoint.fields, **told, **said})
     if "fit native" in file.dialect.facts:  # which no config.json of timm can say
-        facts.put("family", {"fit": "native"})
+        facts.put("family", "fit native")
     if arguments.get("global_pool") == "":
         facts.put("assumed", {"pool": facts.values.get("pool", "token")})
     pairs = _rotary(facts, source, architecture, file, arguments)
-    sizes: tuple[Size | None, ...] = (
-        config_json.recorded_size(source.config),
-        config_json.open_clip_size(source.open_clip),
-        record.image_size,
-        size,
-    )
-    return Known(
-        facts, architecture, next((each for each in sizes if each), None), arguments, pairs
-    )
+    size = config_json.size_beside(source) or checkpoint.image_size or size
+    return Known(facts, architecture, size, arguments, pairs)
 
 
 def _rotary(
@@ -216,13 +212,13 @@ def _rotary(
 def _put_dialect(facts: Facts, file: Layout) -> None:
     """Set the facts of all, or most, models with such names."""
     dialect, width = file.dialect, file.width
-    facts.put("assumed", record(dialect.usual)).put("family", record(dialect.facts))
+    facts.put("assumed", dialect.usual).put("family", dialect.facts)
     if dialect.sizes and "heads" in facts.values:
         facts.put("family", {"heads": facts.values["heads"]})
     elif dialect.facts and width % 64 == 0:
         facts.fill("assumed", {"heads": width // 64})
     if dialect.name == "open_clip's names" and "pre_norm.weight" not in file:
-        facts.put("assumed", {"pool": "mean", "norm_at": "pooled"})  # CLIPA, OpenVision
+        facts.put("assumed", "pool mean, norm_at pooled")  # CLIPA, OpenVision
     if dialect.name == "mmpretrain's names":
         _put_padding(facts, file)
 
@@ -233,7 +229,7 @@ def _put_padding(facts: Facts, file: Layout) -> None:
     if places and math.isqrt(places) * side == 1024:
         facts.put("family", {"stem_padding": 2, **IMAGENET})
     elif file.width in SAPIENS:
-        facts.put("assumed", {"stem_padding": 0})
+        facts.put("assumed", "stem_padding 0")
 
 
 def fields_of(source: Source, file: Layout, known: Known, hints: Hints) -> tuple[Facts, bool, bool]:
@@ -258,7 +254,7 @@ def fields_of(source: Source, file: Layout, known: Known, hints: Hints) -> tuple
     facts.origins |= known.facts.origins
     facts.put("tensors", tokens)
     if shown.get("stem") == "resnet":
-        facts.put("tensors", {"resnet": "timm"})
+        facts.put("tensors", "resnet timm")
     _pool(facts, file, known)
     named = registers_in(known.architecture)
     if named and facts.values["registers"] != named:
@@ -281,18 +277,18 @@ def _pool(facts: Facts, parts: FoundParts, known: Known) -> None:
     normed = "pooled_norm.weight" in parts and named == "token" and not asked
     both = parts.shape("head.weight")[-1] == 2 * parts.width
     if "queries" in parts:
-        facts.put("tensors", {"pool": "attention"})
+        facts.put("tensors", "pool attention")
         wide = parts.shape("pool_expand.weight")[0]
         facts.put("tensors", {"pool_mlp": 0 if wide == facts.values["mlp"] else wide})
         if known.pairs is not None and (token or facts.values["registers"]):
-            facts.put("family", {"pool_prefix": True})  # in eva.py
+            facts.put("family", "pool_prefix true")  # in eva.py
     elif both and token:  # or the class token beside one register, in our own names
         one = facts.values["registers"] == 1
         facts.put("assumed" if one else "tensors", {"pool": "both"})
     elif "heads.weight" in parts:
-        facts.put("tensors", {"pool": "prefix"})
+        facts.put("tensors", "pool prefix")
     elif mean or normed:
-        facts.put("tensors", {"pool": "mean"})
+        facts.put("tensors", "pool mean")
     else:
         facts.fill("name" if known.architecture else "assumed", {"pool": "token"})
     if token == (facts.values["pool"] in ("token", "both")):
@@ -340,12 +336,6 @@ def _positions(
                 origin = "assumed" if guess else "tensors"
                 facts.put(origin, {"image_size": said or found})
                 return own_row, register_rows
-    for size in [*stated, *wanted]:
-        if step := overlap(size, patch, length - _layouts(file, registers)[0][0]):
-            raise WeightsError(
-                f"{source.path} has overlapping patches, one every {step} pixels, which no model "
-                f"here has: train one with patch={step} or patch={patch}"
-            )
     raise WeightsError(
         f"{source.path}: {length} positions do not form a square of patches: give their "
         "size in pixels, --image-size ROWS COLUMNS (in Python image_size=(rows, columns))"
@@ -355,7 +345,7 @@ def _positions(
 def _unplaced(source: Source, facts: Facts, known: Known, hints: Hints, sizes: list[Size]) -> None:
     """Put the positions of a file that stores none."""
     if "positions" not in facts.values and known.arguments.get("pos_embed") in ("none", ""):
-        facts.put("file", {"positions": "none"})
+        facts.put("file", "positions none")
     if "positions" not in facts.values and "positions" not in hints.choices:
         raise WeightsError(
             f"{source.path}: {NAME}: no positions are stored, and only DINOv3 is known to compute "

@@ -5,23 +5,25 @@ the released files, whose names are theirs on the Hub.
 """
 
 from vitlab.models.config import ViTConfig
-from vitlab.weights.formats.entries import table
+from vitlab.weights.formats.entries import rules, table
 from vitlab.weights.formats.transformers import config_json
 from vitlab.weights.formats.transformers.family import Family, derived, read_only
 
 # How transformers 5 names the parts of a block in memory; files keep the older names as a rule.
-ATTENTION = {
-    r"attention\.q_proj": "attention.attention.query",
-    r"attention\.k_proj": "attention.attention.key",
-    r"attention\.v_proj": "attention.attention.value",
-    r"attention\.o_proj": "attention.output.dense",
-}
-NEWER = {
-    r"^layers\.": "encoder.layer.",
-    **ATTENTION,
-    r"mlp\.fc1": "intermediate.dense",
-    r"mlp\.fc2": "output.dense",
-}
+ATTENTION = rules(r"""
+    attention\.q_proj  attention.attention.query
+    attention\.k_proj  attention.attention.key
+    attention\.v_proj  attention.attention.value
+    attention\.o_proj  attention.output.dense
+""")
+NEWER = (
+    rules(r"^layers\. encoder.layer.")
+    | ATTENTION
+    | rules(r"""
+    mlp\.fc1  intermediate.dense
+    mlp\.fc2  output.dense
+""")
+)
 TABLE = "relative_position_bias.relative_position_bias_table"
 
 

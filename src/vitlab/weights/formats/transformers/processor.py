@@ -114,7 +114,7 @@ def read_processor(given: Fields, family: Family) -> Preparation:
     told = {name for name, keys in DECIDED.items() if keys & given.keys()}
     facts.origins |= dict.fromkeys(told & fields.keys(), "file")
     if resample not in OWN_FILTERS:
-        facts.put("assumed", {"interpolation": "bicubic"})
+        facts.put("assumed", "interpolation bicubic")
     return Preparation(facts, size, tuple(f"preprocessor_config.json: {note}" for note in notes))
 
 

@@ -153,7 +153,7 @@ def _described(source: Source, stated: Stated) -> tuple[Facts, list[str]]:
     sure = "file" if architecture else "family"
     facts.origins["pool"] = "assumed" if doubtful else sure
     if architecture.endswith("Backbone") and stated.given.get("apply_layernorm") is False:
-        facts.put("file", {"norm_at": "none"})
+        facts.put("file", "norm_at none")
     return facts.put("file", _labels(top, facts.values["classes"])), notes
 
 

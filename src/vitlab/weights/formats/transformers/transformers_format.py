@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 from torch.nn.functional import pad
 
 from vitlab.errors import WeightsError
@@ -14,7 +15,7 @@ from vitlab.images import Size, chosen_over
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.assembly import empty
 from vitlab.weights.formats.dialects import notes_beside
-from vitlab.weights.formats.entries import Entry
+from vitlab.weights.formats.entries import Entry, Names, StoredAs
 from vitlab.weights.formats.format_api import Hints, Reading, Writing, cannot, check_fields
 from vitlab.weights.formats.names import entries, fields_shown, first_name, found, parts_of
 from vitlab.weights.formats.origins import Facts, with_means
@@ -345,53 +346,44 @@ def writes(config: ModelConfig, provenance: Fields) -> Writing:
         shown = [f"{name}={value}" for name in DECISIVE if (value := getattr(config, name))]
         raise cannot(NAME, f"{' and '.join(shown)} together")
     stored = config.at_positions if family.any_size else config.settled
-    full = _in_full(stored, family)
+    names, unused = names_of(family, stored), dict[str, Tensor]()
+    full = stored
+    if family.any_size:
+        names, unused = _in_full(family, stored, names)
+        full = replace(stored, layer_scale=stored.layer_scale or 1.0)
     content = write_content(family, full)
     if config.classes and not family.has_projection:  # CLIP has a projection
         labels = config.labels or tuple(f"LABEL_{n}" for n in range(config.classes))
         content["id2label"] = {str(number): label for number, label in enumerate(labels)}
         content["label2id"] = {label: number for number, label in enumerate(labels)}
     prefix = family.prefix if config.classes else ""
-    table = entries(full, names_of(family, full), NAME)
-    own = [_of_part(entry, stored, full) for entry in table]
+    table = entries(stored, names, NAME)
+    table.append(Entry((), tuple(unused), lambda tensors: [], lambda tensors: [*unused.values()]))
     table = [
         entry.renamed(lambda name: name[1:] if name.startswith("/") else prefix + name)
-        for entry in [*own, *_unused(stored, family)]
+        for entry in table
     ]
     files = {CONFIG: content, PREPROCESSOR: write_processor(config)}
     return Writing(table, files, stored=stored, resampling=family.resampling)
 
 
-def _in_full(config: ViTConfig, family: Family) -> ViTConfig:
-    """The same function with what DINO's classes always have: LayerScale, and both pools."""
-    if not family.any_size:
-        return config
-    pool = "both" if config.classes and family.classified else config.pool
-    return replace(config, layer_scale=config.layer_scale or 1.0, pool=pool)
-
-
-def _of_part(entry: Entry, own: ViTConfig, full: ViTConfig) -> Entry:
-    """An entry of the model in full as one of its own: scales of one, and zeros, are added."""
-    if entry.ours[0].endswith(".scale") and not own.layer_scale:
-        ones = torch.ones(own.width)
-        return entry._replace(ours=(), read=lambda tensors: [], write=lambda tensors: [ones])
-    if entry.ours == ("head.classify.weight",) and own.pool != full.pool:
-        half = int(own.pool == "mean")
-        sides = (half * own.width, (1 - half) * own.width)
-        return entry._replace(
-            read=lambda tensors: [tensors[0].chunk(2, 1)[half]],
-            write=lambda tensors: [pad(tensors[0], sides)],
-        )
-    return entry
-
-
-def _unused(config: ViTConfig, family: Family) -> list[Entry]:
-    """The mask token of pre-training and no registers, which DINO's classes require."""
-    if not family.any_size:
-        return []
-    shape = (1, 1, config.width) if family.key_bias else (1, config.width)
-    unused = {"embeddings.mask_token": torch.zeros(shape)}
+def _in_full(family: Family, config: ViTConfig, names: Names) -> tuple[Names, dict[str, Tensor]]:
+    """The names for DINO's classes, which always see both pools, and tensors without effect."""
+    width, zeros = config.width, torch.zeros
+    unused = {"embeddings.mask_token": zeros((1, 1, width) if family.key_bias else (1, width))}
     if not config.registers and "num_register_tokens" in DEFAULTS[family.model_type]:
-        unused[first_name(family.names, "registers")] = torch.zeros(1, 0, config.width)
-    values = list(unused.values())
-    return [Entry((), tuple(unused), lambda tensors: [], lambda tensors: values)]
+        unused[first_name(names, "registers")] = zeros(1, 0, width)
+    if not config.layer_scale:
+        scales = [first_name(names, key) for key in ("scale1", "scale2")]
+        blocks = range(config.depth)
+        unused |= {scale.format(n=n): torch.ones(width) for scale in scales for n in blocks}
+    if config.classes and family.classified and config.pool != "both":
+        half = int(config.pool == "mean")
+        sides = (half * width, (1 - half) * width)
+        head = StoredAs(
+            parts_of(names, "head.weight"),
+            lambda tensors, _: [tensors[0].chunk(2, 1)[half]],
+            lambda tensors, _: [pad(tensors[0], sides)],
+        )
+        names = names | {"head.weight": [head]}
+    return names, unused

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
+from vitlab.weights.containers.parts import some
 from vitlab.weights.formats.entries import Names, Pairs, frequencies, rules, table
 from vitlab.weights.formats.names import OURS, STEMS, FoundParts, first_name, found, placed
 from vitlab.weights.source import Shape, Source
@@ -460,7 +461,6 @@ CLASSIFIERS = re.compile(
 )
 # What may be one, or a part of one.
 HEADS = re.compile(r"(.*\.)?\w*(head|fc|classif|linear|logits)\w*(\..*)?")
-SHOWN = 4  # names in a message
 
 
 def classifier_beside(source: Source, prefix: str, width: Shape) -> str:
@@ -504,12 +504,11 @@ def notes_beside(source: Source, prefix: str, taken: Collection[str]) -> tuple[s
     read = [shown for name, shown in heads.items() if name in taken]
     left = [shown for name, shown in heads.items() if name not in taken]
     place = source.in_file(prefix).rstrip(".")
-    more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
     lines = []
     if read:
         lines.append(f"{', '.join(read)} beside {place} are read as the model's classifier")
     if left:
-        lines.append(f"left out, outside {place}: {', '.join(left[:SHOWN])}{more}")
+        lines.append(f"left out, outside {place}: {some(left)}")
     return tuple(f"{source.path}: {line}" for line in lines)
 
 

@@ -15,6 +15,7 @@ from vitlab.errors import WeightsError
 from vitlab.models.config import config_of
 from vitlab.models.positions.sincos import sines
 from vitlab.weights.formats.dialects import Layout
+from vitlab.weights.formats.entries import rules
 from vitlab.weights.formats.origins import Facts, by_pattern, found_in, record
 from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Source
@@ -36,13 +37,14 @@ WHOLE_NAME = re.compile(
     rf"(vit|deit3?|beit(v2|3)?|eva(02)?|aimv2)_(s?relpos_|pe_[a-z]+_)?({SIZES})_[a-z0-9_]+(?<!patch16)(?<!patch14)"
     r"|flexivit_(small|base|large)|samvit_(base|large|huge)_patch16(_224)?|test_vit([234]|_relpos)?"
 )
-UNSUPPORTED = {  # families that our model cannot represent, and why
-    r".*_(sapiens2|radio_v\d).*": "other norms or positions",
-    r".*_xp_.*|vit_d(little|wee|pwee).*|vit_pwee.*": "another order of norms and branches",
-    r".*_s?relpos(_.*)?": "positions from an MLP",
-    r"samvit_.*": "windows of attention",
-    r"vit_base_mci_.*|vit_.*resnet\d+d_.*": "another stem",
-}
+# Families that our model cannot represent, and why.
+UNSUPPORTED = rules(r"""
+    .*_(sapiens2|radio_v\d).*                     other norms or positions
+    .*_xp_.*|vit_d(little|wee|pwee).*|vit_pwee.*  another order of norms and branches
+    .*_s?relpos(_.*)?                             positions from an MLP
+    samvit_.*                                     windows of attention
+    vit_base_mci_.*|vit_.*resnet\d+d_.*           another stem
+""")
 # By a pattern that a name contains; later rows take precedence. Heads go by the size in a name,
 # where timm keeps them even if the width is another than the size's.
 FIELDS = by_pattern(r"""
@@ -250,19 +252,15 @@ def _eva02_enormous(file: Layout) -> bool:
     return _has(f"{FIRST}attn.q_bias", "positions")(file) and file.width == 1792
 
 
-# What our model cannot represent, by a tensor's name or by several, and the reason.
-BEYOND: tuple[tuple[Shows, str], ...] = (
-    (_has(f"{FIRST}attn.rel_pos.mlp.fc1.weight"), "positions from an MLP"),
-    (_has("shared_rel_pos.mlp.fc1.weight"), "positions from an MLP"),
-    (_has(f"{FIRST}attn.lambda_q1"), "differential attention"),
-    (_has(f"{FIRST}in_proj.weight"), "attention and MLP in one layer"),
-    (_has(f"{FIRST}attn.rel_pos_h"), "windows of attention, as in SAM"),
-    (_has(f"{FIRST}attn.gate.weight"), "gated attention"),
-    (
-        lambda file: "scale1" in file and "scale2" not in file,
-        "LayerScale on attention alone, as in Sapiens 2",
-    ),
-)
+# What our model cannot represent, by a tensor's name, and the reason.
+BEYOND = rules("""
+    blocks.0.attn.rel_pos.mlp.fc1.weight  positions from an MLP
+    shared_rel_pos.mlp.fc1.weight         positions from an MLP
+    blocks.0.attn.lambda_q1               differential attention
+    blocks.0.in_proj.weight               attention and MLP in one layer
+    blocks.0.attn.rel_pos_h               windows of attention, as in SAM
+    blocks.0.attn.gate.weight             gated attention
+""")
 PLAINER = ("token", "scale1", "qkv.bias")
 
 
@@ -277,13 +275,13 @@ def check_content(path: object, file: Layout, certain: bool) -> None:
     Raises:
         WeightsError: the first reason.
     """
-    for shows, why in BEYOND:
-        if shows(file):
-            raise WeightsError(f"{path}: unsupported model: it has {why}")
+    reasons = [why for name, why in BEYOND.items() if name in file.tensors]
+    if "scale1" in file and "scale2" not in file:
+        reasons.append("LayerScale on attention alone, as in Sapiens 2")
     if not certain and _has("registers", "token")(file) and not _ends(file):
-        raise WeightsError(
-            f"{path}: unsupported model: it has registers without a last norm, as in C-RADIO"
-        )
+        reasons.append("registers without a last norm, as in C-RADIO")
+    if reasons:
+        raise WeightsError(f"{path}: unsupported model: it has {reasons[0]}")
     plain = any(key in file for key in PLAINER)
     if not certain and "pooled_norm.weight" in file and not plain:
         raise WeightsError(

@@ -12,7 +12,7 @@ from vitlab.errors import WeightsError
 from vitlab.images import IMAGENET, OPENAI, Size
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.dialects import Layout, layout_of, names_for, notes_beside, pairs_for
-from vitlab.weights.formats.entries import Pairs, frequencies
+from vitlab.weights.formats.entries import Pairs, frequencies, rules
 from vitlab.weights.formats.format_api import Hints, Reading, Writing
 from vitlab.weights.formats.names import (
     FoundParts,
@@ -51,14 +51,14 @@ from vitlab.weights.formats.timm.config_json import (
 from vitlab.weights.sharded import CONFIG, Fields
 from vitlab.weights.source import Source
 
-LEFT_OUT = {
-    r"mask_token|masked_embed|decoder.*|projectors\..*": "for pre-training alone",
-    r"local_cls_norm\..*": "for small crops in pre-training alone",
-    r".*relative_position_index|rope_embed\..*|(.*\.)?rope\.freqs_(cos|sin)": "computed here",
-    r".*\.rope\..*|freqs_t_[xy]": "computed here",
-    r".*num_batches_tracked": "computed here",
-    r"lm_head\..*|head\.(mlp|last_layer|prototypes).*": "for pre-training alone",
-}
+LEFT_OUT = rules(r"""
+    mask_token|masked_embed|decoder.*|projectors\..*      for pre-training alone
+    local_cls_norm\..*                                    for small crops in pre-training alone
+    .*relative_position_index|rope_embed\..*|(.*\.)?rope\.freqs_(cos|sin)  computed here
+    .*\.rope\..*|freqs_t_[xy]                             computed here
+    .*num_batches_tracked                                 computed here
+    lm_head\..*|head\.(mlp|last_layer|prototypes).*       for pre-training alone
+""")
 # The MLPs of MoCo-v3 and MSN, which batch norms tell from a classifier.
 PROJECTOR = re.compile(r"((head\.\d+|fc\.bn\d)\.)running_mean")
 SAPIENS = (1024, 1280, 1536, 1920)  # the widths of facebookresearch/sapiens

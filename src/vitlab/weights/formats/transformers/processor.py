@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from vitlab.images import IMAGENET, INCEPTION, OPENAI
 from vitlab.models.config import ViTConfig
-from vitlab.weights.formats.origins import Facts, record
+from vitlab.weights.formats.origins import Facts, limits, record
 from vitlab.weights.formats.transformers.family import Family
 from vitlab.weights.sharded import Fields
 
@@ -58,16 +58,12 @@ OFF = {
 }  # fmt: skip
 FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # by Pillow's numbers
 OWN_FILTERS = ("bilinear", "bicubic")
-_RANGE = {"do_normalize", "do_rescale", "rescale_factor"}
 # Fields of ours by the keys that decide them.
-DECIDED = {
-    "interpolation": {"resample"},
-    "mean": {"image_mean", *_RANGE},
-    "std": {"image_std", *_RANGE},
-    "crop": {"size", "crop_size", "do_center_crop", "crop_pct"},
-    "fit": {"size", "do_resize"},
-    "tokens": {"max_num_patches"},
-}
+DECIDED = limits("""
+    interpolation resample, mean image_mean|do_normalize|do_rescale|rescale_factor,
+    std image_std|do_normalize|do_rescale|rescale_factor,
+    crop size|crop_size|do_center_crop|crop_pct, fit size|do_resize, tokens max_num_patches
+""")
 
 
 @dataclass(frozen=True)
@@ -111,7 +107,7 @@ def read_processor(given: Fields, family: Family) -> Preparation:
     if fit == "native":
         fields["tokens"] = content["max_num_patches"]
     facts = Facts().put("family" if known else "assumed", fields)
-    told = {name for name, keys in DECIDED.items() if keys & given.keys()}
+    told = {name for name, keys in DECIDED.items() if given.keys() & keys}
     facts.origins |= dict.fromkeys(told & fields.keys(), "file")
     if resample not in OWN_FILTERS:
         facts.put("assumed", "interpolation bicubic")

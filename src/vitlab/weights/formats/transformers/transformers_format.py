@@ -15,7 +15,7 @@ from vitlab.images import Size, chosen_over
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.assembly import empty
 from vitlab.weights.formats.dialects import notes_beside
-from vitlab.weights.formats.entries import Entry, Names, StoredAs
+from vitlab.weights.formats.entries import Entry, Names, StoredAs, rules
 from vitlab.weights.formats.format_api import Hints, Reading, Writing, cannot, check_fields
 from vitlab.weights.formats.names import entries, fields_shown, first_name, found, parts_of
 from vitlab.weights.formats.origins import Facts, with_means
@@ -43,29 +43,29 @@ from vitlab.weights.source import Shape, Source
 
 NAME = "transformers"
 # What other models are, or have, for the message that refuses them.
-KINDS = {
-    r"swin.*|donut-swin|maskformer-swin|hiera|mvit|focalnet|dinat": "stages of windows",
-    r"pvt.*|segformer|levit|cvt|mobilevit.*|poolformer": "stages, with convolutions",
-    r"resnet|regnet|convnext.*|dinov3_convnext|bit|.*mobilenet.*": "a convolutional network",
-    r"vit-hybrid|vit_hybrid": "a ViT on a BiT ResNet",
-    r"sam2.*|sam3.*|vitdet|edgetam.*": "windows with decomposed relative positions",
-    r"vjepa2|videomae|vivit|timesformer|videoprism": "video: patches with a length in time",
-    r"radio": "RADIO: a class token for each of its teachers",
-    r"mlcd.*": "a class token that is turned by learned angles",
-    r"audio-spectrogram-transformer": "a model of sound, whose patches overlap",
-    r"pixtral|qwen.*|glm.*": "a ViT with RMS norms or rotary positions of its own",
-    r"pixio": "a ViT with several class tokens",
-    r"timm_backbone": "a model of timm without a configuration of its own",
-    r"vision-encoder-decoder|detr|yolos|blip.*": "more than an image encoder",
-}  # fmt: skip
+KINDS = rules(r"""
+    swin.*|donut-swin|maskformer-swin|hiera|mvit|focalnet|dinat  stages of windows
+    pvt.*|segformer|levit|cvt|mobilevit.*|poolformer  stages, with convolutions
+    resnet|regnet|convnext.*|dinov3_convnext|bit|.*mobilenet.*  a convolutional network
+    vit-hybrid|vit_hybrid  a ViT on a BiT ResNet
+    sam2.*|sam3.*|vitdet|edgetam.*  windows with decomposed relative positions
+    vjepa2|videomae|vivit|timesformer|videoprism  video: patches with a length in time
+    radio  RADIO: a class token for each of its teachers
+    mlcd.*  a class token that is turned by learned angles
+    audio-spectrogram-transformer  a model of sound, whose patches overlap
+    pixtral|qwen.*|glm.*  a ViT with RMS norms or rotary positions of its own
+    pixio  a ViT with several class tokens
+    timm_backbone  a model of timm without a configuration of its own
+    vision-encoder-decoder|detr|yolos|blip.*  more than an image encoder
+""")
 
 # Where config.json has that of the image model, if there are several or more than that.
 NESTED = ("vision_config", "encoder", "backbone_config")
-LEFT_OUT = {
-    r".*(mask_token|position_ids|relative_position_index)|(.*\.)?rope_embeddings\..*": "not needed",
-    r"decoder\..*|lm_head\..*": "for pre-training alone",
-    r"(decode_head|auxiliary_head|fpn\d|neck|head\.(head|projection))\..*": "of dense prediction",
-}
+LEFT_OUT = rules(r"""
+    .*(mask_token|position_ids|relative_position_index)|(.*\.)?rope_embeddings\..*  not needed
+    decoder\..*|lm_head\..*                               for pre-training alone
+    (decode_head|auxiliary_head|fpn\d|neck|head\.(head|projection))\..*  of dense prediction
+""")
 SEGMENTERS = ("ForSemanticSegmentation", "ForImageSegmentation")
 KNOWN = (
     *CLASSIFIERS, *SEGMENTERS, "Model", "WithProjection", "ForMaskedImageModeling",

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from textwrap import dedent
 from typing import Any
 
 from vitlab.images import IMAGENET, INCEPTION, OPENAI
@@ -48,15 +49,15 @@ NAMED: dict[str, Fields] = {
 }
 
 
-def record(text: str) -> Fields:
+def record(text: str, others: Mapping[str, Fields] = NAMED) -> Fields:
     """Return facts as a record has them: `norm_eps 1e-5, gelu exact, @OPENAI`.
 
-    Values are words, or as in JSON; `@` is one of `NAMED`, such as a mean and std of pixels.
+    Values are words, or as in JSON; `@` is another record, such as a mean and std of pixels.
     """
     found: Fields = {}
     for item in filter(None, re.split(r",\s+", text.strip())):
         word, *value = item.split(None, 1)
-        found |= {word: plain(value[0])} if value else NAMED[word[1:]]
+        found |= {word: plain(value[0])} if value else others[word[1:]]
     return found
 
 
@@ -66,10 +67,16 @@ def limits(text: str) -> Limits:
     return {word: tuple(map(plain, values.split("|"))) for word, values in items}
 
 
-def by_pattern(text: str) -> dict[str, Fields]:
-    """Return a record by the pattern in front of it, one a line; `|` goes on with a pattern."""
-    rows = (row.split(None, 1) for row in re.sub(r"\n\s+\|", "|", text.strip()).splitlines())
-    return {pattern: record(facts) for pattern, facts in rows}
+def records(text: str) -> dict[str, Fields]:
+    """Return a record by the name or pattern in front of it; indented lines belong to it.
+
+    `@` is one of `NAMED` or a record above; lines that begin with `|` go on with a pattern.
+    """
+    found: dict[str, Fields] = {}
+    for row in re.split(r"\n(?=\S)", dedent(text).strip()):
+        name, facts = re.sub(r"\n\s+\|", "|", row).split(None, 1)
+        found[name] = record(facts, NAMED | found)
+    return found
 
 
 def found_in(table: Mapping[str, Fields], name: str) -> Fields:

@@ -16,7 +16,7 @@ from vitlab.models.config import config_of
 from vitlab.models.positions.sincos import sines
 from vitlab.weights.formats.dialects import Layout
 from vitlab.weights.formats.entries import rules
-from vitlab.weights.formats.origins import Facts, by_pattern, found_in, record
+from vitlab.weights.formats.origins import Facts, found_in, record, records
 from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Source
 
@@ -47,7 +47,7 @@ UNSUPPORTED = rules(r"""
 """)
 # By a pattern that a name contains; later rows take precedence. Heads go by the size in a name,
 # where timm keeps them even if the width is another than the size's.
-FIELDS = by_pattern(r"""
+FIELDS = records(r"""
     ^test_vit                                                 heads 3
     ^test_vit2?$                                              heads 2
     _tiny_                                                    heads 3
@@ -95,24 +95,22 @@ FIELDS = by_pattern(r"""
 """)
 # Weights of one name differ in how images are normalized: OpenAI's, LAION's, or fine-tuned ones.
 VARY = {"vit_large_patch14_clip_224", "vit_large_patch14_clip_336"}
-TURNED = record("use_rot_pos_emb true")
-EVA02 = TURNED | record("ref_feat_shape 16")
-ROPE_VIT = TURNED | record("rope_grid_indexing xy, rope_temperature 100.0")
-MIXED = ROPE_VIT | record("rope_type mixed, rope_temperature 10.0")
-PE = TURNED | record("rope_grid_indexing xy, rope_grid_offset 1.0, ref_feat_shape 32")
-DINOV3 = TURNED | record("rope_type dinov3, rope_temperature 100.0, rope_rotate_half true")
-NAMED: dict[str, Fields] = {
-    r"^eva02_(?!enormous)|_rope_reg\d": EVA02,
-    r"_rope_(ape_)?\d{3}$": ROPE_VIT,
-    r"_rope_mixed_": MIXED,
-    r"^vit_pe_": PE,
-    **by_pattern(r"""
-        ^vit_pe_core_(tiny|small|large)_  ref_feat_shape 24
-        ^vit_pe_core_base_                ref_feat_shape 14
-        ^vit_pe_[a-z]+_gigantic_          rope_grid_offset 0.0
-    """),
-    r"dinov3|lingbot": DINOV3,
-}
+# Arguments of eva.py for rotary positions, by architecture.
+ROTARY = records(r"""
+    EVA02     use_rot_pos_emb true, ref_feat_shape 16
+    ROPE_VIT  use_rot_pos_emb true, rope_grid_indexing xy, rope_temperature 100.0
+    MIXED     @ROPE_VIT, rope_type mixed, rope_temperature 10.0
+    PE        use_rot_pos_emb true, rope_grid_indexing xy, rope_grid_offset 1.0, ref_feat_shape 32
+    DINOV3    use_rot_pos_emb true, rope_type dinov3, rope_temperature 100.0, rope_rotate_half true
+    ^eva02_(?!enormous)|_rope_reg\d   @EVA02
+    _rope_(ape_)?\d{3}$               @ROPE_VIT
+    _rope_mixed_                      @MIXED
+    ^vit_pe_                          @PE
+    ^vit_pe_core_(tiny|small|large)_  ref_feat_shape 24
+    ^vit_pe_core_base_                ref_feat_shape 14
+    ^vit_pe_[a-z]+_gigantic_          rope_grid_offset 0.0
+    dinov3|lingbot                    @DINOV3
+""")
 
 
 def known(architecture: str) -> bool:
@@ -146,7 +144,7 @@ def implied(architecture: str) -> Fields:
 
 def named_rotary(architecture: str) -> Fields:
     """Return the arguments that an architecture stands for; empty if it has no rotary positions."""
-    return found_in(NAMED, architecture)
+    return found_in(ROTARY, architecture)
 
 
 def settled(name: str) -> Fields:
@@ -181,15 +179,14 @@ def size_in(architecture: str) -> int | None:
 Shows = Callable[[Layout], bool]
 # Heads by width: 64 wide, or as in every model of that width; of EVA-02, BEiT-3 and Perception
 # Encoder; of DINOv3 (dinov3/hub/backbones.py of facebookresearch/dinov3).
-HEADS = {
-    "USUAL": record("""
+HEADS = records("""
+    USUAL
         192 3, 256 4, 320 5, 384 6, 512 8, 576 9, 640 10, 768 12, 832 13, 896 14, 1024 16,
         1152 16, 1280 16, 1408 16, 1536 16, 1664 16
-    """),
-    "AIMV2": record("1024 8, 1536 12, 2048 16, 3072 24"),
-    "EVEN": record("192 3, 384 6, 768 12, 1024 16, 1408 16, 1536 16, 1792 16"),
-    "DINOV3": record("192 3, 384 6, 768 12, 1024 16, 1280 20, 1536 24, 4096 32"),
-}
+    AIMV2   1024 8, 1536 12, 2048 16, 3072 24
+    EVEN    192 3, 384 6, 768 12, 1024 16, 1408 16, 1536 16, 1792 16
+    DINOV3  192 3, 384 6, 768 12, 1024 16, 1280 20, 1536 24, 4096 32
+""")
 DINO2_DEPTHS = record("384 12, 768 12, 1024 24, 1536 40")  # of DINOv2's releases, by width
 FIRST = "blocks.0."
 
@@ -322,14 +319,16 @@ def facts_by_content(source: Source, file: Layout, certain: bool) -> Facts:
 def rotary_by_content(file: Layout) -> Fields:
     """Return the arguments of timm's eva.py that tensors give away; empty without rotary."""
     if "freqs" in file:
-        return MIXED
+        return ROTARY["MIXED"]
     if _perception(file):
         token = "token" in file
         side: int | None = math.isqrt(file.shape("positions")[1] - token)  # of the same grid
         if "positional_embedding" in file.tensors:  # its own code does not scale
             side = None
-        return PE | {"ref_feat_shape": side, "rope_grid_offset": float(token)}
-    return EVA02 if _eva02(file) else DINOV3 if _dinov3(file) else {}
+        return ROTARY["PE"] | {"ref_feat_shape": side, "rope_grid_offset": float(token)}
+    if _eva02(file):
+        return ROTARY["EVA02"]
+    return ROTARY["DINOV3"] if _dinov3(file) else {}
 
 
 def _put_dino2(facts: Facts, file: Layout, tips: bool) -> None:

@@ -13,7 +13,7 @@ from vitlab.errors import WeightsError
 from vitlab.images import Size
 from vitlab.models.config import ViTConfig, map_stride
 from vitlab.weights.formats.entries import Pairs
-from vitlab.weights.formats.origins import record
+from vitlab.weights.formats.origins import record, records
 from vitlab.weights.sharded import Fields
 
 NAME = "timm"
@@ -25,33 +25,28 @@ Family = Literal["vit", "beit", "eva"]
 
 # Which field each argument of a constructor is about: with the field's value, but for those of
 # `values_of`.
-EVERY = record("""
-    embed_dim width, depth depth, num_heads heads, in_chans channels, qkv_bias qkv_bias,
-    img_size image_size, patch_size patch, mlp_ratio mlp, init_values layer_scale,
-    global_pool pool
-""")  # fmt: skip
-_RELATIVE = {"use_abs_pos_emb": "positions", "use_fc_norm": "norm_at", "swiglu_mlp": "ffn"}
-ARGUMENTS: dict[Family, dict[str, str]] = {
-    "vit": EVERY | record("""
-        pre_norm pre_norm, qk_norm qk_norm, proj_bias bias,
+ARGUMENTS = records("""
+    EVERY
+        embed_dim width, depth depth, num_heads heads, in_chans channels, qkv_bias qkv_bias,
+        img_size image_size, patch_size patch, mlp_ratio mlp, init_values layer_scale,
+        global_pool pool
+    vit
+        @EVERY, pre_norm pre_norm, qk_norm qk_norm, proj_bias bias,
         scale_attn_norm norm_inner_attention, scale_mlp_norm norm_inner_mlp,
         pool_include_prefix pool_prefix, class_token class_token, reg_tokens registers,
         act_layer gelu, fc_norm norm_at, final_norm norm_at, no_embed_class positions,
         pos_embed positions
-    """),
-    "beit": EVERY | _RELATIVE | {
-        "use_rel_pos_bias": "positions", "use_shared_rel_pos_bias": "positions_at",
-    },
-    "eva": EVERY | _RELATIVE | record("""
-        num_reg_tokens registers, use_pre_transformer_norm pre_norm, qk_norm qk_norm,
+    RELATIVE  @EVERY, use_abs_pos_emb positions, use_fc_norm norm_at, swiglu_mlp ffn
+    beit      @RELATIVE, use_rel_pos_bias positions, use_shared_rel_pos_bias positions_at
+    eva
+        @RELATIVE, num_reg_tokens registers, use_pre_transformer_norm pre_norm, qk_norm qk_norm,
         rope_temperature rope_base, rope_grid_offset rope_offset,
-        scale_attn_inner norm_inner_attention, scale_mlp norm_inner_mlp,
-        class_token class_token, attn_type qkv_bias, use_rot_pos_emb positions,
-        rope_type rope_kind, rope_rotate_half rope_kind, ref_feat_shape rope_grid,
-        use_post_norm norm_order, attn_pool_num_heads pool_heads, attn_pool_mlp_ratio pool_mlp,
-        dynamic_img_size image_size, swiglu_align_to mlp, use_post_transformer_norm norm_at
-    """),
-}  # fmt: skip
+        scale_attn_inner norm_inner_attention, scale_mlp norm_inner_mlp, class_token class_token,
+        attn_type qkv_bias, use_rot_pos_emb positions, rope_type rope_kind,
+        rope_rotate_half rope_kind, ref_feat_shape rope_grid, use_post_norm norm_order,
+        attn_pool_num_heads pool_heads, attn_pool_mlp_ratio pool_mlp, dynamic_img_size image_size,
+        swiglu_align_to mlp, use_post_transformer_norm norm_at
+""")
 # Arguments of others, CaiT and Segment Anything, that are only read.
 READ = record("""
     num_classes classes, norm_layer norm, depth_token_only class_blocks,

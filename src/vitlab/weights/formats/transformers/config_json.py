@@ -12,89 +12,82 @@ from typing import Any
 from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.names import first_name, parts_of
-from vitlab.weights.formats.origins import Facts, record
+from vitlab.weights.formats.origins import Facts, limits, record, records
 from vitlab.weights.formats.transformers.family import Family, Stated
 from vitlab.weights.sharded import Fields
 
-_BASE: Fields = record("""
-    hidden_size 768, num_hidden_layers 12, num_attention_heads 12, intermediate_size 3072,
-    hidden_act gelu, layer_norm_eps 1e-12, image_size 224, patch_size 16, num_channels 3
-""")  # fmt: skip
-_VIT = _BASE | {"qkv_bias": True}
-_POOLED = _VIT | {"pooler_output_size": 0, "pooler_act": "tanh"}
-_RATIO = _VIT | {"intermediate_size": None, "mlp_ratio": 4}
-_DINOV2 = _RATIO | record("""
-    layer_norm_eps 1e-06, patch_size 14, layerscale_value 1.0, use_swiglu_ffn false
-""")  # fmt: skip
-_MEAN = {
-    "use_absolute_position_embeddings": False, "layer_scale_init_value": 0.1,
-    "use_mean_pooling": True,
-}  # fmt: skip
-_BIASED = {"use_relative_position_bias": False, "use_shared_relative_position_bias": False}
-_TOWER = _BASE | {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
-_CLIP = _TOWER | {"patch_size": 32, "projection_dim": 512}
-_TANH = _BASE | {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6}
-_SIGLIP = _TANH | {"vision_use_head": True}
-_WIDE = _TANH | {"hidden_size": 1152, "num_attention_heads": 16, "patch_size": 32}
-_OF_CLASSES: dict[str, Fields] = {
-    "aimv2_vision_model": _VIT | record("""
-        hidden_size 1024, num_hidden_layers 24, num_attention_heads 8, intermediate_size 2816,
-        patch_size 14, hidden_act silu, layer_norm_eps null, rms_norm_eps 1e-05, qkv_bias false,
-        mlp_bias false, use_head true
-    """),
-    **dict.fromkeys(("beit", "data2vec-vision"), _BASE | _BIASED | _MEAN),
-    "blip_vision_model": _BASE | {"image_size": 384, "layer_norm_eps": 1e-5},
-    **dict.fromkeys(("blip_2_vision_model", "instructblip_vision_model"), _VIT | record("""
-        hidden_size 1408, num_hidden_layers 39, num_attention_heads 16, intermediate_size 6144,
-        patch_size 14, layer_norm_eps 1e-06
-    """)),
-    "clipseg_vision_model": _TOWER | {"patch_size": 32},
-    "deit": _POOLED,
-    "dinov2": _DINOV2,
-    "dinov2_with_registers": _DINOV2 | {"patch_size": 16, "num_register_tokens": 4},
-    "dinov3_vit": _BASE | record("""
-        hidden_size 384, intermediate_size 1536, num_attention_heads 6, layer_norm_eps 1e-05,
-        layerscale_value 1.0, use_gated_mlp false, num_register_tokens 0, rope_theta 100.0,
-        rope_parameters {}, query_bias true, key_bias false, value_bias true, proj_bias true,
-        mlp_bias true
-    """),
-    "dpt": _POOLED | {"image_size": 384},
-    "git_vision_model": _TOWER,
-    "idefics2_vision": _TANH | {"patch_size": 32},
-    "idefics3_vision": _WIDE,
-    "ijepa": _VIT,
-    "intern_vit_6b": _VIT | record("""
-        layer_norm_eps 1e-06, patch_size 14, norm_type layer_norm, qkv_bias false
-    """),
-    "internvl_vision": _BASE | _MEAN | record("""
-        hidden_size 1024, num_hidden_layers 24, num_attention_heads 16, intermediate_size 4096,
-        layer_norm_eps 1e-06, image_size [448,448], patch_size [14,14], attention_bias false,
-        norm_type layer_norm, use_absolute_position_embeddings true
-    """),
-    "owlv2_vision_model": _TOWER | {"image_size": 768},
-    "owlvit_vision_model": _TOWER | {"image_size": 768, "patch_size": 32},
-    "siglip_vision_model": _SIGLIP,
-    "siglip2_vision_model": _SIGLIP | {"image_size": None, "num_patches": 256},
-    "smolvlm_vision": _WIDE,
-    "tipsv2_vision_model": _DINOV2 | {"image_size": 448, "num_register_tokens": 1},
-    "vit": _POOLED,
-    "vit_mae": _VIT,
-    "vit_msn": _VIT | {"layer_norm_eps": 1e-6},
-    "vitpose_backbone": _RATIO | {"image_size": [256, 192], "patch_size": [16, 16]},
-    **{f"{kind}_vision_model": _CLIP for kind in ("altclip", "chinese_clip", "clip", "metaclip_2")},
-}  # fmt: skip
-# What a class takes for a key that config.json leaves out, as released files do; None: it has none.
+# What a class takes for a key that config.json leaves out, as released files do; null: it has none.
+_OF_CLASSES = records("""
+    BASE
+        hidden_size 768, num_hidden_layers 12, num_attention_heads 12, intermediate_size 3072,
+        hidden_act gelu, layer_norm_eps 1e-12, image_size 224, patch_size 16, num_channels 3
+    VIT     @BASE, qkv_bias true
+    POOLED  @VIT, pooler_output_size 0, pooler_act tanh
+    RATIO   @VIT, intermediate_size null, mlp_ratio 4
+    TOWER   @BASE, hidden_act quick_gelu, layer_norm_eps 1e-5
+    TANH    @BASE, hidden_act gelu_pytorch_tanh, layer_norm_eps 1e-6
+    WIDE    @TANH, hidden_size 1152, num_attention_heads 16, patch_size 32
+    MEAN
+        use_absolute_position_embeddings false, layer_scale_init_value 0.1, use_mean_pooling true
+    aimv2_vision_model
+        @VIT, hidden_size 1024, num_hidden_layers 24, num_attention_heads 8,
+        intermediate_size 2816, patch_size 14, hidden_act silu, layer_norm_eps null,
+        rms_norm_eps 1e-5, qkv_bias false, mlp_bias false, use_head true
+    beit
+        @BASE, @MEAN, use_relative_position_bias false, use_shared_relative_position_bias false
+    data2vec-vision    @beit
+    blip_vision_model  @BASE, image_size 384, layer_norm_eps 1e-5
+    blip_2_vision_model
+        @VIT, hidden_size 1408, num_hidden_layers 39, num_attention_heads 16,
+        intermediate_size 6144, patch_size 14, layer_norm_eps 1e-6
+    instructblip_vision_model  @blip_2_vision_model
+    clip_vision_model          @TOWER, patch_size 32, projection_dim 512
+    altclip_vision_model       @clip_vision_model
+    chinese_clip_vision_model  @clip_vision_model
+    metaclip_2_vision_model    @clip_vision_model
+    clipseg_vision_model       @TOWER, patch_size 32
+    git_vision_model           @TOWER
+    owlv2_vision_model         @TOWER, image_size 768
+    owlvit_vision_model        @TOWER, image_size 768, patch_size 32
+    deit                       @POOLED
+    dpt                        @POOLED, image_size 384
+    dinov2
+        @RATIO, layer_norm_eps 1e-6, patch_size 14, layerscale_value 1.0, use_swiglu_ffn false
+    dinov2_with_registers      @dinov2, patch_size 16, num_register_tokens 4
+    tipsv2_vision_model        @dinov2, image_size 448, num_register_tokens 1
+    dinov3_vit
+        @BASE, hidden_size 384, intermediate_size 1536, num_attention_heads 6,
+        layer_norm_eps 1e-5, layerscale_value 1.0, use_gated_mlp false, num_register_tokens 0,
+        rope_theta 100.0, rope_parameters {}, query_bias true, key_bias false, value_bias true,
+        proj_bias true, mlp_bias true
+    idefics2_vision            @TANH, patch_size 32
+    idefics3_vision            @WIDE
+    smolvlm_vision             @WIDE
+    siglip_vision_model        @TANH, vision_use_head true
+    siglip2_vision_model       @siglip_vision_model, image_size null, num_patches 256
+    ijepa                      @VIT
+    intern_vit_6b
+        @VIT, layer_norm_eps 1e-6, patch_size 14, norm_type layer_norm, qkv_bias false
+    internvl_vision
+        @BASE, @MEAN, hidden_size 1024, num_hidden_layers 24, num_attention_heads 16,
+        intermediate_size 4096, layer_norm_eps 1e-6, image_size [448,448], patch_size [14,14],
+        attention_bias false, norm_type layer_norm, use_absolute_position_embeddings true
+    vit                        @POOLED
+    vit_mae                    @VIT
+    vit_msn                    @VIT, layer_norm_eps 1e-6
+    vitpose_backbone           @RATIO, image_size [256,192], patch_size [16,16]
+""")
 DEFAULTS = {
     model_type: {key: value for key, value in keys.items() if value is not None}
     for model_type, keys in _OF_CLASSES.items()
+    if not model_type.isupper()
 }
 # Keys that some files have, and the only values that ours has, beside null.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "pruned_heads": ({},), "quantization_config": (), "use_bias": (False,),
-    "use_qk_norm": (False,), "qk_normalization": (False,), "num_experts": (1,),
-    "is_native": (False,),  # else positions are computed for each image
-    "is_hybrid": (False,),  # of DPT: on a BiT ResNet
-}  # fmt: skip
+# (`is_native`: else positions are computed for each image; `is_hybrid`: DPT on a BiT ResNet)
+NEUTRAL = limits("""
+    use_bias false, use_qk_norm false, qk_normalization false, num_experts 1, is_native false,
+    is_hybrid false, pruned_heads {}
+""") | {"quantization_config": ()}
 # Keys that no output of a class depends on, where `DEFAULTS` of the class does not have them.
 IDLE = re.compile(
     "|".join(
@@ -317,7 +310,7 @@ def read_deit(stated: Stated) -> Fields:
 def read_beit(stated: Stated) -> Fields:
     """Positions and pooling, which config.json chooses."""
     content, shapes = stated.content, stated.shapes
-    own, shared = (content[key] for key in _BIASED)
+    own, shared = (content[f"use_{kind}relative_position_bias"] for kind in ("", "shared_"))
     refuse(own and shared, "BEiT with a table of relative positions per block and one for all")
     kinds = {"1d": content["use_absolute_position_embeddings"], "bias": own or shared}
     fields: Fields = {

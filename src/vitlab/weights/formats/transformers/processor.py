@@ -7,43 +7,42 @@ the image processors of transformers 5.23.
 import re
 from dataclasses import dataclass
 
-from vitlab.images import IMAGENET, INCEPTION, OPENAI
 from vitlab.models.config import ViTConfig
-from vitlab.weights.formats.origins import Facts, limits, record
+from vitlab.weights.formats.origins import Facts, limits, record, records
 from vitlab.weights.formats.transformers.family import Family
 from vitlab.weights.sharded import Fields
 
 
-def _normal(normal: Fields) -> Fields:
-    return {f"image_{name}": list(normal[name]) for name in ("mean", "std")}
+def _theirs(content: Fields) -> Fields:
+    """A record by their keys."""
+    rest = {key: value for key, value in content.items() if key not in ("mean", "std")}
+    return rest | {f"image_{name}": list(content[name]) for name in ("mean", "std")}
 
 
 def _square(side: int) -> dict[str, int]:
     return {"height": side, "width": side}
 
 
-# What each class does if the file does not say.
-_USUAL: Fields = _normal(INCEPTION) | {
-    "resample": 2, "size": _square(224), "do_center_crop": False, "crop_size": _square(224),
-    "do_normalize": True, "do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255,
-    "default_to_square": True,  # what an integer `size` means; else it is the shorter side's
-}  # fmt: skip
-_BICUBIC = _USUAL | {"resample": 3}
-_EDGE = _BICUBIC | {"size": {"shortest_edge": 224}, "default_to_square": False}
-_CLIP = _EDGE | _normal(OPENAI) | {"do_center_crop": True}
-CLASSES: dict[str, Fields] = {
-    "Beit": _BICUBIC,
-    "Bit": _CLIP,
-    "CLIP": _CLIP,
-    "ChineseCLIP": _CLIP,
-    "ConvNext": _EDGE | {"size": {"shortest_edge": 384}, "crop_pct": 224 / 256},
-    "DINOv3ViT": _USUAL | _normal(IMAGENET),
-    "DeiT": _BICUBIC | {"size": _square(256), "do_center_crop": True},
-    "Siglip": _BICUBIC | {"default_to_square": False},
-    "Siglip2": _USUAL | {"size": None, "max_num_patches": 256},
-    "Tipsv2": _USUAL | {"size": _square(448), "do_normalize": False},
-    "ViT": _USUAL,
-}
+# What each class does if the file does not say. (`default_to_square`: what an integer `size` means;
+# else it is the shorter side's.)
+_CLASSES = """
+    ViT
+        @INCEPTION, resample 2, size {"height":224,"width":224}, do_center_crop false,
+        crop_size {"height":224,"width":224}, do_normalize true, do_resize true, do_rescale true,
+        rescale_factor 0.00392156862745098, default_to_square true
+    Beit         @ViT, resample 3
+    Bit
+        @Beit, size {"shortest_edge":224}, default_to_square false, @OPENAI, do_center_crop true
+    CLIP         @Bit
+    ChineseCLIP  @Bit
+    ConvNext     @Bit, @INCEPTION, do_center_crop false, size {"shortest_edge":384}, crop_pct 0.875
+    DINOv3ViT    @ViT, @IMAGENET
+    DeiT         @Beit, size {"height":256,"width":256}, do_center_crop true
+    Siglip       @Beit, default_to_square false
+    Siglip2      @ViT, size null, max_num_patches 256
+    Tipsv2       @ViT, size {"height":448,"width":448}, do_normalize false
+"""
+CLASSES = {kind: _theirs(content) for kind, content in records(_CLASSES).items()}
 # Keys that do not change an image of eight bits and three channels, or that are of other tasks.
 IDLE = {
     "image_processor_type", "feature_extractor_type", "processor_class", "auto_map",
@@ -92,7 +91,7 @@ def read_processor(given: Fields, family: Family) -> Preparation:
     notes = [] if known else [f"unknown image processor {stated}: read as {family.processor}'s"]
     usual = CLASSES[kind if kind in CLASSES else family.processor]
     content = usual | {key: value for key, value in given.items() if value is not None}
-    followed = {*_USUAL, *IDLE, "crop_pct", "rescale_offset", "offset"}
+    followed = {*CLASSES["ViT"], *IDLE, "crop_pct", "rescale_offset", "offset"}
     notes += [
         f"{key}={value!r} is unsupported: images are prepared without it"
         for key, value in content.items()
@@ -174,8 +173,8 @@ def write_processor(config: ViTConfig) -> Fields:
     switches = ("do_resize", "do_rescale", "rescale_factor", "do_normalize")
     content = {
         "image_processor_type": f"{kind}ImageProcessor",
-        **{key: _USUAL[key] for key in switches},
-        **_normal({"mean": config.mean, "std": config.std}),
+        **{key: CLASSES["ViT"][key] for key in switches},
+        **_theirs({"mean": config.mean, "std": config.std}),
         "resample": FILTERS.index(config.interpolation),
     }
     if plain:

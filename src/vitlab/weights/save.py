@@ -23,6 +23,7 @@ from vitlab.weights.assembly import unwrapped, whole_state
 from vitlab.weights.formats.catalog import PEFT, format_named
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.format_api import Hints, Writing, cannot
+from vitlab.weights.formats.origins import WITHOUT_EFFECT
 from vitlab.weights.formats.own import sealed
 from vitlab.weights.formats.transformers.families import FAMILIES
 from vitlab.weights.hub import is_hub_name
@@ -39,14 +40,9 @@ from vitlab.weights.sharded import (
 )
 
 ARCHIVE = "model.npz"
-# Fields that matter in training alone, or whose exact number does.
-OF_TRAINING = (
-    "zero_head", "head_bias", "layer_scale", "bias_locality", "drop_path", "drop_path_ramp",
-    "dropout", "class_token",
-)  # fmt: skip
-# Others resize positions in their own way; at the model's own size nothing is lost.
-WITHOUT_LOSS = (*OF_TRAINING, "resampling")
 OF_IMAGES = ("mean", "std", "interpolation", "crop", "fit", "center", "tokens", "labels")
+# Others resize positions in their own way; at the model's own size nothing is lost.
+WITHOUT_LOSS = {*WITHOUT_EFFECT, "class_token", "resampling"} - {*OF_IMAGES}
 
 
 @public(model=nn.Module, folder=(str, Path))

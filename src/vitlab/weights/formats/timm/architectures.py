@@ -6,7 +6,6 @@ positions, which leave no tensor either, are implied as arguments of timm's eva.
 
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -176,7 +175,6 @@ def size_in(architecture: str) -> int | None:
 
 # Families that tensors give away. A file with nothing else is one of these, or a plain ViT, of
 # which heads, the form of GELU, epsilon and how images are normalized are only assumed.
-Shows = Callable[[Layout], bool]
 # Heads by width: 64 wide, or as in every model of that width; of EVA-02, BEiT-3 and Perception
 # Encoder; of DINOv3 (dinov3/hub/backbones.py of facebookresearch/dinov3).
 HEADS = records("""
@@ -188,7 +186,6 @@ HEADS = records("""
     DINOV3  192 3, 384 6, 768 12, 1024 16, 1280 20, 1536 24, 4096 32
 """)
 DINO2_DEPTHS = record("384 12, 768 12, 1024 24, 1536 40")  # of DINOv2's releases, by width
-FIRST = "blocks.0."
 
 
 def heads_for(width: int, table: str = "USUAL") -> Fields:
@@ -197,58 +194,83 @@ def heads_for(width: int, table: str = "USUAL") -> Fields:
     return {"heads": heads} if heads else {}
 
 
-def _has(*names: str) -> Shows:
-    """Whether a file has tensors, by the dialect's names or as parts of a model."""
-    return lambda file: all(name in file.tensors or name in file for name in names)
+def holds(file: Layout, shows: str) -> bool:
+    """Return whether a file has all of some marks: parts or tensors, `a|b` one of two, `!a` none.
+
+    `ends` is a last norm, `keyless` a bias of which keys have none, `apart` queries, keys and
+    values, and gate and value, in layers of their own; a number is the width.
+    """
+    return all(any(_has(file, each) for each in mark.split("|")) for mark in shows.split())
 
 
-def _keyless(file: Layout) -> bool:
-    """Whether keys have no bias: there is none, a masked one, or one of queries and values."""
-    return len(file.theirs.get("qkv.bias", ())) in (0, 2)
+def _has(file: Layout, mark: str) -> bool:
+    if mark.startswith("!"):
+        return not _has(file, mark[1:])
+    sizes = [len(file.theirs.get(key, ())) for key in ("qkv.bias", "qkv.weight", "expand.weight")]
+    marks = {
+        "keyless": sizes[0] in (0, 2),
+        "apart": sizes[1:] == [3, 2],
+        "gated": file.gated,
+        "ends": "norm.weight" in file or "pooled_norm.weight" in file,
+        str(file.width): True,
+    }
+    return marks.get(mark, mark in file.tensors or mark in file)
 
 
-def _dinov3(file: Layout) -> bool:
-    """No stored positions, but registers, a class token and LayerScale; keys have no bias."""
-    marks = _has("token", "registers", "norm.weight", "scale1")(file)
-    return marks and "positions" not in file and _keyless(file)
-
-
-def _ends(file: Layout) -> bool:
-    """Whether there is a last norm."""
-    return "norm.weight" in file or "pooled_norm.weight" in file
-
-
-def _perception(file: Layout) -> bool:
-    """A norm before the encoder as in CLIP, but another end."""
-    other = "queries" in file or not _ends(file) or "scale1" in file
-    return _has("pre_norm.weight", "positions")(file) and other
-
-
-def _eva02(file: Layout) -> bool:
-    if "positions" not in file or _perception(file):
-        return False
-    apart = [len(file.theirs.get(key, ())) for key in ("qkv.weight", "expand.weight")]
-    return apart == [3, 2] or (_has(f"{FIRST}attn.q_bias")(file) and file.gated)
-
-
-def _aimv2(file: Layout) -> bool:
-    return "norm1.bias" not in file and "patch_norm.weight" in file
-
-
-def _beit3(file: Layout) -> bool:
-    inner = _has("attn_norm.weight", "mlp_norm.weight", "qkv.bias")(file)
-    return inner and not _keyless(file) and not file.gated
-
-
-def _dino2(file: Layout) -> bool:
-    """DINOv2's own files, whose mask token is (1, D), and those of its followers."""
-    return _has("scale1", "positions")(file) and len(file.tensors.get("mask_token", ())) == 2
-
-
-def _eva02_enormous(file: Layout) -> bool:
-    return _has(f"{FIRST}attn.q_bias", "positions")(file) and file.width == 1792
-
-
+# Marks of families: a norm before the encoder as in CLIP, but another end; gate and value apart;
+# registers, but no stored positions.
+PERCEPTION = "pre_norm.weight positions queries|!ends|scale1"
+EVA02 = "positions apart", "positions blocks.0.attn.q_bias gated"
+DINOV3 = "token registers norm.weight scale1 !positions keyless"
+# Marks of a family, its facts (heads by width), and what differs between its releases. The first
+# that a file has counts.
+FAMILIES = f"""
+    {PERCEPTION}  # Perception Encoder
+        norm_eps 1e-5, gelu exact, pool_heads 8, heads EVEN
+        pool mean, crop 1.0, resampling antialiased, @INCEPTION
+    patch_norm.weight !norm1.bias  # AIMv2
+        norm_eps 1e-5, heads AIMV2
+        crop 1.0, @OPENAI
+    attn_norm.weight mlp_norm.weight qkv.bias !keyless !gated  # BEiT-3
+        norm_eps 1e-5, gelu exact, heads EVEN
+        crop 1.0
+    {EVA02[0]}  # EVA-02
+        norm_eps 1e-6, heads EVEN
+        resampling antialiased, @OPENAI
+    {EVA02[1]}
+        norm_eps 1e-6, heads EVEN
+        resampling antialiased, @OPENAI
+    blocks.0.attn.q_bias positions 1792  # EVA-02-CLIP-E
+        @PLAIN, norm_order after, heads EVEN
+        crop 0.9, resampling antialiased, @OPENAI
+    rope.freqs  # RoPE-ViT
+        @PLAIN
+        resampling antialiased, crop 0.9
+    bias_table|shared_table  # BEiT, BEiT v2
+        @PLAIN
+        @INCEPTION
+    pre_norm.weight  # CLIP
+        norm_eps 1e-5
+        crop 1.0, @OPENAI
+    blocks.0.attn.q_bias positions  # EVA
+        @PLAIN
+        crop 0.9, @OPENAI
+    queries  # SigLIP
+        norm_eps 1e-6
+        crop 1.0, @INCEPTION
+    dist_token  # DeiT, distilled
+        @PLAIN, @IMAGENET
+        -
+    pre_logits.weight  # timm's first files
+        @PLAIN, @INCEPTION, crop 0.9
+        -
+    decoder_pos_embed  # MAE, with which others train on other images
+        @PLAIN
+        @IMAGENET
+    masked_embed  # iBOT
+        @PLAIN, @IMAGENET, resampling scaled
+        -
+"""
 # What our model cannot represent, by a tensor's name, and the reason.
 BEYOND = rules("""
     blocks.0.attn.rel_pos.mlp.fc1.weight  positions from an MLP
@@ -258,7 +280,6 @@ BEYOND = rules("""
     blocks.0.attn.rel_pos_h               windows of attention, as in SAM
     blocks.0.attn.gate.weight             gated attention
 """)
-PLAINER = ("token", "scale1", "qkv.bias")
 
 
 def check_content(path: object, file: Layout, certain: bool) -> None:
@@ -273,14 +294,13 @@ def check_content(path: object, file: Layout, certain: bool) -> None:
         WeightsError: the first reason.
     """
     reasons = [why for name, why in BEYOND.items() if name in file.tensors]
-    if "scale1" in file and "scale2" not in file:
+    if holds(file, "scale1 !scale2"):
         reasons.append("LayerScale on attention alone, as in Sapiens 2")
-    if not certain and _has("registers", "token")(file) and not _ends(file):
+    if not certain and holds(file, "registers token !ends"):
         reasons.append("registers without a last norm, as in C-RADIO")
     if reasons:
         raise WeightsError(f"{path}: unsupported model: it has {reasons[0]}")
-    plain = any(key in file for key in PLAINER)
-    if not certain and "pooled_norm.weight" in file and not plain:
+    if not certain and holds(file, "pooled_norm.weight !token !scale1 !qkv.bias"):
         raise WeightsError(
             f"{path} may be another model, as in vit_base_patch16_rpn_224, whose norms follow "
             "attention and MLP: give --name with the model's name in timm"
@@ -301,13 +321,15 @@ def facts_by_content(source: Source, file: Layout, certain: bool) -> Facts:
     if certain:
         return facts
     facts.put("assumed", "fit crop")
-    for shows, heads, every, most in FAMILIES:
-        if shows(file):
-            facts.put("family", record(every) | heads_for(width, heads))
-            return facts.put("assumed", most)
-    if _dino2(file):
+    rows = map(str.strip, FAMILIES.strip().splitlines())
+    for shows, every, most in zip(rows, rows, rows, strict=True):
+        if holds(file, shows.partition("#")[0]):
+            always = record(every)
+            heads = heads_for(width, always.pop("heads", ""))
+            return facts.put("family", always | heads).put("assumed", most.strip("-"))
+    if holds(file, "scale1 positions") and len(file.tensors.get("mask_token", ())) == 2:
         _put_dino2(facts, file, source.kind == "npz")
-    elif _dinov3(file):
+    elif holds(file, DINOV3):
         _put_dinov3(facts, file)
     elif width == 1536 and file.gated:  # DINOv2's giant; SigLIP's has 16
         facts.put("family", "heads 24")
@@ -320,15 +342,15 @@ def rotary_by_content(file: Layout) -> Fields:
     """Return the arguments of timm's eva.py that tensors give away; empty without rotary."""
     if "freqs" in file:
         return ROTARY["MIXED"]
-    if _perception(file):
+    if holds(file, PERCEPTION):
         token = "token" in file
         side: int | None = math.isqrt(file.shape("positions")[1] - token)  # of the same grid
         if "positional_embedding" in file.tensors:  # its own code does not scale
             side = None
         return ROTARY["PE"] | {"ref_feat_shape": side, "rope_grid_offset": float(token)}
-    if _eva02(file):
+    if any(holds(file, shows) for shows in EVA02):
         return ROTARY["EVA02"]
-    return ROTARY["DINOV3"] if _dinov3(file) else {}
+    return ROTARY["DINOV3"] if holds(file, DINOV3) else {}
 
 
 def _put_dino2(facts: Facts, file: Layout, tips: bool) -> None:
@@ -355,31 +377,6 @@ def _put_dinov3(facts: Facts, file: Layout) -> None:
     if width == 1024 and "local_cls_norm.weight" in file.tensors:
         own += ", @SATELLITE"
     facts.put("family", own)
-
-
-# What tells a family, its heads by width, its facts, and what differs between its releases.
-FAMILIES: tuple[tuple[Shows, str, str, str], ...] = (
-    (
-        _perception, "EVEN", "norm_eps 1e-5, gelu exact, pool_heads 8",
-        "pool mean, crop 1.0, resampling antialiased, @INCEPTION",
-    ),
-    (_aimv2, "AIMV2", "norm_eps 1e-5", "crop 1.0, @OPENAI"),
-    (_beit3, "EVEN", "norm_eps 1e-5, gelu exact", "crop 1.0"),
-    (_eva02, "EVEN", "norm_eps 1e-6", "resampling antialiased, @OPENAI"),
-    (
-        _eva02_enormous, "EVEN", "@PLAIN, norm_order after",
-        "crop 0.9, resampling antialiased, @OPENAI",
-    ),
-    (_has("rope.freqs"), "", "@PLAIN", "resampling antialiased, crop 0.9"),  # RoPE-ViT
-    (lambda file: bool(file.offsets), "", "@PLAIN", "@INCEPTION"),  # BEiT, BEiT v2
-    (_has("pre_norm.weight"), "", "norm_eps 1e-5", "crop 1.0, @OPENAI"),  # CLIP
-    (_has(f"{FIRST}attn.q_bias", "positions"), "", "@PLAIN", "crop 0.9, @OPENAI"),  # EVA
-    (_has("queries"), "", "norm_eps 1e-6", "crop 1.0, @INCEPTION"),  # SigLIP
-    (_has("dist_token"), "", "@PLAIN, @IMAGENET", ""),  # DeiT, distilled
-    (_has("pre_logits.weight"), "", "@PLAIN, @INCEPTION, crop 0.9", ""),  # timm's first files
-    (_has("decoder_pos_embed"), "", "@PLAIN", "@IMAGENET"),  # MAE, and others' on other images
-    (_has("masked_embed"), "", "@PLAIN, @IMAGENET, resampling scaled", ""),  # iBOT
-)  # fmt: skip
 
 
 def _is_moco(source: Source, file: Layout) -> bool:

@@ -14,7 +14,7 @@ from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.dialects import names_for
 from vitlab.weights.formats.format_api import cannot, check_fields
 from vitlab.weights.formats.names import first_name
-from vitlab.weights.formats.origins import Limits, limits, record
+from vitlab.weights.formats.origins import WITHOUT_EFFECT, Limits, limits, record
 from vitlab.weights.formats.timm.architectures import stem_of
 from vitlab.weights.formats.timm.arguments import (
     ARGUMENTS,
@@ -259,10 +259,9 @@ def vision_of(content: Fields) -> Fields:
 
 
 # Fields that an architecture stands for, or that change no output of timm's.
-REPRESENTED = {each.name for each in fields(ImageSpec)} | {
-    "classes", "labels", "zero_head", "head_bias", "stem_bias", "positions_size", "bias_locality",
-    "resampling", "drop_path", "drop_path_ramp", "dropout",
-}  # fmt: skip
+REPRESENTED = {*WITHOUT_EFFECT, "classes", "stem_bias", "positions_size", "resampling"} | {
+    each.name for each in fields(ImageSpec)
+}
 HYBRIDS = {
     (): "vit_tiny_r_s16_p8_224",
     (2, 2, 2, 2): "vit_small_r26_s32_224",

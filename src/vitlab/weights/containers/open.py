@@ -36,9 +36,9 @@ from vitlab.weights.sharded import (
 )
 from vitlab.weights.source import Source, readable
 
-# The first bytes of a file (a regular expression without blanks, or -); names of files, of which one
-# is the file itself or in the folder or archive; below, what it is, and what to do. The first that
-# fits is said.
+# The first bytes of a file (an expression without blanks, or -); names of files, one of which is
+# the file's or in the folder or archive; below, what it is, and what to do. The first that fits is
+# said.
 KINDS = r"""
     \Z
         empty: download it again

@@ -202,7 +202,7 @@ PERCEPTION = OPEN_CLIP | table("""
     pool_contract   attn_pool.mlp.c_proj
 """)
 HEADLESS = {k: v for k, v in PERCEPTION.items() if not k.startswith("head")}
-AIMV2 = table("""
+AIMV2_NAMES = """
     block       trunk.blocks.{n}.
     patch       preprocessor.patchifier.proj
     patch_norm  preprocessor.patchifier.norm
@@ -214,8 +214,8 @@ AIMV2 = table("""
     norm2       .norm_2
     expand      .mlp.fc1 .mlp.fc3
     contract    .mlp.fc2
-    head        head
-""")
+"""
+AIMV2 = table(AIMV2_NAMES + "head head")
 CAPI = table("""
     block        encoder.blocks.{n}.
     patch        patch_embed

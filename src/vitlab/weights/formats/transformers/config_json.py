@@ -215,7 +215,9 @@ def read_fields(stated: Stated) -> Facts:
     Raises:
         WeightsError: it asks for something that our model cannot represent.
     """
-    fields = _shared_fields(stated.family, stated) | stated.family.reads(stated)
+    reads = stated.family.reads
+    own = record(reads) if isinstance(reads, str) else reads(stated)
+    fields = _shared_fields(stated.family, stated) | own
     facts = Facts().put("tensors", fields)
     for origin, keys in (("family", stated.content), ("file", stated.given)):
         told = {own for key, own in (KEYS | DECIDING).items() if key in keys}

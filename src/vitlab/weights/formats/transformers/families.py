@@ -5,7 +5,9 @@ the released files, whose names are theirs on the Hub.
 """
 
 from vitlab.models.config import ViTConfig
+from vitlab.weights.formats.dialects import AIMV2_NAMES
 from vitlab.weights.formats.entries import rules, table
+from vitlab.weights.formats.origins import record
 from vitlab.weights.formats.transformers import config_json
 from vitlab.weights.formats.transformers.family import Family, derived, read_only
 
@@ -42,8 +44,7 @@ def _pooled(config: ViTConfig) -> bool:
 
 # The plain Vision Transformers: ViT, MSN, MAE, I-JEPA, DeiT, BEiT, data2vec, InternViT, ViTPose.
 VIT = Family(
-    model_type="vit",
-    classes=("ViTModel", "ViTForImageClassification"),
+    title="vit ViTModel ViTForImageClassification",
     names=table("""
         block         encoder.layer.{n}.
         patch         embeddings.patch_embeddings.projection
@@ -70,16 +71,16 @@ VIT = Family(
     prepared="@INCEPTION, interpolation bilinear, crop 1.0, fit squash",
 )  # fmt: skip
 MSN = derived(  # a ViT without a pooler
-    VIT, "", "vit_msn", "ViTMSNModel", "ViTMSNForImageClassification",
+    VIT, "", "vit_msn ViTMSNModel ViTMSNForImageClassification",
     fits=lambda config: _plain(config, "token") and not config.pre_logits,
-    reads=lambda stated: {},
+    reads="",
     prepared="@IMAGENET, interpolation bicubic, crop 1.0, fit squash",
 )  # fmt: skip
 DEIT = derived(
     VIT, """
         registers  embeddings.distillation_token
     """,
-    "deit", "DeiTModel", "DeiTForImageClassification", "DeiTForImageClassificationWithTeacher",
+    "deit DeiTModel DeiTForImageClassification DeiTForImageClassificationWithTeacher",
     fits=lambda config: config.pool == "prefix", prefix="deit.", register_rows=True,
     reads=config_json.read_deit, processor="DeiT",
     prepared="@IMAGENET, interpolation bicubic, crop 0.875, fit squash",
@@ -95,7 +96,7 @@ BEIT = derived(
         bias_table    .attention.attention.relative_position_bias.relative_position_bias_table
         shared_table  encoder.relative_position_bias.relative_position_bias_table
     """,
-    "beit", "BeitModel", "BeitForImageClassification",
+    "beit BeitModel BeitForImageClassification",
     fits=lambda config: config.positions in ("bias", "1d+bias"), prefix="beit.", square=True,
     spellings={
         **NEWER,
@@ -106,17 +107,17 @@ BEIT = derived(
     processor="Beit", prepared="@INCEPTION, interpolation bicubic, crop 0.875, fit crop",
 )  # fmt: skip
 IJEPA = derived(
-    VIT, "", "ijepa", "IJepaModel", "IJepaForImageClassification", prefix="ijepa.",
+    VIT, "", "ijepa IJepaModel IJepaForImageClassification", prefix="ijepa.",
     fits=lambda config: _plain(config, "mean") and not config.has_token,
-    reads=lambda stated: {"pool": "mean"},
+    reads="pool mean",
     prepared="@IMAGENET, interpolation bilinear, crop 1.0, fit squash",
 )  # fmt: skip
 MAE = read_only(
-    VIT, "", "vit_mae", "ViTMAEModel", classified=False, reads=lambda stated: {},
+    VIT, "", "vit_mae ViTMAEModel", classified=False, reads="",
     prepared="@IMAGENET, interpolation bicubic, crop 1.0, fit squash",
 )  # fmt: skip
 DATA2VEC = read_only(
-    BEIT, "", "data2vec-vision", "Data2VecVisionModel", "Data2VecVisionForImageClassification",
+    BEIT, "", "data2vec-vision Data2VecVisionModel Data2VecVisionForImageClassification",
     prefix="data2vec_vision.",
 )  # fmt: skip
 INTERN = read_only(
@@ -129,7 +130,7 @@ INTERN = read_only(
         scale1    .lambda_1
         scale2    .lambda_2
     """,
-    "internvl_vision", "InternVLVisionModel", classified=False,
+    "internvl_vision InternVLVisionModel", classified=False,
     spellings={}, reads=config_json.read_intern,
     prepared="@IMAGENET, interpolation bicubic, crop 1.0, fit squash",
 )  # fmt: skip
@@ -147,18 +148,18 @@ INTERN_OWN = read_only(  # of its authors' own code (OpenGVLab/InternVL)
         scale1     .ls1
         scale2     .ls2
     """,
-    "intern_vit_6b", "InternVLVisionModel",
+    "intern_vit_6b InternVLVisionModel",
 )  # fmt: skip
 VITPOSE = read_only(
     VIT, """
         positions  with_added_row(embeddings.position_embeddings)
     """,
-    "vitpose_backbone", "VitPoseBackbone", classified=False, prefix="",
-    reads=lambda stated: {"pool": "mean", "stem_padding": 2},
+    "vitpose_backbone VitPoseBackbone", classified=False, prefix="",
+    reads="pool mean, stem_padding 2",
     prepared="@IMAGENET, interpolation bilinear, crop 1.0, fit squash",
 )  # fmt: skip
 DPT = read_only(
-    VIT, "", "dpt", "DPTModel", classified=False, prefix="dpt.", spellings={},
+    VIT, "", "dpt DPTModel", classified=False, prefix="dpt.", spellings={},
     resampling="bilinear-unaligned",
     prepared="@INCEPTION, interpolation bicubic, crop 1.0, fit squash",
 )  # fmt: skip
@@ -173,7 +174,7 @@ DINOV2 = derived(
         scale1    .layer_scale1.lambda1
         scale2    .layer_scale2.lambda1
     """,
-    "dinov2", "Dinov2Model", "Dinov2ForImageClassification",
+    "dinov2 Dinov2Model Dinov2ForImageClassification",
     gated=table("""
         expand    .mlp.weights_in
         contract  .mlp.weights_out
@@ -186,8 +187,8 @@ DINOV2 = derived(
     processor="Bit", prepared="@IMAGENET, interpolation bicubic, crop 0.875, fit crop",
 )  # fmt: skip
 REGISTERS = derived(
-    DINOV2, "", "dinov2_with_registers",
-    "Dinov2WithRegistersModel", "Dinov2WithRegistersForImageClassification",
+    DINOV2, "",
+    "dinov2_with_registers Dinov2WithRegistersModel Dinov2WithRegistersForImageClassification",
     fits=_pooled, prefix="dinov2_with_registers.", resampling="antialiased",
 )  # fmt: skip
 DINOV3 = derived(
@@ -201,7 +202,7 @@ DINOV3 = derived(
         contract  .mlp.down_proj
         norm      norm
     """,
-    "dinov3_vit", "DINOv3ViTModel",
+    "dinov3_vit DINOv3ViTModel",
     gated=table("""
         expand    .mlp.gate_proj .mlp.up_proj
         contract  .mlp.down_proj
@@ -229,7 +230,7 @@ TIPS = read_only(
         scale2     .ls2.gamma
         norm       norm
     """,
-    "tipsv2_vision_model", "Tipsv2VisionModel",
+    "tipsv2_vision_model Tipsv2VisionModel",
     gated=table("""
         expand    .mlp.w12
         contract  .mlp.w3
@@ -256,7 +257,7 @@ CLIP = derived(
         head.weight  /visual_projection.weight | /classifier.weight
         head.bias    no_bias() | /classifier.bias
     """,
-    "clip_vision_model", "CLIPVisionModel", "CLIPVisionModelWithProjection",
+    "clip_vision_model CLIPVisionModel CLIPVisionModelWithProjection",
     fits=lambda config: config.pre_norm, prefix="vision_model.", square=True,
     spellings={  # of AltCLIP, and of OWL-ViT
         r"^encoder\.layer\.": "encoder.layers.",
@@ -280,7 +281,7 @@ _POOL = """
     head.bias       /classifier.bias
 """
 SIGLIP = derived(
-    CLIP, _POOL, "siglip_vision_model", "SiglipVisionModel",
+    CLIP, _POOL, "siglip_vision_model SiglipVisionModel",
     fits=lambda config: config.pool == "attention", prefix="", reads=config_json.read_siglip,
     writes=lambda config: {}, processor="Siglip",
     prepared="@INCEPTION, interpolation bicubic, crop 1.0, fit squash",
@@ -291,23 +292,16 @@ NAFLEX = read_only(
         patch.weight  patches(embeddings.patch_embedding.weight)
         patch.bias    embeddings.patch_embedding.bias
     """,
-    "siglip2_vision_model", "Siglip2VisionModel",
+    "siglip2_vision_model Siglip2VisionModel",
     resampling="bilinear-antialiased", reads=config_json.read_siglip, processor="Siglip2",
     prepared="@INCEPTION, interpolation bilinear, crop 1.0, fit native",
 )  # fmt: skip
 OF_CLIP = tuple(
-    read_only(
-        CLIP, "", f"{name}_vision_model", f"{kind}VisionModel", f"{kind}VisionModelWithProjection"
-    )
-    for name, kind in (
-        ("metaclip_2", "MetaClip2"),
-        ("chinese_clip", "ChineseCLIP"),
-        ("altclip", "AltCLIP"),
-        ("clipseg", "CLIPSeg"),
-        ("git", "Git"),
-        ("owlv2", "Owlv2"),
-        ("owlvit", "OwlViT"),
-    )
+    read_only(CLIP, "", f"{name}_vision_model {kind}VisionModel {kind}VisionModelWithProjection")
+    for name, kind in record("""
+        metaclip_2 MetaClip2, chinese_clip ChineseCLIP, altclip AltCLIP, clipseg CLIPSeg, git Git,
+        owlv2 Owlv2, owlvit OwlViT
+    """).items()
 )
 BLIP = tuple(  # whose text models see all tokens after the last norm
     read_only(
@@ -318,17 +312,17 @@ BLIP = tuple(  # whose text models see all tokens after the last norm
         qkv        .self_attn.qkv
         project    .self_attn.projection
     """,
-        f"{name}_vision_model", f"{kind}VisionModel", classified=False, reads=lambda stated: {},
+        f"{name}_vision_model {kind}VisionModel", classified=False, reads="",
         prepared="@OPENAI, interpolation bicubic, crop 1.0, fit squash",
     )
-    for name, kind in (("blip", "Blip"), ("blip_2", "Blip2"), ("instructblip", "InstructBlip"))
+    for name, kind in record("blip Blip, blip_2 Blip2, instructblip InstructBlip").items()
 )  # fmt: skip
 IDEFICS = tuple(
     read_only(
-        SIGLIP, "", f"{name}_vision", f"{kind}VisionTransformer",
-        reads=lambda stated: {"pool": "mean"}, resampling="nearest",
+        SIGLIP, "", f"{name}_vision {kind}VisionTransformer",
+        reads="pool mean", resampling="nearest",
     )
-    for name, kind in (("idefics2", "Idefics2"), ("idefics3", "Idefics3"), ("smolvlm", "SmolVLM"))
+    for name, kind in record("idefics2 Idefics2, idefics3 Idefics3, smolvlm SmolVLM").items()
 )  # fmt: skip
 AIMV2 = read_only(
     SIGLIP,
@@ -343,25 +337,13 @@ AIMV2 = read_only(
         contract    .ffn.down_proj
         norm        rms_norm
     """,
-    "aimv2_vision_model", "Aimv2VisionModel", reads=config_json.read_aimv2, processor="CLIP",
+    "aimv2_vision_model Aimv2VisionModel", reads=config_json.read_aimv2, processor="CLIP",
     prepared="@OPENAI, interpolation bicubic, crop 1.0, fit crop",
 )  # fmt: skip
 AIMV2_OWN = read_only(  # of its authors' own code (apple/ml-aim), which the Hub's files follow
     AIMV2,
-    """
-        block       trunk.blocks.{n}.
-        patch       preprocessor.patchifier.proj
-        patch_norm  preprocessor.patchifier.norm
-        positions   preprocessor.pos_embed
-        norm1       .norm_1
-        norm2       .norm_2
-        qkv         .attn.qkv
-        project     .attn.proj
-        expand      .mlp.fc1 .mlp.fc3
-        contract    .mlp.fc2
-        norm        trunk.post_trunk_norm
-    """,
-    "aimv2_vision_model", "Aimv2VisionModel",
+    AIMV2_NAMES,
+    "aimv2_vision_model Aimv2VisionModel",
 )  # fmt: skip
 
 # Models are written as the first of these that fits them.

@@ -58,8 +58,8 @@ class Family:
     """One model_type: its names, and its config.json.
 
     Attributes:
-        model_type: as config.json has it
-        classes: names of its classes, the most specific last; the first has no classifier
+        title: its model_type, and names of its classes, the most specific last; the first has no
+            classifier
         names: of its tensors; `/name` is outside of the backbone
         gated: of gated MLPs, where they have others
         classified: transformers has a class with a classifier
@@ -71,14 +71,13 @@ class Family:
         any_size: transformers runs it at the size of its processor, whatever config.json says
         square: transformers runs it on square images only
         resampling: how transformers resizes its positions
-        reads: further fields
+        reads: further fields, or a record of them
         writes: further keys of config.json
         processor: the class of its image processor, without `ImageProcessor`
         prepared: record of the preprocessing of the released models; used if no file says it
     """
 
-    model_type: str
-    classes: tuple[str, ...]
+    title: str
     names: Names
     gated: Names = field(default_factory=dict)
     classified: bool = True
@@ -90,10 +89,20 @@ class Family:
     any_size: bool = False
     square: bool = False
     resampling: str = "bicubic"
-    reads: Callable[[Stated], Fields] = lambda stated: {}
+    reads: Callable[[Stated], Fields] | str = ""
     writes: Callable[[ViTConfig], Fields] = lambda config: {}
     processor: str = "ViT"
     prepared: str
+
+    @property
+    def model_type(self) -> str:
+        """The key of config.json."""
+        return self.title.split()[0]
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of its classes."""
+        return self.title.split()[1:]
 
     @property
     def patch(self) -> str:
@@ -126,12 +135,11 @@ def names_of(
     return placed(names, True, True) if family.register_rows and config.registers else names
 
 
-def derived(family: Family, names: str, model_type: str, *classes: str, **changes: Any) -> Family:
+def derived(family: Family, names: str, title: str, **changes: Any) -> Family:
     """Return another family, whose names differ from this one's in some parts."""
-    whole = family.names | table(names)
-    return replace(family, names=whole, model_type=model_type, classes=classes, **changes)
+    return replace(family, names=family.names | table(names), title=title, **changes)
 
 
-def read_only(family: Family, names: str, model_type: str, *classes: str, **changes: Any) -> Family:
+def read_only(family: Family, names: str, title: str, **changes: Any) -> Family:
     """Return the same, as which no model is written."""
-    return derived(family, names, model_type, *classes, fits=lambda config: False, **changes)
+    return derived(family, names, title, fits=lambda config: False, **changes)

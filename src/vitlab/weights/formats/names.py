@@ -31,6 +31,7 @@ from vitlab.weights.formats.entries import (
     table,
 )
 from vitlab.weights.formats.format_api import cannot
+from vitlab.weights.formats.origins import record
 from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Shape
 
@@ -40,6 +41,13 @@ TENSORS = frozenset((
     "columns", "block_freqs", "scale1", "scale2", "class_scale1", "class_scale2",
 ))  # fmt: skip
 TURNED = ("qkv", "q_norm", "k_norm")  # the layers whose rows rotary positions turn
+# Fields that say whether a part is there, and how many rows one has.
+THERE = record("""
+    bias project.bias, qkv_bias qkv.bias, qk_norm q_norm.weight, pre_norm pre_norm.weight,
+    norm_inner_attention attn_norm.weight, norm_inner_mlp mlp_norm.weight, class_token token,
+    talking_heads before.weight
+""")
+LONG = record("classes head.weight, pre_logits pre_logits.weight, neck neck_reduce.weight")
 PARTS, PART = "weight|bias|running_mean|running_var|num_batches_tracked", "{part}"
 PLACEHOLDER = re.compile(r"\\\{([a-z]1?)(?::02)?\\\}")
 Numbers = tuple[tuple[str, int], ...]
@@ -305,22 +313,13 @@ def fields_shown(path: object, parts: FoundParts, label: str) -> Fields:
         "mlp": mlp,
         "branches": max(1, len(parts.counted("b"))),
         "ffn": "swiglu" if parts.gated else "mlp",
-        "bias": "project.bias" in parts,
-        "qkv_bias": "qkv.bias" in parts,
-        "qk_norm": "q_norm.weight" in parts,
         "norm": "rms" if "norm1.weight" in parts and "norm1.bias" not in parts else "layer",
-        "norm_inner_attention": "attn_norm.weight" in parts,
-        "norm_inner_mlp": "mlp_norm.weight" in parts,
         "layer_scale": 1e-5 if "scale1" in parts else 0,
-        "pre_norm": "pre_norm.weight" in parts,
         "norm_at": "pooled" if "pooled_norm.weight" in parts else after,
-        "classes": parts.shape("head.weight")[0],
-        "pre_logits": parts.shape("pre_logits.weight")[0],
         "registers": (*parts.shape("registers"), 0)[1],
-        "class_token": "token" in parts,
         "class_blocks": len(parts.counted("n", ("class_q.weight",))),
-        "talking_heads": "before.weight" in parts,
-        "neck": parts.shape("neck_reduce.weight")[0],
+        **{field: key in parts for field, key in THERE.items()},
+        **{field: parts.shape(key)[0] for field, key in LONG.items()},
         **_stem(path, parts, label),
     }
 

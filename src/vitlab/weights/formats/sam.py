@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from vitlab.errors import WeightsError
-from vitlab.images import IMAGENET
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.dialects import TIMM, respelled
 from vitlab.weights.formats.entries import rules, table
@@ -56,19 +55,17 @@ NAMES = TIMM | table("""
 """)
 PLACES = "positions with_unused_row(pos_embed)"  # of EfficientSAM
 # timm's architectures, and their blocks without windows.
-SAMVIT = {
-    "samvit_base_patch16": (2, 5, 8, 11),
-    "samvit_base_patch16_224": (2, 5, 8, 11),
-    "samvit_large_patch16": (5, 11, 17, 23),
-    "samvit_huge_patch16": (7, 15, 23, 31),
-}
+SAMVIT = record("""
+    samvit_base_patch16 [2,5,8,11], samvit_base_patch16_224 [2,5,8,11],
+    samvit_large_patch16 [5,11,17,23], samvit_huge_patch16 [7,15,23,31]
+""")
 MODEL_TYPES = ("sam", "sam_vision_model", "sam_hq", "sam_hq_vision_model")
 # Fields of ours by the keys of transformers' SamVisionConfig and of timm's arguments.
 KEYS = record("""
     num_attention_heads heads, layer_norm_eps norm_eps, window_size window,
     global_attn_indexes global_blocks, image_mean mean, image_std std
 """)  # fmt: skip
-DEFAULTS: Fields = {"heads": 12, "window": 14, "global_blocks": (2, 5, 8, 11), "norm_eps": 1e-6}
+DEFAULTS = record("heads 12, window 14, norm_eps 1e-6") | {"global_blocks": (2, 5, 8, 11)}
 # Keys that the tensors show, against which the model is checked, and those of the mask decoder.
 KNOWN = {
     "hidden_size", "output_channels", "num_hidden_layers", "num_channels", "image_size",
@@ -155,9 +152,8 @@ def _facts(source: Source, parts: FoundParts, efficient: bool, said: Said, hints
     }  # fmt: skip
     if (channels := (*parts.shape("rows"), 0)[1]) > 0:
         fields["heads"] = fields["width"] // channels
-    facts = Facts().put("family", "pool mean, gelu exact, norm_eps 1e-06")
-    facts.put("family", "interpolation bilinear, crop 1.0, fit squash")
-    facts.put("family", IMAGENET | {"resampling": "bicubic"}).put("tensors", fields)
+    usual = "pool mean, @PLAIN, interpolation bilinear, crop 1.0, fit squash, @IMAGENET"
+    facts = Facts().put("family", usual + ", resampling bicubic").put("tensors", fields)
     lengths = _lengths(source, parts, fields["depth"])
     if lengths:
         facts.put(*_windows(source, lengths, grid))
@@ -244,16 +240,15 @@ def _of_timm(source: Source, hints: Hints, stored: dict[str, str]) -> Said:
     name = hints.name.partition(".")[0] or architecture
     words = stored.get("blocks.0.mlp.fc1.weight", "").endswith(".fc1.weight")
     own = words and len(source.shape(stored.get("pos_embed", ""))) != 3  # EfficientSAM's
-    code: Fields = {"norm_eps": 1e-5, "resampling": "antialiased"}
-    code |= {"interpolation": "bicubic", "fit": "crop"}
+    code = record("norm_eps 1e-5, resampling antialiased, interpolation bicubic, fit crop")
     if "neck.weight" in stored:
         code["last_norm_eps"] = 1e-6
     usual = [("family", code)] if own else []
     if "head.fc.weight" in stored:  # a fine-tuned model
-        usual.append(("assumed", {"crop": 1.0, **IMAGENET}))
+        usual.append(("assumed", record("crop 1.0, @IMAGENET")))
     if name not in SAMVIT:
         return Said("Segment Anything, timm's names" if own else NAME, usual, own)
-    blocks = {"window": 14, "global_blocks": SAMVIT[name]}
+    blocks = {"window": 14, "global_blocks": tuple(SAMVIT[name])}
     fields = [*usual, ("name", blocks | code)]
     if name != architecture:
         return Said(f"timm, {name}", fields, True)

@@ -297,41 +297,42 @@ def check_written(config: ModelConfig) -> ViTConfig:
             f"represent pre_norm={config.pre_norm} with stem_bias={config.stem_bias}"
         )
     named = {*REPRESENTED, *ARGUMENTS[family_of(config)].values()}
-    limits = {each.name: (each.default,) for each in fields(config) if each.name not in named}
-    limits |= _made_by(config)[1]
+    allowed = {each.name: (each.default,) for each in fields(config) if each.name not in named}
+    allowed |= _made_by(config)[1]
     if config.pool == "attention":
-        limits |= {"ffn": ("mlp",), "bias": (True,)}
-    check_fields(NAME, config, limits)
+        allowed |= limits("ffn mlp, bias true")
+    check_fields(NAME, config, allowed)
     return config
 
 
 def _made_by(config: ViTConfig) -> tuple[str, Limits]:
     """An architecture whose arguments can make a model, and values of fields beside them."""
     fine, pool = config.norm_eps == 1e-6, config.pool  # epsilon is an architecture's
-    limits: Limits = {"pool": ("token", "mean", "attention"), "norm_eps": (1e-6, 1e-5)}
+    allowed = limits("pool token|mean|attention, norm_eps 1e-6|1e-5")
     if (family := family_of(config)) == "vit":
-        limits |= {"pool_heads": (0, config.heads), "pool_mlp": (0, config.mlp)}
-        limits["positions"] = ("none", "1d")
+        allowed |= {"pool_heads": (0, config.heads), "pool_mlp": (0, config.mlp)}
+        allowed |= limits("positions none|1d")
         if pool == "prefix":  # without a classifier, timm has the mean of both tokens
-            limits["classes"] = (config.classes or None,)
+            allowed["classes"] = (config.classes or None,)
         for name, (value, architecture, further) in PARTICULAR.items():
             if getattr(config, name) == value:
-                limits |= USUAL_NORMS | {name: (value,)} | further
-                return architecture or HYBRIDS.get(config.stages, ""), limits
-        limits["norm"] = ("layer", "rms" if fine else "layer")
-        return "vit_base_patch16_224" if fine else "vit_base_patch16_clip_224", limits
+                allowed |= USUAL_NORMS | {name: (value,)} | further
+                return architecture or HYBRIDS.get(config.stages, ""), allowed
+        allowed |= limits("norm layer|rms" if fine else "norm layer")
+        return "vit_base_patch16_224" if fine else "vit_base_patch16_clip_224", allowed
     if config.ffn == "swiglu":
-        limits["gelu"] = (config.gelu,)
+        allowed["gelu"] = (config.gelu,)
     if family == "beit":
-        limits |= {"pool": ("token", "mean"), "norm_at": ("tokens", "pooled"), "norm_eps": (1e-6,)}
-        limits["class_token"] = (True, None if pool == "token" else True)
-        return "beit_base_patch16_224", limits
-    limits["pool_prefix"] = (pool != "mean", pool == "attention" and config.prefix > 0)
-    limits["rope_kind"] = tuple(KINDS.values())
+        allowed |= limits("pool token|mean, norm_at tokens|pooled, norm_eps 1e-6")
+        allowed["class_token"] = (True, None if pool == "token" else True)
+        return "beit_base_patch16_224", allowed
+    allowed["pool_prefix"] = (pool != "mean", pool == "attention" and config.prefix > 0)
+    allowed["rope_kind"] = tuple(KINDS.values())
     if config.norm_order == "after":
-        ffn = ("mlp", "swiglu" if config.norm_inner_mlp else "mlp")
-        limits |= {"qk_norm": (False,), "layer_scale": (0.0,), "ffn": ffn}
-    return "eva_giant_patch14_224" if fine else "vit_base_patch16_dinov3", limits
+        allowed |= limits("qk_norm false, layer_scale 0, ffn mlp")
+        if config.norm_inner_mlp:
+            allowed["ffn"] = ("mlp", "swiglu")
+    return "eva_giant_patch14_224" if fine else "vit_base_patch16_dinov3", allowed
 
 
 def stored_as(config: ViTConfig) -> ViTConfig:

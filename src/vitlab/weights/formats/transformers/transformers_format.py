@@ -18,7 +18,7 @@ from vitlab.weights.formats.dialects import notes_beside
 from vitlab.weights.formats.entries import Entry, Names, StoredAs, rules
 from vitlab.weights.formats.format_api import Hints, Reading, Writing, cannot, check_fields
 from vitlab.weights.formats.names import entries, fields_shown, first_name, found, parts_of
-from vitlab.weights.formats.origins import Facts, with_means
+from vitlab.weights.formats.origins import Facts, record, with_means
 from vitlab.weights.formats.timm.architectures import heads_for, settled
 from vitlab.weights.formats.transformers.config_json import (
     DEFAULTS,
@@ -78,6 +78,11 @@ UNCHANGED = (
     "branches", "attention", "stem", "stem_norm", "stem_act", "norm", "norm_order", "qk_norm",
     "norm_inner_attention", "norm_inner_mlp", "queries", "pool_heads", "pool_mlp", "pool_prefix",
 )  # fmt: skip
+# Keys that say whether a part is there.
+THERE = record("""
+    vision_use_head queries, mlp_bias contract.bias, use_relative_position_bias bias_table,
+    use_shared_relative_position_bias shared_table, use_absolute_position_embeddings positions
+""")
 DECISIVE = ("pool", "norm_at", "registers", "layer_scale", "pre_logits", "classes")
 
 
@@ -321,12 +326,8 @@ def _content(family: Family, shapes: dict[str, Shape]) -> Fields:
     if side:
         fields["image_size"] = side * fields["patch"]
     content = {key: their_value(key, fields[own]) for key, own in KEYS.items() if own in fields}
-    content |= {
-        "mlp_ratio": 4 if gated else mlp / width, "key_bias": key,
-        "vision_use_head": "queries" in parts, "use_head": False,
-        "mlp_bias": "contract.bias" in parts, "use_relative_position_bias": "bias_table" in parts,
-        "use_shared_relative_position_bias": "shared_table" in parts,
-        "use_absolute_position_embeddings": "positions" in parts,
+    content |= {own: part in parts for own, part in THERE.items()} | {
+        "mlp_ratio": 4 if gated else mlp / width, "key_bias": key, "use_head": False,
         "use_mean_pooling": "layernorm.weight" not in shapes,
     } | ({"hidden_act": "silu"} if gated else {})  # fmt: skip
     return {k: v for k, v in content.items() if k in DEFAULTS[family.model_type]}

@@ -30,7 +30,7 @@ from vitlab.models.seen import NOTHING, Seen
 from vitlab.models.unlike import NAMES, Unlike
 from vitlab.progress import public
 from vitlab.values import conform
-from vitlab.weights.assembly import empty, fits, whole_state
+from vitlab.weights.assembly import StateDict, empty, fits, whole_state
 from vitlab.weights.formats.entries import same
 from vitlab.weights.formats.format_api import Hints, Reading
 from vitlab.weights.formats.own import read_unlike
@@ -66,7 +66,7 @@ class Delta:
     """
 
     config: ModelConfig
-    tensors: dict[str, Tensor]
+    tensors: StateDict
     base: Base
     provenance: Fields
     seen: Seen = field(default_factory=lambda: NOTHING)
@@ -157,7 +157,7 @@ def check_base(wanted: Base, base: Model) -> None:
 
 def merged(
     config: ModelConfig, changed: Mapping[str, Tensor], base: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
+) -> StateDict:
     """Return the tensors of a model: the changed ones, and the base's for all others.
 
     Raises:
@@ -166,7 +166,7 @@ def merged(
     expected = empty(config)
     if extra := sorted(changed.keys() - expected.keys()):
         raise WeightsError(f"the delta's tensor {extra[0]!r} is not part of {config.name}")
-    tensors: dict[str, Tensor] = {}
+    tensors: StateDict = {}
     for name, want in expected.items():
         tensor = changed[name] if name in changed else base.get(name)
         if tensor is None or not fits(tensor, want):

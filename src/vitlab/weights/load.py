@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
-from torch import Tensor
 
 from vitlab.errors import HubError, UserError, WeightsError
 from vitlab.files import MODEL_FOLDER
@@ -18,7 +17,7 @@ from vitlab.models.create import ANY_KIND, SomeModel, of_kind
 from vitlab.models.model import Model
 from vitlab.progress import public
 from vitlab.weights.adapters import unaltered, with_adapter
-from vitlab.weights.assembly import fitted, whole_state
+from vitlab.weights.assembly import StateDict, fitted, whole_state
 from vitlab.weights.containers.open import dropped, open_source
 from vitlab.weights.deltas import Delta, check_base, merged
 from vitlab.weights.formats.catalog import FORMATS
@@ -259,7 +258,7 @@ def place_of(source: str | Path, revision: str | None = None) -> tuple[Path, boo
 
 def _read(
     path: Path, hints: Hints, base: Model | str | Path | None = None, above: tuple[Path, ...] = ()
-) -> tuple[Reading, dict[str, Tensor]]:
+) -> tuple[Reading, StateDict]:
     """What a file or folder says, and all tensors of its model; `above` are deltas based on it."""
     source, reading = recognize(path, hints, base)
     tensors = collect(reading, source)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 
 from vitlab.errors import DiskError, WeightsError
 from vitlab.files import is_empty, staged_folder, write_text
@@ -19,7 +19,7 @@ from vitlab.models.model import Model
 from vitlab.models.seen import write_seen
 from vitlab.progress import public
 from vitlab.weights.adapters import adapter_of
-from vitlab.weights.assembly import unwrapped, whole_state
+from vitlab.weights.assembly import StateDict, unwrapped, whole_state
 from vitlab.weights.formats.catalog import PEFT, format_named
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.format_api import Hints, Writing, cannot
@@ -121,9 +121,9 @@ def _library(base: str | Path) -> str:
     return kind if kind in ("vitlab", "transformers") else "timm"
 
 
-def _write(draft: Path, writing: Writing, state: dict[str, Tensor], shard_bytes: int) -> None:
+def _write(draft: Path, writing: Writing, state: StateDict, shard_bytes: int) -> None:
     """Write a model's tensors under the other format's names."""
-    tensors: dict[str, Tensor] = {}
+    tensors: StateDict = {}
     for entry in writing.entries:
         made = entry.write([state[name].detach() for name in entry.ours])
         tensors |= zip(entry.theirs, made, strict=True)

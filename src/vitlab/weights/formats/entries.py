@@ -291,27 +291,19 @@ def paired(entry: Entry, config: ViTConfig, columns_first: bool) -> Entry:
         columns_first: the pairs that turn with the column come first there; learned frequencies
             are for pairs in any order, so that they only have to be exchanged themselves
     """
-    flipped = columns_first and config.rope_kind != "mixed"
     head = config.width // config.heads
+    order = torch.arange(head).unflatten(0, (2, head // 4, 2))  # axes, frequencies, pair
+    order = order.flip(0) if columns_first and config.rope_kind != "mixed" else order
+    halves = order.movedim(2, 0).flatten()  # where each channel of ours is there
 
-    def halved(tensor: Tensor) -> Tensor:
-        """Neighbors to halves."""
-        pairs = tensor.unflatten(0, (-1, 2, head // 4, 2))  # heads, axes, frequencies, pair
-        return (pairs.flip(1) if flipped else pairs).movedim(3, 1).flatten(0, 3)
-
-    def neighbors(tensor: Tensor) -> Tensor:
-        """Halves to neighbors."""
-        pairs = tensor.unflatten(0, (-1, 2, 2, head // 4)).movedim(1, 3)
-        return (pairs.flip(1) if flipped else pairs).flatten(0, 3)
-
-    def turned(change: Callable[[Tensor], Tensor], tensors: Tensors) -> Tensors:
-        (whole,) = tensors
-        count = min(len(whole), 2 * config.width)  # values do not turn
-        return [torch.cat([change(whole[:count]), whole[count:]])]
+    def turned(tensor: Tensor, order: Tensor) -> Tensor:
+        count = min(len(tensor), 2 * config.width)  # values do not turn
+        heads = tensor[:count].unflatten(0, (-1, head))
+        return torch.cat([heads[:, order.to(tensor.device)].flatten(0, 1), tensor[count:]])
 
     return entry._replace(
-        read=lambda tensors: turned(halved, entry.read(tensors)),
-        write=lambda tensors: entry.write(turned(neighbors, tensors)),
+        read=lambda tensors: [turned(entry.read(tensors)[0], halves)],
+        write=lambda tensors: entry.write([turned(tensors[0], halves.argsort())]),
     )
 
 
@@ -322,18 +314,15 @@ def frequencies(name: str, columns_first: bool) -> StoredAs:
         name: of theirs; `freqs` is RoPE-ViT's own, with heads side by side
         columns_first: theirs are for columns, then rows
     """
-    flat = name == "freqs"
-
-    def turned(tensor: Tensor) -> Tensor:
-        return tensor.flip(0) if columns_first else tensor
+    flat, columns = name == "freqs", [0] * columns_first
 
     def read(tensors: Tensors, config: Any) -> Tensors:
         heads = getattr(config, "heads", 1)
         stored = tensors[0].unflatten(2, (heads, -1)) if flat else tensors[0]
-        return list(turned(stored).unbind(1))
+        return list(stored.flip(columns).unbind(1))
 
     def write(tensors: Tensors, config: Any) -> Tensors:
-        stored = turned(torch.stack(tensors, 1))
+        stored = torch.stack(tensors, 1).flip(columns)
         return [stored.flatten(2) if flat else stored]
 
     return StoredAs((name,), read, write)

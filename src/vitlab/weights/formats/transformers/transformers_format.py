@@ -7,13 +7,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 from torch.nn.functional import pad
 
 from vitlab.errors import WeightsError
 from vitlab.images import Size, chosen_over
 from vitlab.models.config import ModelConfig, ViTConfig
-from vitlab.weights.assembly import empty
+from vitlab.weights.assembly import StateDict, empty
 from vitlab.weights.formats.dialects import notes_beside
 from vitlab.weights.formats.entries import Entry, Names, StoredAs, rules
 from vitlab.weights.formats.format_api import Hints, Reading, Writing, cannot, check_fields
@@ -347,7 +346,7 @@ def writes(config: ModelConfig, provenance: Fields) -> Writing:
         shown = [f"{name}={value}" for name in DECISIVE if (value := getattr(config, name))]
         raise cannot(NAME, f"{' and '.join(shown)} together")
     stored = config.at_positions if family.any_size else config.settled
-    names, unused = names_of(family, stored), dict[str, Tensor]()
+    names, unused = names_of(family, stored), StateDict()
     full = stored
     if family.any_size:
         names, unused = _in_full(family, stored, names)
@@ -368,7 +367,7 @@ def writes(config: ModelConfig, provenance: Fields) -> Writing:
     return Writing(table, files, stored=stored, resampling=family.resampling)
 
 
-def _in_full(family: Family, config: ViTConfig, names: Names) -> tuple[Names, dict[str, Tensor]]:
+def _in_full(family: Family, config: ViTConfig, names: Names) -> tuple[Names, StateDict]:
     """The names for DINO's classes, which always see both pools, and tensors without effect."""
     width, zeros = config.width, torch.zeros
     unused = {"embeddings.mask_token": zeros((1, 1, width) if family.key_bias else (1, width))}

@@ -6,12 +6,14 @@ To add a dialect, give it a table of names and an entry in `DIALECTS`.
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from os.path import commonprefix
 
 from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
 from vitlab.weights.containers.parts import some
-from vitlab.weights.formats.entries import Names, Pairs, frequencies, rules, table
+from vitlab.weights.formats.entries import Names, Pairs, frequencies, table
 from vitlab.weights.formats.names import OURS, STEMS, FoundParts, first_name, found, placed
+from vitlab.weights.formats.records import rules
 from vitlab.weights.source import Shape, Source
 
 
@@ -478,7 +480,8 @@ def classifier_beside(source: Source, prefix: str, width: Shape) -> str:
     layers = []
     for name, shape in source.shapes.items():
         layer, _, part = name.rpartition(".")
-        above = next((up for up in _ancestors(prefix) if name.startswith(up)), "")
+        above = commonprefix([name, prefix])  # noqa: RUF071 - of modules, below
+        above = above[: above.rfind(".") + 1]
         if name.startswith(prefix) or part != "weight" or not prefix:
             continue
         bias = source.shapes.get(f"{layer}.bias")
@@ -510,9 +513,3 @@ def notes_beside(source: Source, prefix: str, taken: Collection[str]) -> tuple[s
     if left:
         lines.append(f"left out, outside {place}: {some(left)}")
     return tuple(f"{source.path}: {line}" for line in lines)
-
-
-def _ancestors(prefix: str) -> list[str]:
-    """The prefixes of the modules around a backbone, the innermost first: `a.b.` is in `a.`."""
-    words = prefix.rstrip(".").split(".")
-    return [".".join(words[:n]) + "." if n else "" for n in range(len(words) - 1, -1, -1)]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
+from vitlab.weights.formats.records import rules
 
 Tensors = list[Tensor]
 Conversion = Callable[[Tensors], Tensors]
@@ -71,13 +72,8 @@ def table(text: str) -> Names:
     A way is one name, several names of tensors that ours has in one, or a conversion of this file
     with the names that it is of. The first of several (`|`) is written; a file has any of them.
     """
-    rows = re.sub(r"\n\s*\|", " |", text.strip()).splitlines()
-    return {word: [way(each) for each in ways.split("|")] for word, ways in map(_halves, rows)}
-
-
-def rules(text: str) -> dict[str, str]:
-    """Return a pattern in names, and what a table has in its place, of each line."""
-    return dict(map(_halves, text.strip().splitlines()))
+    rows = re.sub(r"\n\s*\|", " |", text)
+    return {word: [way(each) for each in ways.split("|")] for word, ways in rules(rows).items()}
 
 
 def way(text: str) -> StoredAs:
@@ -87,11 +83,6 @@ def way(text: str) -> StoredAs:
     if bracket:
         return CONVERSIONS[function](*words)
     return stacked(*words) if len(words) > 1 else StoredAs(words)
-
-
-def _halves(row: str) -> tuple[str, str]:
-    word, ways = row.split(None, 1)
-    return word, ways
 
 
 def stacked(*names: str) -> StoredAs:

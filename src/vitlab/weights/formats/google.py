@@ -30,7 +30,7 @@ from vitlab.weights.formats.names import (
     patches_of,
     placed,
 )
-from vitlab.weights.formats.origins import limits
+from vitlab.weights.formats.records import limits
 from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Source
 

@@ -31,15 +31,15 @@ from vitlab.weights.formats.entries import (
     table,
 )
 from vitlab.weights.formats.format_api import cannot
-from vitlab.weights.formats.origins import record
+from vitlab.weights.formats.records import record, words
 from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Shape
 
 # Words of single tensors; all others are of layers.
-TENSORS = frozenset((
-    "token", "registers", "positions", "freqs", "shared_table", "queries", "bias_table", "rows",
-    "columns", "block_freqs", "scale1", "scale2", "class_scale1", "class_scale2",
-))  # fmt: skip
+TENSORS = words("""
+    token registers positions freqs shared_table queries bias_table rows columns block_freqs
+    scale1 scale2 class_scale1 class_scale2
+""")
 TURNED = ("qkv", "q_norm", "k_norm")  # the layers whose rows rotary positions turn
 # Fields that say whether a part is there, and how many rows one has.
 THERE = record("""

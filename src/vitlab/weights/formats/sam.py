@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.dialects import TIMM, respelled
-from vitlab.weights.formats.entries import rules, table
+from vitlab.weights.formats.entries import table
 from vitlab.weights.formats.format_api import Hints, Reading
 from vitlab.weights.formats.names import FoundParts, fields_shown, found
-from vitlab.weights.formats.origins import Facts, record
+from vitlab.weights.formats.origins import Facts
+from vitlab.weights.formats.records import record, rules, words
 from vitlab.weights.formats.timm.arguments import check_arguments, stated
 from vitlab.weights.formats.timm.config_json import arguments_in, recorded
 from vitlab.weights.formats.transformers.config_json import check_keys, our_value
@@ -67,11 +68,11 @@ KEYS = record("""
 """)  # fmt: skip
 DEFAULTS = record("heads 12, window 14, norm_eps 1e-6") | {"global_blocks": (2, 5, 8, 11)}
 # Keys that the tensors show, against which the model is checked, and those of the mask decoder.
-KNOWN = {
-    "hidden_size", "output_channels", "num_hidden_layers", "num_channels", "image_size",
-    "patch_size", "qkv_bias", "mlp_ratio", "mlp_dim", "use_abs_pos", "use_rel_pos", "hidden_act",
-    "num_pos_feats", "scale", "intermediate_size", "projection_dim",
-}  # fmt: skip
+KNOWN = words("""
+    hidden_size output_channels num_hidden_layers num_channels image_size patch_size qkv_bias
+    mlp_ratio mlp_dim use_abs_pos use_rel_pos hidden_act num_pos_feats scale intermediate_size
+    projection_dim
+""")
 
 
 @dataclass(frozen=True)

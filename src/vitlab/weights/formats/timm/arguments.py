@@ -13,7 +13,7 @@ from vitlab.errors import WeightsError
 from vitlab.images import Size
 from vitlab.models.config import ViTConfig, map_stride
 from vitlab.weights.formats.entries import Pairs
-from vitlab.weights.formats.origins import record, records
+from vitlab.weights.formats.records import record, records, words
 from vitlab.weights.sharded import Fields
 
 NAME = "timm"
@@ -36,13 +36,14 @@ ARGUMENTS = records("""
         pool_include_prefix pool_prefix, class_token class_token, reg_tokens registers,
         act_layer gelu, fc_norm norm_at, final_norm norm_at, no_embed_class positions,
         pos_embed positions
-    RELATIVE  @EVERY, use_abs_pos_emb positions, use_fc_norm norm_at, swiglu_mlp ffn
-    beit      @RELATIVE, use_rel_pos_bias positions, use_shared_rel_pos_bias positions_at
+    RELATIVE  use_abs_pos_emb positions, use_fc_norm norm_at, swiglu_mlp ffn
+    beit
+        @EVERY, @RELATIVE, use_rel_pos_bias positions, use_shared_rel_pos_bias positions_at
     eva
-        @RELATIVE, num_reg_tokens registers, use_pre_transformer_norm pre_norm, qk_norm qk_norm,
+        @EVERY, num_reg_tokens registers, use_pre_transformer_norm pre_norm, qk_norm qk_norm,
         rope_temperature rope_base, rope_grid_offset rope_offset,
         scale_attn_inner norm_inner_attention, scale_mlp norm_inner_mlp, class_token class_token,
-        attn_type qkv_bias, use_rot_pos_emb positions, rope_type rope_kind,
+        @RELATIVE, attn_type qkv_bias, use_rot_pos_emb positions, rope_type rope_kind,
         rope_rotate_half rope_kind, ref_feat_shape rope_grid, use_post_norm norm_order,
         attn_pool_num_heads pool_heads, attn_pool_mlp_ratio pool_mlp, dynamic_img_size image_size,
         swiglu_align_to mlp, use_post_transformer_norm norm_at
@@ -54,17 +55,16 @@ READ = record("""
     neck_chans neck, head_hidden_size pre_logits
 """) | ARGUMENTS["vit"] | ARGUMENTS["beit"] | ARGUMENTS["eva"]  # fmt: skip
 # Reviewed: how training goes and weights start, names of tensors, what the tensors show anyway.
-WITHOUT_EFFECT = {
-    "drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate",
-    "drop_path_rate", "weight_init", "fix_init", "head_init_scale", "dynamic_img_size",
-    "strict_img_size", "qkv_fused", "attn_type", "pretrained_strict", "out_indices",
-    "ref_feat_shape", "swiglu_align_to", "attn_pool_mlp_ratio", "num_kv_heads", "embed_norm_layer",
-    "rope_shift_coords", "rope_jitter_coords", "rope_rescale_coords", "rope_rotate_half",
-    "rope_grid_indexing", "rope_mrope_section", "window_size", "global_attn_indexes",
-}  # fmt: skip
+WITHOUT_EFFECT = words("""
+    drop_rate pos_drop_rate patch_drop_rate proj_drop_rate attn_drop_rate drop_path_rate
+    weight_init fix_init head_init_scale dynamic_img_size strict_img_size qkv_fused attn_type
+    pretrained_strict out_indices ref_feat_shape swiglu_align_to attn_pool_mlp_ratio
+    num_kv_heads embed_norm_layer rope_shift_coords rope_jitter_coords rope_rescale_coords
+    rope_rotate_half rope_grid_indexing rope_mrope_section window_size global_attn_indexes
+""")
 # What these add is not represented; and None leaves those to timm, and the tensors show the choice.
-OFF = {"mlp_layer", "dynamic_img_pad", "attn_only_layer_scale", "use_naflex", "features_only"}
-OPEN = {"fc_norm", "use_fc_norm", "use_post_transformer_norm", "attn_pool_num_heads"}
+OFF = words("mlp_layer dynamic_img_pad attn_only_layer_scale use_naflex features_only")
+OPEN = words("fc_norm use_fc_norm use_post_transformer_norm attn_pool_num_heads")
 # Arguments that state a field which no tensor shows, as it is or by a word.
 NUMBERS = {
     "num_heads": "heads", "attn_pool_num_heads": "pool_heads", "pool_include_prefix": "pool_prefix",
@@ -158,9 +158,9 @@ def stated(arguments: Fields) -> Fields:
     """Return the fields that arguments state and that no tensor shows."""
     given = {name: arguments.get(name) for name in (*NUMBERS, *WORDS)}
     fields = {own: given[name] for name, own in NUMBERS.items() if isinstance(given[name], int)}
-    for name, (own, words) in WORDS.items():
-        if (word := str(given[name])) in words:
-            fields[own] = words[word]
+    for name, (own, ours) in WORDS.items():
+        if (word := str(given[name])) in ours:
+            fields[own] = ours[word]
     return fields | ({"norm_eps": 1e-6} if norm_in(arguments.get("norm_layer")) else {})
 
 

@@ -14,7 +14,8 @@ from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.dialects import names_for
 from vitlab.weights.formats.format_api import cannot, check_fields
 from vitlab.weights.formats.names import first_name
-from vitlab.weights.formats.origins import WITHOUT_EFFECT, Limits, limits, record
+from vitlab.weights.formats.origins import WITHOUT_EFFECT
+from vitlab.weights.formats.records import Limits, limits, record, words
 from vitlab.weights.formats.timm.architectures import stem_of
 from vitlab.weights.formats.timm.arguments import (
     ARGUMENTS,
@@ -39,13 +40,12 @@ ABOUT = record("""
     label_offset labels
 """)
 # Reviewed: where weights are from, other sizes, names of layers, texts.
-IRRELEVANT = {
-    "url", "file", "state_dict", "hf_hub_id", "hf_hub_filename", "source", "architecture", "tag",
-    "input_size", "test_input_size", "min_input_size", "fixed_input_size", "test_crop_pct",
-    "num_classes", "label_names", "label_descriptions", "labels", "pool_size", "test_pool_size",
-    "first_conv", "classifier", "license", "description", "origin_url", "paper_name", "paper_ids",
-    "notes", "num_features", "custom_load",
-}  # fmt: skip
+IRRELEVANT = words("""
+    url file state_dict hf_hub_id hf_hub_filename source architecture tag input_size
+    test_input_size min_input_size fixed_input_size test_crop_pct num_classes label_names
+    label_descriptions labels pool_size test_pool_size first_conv classifier license
+    description origin_url paper_name paper_ids notes num_features custom_load
+""")
 KEYS = {*LIMITED, *PREPROCESSING, *IRRELEVANT}
 RESAMPLING = "vitlab_resampling"  # a key of ours: timm resizes positions in its own way
 
@@ -203,14 +203,13 @@ def record_of(source: Source) -> Record:
 OPEN_CLIP = "open_clip"
 OPEN_CLIP_POOLS = {"": "", "tok": "token", "avg": "mean", "map": "attention", "token": "token"}
 # Keys of vision_cfg that are read, that the tensors show, or that matter in training alone.
-OPEN_CLIP_KNOWN = {
-    "image_size", "head_width", "timm_model_name", "timm_pool", "norm_kwargs", "pool_type",
-    "final_ln_after_pool",
-    "layers", "width", "mlp_ratio", "patch_size", "ls_init_value", "timm_model_pretrained",
-    "timm_drop", "timm_drop_path", "timm_proj", "timm_proj_bias", "patch_dropout", "output_tokens",
-    "no_ln_pre", "attn_pooler_heads", "attn_pooler_queries", "pos_embed_type",
-}  # fmt: skip
-OPEN_CLIP_ABSENT = {"attentional_pool", "input_patchnorm", "global_average_pool", "act_kwargs"}
+OPEN_CLIP_KNOWN = words("""
+    image_size head_width timm_model_name timm_pool norm_kwargs pool_type final_ln_after_pool
+    layers width mlp_ratio patch_size ls_init_value timm_model_pretrained timm_drop
+    timm_drop_path timm_proj timm_proj_bias patch_dropout output_tokens no_ln_pre
+    attn_pooler_heads attn_pooler_queries pos_embed_type
+""")
+OPEN_CLIP_ABSENT = words("attentional_pool input_patchnorm global_average_pool act_kwargs")
 OPEN_CLIP_IMAGES = limits("resize_mode |shortest|squash, interpolation |bicubic|bilinear")
 
 

@@ -12,7 +12,7 @@ from vitlab.errors import WeightsError
 from vitlab.images import IMAGENET, OPENAI, Size
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.dialects import Layout, layout_of, names_for, notes_beside, pairs_for
-from vitlab.weights.formats.entries import Pairs, frequencies, rules
+from vitlab.weights.formats.entries import Pairs, frequencies
 from vitlab.weights.formats.format_api import Hints, Reading, Writing
 from vitlab.weights.formats.names import (
     FoundParts,
@@ -24,6 +24,7 @@ from vitlab.weights.formats.names import (
     placed,
 )
 from vitlab.weights.formats.origins import Facts, with_means
+from vitlab.weights.formats.records import rules
 from vitlab.weights.formats.timm import architectures, config_json
 from vitlab.weights.formats.timm.architectures import (
     check_content,

@@ -12,7 +12,8 @@ from typing import Any
 from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.names import first_name, parts_of
-from vitlab.weights.formats.origins import Facts, limits, record, records
+from vitlab.weights.formats.origins import Facts
+from vitlab.weights.formats.records import limits, record, records
 from vitlab.weights.formats.transformers.family import Family, Stated
 from vitlab.weights.sharded import Fields
 

@@ -6,8 +6,8 @@ the released files, whose names are theirs on the Hub.
 
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.dialects import AIMV2_NAMES
-from vitlab.weights.formats.entries import rules, table
-from vitlab.weights.formats.origins import record
+from vitlab.weights.formats.entries import table
+from vitlab.weights.formats.records import record, rules
 from vitlab.weights.formats.transformers import config_json
 from vitlab.weights.formats.transformers.family import Family, derived, read_only
 

@@ -8,7 +8,8 @@ import re
 from dataclasses import dataclass
 
 from vitlab.models.config import ViTConfig
-from vitlab.weights.formats.origins import Facts, limits, record, records
+from vitlab.weights.formats.origins import Facts
+from vitlab.weights.formats.records import limits, record, records, words
 from vitlab.weights.formats.transformers.family import Family
 from vitlab.weights.sharded import Fields
 
@@ -44,17 +45,16 @@ _CLASSES = """
 """
 CLASSES = {kind: _theirs(content) for kind, content in records(_CLASSES).items()}
 # Keys that do not change an image of eight bits and three channels, or that are of other tasks.
-IDLE = {
-    "image_processor_type", "feature_extractor_type", "processor_class", "auto_map",
-    "_valid_processor_keys", "data_format", "input_data_format", "device", "return_tensors",
-    "disable_grouping", "do_convert_rgb", "do_reduce_labels", "reduce_labels",
-    "image_seq_length", "patch_size", "max_num_patches", "model_input_names",
-}  # fmt: skip
+IDLE = words("""
+    image_processor_type feature_extractor_type processor_class auto_map _valid_processor_keys
+    data_format input_data_format device return_tensors disable_grouping do_convert_rgb
+    do_reduce_labels reduce_labels image_seq_length patch_size max_num_patches
+    model_input_names
+""")
 # Keys that change images in a way that we do not follow, unless they are false.
-OFF = {
-    "do_pad", "pad_size", "do_flip_channel_order", "do_thumbnail", "do_align_long_axis",
-    "use_square_size",
-}  # fmt: skip
+OFF = words("""
+    do_pad pad_size do_flip_channel_order do_thumbnail do_align_long_axis use_square_size
+""")
 FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # by Pillow's numbers
 OWN_FILTERS = ("bilinear", "bicubic")
 # Fields of ours by the keys that decide them.

@@ -14,10 +14,11 @@ from vitlab.images import Size, chosen_over
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.assembly import StateDict, empty
 from vitlab.weights.formats.dialects import notes_beside
-from vitlab.weights.formats.entries import Entry, Names, StoredAs, rules
+from vitlab.weights.formats.entries import Entry, Names, StoredAs
 from vitlab.weights.formats.format_api import Hints, Reading, Writing, cannot, check_fields
 from vitlab.weights.formats.names import entries, fields_shown, first_name, found, parts_of
-from vitlab.weights.formats.origins import Facts, record, with_means
+from vitlab.weights.formats.origins import Facts, with_means
+from vitlab.weights.formats.records import record, rules
 from vitlab.weights.formats.timm.architectures import heads_for, settled
 from vitlab.weights.formats.transformers.config_json import (
     DEFAULTS,

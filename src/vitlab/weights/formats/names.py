@@ -195,6 +195,10 @@ class FoundParts:
         """Return the shape of a part; (0,) if it is not there."""
         return self.shapes.get(key, (0,))
 
+    def rows(self, key: str) -> int:
+        """Return the rows of a table (1, N, D); 0 if it is not there."""
+        return (*self.shape(key), 0)[1]
+
     def counted(self, letter: str, keys: Collection[str] = ()) -> set[int]:
         """Return the numbers of blocks, branches, … that are there, of some parts or of all."""
         wanted = keys or self.places.keys()
@@ -316,7 +320,7 @@ def fields_shown(path: object, parts: FoundParts, label: str) -> Fields:
         "norm": "rms" if "norm1.weight" in parts and "norm1.bias" not in parts else "layer",
         "layer_scale": 1e-5 if "scale1" in parts else 0,
         "norm_at": "pooled" if "pooled_norm.weight" in parts else after,
-        "registers": (*parts.shape("registers"), 0)[1],
+        "registers": parts.rows("registers"),
         "class_blocks": len(parts.counted("n", ("class_q.weight",))),
         **{field: key in parts for field, key in THERE.items()},
         **{field: parts.shape(key)[0] for field, key in LONG.items()},

@@ -151,7 +151,7 @@ def _facts(source: Source, parts: FoundParts, efficient: bool, said: Said, hints
         "positions": "+".join(kinds) or "none", "norm_at": "none" if fields["neck"] else "tokens",
         "stem_bias": "patch.bias" in parts, "class_token": None,
     }  # fmt: skip
-    if (channels := (*parts.shape("rows"), 0)[1]) > 0:
+    if (channels := parts.rows("rows")) > 0:
         fields["heads"] = fields["width"] // channels
     usual = "pool mean, @PLAIN, interpolation bilinear, crop 1.0, fit squash, @IMAGENET"
     facts = Facts().put("family", usual + ", resampling bicubic").put("tensors", fields)

@@ -388,7 +388,7 @@ def _is_moco(source: Source, file: Layout) -> bool:
     stored = file.stored.get("pos_embed", "")
     if re.search(r"\b(base|momentum)_encoder\.", source.in_file(stored)):
         return True
-    places = (*file.shape("positions"), 0, 0)[1] - 1
+    places = file.rows("positions") - 1
     side = math.isqrt(max(places, 0))
     if "token" not in file or side < 1 or side**2 != places:
         return False

@@ -318,7 +318,7 @@ def _content(family: Family, shapes: dict[str, Shape]) -> Fields:
     layers = [name.format(n=0) for name in parts_of(family.names, "qkv")] * 2
     query, key = (f"{layer}.bias" in shapes for layer in layers[:2])
     rows = fields["class_token"] + family.register_rows * fields["registers"]
-    side = math.isqrt(max(0, (*parts.shape("positions"), 0)[1] - rows))
+    side = math.isqrt(max(0, parts.rows("positions") - rows))
     fields |= {"heads": max(1, width // 64), "qkv_bias": query} | heads_for(width)
     if parts.offsets:
         offsets, fields["heads"] = parts.offsets

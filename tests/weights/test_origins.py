@@ -1,5 +1,6 @@
 """Where fields come from: what no tensor shows is named, and what was assumed is told."""
 
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,11 @@ import vitlab
 from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig, config_of
 from vitlab.weights.assembly import empty
-from vitlab.weights.formats.origins import SILENT, WITHOUT_EFFECT, Facts, warning, whole
+from vitlab.weights.formats.origins import ORIGINS, SILENT, WITHOUT_EFFECT, Facts, warning, whole
 from vitlab.weights.load import load_check
+
+FORMATS = Path(vitlab.__file__).parent / "weights" / "formats"
+PUT = re.compile(r'\.(?:put|fill)\(\s*"(\w+)"')
 
 OTHER: dict[str, Any] = {
     "stem": "hmlp", "stem_norm": "batch", "stem_act": "gelu", "stages": (1, 1), "resnet": "timm",
@@ -89,3 +93,11 @@ def test_every_field_has_an_origin(tmp_path: Path) -> None:
     assert found.notes == ()
     assert whole(model.config, {})["width"] == "tensors"
     assert whole(model.config, {})["gelu"] == "family"
+
+
+def test_every_origin_is_one_of_the_words() -> None:
+    """No type checker reads them."""
+    files = FORMATS.rglob("*.py")
+    put = [word for file in files for word in PUT.findall(file.read_text(encoding="utf-8"))]
+    assert len(put) > 40
+    assert set(put) <= set(ORIGINS)

@@ -41,8 +41,10 @@ from vitlab.weights.sharded import (
 
 ARCHIVE = "model.npz"
 OF_IMAGES = ("mean", "std", "interpolation", "crop", "fit", "center", "tokens", "labels")
+# Fields that matter in training alone, or whose exact number does.
+OF_TRAINING = {*WITHOUT_EFFECT, "class_token"} - {*OF_IMAGES}
 # Others resize positions in their own way; at the model's own size nothing is lost.
-WITHOUT_LOSS = {*WITHOUT_EFFECT, "class_token", "resampling"} - {*OF_IMAGES}
+WITHOUT_LOSS = OF_TRAINING | {"resampling"}
 
 
 @public(model=nn.Module, folder=(str, Path))

@@ -65,7 +65,7 @@ MODEL_TYPES = ("sam", "sam_vision_model", "sam_hq", "sam_hq_vision_model")
 KEYS = record("""
     num_attention_heads heads, layer_norm_eps norm_eps, window_size window,
     global_attn_indexes global_blocks, image_mean mean, image_std std
-""")  # fmt: skip
+""")
 DEFAULTS = record("heads 12, window 14, norm_eps 1e-6") | {"global_blocks": (2, 5, 8, 11)}
 # Keys that the tensors show, against which the model is checked, and those of the mask decoder.
 KNOWN = words("""

@@ -237,7 +237,7 @@ def _fits(config: ViTConfig, units: int) -> bool:
 DEFAULTS: Fields = record("""
     use_rot_pos_emb false, rope_type cat, rope_temperature 10000.0, rope_grid_offset 0.0,
     rope_grid_indexing ij, rope_rotate_half false, ref_feat_shape null, rope_mrope_section null
-""")  # fmt: skip
+""")
 
 
 def rotary_fields(path: object, arguments: Fields) -> Fields:

@@ -142,12 +142,12 @@ KEYS = record("""
     use_swiglu_ffn ffn, layerscale_value layer_scale, layer_scale_init_value layer_scale,
     attention_bias qkv_bias, key_bias qkv_bias, query_bias qkv_bias, value_bias qkv_bias,
     qkv_bias qkv_bias, proj_bias bias, mlp_bias bias
-""")  # fmt: skip
+""")
 # Keys that decide a field together with others.
 DECIDING = record("""
     mlp_ratio mlp, num_patches image_size, use_relative_position_bias positions,
     use_shared_relative_position_bias positions_at
-""")  # fmt: skip
+""")
 
 
 def check_keys(model_type: str, content: Fields, known: Collection[str]) -> None:

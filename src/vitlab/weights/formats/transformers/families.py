@@ -307,11 +307,11 @@ BLIP = tuple(  # whose text models see all tokens after the last norm
     read_only(
         CLIP,
         """
-        token      embeddings.class_embedding
-        positions  embeddings.position_embedding
-        qkv        .self_attn.qkv
-        project    .self_attn.projection
-    """,
+            token      embeddings.class_embedding
+            positions  embeddings.position_embedding
+            qkv        .self_attn.qkv
+            project    .self_attn.projection
+        """,
         f"{name}_vision_model {kind}VisionModel", classified=False, reads="",
         prepared="@OPENAI, interpolation bicubic, crop 1.0, fit squash",
     )

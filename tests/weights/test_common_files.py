@@ -183,27 +183,15 @@ def overlapping(rows: int, columns: int) -> dict[str, Tensor]:
     return state | {"pos_embed": torch.randn(1, 1 + rows * columns, 192)}
 
 
-@pytest.mark.parametrize("size", [224, (224, 112)])
-def test_a_size_that_fits_is_no_sign_of_overlap(size: Any, tmp_path: Path) -> None:
-    """13 steps of 15 pixels fit into 224 as well as 13 of 16."""
-    other = timms(img_size=size)
-    torch.save(other.state_dict(), tmp_path / "m.pth")
-    notes = load_check(tmp_path / "m.pth", name="vit_tiny_patch16_224", image_size=size).notes
-    assert not any("overlap" in note for note in notes)
-
-
-def test_overlapping_patches_are_named_when_the_size_is_said(tmp_path: Path) -> None:
+def test_the_size_of_overlapping_patches_is_assumed_or_asked_for(tmp_path: Path) -> None:
     """TransFG: 27x27 patches of 16 pixels, one every 8, in 224x224; TransReID: 21x10, every 12."""
     file = tmp_path / "transfg.safetensors"
     save_file(overlapping(27, 27), file)
-    notes = load_check(file, image_size=224).notes
-    assert any("if its patches overlap" in note and "432x432" in note for note in notes)
-    assert not any("if its patches" in note for note in load_check(file, image_size=432).notes)
+    assert load_check(file, image_size=224).origins["image_size"] == "assumed"
     save_file(overlapping(21, 10), file)
-    with pytest.raises(WeightsError, match="give their size in pixels, --image-size"):
-        vitlab.load(file)
-    with pytest.raises(WeightsError, match="has overlapping patches, one every 12 pixels"):
-        vitlab.load(file, image_size=(256, 128))
+    for size in (None, (256, 128)):
+        with pytest.raises(WeightsError, match="give their size in pixels, --image-size"):
+            vitlab.load(file, image_size=size)
 
 
 @pytest.mark.parametrize("prefix", ["", "vision."])

@@ -20,10 +20,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from vitlab.errors import UserError, WeightsError
+from vitlab.weights.assembly import StateDict
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.format_api import cannot
 from vitlab.weights.formats.own import NAMED, in_own_names
 from vitlab.weights.formats.transformers.families import NEWER
+from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Source
 
 WRAPPED = re.compile(
@@ -120,9 +122,9 @@ def with_adapter(
 
 
 def adapter_of(
-    entries: Iterable[Entry], after: dict[str, Tensor], before: dict[str, Tensor], head: str,
+    entries: Iterable[Entry], after: StateDict, before: StateDict, head: str,
     spellings: dict[str, str],
-) -> tuple[dict[str, Tensor], dict[str, Any]]:  # fmt: skip
+) -> tuple[StateDict, Fields]:  # fmt: skip
     """Return the tensors of an adapter, and what adapter_config.json says of them.
 
     Args:
@@ -135,7 +137,7 @@ def adapter_of(
     Raises:
         WeightsError: no layer was changed, or more than by a product of low rank.
     """
-    tensors, factors, whole = dict[str, Tensor](), dict[str, tuple[Tensor, Tensor]](), set[str]()
+    tensors, factors, whole = StateDict(), dict[str, tuple[Tensor, Tensor]](), set[str]()
     for entry in entries:
         new = entry.write([after[own] for own in entry.ours])
         old = entry.write([before.get(own, torch.zeros_like(after[own])) for own in entry.ours])

@@ -11,8 +11,10 @@ from vitlab.models.config import ModelConfig
 from vitlab.models.create import assemble, build, resized, with_new_head
 from vitlab.models.model import Model
 
+StateDict = dict[str, Tensor]
 
-def empty(config: ModelConfig) -> dict[str, Tensor]:
+
+def empty(config: ModelConfig) -> StateDict:
     """Return a model's state dict without memory: names, shapes and types."""
     with torch.device("meta"):
         return build(config).state_dict()
@@ -49,7 +51,7 @@ def unwrapped(model: nn.Module) -> Model:
     return inner
 
 
-def whole_state(model: Model) -> dict[str, Tensor]:
+def whole_state(model: Model) -> StateDict:
     """Return every tensor of a model, without copies.
 
     Raises:
@@ -68,7 +70,7 @@ def whole_state(model: Model) -> dict[str, Tensor]:
 
 def fitted(
     config: ModelConfig,
-    tensors: dict[str, Tensor],
+    tensors: StateDict,
     classes: int | None = None,
     image_size: Size | None = None,
     labels: tuple[str, ...] = (),

@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import numpy as np
 import torch
@@ -30,10 +30,9 @@ from vitlab.models.seen import NOTHING, Seen
 from vitlab.models.unlike import NAMES, Unlike
 from vitlab.progress import public
 from vitlab.values import conform
-from vitlab.weights.assembly import empty, fits, whole_state
+from vitlab.weights.assembly import StateDict, empty, fits, whole_state
 from vitlab.weights.formats.entries import same
 from vitlab.weights.formats.format_api import Hints, Reading
-from vitlab.weights.formats.origins import Origin
 from vitlab.weights.formats.own import read_unlike
 from vitlab.weights.identity import (
     Base,
@@ -44,7 +43,7 @@ from vitlab.weights.identity import (
     described,
     description,
 )
-from vitlab.weights.sharded import HEADER
+from vitlab.weights.sharded import HEADER, Fields
 from vitlab.weights.source import Source
 
 VERSION = "vitlab-delta-1"
@@ -67,9 +66,9 @@ class Delta:
     """
 
     config: ModelConfig
-    tensors: dict[str, Tensor]
+    tensors: StateDict
     base: Base
-    provenance: dict[str, Any]
+    provenance: Fields
     seen: Seen = field(default_factory=lambda: NOTHING)
     unlike: Unlike | None = None
 
@@ -158,7 +157,7 @@ def check_base(wanted: Base, base: Model) -> None:
 
 def merged(
     config: ModelConfig, changed: Mapping[str, Tensor], base: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
+) -> StateDict:
     """Return the tensors of a model: the changed ones, and the base's for all others.
 
     Raises:
@@ -167,7 +166,7 @@ def merged(
     expected = empty(config)
     if extra := sorted(changed.keys() - expected.keys()):
         raise WeightsError(f"the delta's tensor {extra[0]!r} is not part of {config.name}")
-    tensors: dict[str, Tensor] = {}
+    tensors: StateDict = {}
     for name, want in expected.items():
         tensor = changed[name] if name in changed else base.get(name)
         if tensor is None or not fits(tensor, want):
@@ -208,7 +207,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         config,
         [checked(same(name, name), sums, damaged) for name in sums if name not in BESIDE],
         dict.fromkeys(BESIDE, "the images that it learned from"),
-        origins=dict.fromkeys(config.as_dict(), Origin.FILE),
+        origins=dict.fromkeys(config.as_dict(), "file"),
         exact=True,
         provenance=provenance,
         base=base,

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from vitlab.errors import DiskError, HubError, OptionError, WeightsError
 from vitlab.files import SEEN, sha256
@@ -25,6 +24,7 @@ from vitlab.weights.sharded import (
     PREPROCESSOR,
     PROCESSOR,
     UNLIKE,
+    Fields,
     model_files,
     shard_files,
 )
@@ -179,7 +179,7 @@ def fetch(name: str, revision: str | None = None) -> Path:
         return cached
 
 
-def describe(folder: Path) -> dict[str, Any]:
+def describe(folder: Path) -> Fields:
     """Return the origin of a folder of weights, and the checksums of its files.
 
     Returns:
@@ -191,7 +191,7 @@ def describe(folder: Path) -> dict[str, Any]:
         for file in sorted(folder.iterdir())
         if file.is_file() and (file.name in EXPLAINING or file.name.endswith((*ENDINGS, INDEXED)))
     ]
-    about: dict[str, Any] = {"files": {file.name: sha256(file) for file in files}}
+    about: Fields = {"files": {file.name: sha256(file) for file in files}}
     place = folder.absolute()
     if place.parent.name == "snapshots" and place.parents[1].name.startswith("models--"):
         name = place.parents[1].name.removeprefix("models--").replace("--", "/")

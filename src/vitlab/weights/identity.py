@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViT
 from vitlab.models.model import Model
 from vitlab.weights.assembly import whole_state
 from vitlab.weights.formats.entries import Entry
+from vitlab.weights.sharded import Fields
 
 KINDS: dict[str, type[ModelConfig]] = {
     each.kind: each for each in (ViTConfig, ResNetConfig, TokenizerConfig)
@@ -70,12 +71,12 @@ class Base:
         return f"{self.name} ({place}fingerprint {self.fingerprint[:12]})"
 
 
-def description(config: ModelConfig) -> dict[str, Any]:
+def description(config: ModelConfig) -> Fields:
     """Return a configuration as JSON can hold it, with its name and kind."""
     return {"name": config.name, "kind": config.kind, "model": config.as_dict()}
 
 
-def described(content: dict[str, Any], choices: dict[str, Any]) -> ModelConfig:
+def described(content: Fields, choices: Fields) -> ModelConfig:
     """Return the configuration of a `description`, with some fields replaced.
 
     One without `center` is of the time when evaluation's box lay at fractions of pixels.
@@ -113,7 +114,7 @@ def feature_fingerprint(model: Model) -> str:
     return fingerprint(model) + model.config.center
 
 
-def checksum(content: Mapping[str, Any]) -> str:
+def checksum(content: Fields) -> str:
     """Return the sha256 of what JSON can hold, whatever the order of its keys."""
     return hashlib.sha256(_as_json(content)).hexdigest()
 
@@ -123,7 +124,7 @@ def checksums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     return {name: _add(hashlib.sha256(), "", each).hexdigest() for name, each in tensors.items()}
 
 
-def checked(entry: Entry, sums: Mapping[str, Any], file: str, advice: str = "") -> Entry:
+def checked(entry: Entry, sums: Fields, file: str, advice: str = "") -> Entry:
     """Return an entry that gives tensors only if every bit is as it was when they were saved.
 
     Args:

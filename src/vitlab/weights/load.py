@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
-from torch import Tensor
 
 from vitlab.errors import HubError, UserError, WeightsError
 from vitlab.files import MODEL_FOLDER
@@ -18,16 +17,16 @@ from vitlab.models.create import ANY_KIND, SomeModel, of_kind
 from vitlab.models.model import Model
 from vitlab.progress import public
 from vitlab.weights.adapters import unaltered, with_adapter
-from vitlab.weights.assembly import fitted, whole_state
+from vitlab.weights.assembly import StateDict, fitted, whole_state
 from vitlab.weights.containers.open import dropped, open_source
 from vitlab.weights.deltas import Delta, check_base, merged
 from vitlab.weights.formats.catalog import FORMATS
 from vitlab.weights.formats.format_api import Hints, Reading, names_of
-from vitlab.weights.formats.origins import Origin, warning, whole
+from vitlab.weights.formats.origins import warning, whole
 from vitlab.weights.hub import PREFIXES, describe, fetch, is_hub_name, missing
 from vitlab.weights.identity import Base, fingerprint
 from vitlab.weights.matching import collect, unused, with_channels
-from vitlab.weights.sharded import CONFIG
+from vitlab.weights.sharded import CONFIG, Fields
 from vitlab.weights.source import Source, readable
 
 OF_HEAD = ("temperature", "calibration", "thresholds", "thresholds_chosen")  # in a provenance
@@ -76,7 +75,7 @@ def load(
             names the tensor or the place and says what would work.
         HubError: the Hub does not have it, or cannot be reached.
     """
-    chosen: dict[str, Any] = {**choices}
+    chosen: Fields = {**choices}
     labels = chosen.pop("labels", ()) if classes is not None else ()  # of the new classifier
     hints = Hints(name, chosen, image_size, part, names_of(drop))
     path, on_hub = place_of(source, revision)
@@ -141,7 +140,7 @@ def recognize(
         for each in sorted(FORMATS, key=lambda each: each.kind != source.kind):
             if (reading := each.reads(source, hints)) is not None:
                 reading = with_channels(reading, source) if "channels" in hints.choices else reading
-                origins = {**reading.origins, **dict.fromkeys(hints.choices, Origin.OPTION)}
+                origins = {**reading.origins, **dict.fromkeys(hints.choices, "option")}
                 doubts = warning(path, reading.config, origins)
                 notes = filter(None, (doubts, *source.notes, *reading.notes))
                 seen = reading.seen if len(reading.seen) else source.seen
@@ -186,13 +185,13 @@ class LoadCheck:
     source: str
     format: str
     model: str
-    config: dict[str, Any]
+    config: Fields
     origins: dict[str, str]
     tensors: tuple[TensorSource, ...]
     left_out: dict[str, str]
     notes: tuple[str, ...]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Fields:
         """Return the fields as JSON can hold them."""
         return asdict(self)
 
@@ -259,7 +258,7 @@ def place_of(source: str | Path, revision: str | None = None) -> tuple[Path, boo
 
 def _read(
     path: Path, hints: Hints, base: Model | str | Path | None = None, above: tuple[Path, ...] = ()
-) -> tuple[Reading, dict[str, Tensor]]:
+) -> tuple[Reading, StateDict]:
     """What a file or folder says, and all tensors of its model; `above` are deltas based on it."""
     source, reading = recognize(path, hints, base)
     tensors = collect(reading, source)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitlab.errors import WeightsError
 from vitlab.weights.adapters import unaltered
-from vitlab.weights.assembly import empty, fits
+from vitlab.weights.assembly import StateDict, empty, fits
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.format_api import Reading
 from vitlab.weights.source import Shape, Source, readable
@@ -17,7 +17,7 @@ from vitlab.weights.source import Shape, Source, readable
 THREADS = 4  # that read and hash: faster together than most disks
 
 
-def collect(reading: Reading, source: Source) -> dict[str, Tensor]:
+def collect(reading: Reading, source: Source) -> StateDict:
     """Return the tensors that a file gives a model: all of them, unless the reading has a base.
 
     Raises:
@@ -27,10 +27,10 @@ def collect(reading: Reading, source: Source) -> dict[str, Tensor]:
     together = reading.exact and source.kind == "safetensors"  # checksums take long
     threads = min(THREADS, torch.get_num_threads()) if together else 1
 
-    def made(entry: Entry) -> dict[str, Tensor]:
+    def made(entry: Entry) -> StateDict:
         return _converted(entry, reading, source, expected)
 
-    tensors: dict[str, Tensor] = {}
+    tensors: StateDict = {}
     with unaltered(source), ThreadPoolExecutor(threads) as pool:
         check(reading, source, expected)
         for each in (pool.map if threads > 1 else map)(made, reading.entries):
@@ -38,9 +38,7 @@ def collect(reading: Reading, source: Source) -> dict[str, Tensor]:
     return tensors
 
 
-def _converted(
-    entry: Entry, reading: Reading, source: Source, expected: dict[str, Tensor]
-) -> dict[str, Tensor]:
+def _converted(entry: Entry, reading: Reading, source: Source, expected: StateDict) -> StateDict:
     """The tensors of a model that one entry makes of a file's."""
     pairs = zip(entry.theirs, _their_shapes(entry, expected), strict=True)
     stored = [source.read(name, reading.exact).reshape(shape) for name, shape in pairs]
@@ -90,7 +88,7 @@ def _for_channels(kernel: Tensor, count: int) -> Tensor:
     return repeated * (there / count)
 
 
-def check(reading: Reading, source: Source, expected: dict[str, Tensor]) -> None:
+def check(reading: Reading, source: Source, expected: StateDict) -> None:
     """Check names and shapes.
 
     Args:
@@ -136,7 +134,7 @@ def unused(reading: Reading, source: Source) -> dict[str, str]:
     return reasons
 
 
-def _their_shapes(entry: Entry, expected: dict[str, Tensor]) -> list[Shape]:
+def _their_shapes(entry: Entry, expected: StateDict) -> list[Shape]:
     """The shapes that an entry's tensors have in the other format."""
     written = entry.write([expected[name] for name in entry.ours])
     return [tuple(tensor.shape) for tensor in written]

@@ -4,13 +4,12 @@ import copy
 import math
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from vitlab.evaluation.metrics import METRICS
+from vitlab.evaluation.metrics import METRICS, Metric
 from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViTConfig
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
@@ -18,9 +17,7 @@ from vitlab.progress import public
 from vitlab.weights.assembly import unwrapped
 from vitlab.weights.hub import CARD, is_hub_name, publish, repository
 from vitlab.weights.save import save
-
-if TYPE_CHECKING:  # it takes time to import
-    from huggingface_hub import EvalResult
+from vitlab.weights.sharded import Fields
 
 VIT = "An Image is Worth 16x16 Words (arXiv 2010.11929)"
 THREE = "Three things everyone should know about Vision Transformers (arXiv 2203.09795)"
@@ -50,7 +47,7 @@ def push(
     token: str | None = None,
     message: str | None = None,
     license: str | None = None,
-    metrics: Mapping[str, Any] | None = None,
+    metrics: Fields | None = None,
 ) -> str:
     """Publish a model on the Hub with a card that describes it; `vitlab.load(name)` loads it.
 
@@ -96,9 +93,7 @@ def card(model: Model, name: str) -> str:
     """
     about, classifies = model.provenance, _classifies(model)
     found = _measured(about)
-    results = [
-        (each.word, f"{found[each.name]:.4f}") for each in METRICS.values() if each.name in found
-    ]
+    results = [(each.word, f"{value:.4f}") for each, value in found]
     if isinstance(images := (about.get("metrics") or {}).get("images"), int):
         results.append(("images", f"{images:,}"))
     training = [
@@ -136,7 +131,7 @@ def _classifies(model: Model) -> bool:
 
 def _front(model: Model, name: str, classifies: bool) -> str:
     """The metadata, written by the Hub's own library so that every value is escaped."""
-    from huggingface_hub import ModelCardData
+    from huggingface_hub import EvalResult, ModelCardData
 
     about, config = model.provenance, model.config
     license, data = about.get("license"), str(about.get("data"))
@@ -144,7 +139,22 @@ def _front(model: Model, name: str, classifies: bool) -> str:
     source = str(about.get("source")) if about.get("commit") else ""
     if about.get("base_commit"):  # else it may be a folder that only looks like a name on the Hub
         source = str(about.get("base"))
-    results, found = _eval_results(about), _measured(about)
+    found = [(each, value) for each, value in _measured(about) if each.hub]
+    measured = about["metrics"].get("data", about.get("data")) if found else None
+    results = [
+        EvalResult(
+            task_type="image-classification",
+            task_name="Image classification",
+            dataset_type=str(measured) if is_hub_name(measured) else _slug(_short(measured)),
+            dataset_name=str(_short(measured)),
+            dataset_split=str(about["metrics"].get("split", "test")),
+            metric_type=each.hub,
+            metric_name=each.word,
+            metric_value=value,
+        )
+        for each, value in found
+        if measured
+    ]
     return ModelCardData(
         library_name="vitlab",
         pipeline_tag="image-classification" if classifies else "image-feature-extraction",
@@ -158,46 +168,17 @@ def _front(model: Model, name: str, classifies: bool) -> str:
         ],
         datasets=[data] if is_hub_name(data) else None,
         base_model=repository(source) if is_hub_name(source) else None,
-        metrics=list(
-            dict.fromkeys(each.hub for each in METRICS.values() if each.hub and each.name in found)
-        )
-        or None,
+        metrics=list(dict.fromkeys(each.hub for each, _ in found)) or None,
         model_name=name.split("/")[-1] if results else None,
         eval_results=results or None,
     ).to_yaml()
 
 
-def _measured(about: dict[str, Any]) -> dict[str, float]:
+def _measured(about: Fields) -> list[tuple[Metric, float]]:
     """The figures of the table of metrics, if they are finite numbers."""
     given = about["metrics"] if isinstance(about.get("metrics"), dict) else {}
-    return {
-        key: float(given[key])
-        for key in METRICS
-        if isinstance(given.get(key), int | float) and math.isfinite(given[key])
-    }
-
-
-def _eval_results(about: dict[str, Any]) -> "list[EvalResult]":
-    """The figures as the Hub shows them beside a model, if their data has a name."""
-    from huggingface_hub import EvalResult
-
-    found = _measured(about)
-    data = about["metrics"].get("data", about.get("data")) if found else None
-    short = str(_short(data))
-    return [
-        EvalResult(
-            task_type="image-classification",
-            task_name="Image classification",
-            dataset_type=str(data) if is_hub_name(data) else _slug(short),
-            dataset_name=short,
-            dataset_split=str(about["metrics"].get("split", "test")),
-            metric_type=each.hub,
-            metric_name=each.word,
-            metric_value=found[each.name],
-        )
-        for each in METRICS.values()
-        if data and each.hub and each.name in found
-    ]
+    found = ((each, given.get(name)) for name, each in METRICS.items())
+    return [(e, float(n)) for e, n in found if isinstance(n, int | float) and math.isfinite(n)]
 
 
 def _introduction(config: ModelConfig) -> str:

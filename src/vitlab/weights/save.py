@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 
 from vitlab.errors import DiskError, WeightsError
 from vitlab.files import is_empty, staged_folder, write_text
@@ -19,10 +19,11 @@ from vitlab.models.model import Model
 from vitlab.models.seen import write_seen
 from vitlab.progress import public
 from vitlab.weights.adapters import adapter_of
-from vitlab.weights.assembly import unwrapped, whole_state
+from vitlab.weights.assembly import StateDict, unwrapped, whole_state
 from vitlab.weights.formats.catalog import PEFT, format_named
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.format_api import Hints, Writing, cannot
+from vitlab.weights.formats.origins import WITHOUT_EFFECT
 from vitlab.weights.formats.own import sealed
 from vitlab.weights.formats.transformers.families import FAMILIES
 from vitlab.weights.hub import is_hub_name
@@ -39,14 +40,11 @@ from vitlab.weights.sharded import (
 )
 
 ARCHIVE = "model.npz"
-# Fields that matter in training alone, or whose exact number does.
-OF_TRAINING = (
-    "zero_head", "head_bias", "layer_scale", "bias_locality", "drop_path", "drop_path_ramp",
-    "dropout", "class_token",
-)  # fmt: skip
-# Others resize positions in their own way; at the model's own size nothing is lost.
-WITHOUT_LOSS = (*OF_TRAINING, "resampling")
 OF_IMAGES = ("mean", "std", "interpolation", "crop", "fit", "center", "tokens", "labels")
+# Fields that matter in training alone, or whose exact number does.
+OF_TRAINING = {*WITHOUT_EFFECT, "class_token"} - {*OF_IMAGES}
+# Others resize positions in their own way; at the model's own size nothing is lost.
+WITHOUT_LOSS = OF_TRAINING | {"resampling"}
 
 
 @public(model=nn.Module, folder=(str, Path))
@@ -125,9 +123,9 @@ def _library(base: str | Path) -> str:
     return kind if kind in ("vitlab", "transformers") else "timm"
 
 
-def _write(draft: Path, writing: Writing, state: dict[str, Tensor], shard_bytes: int) -> None:
+def _write(draft: Path, writing: Writing, state: StateDict, shard_bytes: int) -> None:
     """Write a model's tensors under the other format's names."""
-    tensors: dict[str, Tensor] = {}
+    tensors: StateDict = {}
     for entry in writing.entries:
         made = entry.write([state[name].detach() for name in entry.ours])
         tensors |= zip(entry.theirs, made, strict=True)

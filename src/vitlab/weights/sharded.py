@@ -16,6 +16,7 @@ from vitlab.errors import WeightsError
 if TYPE_CHECKING:
     from torch import Tensor
 
+Fields = dict[str, Any]  # a JSON object, or fields of a configuration
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
 PROCESSOR = "processor_config.json"  # with that of images inside, as transformers 5 writes it
 OPEN_CLIP = "open_clip_config.json"
@@ -125,7 +126,7 @@ def shard_files(index: Path) -> dict[str, Path]:
     return {tensor: index.parent / name for tensor, name in where.items()}
 
 
-def beside(path: Path) -> dict[str, dict[str, Any]]:
+def beside(path: Path) -> dict[str, Fields]:
     """Return the JSON files that explain a folder or file, empty where there are none.
 
     A single file is explained by those beside it if its name is a library's: others stand for
@@ -140,7 +141,7 @@ def beside(path: Path) -> dict[str, dict[str, Any]]:
     folder = path if path.is_dir() else path.parent
     explained = path.is_dir() or path.name in NAMED
 
-    def content(name: str) -> dict[str, Any]:
+    def content(name: str) -> Fields:
         file = folder / name
         return read_json(file) if explained and file.is_file() else {}
 
@@ -153,9 +154,7 @@ def beside(path: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def read_json(
-    file: Path, made_of: Callable[[list[tuple[str, Any]]], Any] | None = None
-) -> dict[str, Any]:
+def read_json(file: Path, made_of: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Fields:
     """Read a JSON object.
 
     Args:
@@ -176,9 +175,9 @@ def read_json(
     return content
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: list[tuple[str, Any]]) -> Fields:
     """A JSON object whose keys are all different."""
-    content: dict[str, Any] = {}
+    content: Fields = {}
     for key, value in pairs:
         if key in content:
             raise ValueError(f"it lists {key!r} twice")

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from vitlab.errors import UserError, WeightsError
 from vitlab.models.seen import NOTHING, Seen
+from vitlab.weights.sharded import Fields
 
 Shape = tuple[int, ...]
 Kind = Literal["npz", "safetensors", "pickle"]
@@ -47,12 +48,12 @@ class Source:
     kind: Kind
     shapes: dict[str, Shape]
     numbers: Callable[[str], Tensor]
-    config: dict[str, Any] = field(default_factory=dict)
-    preprocessor: dict[str, Any] = field(default_factory=dict)
-    open_clip: dict[str, Any] = field(default_factory=dict)
-    adapter: dict[str, Any] = field(default_factory=dict)
+    config: Fields = field(default_factory=dict)
+    preprocessor: Fields = field(default_factory=dict)
+    open_clip: Fields = field(default_factory=dict)
+    adapter: Fields = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
-    record: dict[str, Any] = field(default_factory=dict)
+    record: Fields = field(default_factory=dict)
     wrapper: str = ""
     parts: tuple[str, ...] = ()
     stored: dict[str, str] = field(default_factory=dict)

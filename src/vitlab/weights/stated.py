@@ -12,6 +12,7 @@ from vitlab.images import Size
 from vitlab.models.config import ViTConfig
 from vitlab.options import Options, at_least, hints, option, options_of
 from vitlab.weights.formats.origins import SILENT
+from vitlab.weights.sharded import Fields
 
 LIMIT = 10_000_000  # bytes of a file of class names
 # Of `SILENT`, what decides which tensors there are, so that every reader knows it from them.
@@ -35,7 +36,7 @@ class Named(Options):
         "", "what a LoRA adapter or a delta was made from, if it is not where that says"
     )
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Fields:
         """Return the arguments of `vitlab.load` that were given."""
         given = {each: getattr(self, each) for each in hints(type(self))}
         return {name: value for name, value in given.items() if value not in (None, "", ())}

@@ -3,7 +3,7 @@
 import io
 import math
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitlab.errors import WeightsError
 from vitlab.units import storage
-from vitlab.weights.sharded import HEADER
+from vitlab.weights.sharded import HEADER, Fields
 from vitlab.weights.source import Kind, Shape, readable
 
 INTEGERS = ("I64", "I32", "I16", "I8", "U8", "U16", "U32", "U64", "BOOL")
@@ -60,7 +60,7 @@ class Content:
     """
 
     kind: Kind
-    root: Mapping[str, Any]
+    root: Fields
     metadata: dict[str, str] = field(default_factory=dict)
 
 
@@ -99,7 +99,7 @@ def read_npz(path: Path) -> Content:
     Raises:
         WeightsError: an array is damaged, or is a pickled object.
     """
-    found: dict[str, Any] = {}
+    found: Fields = {}
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
             name = info.filename.removesuffix(".npy")

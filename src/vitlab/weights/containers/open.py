@@ -6,10 +6,10 @@ pickles, and whatever else goes wrong inside a reader becomes one line for the u
 
 import fnmatch
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from textwrap import dedent
 
 from vitlab.errors import WeightsError
 from vitlab.files import check_regular
@@ -24,51 +24,75 @@ from vitlab.weights.containers.arrays import (
 )
 from vitlab.weights.containers.parts import Part, chosen, some, without_holders
 from vitlab.weights.containers.pickles import read_pickle
-from vitlab.weights.sharded import CONFIG, INDEXED, MOST, TENSORS, beside, model_files, shard_files
+from vitlab.weights.sharded import (
+    CONFIG,
+    INDEXED,
+    MOST,
+    TENSORS,
+    Fields,
+    beside,
+    model_files,
+    shard_files,
+)
 from vitlab.weights.source import Source, readable
 
-_AGAIN = "download it again"
-_CONVERT = "convert it to safetensors with the library that wrote it"
-_INSIDE = "unpack it, then give the file of weights in it"
-# The first bytes of a file (a regular expression); names of files, of which one is the file itself
-# or in the folder or archive; what it is, and what to do. The first that fits is said.
-KINDS: tuple[tuple[bytes, str, str], ...] = (
-    (rb"\Z", "", f"empty: {_AGAIN}"),
-    (rb"PK\x05\x06", "", f"an empty zip archive: {_AGAIN}"),
-    (rb"version https://git-lfs", "", "a Git LFS pointer, not the file itself: run git lfs pull in "
-     "its repository, or download it from the repository's page"),
-    (rb"(?i)(\xef\xbb\xbf)?\s*<(!doctype html|html|head|\?xml|!--|error>)", "", "a web page, not "
-     f"weights: the download was an error or a login page; {_AGAIN}"),
-    (rb"", "constants.pkl", "a TorchScript archive: give the safetensors file of the same model, "
-     "or, where you trust it, save torch.jit.load(FILE).state_dict() with torch.save"),
-    (rb"", "serialized_exported_program* archive_format", "a program that torch.export wrote: give "
-     "the weights that it was exported from, saved with torch.save(model.state_dict(), FILE)"),
-    (rb"GGUF", "*.gguf", "a GGUF file, made for llama.cpp: give the safetensors file of the same "
-     "model"),
-    (rb"\x89HDF\r\n\x1a\n", "*.h5", f"a model for Keras (HDF5): {_CONVERT}"),
-    (rb".{4}TFL3", "*.tflite", "a TensorFlow Lite model: give the weights that it was converted "
-     "from"),
-    (rb"", "saved_model.pb", f"a TensorFlow SavedModel: {_CONVERT}"),
-    (rb"", "*.ckpt*.index *.data-00000-of-*", f"a TensorFlow checkpoint: {_CONVERT}"),
-    (rb"", "_CHECKPOINT_METADATA checkpoint_metadata _METADATA manifest.ocdbt", "an Orbax "
-     "checkpoint of JAX: restore it there and save its arrays by name with np.savez, or give the "
-     ".npz or safetensors file of the same model"),
-    (rb"", ".metadata", "a distributed checkpoint of PyTorch: make one file of its folder with "
-     "python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE.pth"),
-    (rb"", "*.msgpack", "a Flax model (MessagePack): give the safetensors file of the same model, "
-     "or save its arrays by name with np.savez"),
-    (rb"\x08[\x01-\x20](\x12|\x3a)", "*.onnx", "an ONNX model: give the weights that it was "
-     "exported from, as safetensors or .pth"),
-    (rb"", "*.pdparams *.pdopt", f"a file of PaddlePaddle: {_CONVERT}"),
-    (rb"\x93NUMPY", "", "a single NumPy array: a model needs its arrays by name, as np.savez "
-     "writes them"),
-    (rb".{257}ustar", "", f"a tar archive: {_INSIDE}"),
-    (rb"\x1f\x8b", "", "compressed with gzip: unpack it first"),
-    (rb"\x28\xb5\x2f\xfd|\xfd7zXZ\x00|BZh|7z\xbc\xaf\x27\x1c|Rar!", "", f"compressed: {_INSIDE}"),
-    (rb"\x89PNG|\xff\xd8\xff|%PDF", "", "an image or a document, not weights"),
-    (rb"\s*[\[{]", "", "a JSON file, not weights: give the file of weights, or the folder of both"),
-    (rb"[\t\r\n -~]{256}|[\t\r\n -~]+\Z", "", "a text file, not weights ({!r})"),
-)  # fmt: skip
+# The first bytes of a file (an expression without blanks, or -); names of files, one of which is
+# the file's or in the folder or archive; below, what it is, and what to do. The first that fits is
+# said.
+KINDS = r"""
+    \Z
+        empty: download it again
+    PK\x05\x06
+        an empty zip archive: download it again
+    version\x20https://git-lfs
+        a Git LFS pointer, not the file itself: run git lfs pull in its repository, or download
+        it from the repository's page
+    (?i)(\xef\xbb\xbf)?\s*<(!doctype\x20html|html|head|\?xml|!--|error>)
+        a web page, not weights: the download was an error or a login page; download it again
+    -   constants.pkl
+        a TorchScript archive: give the safetensors file of the same model, or, where you trust
+        it, save torch.jit.load(FILE).state_dict() with torch.save
+    -   serialized_exported_program* archive_format
+        a program that torch.export wrote: give the weights that it was exported from, saved
+        with torch.save(model.state_dict(), FILE)
+    GGUF   *.gguf
+        a GGUF file, made for llama.cpp: give the safetensors file of the same model
+    \x89HDF\r\n\x1a\n   *.h5
+        a model for Keras (HDF5): convert it to safetensors with the library that wrote it
+    .{4}TFL3   *.tflite
+        a TensorFlow Lite model: give the weights that it was converted from
+    -   saved_model.pb
+        a TensorFlow SavedModel: convert it to safetensors with the library that wrote it
+    -   *.ckpt*.index *.data-00000-of-*
+        a TensorFlow checkpoint: convert it to safetensors with the library that wrote it
+    -   _CHECKPOINT_METADATA checkpoint_metadata _METADATA manifest.ocdbt
+        an Orbax checkpoint of JAX: restore it there and save its arrays by name with np.savez,
+        or give the .npz or safetensors file of the same model
+    -   .metadata
+        a distributed checkpoint of PyTorch: make one file of its folder with python -m
+        torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE.pth
+    -   *.msgpack
+        a Flax model (MessagePack): give the safetensors file of the same model, or save its
+        arrays by name with np.savez
+    \x08[\x01-\x20](\x12|\x3a)   *.onnx
+        an ONNX model: give the weights that it was exported from, as safetensors or .pth
+    -   *.pdparams *.pdopt
+        a file of PaddlePaddle: convert it to safetensors with the library that wrote it
+    \x93NUMPY
+        a single NumPy array: a model needs its arrays by name, as np.savez writes them
+    .{257}ustar
+        a tar archive: unpack it, then give the file of weights in it
+    \x1f\x8b
+        compressed with gzip: unpack it first
+    \x28\xb5\x2f\xfd|\xfd7zXZ\x00|BZh|7z\xbc\xaf\x27\x1c|Rar!
+        compressed: unpack it, then give the file of weights in it
+    \x89PNG|\xff\xd8\xff|%PDF
+        an image or a document, not weights
+    \s*[\[{]
+        a JSON file, not weights: give the file of weights, or the folder of both
+    [\t\r\n\x20-~]{256}|[\t\r\n\x20-~]+\Z
+        a text file, not weights ({!r})
+"""
 
 
 def open_source(path: Path, part: str = "") -> Source:
@@ -120,10 +144,14 @@ def reason(names: Sequence[str], start: bytes = b"\0") -> str:
         names: of the file, or of those in an archive or a folder
         start: the file's first 512 bytes
     """
-    for pattern, globs, what in KINDS:
-        known = pattern and re.match(pattern, start, re.DOTALL)
-        if known or any(fnmatch.filter(names, glob) for glob in globs.split()):
-            return what.format(start[:60].decode("ascii", "replace").strip().partition("\n")[0])
+    for row in re.split(r"\n(?=\S)", dedent(KINDS).strip()):
+        marks, *what = row.splitlines()
+        pattern, *globs = marks.split()
+        known = pattern != "-" and re.match(pattern.encode(), start, re.DOTALL)
+        if known or any(fnmatch.filter(names, glob) for glob in globs):
+            return " ".join(map(str.strip, what)).format(
+                start[:60].decode("ascii", "replace").strip().partition("\n")[0]
+            )
     return ""
 
 
@@ -187,7 +215,7 @@ def _model_files(folder: Path) -> list[str]:
 def _read_shards(index: Path) -> Content:
     """Read the files that an index lists, each of which must hold what it says."""
     where = shard_files(index)
-    found: dict[str, Any] = {}
+    found: Fields = {}
     for file in dict.fromkeys(where.values()):
         content = _read_file(file)
         listed = {name for name, place in where.items() if place == file}
@@ -234,7 +262,7 @@ def _others(path: Path, names: list[str], outside: tuple[str, ...]) -> str:
     )
 
 
-def _record(root: Mapping[str, Any], wrapper: tuple[str, ...]) -> dict[str, Any]:
+def _record(root: Fields, wrapper: tuple[str, ...]) -> Fields:
     """The plain values beside the tensors: of the whole file, then of the entries around them."""
     record, node = _without_tensors(root), root
     for key in wrapper:
@@ -244,7 +272,7 @@ def _record(root: Mapping[str, Any], wrapper: tuple[str, ...]) -> dict[str, Any]
     return record
 
 
-def _without_tensors(node: Mapping[str, Any]) -> dict[str, Any]:
+def _without_tensors(node: Fields) -> Fields:
     found = {
         key: _without_tensors(value) if isinstance(value, dict) else value
         for key, value in node.items()

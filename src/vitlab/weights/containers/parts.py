@@ -11,10 +11,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from vitlab.errors import WeightsError
 from vitlab.weights.containers.arrays import Stored
+from vitlab.weights.sharded import Fields
 
 # What the weights for evaluation are called, in order of preference: averages of a run; those that
 # self-supervised methods are evaluated with; others, only if an entry has just this name.
@@ -70,9 +70,7 @@ class Part:
     outside: tuple[str, ...] = ()
 
 
-def chosen(
-    path: Path, root: Mapping[str, Any], wanted: str, together: bool = False
-) -> tuple[Part, list[str]]:
+def chosen(path: Path, root: Fields, wanted: str, together: bool = False) -> tuple[Part, list[str]]:
     """Return the model to read, and the names of all, its own first.
 
     Args:
@@ -137,7 +135,7 @@ def _without_engines(names: Mapping[str, object]) -> dict[str, str]:
     return {name: name for name in names}
 
 
-def _models(root: Mapping[str, Any]) -> list[tuple[tuple[str, ...], Tensors]]:
+def _models(root: Fields) -> list[tuple[tuple[str, ...], Tensors]]:
     """The dictionaries that hold a model, by where they are; else the first with tensors."""
     every = [each for each in _dictionaries(root, ()) if each[1]]
     large = [
@@ -149,7 +147,7 @@ def _models(root: Mapping[str, Any]) -> list[tuple[tuple[str, ...], Tensors]]:
 
 
 def _dictionaries(
-    node: Mapping[str, Any], place: tuple[str, ...]
+    node: Fields, place: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Tensors]]:
     yield place, {name: value for name, value in node.items() if isinstance(value, Stored)}
     for key, value in node.items():

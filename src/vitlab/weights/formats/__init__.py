@@ -1,1 +1,1 @@
-"""Formats of released files: `names.py` first, then `dialects.py`, a table a family."""
+"""Formats of released files: `records.py` has the notation, `names.py` the tables of names."""

@@ -8,10 +8,10 @@ resizes to 256 pixels with Lanczos, for which bicubic stands here.
 
 from vitlab.errors import WeightsError
 from vitlab.models.config import TokenizerConfig
-from vitlab.weights.formats.entries import Names, each
+from vitlab.weights.formats.entries import table
 from vitlab.weights.formats.format_api import Hints, Reading
 from vitlab.weights.formats.names import entries, found
-from vitlab.weights.formats.origins import Facts, Origin
+from vitlab.weights.formats.origins import Facts
 from vitlab.weights.source import Source
 
 NAME = "DALL-E's tokenizer (OpenAI)"
@@ -19,21 +19,25 @@ FIRST, LAST = "blocks.input.w", "blocks.output.conv.w"
 USUAL = {"mean": (0.0,), "std": (1.0,), "interpolation": "bicubic", "image_size": 256}
 
 
-def _names(prefix: str) -> Names:
-    """The table of names, with a prefix of the encoder's."""
-    down, up = (f"{p}blocks.group_{{s1}}.block_{{u1}}" for p in (prefix, "decoder."))
-    layers = {
-        "enter": f"{prefix}blocks.input", "narrow": f"{down}.id_path",
-        "down": f"{down}.res_path.conv_{{k1}}", "score": f"{prefix}blocks.output.conv",
-        "widen": f"{up}.id_path", "up": f"{up}.res_path.conv_{{k1}}",
-        "leave": "decoder.blocks.output.conv", "codebook": "decoder.blocks.input",
-    }  # fmt: skip
-    names = {f"{word}.weight": f"{name}.w" for word, name in layers.items()}
-    codes = each(
-        "decoder.blocks.input.w", lambda t: t[:, :, 0, 0].t(), lambda t: t.t()[..., None, None]
-    )
-    biases = {f"{word}.bias": f"{name}.b" for word, name in layers.items()}
-    return {**names, **biases, "codebook.weight": codes}
+# ENCODER is the prefix of the encoder's names: `encoder.`, or none.
+NAMES = """
+    enter.weight     ENCODERblocks.input.w
+    enter.bias       ENCODERblocks.input.b
+    narrow.weight    ENCODERblocks.group_{s1}.block_{u1}.id_path.w
+    narrow.bias      ENCODERblocks.group_{s1}.block_{u1}.id_path.b
+    down.weight      ENCODERblocks.group_{s1}.block_{u1}.res_path.conv_{k1}.w
+    down.bias        ENCODERblocks.group_{s1}.block_{u1}.res_path.conv_{k1}.b
+    score.weight     ENCODERblocks.output.conv.w
+    score.bias       ENCODERblocks.output.conv.b
+    codebook.weight  pointwise_transposed(decoder.blocks.input.w)
+    codebook.bias    decoder.blocks.input.b
+    widen.weight     decoder.blocks.group_{s1}.block_{u1}.id_path.w
+    widen.bias       decoder.blocks.group_{s1}.block_{u1}.id_path.b
+    up.weight        decoder.blocks.group_{s1}.block_{u1}.res_path.conv_{k1}.w
+    up.bias          decoder.blocks.group_{s1}.block_{u1}.res_path.conv_{k1}.b
+    leave.weight     decoder.blocks.output.conv.w
+    leave.bias       decoder.blocks.output.conv.b
+"""
 
 
 def reads(source: Source, hints: Hints) -> Reading | None:
@@ -51,21 +55,21 @@ def reads(source: Source, hints: Hints) -> Reading | None:
             f"{source.path} has DALL-E's decoder alone: give the encoder's state dict, or one of "
             "both, whose names begin with encoder. and decoder."
         )
-    names = _names(prefix)
+    names = table(NAMES.replace("ENCODER", prefix))
     parts = found(source.shapes, names)
     groups, blocks = (parts.counted(letter, ("down.weight",)) for letter in "su")
     if len(first) != 4 or len(last) != 4 or not groups:
         raise WeightsError(f"{source.path}: {NAME}: unsupported convolutions or groups")
-    facts = Facts().put(Origin.FAMILY, USUAL)
+    facts = Facts().put("family", USUAL)
     facts.put(
-        Origin.TENSORS,
+        "tensors",
         {"form": "dalle", "width": first[0], "channels": first[1], "codes": last[0],
          "stride": 2 ** max(groups), "depth": max(blocks) + 1, "decoder": False, "code_width": 128},
     )  # fmt: skip
     if (widths := source.shapes.get(f"decoder.{FIRST}")) is not None:
         laplace = parts.shape("leave.weight")[0] == 2 * first[1]
-        facts.put(Origin.TENSORS, {"decoder": True, "code_width": widths[0], "laplace": laplace})
+        facts.put("tensors", {"decoder": True, "code_width": widths[0], "laplace": laplace})
     size = {"image_size": hints.image_size} if hints.image_size else {}  # convolutions take any
-    facts.put(Origin.OPTION, size | hints.choices)
+    facts.put("option", size | hints.choices)
     config = TokenizerConfig.from_dict(facts.values)
     return Reading(NAME, config, entries(config, names, NAME), origins=facts.origins)

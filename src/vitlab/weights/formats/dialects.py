@@ -6,33 +6,15 @@ To add a dialect, give it a table of names and an entry in `DIALECTS`.
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from os.path import commonprefix
 
 from vitlab.errors import WeightsError
-from vitlab.images import IMAGENET, INCEPTION, OPENAI
 from vitlab.models.config import ViTConfig
-from vitlab.weights.formats.entries import (
-    NO_BIAS,
-    NO_SCALE,
-    Names,
-    Pairs,
-    each,
-    flat_table,
-    flat_token,
-    frequencies,
-    gridded,
-    halves,
-    joined,
-    keyless,
-    masked,
-    patches,
-    transposed,
-)
+from vitlab.weights.containers.parts import some
+from vitlab.weights.formats.entries import Names, Pairs, frequencies, table
 from vitlab.weights.formats.names import OURS, STEMS, FoundParts, first_name, found, placed
-from vitlab.weights.formats.timm.arguments import NAME
+from vitlab.weights.formats.records import rules
 from vitlab.weights.source import Shape, Source
-
-Rules = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,266 +27,340 @@ class Dialect:
         marks: names that must be beside it
         names: the table; names outside of the model's prefix begin with a slash
         spellings: patterns in names, and what the table has in their place
-        facts: fields that every model has
-        usual: fields that most models have
+        facts: record of fields that every model has
+        usual: record of fields that most models have
         sizes: every model of a usual width has the usual heads
         beyond: patterns of names of parts that cannot be represented, each with the reason
     """
 
     name: str
-    roots: tuple[str, ...]
-    marks: tuple[str, ...] = ()
+    roots: str
+    marks: str = ""
     names: Names
-    spellings: Rules = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    usual: Mapping[str, Any] = field(default_factory=dict)
+    spellings: dict[str, str] = field(default_factory=dict)
+    facts: str = ""
+    usual: str = ""
     sizes: bool = False
     beyond: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Layout:
-    """A file's tensors in a dialect.
-
-    Attributes:
-        dialect: that they have
-        prefix: in front of the names of the model
-        parts: of a model that they are
-        shapes: by the dialect's names, without the prefix
-        stored: the file's whole names by the dialect's
-    """
+@dataclass(frozen=True, kw_only=True)
+class Layout(FoundParts):
+    """The parts of a model in a file with the names of a dialect."""
 
     dialect: Dialect
-    prefix: str
-    parts: FoundParts
-    shapes: dict[str, Shape]
-    stored: dict[str, str]
 
 
 # timm's own, and of most of the papers' code. Source: timm's vision_transformer.py,
 # vision_transformer_hybrid.py, deit.py, cait.py, beit.py and eva.py; the checkpoints of
 # facebookresearch (deit, mae, dino, dinov2, dinov3, RoPE-ViT) and microsoft/unilm (beit).
-_HYBRID = "patch_embed.backbone.stages.{s}.blocks.{u}"
-_POOL = joined("attn_pool.qkv.weight"), joined("attn_pool.qkv.bias")
 # The first of several is timm's own; the others are those of the papers' code.
-TIMM: Names = {
-    "block": "blocks.{n}.", "class_block": "blocks_token_only.{n}.",
-    "patch": "patch_embed.proj", "patch_norm": "patch_embed.norm", "stem": "patch_embed.proj.{k}",
-    "root_conv": ["patch_embed.backbone.stem.conv", "patch_embed.backbone.conv"],
-    "root_norm": ["patch_embed.backbone.stem.norm", "patch_embed.backbone.norm"],
-    "reduce_conv": f"{_HYBRID}.conv1", "reduce_norm": f"{_HYBRID}.norm1",
-    "middle_conv": f"{_HYBRID}.conv2", "middle_norm": f"{_HYBRID}.norm2",
-    "expand_conv": f"{_HYBRID}.conv3", "expand_norm": f"{_HYBRID}.norm3",
-    "shortcut_conv": f"{_HYBRID}.downsample.conv", "shortcut_norm": f"{_HYBRID}.downsample.norm",
-    "token": "cls_token", "positions": "pos_embed", "pre_norm": "norm_pre",
-    "registers": ["reg_token", "dist_token", "register_tokens", "storage_tokens"],
-    "norm1": ".norm1", "scale1": [".ls1.gamma", ".gamma_1"],
-    "qkv": [".attn.qkv", (".attn.q_proj", ".attn.k_proj", ".attn.v_proj")],
-    "qkv.bias": [
-        ".attn.qkv.bias", (".attn.q_proj.bias", ".attn.k_proj.bias", ".attn.v_proj.bias"),
-        keyless(".attn.q_bias", ".attn.v_bias"),
-        keyless(".attn.q_proj.bias", ".attn.v_proj.bias"),
-        masked(".attn.qkv.bias", ".attn.qkv.bias_mask"),
-    ],
-    "q_norm": ".attn.q_norm", "k_norm": ".attn.k_norm",
-    "before": ".attn.proj_l", "after": ".attn.proj_w",
-    "attn_norm": [".attn.norm", ".attn.inner_attn_ln"], "project": ".attn.proj",
-    "norm2": ".norm2", "scale2": [".ls2.gamma", ".gamma_2"],
-    "expand": [".mlp.fc1", (".mlp.fc1_g", ".mlp.fc1_x"), ".mlp.w12", (".mlp.w1", ".mlp.w2")],
-    "mlp_norm": [".mlp.norm", ".mlp.ffn_ln"], "contract": [".mlp.fc2", ".mlp.w3"],
-    "bias_table": ".attn.relative_position_bias_table",
-    "shared_table": "rel_pos_bias.relative_position_bias_table", "freqs": ["rope.freqs", "freqs"],
-    "class_norm1": ".norm1", "class_scale1": ".gamma_1", "class_q": ".attn.q",
-    "class_kv": (".attn.k", ".attn.v"), "class_project": ".attn.proj", "class_norm2": ".norm2",
-    "class_scale2": ".gamma_2", "class_expand": ".mlp.fc1", "class_contract": ".mlp.fc2",
-    "norm": "norm", "pooled_norm": "fc_norm", "pre_logits": "pre_logits.fc",
-    "queries": "attn_pool.latent",
-    "pool_q": "attn_pool.q", "pool_kv": "attn_pool.kv",
-    "pool_q.weight": ["attn_pool.q.weight", _POOL[0]],
-    "pool_q.bias": ["attn_pool.q.bias", _POOL[1]],
-    "pool_kv.weight": ["attn_pool.kv.weight", _POOL[0]],
-    "pool_kv.bias": ["attn_pool.kv.bias", _POOL[1]],
-    "pool_project": "attn_pool.proj", "pool_norm": "attn_pool.norm",
-    "pool_expand": "attn_pool.mlp.fc1", "pool_contract": "attn_pool.mlp.fc2",
-    "head": "head", "heads.weight": halves("head.weight", "head_dist.weight"),
-    "heads.bias": halves("head.bias", "head_dist.bias"),
-}  # fmt: skip
+TIMM = table("""
+    block           blocks.{n}.
+    class_block     blocks_token_only.{n}.
+    patch           patch_embed.proj
+    patch_norm      patch_embed.norm
+    stem            patch_embed.proj.{k}
+    root_conv       patch_embed.backbone.stem.conv | patch_embed.backbone.conv
+    root_norm       patch_embed.backbone.stem.norm | patch_embed.backbone.norm
+    reduce_conv     patch_embed.backbone.stages.{s}.blocks.{u}.conv1
+    reduce_norm     patch_embed.backbone.stages.{s}.blocks.{u}.norm1
+    middle_conv     patch_embed.backbone.stages.{s}.blocks.{u}.conv2
+    middle_norm     patch_embed.backbone.stages.{s}.blocks.{u}.norm2
+    expand_conv     patch_embed.backbone.stages.{s}.blocks.{u}.conv3
+    expand_norm     patch_embed.backbone.stages.{s}.blocks.{u}.norm3
+    shortcut_conv   patch_embed.backbone.stages.{s}.blocks.{u}.downsample.conv
+    shortcut_norm   patch_embed.backbone.stages.{s}.blocks.{u}.downsample.norm
+    token           cls_token
+    positions       pos_embed
+    pre_norm        norm_pre
+    registers       reg_token | dist_token | register_tokens | storage_tokens
+    norm1           .norm1
+    scale1          .ls1.gamma | .gamma_1
+    qkv             .attn.qkv | .attn.q_proj .attn.k_proj .attn.v_proj
+    qkv.bias        .attn.qkv.bias | .attn.q_proj.bias .attn.k_proj.bias .attn.v_proj.bias
+                    | keyless(.attn.q_bias .attn.v_bias)
+                    | keyless(.attn.q_proj.bias .attn.v_proj.bias)
+                    | masked(.attn.qkv.bias .attn.qkv.bias_mask)
+    q_norm          .attn.q_norm
+    k_norm          .attn.k_norm
+    before          .attn.proj_l
+    after           .attn.proj_w
+    attn_norm       .attn.norm | .attn.inner_attn_ln
+    project         .attn.proj
+    norm2           .norm2
+    scale2          .ls2.gamma | .gamma_2
+    expand          .mlp.fc1 | .mlp.fc1_g .mlp.fc1_x | .mlp.w12 | .mlp.w1 .mlp.w2
+    mlp_norm        .mlp.norm | .mlp.ffn_ln
+    contract        .mlp.fc2 | .mlp.w3
+    bias_table      .attn.relative_position_bias_table
+    shared_table    rel_pos_bias.relative_position_bias_table
+    freqs           rope.freqs | freqs
+    class_norm1     .norm1
+    class_scale1    .gamma_1
+    class_q         .attn.q
+    class_kv        .attn.k .attn.v
+    class_project   .attn.proj
+    class_norm2     .norm2
+    class_scale2    .gamma_2
+    class_expand    .mlp.fc1
+    class_contract  .mlp.fc2
+    norm            norm
+    pooled_norm     fc_norm
+    pre_logits      pre_logits.fc
+    queries         attn_pool.latent
+    pool_q          attn_pool.q
+    pool_kv         attn_pool.kv
+    pool_q.weight   attn_pool.q.weight | joined(attn_pool.qkv.weight)
+    pool_q.bias     attn_pool.q.bias | joined(attn_pool.qkv.bias)
+    pool_kv.weight  attn_pool.kv.weight | joined(attn_pool.qkv.weight)
+    pool_kv.bias    attn_pool.kv.bias | joined(attn_pool.qkv.bias)
+    pool_project    attn_pool.proj
+    pool_norm       attn_pool.norm
+    pool_expand     attn_pool.mlp.fc1
+    pool_contract   attn_pool.mlp.fc2
+    head            head
+    heads.weight    halves(head.weight head_dist.weight)
+    heads.bias      halves(head.bias head_dist.bias)
+""")
 # Of two parallel branches; DeiT's own code numbers them by another digit.
-BRANCHED: Names = {
-    **TIMM,
-    "norm1": ".attns.{b}.norm", "scale1": ".attns.{b}.ls.gamma", "qkv": ".attns.{b}.attn.qkv",
-    "qkv.bias": ".attns.{b}.attn.qkv.bias",
-    "q_norm": ".attns.{b}.attn.q_norm", "k_norm": ".attns.{b}.attn.k_norm",
-    "project": ".attns.{b}.attn.proj", "norm2": ".ffns.{b}.norm", "scale2": ".ffns.{b}.ls.gamma",
-    "expand": ".ffns.{b}.mlp.fc1", "contract": ".ffns.{b}.mlp.fc2",
-}  # fmt: skip
-ROOTS = ("patch_embed.proj.weight", "patch_embed.proj.0.weight")
-CHUNKS: Rules = ((r"^blocks\.\d+\.(\d+)\.(?=norm|attn|mlp|ls)", r"blocks.\1."),)  # DINOv2's
-# Two parallel branches in DeiT's own code (norm11, attn1, gamma_1_1, …).
-PARALLEL: Rules = tuple(
-    (rf"^(blocks\.\d+)\.{theirs}(?=\.|$)", rf"\1.{ours}")
-    for theirs, ours in (
-        ("norm11", "attns.1.norm"), ("norm1", "attns.0.norm"),
-        ("norm21", "ffns.1.norm"), ("norm2", "ffns.0.norm"),
-        ("attn1", "attns.1.attn"), ("attn", "attns.0.attn"),
-        ("mlp1", "ffns.1.mlp"), ("mlp", "ffns.0.mlp"),
-        ("gamma_1_1", "attns.1.ls.gamma"), ("gamma_1", "attns.0.ls.gamma"),
-        ("gamma_2_1", "ffns.1.ls.gamma"), ("gamma_2", "ffns.0.ls.gamma"),
-    )
-)  # fmt: skip
+BRANCHED = TIMM | table("""
+    norm1     .attns.{b}.norm
+    scale1    .attns.{b}.ls.gamma
+    qkv       .attns.{b}.attn.qkv
+    qkv.bias  .attns.{b}.attn.qkv.bias
+    q_norm    .attns.{b}.attn.q_norm
+    k_norm    .attns.{b}.attn.k_norm
+    project   .attns.{b}.attn.proj
+    norm2     .ffns.{b}.norm
+    scale2    .ffns.{b}.ls.gamma
+    expand    .ffns.{b}.mlp.fc1
+    contract  .ffns.{b}.mlp.fc2
+""")
+ROOTS = "patch_embed.proj.weight patch_embed.proj.0.weight"
+# DINOv2's chunks of blocks, and DeiT's own names of two parallel branches.
+CHUNKS = rules(r"^blocks\.\d+\.(\d+)\.(?=norm|attn|mlp|ls) blocks.\1.")
+PARALLEL = rules(r"""
+    ^(blocks\.\d+)\.norm11(?=\.|$)     \1.attns.1.norm
+    ^(blocks\.\d+)\.norm1(?=\.|$)      \1.attns.0.norm
+    ^(blocks\.\d+)\.norm21(?=\.|$)     \1.ffns.1.norm
+    ^(blocks\.\d+)\.norm2(?=\.|$)      \1.ffns.0.norm
+    ^(blocks\.\d+)\.attn1(?=\.|$)      \1.attns.1.attn
+    ^(blocks\.\d+)\.attn(?=\.|$)       \1.attns.0.attn
+    ^(blocks\.\d+)\.mlp1(?=\.|$)       \1.ffns.1.mlp
+    ^(blocks\.\d+)\.mlp(?=\.|$)        \1.ffns.0.mlp
+    ^(blocks\.\d+)\.gamma_1_1(?=\.|$)  \1.attns.1.ls.gamma
+    ^(blocks\.\d+)\.gamma_1(?=\.|$)    \1.attns.0.ls.gamma
+    ^(blocks\.\d+)\.gamma_2_1(?=\.|$)  \1.ffns.1.ls.gamma
+    ^(blocks\.\d+)\.gamma_2(?=\.|$)    \1.ffns.0.ls.gamma
+""")
 # Sources: torchvision's vision_transformer.py; transformer.py of open_clip and model.py of OpenAI's
 # CLIP; pe.py of facebookresearch/perception_models; vit_pytorch/vit.py; mmpretrain's
 # vision_transformer.py.
-TORCHVISION: Names = {
-    "block": "encoder.layers.encoder_layer_{n}.", "patch": "conv_proj", "token": "class_token",
-    "positions": "encoder.pos_embedding", "norm": "encoder.ln", "norm1": ".ln_1", "norm2": ".ln_2",
-    "qkv.weight": ".self_attention.in_proj_weight", "qkv.bias": ".self_attention.in_proj_bias",
-    "project": ".self_attention.out_proj", "expand": [".mlp.0", ".mlp.linear_1"],
-    "contract": [".mlp.3", ".mlp.linear_2"], "pre_logits": "heads.pre_logits", "head": "heads.head",
-}  # fmt: skip
-OPEN_CLIP: Names = {
-    "block": "transformer.resblocks.{n}.", "patch": "conv1", "token": flat_token("class_embedding"),
-    "positions": flat_table("positional_embedding"), "pre_norm": "ln_pre", "norm": "ln_post",
-    "norm1": ".ln_1", "scale1": ".ls_1.gamma", "qkv.weight": ".attn.in_proj_weight",
-    "qkv.bias": ".attn.in_proj_bias", "project": ".attn.out_proj", "norm2": ".ln_2",
-    "scale2": ".ls_2.gamma", "expand": ".mlp.c_fc", "contract": ".mlp.c_proj",
-    "head.weight": transposed("proj"), "head.bias": NO_BIAS,
-}  # fmt: skip
-_WEIGHT, _BIAS = joined("attn_pool.attn.in_proj_weight"), joined("attn_pool.attn.in_proj_bias")
-PERCEPTION: Names = {
-    **OPEN_CLIP, "queries": "attn_pool.probe", "pool_norm": "attn_pool.layernorm",
-    "pool_q.weight": _WEIGHT, "pool_kv.weight": _WEIGHT, "pool_q.bias": _BIAS,
-    "pool_kv.bias": _BIAS, "pool_project": "attn_pool.attn.out_proj",
-    "pool_expand": "attn_pool.mlp.c_fc",
-    "pool_contract": "attn_pool.mlp.c_proj",
-}  # fmt: skip
-HEADLESS: Names = {k: v for k, v in PERCEPTION.items() if not k.startswith("head")}
-AIMV2: Names = {
-    "block": "trunk.blocks.{n}.", "patch": "preprocessor.patchifier.proj",
-    "patch_norm": "preprocessor.patchifier.norm", "positions": "preprocessor.pos_embed",
-    "norm": "trunk.post_trunk_norm", "norm1": ".norm_1", "qkv": ".attn.qkv",
-    "project": ".attn.proj", "norm2": ".norm_2", "expand": (".mlp.fc1", ".mlp.fc3"),
-    "contract": ".mlp.fc2", "head": "head",
-}  # fmt: skip
-CAPI: Names = {
-    "block": "encoder.blocks.{n}.", "patch": "patch_embed", "token": "cls_token",
-    "registers": "registers", "norm1": ".residual1.norm",
-    "qkv": tuple(f".residual1.fn.{part}_proj" for part in "qkv"),
-    "block_freqs": each(".residual1.fn.rope.freqs", lambda t: t[:, None], lambda t: t[:, 0]),
-    "project": ".residual1.fn.proj", "norm2": ".residual2.norm", "expand": ".residual2.fn.fc1",
-    "contract": ".residual2.fn.fc2", "norm.weight": NO_SCALE, "head": "head",
-}  # fmt: skip
-LUCIDRAINS: Names = {
-    "block": "transformer.layers.{n}.", "patch.weight": patches("to_patch_embedding.1.weight"),
-    "patch.bias": "to_patch_embedding.1.bias", "token": "cls_token", "positions": "pos_embedding",
-    "norm": "transformer.norm", "norm1": ".0.norm", "qkv": [".0.to_qkv", ".0.fn.to_qkv"],
-    "project": [".0.to_out.0", ".0.to_out", ".0.fn.to_out.0", ".0.fn.to_out"],
-    "norm2": [".1.norm", ".1.net.0"], "expand": [".1.fn.net.0", ".1.net.1"],
-    "contract": [".1.fn.net.3", ".1.net.4"], "pooled_norm": "mlp_head.0",
-    "head": ["mlp_head.1", "mlp_head"],
-}  # fmt: skip
-MMPRETRAIN: Names = {
-    "block": "layers.{n}.", "patch": "patch_embed.projection", "token": "cls_token",
-    "positions": "pos_embed", "norm": "ln1", "norm1": ".ln1", "scale1": ".attn.gamma1.weight",
-    "qkv": ".attn.qkv", "project": ".attn.proj", "norm2": ".ln2", "expand": ".ffn.layers.0.0",
-    "scale2": ".ffn.gamma2.weight", "contract": ".ffn.layers.1",
-    "pre_logits": "/head.layers.pre_logits", "head": ["/head.layers.head", "/head.fc"],
-}  # fmt: skip
-NAFLEX: Names = {
-    **TIMM, "patch.weight": patches("embeds.proj.weight"), "patch.bias": "embeds.proj.bias",
-    "token": "embeds.cls_token", "registers": "embeds.reg_token",
-    "positions": gridded("embeds.pos_embed"),
-}  # fmt: skip
-PLAIN = {"gelu": "exact", "norm_eps": 1e-6}
+TORCHVISION = table("""
+    block       encoder.layers.encoder_layer_{n}.
+    patch       conv_proj
+    token       class_token
+    positions   encoder.pos_embedding
+    norm        encoder.ln
+    norm1       .ln_1
+    norm2       .ln_2
+    qkv.weight  .self_attention.in_proj_weight
+    qkv.bias    .self_attention.in_proj_bias
+    project     .self_attention.out_proj
+    expand      .mlp.0 | .mlp.linear_1
+    contract    .mlp.3 | .mlp.linear_2
+    pre_logits  heads.pre_logits
+    head        heads.head
+""")
+OPEN_CLIP = table("""
+    block        transformer.resblocks.{n}.
+    patch        conv1
+    token        flat_token(class_embedding)
+    positions    flat_table(positional_embedding)
+    pre_norm     ln_pre
+    norm         ln_post
+    norm1        .ln_1
+    scale1       .ls_1.gamma
+    qkv.weight   .attn.in_proj_weight
+    qkv.bias     .attn.in_proj_bias
+    project      .attn.out_proj
+    norm2        .ln_2
+    scale2       .ls_2.gamma
+    expand       .mlp.c_fc
+    contract     .mlp.c_proj
+    head.weight  transposed(proj)
+    head.bias    no_bias()
+""")
+PERCEPTION = OPEN_CLIP | table("""
+    queries         attn_pool.probe
+    pool_norm       attn_pool.layernorm
+    pool_q.weight   joined(attn_pool.attn.in_proj_weight)
+    pool_kv.weight  joined(attn_pool.attn.in_proj_weight)
+    pool_q.bias     joined(attn_pool.attn.in_proj_bias)
+    pool_kv.bias    joined(attn_pool.attn.in_proj_bias)
+    pool_project    attn_pool.attn.out_proj
+    pool_expand     attn_pool.mlp.c_fc
+    pool_contract   attn_pool.mlp.c_proj
+""")
+HEADLESS = {k: v for k, v in PERCEPTION.items() if not k.startswith("head")}
+AIMV2_NAMES = """
+    block       trunk.blocks.{n}.
+    patch       preprocessor.patchifier.proj
+    patch_norm  preprocessor.patchifier.norm
+    positions   preprocessor.pos_embed
+    norm        trunk.post_trunk_norm
+    norm1       .norm_1
+    qkv         .attn.qkv
+    project     .attn.proj
+    norm2       .norm_2
+    expand      .mlp.fc1 .mlp.fc3
+    contract    .mlp.fc2
+"""
+AIMV2 = table(AIMV2_NAMES + "head head")
+CAPI = table("""
+    block        encoder.blocks.{n}.
+    patch        patch_embed
+    token        cls_token
+    registers    registers
+    norm1        .residual1.norm
+    qkv          .residual1.fn.q_proj .residual1.fn.k_proj .residual1.fn.v_proj
+    block_freqs  of_one_head(.residual1.fn.rope.freqs)
+    project      .residual1.fn.proj
+    norm2        .residual2.norm
+    expand       .residual2.fn.fc1
+    contract     .residual2.fn.fc2
+    norm.weight  no_scale()
+    head         head
+""")
+LUCIDRAINS = table("""
+    block         transformer.layers.{n}.
+    patch.weight  patches(to_patch_embedding.1.weight)
+    patch.bias    to_patch_embedding.1.bias
+    token         cls_token
+    positions     pos_embedding
+    norm          transformer.norm
+    norm1         .0.norm
+    qkv           .0.to_qkv | .0.fn.to_qkv
+    project       .0.to_out.0 | .0.to_out | .0.fn.to_out.0 | .0.fn.to_out
+    norm2         .1.norm | .1.net.0
+    expand        .1.fn.net.0 | .1.net.1
+    contract      .1.fn.net.3 | .1.net.4
+    pooled_norm   mlp_head.0
+    head          mlp_head.1 | mlp_head
+""")
+MMPRETRAIN = table("""
+    block       layers.{n}.
+    patch       patch_embed.projection
+    token       cls_token
+    positions   pos_embed
+    norm        ln1
+    norm1       .ln1
+    scale1      .attn.gamma1.weight
+    qkv         .attn.qkv
+    project     .attn.proj
+    norm2       .ln2
+    expand      .ffn.layers.0.0
+    scale2      .ffn.gamma2.weight
+    contract    .ffn.layers.1
+    pre_logits  /head.layers.pre_logits
+    head        /head.layers.head | /head.fc
+""")
+NAFLEX = TIMM | table("""
+    patch.weight  patches(embeds.proj.weight)
+    patch.bias    embeds.proj.bias
+    token         embeds.cls_token
+    registers     embeds.reg_token
+    positions     gridded(embeds.pos_embed)
+""")
 # transforms.py and pe.py of facebookresearch/perception_models.
-PERCEIVED = {
-    "stem_bias": False, "interpolation": "bilinear", "fit": "squash", "crop": 1.0, **INCEPTION,
-    "resampling": "bilinear-unaligned",
-}  # fmt: skip
-OF_STATE = {  # of ours without a config.json
-    "mean": (0.5,), "std": (0.5,), "interpolation": "bilinear", "crop": 1.0,
-    "resampling": "bilinear", "fit": "crop",
-}  # fmt: skip
+PERCEIVED = """
+    stem_bias false, interpolation bilinear, fit squash, crop 1.0, @INCEPTION,
+    resampling bilinear-unaligned
+"""
 # The most particular first.
 DIALECTS = (
     Dialect(
-        name="CaiT", roots=ROOTS, marks=("blocks_token_only.0.norm1.weight",), names=TIMM,
-        facts={**PLAIN, "pool": "token", "class_token": True, "resampling": "bicubic", **IMAGENET,
-               "interpolation": "bicubic", "crop": 1.0, "fit": "crop"},
+        name="CaiT", roots=ROOTS, marks="blocks_token_only.0.norm1.weight", names=TIMM,
+        facts="""
+            @PLAIN, pool token, class_token true, resampling bicubic, @IMAGENET,
+            interpolation bicubic, crop 1.0, fit crop
+        """,
     ),
     Dialect(
-        name="DeiT's names of parallel branches", roots=ROOTS, marks=("blocks.0.norm11.weight",),
+        name="DeiT's names of parallel branches", roots=ROOTS, marks="blocks.0.norm11.weight",
         names=BRANCHED, spellings=PARALLEL,
     ),
     Dialect(
-        name=f"{NAME}'s names", roots=ROOTS, marks=("blocks.0.attns.0.norm.weight",), names=BRANCHED
+        name="timm's names", roots=ROOTS, marks="blocks.0.attns.0.norm.weight", names=BRANCHED
     ),
     Dialect(
-        name=f"{NAME}'s names", roots=ROOTS, spellings=CHUNKS,
-        names={**TIMM, "head": ["head", "/linear_head"]},  # DINOv2's
+        name="timm's names", roots=ROOTS, spellings=CHUNKS,
+        names=TIMM | table("head head | /linear_head"),  # DINOv2's
     ),
     *(
         Dialect(
-            name="ViTLab's names", roots=("stem.layers.0.weight",), usual=OF_STATE,
-            names={**OURS, **STEMS[stem], "positions": "positions.0.table"},
-            marks=("blocks.0.attention.0.body.qkv.weight", *more),
+            name="ViTLab's names", roots="stem.layers.0.weight",
+            marks=f"blocks.0.attention.0.body.qkv.weight {more}",
+            names=OURS | STEMS[stem] | table("positions positions.0.table"),
+            usual="""
+                @HALF, interpolation bilinear, crop 1.0, resampling bilinear, fit crop
+            """,  # of ours without a config.json
         )
         for stem, more in (
-            ("hmlp", ("stem.layers.3.weight",)), ("hmlp", ("stem.layers.2.weight",)),
-            ("linear", ()),
+            ("hmlp", "stem.layers.3.weight"), ("hmlp", "stem.layers.2.weight"), ("linear", ""),
         )
     ),
     Dialect(
-        name="torchvision's names", roots=("conv_proj.weight",), names=TORCHVISION,
-        marks=("encoder.pos_embedding",), facts={**PLAIN, **IMAGENET, "pool": "token"},
-        usual={"interpolation": "bilinear", "crop": 0.875}, sizes=True,
+        name="torchvision's names", roots="conv_proj.weight", marks="encoder.pos_embedding",
+        names=TORCHVISION, facts="@PLAIN, @IMAGENET, pool token",
+        usual="interpolation bilinear, crop 0.875", sizes=True,
     ),
     Dialect(
-        name="Perception Encoder's names", roots=("conv1.weight",), marks=("attn_pool.probe",),
+        name="Perception Encoder's names", roots="conv1.weight", marks="attn_pool.probe",
         names=PERCEPTION, facts=PERCEIVED, sizes=True,
     ),
     Dialect(
-        name="open_clip's names", roots=("conv1.weight",), names=OPEN_CLIP,
-        marks=("class_embedding", "ln_post.weight"),
-        facts={
-            "norm_eps": 1e-5, "pool": "token", "interpolation": "bicubic", "crop": 1.0,
-            "stem_bias": False,
-        },
-        usual=OPENAI, sizes=True,
+        name="open_clip's names", roots="conv1.weight", marks="class_embedding ln_post.weight",
+        names=OPEN_CLIP, usual="@OPENAI", sizes=True,
+        facts="norm_eps 1e-5, pool token, interpolation bicubic, crop 1.0, stem_bias false",
         beyond={r"attn_pool\..*": "a pool with queries of its own, as in CoCa"},
     ),
     Dialect(  # without a pool and a last norm: lang, spatial
-        name="Perception Encoder's names", roots=("conv1.weight",), marks=("ln_pre.weight",),
+        name="Perception Encoder's names", roots="conv1.weight", marks="ln_pre.weight",
         names=HEADLESS, facts=PERCEIVED, sizes=True,
     ),
     Dialect(
-        name="AIMv2's names", roots=("preprocessor.patchifier.proj.weight",), names=AIMV2,
-        facts={"interpolation": "bicubic", "crop": 1.0, "pool": "mean", **OPENAI}, sizes=True,
+        name="AIMv2's names", roots="preprocessor.patchifier.proj.weight", names=AIMV2,
+        facts="interpolation bicubic, crop 1.0, pool mean, @OPENAI", sizes=True,
     ),
     Dialect(
-        name="CAPI's names", roots=("patch_embed.weight",), names=CAPI,
-        marks=("encoder.blocks.0.residual1.fn.rope.freqs",), sizes=True,
-        facts={"positions": "rope", "rope_kind": "free", "norm_at": "tokens", "norm_eps": 1e-5,
-               "gelu": "exact", **IMAGENET},
+        name="CAPI's names", roots="patch_embed.weight", names=CAPI, sizes=True,
+        marks="encoder.blocks.0.residual1.fn.rope.freqs",
+        facts="""
+            positions rope, rope_kind free, norm_at tokens, norm_eps 1e-5, gelu exact, @IMAGENET
+        """,
     ),
     Dialect(
-        name="vit-pytorch's names", roots=("to_patch_embedding.1.weight",), names=LUCIDRAINS,
-        marks=("pos_embedding", "cls_token"), facts={"norm_eps": 1e-5, "gelu": "exact"},
-        usual={"pool": "token"},
+        name="vit-pytorch's names", roots="to_patch_embedding.1.weight",
+        marks="pos_embedding cls_token", names=LUCIDRAINS, facts="norm_eps 1e-5, gelu exact",
+        usual="pool token",
     ),
     Dialect(
-        name="NaFlexVit's names, SigLIP 2's", roots=("embeds.proj.weight",), names=NAFLEX,
-        marks=("embeds.pos_embed", "attn_pool.latent"), sizes=True,
-        facts={"gelu": "tanh", "norm_eps": 1e-6, "resampling": "bilinear-antialiased", **INCEPTION,
-               "fit": "native", "tokens": 256, "interpolation": "bilinear", "crop": 1.0},
+        name="NaFlexVit's names, SigLIP 2's", roots="embeds.proj.weight",
+        marks="embeds.pos_embed attn_pool.latent", names=NAFLEX, sizes=True,
+        facts="""
+            gelu tanh, norm_eps 1e-6, resampling bilinear-antialiased, @INCEPTION, fit native,
+            tokens 256, interpolation bilinear, crop 1.0
+        """,
     ),
     Dialect(
-        name="NaFlexVit's names", roots=("embeds.proj.weight",), names=NAFLEX,
+        name="NaFlexVit's names", roots="embeds.proj.weight", names=NAFLEX,
         beyond={r"embeds\..*": "positions, and no tensor shows how they are resized"},
     ),
     Dialect(
-        name="mmpretrain's names", roots=("patch_embed.projection.weight",), names=MMPRETRAIN,
-        marks=("layers.0.ln1.weight",), facts=PLAIN, sizes=True,
+        name="mmpretrain's names", roots="patch_embed.projection.weight",
+        marks="layers.0.ln1.weight", names=MMPRETRAIN, facts="@PLAIN", sizes=True,
     ),
 )  # fmt: skip
 
@@ -317,7 +373,7 @@ def layout_of(source: Source) -> Layout | None:
     """
     for dialect in DIALECTS:
         for prefix in _prefixes(source, dialect):
-            if all(f"{prefix}{mark}" in source.shapes for mark in dialect.marks):
+            if all(f"{prefix}{mark}" in source.shapes for mark in dialect.marks.split()):
                 return _layout(source, dialect, prefix)
     return None
 
@@ -327,7 +383,7 @@ def _prefixes(source: Source, dialect: Dialect) -> list[str]:
     prefixes = {
         name.removesuffix(root)
         for name in source.shapes
-        for root in dialect.roots
+        for root in dialect.roots.split()
         if name == root or name.endswith(f".{root}")
     }
     return sorted(prefixes, key=lambda prefix: (len(prefix), prefix))
@@ -344,21 +400,19 @@ def _layout(source: Source, dialect: Dialect, prefix: str) -> Layout:
     stored = {new: prefix + old for new, old in respelled(inside, dialect.spellings).items()}
     if prefix:
         stored |= {f"/{name}": name for name in source.shapes if not name.startswith(prefix)}
-    shapes = {new: source.shapes[old] for new, old in stored.items()}
-    if shapes.get("cls_token", (1, 1, 1))[1] == 0:  # vit-pytorch's, of models that need none
-        del shapes["cls_token"]
-    names, parts = dict(dialect.names), found(shapes, dialect.names)
-    if "head" in names and "head.weight" not in parts:
-        width = parts.shape("contract.weight")[:1]
-        if layer := classifier_beside(source, prefix, width):
-            names["head"] = f"/{layer}"
-            if f"{layer}.bias" not in source.shapes:
-                names["head.bias"] = NO_BIAS
-            parts = found(shapes, names)
-    return Layout(dialect, prefix, parts, shapes, stored)
+    if source.shapes.get(stored.get("cls_token", ""), (1, 1, 1))[1] == 0:
+        del stored["cls_token"]  # vit-pytorch's, of models that need none
+    parts = found(source.shapes, dialect.names, stored, prefix)
+    headless = "head" in dialect.names and "head.weight" not in parts
+    width = parts.shape("contract.weight")[:1]
+    if headless and (layer := classifier_beside(source, prefix, width)):
+        bias = "" if f"{layer}.bias" in source.shapes else "head.bias no_bias()"
+        names = {**dialect.names, **table(f"head /{layer}\n{bias}")}
+        parts = found(source.shapes, names, stored, prefix)
+    return Layout(dialect=dialect, **vars(parts))
 
 
-def respelled(names: list[str], spellings: Rules) -> dict[str, str]:
+def respelled(names: list[str], spellings: dict[str, str]) -> dict[str, str]:
     """Return the original names by what they are with other spellings.
 
     Raises:
@@ -367,7 +421,7 @@ def respelled(names: list[str], spellings: Rules) -> dict[str, str]:
     renamed: dict[str, str] = {}
     for old in names:
         new = old
-        for pattern, word in spellings:
+        for pattern, word in spellings.items():
             new = re.sub(pattern, word, new)
         if new in renamed:
             raise WeightsError(f"tensors {renamed[new]} and {old} have the same meaning")
@@ -387,19 +441,19 @@ def pairs_for(config: ViTConfig) -> Pairs:
 def names_for(config: ViTConfig) -> Names:
     """Return the names under which timm stores a model."""
     biased, turned = "bias" in config.positions, "rope" in config.positions
-    names = dict(BRANCHED if config.branches > 1 else TIMM)
+    names = BRANCHED if config.branches > 1 else TIMM
     if biased or turned:  # beit.py and eva.py
-        names |= {"scale1": ".gamma_1", "scale2": ".gamma_2"}
-        names |= {"expand": (".mlp.fc1_g", ".mlp.fc1_x")} if config.ffn == "swiglu" else {}
+        names = names | table("scale1 .gamma_1\nscale2 .gamma_2")
+        names |= table("expand .mlp.fc1_g .mlp.fc1_x" if config.ffn == "swiglu" else "")
     if biased:
-        names["qkv.bias"] = keyless(".attn.q_bias", ".attn.v_bias")
+        names = names | table("qkv.bias keyless(.attn.q_bias .attn.v_bias)")
     if turned:
-        names["freqs"] = frequencies(first_name(names, "freqs"), False)
+        names = names | {"freqs": [frequencies(first_name(names, "freqs"), False)]}
     if config.stem == "resnet" and not config.stages:
-        names |= {"root_conv": "patch_embed.backbone.conv"}
-        names |= {"root_norm": "patch_embed.backbone.norm"}
+        backbone = "patch_embed.backbone"
+        names = names | table(f"root_conv {backbone}.conv\nroot_norm {backbone}.norm")
     if config.pool == "prefix":
-        names["registers"] = "dist_token"
+        names = names | table("registers dist_token")
     return placed(names, True, config.registers > 0) if "1d" in config.positions else names
 
 
@@ -409,7 +463,6 @@ CLASSIFIERS = re.compile(
 )
 # What may be one, or a part of one.
 HEADS = re.compile(r"(.*\.)?\w*(head|fc|classif|linear|logits)\w*(\..*)?")
-SHOWN = 4  # names in a message
 
 
 def classifier_beside(source: Source, prefix: str, width: Shape) -> str:
@@ -427,7 +480,8 @@ def classifier_beside(source: Source, prefix: str, width: Shape) -> str:
     layers = []
     for name, shape in source.shapes.items():
         layer, _, part = name.rpartition(".")
-        above = next((up for up in _ancestors(prefix) if name.startswith(up)), "")
+        above = commonprefix([name, prefix])  # noqa: RUF071 - of modules, below
+        above = above[: above.rfind(".") + 1]
         if name.startswith(prefix) or part != "weight" or not prefix:
             continue
         bias = source.shapes.get(f"{layer}.bias")
@@ -453,16 +507,9 @@ def notes_beside(source: Source, prefix: str, taken: Collection[str]) -> tuple[s
     read = [shown for name, shown in heads.items() if name in taken]
     left = [shown for name, shown in heads.items() if name not in taken]
     place = source.in_file(prefix).rstrip(".")
-    more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
     lines = []
     if read:
         lines.append(f"{', '.join(read)} beside {place} are read as the model's classifier")
     if left:
-        lines.append(f"left out, outside {place}: {', '.join(left[:SHOWN])}{more}")
+        lines.append(f"left out, outside {place}: {some(left)}")
     return tuple(f"{source.path}: {line}" for line in lines)
-
-
-def _ancestors(prefix: str) -> list[str]:
-    """The prefixes of the modules around a backbone, the innermost first: `a.b.` is in `a.`."""
-    words = prefix.rstrip(".").split(".")
-    return [".".join(words[:n]) + "." if n else "" for n in range(len(words) - 1, -1, -1)]

@@ -4,20 +4,23 @@ The shapes that a file must have are those that writing gives our own empty tens
 conversion is enough to read, to write and to check.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isqrt
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from vitlab.errors import WeightsError
-from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.config import ViTConfig
+from vitlab.weights.formats.records import rules
 
 Tensors = list[Tensor]
 Conversion = Callable[[Tensors], Tensors]
-Converting = Callable[[Tensors, ModelConfig | None], Tensors]
+# Of tensors and the configuration of their model: None where only shapes are compared.
+Converting = Callable[[Tensors, Any], Tensors]
 
 
 class Entry(NamedTuple):
@@ -37,7 +40,12 @@ class Entry(NamedTuple):
 
     def renamed(self, rename: Callable[[str], str]) -> "Entry":
         """Return the same entry with their names changed."""
-        return self._replace(theirs=tuple(rename(name) for name in self.theirs))
+        return self._replace(theirs=tuple(map(rename, self.theirs)))
+
+
+def same(ours: str, theirs: str) -> Entry:
+    """Map one tensor as it is."""
+    return Entry((ours,), (theirs,), list, list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,16 +63,26 @@ class StoredAs:
     write: Converting = lambda tensors, config: tensors
 
 
-def same(ours: str, theirs: str) -> Entry:
-    """Map one tensor as it is."""
-    return Entry((ours,), (theirs,), list, list)
+Names = dict[str, list[StoredAs]]  # by the word for a part, the ways in which it is stored
 
 
-def each(
-    name: str, read: Callable[[Tensor], Tensor], write: Callable[[Tensor], Tensor]
-) -> StoredAs:
-    """Store one tensor with a conversion in each direction."""
-    return StoredAs((name,), lambda t, _: [read(t[0])], lambda t, _: [write(t[0])])
+def table(text: str) -> Names:
+    """Return a table of names from lines of a word and the ways in which its part is stored.
+
+    A way is one name, several names of tensors that ours has in one, or a conversion of this file
+    with the names that it is of. The first of several (`|`) is written; a file has any of them.
+    """
+    rows = re.sub(r"\n\s*\|", " |", text)
+    return {word: [way(each) for each in ways.split("|")] for word, ways in rules(rows).items()}
+
+
+def way(text: str) -> StoredAs:
+    """Return one way in which a part is stored: `.qkv`, `.q .k .v` or `keyless(.q .v)`."""
+    function, bracket, names = text.strip().removesuffix(")").rpartition("(")
+    words = tuple(names.split())
+    if bracket:
+        return CONVERSIONS[function](*words)
+    return stacked(*words) if len(words) > 1 else StoredAs(words)
 
 
 def stacked(*names: str) -> StoredAs:
@@ -73,27 +91,12 @@ def stacked(*names: str) -> StoredAs:
     return StoredAs(names, lambda t, _: [torch.cat(t)], lambda t, _: list(t[0].chunk(count)))
 
 
-def transposed(name: str) -> StoredAs:
-    """Store a matrix (outputs, inputs) as (inputs, outputs)."""
-    return each(name, torch.t, torch.t)
-
-
-def flat_token(name: str) -> StoredAs:
-    """Store a token (1, 1, D) as (D)."""
-    return each(name, lambda t: t.reshape(1, 1, -1), lambda t: t[0, 0])
-
-
-def flat_table(name: str) -> StoredAs:
-    """Store positions (1, N, D) as (N, D)."""
-    return each(name, lambda t: t[None], lambda t: t[0])
-
-
 def gridded(name: str) -> StoredAs:
     """Store positions (1, N, D) as (1, rows, columns, D)."""
     return StoredAs(
         (name,),
         lambda t, _: [t[0].reshape(1, -1, t[0].shape[-1])],
-        lambda t, config: [t[0].unflatten(1, _vit(config).grid)],
+        lambda t, config: [t[0].unflatten(1, config.grid)],
     )
 
 
@@ -105,24 +108,20 @@ def joined(name: str) -> StoredAs:
 
 
 def keyless(query: str, value: str) -> StoredAs:
-    """Store the bias of queries, keys and values where keys have none: theirs is zero here."""
+    """Store the bias of queries, keys and values where keys have none: theirs is zero here.
 
-    def write(tensors: Tensors, config: ModelConfig | None) -> Tensors:
+    A bias of keys adds the same number to all logits of a query, which the softmax takes out again,
+    unless keys are normalized or turned after it.
+    """
+
+    def write(tensors: Tensors, config: ViTConfig) -> Tensors:
         q, k, v = tensors[0].chunk(3)
-        if not void_keys(_vit(config)) and not k.is_meta and k.any():
+        counts = config.qk_norm or "rope" in config.positions
+        if counts and not k.is_meta and k.any():
             raise WeightsError("the format cannot represent a bias of keys, which this model has")
         return [q, v]
 
     return StoredAs((query, value), lambda t, _: [torch.cat([t[0], 0 * t[0], t[1]])], write)
-
-
-def void_keys(config: ViTConfig) -> bool:
-    """Return whether a bias of keys has no effect.
-
-    It adds the same number to all logits of a query, which the softmax takes out again, unless
-    keys are normalized or turned after it.
-    """
-    return not config.qk_norm and "rope" not in config.positions
 
 
 def masked(bias: str, mask: str) -> StoredAs:
@@ -144,7 +143,7 @@ def halves(first: str, second: str) -> StoredAs:
 def patches(name: str) -> StoredAs:
     """Store a kernel (D, C, P, P) as a matrix over the pixels of a patch, (D, P * P * C)."""
 
-    def read(tensors: Tensors, config: ModelConfig | None) -> Tensors:
+    def read(tensors: Tensors, config: Any) -> Tensors:
         width, pixels = tensors[0].shape
         fits = next((n for n in (3, 1, 4) if n * isqrt(pixels // n) ** 2 == pixels), 1)
         channels = getattr(config, "channels", fits)  # without a configuration, the usual number
@@ -154,30 +153,34 @@ def patches(name: str) -> StoredAs:
     return StoredAs((name,), read, lambda t, _: [t[0].permute(0, 2, 3, 1).flatten(1)])
 
 
-def without_first_row(name: str) -> StoredAs:
-    """Store positions (1, 1 + N, D) without their first row, of the class token, which is zero."""
+def heads_apart(layer: str, *parts_end: str) -> StoredAs:
+    """Store each part of a layer of attention as Flax does: (D, h, d), or (h, d) of a bias.
 
-    def write(tensor: Tensor) -> Tensor:
-        first = tensor[:, :1]
-        if not first.is_meta and first.any():
-            raise WeightsError("the format cannot represent a position of the class token")
-        return tensor[:, 1:]
+    Args:
+        layer: name of the layer
+        parts_end: names of its parts, `query`, and the end of their names, `kernel`
+    """
+    *parts, end = parts_end
 
-    return each(name, _with_zeros, write)
+    def split(tensors: Tensors, config: ViTConfig) -> Tensors:
+        own = tensors[0].chunk(len(parts))
+        return [part.t().unflatten(-1, (config.heads, -1)) for part in own]
 
-
-def with_unused_row(name: str) -> StoredAs:
-    """Store positions (1, N, D) with a first row of a class token that is not there."""
-    return each(name, lambda t: t[:, 1:], _with_zeros)
-
-
-def with_added_row(name: str) -> StoredAs:
-    """Store positions (1, N, D) with a first row that is added to all the others."""
-    return each(name, lambda t: t[:, 1:] + t[:, :1], _with_zeros)
+    names = tuple(f"{layer}/{part}/{end}" for part in parts)
+    return StoredAs(names, lambda t, _: [torch.cat([_together(part) for part in t])], split)
 
 
-def _with_zeros(table: Tensor) -> Tensor:
-    return torch.cat([torch.zeros_like(table[:, :1]), table], dim=1)
+def _together(part: Tensor) -> Tensor:
+    return part.flatten() if part.ndim == 2 else part.flatten(1).t()
+
+
+def heads_inside(name: str) -> StoredAs:
+    """Store the output projection of attention as Flax does: (h, d, D)."""
+    return StoredAs(
+        (name,),
+        lambda t, _: [t[0].flatten(0, 1).t()],
+        lambda t, config: [t[0].t().unflatten(0, (config.heads, -1))],
+    )
 
 
 def with_register_rows(registers: str, positions: str) -> StoredAs:
@@ -186,36 +189,78 @@ def with_register_rows(registers: str, positions: str) -> StoredAs:
     Ours are the sums of registers and their rows.
     """
 
-    def read(tensors: Tensors, config: ModelConfig | None) -> Tensors:
-        own, table = tensors
-        first, count = int(_vit(config).has_token), own.shape[1]
-        others = torch.cat([table[:, :first], table[:, first + count :]], dim=1)
-        rows = table[:, first : first + count]
+    def read(tensors: Tensors, config: ViTConfig) -> Tensors:
+        own, whole = tensors
+        first, count = int(config.has_token), own.shape[1]
+        others = torch.cat([whole[:, :first], whole[:, first + count :]], dim=1)
+        rows = whole[:, first : first + count]
         return [torch.where(rows == 0, own, own + rows), others]  # a sum of zeros has one sign
 
-    def write(tensors: Tensors, config: ModelConfig | None) -> Tensors:
-        own, table = tensors
-        first = int(_vit(config).has_token)
-        rows = [table[:, :first], torch.zeros_like(own), table[:, first:]]
+    def write(tensors: Tensors, config: ViTConfig) -> Tensors:
+        own, others = tensors
+        first = int(config.has_token)
+        rows = [others[:, :first], torch.zeros_like(own), others[:, first:]]
         return [own, torch.cat(rows, dim=1)]
 
     return StoredAs((registers, positions), read, write)
 
 
-def computed(value: Callable[[ViTConfig], Tensor]) -> StoredAs:
+def computed(value: Callable[[Any], Tensor]) -> StoredAs:
     """Compute one of ours that follows from the configuration and is not stored."""
-    return StoredAs((), lambda t, config: [value(_vit(config))], lambda t, _: [])
+    return StoredAs((), lambda t, config: [value(config)], lambda t, _: [])
 
 
-def _vit(config: ModelConfig | None) -> ViTConfig:
-    assert isinstance(config, ViTConfig)
-    return config
+def _with_zeros(rows: Tensor) -> Tensor:
+    return torch.cat([torch.zeros_like(rows[:, :1]), rows], dim=1)
 
 
-NO_BIAS = computed(lambda config: torch.zeros(config.classes))  # of a classifier
-NO_SCALE = computed(lambda config: torch.ones(config.width))  # of a norm
-Row = str | tuple[str, ...] | StoredAs
-Names = Mapping[str, Row | list[Row]]
+def _without_zeros(rows: Tensor) -> Tensor:
+    if not rows.is_meta and rows[:, :1].any():
+        raise WeightsError("the format cannot represent a position of the class token")
+    return rows[:, 1:]
+
+
+# Of one tensor: theirs to ours, and back.
+_EACH: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    # a matrix (outputs, inputs) as (inputs, outputs)
+    "transposed": (torch.t, torch.t),
+    # a token (1, 1, D) as (D), positions (1, N, D) as (N, D)
+    "flat_token": (lambda t: t.reshape(1, 1, -1), lambda t: t[0, 0]),
+    "flat_table": (lambda t: t[None], lambda t: t[0]),
+    # positions (1, 1 + N, D) without their first row, of the class token, which is zero
+    "without_first_row": (_with_zeros, _without_zeros),
+    # positions (1, N, D) with a first row of a class token that is not there, or one that is added
+    # to all the others
+    "with_unused_row": (lambda t: t[:, 1:], _with_zeros),
+    "with_added_row": (lambda t: t[:, 1:] + t[:, :1], _with_zeros),
+    # frequencies (2, h, d) of one head for all
+    "of_one_head": (lambda t: t[:, None], lambda t: t[:, 0]),
+    # a kernel (D, C, P, P) as (P, P, C, D)
+    "kernel_of_flax": (lambda t: t.permute(3, 2, 0, 1), lambda t: t.permute(2, 3, 1, 0)),
+    # a matrix (outputs, inputs) as a kernel of one pixel: (D, C, 1, 1), (C, D, 1, 1), (1, 1, C, D)
+    "pointwise": (lambda t: t.flatten(1), lambda t: t[..., None, None]),
+    "pointwise_transposed": (lambda t: t[:, :, 0, 0].t(), lambda t: t.t()[..., None, None]),
+    "pointwise_of_flax": (lambda t: t[0, 0].t(), lambda t: t.t()[None, None]),
+}
+
+
+def _each(word: str) -> Callable[..., StoredAs]:
+    read, write = _EACH[word]
+    return lambda name: StoredAs((name,), lambda t, _: [read(t[0])], lambda t, _: [write(t[0])])
+
+
+CONVERSIONS: dict[str, Callable[..., StoredAs]] = {
+    **{word: _each(word) for word in _EACH},
+    **{
+        each.__name__: each
+        for each in (
+            gridded, joined, keyless, masked, halves, patches, heads_apart, heads_inside,
+            with_register_rows,
+        )
+    },
+    "no_bias": lambda: computed(lambda config: torch.zeros(config.classes)),  # of a classifier
+    "no_scale": lambda: computed(lambda config: torch.ones(config.width)),  # of a norm
+}  # fmt: skip
 
 
 # Rotary positions turn two channels of a head together: i and i + d / 2 in ours and in DINOv3's,
@@ -237,27 +282,19 @@ def paired(entry: Entry, config: ViTConfig, columns_first: bool) -> Entry:
         columns_first: the pairs that turn with the column come first there; learned frequencies
             are for pairs in any order, so that they only have to be exchanged themselves
     """
-    flipped = columns_first and config.rope_kind != "mixed"
     head = config.width // config.heads
+    order = torch.arange(head).unflatten(0, (2, head // 4, 2))  # axes, frequencies, pair
+    order = order.flip(0) if columns_first and config.rope_kind != "mixed" else order
+    halves = order.movedim(2, 0).flatten()  # where each channel of ours is there
 
-    def halved(tensor: Tensor) -> Tensor:
-        """Neighbors to halves."""
-        pairs = tensor.unflatten(0, (-1, 2, head // 4, 2))  # heads, axes, frequencies, pair
-        return (pairs.flip(1) if flipped else pairs).movedim(3, 1).flatten(0, 3)
-
-    def joined(tensor: Tensor) -> Tensor:
-        """Halves to neighbors."""
-        pairs = tensor.unflatten(0, (-1, 2, 2, head // 4)).movedim(1, 3)
-        return (pairs.flip(1) if flipped else pairs).flatten(0, 3)
-
-    def turned(change: Callable[[Tensor], Tensor], tensors: Tensors) -> Tensors:
-        (whole,) = tensors
-        count = min(len(whole), 2 * config.width)  # values do not turn
-        return [torch.cat([change(whole[:count]), whole[count:]])]
+    def turned(tensor: Tensor, order: Tensor) -> Tensor:
+        count = min(len(tensor), 2 * config.width)  # values do not turn
+        heads = tensor[:count].unflatten(0, (-1, head))
+        return torch.cat([heads[:, order.to(tensor.device)].flatten(0, 1), tensor[count:]])
 
     return entry._replace(
-        read=lambda tensors: turned(halved, entry.read(tensors)),
-        write=lambda tensors: entry.write(turned(joined, tensors)),
+        read=lambda tensors: [turned(entry.read(tensors)[0], halves)],
+        write=lambda tensors: entry.write([turned(tensors[0], halves.argsort())]),
     )
 
 
@@ -268,18 +305,15 @@ def frequencies(name: str, columns_first: bool) -> StoredAs:
         name: of theirs; `freqs` is RoPE-ViT's own, with heads side by side
         columns_first: theirs are for columns, then rows
     """
-    flat = name == "freqs"
+    flat, columns = name == "freqs", [0] * columns_first
 
-    def turned(tensor: Tensor) -> Tensor:
-        return tensor.flip(0) if columns_first else tensor
-
-    def read(tensors: list[Tensor], config: ModelConfig | None) -> list[Tensor]:
+    def read(tensors: Tensors, config: Any) -> Tensors:
         heads = getattr(config, "heads", 1)
         stored = tensors[0].unflatten(2, (heads, -1)) if flat else tensors[0]
-        return list(turned(stored).unbind(1))
+        return list(stored.flip(columns).unbind(1))
 
-    def write(tensors: list[Tensor], config: ModelConfig | None) -> list[Tensor]:
-        stored = turned(torch.stack(tensors, 1))
+    def write(tensors: Tensors, config: Any) -> Tensors:
+        stored = torch.stack(tensors, 1).flip(columns)
         return [stored.flatten(2) if flat else stored]
 
     return StoredAs((name,), read, write)

@@ -11,11 +11,11 @@ from vitlab.models.seen import NOTHING, Seen
 from vitlab.models.unlike import Unlike
 from vitlab.options import check_known, options_of
 from vitlab.weights.formats.entries import Entry
-from vitlab.weights.formats.origins import Origin
 from vitlab.weights.identity import Base
+from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Source
 
-Files = dict[str, dict[str, Any]]  # JSON objects by file name
+Files = dict[str, Fields]  # JSON objects by file name
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Hints:
     """
 
     name: str = ""
-    choices: dict[str, Any] = field(default_factory=dict)
+    choices: Fields = field(default_factory=dict)
     image_size: Size | None = None
     part: str = ""
     drop: tuple[str, ...] = ()
@@ -74,10 +74,10 @@ class Reading:
     config: ModelConfig
     entries: Sequence[Entry]
     left_out: dict[str, str] = field(default_factory=dict)
-    origins: Mapping[str, Origin] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     exact: bool = False
-    provenance: dict[str, Any] | None = None
+    provenance: Fields | None = None
     base: Base | None = None
     image_size: Size | None = None
     seen: Seen = field(default_factory=lambda: NOTHING)
@@ -107,7 +107,7 @@ class Writing:
 # A format's door in, which gives None for another format, and its door out, which is also given the
 # provenance; `WeightsError` if what it recognizes is damaged or unsupported, or cannot be written.
 Reads = Callable[[Source, Hints], Reading | None]
-Writes = Callable[[ModelConfig, Mapping[str, Any]], Writing]
+Writes = Callable[[ModelConfig, Fields], Writing]
 
 
 def cannot(format: str, *what: object) -> WeightsError:

@@ -11,145 +11,125 @@ Flax's kernels are (inputs, outputs) or (rows, columns, inputs, outputs); those 
 """
 
 import re
-from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from vitlab.errors import WeightsError
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitlab.models.positions.sincos import sines
-from vitlab.weights.formats.entries import (
-    Names,
-    Row,
-    StoredAs,
-    computed,
-    each,
-    transposed,
-    without_first_row,
-)
+from vitlab.weights.formats.entries import computed, table
 from vitlab.weights.formats.format_api import Hints, Reading, Writing, cannot, check_fields
 from vitlab.weights.formats.names import (
     FoundParts,
     entries,
     fields_shown,
-    first_name,
     fitting,
     found,
-    located,
     patches_of,
+    placed,
 )
-from vitlab.weights.formats.origins import Origin
-from vitlab.weights.source import Shape, Source
+from vitlab.weights.formats.records import limits
+from vitlab.weights.sharded import Fields
+from vitlab.weights.source import Source
 
 VIT, BIT = "Google's ViT (.npz)", "Google's BiT (.npz)"
 PREFIXES = ("", "params/", "opt/target/", "opt/target/params/", "params/img/", "img/")
 # The values of fields that Google's code has; any other field may have any value.
-REPRESENTED: dict[str, tuple[Any, ...]] = {
-    "branches": (1,), "attention": ("global",), "stem": ("linear", "resnet"),
-    "resnet": ("google",), "stem_norm": ("none",), "stem_act": ("none",), "stem_bias": (True,),
-    "positions": ("1d",), "positions_at": ("stem",), "pre_norm": (False,),
-    "pool": ("token", "mean", "attention"), "norm": ("layer",), "norm_at": ("tokens",),
-    "norm_order": ("before",), "norm_inner_attention": (False,), "norm_inner_mlp": (False,),
-    "queries": (1,), "pool_heads": (0,), "pool_mlp": (0,), "pool_prefix": (False,),
-    "registers": (0,), "layer_scale": (0.0,), "qkv_bias": (True,), "bias": (True,),
-    "qk_norm": (False,), "ffn": ("mlp",), "gelu": ("tanh",), "norm_eps": (1e-6,),
-}  # fmt: skip
-
-
-def _norm(word: str, *names: str, parts: tuple[str, str] = ("scale", "bias")) -> Names:
-    ends = zip(("weight", "bias"), parts, strict=True)
-    return {f"{word}.{own}": [f"{name}{end}" for name in names] for own, end in ends}
-
-
-def _dense(word: str, *names: str) -> Names:
-    kernels: list[Row] = [transposed(f"{name}/kernel") for name in names]
-    return {f"{word}.weight": kernels, f"{word}.bias": [f"{name}/bias" for name in names]}
-
-
-def _conv(word: str, name: str, bias: bool = False) -> Names:
-    kernel = each(
-        f"{name}/kernel", lambda t: t.permute(3, 2, 0, 1), lambda t: t.permute(2, 3, 1, 0)
-    )
-    return {f"{word}.weight": kernel} | ({f"{word}.bias": f"{name}/bias"} if bias else {})
-
-
-def _attention(word: str, parts: tuple[str, ...], *names: str) -> Names:
-    """Kernels (D, h, d) and biases (h, d) of each part, stacked in one layer of ours."""
-
-    def split(tensors: list[Tensor], config: Any) -> list[Tensor]:
-        last = -1 if tensors[0].ndim == 1 else 1
-        turned = (part.t() if last == 1 else part for part in tensors[0].chunk(len(parts)))
-        return [part.unflatten(last, (config.heads, -1)) for part in turned]
-
-    def stored(end: str, ours: Callable[[Tensor], Tensor]) -> list[Row]:
-        theirs = [tuple(f"{name}/{part}/{end}" for part in parts) for name in names]
-        return [StoredAs(own, lambda t, _: [torch.cat([*map(ours, t)])], split) for own in theirs]
-
-    kernels = stored("kernel", lambda kernel: kernel.flatten(1).t())
-    return {f"{word}.weight": kernels, f"{word}.bias": stored("bias", torch.flatten)}
-
-
-def _out(word: str, *names: str) -> Names:
-    """The output projection of attention, (h, d, D)."""
-    kernels: list[Row] = [
-        StoredAs(
-            (f"{name}/out/kernel",),
-            lambda t, _: [t[0].flatten(0, 1).t()],
-            lambda t, config: [t[0].t().unflatten(0, (config.heads, -1))],  # type: ignore[union-attr]
-        )
-        for name in names
-    ]
-    return {f"{word}.weight": kernels, f"{word}.bias": [f"{name}/out/bias" for name in names]}
+REPRESENTED = limits("""
+    branches 1, attention global, stem linear|resnet, resnet google, stem_norm none, stem_act none,
+    stem_bias true, positions 1d, positions_at stem, pre_norm false, pool token|mean|attention,
+    norm layer, norm_at tokens, norm_order before, norm_inner_attention false,
+    norm_inner_mlp false, queries 1, pool_heads 0, pool_mlp 0, pool_prefix false, registers 0,
+    layer_scale 0, qkv_bias true, bias true, qk_norm false, ffn mlp, gelu tanh, norm_eps 1e-6
+""")
 
 
 def sincos(config: ViTConfig) -> Tensor:
     """big_vision's fixed positions, sine and cosine of columns and of rows: (1, 1 + N, D)."""
-    table = sines(config.grid, config.width, whole=True)
-    return pad(table, (0, 0, int(config.has_token), 0))[None]
+    rows = sines(config.grid, config.width, whole=True)
+    return pad(rows, (0, 0, int(config.has_token), 0))[None]
 
 
-_OLD, _NEW = "/MultiHeadDotProductAttention_1", "/MultiHeadDotProductAttention_0"
-_HEADS, _MLPS = (f".{_OLD}", f".{_NEW}"), ("./MlpBlock_3", "./MlpBlock_0")
-_QKV = ("query", "key", "value")
-_UNIT = "block{s1}/unit{u1}"
-VIT_NAMES: Names = {
-    "block": "Transformer/encoderblock_{n}", "token": "cls",
-    "positions": ["Transformer/posembed_input/pos_embedding", "Transformer/pos_embedding",
-                  "pos_embedding"],
-    **_conv("patch", "embedding", bias=True), **_conv("root_conv", "conv_root"),
-    **_norm("root_norm", "gn_root/"),
-    **{key: row for part, end in (("reduce", "1"), ("middle", "2"), ("expand", "3"),
-                                  ("shortcut", "_proj"))
-       for key, row in {**_conv(f"{part}_conv", f"{_UNIT}/conv{end}"),
-                        **_norm(f"{part}_norm", f"{_UNIT}/gn{end}/")}.items()},
-    **_norm("norm1", "./LayerNorm_0/"), **_attention("qkv", _QKV, *_HEADS),
-    **_out("project", *_HEADS), **_norm("norm2", "./LayerNorm_2/", "./LayerNorm_1/"),
-    **_dense("expand", *(f"{name}/Dense_0" for name in _MLPS)),
-    **_dense("contract", *(f"{name}/Dense_1" for name in _MLPS)),
-    **_norm("norm", "Transformer/encoder_norm/"), "queries": "MAPHead_0/probe",
-    **_attention("pool_q", ("query",), f"MAPHead_0{_NEW}"),
-    **_attention("pool_kv", ("key", "value"), f"MAPHead_0{_NEW}"),
-    **_out("pool_project", f"MAPHead_0{_NEW}"), **_norm("pool_norm", "MAPHead_0/LayerNorm_0/"),
-    **_dense("pool_expand", "MAPHead_0/MlpBlock_0/Dense_0"),
-    **_dense("pool_contract", "MAPHead_0/MlpBlock_0/Dense_1"),
-    **_dense("pre_logits", "pre_logits"), **_dense("head", "head"),
-}  # fmt: skip
-_UNIT = "block{s1}/unit{u1:02}"
-_GROUPED = ("gamma", "beta")
-BIT_NAMES: Names = {
-    **_conv("root_conv", "root_block/standardized_conv2d"),
-    **{key: row for number, letter in enumerate("abc", start=1)
-       for key, row in {**_conv(f"conv{number}", f"{_UNIT}/{letter}/standardized_conv2d"),
-                        **_norm(f"norm{number}", f"{_UNIT}/{letter}/group_norm/",
-                                parts=_GROUPED)}.items()},
-    **_conv("shortcut", f"{_UNIT}/a/proj/standardized_conv2d"),
-    **_norm("norm", "group_norm/", parts=_GROUPED),
-    "head.weight": each("head/conv2d/kernel", lambda t: t[0, 0].t(), lambda t: t.t()[None, None]),
-    "head.bias": "head/conv2d/bias",
-}  # fmt: skip
+VIT_NAMES = table("""
+    block                 Transformer/encoderblock_{n}
+    token                 cls
+    positions             Transformer/posembed_input/pos_embedding
+                          | Transformer/pos_embedding
+                          | pos_embedding
+    patch.weight          kernel_of_flax(embedding/kernel)
+    patch.bias            embedding/bias
+    root_conv.weight      kernel_of_flax(conv_root/kernel)
+    root_norm.weight      gn_root/scale
+    root_norm.bias        gn_root/bias
+    reduce_conv.weight    kernel_of_flax(block{s1}/unit{u1}/conv1/kernel)
+    reduce_norm.weight    block{s1}/unit{u1}/gn1/scale
+    reduce_norm.bias      block{s1}/unit{u1}/gn1/bias
+    middle_conv.weight    kernel_of_flax(block{s1}/unit{u1}/conv2/kernel)
+    middle_norm.weight    block{s1}/unit{u1}/gn2/scale
+    middle_norm.bias      block{s1}/unit{u1}/gn2/bias
+    expand_conv.weight    kernel_of_flax(block{s1}/unit{u1}/conv3/kernel)
+    expand_norm.weight    block{s1}/unit{u1}/gn3/scale
+    expand_norm.bias      block{s1}/unit{u1}/gn3/bias
+    shortcut_conv.weight  kernel_of_flax(block{s1}/unit{u1}/conv_proj/kernel)
+    shortcut_norm.weight  block{s1}/unit{u1}/gn_proj/scale
+    shortcut_norm.bias    block{s1}/unit{u1}/gn_proj/bias
+    norm1.weight          ./LayerNorm_0/scale
+    norm1.bias            ./LayerNorm_0/bias
+    qkv.weight            heads_apart(./MultiHeadDotProductAttention_1 query key value kernel)
+                          | heads_apart(./MultiHeadDotProductAttention_0 query key value kernel)
+    qkv.bias              heads_apart(./MultiHeadDotProductAttention_1 query key value bias)
+                          | heads_apart(./MultiHeadDotProductAttention_0 query key value bias)
+    project.weight        heads_inside(./MultiHeadDotProductAttention_1/out/kernel)
+                          | heads_inside(./MultiHeadDotProductAttention_0/out/kernel)
+    project.bias          ./MultiHeadDotProductAttention_1/out/bias
+                          | ./MultiHeadDotProductAttention_0/out/bias
+    norm2.weight          ./LayerNorm_2/scale | ./LayerNorm_1/scale
+    norm2.bias            ./LayerNorm_2/bias | ./LayerNorm_1/bias
+    expand.weight         transposed(./MlpBlock_3/Dense_0/kernel)
+                          | transposed(./MlpBlock_0/Dense_0/kernel)
+    expand.bias           ./MlpBlock_3/Dense_0/bias | ./MlpBlock_0/Dense_0/bias
+    contract.weight       transposed(./MlpBlock_3/Dense_1/kernel)
+                          | transposed(./MlpBlock_0/Dense_1/kernel)
+    contract.bias         ./MlpBlock_3/Dense_1/bias | ./MlpBlock_0/Dense_1/bias
+    norm.weight           Transformer/encoder_norm/scale
+    norm.bias             Transformer/encoder_norm/bias
+    queries               MAPHead_0/probe
+    pool_q.weight         heads_apart(MAPHead_0/MultiHeadDotProductAttention_0 query kernel)
+    pool_q.bias           heads_apart(MAPHead_0/MultiHeadDotProductAttention_0 query bias)
+    pool_kv.weight        heads_apart(MAPHead_0/MultiHeadDotProductAttention_0 key value kernel)
+    pool_kv.bias          heads_apart(MAPHead_0/MultiHeadDotProductAttention_0 key value bias)
+    pool_project.weight   heads_inside(MAPHead_0/MultiHeadDotProductAttention_0/out/kernel)
+    pool_project.bias     MAPHead_0/MultiHeadDotProductAttention_0/out/bias
+    pool_norm.weight      MAPHead_0/LayerNorm_0/scale
+    pool_norm.bias        MAPHead_0/LayerNorm_0/bias
+    pool_expand.weight    transposed(MAPHead_0/MlpBlock_0/Dense_0/kernel)
+    pool_expand.bias      MAPHead_0/MlpBlock_0/Dense_0/bias
+    pool_contract.weight  transposed(MAPHead_0/MlpBlock_0/Dense_1/kernel)
+    pool_contract.bias    MAPHead_0/MlpBlock_0/Dense_1/bias
+    pre_logits.weight     transposed(pre_logits/kernel)
+    pre_logits.bias       pre_logits/bias
+    head.weight           transposed(head/kernel)
+    head.bias             head/bias
+""")
+BIT_NAMES = table("""
+    root_conv.weight  kernel_of_flax(root_block/standardized_conv2d/kernel)
+    conv1.weight      kernel_of_flax(block{s1}/unit{u1:02}/a/standardized_conv2d/kernel)
+    norm1.weight      block{s1}/unit{u1:02}/a/group_norm/gamma
+    norm1.bias        block{s1}/unit{u1:02}/a/group_norm/beta
+    conv2.weight      kernel_of_flax(block{s1}/unit{u1:02}/b/standardized_conv2d/kernel)
+    norm2.weight      block{s1}/unit{u1:02}/b/group_norm/gamma
+    norm2.bias        block{s1}/unit{u1:02}/b/group_norm/beta
+    conv3.weight      kernel_of_flax(block{s1}/unit{u1:02}/c/standardized_conv2d/kernel)
+    norm3.weight      block{s1}/unit{u1:02}/c/group_norm/gamma
+    norm3.bias        block{s1}/unit{u1:02}/c/group_norm/beta
+    shortcut.weight   kernel_of_flax(block{s1}/unit{u1:02}/a/proj/standardized_conv2d/kernel)
+    norm.weight       group_norm/gamma
+    norm.bias         group_norm/beta
+    head.weight       pointwise_of_flax(head/conv2d/kernel)
+    head.bias         head/conv2d/bias
+""")
 
 
 def reads(source: Source, hints: Hints) -> Reading | None:
@@ -170,8 +150,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
 
 
 def _vision_transformer(source: Source, hints: Hints, prefix: str) -> Reading:
-    stored = _stored(source, prefix)
-    parts = found({name: source.shape(old) for name, old in stored.items()}, VIT_NAMES)
+    parts = found(source.shapes, VIT_NAMES, _stored(source, prefix), prefix)
     query = parts.theirs.get("qkv.weight", ((),))[0]
     if len(query) != 3 or "expand.weight" not in parts:
         raise WeightsError(
@@ -183,17 +162,15 @@ def _vision_transformer(source: Source, hints: Hints, prefix: str) -> Reading:
     fields |= {"heads": query[1], "layer_scale": 0.0, "pool": pool, "gelu": "tanh", "fit": "squash"}
     if fields["class_token"] == (pool == "token"):
         fields["class_token"] = None
-    rows, own_row = _positions(source, parts, fields["patch"], hints)
-    config = ViTConfig(**(fields | {"image_size": rows} | hints.choices))
-    names = dict(parts.names)
+    size, own_row = _positions(source, parts, fields["patch"], hints)
+    config = ViTConfig(**(fields | {"image_size": size} | hints.choices))
     if "positions" not in parts:
-        names["positions"] = computed(sincos)
+        parts.names["positions"] = [computed(sincos)]
     elif config.has_token and not own_row:
-        names["positions"] = without_first_row(first_name(names, "positions"))
-    table = located(entries(config, names, VIT), stored, prefix)
-    others = f"(?!{re.escape(prefix)}).*" if prefix else "opt/state/.*"
-    origins = dict.fromkeys(("heads", "image_size", "pool", "positions"), Origin.TENSORS)
-    return Reading(VIT, config, table, {others: "not of the image model"}, origins)
+        parts.names.update(placed(parts.names, False, False))
+    left_out = parts.outside("not of the image model") or {"opt/state/.*": "not of the image model"}
+    origins = dict.fromkeys(("heads", "image_size", "pool", "positions"), "tensors")
+    return Reading(VIT, config, parts.entries(config, VIT), left_out, origins)
 
 
 def _stored(source: Source, prefix: str) -> dict[str, str]:
@@ -214,16 +191,16 @@ def _stored(source: Source, prefix: str) -> dict[str, str]:
 def _positions(source: Source, parts: FoundParts, patch: int, hints: Hints) -> tuple[Any, bool]:
     """The image size in pixels, and whether the class token has a position of its own."""
     said = hints.choices.get("image_size") or hints.image_size
-    table = parts.shape("positions")
-    if len(table) != 3:
+    shape = parts.shape("positions")
+    if len(shape) != 3:
         rows, columns = patches_of(said or 224, patch)
         return (rows * patch, columns * patch), False
     for own_row in ("token" in parts, False):
         for sizes in ([said or 224], None):  # what is said wins over a square
-            if size := fitting(sizes, patch, table[1] - own_row):
+            if size := fitting(sizes, patch, shape[1] - own_row):
                 return (size, size) if isinstance(size, int) else size, own_row
     raise WeightsError(
-        f"{source.path}: {table[1]} positions do not form a square: give their size in pixels, "
+        f"{source.path}: {shape[1]} positions do not form a square: give their size in pixels, "
         "--image-size ROWS COLUMNS (in Python image_size=(rows, columns))"
     )
 
@@ -232,22 +209,21 @@ def _big_transfer(source: Source, hints: Hints, prefix: str) -> Reading:
     """A ResNet; some files number their layers: conv2d_17."""
     numbered = re.compile(r"(standardized_conv2d|group_norm|conv2d)_\d+/")
     stored = {numbered.sub(r"\1/", n.removeprefix(prefix)): n for n in source.shapes}
-    shapes: dict[str, Shape] = {name: source.shapes[old] for name, old in stored.items()}
-    root = shapes.get("root_block/standardized_conv2d/kernel", ())
-    parts = found(shapes, BIT_NAMES) if len(root) == 4 else None
-    if parts is None or root[3] % 64 or not parts.stages:
+    parts = found(source.shapes, BIT_NAMES, stored)
+    root = parts.tensors.get("root_block/standardized_conv2d/kernel", ())
+    if len(root) != 4 or root[3] % 64 or not parts.stages:
         raise WeightsError(f"{source.path}: {BIT}: unsupported root kernel or units")
-    fields: dict[str, Any] = {
+    fields: Fields = {
         "stages": parts.stages, "fit": "squash",
         "widen": root[3] // 64, "channels": root[2], "classes": parts.shape("head.bias")[0],
     }  # fmt: skip
     if hints.image_size:  # convolutions take any
         fields["image_size"] = hints.image_size
     config = ResNetConfig(**(fields | hints.choices))
-    return Reading(BIT, config, located(entries(config, BIT_NAMES, BIT), stored, prefix))
+    return Reading(BIT, config, parts.entries(config, BIT))
 
 
-def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
+def writes(config: ModelConfig, provenance: Fields) -> Writing:
     """Represent a model as Google's code reads it.
 
     Raises:

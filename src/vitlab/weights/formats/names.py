@@ -9,14 +9,12 @@ a file has in the same words.
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from vitlab.errors import WeightsError
 from vitlab.images import Size
@@ -27,91 +25,139 @@ from vitlab.weights.formats.entries import (
     Entry,
     Names,
     Pairs,
-    Row,
     StoredAs,
+    Tensors,
     paired,
-    stacked,
-    with_register_rows,
-    without_first_row,
+    table,
 )
 from vitlab.weights.formats.format_api import cannot
+from vitlab.weights.formats.records import record, words
+from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Shape
 
 # Words of single tensors; all others are of layers.
-TENSORS = frozenset((
-    "token", "registers", "positions", "freqs", "shared_table", "queries", "bias_table", "rows",
-    "columns", "block_freqs", "scale1", "scale2", "class_scale1", "class_scale2",
-))  # fmt: skip
+TENSORS = words("""
+    token registers positions freqs shared_table queries bias_table rows columns block_freqs
+    scale1 scale2 class_scale1 class_scale2
+""")
 TURNED = ("qkv", "q_norm", "k_norm")  # the layers whose rows rotary positions turn
+# Fields that say whether a part is there, and how many rows one has.
+THERE = record("""
+    bias project.bias, qkv_bias qkv.bias, qk_norm q_norm.weight, pre_norm pre_norm.weight,
+    norm_inner_attention attn_norm.weight, norm_inner_mlp mlp_norm.weight, class_token token,
+    talking_heads before.weight
+""")
+LONG = record("classes head.weight, pre_logits pre_logits.weight, neck neck_reduce.weight")
 PARTS, PART = "weight|bias|running_mean|running_var|num_batches_tracked", "{part}"
 PLACEHOLDER = re.compile(r"\\\{([a-z]1?)(?::02)?\\\}")
 Numbers = tuple[tuple[str, int], ...]
-OURS: Names = {
-    "block": "blocks.{n}.", "class_block": "class_layers.blocks.{n}.",
-    "token": ["token", "class_layers.token"], "registers": "registers", "pre_norm": "pre_norm",
-    "norm1": ".attention.{b}.norm", "scale1": ".attention.{b}.scale",
-    "qkv": ".attention.{b}.body.qkv", "q_norm": ".attention.{b}.body.norms.q",
-    "k_norm": ".attention.{b}.body.norms.k", "before": ".attention.{b}.body.talking.before",
-    "after": ".attention.{b}.body.talking.after", "attn_norm": ".attention.{b}.body.norm",
-    "project": ".attention.{b}.body.project", "norm2": ".mlp.{b}.norm", "scale2": ".mlp.{b}.scale",
-    "expand": ".mlp.{b}.body.expand", "mlp_norm": ".mlp.{b}.body.norm",
-    "contract": ".mlp.{b}.body.contract",
-    "class_norm1": ".attention.norm", "class_scale1": ".attention.scale",
-    "class_q": ".attention.body.q", "class_kv": ".attention.body.kv",
-    "class_project": ".attention.body.project", "class_norm2": ".mlp.norm",
-    "class_scale2": ".mlp.scale", "class_expand": ".mlp.body.expand",
-    "class_contract": ".mlp.body.contract",
-    "norm": "norm", "pooled_norm": "head.norm", "pre_logits": "head.pre_logits",
-    "queries": "head.attend.queries", "pool_q": "head.attend.q", "pool_kv": "head.attend.kv",
-    "pool_project": "head.attend.project", "pool_norm": "head.attend.norm",
-    "pool_expand": "head.attend.mlp.expand", "pool_contract": "head.attend.mlp.contract",
-    "neck_reduce": "neck.reduce", "neck_norm1": "neck.reduce_norm", "neck_mix": "neck.mix",
-    "neck_norm2": "neck.mix_norm", "head": "head.classify",
-}  # fmt: skip
+OURS = table("""
+    block           blocks.{n}.
+    class_block     class_layers.blocks.{n}.
+    token           token | class_layers.token
+    registers       registers
+    pre_norm        pre_norm
+    norm1           .attention.{b}.norm
+    scale1          .attention.{b}.scale
+    qkv             .attention.{b}.body.qkv
+    q_norm          .attention.{b}.body.norms.q
+    k_norm          .attention.{b}.body.norms.k
+    before          .attention.{b}.body.talking.before
+    after           .attention.{b}.body.talking.after
+    attn_norm       .attention.{b}.body.norm
+    project         .attention.{b}.body.project
+    norm2           .mlp.{b}.norm
+    scale2          .mlp.{b}.scale
+    expand          .mlp.{b}.body.expand
+    mlp_norm        .mlp.{b}.body.norm
+    contract        .mlp.{b}.body.contract
+    class_norm1     .attention.norm
+    class_scale1    .attention.scale
+    class_q         .attention.body.q
+    class_kv        .attention.body.kv
+    class_project   .attention.body.project
+    class_norm2     .mlp.norm
+    class_scale2    .mlp.scale
+    class_expand    .mlp.body.expand
+    class_contract  .mlp.body.contract
+    norm            norm
+    pooled_norm     head.norm
+    pre_logits      head.pre_logits
+    queries         head.attend.queries
+    pool_q          head.attend.q
+    pool_kv         head.attend.kv
+    pool_project    head.attend.project
+    pool_norm       head.attend.norm
+    pool_expand     head.attend.mlp.expand
+    pool_contract   head.attend.mlp.contract
+    neck_reduce     neck.reduce
+    neck_norm1      neck.reduce_norm
+    neck_mix        neck.mix
+    neck_norm2      neck.mix_norm
+    head            head.classify
+""")
 STEMS: dict[str, Names] = {
-    "linear": {"patch": "stem.layers.0", "patch_norm": "stem.layers.1"},
-    "hmlp": {"stem": "stem.layers.{k}"},
-    "resnet": {
-        "patch": "stem.project", "root_conv": "stem.body.root.reduce.conv",
-        "root_norm": "stem.body.root.reduce.norm",
-        **{f"{part}_{kind}": f"stem.body.stages.{{s}}.{{u}}.{part}.{kind}"
-           for part in ("reduce", "middle", "expand", "shortcut") for kind in ("conv", "norm")},
-    },
-}  # fmt: skip
-
-
-RESNET: Names = {
-    "root_conv": "body.root", "norm": "body.norm", "head": "classify",
-    **{part: f"body.stages.{{s}}.{{u}}.{part}"
-       for part in ("conv1", "conv2", "conv3", "norm1", "norm2", "norm3", "shortcut")},
-}  # fmt: skip
-TOKENIZER: Names = {
-    "enter": "encoder.enter", "narrow": "encoder.groups.{s}.{u}.shortcut",
-    "down": "encoder.groups.{s}.{u}.convolutions.{k}", "score": "score", "codebook": "codebook",
-    "widen": "decoder.groups.{s}.{u}.shortcut",
-    "up": "decoder.groups.{s}.{u}.convolutions.{k}", "leave": "decoder.leave",
-}  # fmt: skip
+    "linear": table("""
+        patch       stem.layers.0
+        patch_norm  stem.layers.1
+    """),
+    "hmlp": table("stem stem.layers.{k}"),
+    "resnet": table("""
+        patch          stem.project
+        root_conv      stem.body.root.reduce.conv
+        root_norm      stem.body.root.reduce.norm
+        reduce_conv    stem.body.stages.{s}.{u}.reduce.conv
+        reduce_norm    stem.body.stages.{s}.{u}.reduce.norm
+        middle_conv    stem.body.stages.{s}.{u}.middle.conv
+        middle_norm    stem.body.stages.{s}.{u}.middle.norm
+        expand_conv    stem.body.stages.{s}.{u}.expand.conv
+        expand_norm    stem.body.stages.{s}.{u}.expand.norm
+        shortcut_conv  stem.body.stages.{s}.{u}.shortcut.conv
+        shortcut_norm  stem.body.stages.{s}.{u}.shortcut.norm
+    """),
+}
+RESNET = table("""
+    root_conv  body.root
+    conv1      body.stages.{s}.{u}.conv1
+    conv2      body.stages.{s}.{u}.conv2
+    conv3      body.stages.{s}.{u}.conv3
+    norm1      body.stages.{s}.{u}.norm1
+    norm2      body.stages.{s}.{u}.norm2
+    norm3      body.stages.{s}.{u}.norm3
+    shortcut   body.stages.{s}.{u}.shortcut
+    norm       body.norm
+    head       classify
+""")
+TOKENIZER = table("""
+    enter     encoder.enter
+    narrow    encoder.groups.{s}.{u}.shortcut
+    down      encoder.groups.{s}.{u}.convolutions.{k}
+    score     score
+    codebook  codebook
+    widen     decoder.groups.{s}.{u}.shortcut
+    up        decoder.groups.{s}.{u}.convolutions.{k}
+    leave     decoder.leave
+""")
 
 
 def ours(config: ModelConfig) -> Names:
     """Return our own names of the parts of a model."""
     if not isinstance(config, ViTConfig):
         return RESNET if isinstance(config, ResNetConfig) else TOKENIZER
-    kinds = config.positions.split("+")
+    kinds, shared = config.positions.split("+"), config.positions_at == "shared"
     at = "positions.{n}.inner." if len(kinds) > 1 else "positions.{n}."
-    table: dict[str, Row | list[Row]] = {**OURS, **STEMS.get(config.stem, {})}
-    if "1d" in kinds:
-        table["positions"] = "positions.0.added.table" if len(kinds) > 1 else "positions.0.table"
-    if "bias" in kinds:
-        shared = config.positions_at == "shared"
-        table["shared_table" if shared else "bias_table"] = at + "table"
-    if "rope" in kinds:
-        table["freqs" if config.rope_kind == "mixed" else "block_freqs"] = at + "freqs"
-    if "decomposed" in kinds:
-        table |= {"rows": at + "rows", "columns": at + "columns"}
+    names = OURS | STEMS.get(config.stem, {})
+    own = {
+        "1d": f"positions positions.0.{'added.' * (len(kinds) > 1)}table",
+        "bias": f"{'shared_table' if shared else 'bias_table'} {at}table",
+        "rope": f"{'freqs' if config.rope_kind == 'mixed' else 'block_freqs'} {at}freqs",
+        "decomposed": f"rows {at}rows\ncolumns {at}columns",
+    }
+    for kind in kinds:
+        names |= table(own.get(kind, ""))
     if config.pool == "prefix":
-        table["heads"] = table.pop("head")
-    return table
+        names["heads"] = names.pop("head")
+    return names
 
 
 @dataclass(frozen=True)
@@ -124,12 +170,18 @@ class FoundParts:
         theirs: likewise, of the tensors as they are stored
         places: of every one of its kind: the numbers of its block (n), its branch (b), …, and the
             shape of its first tensor
+        tensors: shapes of all tensors by the family's names; `/name` is outside of the model
+        stored: the file's names by the family's
+        prefix: in front of the names of the model
     """
 
-    names: dict[str, Row | list[Row]]
-    shapes: dict[str, Shape]
-    theirs: dict[str, tuple[Shape, ...]]
-    places: dict[str, list[tuple[dict[str, int], Shape]]]
+    names: Names
+    shapes: dict[str, Shape] = field(default_factory=dict)
+    theirs: dict[str, tuple[Shape, ...]] = field(default_factory=dict)
+    places: dict[str, list[tuple[dict[str, int], Shape]]] = field(default_factory=dict)
+    tensors: Mapping[str, Shape] = field(default_factory=dict)
+    stored: Mapping[str, str] = field(default_factory=dict)
+    prefix: str = ""
 
     def __contains__(self, key: object) -> bool:
         return key in self.shapes
@@ -142,6 +194,10 @@ class FoundParts:
     def shape(self, key: str) -> Shape:
         """Return the shape of a part; (0,) if it is not there."""
         return self.shapes.get(key, (0,))
+
+    def rows(self, key: str) -> int:
+        """Return the rows of a table (1, N, D); 0 if it is not there."""
+        return (*self.shape(key), 0)[1]
 
     def counted(self, letter: str, keys: Collection[str] = ()) -> set[int]:
         """Return the numbers of blocks, branches, … that are there, of some parts or of all."""
@@ -168,14 +224,36 @@ class FoundParts:
         stages = [numbers["s"] for numbers, _ in self.places.get(first, ())]
         return tuple(stages.count(stage) for stage in sorted(set(stages)))
 
+    def in_file(self, name: str) -> str:
+        """Return the name that a tensor has in the file, or would have."""
+        return self.stored.get(name, self.prefix + name.removeprefix("/"))
 
-def found(shapes: Mapping[str, Shape], names: Names) -> FoundParts:
+    def entries(self, config: ModelConfig, format: str, pairs: Pairs = "") -> list[Entry]:
+        """Return `entries` of a model by the file's own names."""
+        table = entries(config, self.names, format, pairs)
+        return [entry.renamed(self.in_file) for entry in table]
+
+    def outside(self, why: str) -> dict[str, str]:
+        """Return what is left out for having another prefix, with the reason."""
+        return {f"(?!{re.escape(self.prefix)}).*": why} if self.prefix else {}
+
+
+def found(
+    shapes: Mapping[str, Shape],
+    names: Names,
+    stored: Mapping[str, str] | None = None,
+    prefix: str = "",
+) -> FoundParts:
     """Return which parts of a model some tensors are.
 
     Args:
-        shapes: by their names
+        shapes: by their names; by the file's names if there is `stored`
         names: what the family calls them
+        stored: the file's names by the family's
+        prefix: in front of the names of the model
     """
+    if stored is not None:
+        shapes = {name: _shape(shapes, old) for name, old in stored.items()}
     places: dict[str, dict[Numbers, dict[StoredAs, dict[int, str]]]] = {}
     patterns = _patterns(names)
     for name in shapes:
@@ -184,7 +262,7 @@ def found(shapes: Mapping[str, Shape], names: Names) -> FoundParts:
             if place and (place[0] == pattern.key or place[0] not in names):
                 rows = places.setdefault(place[0], {}).setdefault(place[1], {})
                 rows.setdefault(pattern.row, {})[pattern.number] = name
-    result = FoundParts(dict(names), {}, {}, {})
+    result = FoundParts({**names}, tensors=shapes, stored=stored or {}, prefix=prefix)
     for key, by_numbers in places.items():
         first = by_numbers[min(by_numbers)]
         # A file with queries, keys and values has queries and values, too: the longest counts.
@@ -192,13 +270,14 @@ def found(shapes: Mapping[str, Shape], names: Names) -> FoundParts:
         if not complete:
             continue
         row = max(complete, key=lambda each: len(each.names))
-        stored = tuple(shapes[first[row][number]] for number in range(len(row.names)))
+        own = tuple(shapes[first[row][number]] for number in range(len(row.names)))
         with suppress(RuntimeError, IndexError, ValueError):  # misshapen ones are named later
-            made = row.read([torch.empty(shape, device="meta") for shape in stored], None)
+            made = row.read([torch.empty(shape, device="meta") for shape in own], None)
             result.shapes[key] = tuple(made[0].shape)
-            result.theirs[key] = stored
+            result.theirs[key] = own
             part = key.rpartition(".")[2]
-            result.names[key] = replace(row, names=tuple(n.replace(PART, part) for n in row.names))
+            whole = tuple(name.replace(PART, part) for name in row.names)
+            result.names[key] = [replace(row, names=whole)]
             result.places[key] = [
                 (dict(numbers), shapes[min(next(iter(rows.values())).values())])
                 for numbers, rows in by_numbers.items()
@@ -206,7 +285,13 @@ def found(shapes: Mapping[str, Shape], names: Names) -> FoundParts:
     return result
 
 
-def fields_shown(path: object, parts: FoundParts, label: str) -> dict[str, Any]:
+def _shape(shapes: Mapping[str, Shape], name: str) -> Shape:
+    """The shape of a tensor, or with `name[3]` of a slice."""
+    whole, bracket, _ = name.partition("[")
+    return shapes[whole][1 if bracket else 0 :]
+
+
+def fields_shown(path: object, parts: FoundParts, label: str) -> Fields:
     """Return the fields of `ViTConfig` that tensors show, but for positions, pool and heads.
 
     Args:
@@ -232,27 +317,18 @@ def fields_shown(path: object, parts: FoundParts, label: str) -> dict[str, Any]:
         "mlp": mlp,
         "branches": max(1, len(parts.counted("b"))),
         "ffn": "swiglu" if parts.gated else "mlp",
-        "bias": "project.bias" in parts,
-        "qkv_bias": "qkv.bias" in parts,
-        "qk_norm": "q_norm.weight" in parts,
         "norm": "rms" if "norm1.weight" in parts and "norm1.bias" not in parts else "layer",
-        "norm_inner_attention": "attn_norm.weight" in parts,
-        "norm_inner_mlp": "mlp_norm.weight" in parts,
         "layer_scale": 1e-5 if "scale1" in parts else 0,
-        "pre_norm": "pre_norm.weight" in parts,
         "norm_at": "pooled" if "pooled_norm.weight" in parts else after,
-        "classes": parts.shape("head.weight")[0],
-        "pre_logits": parts.shape("pre_logits.weight")[0],
-        "registers": (*parts.shape("registers"), 0)[1],
-        "class_token": "token" in parts,
+        "registers": parts.rows("registers"),
         "class_blocks": len(parts.counted("n", ("class_q.weight",))),
-        "talking_heads": "before.weight" in parts,
-        "neck": parts.shape("neck_reduce.weight")[0],
+        **{field: key in parts for field, key in THERE.items()},
+        **{field: parts.shape(key)[0] for field, key in LONG.items()},
         **_stem(path, parts, label),
     }
 
 
-def _stem(path: object, parts: FoundParts, label: str) -> dict[str, Any]:
+def _stem(path: object, parts: FoundParts, label: str) -> Fields:
     """Patch, channels and kind of stem."""
     if "stem.weight" in parts:
         layers = parts.counted("k", ("stem.weight",))
@@ -298,15 +374,6 @@ def fitting(sizes: list[Size] | None, patch: int, count: int) -> Size | None:
     return None
 
 
-def overlap(size: Size, patch: int, count: int) -> int:
-    """Return the pixels from patch to patch if that many of them overlap in an image, else 0."""
-    rows, columns = (size, size) if isinstance(size, int) else size
-    steps = range(patch // 2, patch)
-    return next(
-        (n for n in steps if ((rows - patch) // n + 1) * ((columns - patch) // n + 1) == count), 0
-    )
-
-
 def entries(config: ModelConfig, names: Names, format: str, pairs: Pairs = "") -> list[Entry]:
     """List which tensors of a family's file make which of a model, or are made of them.
 
@@ -340,23 +407,13 @@ def entries(config: ModelConfig, names: Names, format: str, pairs: Pairs = "") -
     return table
 
 
-def located(entries: Iterable[Entry], stored: Mapping[str, str], prefix: str) -> list[Entry]:
-    """Return entries by a file's whole names: `stored`, or with the prefix for what it misses."""
-    return [
-        entry.renamed(lambda name: stored.get(name, prefix + name.removeprefix("/")))
-        for entry in entries
-    ]
-
-
-def placed(names: Names, own_row: bool, register_rows: bool) -> dict[str, Row | list[Row]]:
+def placed(names: Names, own_row: bool, register_rows: bool) -> Names:
     """Return a table in which positions have rows of the class token and registers, or have not."""
-    table, name = dict(names), first_name(names, "positions")
+    name = first_name(names, "positions")
     if register_rows:
-        stored = with_register_rows(first_name(names, "registers"), name)
-        table |= {"positions": stored, "registers": stored}
-    elif not own_row:
-        table["positions"] = without_first_row(name)
-    return table
+        way_of = f"with_register_rows({first_name(names, 'registers')} {name})"
+        return names | table(f"positions {way_of}\nregisters {way_of}")
+    return names | ({} if own_row else table(f"positions without_first_row({name})"))
 
 
 def parts_of(names: Names, key: str) -> tuple[str, ...]:
@@ -370,7 +427,7 @@ def first_name(names: Names, key: str) -> str:
     return (*parts_of(names, key), "")[0]
 
 
-def _with(convert: Converting, config: ModelConfig, tensors: list[Tensor]) -> list[Tensor]:
+def _with(convert: Converting, config: ModelConfig, tensors: Tensors) -> Tensors:
     return convert(tensors, config)
 
 
@@ -412,22 +469,20 @@ def _patterns(names: Names) -> list[_Pattern]:
 def _rows(names: Names, key: str, part: str = "") -> list[StoredAs]:
     """The ways in which a table stores a part, or a word with `part` as ending: whole templates."""
     word, _, ending = key.partition(".")
-    base = names.get("class_block" if word.startswith("class_") else "block", "")
-    given = names.get(key)
-    end = ""
-    if given is None:
-        given, end = names.get(word), f".{ending}" if ending else ""
+    given, end = names.get(key, names.get(word, [])), ""
+    if ending and key not in names:
+        end = f".{ending}"
     elif part and not ending and word not in TENSORS:
         end = f".{part}"
-    rows = []
-    for row in given if isinstance(given, list) else [given] if given is not None else []:
-        if isinstance(row, str):
-            row = StoredAs((row,))
-        elif isinstance(row, tuple):
-            row = stacked(*row)
-        whole = (f"{base}{name[1:]}" if name.startswith(".") else name for name in row.names)
-        rows.append(replace(row, names=tuple(name + end for name in whole)))
-    return rows
+    block = names.get("class_block" if word.startswith("class_") else "block")
+    base = block[0].names[0] if block else ""
+    return [
+        replace(
+            row,
+            names=tuple(f"{base}{n[1:]}{end}" if n.startswith(".") else n + end for n in row.names),
+        )
+        for row in given
+    ]
 
 
 def _filled(template: str, numbers: dict[str, int]) -> str:

@@ -8,32 +8,16 @@ from, and what is only assumed becomes a warning that names the option that sett
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from enum import StrEnum
-from typing import Any
 
 from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.weights.formats.records import record
+from vitlab.weights.sharded import Fields
 
-
-class Origin(StrEnum):
-    """Where a field comes from, the most certain first.
-
-    Attributes:
-        OPTION: the user gave it
-        FILE: the file says so, or a configuration beside it
-        TENSORS: names and shapes of the tensors
-        NAME: the architecture's name, which a configuration states or the user gave
-        FAMILY: every released model of the family that the tensors are recognized as
-        ASSUMED: nothing says so; it is the usual value
-    """
-
-    OPTION = "option"
-    FILE = "file"
-    TENSORS = "tensors"
-    NAME = "name"
-    FAMILY = "family"
-    ASSUMED = "assumed"
-
-
+# Where a field comes from, the most certain first: the user gave it; the file says so, or a
+# configuration beside it; names and shapes of the tensors; the architecture's name, which a
+# configuration states or the user gave; every released model of the family that the tensors are
+# recognized as; nothing says so, it is the usual value.
+ORIGINS = "option", "file", "tensors", "name", "family", "assumed"
 # Fields that change the outputs but neither the names nor the shapes of the tensors.
 SILENT = (
     "image_size", "center", "heads", "gelu", "norm_eps", "last_norm_eps", "norm_order", "norm_at",
@@ -58,16 +42,17 @@ class Facts:
         origins: of each of them
     """
 
-    values: dict[str, Any] = field(default_factory=dict)
-    origins: dict[str, Origin] = field(default_factory=dict)
+    values: Fields = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
 
-    def put(self, origin: Origin, found: Mapping[str, Any]) -> "Facts":
-        """Add fields, over those that were there before; return self."""
+    def put(self, origin: str, found: Fields | str) -> "Facts":
+        """Add fields, or those of a record, over those that were there before; return self."""
+        found = record(found) if isinstance(found, str) else found
         self.values |= found
         self.origins |= dict.fromkeys(found, origin)
         return self
 
-    def fill(self, origin: Origin, usual: Mapping[str, Any]) -> "Facts":
+    def fill(self, origin: str, usual: Fields) -> "Facts":
         """Add those fields that are not there yet; return self."""
         return self.put(origin, {k: v for k, v in usual.items() if k not in self.values})
 
@@ -78,31 +63,31 @@ def with_means(facts: Facts) -> Facts:
     Whoever trains on 13 channels has means of their own, which no file of weights says.
     """
     for name in ("mean", "std"):
-        if name not in facts.values or facts.origins.get(name) is Origin.OPTION:
+        if name not in facts.values or facts.origins.get(name) == "option":
             continue
         values = facts.values[name]
         if len(set(values)) > 1 and len(values) != facts.values["channels"]:
-            facts.put(Origin.ASSUMED, {name: (0.5,)})
+            facts.put("assumed", {name: (0.5,)})
     return facts
 
 
-def whole(config: ModelConfig, origins: Mapping[str, Origin]) -> dict[str, Origin]:
+def whole(config: ModelConfig, origins: Mapping[str, str]) -> dict[str, str]:
     """Return the origin of every field of a configuration.
 
     A field that no reader put is one that the tensors show, or the convention of a family.
     """
-    silent = dict.fromkeys(SILENT, Origin.FAMILY)
-    every = {each.name: silent.get(each.name, Origin.TENSORS) for each in fields(config)}
+    silent = dict.fromkeys(SILENT, "family")
+    every = {each.name: silent.get(each.name, "tensors") for each in fields(config)}
     return every | {name: origin for name, origin in origins.items() if name in every}
 
 
-def assumed(config: ModelConfig, origins: Mapping[str, Origin]) -> dict[str, Any]:
+def assumed(config: ModelConfig, origins: Mapping[str, str]) -> Fields:
     """Return the fields that are only assumed although outputs depend on them, with their values.
 
     One that has no effect in this configuration, such as the form of a gated MLP's GELU, is left
     out.
     """
-    doubtful = [name for name in SILENT if origins.get(name) is Origin.ASSUMED]
+    doubtful = [name for name in SILENT if origins.get(name) == "assumed"]
     return {name: getattr(config, name) for name in doubtful if _matters(config, name)}
 
 
@@ -115,7 +100,7 @@ def _matters(config: ModelConfig, name: str) -> bool:
     return name != "resampling"  # of another image size, for which the model says it
 
 
-def warning(path: object, config: ModelConfig, origins: Mapping[str, Origin]) -> str:
+def warning(path: object, config: ModelConfig, origins: Mapping[str, str]) -> str:
     """Return one line about what was assumed of a file; empty if nothing was."""
     doubts = assumed(config, origins)
     if not doubts:
@@ -130,5 +115,5 @@ def warning(path: object, config: ModelConfig, origins: Mapping[str, Origin]) ->
 
 
 def _shown(value: object) -> str:
-    several: Iterable[Any] = value if isinstance(value, tuple) else (value,)
+    several: Iterable[object] = value if isinstance(value, tuple) else (value,)
     return " ".join(f"{each:g}" if isinstance(each, float) else str(each) for each in several)

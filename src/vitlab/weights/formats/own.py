@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
@@ -16,10 +15,9 @@ from vitlab.weights.containers.open import open_source
 from vitlab.weights.formats.catalog import format_named
 from vitlab.weights.formats.entries import Entry, same
 from vitlab.weights.formats.format_api import Files, Hints, Reading, Writing
-from vitlab.weights.formats.origins import Origin
 from vitlab.weights.formats.transformers.processor import write_processor
 from vitlab.weights.identity import checked, checksum, checksums, described, description
-from vitlab.weights.sharded import CONFIG, PREPROCESSOR, UNLIKE, beside
+from vitlab.weights.sharded import CONFIG, PREPROCESSOR, UNLIKE, Fields, beside
 from vitlab.weights.source import Source
 
 VERSION = "vitlab-1"
@@ -78,14 +76,14 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         config,
         entries,
         {f"(?!{re.escape(prefix)}).*": "outside the model"} if prefix else {},
-        origins=dict.fromkeys(config.as_dict(), Origin.FILE),
+        origins=dict.fromkeys(config.as_dict(), "file"),
         exact=True,
         provenance=dict(provenance) if isinstance(provenance, dict) else None,
         unlike=unlike,
     )
 
 
-def read_unlike(source: Source, config: ModelConfig, sums: Mapping[str, Any]) -> Unlike | None:
+def read_unlike(source: Source, config: ModelConfig, sums: Fields) -> Unlike | None:
     """Return what a file keeps of the training images; None if nothing.
 
     Args:
@@ -106,7 +104,7 @@ def read_unlike(source: Source, config: ModelConfig, sums: Mapping[str, Any]) ->
     return Unlike(*entry.read([source.read(name) for name in NAMES]))
 
 
-def _checked(entries: Sequence[Entry], content: dict[str, Any], source: Source) -> Sequence[Entry]:
+def _checked(entries: Sequence[Entry], content: Fields, source: Source) -> Sequence[Entry]:
     """The tensors of a folder by its writer's names, each compared with its checksum."""
     ours = {name for entry in entries for name in entry.theirs}
     if content["format"] == NAMED and not ours <= source.shapes.keys():
@@ -136,12 +134,12 @@ def in_own_names(source: Source) -> Source:
     return replace(source, shapes=shapes, stored={}, numbers=numbers)
 
 
-def _named(content: dict[str, Any]) -> Sequence[Entry]:
+def _named(content: Fields) -> Sequence[Entry]:
     """Our tensors by the names that another library's writer gives them."""
     return format_named(content["names"]).writes(described(content, {}), {}).entries
 
 
-def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
+def writes(config: ModelConfig, provenance: Fields) -> Writing:
     """Represent any model: by the names of timm or transformers if it opens there as the same."""
     content = description(config) | {"provenance": dict(provenance)}
     for name in ("timm", "transformers"):
@@ -166,9 +164,7 @@ def _is_same(config: ModelConfig, theirs: Writing) -> bool:
     return resized and not keyless and stored == empty(config).keys()
 
 
-def sealed(
-    content: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None
-) -> dict[str, Any]:
+def sealed(content: Fields, tensors: Mapping[str, Tensor] | None = None) -> Fields:
     """Return the content of config.json with checksums, by which damage is recognized.
 
     Args:

@@ -10,55 +10,64 @@ from vitlab.errors import WeightsError
 from vitlab.weights.formats.format_api import Hints, Reading
 from vitlab.weights.source import Source
 
-STAGES = "stages of different widths"
-BLOCK = r"blocks\.\d+\."
-# A pattern in a tensor's name, what the model is, and why ours cannot represent it. The first
+# A pattern in a tensor's name, then what the model is, and why ours cannot represent it. The first
 # that is found counts.
-FAMILIES: tuple[tuple[str, str, str], ...] = (
-    (
-        r"patch_generator\.cls_token|embeddings\.cls_register_token",
-        "RADIO or C-RADIO",
-        "a class token for each of its teachers",
-    ),
-    (r"pos_embed_window$", "the Hiera of SAM 2", STAGES),
-    (rf"^(?!.*attn).*{BLOCK}(proj|attn\.proj_skip)\.weight$", "Hiera", STAGES),
-    (rf"{BLOCK}attn\.(pool_q|norm_q)\.", "MViT", f"pooled attention and {STAGES}"),
-    (
-        r"(layers\.\d+\.blocks|features\.\d+)\.\d+\.attn\.(relative_position_bias_table|logit_scale)",
-        "a Swin Transformer",
-        f"shifted windows and {STAGES}",
-    ),
-    (rf"{BLOCK}local_mp\.", "XCiT", "attention over channels, and convolutions"),
-    (rf"{BLOCK}\d+\.cpe1\.", "DaViT", f"attention over channels and {STAGES}"),
-    (r"\.(modulation|focal_layers)\.", "FocalNet", f"no attention, and {STAGES}"),
-    (
-        r"\.attn\.sr\.|\.attention\.self\.sr\.",
-        "PVT, Twins or Segformer",
-        f"coarser keys and {STAGES}",
-    ),
-    (r"levels\.\d+\.transformer_encoder\.", "NesT", STAGES),
-    (rf"{BLOCK}(attn_grid|conv\.pre_norm)\.", "MaxViT or CoAtNet", f"convolutions and {STAGES}"),
-    (r"\.attention_biases$", "LeViT, TinyViT or EfficientFormer", f"convolutions and {STAGES}"),
-    (r"network\.\d+\.\d+\.attn\.attn\.", "VOLO", "outlook attention"),
-    (
-        rf"{BLOCK}(mlp_tokens|token_mix|mlp_channels)\.",
-        "an MLP-Mixer, ResMLP or gMLP",
-        "no attention",
-    ),
-    (rf"{BLOCK}fusion\.", "CrossViT", "two branches with different patches"),
-    (rf"transformers\.\d+\.{BLOCK}", "PiT", STAGES),
-    (rf"{BLOCK}(attn_in|norm_in)\.", "TNT", "a transformer within each patch"),
-    (r"serial_blocks\d+\.", "CoaT", STAGES),
-    (rf"{BLOCK}attn\.gating_param$", "ConViT", "gated positional attention"),
-    (r"stages\.\d+\.(blocks\.)?\d+\.(conv_dw|dwconv)\.", "ConvNeXt or its like", "convolutions"),
-    (r"(^|\.)layer1\.0\.(conv1|bn1)\.", "a ResNet of torchvision or timm", "batch norm"),
-    (r"(^|\.)(conv_stem|s1\.b1\.conv1\.conv)\.weight$", "a convolutional network", "no attention"),
-    (rf"(^|\.)stages\.\d+\.({BLOCK}|\d+\.)", "a network in stages", STAGES),
-    (r"\.(experts|moe)\.", "a mixture of experts", "several MLPs in a block"),
-    (r"(^|\.)to_patch_embedding\.[23]\.", "a ViT of vit-pytorch", "norms of each patch's pixels"),
-    (r"(^|\.)patch_embed\.\d+\.proj\.weight$", "SatMAE or its like", "groups of channels"),
-    (r"patch_embedding\.weight_generator\.", "Clay", "a kernel made from wavelengths"),
-)
+FAMILIES = r"""
+    patch_generator\.cls_token|embeddings\.cls_register_token
+        RADIO or C-RADIO: a class token for each of its teachers
+    pos_embed_window$
+        the Hiera of SAM 2: stages of different widths
+    ^(?!.*attn).*blocks\.\d+\.(proj|attn\.proj_skip)\.weight$
+        Hiera: stages of different widths
+    blocks\.\d+\.attn\.(pool_q|norm_q)\.
+        MViT: pooled attention and stages of different widths
+    (layers\.\d+\.blocks|features\.\d+)\.\d+\.attn\.(relative_position_bias_table|logit_scale)
+        a Swin Transformer: shifted windows and stages of different widths
+    blocks\.\d+\.local_mp\.
+        XCiT: attention over channels, and convolutions
+    blocks\.\d+\.\d+\.cpe1\.
+        DaViT: attention over channels and stages of different widths
+    \.(modulation|focal_layers)\.
+        FocalNet: no attention, and stages of different widths
+    \.attn\.sr\.|\.attention\.self\.sr\.
+        PVT, Twins or Segformer: coarser keys and stages of different widths
+    levels\.\d+\.transformer_encoder\.
+        NesT: stages of different widths
+    blocks\.\d+\.(attn_grid|conv\.pre_norm)\.
+        MaxViT or CoAtNet: convolutions and stages of different widths
+    \.attention_biases$
+        LeViT, TinyViT or EfficientFormer: convolutions and stages of different widths
+    network\.\d+\.\d+\.attn\.attn\.
+        VOLO: outlook attention
+    blocks\.\d+\.(mlp_tokens|token_mix|mlp_channels)\.
+        an MLP-Mixer, ResMLP or gMLP: no attention
+    blocks\.\d+\.fusion\.
+        CrossViT: two branches with different patches
+    transformers\.\d+\.blocks\.\d+\.
+        PiT: stages of different widths
+    blocks\.\d+\.(attn_in|norm_in)\.
+        TNT: a transformer within each patch
+    serial_blocks\d+\.
+        CoaT: stages of different widths
+    blocks\.\d+\.attn\.gating_param$
+        ConViT: gated positional attention
+    stages\.\d+\.(blocks\.)?\d+\.(conv_dw|dwconv)\.
+        ConvNeXt or its like: convolutions
+    (^|\.)layer1\.0\.(conv1|bn1)\.
+        a ResNet of torchvision or timm: batch norm
+    (^|\.)(conv_stem|s1\.b1\.conv1\.conv)\.weight$
+        a convolutional network: no attention
+    (^|\.)stages\.\d+\.(blocks\.\d+\.|\d+\.)
+        a network in stages: stages of different widths
+    \.(experts|moe)\.
+        a mixture of experts: several MLPs in a block
+    (^|\.)to_patch_embedding\.[23]\.
+        a ViT of vit-pytorch: norms of each patch's pixels
+    (^|\.)patch_embed\.\d+\.proj\.weight$
+        SatMAE or its like: groups of channels
+    patch_embedding\.weight_generator\.
+        Clay: a kernel made from wavelengths
+"""
 INSIDE = ("patch_embed.backbone.",)  # a hybrid's ResNet, which our model has
 VIDEO = re.compile(r"(.*\.)?patch_embed(dings)?\.(proj|projection)\.weight")
 
@@ -74,9 +83,11 @@ def reads(source: Source, hints: Hints) -> Reading | None:
             what = "V-JEPA, VideoMAE, Prithvi or another model of several pictures"
             raise _unsupported(source, what, name, "patches with a length in time")
     names = [name for name in source.shapes if not any(part in name for part in INSIDE)]
-    for pattern, what, why in FAMILIES:
+    rows = map(str.strip, FAMILIES.strip().splitlines())
+    for pattern, reason in zip(rows, rows, strict=True):
         for name in names:
             if re.search(pattern, name):
+                what, _, why = reason.partition(": ")
                 raise _unsupported(source, what, name, why)
     return None
 

@@ -6,18 +6,17 @@ positions, which leave no tensor either, are implied as arguments of timm's eva.
 
 import math
 import re
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from vitlab.errors import WeightsError
-from vitlab.images import IMAGENET, INCEPTION, OPENAI
 from vitlab.models.config import config_of
 from vitlab.models.positions.sincos import sines
-from vitlab.weights.formats.dialects import PLAIN, Layout
-from vitlab.weights.formats.origins import Facts, Origin
-from vitlab.weights.formats.timm.arguments import Arguments
+from vitlab.weights.formats.dialects import Layout
+from vitlab.weights.formats.origins import Facts
+from vitlab.weights.formats.records import found_in, record, records, rules
+from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Source
 
 # A name consists of these words, and of sizes; others are not timm's, or newer than this table.
@@ -37,74 +36,80 @@ WHOLE_NAME = re.compile(
     rf"(vit|deit3?|beit(v2|3)?|eva(02)?|aimv2)_(s?relpos_|pe_[a-z]+_)?({SIZES})_[a-z0-9_]+(?<!patch16)(?<!patch14)"
     r"|flexivit_(small|base|large)|samvit_(base|large|huge)_patch16(_224)?|test_vit([234]|_relpos)?"
 )
-UNSUPPORTED = {  # families that our model cannot represent, and why
-    r".*_(sapiens2|radio_v\d).*": "other norms or positions",
-    r".*_xp_.*|vit_d(little|wee|pwee).*|vit_pwee.*": "another order of norms and branches",
-    r".*_s?relpos(_.*)?": "positions from an MLP",
-    r"samvit_.*": "windows of attention",
-    r"vit_base_mci_.*|vit_.*resnet\d+d_.*": "another stem",
-}
-# In each table, by a pattern that a name contains; later rows take precedence.
-HEADS = {  # by the size in a name; timm keeps them where the width is another than the size's
-    r"^test_vit": 3, r"^test_vit2?$": 2, r"_tiny_": 3, r"_xsmall_|_d?p?wee_": 4, r"_d?little_": 5,
-    r"_small(_|$)": 6, r"_mediumd?_": 8, r"_betwixt_": 10, r"_base(_|$)": 12, r"_so150m2_": 13,
-    r"_so150m_|_base_.*_plus_": 14, r"vit_base_patch16_gap_224": 16,
-    r"_large(_|$)|_so400m_|_huge_|_giant_|_giantopt_|_gigantic_|_enormous_|intern300m|_1b_": 16,
-    r"_giant_.*(dinov2|tipsv2|lingbot|radio|sapiens2)|_3b_": 24, r"vit_small_resnet|aimv2_large": 8,
-    r"aimv2_huge": 12, r"vit_huge_plus_": 20, r"_[57]b_": 32,
-}  # fmt: skip
-OF_IMAGENET = (
-    r"^deit|^beitv2|^beit3|dino|lingbot|intern300m|vit_(huge|giant)_patch\d+_gap"
-    r"|vit_small_patch8_224|eva_giant_patch14_560|_rope_((mixed|ape)_)*\d{3}$"
-)
-WHOLE = (
-    r"dino|intern300m|_(378|384|448|512|560)$|(huge|giant|gigantic|large).*_clip_|_clip_(2[45]\d|3)"
-    r"|eva_large|eva_giant_patch14_3|_base_.*_clip_quickgelu|^eva02_.*_336|^aimv2|^beit3|^vit_pe"
-)
-FIELDS: dict[str, dict[str, Any]] = {
-    r"^(?!.*_(clip|cls)_)((beit|eva|aimv2|samvit)|.*(_gap|_rpn|relpos|vit_pe_|test_vit[24]))": {
-        "pool": "mean"
-    },
-    r"^(?!.*_gap).*(_siglip_|_map_|vit_pe_core|test_vit3)": {"pool": "attention"},
-    r"_clip_|^eva_|^eva02|^aimv2|vit_betwixt_.*_rope": OPENAI,
-    OF_IMAGENET: IMAGENET,
-    r"_reg\d_gap_256|medium_patch16_gap|flexivit|^test": {"crop": 0.95},
-    r"^(?!.*(siglip|eva_giant_.*_clip|patch32_clip_quickgelu|medium_patch|eva02.*_224)).*"
-    rf"({WHOLE})": {"crop": 1.0},
-    r"so400m_patch14_siglip_gap_(384|448|896)|so150m2_.*_reg1": {"crop": 1.0},
-    r"base_patch16_clip_224|beitv2_large|^vit_medium_.*_384": {"crop": 0.95},
-    r"^vit.*_clip_|^aimv2|^beit3|^vit_pe": {"norm_eps": 1e-5},
-    r"quickgelu": {"gelu": "quick"},
-    r"^eva02_.*_448": {"fit": "squash"},
-    r"^vit_pe_core": {"pool_heads": 8},
-    r"_rpn_|eva02_enormous": {"norm_order": "after"},
-    r"^test_vit3": {"pool_prefix": True},
-    r"(base_patch32|giantopt_patch16|so400m_patch16)_siglip|large_patch16_siglip_(gap_)?512": {
-        "gelu": "tanh"
-    },
-    r"dinov3": {"norm_eps": 1e-5, "pool": "mean"},
-    r"lingbot": {"norm_eps": 1e-5, "pool": "token", "interpolation": "bilinear", "crop": 1.0},
-    r"tipsv2|miil": {"mean": (0.0,) * 3, "std": (1.0,) * 3, "crop": 1.0},
-    r"miil": {"crop": 0.875, "interpolation": "bilinear"},
-}
+# Families that our model cannot represent, and why.
+UNSUPPORTED = rules(r"""
+    .*_(sapiens2|radio_v\d).*                     other norms or positions
+    .*_xp_.*|vit_d(little|wee|pwee).*|vit_pwee.*  another order of norms and branches
+    .*_s?relpos(_.*)?                             positions from an MLP
+    samvit_.*                                     windows of attention
+    vit_base_mci_.*|vit_.*resnet\d+d_.*           another stem
+""")
+# By a pattern that a name contains; later rows take precedence. Heads go by the size in a name,
+# where timm keeps them even if the width is another than the size's.
+FIELDS = records(r"""
+    ^test_vit                                                 heads 3
+    ^test_vit2?$                                              heads 2
+    _tiny_                                                    heads 3
+    _xsmall_|_d?p?wee_                                        heads 4
+    _d?little_                                                heads 5
+    _small(_|$)                                               heads 6
+    _mediumd?_                                                heads 8
+    _betwixt_                                                 heads 10
+    _base(_|$)                                                heads 12
+    _so150m2_                                                 heads 13
+    _so150m_|_base_.*_plus_                                   heads 14
+    vit_base_patch16_gap_224                                  heads 16
+    _large(_|$)|_so400m_|_huge_|_giant_|_giantopt_            heads 16
+    _gigantic_|_enormous_|intern300m|_1b_                     heads 16
+    _giant_.*(dinov2|tipsv2|lingbot|radio|sapiens2)|_3b_      heads 24
+    vit_small_resnet|aimv2_large                              heads 8
+    aimv2_huge                                                heads 12
+    vit_huge_plus_                                            heads 20
+    _[57]b_                                                   heads 32
+    ^(?!.*_(clip|cls)_)((beit|eva|aimv2|samvit)|.*(_gap|_rpn|relpos|vit_pe_|test_vit[24])) pool mean
+    ^(?!.*_gap).*(_siglip_|_map_|vit_pe_core|test_vit3)       pool attention
+    _clip_|^eva_|^eva02|^aimv2|vit_betwixt_.*_rope            @OPENAI
+    ^deit|^beitv2|^beit3|dino|lingbot|intern300m              @IMAGENET
+    vit_(huge|giant)_patch\d+_gap|vit_small_patch8_224        @IMAGENET
+    eva_giant_patch14_560|_rope_((mixed|ape)_)*\d{3}$         @IMAGENET
+    _reg\d_gap_256|medium_patch16_gap|flexivit|^test          crop 0.95
+    ^(?!.*(siglip|eva_giant_.*_clip|patch32_clip_quickgelu|medium_patch|eva02.*_224)).*(dino
+        |intern300m|_(378|384|448|512|560)$|(huge|giant|gigantic|large).*_clip_|_clip_(2[45]\d|3)
+        |eva_large|eva_giant_patch14_3|_base_.*_clip_quickgelu|^eva02_.*_336|^aimv2|^beit3
+        |^vit_pe)                                             crop 1.0
+    so400m_patch14_siglip_gap_(384|448|896)|so150m2_.*_reg1   crop 1.0
+    base_patch16_clip_224|beitv2_large|^vit_medium_.*_384     crop 0.95
+    ^vit.*_clip_|^aimv2|^beit3|^vit_pe                        norm_eps 1e-5
+    quickgelu                                                 gelu quick
+    ^eva02_.*_448                                             fit squash
+    ^vit_pe_core                                              pool_heads 8
+    _rpn_|eva02_enormous                                      norm_order after
+    ^test_vit3                                                pool_prefix true
+    (base_patch32|giantopt_patch16|so400m_patch16)_siglip     gelu tanh
+    large_patch16_siglip_(gap_)?512                           gelu tanh
+    dinov3                                                    norm_eps 1e-5, pool mean
+    lingbot                   norm_eps 1e-5, pool token, interpolation bilinear, crop 1.0
+    tipsv2|miil                                               @UNCHANGED, crop 1.0
+    miil                                                      crop 0.875, interpolation bilinear
+""")
 # Weights of one name differ in how images are normalized: OpenAI's, LAION's, or fine-tuned ones.
 VARY = {"vit_large_patch14_clip_224", "vit_large_patch14_clip_336"}
-TURNED: Arguments = {"use_rot_pos_emb": True}
-EVA02 = TURNED | {"ref_feat_shape": 16}
-ROPE_VIT = TURNED | {"rope_grid_indexing": "xy", "rope_temperature": 100.0}
-MIXED = ROPE_VIT | {"rope_type": "mixed", "rope_temperature": 10.0}
-PE = TURNED | {"rope_grid_indexing": "xy", "rope_grid_offset": 1.0, "ref_feat_shape": 32}
-DINOV3 = TURNED | {"rope_type": "dinov3", "rope_temperature": 100.0, "rope_rotate_half": True}
-NAMED: dict[str, Arguments] = {
-    r"^eva02_(?!enormous)|_rope_reg\d": EVA02,
-    r"_rope_(ape_)?\d{3}$": ROPE_VIT,
-    r"_rope_mixed_": MIXED,
-    r"^vit_pe_": PE,
-    r"^vit_pe_core_(tiny|small|large)_": {"ref_feat_shape": 24},
-    r"^vit_pe_core_base_": {"ref_feat_shape": 14},
-    r"^vit_pe_[a-z]+_gigantic_": {"rope_grid_offset": 0.0},
-    r"dinov3|lingbot": DINOV3,
-}
+# Arguments of eva.py for rotary positions, by architecture.
+ROTARY = records(r"""
+    EVA02     use_rot_pos_emb true, ref_feat_shape 16
+    ROPE_VIT  use_rot_pos_emb true, rope_grid_indexing xy, rope_temperature 100.0
+    MIXED     @ROPE_VIT, rope_type mixed, rope_temperature 10.0
+    PE        use_rot_pos_emb true, rope_grid_indexing xy, rope_grid_offset 1.0, ref_feat_shape 32
+    DINOV3    use_rot_pos_emb true, rope_type dinov3, rope_temperature 100.0, rope_rotate_half true
+    ^eva02_(?!enormous)|_rope_reg\d   @EVA02
+    _rope_(ape_)?\d{3}$               @ROPE_VIT
+    _rope_mixed_                      @MIXED
+    ^vit_pe_                          @PE
+    ^vit_pe_core_(tiny|small|large)_  ref_feat_shape 24
+    ^vit_pe_core_base_                ref_feat_shape 14
+    ^vit_pe_[a-z]+_gigantic_          rope_grid_offset 0.0
+    dinov3|lingbot                    @DINOV3
+""")
 
 
 def known(architecture: str) -> bool:
@@ -130,28 +135,18 @@ def check_supported(architecture: str) -> None:
             raise WeightsError(f"unsupported model {architecture}: it has {why}")
 
 
-def implied(architecture: str) -> dict[str, Any]:
+def implied(architecture: str) -> Fields:
     """Return the fields that a known architecture's name stands for."""
-    heads = [count for pattern, count in HEADS.items() if re.search(pattern, architecture)]
-    usual = {
-        "heads": heads[-1], "norm_eps": 1e-6, "gelu": "exact", "pool": "token",
-        "interpolation": "bicubic", "crop": 0.9, **INCEPTION,
-    }  # fmt: skip
-    return usual | _found(FIELDS, architecture)
+    usual = "@PLAIN, pool token, interpolation bicubic, crop 0.9, @INCEPTION"
+    return record(usual) | found_in(FIELDS, architecture)
 
 
-def named_rotary(architecture: str) -> Arguments:
+def named_rotary(architecture: str) -> Fields:
     """Return the arguments that an architecture stands for; empty if it has no rotary positions."""
-    return _found(NAMED, architecture)
+    return found_in(ROTARY, architecture)
 
 
-def _found(table: Mapping[str, dict[str, Any]], architecture: str) -> dict[str, Any]:
-    """What all rows whose pattern a name contains say together."""
-    rows = [row for pattern, row in table.items() if re.search(pattern, architecture)]
-    return {key: value for row in rows for key, value in row.items()}
-
-
-def settled(name: str) -> dict[str, Any]:
+def settled(name: str) -> Fields:
     """Return the fields that a name given by the user settles: timm's, or the papers' notation.
 
     Raises:
@@ -180,93 +175,111 @@ def size_in(architecture: str) -> int | None:
 
 # Families that tensors give away. A file with nothing else is one of these, or a plain ViT, of
 # which heads, the form of GELU, epsilon and how images are normalized are only assumed.
-Shows = Callable[[Layout], bool]
-# Heads by width: 64 wide, or as in every model of that width.
-USUAL_HEADS = {
-    192: 3, 256: 4, 320: 5, 384: 6, 512: 8, 576: 9, 640: 10, 768: 12, 832: 13,
-    896: 14, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1536: 16, 1664: 16,
-}  # fmt: skip
-AIMV2_HEADS = {1024: 8, 1536: 12, 2048: 16, 3072: 24}
-# Of EVA-02, BEiT-3 and Perception Encoder.
-EVEN_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1408: 16, 1536: 16, 1792: 16}
-# Of DINOv3 (dinov3/hub/backbones.py of facebookresearch/dinov3).
-DINOV3_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 20, 1536: 24, 4096: 32}
-DINO2_DEPTHS = {384: 12, 768: 12, 1024: 24, 1536: 40}  # of DINOv2's releases, by width
-OWN_DINOV3 = {"pool": "token", "interpolation": "bilinear", "fit": "squash", "crop": 1.0}
-SATELLITE = {"mean": (0.430, 0.411, 0.296), "std": (0.213, 0.156, 0.143)}  # SAT-493M
-TIPS = {
-    "resampling": "antialiased", "mean": (0.0,) * 3, "std": (1.0,) * 3, "fit": "squash",
-    "interpolation": "bilinear", "crop": 1.0,
-}  # fmt: skip
-FIRST = "blocks.0."
+# Heads by width: 64 wide, or as in every model of that width; of EVA-02, BEiT-3 and Perception
+# Encoder; of DINOv3 (dinov3/hub/backbones.py of facebookresearch/dinov3).
+HEADS = records("""
+    USUAL
+        192 3, 256 4, 320 5, 384 6, 512 8, 576 9, 640 10, 768 12, 832 13, 896 14, 1024 16,
+        1152 16, 1280 16, 1408 16, 1536 16, 1664 16
+    AIMV2   1024 8, 1536 12, 2048 16, 3072 24
+    EVEN    192 3, 384 6, 768 12, 1024 16, 1408 16, 1536 16, 1792 16
+    DINOV3  192 3, 384 6, 768 12, 1024 16, 1280 20, 1536 24, 4096 32
+""")
+DINO2_DEPTHS = record("384 12, 768 12, 1024 24, 1536 40")  # of DINOv2's releases, by width
 
 
-def _has(*names: str) -> Shows:
-    """Whether a file has tensors, by the dialect's names or as parts of a model."""
-    return lambda file: all(name in file.shapes or name in file.parts for name in names)
+def heads_for(width: int, table: str = "USUAL") -> Fields:
+    """Return the heads of a width in one of the tables, as a field; empty if it has none."""
+    heads = HEADS.get(table, {}).get(str(width))
+    return {"heads": heads} if heads else {}
 
 
-def _keyless(file: Layout) -> bool:
-    """Whether keys have no bias: there is none, a masked one, or one of queries and values."""
-    return len(file.parts.theirs.get("qkv.bias", ())) in (0, 2)
+def holds(file: Layout, shows: str) -> bool:
+    """Return whether a file has all of some marks: parts or tensors, `a|b` one of two, `!a` none.
+
+    `ends` is a last norm, `keyless` a bias of which keys have none, `apart` queries, keys and
+    values, and gate and value, in layers of their own; a number is the width.
+    """
+    return all(any(_has(file, each) for each in mark.split("|")) for mark in shows.split())
 
 
-def _dinov3(file: Layout) -> bool:
-    """No stored positions, but registers, a class token and LayerScale; keys have no bias."""
-    marks = _has("token", "registers", "norm.weight", "scale1")(file)
-    return marks and "positions" not in file.parts and _keyless(file)
+def _has(file: Layout, mark: str) -> bool:
+    if mark.startswith("!"):
+        return not _has(file, mark[1:])
+    sizes = [len(file.theirs.get(key, ())) for key in ("qkv.bias", "qkv.weight", "expand.weight")]
+    marks = {
+        "keyless": sizes[0] in (0, 2),
+        "apart": sizes[1:] == [3, 2],
+        "gated": file.gated,
+        "ends": "norm.weight" in file or "pooled_norm.weight" in file,
+        str(file.width): True,
+    }
+    return marks.get(mark, mark in file.tensors or mark in file)
 
 
-def _ends(file: Layout) -> bool:
-    """Whether there is a last norm."""
-    return "norm.weight" in file.parts or "pooled_norm.weight" in file.parts
-
-
-def _perception(file: Layout) -> bool:
-    """A norm before the encoder as in CLIP, but another end."""
-    other = "queries" in file.parts or not _ends(file) or "scale1" in file.parts
-    return _has("pre_norm.weight", "positions")(file) and other
-
-
-def _eva02(file: Layout) -> bool:
-    if "positions" not in file.parts or _perception(file):
-        return False
-    apart = [len(file.parts.theirs.get(key, ())) for key in ("qkv.weight", "expand.weight")]
-    return apart == [3, 2] or (_has(f"{FIRST}attn.q_bias")(file) and file.parts.gated)
-
-
-def _aimv2(file: Layout) -> bool:
-    return "norm1.bias" not in file.parts and "patch_norm.weight" in file.parts
-
-
-def _beit3(file: Layout) -> bool:
-    inner = _has("attn_norm.weight", "mlp_norm.weight", "qkv.bias")(file)
-    return inner and not _keyless(file) and not file.parts.gated
-
-
-def _dino2(file: Layout) -> bool:
-    """DINOv2's own files, whose mask token is (1, D), and those of its followers."""
-    return _has("scale1", "positions")(file) and len(file.shapes.get("mask_token", ())) == 2
-
-
-def _eva02_enormous(file: Layout) -> bool:
-    return _has(f"{FIRST}attn.q_bias", "positions")(file) and file.parts.width == 1792
-
-
-# What our model cannot represent, by a tensor's name or by several, and the reason.
-BEYOND: tuple[tuple[Shows, str], ...] = (
-    (_has(f"{FIRST}attn.rel_pos.mlp.fc1.weight"), "positions from an MLP"),
-    (_has("shared_rel_pos.mlp.fc1.weight"), "positions from an MLP"),
-    (_has(f"{FIRST}attn.lambda_q1"), "differential attention"),
-    (_has(f"{FIRST}in_proj.weight"), "attention and MLP in one layer"),
-    (_has(f"{FIRST}attn.rel_pos_h"), "windows of attention, as in SAM"),
-    (_has(f"{FIRST}attn.gate.weight"), "gated attention"),
-    (
-        lambda file: "scale1" in file.parts and "scale2" not in file.parts,
-        "LayerScale on attention alone, as in Sapiens 2",
-    ),
-)
-PLAINER = ("token", "scale1", "qkv.bias")
+# Marks of families: a norm before the encoder as in CLIP, but another end; gate and value apart;
+# registers, but no stored positions.
+PERCEPTION = "pre_norm.weight positions queries|!ends|scale1"
+EVA02 = "positions apart", "positions blocks.0.attn.q_bias gated"
+DINOV3 = "token registers norm.weight scale1 !positions keyless"
+# Marks of a family, its facts (heads by width), and what differs between its releases. The first
+# that a file has counts.
+FAMILIES = f"""
+    {PERCEPTION}  # Perception Encoder
+        norm_eps 1e-5, gelu exact, pool_heads 8, heads EVEN
+        pool mean, crop 1.0, resampling antialiased, @INCEPTION
+    patch_norm.weight !norm1.bias  # AIMv2
+        norm_eps 1e-5, heads AIMV2
+        crop 1.0, @OPENAI
+    attn_norm.weight mlp_norm.weight qkv.bias !keyless !gated  # BEiT-3
+        norm_eps 1e-5, gelu exact, heads EVEN
+        crop 1.0
+    {EVA02[0]}  # EVA-02
+        norm_eps 1e-6, heads EVEN
+        resampling antialiased, @OPENAI
+    {EVA02[1]}
+        norm_eps 1e-6, heads EVEN
+        resampling antialiased, @OPENAI
+    blocks.0.attn.q_bias positions 1792  # EVA-02-CLIP-E
+        @PLAIN, norm_order after, heads EVEN
+        crop 0.9, resampling antialiased, @OPENAI
+    rope.freqs  # RoPE-ViT
+        @PLAIN
+        resampling antialiased, crop 0.9
+    bias_table|shared_table  # BEiT, BEiT v2
+        @PLAIN
+        @INCEPTION
+    pre_norm.weight  # CLIP
+        norm_eps 1e-5
+        crop 1.0, @OPENAI
+    blocks.0.attn.q_bias positions  # EVA
+        @PLAIN
+        crop 0.9, @OPENAI
+    queries  # SigLIP
+        norm_eps 1e-6
+        crop 1.0, @INCEPTION
+    dist_token  # DeiT, distilled
+        @PLAIN, @IMAGENET
+        -
+    pre_logits.weight  # timm's first files
+        @PLAIN, @INCEPTION, crop 0.9
+        -
+    decoder_pos_embed  # MAE, with which others train on other images
+        @PLAIN
+        @IMAGENET
+    masked_embed  # iBOT
+        @PLAIN, @IMAGENET, resampling scaled
+        -
+"""
+# What our model cannot represent, by a tensor's name, and the reason.
+BEYOND = rules("""
+    blocks.0.attn.rel_pos.mlp.fc1.weight  positions from an MLP
+    shared_rel_pos.mlp.fc1.weight         positions from an MLP
+    blocks.0.attn.lambda_q1               differential attention
+    blocks.0.in_proj.weight               attention and MLP in one layer
+    blocks.0.attn.rel_pos_h               windows of attention, as in SAM
+    blocks.0.attn.gate.weight             gated attention
+""")
 
 
 def check_content(path: object, file: Layout, certain: bool) -> None:
@@ -280,15 +293,14 @@ def check_content(path: object, file: Layout, certain: bool) -> None:
     Raises:
         WeightsError: the first reason.
     """
-    for shows, why in BEYOND:
-        if shows(file):
-            raise WeightsError(f"{path}: unsupported model: it has {why}")
-    if not certain and _has("registers", "token")(file) and not _ends(file):
-        raise WeightsError(
-            f"{path}: unsupported model: it has registers without a last norm, as in C-RADIO"
-        )
-    plain = any(key in file.parts for key in PLAINER)
-    if not certain and "pooled_norm.weight" in file.parts and not plain:
+    reasons = [why for name, why in BEYOND.items() if name in file.tensors]
+    if holds(file, "scale1 !scale2"):
+        reasons.append("LayerScale on attention alone, as in Sapiens 2")
+    if not certain and holds(file, "registers token !ends"):
+        reasons.append("registers without a last norm, as in C-RADIO")
+    if reasons:
+        raise WeightsError(f"{path}: unsupported model: it has {reasons[0]}")
+    if not certain and holds(file, "pooled_norm.weight !token !scale1 !qkv.bias"):
         raise WeightsError(
             f"{path} may be another model, as in vit_base_patch16_rpn_224, whose norms follow "
             "attention and MLP: give --name with the model's name in timm"
@@ -303,99 +315,68 @@ def facts_by_content(source: Source, file: Layout, certain: bool) -> Facts:
         file: its tensors
         certain: the architecture is known, and says the rest
     """
-    width = file.parts.width
-    usual = USUAL_HEADS.get(width)
-    facts = Facts().put(Origin.ASSUMED, {"heads": usual} if usual else {})
-    facts.put(
-        Origin.ASSUMED,
-        {
-            "gelu": "exact", "norm_eps": 1e-6, "interpolation": "bicubic", "crop": 0.875,
-            "resampling": "bicubic", **IMAGENET,
-        },
-    )  # fmt: skip
+    width = file.width
+    usual = "@PLAIN, interpolation bicubic, crop 0.875, resampling bicubic, @IMAGENET"
+    facts = Facts().put("assumed", heads_for(width) | record(usual))
     if certain:
         return facts
-    facts.put(Origin.ASSUMED, {"fit": "crop"})
-    for shows, every, most in FAMILIES:
-        if shows(file):
-            heads = every.get("heads", {}).get(width)
-            always = {k: v for k, v in every.items() if k != "heads"}
-            facts.put(Origin.FAMILY, always | ({"heads": heads} if heads else {}))
-            return facts.put(Origin.ASSUMED, most)
-    if _dino2(file):
+    facts.put("assumed", "fit crop")
+    rows = map(str.strip, FAMILIES.strip().splitlines())
+    for shows, every, most in zip(rows, rows, rows, strict=True):
+        if holds(file, shows.partition("#")[0]):
+            always = record(every)
+            heads = heads_for(width, always.pop("heads", ""))
+            return facts.put("family", always | heads).put("assumed", most.strip("-"))
+    if holds(file, "scale1 positions") and len(file.tensors.get("mask_token", ())) == 2:
         _put_dino2(facts, file, source.kind == "npz")
-    elif _dinov3(file):
+    elif holds(file, DINOV3):
         _put_dinov3(facts, file)
-    elif width == 1536 and file.parts.gated:  # DINOv2's giant; SigLIP's has 16
-        facts.put(Origin.FAMILY, {"heads": 24})
+    elif width == 1536 and file.gated:  # DINOv2's giant; SigLIP's has 16
+        facts.put("family", "heads 24")
     elif width == 384 and _is_moco(source, file):
-        facts.put(Origin.FAMILY, {"heads": 12, "interpolation": "bilinear", **PLAIN, **IMAGENET})
+        facts.put("family", "heads 12, interpolation bilinear, @PLAIN, @IMAGENET")
     return facts
 
 
-def rotary_by_content(file: Layout) -> Arguments:
+def rotary_by_content(file: Layout) -> Fields:
     """Return the arguments of timm's eva.py that tensors give away; empty without rotary."""
-    if "freqs" in file.parts:
-        return MIXED
-    if _perception(file):
-        token = "token" in file.parts
-        side: int | None = math.isqrt(file.parts.shape("positions")[1] - token)  # of the same grid
-        if "positional_embedding" in file.shapes:  # its own code does not scale
+    if "freqs" in file:
+        return ROTARY["MIXED"]
+    if holds(file, PERCEPTION):
+        token = "token" in file
+        side: int | None = math.isqrt(file.shape("positions")[1] - token)  # of the same grid
+        if "positional_embedding" in file.tensors:  # its own code does not scale
             side = None
-        return PE | {"ref_feat_shape": side, "rope_grid_offset": float(token)}
-    return EVA02 if _eva02(file) else DINOV3 if _dinov3(file) else {}
+        return ROTARY["PE"] | {"ref_feat_shape": side, "rope_grid_offset": float(token)}
+    if any(holds(file, shows) for shows in EVA02):
+        return ROTARY["EVA02"]
+    return ROTARY["DINOV3"] if holds(file, DINOV3) else {}
 
 
 def _put_dino2(facts: Facts, file: Layout, tips: bool) -> None:
     """Others train with this code, so only released sizes are certain; TIPS publishes arrays."""
-    width, depth = file.parts.width, len(file.parts.counted("n", ("scale1",)))
-    released = file.parts.shape("patch.weight")[2:3] == (14,) and DINO2_DEPTHS.get(width) == depth
-    origin = Origin.FAMILY if released else Origin.ASSUMED
-    resampling = "antialiased" if "register_tokens" in file.shapes else "scaled"
-    usual = {"crop": 0.875, "interpolation": "bicubic", "fit": "crop", "resampling": resampling}
-    facts.put(origin, {**IMAGENET, "heads": width // 64, **usual, **(TIPS if tips else {})})
-    facts.put(Origin.FAMILY, {**PLAIN, "pool": "token"})
+    width, depth = file.width, len(file.counted("n", ("scale1",)))
+    released = file.shape("patch.weight")[2:3] == (14,) and DINO2_DEPTHS.get(str(width)) == depth
+    facts.put("family" if released else "assumed", {"heads": width // 64})
+    own = "crop 0.875, interpolation bicubic, fit crop, @IMAGENET"
+    if tips:
+        own = "resampling antialiased, @UNCHANGED, fit squash, interpolation bilinear, crop 1.0"
+    resampling = "antialiased" if "register_tokens" in file.tensors else "scaled"
+    facts.put(facts.origins["heads"], {"resampling": resampling} | record(own))
+    facts.put("family", "@PLAIN, pool token")
 
 
 def _put_dinov3(facts: Facts, file: Layout) -> None:
-    width = file.parts.width
-    facts.put(Origin.FAMILY, {"norm_eps": 1e-5, "gelu": "exact", "positions": "rope"})
-    facts.put(Origin.ASSUMED, {"crop": 1.0})
-    if heads := DINOV3_HEADS.get(width):
-        facts.put(Origin.FAMILY, {"heads": heads})
-    if "storage_tokens" not in file.shapes:
-        facts.put(Origin.ASSUMED, {"pool": "mean"})
+    width = file.width
+    facts.put("family", "norm_eps 1e-5, gelu exact, positions rope")
+    facts.put("assumed", "crop 1.0").put("family", heads_for(width, "DINOV3"))
+    if "storage_tokens" not in file.tensors:
+        facts.put("assumed", "pool mean")
         return
-    facts.put(Origin.FAMILY, OWN_DINOV3)  # its own files
-    if width == 1024 and "local_cls_norm.weight" in file.shapes:
-        facts.put(Origin.FAMILY, SATELLITE)
-
-
-# What tells a family, its facts, and what differs between its releases.
-FAMILIES: tuple[tuple[Shows, dict[str, Any], dict[str, Any]], ...] = (
-    (
-        _perception,
-        {"norm_eps": 1e-5, "gelu": "exact", "pool_heads": 8, "heads": EVEN_HEADS},
-        {"pool": "mean", "crop": 1.0, "resampling": "antialiased", **INCEPTION},
-    ),
-    (_aimv2, {"norm_eps": 1e-5, "heads": AIMV2_HEADS}, {"crop": 1.0, **OPENAI}),
-    (_beit3, {"norm_eps": 1e-5, "gelu": "exact", "heads": EVEN_HEADS}, {"crop": 1.0}),
-    (_eva02, {"norm_eps": 1e-6, "heads": EVEN_HEADS}, {"resampling": "antialiased", **OPENAI}),
-    (
-        _eva02_enormous,
-        {**PLAIN, "norm_order": "after", "heads": EVEN_HEADS},
-        {"crop": 0.9, "resampling": "antialiased", **OPENAI},
-    ),
-    (_has("rope.freqs"), PLAIN, {"resampling": "antialiased", "crop": 0.9}),  # RoPE-ViT
-    (lambda file: bool(file.parts.offsets), PLAIN, INCEPTION),  # BEiT, BEiT v2
-    (_has("pre_norm.weight"), {"norm_eps": 1e-5}, {"crop": 1.0, **OPENAI}),  # CLIP
-    (_has(f"{FIRST}attn.q_bias", "positions"), PLAIN, {"crop": 0.9, **OPENAI}),  # EVA
-    (_has("queries"), {"norm_eps": 1e-6}, {"crop": 1.0, **INCEPTION}),  # SigLIP
-    (_has("dist_token"), {**PLAIN, **IMAGENET}, {}),  # DeiT, distilled
-    (_has("pre_logits.weight"), {**PLAIN, **INCEPTION, "crop": 0.9}, {}),  # timm's first files
-    (_has("decoder_pos_embed"), PLAIN, IMAGENET),  # MAE, which others train with on other images
-    (_has("masked_embed"), {**PLAIN, **IMAGENET, "resampling": "scaled"}, {}),  # iBOT
-)
+    own = "pool token, interpolation bilinear, fit squash, crop 1.0"  # of its own files
+    if width == 1024 and "local_cls_norm.weight" in file.tensors:
+        own += ", @SATELLITE"
+    facts.put("family", own)
 
 
 def _is_moco(source: Source, file: Layout) -> bool:
@@ -407,9 +388,9 @@ def _is_moco(source: Source, file: Layout) -> bool:
     stored = file.stored.get("pos_embed", "")
     if re.search(r"\b(base|momentum)_encoder\.", source.in_file(stored)):
         return True
-    places = (*file.parts.shape("positions"), 0, 0)[1] - 1
+    places = file.rows("positions") - 1
     side = math.isqrt(max(places, 0))
-    if "token" not in file.parts or side < 1 or side**2 != places:
+    if "token" not in file or side < 1 or side**2 != places:
         return False
     table = sines((side, side), 384).roll(192, 1)
     return bool(torch.allclose(source.read(stored)[0, 1:], table, atol=1e-4))

@@ -3,7 +3,7 @@
 Source: timm's VisionTransformer, VisionTransformerDistilled and hybrids, Beit and Eva.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -13,43 +13,58 @@ from vitlab.errors import WeightsError
 from vitlab.images import Size
 from vitlab.models.config import ViTConfig, map_stride
 from vitlab.weights.formats.entries import Pairs
+from vitlab.weights.formats.records import record, records, words
+from vitlab.weights.sharded import Fields
 
 NAME = "timm"
 ACTS = {"gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick"}
 POOLS = {"token": "token", "avg": "mean", "map": "attention"}
 NORMS = {"layernorm": "layer", "rmsnorm": "rms"}  # whose epsilon is 1e-6
 KINDS = {"cat": "grid", "mixed": "mixed", "dinov3": "image"}
-Arguments = dict[str, Any]
 Family = Literal["vit", "beit", "eva"]
-Rows = dict[str, tuple[str, Any]]  # by argument: the field that it is about, and its value
 
-# Arguments whose value is that of a field.
-EVERY = {
-    "embed_dim": "width", "depth": "depth", "num_heads": "heads", "in_chans": "channels",
-    "qkv_bias": "qkv_bias",
-}  # fmt: skip
-VIT = {
-    "pre_norm": "pre_norm", "qk_norm": "qk_norm", "proj_bias": "bias",
-    "scale_attn_norm": "norm_inner_attention", "scale_mlp_norm": "norm_inner_mlp",
-    "pool_include_prefix": "pool_prefix",
-}  # fmt: skip
-EVA = {
-    "num_reg_tokens": "registers", "use_pre_transformer_norm": "pre_norm", "qk_norm": "qk_norm",
-    "rope_temperature": "rope_base", "rope_grid_offset": "rope_offset",
-    "scale_attn_inner": "norm_inner_attention", "scale_mlp": "norm_inner_mlp",
-}  # fmt: skip
+# Which field each argument of a constructor is about: with the field's value, but for those of
+# `values_of`.
+ARGUMENTS = records("""
+    EVERY
+        embed_dim width, depth depth, num_heads heads, in_chans channels, qkv_bias qkv_bias,
+        img_size image_size, patch_size patch, mlp_ratio mlp, init_values layer_scale,
+        global_pool pool
+    vit
+        @EVERY, pre_norm pre_norm, qk_norm qk_norm, proj_bias bias,
+        scale_attn_norm norm_inner_attention, scale_mlp_norm norm_inner_mlp,
+        pool_include_prefix pool_prefix, class_token class_token, reg_tokens registers,
+        act_layer gelu, fc_norm norm_at, final_norm norm_at, no_embed_class positions,
+        pos_embed positions
+    RELATIVE  use_abs_pos_emb positions, use_fc_norm norm_at, swiglu_mlp ffn
+    beit
+        @EVERY, @RELATIVE, use_rel_pos_bias positions, use_shared_rel_pos_bias positions_at
+    eva
+        @EVERY, num_reg_tokens registers, use_pre_transformer_norm pre_norm, qk_norm qk_norm,
+        rope_temperature rope_base, rope_grid_offset rope_offset,
+        scale_attn_inner norm_inner_attention, scale_mlp norm_inner_mlp, class_token class_token,
+        @RELATIVE, attn_type qkv_bias, use_rot_pos_emb positions, rope_type rope_kind,
+        rope_rotate_half rope_kind, ref_feat_shape rope_grid, use_post_norm norm_order,
+        attn_pool_num_heads pool_heads, attn_pool_mlp_ratio pool_mlp, dynamic_img_size image_size,
+        swiglu_align_to mlp, use_post_transformer_norm norm_at
+""")
+# Arguments of others, CaiT and Segment Anything, that are only read.
+READ = record("""
+    num_classes classes, norm_layer norm, depth_token_only class_blocks,
+    mlp_ratio_token_only mlp, use_abs_pos positions, use_rel_pos positions, use_rope positions,
+    neck_chans neck, head_hidden_size pre_logits
+""") | ARGUMENTS["vit"] | ARGUMENTS["beit"] | ARGUMENTS["eva"]  # fmt: skip
 # Reviewed: how training goes and weights start, names of tensors, what the tensors show anyway.
-WITHOUT_EFFECT = {
-    "drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate",
-    "drop_path_rate", "weight_init", "fix_init", "head_init_scale", "dynamic_img_size",
-    "strict_img_size", "qkv_fused", "attn_type", "pretrained_strict", "out_indices",
-    "ref_feat_shape", "swiglu_align_to", "attn_pool_mlp_ratio", "num_kv_heads", "embed_norm_layer",
-    "rope_shift_coords", "rope_jitter_coords", "rope_rescale_coords", "rope_rotate_half",
-    "rope_grid_indexing", "rope_mrope_section", "window_size", "global_attn_indexes",
-}  # fmt: skip
+WITHOUT_EFFECT = words("""
+    drop_rate pos_drop_rate patch_drop_rate proj_drop_rate attn_drop_rate drop_path_rate
+    weight_init fix_init head_init_scale dynamic_img_size strict_img_size qkv_fused attn_type
+    pretrained_strict out_indices ref_feat_shape swiglu_align_to attn_pool_mlp_ratio
+    num_kv_heads embed_norm_layer rope_shift_coords rope_jitter_coords rope_rescale_coords
+    rope_rotate_half rope_grid_indexing rope_mrope_section window_size global_attn_indexes
+""")
 # What these add is not represented; and None leaves those to timm, and the tensors show the choice.
-OFF = {"mlp_layer", "dynamic_img_pad", "attn_only_layer_scale", "use_naflex", "features_only"}
-OPEN = {"fc_norm", "use_fc_norm", "use_post_transformer_norm", "attn_pool_num_heads"}
+OFF = words("mlp_layer dynamic_img_pad attn_only_layer_scale use_naflex features_only")
+OPEN = words("fc_norm use_fc_norm use_post_transformer_norm attn_pool_num_heads")
 # Arguments that state a field which no tensor shows, as it is or by a word.
 NUMBERS = {
     "num_heads": "heads", "attn_pool_num_heads": "pool_heads", "pool_include_prefix": "pool_prefix",
@@ -84,70 +99,74 @@ def family_of(config: ViTConfig) -> Family:
     return "eva" if "rope" in config.positions else "vit"
 
 
-def rows_of(config: ViTConfig, *families: Family) -> Rows:
-    """Return each argument of some constructors, with the value that it has for a model."""
+def values_of(config: ViTConfig) -> Fields:
+    """Return the values that a model's constructor has for arguments that are no field's own."""
     positions, gated = config.positions, config.ffn == "swiglu"
     learned, turned, biased = (kind in positions for kind in ("1d", "rope", "bias"))
-    shared, prefix = config.positions_at == "shared", config.pool == "prefix"
-    pooled = ("norm_at", config.norm_at == "pooled")
-    token = {"class_token": ("class_token", config.has_token)}
-    other: Rows = {
-        "use_abs_pos_emb": ("positions", learned),
-        "use_fc_norm": pooled,
-        "swiglu_mlp": ("ffn", gated),
-    }
+    shared, distilled = config.positions_at == "shared", config.pool == "prefix"
+    pooled = config.norm_at == "pooled"
     packed = gated and not (turned or biased)  # gate and value in one layer
-    every: Rows = _same(config, EVERY) | {
-        "img_size": ("image_size", list(config.size)),
-        "patch_size": ("patch", patch_size(config)),
-        "mlp_ratio": ("mlp", _ratio(config, config.mlp * (2 if packed else 1))),
-        "init_values": ("layer_scale", config.layer_scale or None),
-        "global_pool": ("pool", _word(POOLS, "token" if prefix else config.pool)),
+    return {
+        "img_size": list(config.size),
+        "patch_size": patch_size(config),
+        "mlp_ratio": _ratio(config, config.mlp * (2 if packed else 1)),
+        "init_values": config.layer_scale or None,
+        "global_pool": _word(POOLS, "token" if distilled else config.pool),
+        "class_token": config.has_token,
+        # the second token of a distilled model is no register in timm
+        "reg_tokens": 0 if distilled else config.registers,
+        "act_layer": "silu" if gated else _word(ACTS, config.gelu),
+        "norm_layer": _word(NORMS, config.norm),
+        "fc_norm": pooled,
+        "final_norm": config.norm_at != "none",
+        "no_embed_class": False,
+        "pos_embed": "learn" if learned else "none",
+        "use_abs_pos_emb": learned,
+        "use_fc_norm": pooled,
+        "swiglu_mlp": gated,
+        "use_rel_pos_bias": biased and not shared,
+        "use_shared_rel_pos_bias": biased and shared,
+        "attn_type": "rope",  # the kind whose keys may have a bias
+        "use_rot_pos_emb": turned,
+        "rope_type": _word(KINDS, config.rope_kind),
+        "rope_rotate_half": config.rope_kind != "mixed",
+        "ref_feat_shape": [config.rope_grid] * 2 if config.rope_grid else None,
+        "use_post_norm": config.norm_order == "after",
+        "attn_pool_num_heads": config.pool_heads or config.heads,
+        "attn_pool_mlp_ratio": _ratio(config, config.pool_mlp or config.mlp),
+        "dynamic_img_size": True,
+        "swiglu_align_to": int(gated),  # gate and value apart, with all their units
+        "use_post_transformer_norm": config.norm_at == "tokens",
+        "use_abs_pos": learned,
+        "use_rel_pos": "decomposed" in positions,
+        "use_rope": False,
+        "neck_chans": config.neck or None,
+        **dict.fromkeys(("mlp_ratio_token_only", "head_hidden_size")),
     }
-    further: dict[Family, Rows] = {
-        "vit": _same(config, VIT) | token | {
-            # the second token of a distilled model is no register in timm
-            "reg_tokens": ("registers", 0 if prefix else config.registers),
-            "act_layer": ("gelu", "silu" if gated else _word(ACTS, config.gelu)),
-            "fc_norm": pooled,
-            "final_norm": ("norm_at", config.norm_at != "none"),
-            "no_embed_class": ("positions", False),
-            "pos_embed": ("positions", "learn" if learned else "none"),
-        },
-        "beit": other | {
-            "use_rel_pos_bias": ("positions", biased and not shared),
-            "use_shared_rel_pos_bias": ("positions_at", biased and shared),
-        },
-        "eva": _same(config, EVA) | token | other | {
-            "attn_type": ("qkv_bias", "rope"),  # the kind whose keys may have a bias
-            "use_rot_pos_emb": ("positions", turned),
-            "rope_type": ("rope_kind", _word(KINDS, config.rope_kind)),
-            "rope_rotate_half": ("rope_kind", config.rope_kind != "mixed"),
-            "ref_feat_shape": ("rope_grid", [config.rope_grid] * 2 if config.rope_grid else None),
-            "use_post_norm": ("norm_order", config.norm_order == "after"),
-            "attn_pool_num_heads": ("pool_heads", config.pool_heads or config.heads),
-            "attn_pool_mlp_ratio": ("pool_mlp", _ratio(config, config.pool_mlp or config.mlp)),
-            "dynamic_img_size": ("image_size", True),
-            "swiglu_align_to": ("mlp", int(gated)),  # gate and value apart, with all their units
-            "use_post_transformer_norm": ("norm_at", config.norm_at == "tokens"),
-        },
-    }  # fmt: skip
-    return every | {name: row for family in families for name, row in further[family].items()}
 
 
-def stated(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def written_arguments(config: ViTConfig) -> Fields:
+    """Return the arguments of the constructor that makes a model, each with its value."""
+    values = values_of(config)
+    return {
+        name: values[name] if name in values else getattr(config, own)
+        for name, own in ARGUMENTS[family_of(config)].items()
+    }
+
+
+def stated(arguments: Fields) -> Fields:
     """Return the fields that arguments state and that no tensor shows."""
     given = {name: arguments.get(name) for name in (*NUMBERS, *WORDS)}
     fields = {own: given[name] for name, own in NUMBERS.items() if isinstance(given[name], int)}
-    for name, (own, words) in WORDS.items():
-        if (word := str(given[name])) in words:
-            fields[own] = words[word]
+    for name, (own, ours) in WORDS.items():
+        if (word := str(given[name])) in ours:
+            fields[own] = ours[word]
     return fields | ({"norm_eps": 1e-6} if norm_in(arguments.get("norm_layer")) else {})
 
 
 def check_arguments(
     path: object,
-    arguments: Mapping[str, Any],
+    arguments: Fields,
     config: ViTConfig,
     own_row: bool,
     chosen: set[str],
@@ -164,27 +183,16 @@ def check_arguments(
     Raises:
         WeightsError: an argument that our model cannot represent, or that it contradicts.
     """
-    rows = rows_of(config, "vit", "beit", "eva") | {
-        "num_classes": ("classes", config.classes),
-        "norm_layer": ("norm", _word(NORMS, config.norm)),
-        "no_embed_class": ("positions", not own_row),
-        "depth_token_only": ("class_blocks", config.class_blocks),  # of CaiT
-        "mlp_ratio_token_only": ("mlp", None),
-        "use_abs_pos": ("positions", "1d" in config.positions),  # of Segment Anything
-        "use_rel_pos": ("positions", "decomposed" in config.positions),
-        "use_rope": ("positions", False),
-        "neck_chans": ("neck", config.neck or None),
-        "head_hidden_size": ("pre_logits", None),
-    }
+    values = values_of(config) | {"no_embed_class": not own_row}
     for name, value in arguments.items():
         idle = name.startswith("rope_") and "rope" not in config.positions
         off = (name in OFF and not value) or (name in OPEN and value is None)
         if idle or off or name in WITHOUT_EFFECT:
             continue
-        if name not in rows:
+        if name not in READ:
             raise WeightsError(f"{path}: unsupported model_args {name}={value!r} of {NAME}")
-        field, own = rows[name]
-        also = ALSO.get(name)
+        field, also = READ[name], ALSO.get(name)
+        own = values[name] if name in values else getattr(config, field)
         if field not in chosen and value != own and not (also and also(config, value)):
             advice = ", which --pool token settles" if name == "global_pool" else ""
             raise WeightsError(
@@ -209,10 +217,6 @@ def floored(size: Size | list[int], patch: int) -> tuple[int, int]:
     return int(rows) // patch * patch, int(columns) // patch * patch
 
 
-def _same(config: ViTConfig, names: dict[str, str]) -> Rows:
-    return {name: (field, getattr(config, field)) for name, field in names.items()}
-
-
 def _word(words: dict[str, str], own: str) -> str | None:
     """The first of timm's words for one of ours."""
     return next((word for word, meaning in words.items() if meaning == own), None)
@@ -230,14 +234,13 @@ def _fits(config: ViTConfig, units: int) -> bool:
 
 
 # The defaults of eva.py for rotary positions, which leave no tensor, or learned frequencies alone.
-DEFAULTS: Arguments = {
-    "use_rot_pos_emb": False, "rope_type": "cat", "rope_temperature": 1e4, "rope_grid_offset": 0.0,
-    "rope_grid_indexing": "ij", "rope_rotate_half": False, "ref_feat_shape": None,
-    "rope_mrope_section": None,
-}  # fmt: skip
+DEFAULTS: Fields = record("""
+    use_rot_pos_emb false, rope_type cat, rope_temperature 10000.0, rope_grid_offset 0.0,
+    rope_grid_indexing ij, rope_rotate_half false, ref_feat_shape null, rope_mrope_section null
+""")
 
 
-def rotary_fields(path: object, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def rotary_fields(path: object, arguments: Fields) -> Fields:
     """Return the fields of our configuration for arguments of eva.py, over its defaults.
 
     Args:
@@ -264,7 +267,7 @@ def rotary_fields(path: object, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"rope_kind": kind, "rope_base": float(given["rope_temperature"]), **grid}
 
 
-def pairs_of(arguments: Mapping[str, Any]) -> Pairs:
+def pairs_of(arguments: Fields) -> Pairs:
     """Return how channels that turn together lie, for arguments of eva.py."""
     given = {**DEFAULTS, **arguments}
     if given["rope_rotate_half"]:

@@ -4,8 +4,7 @@ A training checkpoint may record the same of its model. What timm cannot represe
 name of the field, whatever our own reader could read.
 """
 
-from argparse import Namespace
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -15,60 +14,55 @@ from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.dialects import names_for
 from vitlab.weights.formats.format_api import cannot, check_fields
 from vitlab.weights.formats.names import first_name
+from vitlab.weights.formats.origins import WITHOUT_EFFECT
+from vitlab.weights.formats.records import Limits, limits, record, words
 from vitlab.weights.formats.timm.architectures import stem_of
 from vitlab.weights.formats.timm.arguments import (
+    ARGUMENTS,
     KINDS,
     NAME,
-    POOLS,
-    Arguments,
     family_of,
-    rows_of,
     stated,
+    written_arguments,
 )
+from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Source
 
 # Keys of pretrained_cfg and fields of ours with the same meaning.
-PREPROCESSING = {
-    "mean": "mean", "std": "std", "crop_pct": "crop", "interpolation": "interpolation",
-}  # fmt: skip
-Limited = Mapping[str, tuple[str, tuple[Any, ...]]]
-# Keys whose other values our model cannot represent, and the field that each is about.
-LIMITED: Limited = {
-    "interpolation": ("interpolation", ("bilinear", "bicubic")),
-    "crop_mode": ("fit", ("center", "squash")),
-    "global_pool": ("pool", (*POOLS, "")),
-    "label_offset": ("labels", (0,)),
-}
+PREPROCESSING = record("mean mean, std std, crop_pct crop, interpolation interpolation")
+# Keys whose other values our model cannot represent, and the fields that keys are about.
+LIMITED = limits("""
+    interpolation bilinear|bicubic, crop_mode center|squash, global_pool token|avg|map|,
+    label_offset 0
+""")
+ABOUT = record("""
+    crop_mode fit, resize_mode fit, global_pool pool, timm_pool pool, pool_type pool,
+    label_offset labels
+""")
 # Reviewed: where weights are from, other sizes, names of layers, texts.
-IRRELEVANT = {
-    "url", "file", "state_dict", "hf_hub_id", "hf_hub_filename", "source", "architecture", "tag",
-    "input_size", "test_input_size", "min_input_size", "fixed_input_size", "test_crop_pct",
-    "num_classes", "label_names", "label_descriptions", "labels", "pool_size", "test_pool_size",
-    "first_conv", "classifier", "license", "description", "origin_url", "paper_name", "paper_ids",
-    "notes", "num_features", "custom_load",
-}  # fmt: skip
+IRRELEVANT = words("""
+    url file state_dict hf_hub_id hf_hub_filename source architecture tag input_size
+    test_input_size min_input_size fixed_input_size test_crop_pct num_classes label_names
+    label_descriptions labels pool_size test_pool_size first_conv classifier license
+    description origin_url paper_name paper_ids notes num_features custom_load
+""")
 KEYS = {*LIMITED, *PREPROCESSING, *IRRELEVANT}
 RESAMPLING = "vitlab_resampling"  # a key of ours: timm resizes positions in its own way
 
 
-def architecture_in(config: Mapping[str, Any]) -> str:
-    """Return timm's name of the model that config.json states, if it is one that is known."""
-    return stem_of(config.get("architecture"))
-
-
-def arguments_in(config: Mapping[str, Any]) -> Arguments:
+def arguments_in(config: Fields) -> Fields:
     """Return the arguments of timm's constructor, and the number of classes, in config.json."""
     if "architecture" not in config:
         return {}
     pretrained = _pretrained(config)
     classes = config.get("num_classes", pretrained.get("num_classes"))
-    counted: Arguments = {"num_classes": classes} if isinstance(classes, int) else {}
+    counted: Fields = {"num_classes": classes} if isinstance(classes, int) else {}
     if pretrained.get("global_pool") == "":
         counted["global_pool"] = ""
     return counted | table_in(config, "model_args")
 
 
-def recorded(path: object, config: Mapping[str, Any], chosen: Collection[str]) -> dict[str, Any]:
+def recorded(path: object, config: Fields, chosen: Collection[str]) -> Fields:
     """Return the fields that config.json states, or that timm's own defaults for it give.
 
     Args:
@@ -105,13 +99,13 @@ def recorded(path: object, config: Mapping[str, Any], chosen: Collection[str]) -
     }
 
 
-def recorded_size(config: Mapping[str, Any]) -> Size | None:
-    """Return the image size that config.json states, in pixels."""
-    size = table_in(config, "model_args").get("img_size")
-    shape = _pretrained(config).get("input_size")
+def size_beside(source: Source) -> Size | None:
+    """Return the image size that config.json or open_clip's file states, in pixels."""
+    size = table_in(source.config, "model_args").get("img_size")
+    shape = _pretrained(source.config).get("input_size")
     if size is None and isinstance(shape, list) and len(shape) == 3:
         size = shape[1:]
-    return size_of(size)
+    return size_of(size) or size_of(vision_of(source.open_clip).get("image_size"))
 
 
 def size_of(value: Any) -> Size | None:
@@ -121,14 +115,14 @@ def size_of(value: Any) -> Size | None:
     return value if isinstance(value, int) else None
 
 
-def prepared(content: Mapping[str, Any]) -> dict[str, Any]:
+def prepared(content: Fields) -> Fields:
     """Return the fields of how images are prepared that a table with timm's keys states."""
     given = {own: content.get(key) for key, own in PREPROCESSING.items()}
     plain = {own: tuple(v) if isinstance(v, list) else v for own, v in given.items()}
     return {own: value for own, value in plain.items() if value not in (None, "")}
 
 
-def table_in(content: Mapping[str, Any], key: str) -> dict[str, Any]:
+def table_in(content: Fields, key: str) -> Fields:
     """Return a JSON object in another one; empty if there is none."""
     value = content.get(key)
     return value if isinstance(value, dict) else {}
@@ -138,8 +132,8 @@ def check_limited(
     path: object,
     format: str,
     part: str,
-    content: Mapping[str, Any],
-    limited: Limited,
+    content: Fields,
+    limited: Limits,
     chosen: Collection[str],
 ) -> None:
     """Refuse values that our model cannot represent, unless the user gives the field.
@@ -149,20 +143,21 @@ def check_limited(
         format: whose library's
         part: name of the content
         content: by key
-        limited: by key, the field that it is about, and the values that are represented
+        limited: by key, the values that are represented
         chosen: fields that the user gave
 
     Raises:
         WeightsError: the first such value.
     """
-    for key, (own, values) in limited.items():
+    for key, values in limited.items():
+        own = ABOUT.get(key, key)
         if (value := content.get(key)) not in (None, *values) and own not in chosen:
             raise WeightsError(
                 f"{path}: unsupported {part} {key}={value!r} of {format}: give --{own}"
             )
 
 
-def _pretrained(config: Mapping[str, Any]) -> dict[str, Any]:
+def _pretrained(config: Fields) -> Fields:
     """The part about weights; older files have its keys at the top."""
     if "pretrained_cfg" in config:
         return table_in(config, "pretrained_cfg")
@@ -182,10 +177,10 @@ class Record:
     """
 
     architecture: str = ""
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    instead: Mapping[str, Any] = field(default_factory=dict)
+    fields: Fields = field(default_factory=dict)
+    instead: Fields = field(default_factory=dict)
     image_size: Size | None = None
-    arguments: Arguments = field(default_factory=dict)
+    arguments: Fields = field(default_factory=dict)
 
 
 def record_of(source: Source) -> Record:
@@ -194,8 +189,7 @@ def record_of(source: Source) -> Record:
     timm's own have both, and a model's images are prepared as its name implies; other code that
     trains timm's models has `args.model` alone, and prepares images as for ImageNet (DeiT, MAE).
     """
-    args = source.record.get("args", {})
-    args = vars(args) if isinstance(args, Namespace) else args if isinstance(args, Mapping) else {}
+    args = table_in(source.record, "args")
     own, other = stem_of(source.record.get("arch")), stem_of(args.get("model"))
     if not own:
         return Record(other, instead={**IMAGENET, "crop": 0.875} if other else {})
@@ -209,33 +203,19 @@ def record_of(source: Source) -> Record:
 OPEN_CLIP = "open_clip"
 OPEN_CLIP_POOLS = {"": "", "tok": "token", "avg": "mean", "map": "attention", "token": "token"}
 # Keys of vision_cfg that are read, that the tensors show, or that matter in training alone.
-OPEN_CLIP_KNOWN = {
-    "image_size", "head_width", "timm_model_name", "timm_pool", "norm_kwargs", "pool_type",
-    "final_ln_after_pool",
-    "layers", "width", "mlp_ratio", "patch_size", "ls_init_value", "timm_model_pretrained",
-    "timm_drop", "timm_drop_path", "timm_proj", "timm_proj_bias", "patch_dropout", "output_tokens",
-    "no_ln_pre", "attn_pooler_heads", "attn_pooler_queries", "pos_embed_type",
-}  # fmt: skip
-OPEN_CLIP_ABSENT = {"attentional_pool", "input_patchnorm", "global_average_pool", "act_kwargs"}
-OPEN_CLIP_IMAGES = {
-    "resize_mode": ("fit", ("", "shortest", "squash")),
-    "interpolation": ("interpolation", ("", "bicubic", "bilinear")),
-}
-
-
-def open_clip_architecture(content: Mapping[str, Any]) -> str:
-    """Return timm's name of the image encoder, if it is one of timm's that is known."""
-    return stem_of(_vision(content).get("timm_model_name"))
-
-
-def open_clip_size(content: Mapping[str, Any]) -> Size | None:
-    """Return the image size in pixels."""
-    return size_of(_vision(content).get("image_size"))
+OPEN_CLIP_KNOWN = words("""
+    image_size head_width timm_model_name timm_pool norm_kwargs pool_type final_ln_after_pool
+    layers width mlp_ratio patch_size ls_init_value timm_model_pretrained timm_drop
+    timm_drop_path timm_proj timm_proj_bias patch_dropout output_tokens no_ln_pre
+    attn_pooler_heads attn_pooler_queries pos_embed_type
+""")
+OPEN_CLIP_ABSENT = words("attentional_pool input_patchnorm global_average_pool act_kwargs")
+OPEN_CLIP_IMAGES = limits("resize_mode |shortest|squash, interpolation |bicubic|bilinear")
 
 
 def stated_by_open_clip(
-    path: object, content: Mapping[str, Any], width: int, chosen: Collection[str]
-) -> dict[str, Any]:
+    path: object, content: Fields, width: int, chosen: Collection[str]
+) -> Fields:
     """Return the fields that the file states, or that open_clip's defaults for it give.
 
     Args:
@@ -247,7 +227,7 @@ def stated_by_open_clip(
     Raises:
         WeightsError: it asks for something that our model cannot represent.
     """
-    vision, images = _vision(content), table_in(content, "preprocess_cfg")
+    vision, images = vision_of(content), table_in(content, "preprocess_cfg")
     if not vision:
         return {}
     for key, value in vision.items():
@@ -256,9 +236,7 @@ def stated_by_open_clip(
     of_timm = "timm_model_name" in vision
     key = "timm_pool" if of_timm else "pool_type"
     check_limited(path, OPEN_CLIP, "preprocess_cfg", images, OPEN_CLIP_IMAGES, chosen)
-    check_limited(
-        path, OPEN_CLIP, "vision_cfg", vision, {key: ("pool", tuple(OPEN_CLIP_POOLS))}, chosen
-    )
+    check_limited(path, OPEN_CLIP, "vision_cfg", vision, {key: tuple(OPEN_CLIP_POOLS)}, chosen)
     fields = {"crop": 1.0, "interpolation": "bicubic", **OPENAI, **prepared(images)}
     # the shorter side becomes the image size unless they are squashed
     fields["fit"] = "squash" if images.get("resize_mode") == "squash" else "crop"
@@ -274,22 +252,21 @@ def stated_by_open_clip(
     }
 
 
-def _vision(content: Mapping[str, Any]) -> dict[str, Any]:
+def vision_of(content: Fields) -> Fields:
+    """Return what open_clip_config.json says of the image encoder."""
     return table_in(table_in(content, "model_cfg"), "vision_cfg")
 
 
 # Fields that an architecture stands for, or that change no output of timm's.
-REPRESENTED = {each.name for each in fields(ImageSpec)} | {
-    "classes", "labels", "zero_head", "head_bias", "stem_bias", "positions_size", "bias_locality",
-    "resampling", "drop_path", "drop_path_ramp", "dropout",
-}  # fmt: skip
+REPRESENTED = {*WITHOUT_EFFECT, "classes", "stem_bias", "positions_size", "resampling"} | {
+    each.name for each in fields(ImageSpec)
+}
 HYBRIDS = {
     (): "vit_tiny_r_s16_p8_224",
     (2, 2, 2, 2): "vit_small_r26_s32_224",
     (3, 4, 9): "vit_base_r50_s16_224",
     (3, 4, 6, 3): "vit_large_r50_s32_224",
 }
-Limits = dict[str, tuple[Any, ...]]
 # Values that an architecture of vision_transformer.py brings, at most one of them, and what else it
 # has then; its norms are the usual ones.
 PARTICULAR: dict[str, tuple[Any, str, Limits]] = {
@@ -297,14 +274,12 @@ PARTICULAR: dict[str, tuple[Any, str, Limits]] = {
     "pool": (
         "prefix",
         "deit_base_distilled_patch16_224",
-        {"registers": (1,), "class_token": (True,), "positions": ("1d",)},
+        limits("registers 1, class_token true, positions 1d"),
     ),
     "branches": (2, "vit_base_patch16_18x2_224", {}),
     "ffn": ("swiglu", "vit_giant_patch14_dinov2", {}),
 }
-USUAL_NORMS: Limits = {
-    "norm_eps": (1e-6,), "norm_inner_attention": (False,), "norm_inner_mlp": (False,),
-}  # fmt: skip
+USUAL_NORMS = limits("norm_eps 1e-6, norm_inner_attention false, norm_inner_mlp false")
 
 
 def check_written(config: ModelConfig) -> ViTConfig:
@@ -320,42 +295,43 @@ def check_written(config: ModelConfig) -> ViTConfig:
             f"{NAME} has a norm before the encoder exactly if the stem has no bias, so it cannot "
             f"represent pre_norm={config.pre_norm} with stem_bias={config.stem_bias}"
         )
-    named = REPRESENTED | {own for own, _ in rows_of(config, family_of(config)).values()}
-    limits = {each.name: (each.default,) for each in fields(config) if each.name not in named}
-    limits |= _made_by(config)[1]
+    named = {*REPRESENTED, *ARGUMENTS[family_of(config)].values()}
+    allowed = {each.name: (each.default,) for each in fields(config) if each.name not in named}
+    allowed |= _made_by(config)[1]
     if config.pool == "attention":
-        limits |= {"ffn": ("mlp",), "bias": (True,)}
-    check_fields(NAME, config, limits)
+        allowed |= limits("ffn mlp, bias true")
+    check_fields(NAME, config, allowed)
     return config
 
 
 def _made_by(config: ViTConfig) -> tuple[str, Limits]:
     """An architecture whose arguments can make a model, and values of fields beside them."""
     fine, pool = config.norm_eps == 1e-6, config.pool  # epsilon is an architecture's
-    limits: Limits = {"pool": ("token", "mean", "attention"), "norm_eps": (1e-6, 1e-5)}
+    allowed = limits("pool token|mean|attention, norm_eps 1e-6|1e-5")
     if (family := family_of(config)) == "vit":
-        limits |= {"pool_heads": (0, config.heads), "pool_mlp": (0, config.mlp)}
-        limits["positions"] = ("none", "1d")
+        allowed |= {"pool_heads": (0, config.heads), "pool_mlp": (0, config.mlp)}
+        allowed |= limits("positions none|1d")
         if pool == "prefix":  # without a classifier, timm has the mean of both tokens
-            limits["classes"] = (config.classes or None,)
+            allowed["classes"] = (config.classes or None,)
         for name, (value, architecture, further) in PARTICULAR.items():
             if getattr(config, name) == value:
-                limits |= USUAL_NORMS | {name: (value,)} | further
-                return architecture or HYBRIDS.get(config.stages, ""), limits
-        limits["norm"] = ("layer", "rms" if fine else "layer")
-        return "vit_base_patch16_224" if fine else "vit_base_patch16_clip_224", limits
+                allowed |= USUAL_NORMS | {name: (value,)} | further
+                return architecture or HYBRIDS.get(config.stages, ""), allowed
+        allowed |= limits("norm layer|rms" if fine else "norm layer")
+        return "vit_base_patch16_224" if fine else "vit_base_patch16_clip_224", allowed
     if config.ffn == "swiglu":
-        limits["gelu"] = (config.gelu,)
+        allowed["gelu"] = (config.gelu,)
     if family == "beit":
-        limits |= {"pool": ("token", "mean"), "norm_at": ("tokens", "pooled"), "norm_eps": (1e-6,)}
-        limits["class_token"] = (True, None if pool == "token" else True)
-        return "beit_base_patch16_224", limits
-    limits["pool_prefix"] = (pool != "mean", pool == "attention" and config.prefix > 0)
-    limits["rope_kind"] = tuple(KINDS.values())
+        allowed |= limits("pool token|mean, norm_at tokens|pooled, norm_eps 1e-6")
+        allowed["class_token"] = (True, None if pool == "token" else True)
+        return "beit_base_patch16_224", allowed
+    allowed["pool_prefix"] = (pool != "mean", pool == "attention" and config.prefix > 0)
+    allowed["rope_kind"] = tuple(KINDS.values())
     if config.norm_order == "after":
-        ffn = ("mlp", "swiglu" if config.norm_inner_mlp else "mlp")
-        limits |= {"qk_norm": (False,), "layer_scale": (0.0,), "ffn": ffn}
-    return "eva_giant_patch14_224" if fine else "vit_base_patch16_dinov3", limits
+        allowed |= limits("qk_norm false, layer_scale 0, ffn mlp")
+        if config.norm_inner_mlp:
+            allowed["ffn"] = ("mlp", "swiglu")
+    return "eva_giant_patch14_224" if fine else "vit_base_patch16_dinov3", allowed
 
 
 def stored_as(config: ViTConfig) -> ViTConfig:
@@ -370,15 +346,14 @@ def stored_as(config: ViTConfig) -> ViTConfig:
     return config.settled
 
 
-def written(config: ViTConfig, stored: ViTConfig) -> dict[str, Any]:
+def written(config: ViTConfig, stored: ViTConfig) -> Fields:
     """Return the config.json with which timm builds and loads a model.
 
     Args:
         config: the model's
         stored: that of the tensors
     """
-    rows = rows_of(stored, family_of(config))
-    arguments = {name: value for name, (_, value) in rows.items()}
+    arguments = written_arguments(stored)
     if config.norm == "rms":  # the name of a norm stands for its epsilon too
         arguments["norm_layer"] = "rmsnorm"
     used = config if config.resampling == "antialiased" else stored

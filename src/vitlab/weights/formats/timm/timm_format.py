@@ -6,34 +6,31 @@ checkpoints of facebookresearch (deit, mae, dino, dinov2, dinov3) and microsoft/
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from vitlab.errors import WeightsError
-from vitlab.images import IMAGENET, OPENAI, Size
+from vitlab.images import Size
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.dialects import Layout, layout_of, names_for, notes_beside, pairs_for
 from vitlab.weights.formats.entries import Pairs, frequencies
 from vitlab.weights.formats.format_api import Hints, Reading, Writing
 from vitlab.weights.formats.names import (
-    FoundParts,
     entries,
     fields_shown,
     first_name,
     fitting,
-    located,
-    overlap,
     patches_of,
     placed,
 )
-from vitlab.weights.formats.origins import Facts, Origin, with_means
+from vitlab.weights.formats.origins import Facts, with_means
+from vitlab.weights.formats.records import rules
 from vitlab.weights.formats.timm import architectures, config_json
 from vitlab.weights.formats.timm.architectures import (
     check_content,
     facts_by_content,
     registers_in,
     rotary_by_content,
+    stem_of,
 )
 from vitlab.weights.formats.timm.arguments import (
     DEFAULTS,
@@ -44,39 +41,49 @@ from vitlab.weights.formats.timm.arguments import (
     pairs_of,
     rotary_fields,
 )
-from vitlab.weights.formats.timm.config_json import check_written, record_of, stored_as, written
-from vitlab.weights.sharded import CONFIG
+from vitlab.weights.formats.timm.config_json import (
+    check_written,
+    record_of,
+    stored_as,
+    vision_of,
+    written,
+)
+from vitlab.weights.sharded import CONFIG, Fields
 from vitlab.weights.source import Source
 
-LEFT_OUT = {
-    r"mask_token|masked_embed|decoder.*|projectors\..*": "for pre-training alone",
-    r"local_cls_norm\..*": "for small crops in pre-training alone",
-    r".*relative_position_index|rope_embed\..*|(.*\.)?rope\.freqs_(cos|sin)": "computed here",
-    r".*\.rope\..*|freqs_t_[xy]": "computed here",
-    r".*num_batches_tracked": "computed here",
-    r"lm_head\..*|head\.(mlp|last_layer|prototypes).*": "for pre-training alone",
-}
+LEFT_OUT = rules(r"""
+    mask_token|masked_embed|decoder.*|projectors\..*      for pre-training alone
+    local_cls_norm\..*                                    for small crops in pre-training alone
+    .*relative_position_index|rope_embed\..*|(.*\.)?rope\.freqs_(cos|sin)  computed here
+    .*\.rope\..*|freqs_t_[xy]                             computed here
+    .*num_batches_tracked                                 computed here
+    lm_head\..*|head\.(mlp|last_layer|prototypes).*       for pre-training alone
+""")
 # The MLPs of MoCo-v3 and MSN, which batch norms tell from a classifier.
 PROJECTOR = re.compile(r"((head\.\d+|fc\.bn\d)\.)running_mean")
 SAPIENS = (1024, 1280, 1536, 1920)  # the widths of facebookresearch/sapiens
 
 
-@dataclass(frozen=True)
-class Known:
-    """What is known beside the tensors.
+@dataclass(kw_only=True)
+class Known(Facts):
+    """The facts of a file, and what is known beside them.
 
     Attributes:
-        facts: fields of the configuration, with their origins
+        source: the file or folder
+        file: its tensors in their dialect
+        hints: of the user, which take precedence
         architecture: timm's name; empty if unknown
         image_size: that the positions are for
         arguments: of timm's constructor, to be compared with the model
         pairs: how channels that rotary positions turn together lie; None if it is not known
     """
 
-    facts: Facts
-    architecture: str = ""
+    source: Source
+    file: Layout
+    hints: Hints
+    architecture: str
     image_size: Size | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Fields = field(default_factory=dict)
     pairs: Pairs | None = None
 
 
@@ -89,40 +96,34 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     file = layout_of(source)
     if file is None:
         return None
-    prefix, dialect, parts = file.prefix, file.dialect, file.parts
     known = known_of(source, hints, file)
-    facts, own_row, register_rows = fields_of(source, file, known, hints)
-    config = ViTConfig(**with_means(facts).values)
+    own_row, register_rows = _put_shown(known)
+    config = ViTConfig(**with_means(known).values)
     rows = register_rows or (own_row and config.has_token)
     check_arguments(source.path, known.arguments, config, rows, {*hints.choices})
-    if "head_dist.weight" in file.shapes and "heads.weight" not in parts:
+    if "head_dist.weight" in file.tensors and "heads.weight" not in file:
         raise WeightsError(f"{source.path}: a distilled model without its first classifier")
-    names = parts.names
-    if "positions" in parts:
+    names = file.names
+    if "positions" in file:
         has_rows = own_row or not config.has_token or bool(config.class_blocks)
-        names = placed(names, has_rows, register_rows)
-    if "freqs" in parts:
-        names["freqs"] = frequencies(first_name(names, "freqs"), known.pairs == "xy")
-    if "pooled_norm.weight" not in parts:
-        names["pooled_norm"] = names.get("norm", "")
-    table = entries(config, names, dialect.name, known.pairs or "")
-    table = located(table, file.stored, prefix)
-    left_out = {re.escape(prefix) + f"({pattern})": why for pattern, why in LEFT_OUT.items()}
-    if any(PROJECTOR.fullmatch(name) for name in file.shapes):
-        left_out[re.escape(prefix) + r"(head|fc)\..*"] = "for pre-training alone"
-    left_out |= {f"(?!{re.escape(prefix)}).*": "outside the model"} if prefix else {}
-    label = f"{NAME}, {known.architecture}" if known.architecture else dialect.name
+        names.update(placed(names, has_rows, register_rows))
+    if "freqs" in file:
+        names["freqs"] = [frequencies(first_name(names, "freqs"), known.pairs == "xy")]
+    if "pooled_norm.weight" not in file:
+        names["pooled_norm"] = names.get("norm", [])
+    table = file.entries(config, file.dialect.name, known.pairs or "")
+    prefix = re.escape(file.prefix)
+    left_out = {f"{prefix}({pattern})": why for pattern, why in LEFT_OUT.items()}
+    if any(PROJECTOR.fullmatch(name) for name in file.tensors):
+        left_out[prefix + r"(head|fc)\..*"] = "for pre-training alone"
+    left_out |= file.outside("outside the model")
+    label = f"{NAME}, {known.architecture}" if known.architecture else file.dialect.name
     taken = {name for entry in table for name in entry.theirs}
-    beside = notes_beside(source, prefix, taken)
-    size, count = hints.image_size, math.prod(config.grid)
-    apart = size is not None and not fitting([size], config.patch, count)
-    if size and apart and overlap(size, config.patch, count):
-        wide = "x".join(map(str, config.size))
-        beside += (f"{source.path}: if its patches overlap, it is not this model of {wide} pixels",)
-    return Reading(label, config, table, left_out, facts.origins, beside)
+    beside = notes_beside(source, file.prefix, taken)
+    return Reading(label, config, table, left_out, known.origins, beside)
 
 
-def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
+def writes(config: ModelConfig, provenance: Fields) -> Writing:
     """Represent a model as a folder that timm loads.
 
     Raises:
@@ -146,61 +147,51 @@ def known_of(source: Source, hints: Hints, file: Layout) -> Known:
         OptionError: the user's name is unknown.
         WeightsError: a family that our model cannot represent, or a damaged config.json.
     """
-    name, given = hints.name, architectures.stem_of(hints.name)
-    stored, record = config_json.architecture_in(source.config), record_of(source)
-    stored = stored or config_json.open_clip_architecture(source.open_clip)
-    architecture = given or stored or record.architecture
+    name, given = hints.name, stem_of(hints.name)
+    checkpoint = record_of(source)
+    stored = stem_of(source.config.get("architecture")) or stem_of(
+        vision_of(source.open_clip).get("timm_model_name")
+    )
+    architecture = given or stored or checkpoint.architecture
     certain = bool(architecture)
     if certain:
         architectures.check_supported(architecture)
     own = file.dialect.name == "ViTLab's names"  # whose models may have any fields
     check_content(source.path, file, certain or own or bool(name))
-    facts = facts_by_content(source, file, certain or own)
-    _put_dialect(facts, file)
+    usual = facts_by_content(source, file, certain or own)
+    known = Known(**vars(usual), source=source, file=file, hints=hints, architecture=architecture)
+    _put_dialect(known)
     if file.dialect.name == "open_clip's names" and "input_resolution" in source.shapes:
-        facts.put(Origin.FAMILY, {"gelu": "quick", **OPENAI})  # OpenAI's own
+        known.put("family", "gelu quick, @OPENAI")  # OpenAI's own
     if certain:
-        facts.put(Origin.NAME, {**architectures.implied(architecture), **record.instead})
-        facts.put(Origin.FAMILY, {"resampling": "antialiased"})
+        known.put("name", {**architectures.implied(architecture), **checkpoint.instead})
+        known.put("family", "resampling antialiased")
+        known.image_size = architectures.size_in(architecture)
         if architecture in architectures.VARY:
-            facts.put(Origin.ASSUMED, {k: facts.values[k] for k in ("mean", "std")})
+            known.put("assumed", {k: known.values[k] for k in ("mean", "std")})
     elif name:
-        facts.put(Origin.OPTION, architectures.settled(name))
-    size = architectures.size_in(architecture) if certain else None
-    if given and given != stored:  # the user knows better than the file
-        return Known(facts, architecture, size, pairs=_rotary(facts, source, architecture, file))
-    arguments = record.arguments | config_json.arguments_in(source.config)
-    path, chosen = source.path, hints.choices
-    told = config_json.stated_by_open_clip(path, source.open_clip, file.parts.width, chosen)
-    facts.put(Origin.FILE, {**record.fields, **told})
-    facts.put(Origin.FILE, config_json.recorded(path, source.config, chosen))
-    if file.dialect.facts.get("fit") == "native":  # which no config.json of timm can say
-        facts.put(Origin.FAMILY, {"fit": "native"})
-    if arguments.get("global_pool") == "":
-        facts.put(Origin.ASSUMED, {"pool": facts.values.get("pool", "token")})
-    pairs = _rotary(facts, source, architecture, file, arguments)
-    sizes: tuple[Size | None, ...] = (
-        config_json.recorded_size(source.config),
-        config_json.open_clip_size(source.open_clip),
-        record.image_size,
-        size,
-    )
-    return Known(
-        facts, architecture, next((each for each in sizes if each), None), arguments, pairs
-    )
+        known.put("option", architectures.settled(name))
+    if not given or given == stored:  # else the user knows better than the file
+        known.arguments = checkpoint.arguments | config_json.arguments_in(source.config)
+        path, chosen = source.path, hints.choices
+        told = config_json.stated_by_open_clip(path, source.open_clip, file.width, chosen)
+        said = config_json.recorded(path, source.config, chosen)
+        known.put("file", {**checkpoint.fields, **told, **said})
+        if "fit native" in file.dialect.facts:  # which no config.json of timm can say
+            known.put("family", "fit native")
+        if known.arguments.get("global_pool") == "":
+            known.put("assumed", {"pool": known.values.get("pool", "token")})
+        size = config_json.size_beside(source) or checkpoint.image_size
+        known.image_size = size or known.image_size
+    known.pairs = _rotary(known)
+    return known
 
 
-def _rotary(
-    facts: Facts,
-    source: Source,
-    architecture: str,
-    file: Layout,
-    arguments: Mapping[str, Any] | None = None,
-) -> Pairs | None:
+def _rotary(known: Known) -> Pairs | None:
     """Put rotary positions as name, tensors or arguments imply; return how their pairs lie."""
-    told = {key: value for key, value in (arguments or {}).items() if key in DEFAULTS}
-    origin = Origin.NAME if architecture else Origin.FAMILY
-    implied = architectures.named_rotary(architecture) if architecture else rotary_by_content(file)
+    source, name = known.source, known.architecture
+    told = {key: value for key, value in known.arguments.items() if key in DEFAULTS}
+    implied = architectures.named_rotary(name) if name else rotary_by_content(known.file)
     whole = implied | told
     if not whole.get("use_rot_pos_emb"):
         return None
@@ -209,205 +200,185 @@ def _rotary(
     if stored and fields["rope_kind"] == "image":
         periods = source.read(stored[0])
         rounded = is_rounded(source.path, periods, fields["rope_base"])
-        facts.put(Origin.TENSORS, {"rope_rounded": rounded})
-    facts.put(Origin.FILE if told else origin, {"positions": "rope", **fields})
+        known.put("tensors", {"rope_rounded": rounded})
+    origin = "name" if name else "family"
+    known.put("file" if told else origin, {"positions": "rope", **fields})
     scaled = implied.get("rope_grid_indexing") == "xy" and fields.get("rope_grid")
-    if origin is Origin.FAMILY and scaled:
-        facts.put(Origin.ASSUMED, {"rope_grid": fields["rope_grid"]})  # its positions' own grid
+    if not name and scaled:
+        known.put("assumed", {"rope_grid": fields["rope_grid"]})  # its positions' own grid
     return pairs_of(whole)
 
 
-def _put_dialect(facts: Facts, file: Layout) -> None:
+def _put_dialect(known: Known) -> None:
     """Set the facts of all, or most, models with such names."""
-    dialect, width = file.dialect, file.parts.width
-    facts.put(Origin.ASSUMED, dialect.usual).put(Origin.FAMILY, dialect.facts)
-    if dialect.sizes and "heads" in facts.values:
-        facts.put(Origin.FAMILY, {"heads": facts.values["heads"]})
+    file, dialect, width = known.file, known.file.dialect, known.file.width
+    known.put("assumed", dialect.usual).put("family", dialect.facts)
+    if dialect.sizes and "heads" in known.values:
+        known.put("family", {"heads": known.values["heads"]})
     elif dialect.facts and width % 64 == 0:
-        facts.fill(Origin.ASSUMED, {"heads": width // 64})
-    if dialect.name == "open_clip's names" and "pre_norm.weight" not in file.parts:
-        facts.put(Origin.ASSUMED, {"pool": "mean", "norm_at": "pooled"})  # CLIPA, OpenVision
+        known.fill("assumed", {"heads": width // 64})
+    if dialect.name == "open_clip's names" and "pre_norm.weight" not in file:
+        known.put("assumed", "pool mean, norm_at pooled")  # CLIPA, OpenVision
     if dialect.name == "mmpretrain's names":
-        _put_padding(facts, file)
+        _put_padding(known)
 
 
-def _put_padding(facts: Facts, file: Layout) -> None:
+def _put_padding(known: Known) -> None:
     """Put the padding of Sapiens' stem: certain with positions for 1024 pixels, else by width."""
-    side, places = file.parts.shape("patch.weight")[-1], (*file.parts.shape("positions"), 0)[1]
+    file = known.file
+    side, places = file.shape("patch.weight")[-1], file.rows("positions")
     if places and math.isqrt(places) * side == 1024:
-        facts.put(Origin.FAMILY, {"stem_padding": 2, **IMAGENET})
-    elif file.parts.width in SAPIENS:
-        facts.put(Origin.ASSUMED, {"stem_padding": 0})
+        known.put("family", "stem_padding 2, @IMAGENET")
+    elif file.width in SAPIENS:
+        known.put("assumed", "stem_padding 0")
 
 
-def fields_of(source: Source, file: Layout, known: Known, hints: Hints) -> tuple[Facts, bool, bool]:
-    """Return the fields of the configuration, and which tokens have positions of their own.
-
-    Args:
-        source: for messages
-        file: its tensors in their dialect
-        known: beside the tensors
-        hints: of the user, which take precedence
-
-    Returns:
-        The fields; whether the class token has a position; whether the registers have.
-
-    Raises:
-        WeightsError: an unsupported layout, or something that neither file nor hints say.
-    """
-    shown = fields_shown(source.path, file.parts, NAME)
-    tokens = {name: shown.pop(name) for name in ("registers", "class_token")}
-    facts = Facts().put(Origin.TENSORS, shown)
-    facts.values |= known.facts.values
-    facts.origins |= known.facts.origins
-    facts.put(Origin.TENSORS, tokens)
+def _put_shown(known: Known) -> tuple[bool, bool]:
+    """Put what the tensors show; return whether class token and registers have positions."""
+    shown = fields_shown(known.source.path, known.file, NAME)
+    known.put("tensors", {name: shown.pop(name) for name in ("registers", "class_token")})
+    known.fill("tensors", shown)
     if shown.get("stem") == "resnet":
-        facts.put(Origin.TENSORS, {"resnet": "timm"})
-    _pool(facts, file.parts, known)
+        known.put("tensors", "resnet timm")
+    _pool(known)
     named = registers_in(known.architecture)
-    if named and facts.values["registers"] != named:
+    if named and known.values["registers"] != named:
         raise WeightsError(
-            f"{source.path}: tensor reg_token of {named} registers is missing "
+            f"{known.source.path}: tensor reg_token of {named} registers is missing "
             f"({known.architecture})"
         )
-    rows = _positions(source, file, facts, known, hints)
-    facts.put(Origin.OPTION, hints.choices)
-    _heads(source, file.parts, facts)
-    return facts, *rows
+    rows = _positions(known)
+    known.put("option", known.hints.choices)
+    _heads(known)
+    return rows
 
 
-def _pool(facts: Facts, parts: FoundParts, known: Known) -> None:
+def _pool(known: Known) -> None:
     """Put what the classifier sees, and forget a class token that this implies."""
-    token, told = "token" in parts, facts.origins.get("pool")
-    named = facts.values.get("pool", "token") if told in (None, Origin.NAME) else ""
-    mean = not token and (named == "attention" or facts.values.get("pool", "token") == "token")
+    file = known.file
+    token, told = "token" in file, known.origins.get("pool")
+    named = known.values.get("pool", "token") if told in (None, "name") else ""
+    mean = not token and (named == "attention" or known.values.get("pool", "token") == "token")
     asked = any(known.arguments.get(name) for name in ("fc_norm", "use_fc_norm"))
-    normed = "pooled_norm.weight" in parts and named == "token" and not asked
-    both = parts.shape("head.weight")[-1] == 2 * parts.width
-    if "queries" in parts:
-        facts.put(Origin.TENSORS, {"pool": "attention"})
-        wide = parts.shape("pool_expand.weight")[0]
-        facts.put(Origin.TENSORS, {"pool_mlp": 0 if wide == facts.values["mlp"] else wide})
-        if known.pairs is not None and (token or facts.values["registers"]):
-            facts.put(Origin.FAMILY, {"pool_prefix": True})  # in eva.py
+    normed = "pooled_norm.weight" in file and named == "token" and not asked
+    both = file.shape("head.weight")[-1] == 2 * file.width
+    if "queries" in file:
+        known.put("tensors", "pool attention")
+        wide = file.shape("pool_expand.weight")[0]
+        known.put("tensors", {"pool_mlp": 0 if wide == known.values["mlp"] else wide})
+        if known.pairs is not None and (token or known.values["registers"]):
+            known.put("family", "pool_prefix true")  # in eva.py
     elif both and token:  # or the class token beside one register, in our own names
-        one = facts.values["registers"] == 1
-        facts.put(Origin.ASSUMED if one else Origin.TENSORS, {"pool": "both"})
-    elif "heads.weight" in parts:
-        facts.put(Origin.TENSORS, {"pool": "prefix"})
+        one = known.values["registers"] == 1
+        known.put("assumed" if one else "tensors", {"pool": "both"})
+    elif "heads.weight" in file:
+        known.put("tensors", "pool prefix")
     elif mean or normed:
-        facts.put(Origin.TENSORS, {"pool": "mean"})
+        known.put("tensors", "pool mean")
     else:
-        facts.fill(Origin.NAME if known.architecture else Origin.ASSUMED, {"pool": "token"})
-    if token == (facts.values["pool"] in ("token", "both")):
-        facts.values["class_token"] = None
+        known.fill("name" if known.architecture else "assumed", {"pool": "token"})
+    if token == (known.values["pool"] in ("token", "both")):
+        known.values["class_token"] = None
     of_pool = {"pool_heads": ("attention",), "pool_prefix": ("attention", "mean")}
     for name, pools in of_pool.items():
-        if facts.values["pool"] not in pools:
-            facts.values.pop(name, None)
+        if known.values["pool"] not in pools:
+            known.values.pop(name, None)
 
 
-def _positions(
-    source: Source, file: Layout, facts: Facts, known: Known, hints: Hints
-) -> tuple[bool, bool]:
+def _positions(known: Known) -> tuple[bool, bool]:
     """Put positions and image size; return whether class token and registers have positions."""
-    parts = file.parts
-    patch, registers = int(facts.values["patch"]), int(facts.values["registers"])
+    file, hints = known.file, known.hints
+    patch, registers = int(known.values["patch"]), int(known.values["registers"])
     stated = [s for s in (hints.choices.get("image_size"), known.image_size) if s]
     wanted = [hints.image_size] if hints.image_size else []
-    if parts.offsets:
-        facts.put(Origin.TENSORS, _bias_positions(parts, patch, [*stated, *wanted]))
+    if file.offsets:
+        known.put("tensors", _bias_positions(file, patch, [*stated, *wanted]))
         return True, False
     if "rope" in hints.choices.get("positions", "") and known.pairs is None:
         raise WeightsError(
-            f"{source.path} does not say which channels rotary positions turn together: give "
+            f"{known.source.path} does not say which channels rotary positions turn together: give "
             "--name with the model's name in timm"
         )
-    if "positions" not in parts:
-        _unplaced(source, facts, known, hints, [*stated, *wanted])
+    if "positions" not in file:
+        _unplaced(known, [*stated, *wanted])
         return True, False
-    certain = bool(known.architecture) or "class_q.weight" in parts
+    certain = bool(known.architecture) or "class_q.weight" in file
     # DeiT-III's own names, which RoPE-ViT's files with positions have too
     own = any(name.endswith("blocks.0.gamma_1") for name in file.stored.values())
-    alike = own and "blocks.0.attn.qkv.bias" in file.shapes and not parts.counted("b")
-    if facts.values.get("positions") == "rope":
-        facts.put(facts.origins["positions"], {"positions": "1d+rope"})
+    alike = own and "blocks.0.attn.qkv.bias" in file.tensors and not file.counted("b")
+    if known.values.get("positions") == "rope":
+        known.put(known.origins["positions"], {"positions": "1d+rope"})
     else:
-        facts.put(Origin.ASSUMED if alike and not certain else Origin.TENSORS, {"positions": "1d"})
-    length = (*parts.shape("positions"), 0)[1]
+        known.put("assumed" if alike and not certain else "tensors", {"positions": "1d"})
+    length = file.rows("positions")
     for candidates in (stated, None, wanted):
         for own_row, register_rows in _layouts(file, registers):
             count = length - own_row - registers * register_rows
             if found := fitting(candidates, patch, count):
                 said = fitting(wanted, patch, count)  # what is said wins over a guess
                 guess = candidates is None and not (said or certain)
-                origin = Origin.ASSUMED if guess else Origin.TENSORS
-                facts.put(origin, {"image_size": said or found})
+                origin = "assumed" if guess else "tensors"
+                known.put(origin, {"image_size": said or found})
                 return own_row, register_rows
-    for size in [*stated, *wanted]:
-        if step := overlap(size, patch, length - _layouts(file, registers)[0][0]):
-            raise WeightsError(
-                f"{source.path} has overlapping patches, one every {step} pixels, which no model "
-                f"here has: train one with patch={step} or patch={patch}"
-            )
     raise WeightsError(
-        f"{source.path}: {length} positions do not form a square of patches: give their "
+        f"{known.source.path}: {length} positions do not form a square of patches: give their "
         "size in pixels, --image-size ROWS COLUMNS (in Python image_size=(rows, columns))"
     )
 
 
-def _unplaced(source: Source, facts: Facts, known: Known, hints: Hints, sizes: list[Size]) -> None:
+def _unplaced(known: Known, sizes: list[Size]) -> None:
     """Put the positions of a file that stores none."""
-    if "positions" not in facts.values and known.arguments.get("pos_embed") in ("none", ""):
-        facts.put(Origin.FILE, {"positions": "none"})
-    if "positions" not in facts.values and "positions" not in hints.choices:
+    if "positions" not in known.values and known.arguments.get("pos_embed") in ("none", ""):
+        known.put("file", "positions none")
+    if "positions" not in known.values and "positions" not in known.hints.choices:
         raise WeightsError(
-            f"{source.path}: {NAME}: no positions are stored, and only DINOv3 is known to compute "
-            "them: give --positions none, or --name (in Python positions='none', name=…)"
+            f"{known.source.path}: {NAME}: no positions are stored, and only DINOv3 is known to "
+            "compute them: give --positions none, or --name (in Python positions='none', name=…)"
         )
-    patch = int(facts.values["patch"])
+    patch = int(known.values["patch"])
     if sizes:
-        origin = Origin.FILE if known.image_size else Origin.OPTION
-        facts.put(origin, {"image_size": floored(sizes[0], patch)})
+        origin = "file" if known.image_size else "option"
+        known.put(origin, {"image_size": floored(sizes[0], patch)})
     else:
-        facts.put(Origin.ASSUMED, {"image_size": floored(224, patch)})
+        known.put("assumed", {"image_size": floored(224, patch)})
 
 
 def _layouts(file: Layout, registers: int) -> list[tuple[bool, bool]]:
     """Which of class token and registers may have positions, the usual layout first."""
-    token = "token" in file.parts and "class_q.weight" not in file.parts
-    if "dist_token" in file.shapes:
+    token = "token" in file and "class_q.weight" not in file
+    if "dist_token" in file.tensors:
         return [(token, True)]
     return [(token, False), (False, False), *([(token, True)] if registers else [])]
 
 
-def _bias_positions(parts: FoundParts, patch: int, sizes: list[Size]) -> dict[str, Any]:
+def _bias_positions(file: Layout, patch: int, sizes: list[Size]) -> Fields:
     """The fields of BEiT's tables, which have a row per offset and 3 for the class token."""
-    offsets = parts.offsets[0] - 3 * ("token" in parts)
+    offsets = file.offsets[0] - 3 * ("token" in file)
     image_size: Size = (math.isqrt(max(offsets, 0)) + 1) // 2 * patch
     for size in sizes:
         rows, columns = patches_of(size, patch)
         if (2 * rows - 1) * (2 * columns - 1) == offsets:
             image_size = (rows * patch, columns * patch)
             break
-    at = "shared" if "shared_table" in parts else "stem"
-    kind = "1d+bias" if "positions" in parts else "bias"
+    at = "shared" if "shared_table" in file else "stem"
+    kind = "1d+bias" if "positions" in file else "bias"
     return {"positions": kind, "positions_at": at, "image_size": image_size}
 
 
-def _heads(source: Source, parts: FoundParts, facts: Facts) -> None:
+def _heads(known: Known) -> None:
     """Put the heads that tables or norms with one row per head show, or ask for them."""
-    if facts.origins.get("heads") is Origin.OPTION:
+    file = known.file
+    if known.origins.get("heads") == "option":
         return
-    if parts.offsets:
-        facts.put(Origin.TENSORS, {"heads": parts.offsets[1]})
-    if "q_norm.weight" in parts:
-        heads = parts.width // max(1, parts.shape("q_norm.weight")[0])
-        facts.put(Origin.TENSORS, {"heads": heads})
-    if "before.weight" in parts:
-        facts.put(Origin.TENSORS, {"heads": parts.shape("before.weight")[0]})
-    if "heads" not in facts.values:
+    if file.offsets:
+        known.put("tensors", {"heads": file.offsets[1]})
+    if "q_norm.weight" in file:
+        heads = file.width // max(1, file.shape("q_norm.weight")[0])
+        known.put("tensors", {"heads": heads})
+    if "before.weight" in file:
+        known.put("tensors", {"heads": file.shape("before.weight")[0]})
+    if "heads" not in known.values:
         raise WeightsError(
-            f"{source.path} does not say how many heads a width of {parts.width} has: give "
+            f"{known.source.path} does not say how many heads a width of {file.width} has: give "
             "--heads, or --name as in timm (in Python heads=…, name=…)"
         )

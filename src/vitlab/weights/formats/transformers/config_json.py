@@ -11,92 +11,84 @@ from typing import Any
 
 from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
-from vitlab.weights.formats.names import first_name
-from vitlab.weights.formats.origins import Facts, Origin
-from vitlab.weights.formats.transformers.family import Content, Family, Stated
+from vitlab.weights.formats.names import first_name, parts_of
+from vitlab.weights.formats.origins import Facts
+from vitlab.weights.formats.records import limits, record, records
+from vitlab.weights.formats.transformers.family import Family, Stated
+from vitlab.weights.sharded import Fields
 
-_BASE: Content = {
-    "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
-    "intermediate_size": 3072, "hidden_act": "gelu", "layer_norm_eps": 1e-12, "image_size": 224,
-    "patch_size": 16, "num_channels": 3,
-}  # fmt: skip
-_VIT = _BASE | {"qkv_bias": True}
-_POOLED = _VIT | {"pooler_output_size": 0, "pooler_act": "tanh"}
-_RATIO = _VIT | {"intermediate_size": None, "mlp_ratio": 4}
-_DINOV2 = _RATIO | {
-    "layer_norm_eps": 1e-6, "patch_size": 14, "layerscale_value": 1.0, "use_swiglu_ffn": False,
-}  # fmt: skip
-_MEAN = {
-    "use_absolute_position_embeddings": False, "layer_scale_init_value": 0.1,
-    "use_mean_pooling": True,
-}  # fmt: skip
-_BIASED = {"use_relative_position_bias": False, "use_shared_relative_position_bias": False}
-_TOWER = _BASE | {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
-_CLIP = _TOWER | {"patch_size": 32, "projection_dim": 512}
-_TANH = _BASE | {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6}
-_SIGLIP = _TANH | {"vision_use_head": True}
-_WIDE = _TANH | {"hidden_size": 1152, "num_attention_heads": 16, "patch_size": 32}
-_OF_CLASSES: dict[str, Content] = {
-    "aimv2_vision_model": _VIT | {
-        "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 8,
-        "intermediate_size": 2816, "patch_size": 14, "hidden_act": "silu", "layer_norm_eps": None,
-        "rms_norm_eps": 1e-5, "qkv_bias": False, "mlp_bias": False, "use_head": True,
-    },
-    **dict.fromkeys(("beit", "data2vec-vision"), _BASE | _BIASED | _MEAN),
-    "blip_vision_model": _BASE | {"image_size": 384, "layer_norm_eps": 1e-5},
-    **dict.fromkeys(("blip_2_vision_model", "instructblip_vision_model"), _VIT | {
-        "hidden_size": 1408, "num_hidden_layers": 39, "num_attention_heads": 16,
-        "intermediate_size": 6144, "patch_size": 14, "layer_norm_eps": 1e-6,
-    }),
-    "clipseg_vision_model": _TOWER | {"patch_size": 32},
-    "deit": _POOLED,
-    "dinov2": _DINOV2,
-    "dinov2_with_registers": _DINOV2 | {"patch_size": 16, "num_register_tokens": 4},
-    "dinov3_vit": _BASE | {
-        "hidden_size": 384, "intermediate_size": 1536, "num_attention_heads": 6,
-        "layer_norm_eps": 1e-5, "layerscale_value": 1.0, "use_gated_mlp": False,
-        "num_register_tokens": 0, "rope_theta": 100.0, "rope_parameters": {},
-        "query_bias": True, "key_bias": False, "value_bias": True, "proj_bias": True,
-        "mlp_bias": True,
-    },
-    "dpt": _POOLED | {"image_size": 384},
-    "git_vision_model": _TOWER,
-    "idefics2_vision": _TANH | {"patch_size": 32},
-    "idefics3_vision": _WIDE,
-    "ijepa": _VIT,
-    "intern_vit_6b": _VIT | {
-        "layer_norm_eps": 1e-6, "patch_size": 14, "norm_type": "layer_norm", "qkv_bias": False,
-    },
-    "internvl_vision": _BASE | _MEAN | {
-        "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
-        "intermediate_size": 4096, "layer_norm_eps": 1e-6, "image_size": [448, 448],
-        "patch_size": [14, 14], "attention_bias": False, "norm_type": "layer_norm",
-        "use_absolute_position_embeddings": True,
-    },
-    "owlv2_vision_model": _TOWER | {"image_size": 768},
-    "owlvit_vision_model": _TOWER | {"image_size": 768, "patch_size": 32},
-    "siglip_vision_model": _SIGLIP,
-    "siglip2_vision_model": _SIGLIP | {"image_size": None, "num_patches": 256},
-    "smolvlm_vision": _WIDE,
-    "tipsv2_vision_model": _DINOV2 | {"image_size": 448, "num_register_tokens": 1},
-    "vit": _POOLED,
-    "vit_mae": _VIT,
-    "vit_msn": _VIT | {"layer_norm_eps": 1e-6},
-    "vitpose_backbone": _RATIO | {"image_size": [256, 192], "patch_size": [16, 16]},
-    **{f"{kind}_vision_model": _CLIP for kind in ("altclip", "chinese_clip", "clip", "metaclip_2")},
-}  # fmt: skip
-# What a class takes for a key that config.json leaves out, as released files do; None: it has none.
+# What a class takes for a key that config.json leaves out, as released files do; null: it has none.
+_OF_CLASSES = records("""
+    BASE
+        hidden_size 768, num_hidden_layers 12, num_attention_heads 12, intermediate_size 3072,
+        hidden_act gelu, layer_norm_eps 1e-12, image_size 224, patch_size 16, num_channels 3
+    VIT     @BASE, qkv_bias true
+    POOLED  @VIT, pooler_output_size 0, pooler_act tanh
+    RATIO   @VIT, intermediate_size null, mlp_ratio 4
+    TOWER   @BASE, hidden_act quick_gelu, layer_norm_eps 1e-5
+    TANH    @BASE, hidden_act gelu_pytorch_tanh, layer_norm_eps 1e-6
+    WIDE    @TANH, hidden_size 1152, num_attention_heads 16, patch_size 32
+    MEAN
+        use_absolute_position_embeddings false, layer_scale_init_value 0.1, use_mean_pooling true
+    aimv2_vision_model
+        @VIT, hidden_size 1024, num_hidden_layers 24, num_attention_heads 8,
+        intermediate_size 2816, patch_size 14, hidden_act silu, layer_norm_eps null,
+        rms_norm_eps 1e-5, qkv_bias false, mlp_bias false, use_head true
+    beit
+        @BASE, @MEAN, use_relative_position_bias false, use_shared_relative_position_bias false
+    data2vec-vision    @beit
+    blip_vision_model  @BASE, image_size 384, layer_norm_eps 1e-5
+    blip_2_vision_model
+        @VIT, hidden_size 1408, num_hidden_layers 39, num_attention_heads 16,
+        intermediate_size 6144, patch_size 14, layer_norm_eps 1e-6
+    instructblip_vision_model  @blip_2_vision_model
+    clip_vision_model          @TOWER, patch_size 32, projection_dim 512
+    altclip_vision_model       @clip_vision_model
+    chinese_clip_vision_model  @clip_vision_model
+    metaclip_2_vision_model    @clip_vision_model
+    clipseg_vision_model       @TOWER, patch_size 32
+    git_vision_model           @TOWER
+    owlv2_vision_model         @TOWER, image_size 768
+    owlvit_vision_model        @TOWER, image_size 768, patch_size 32
+    deit                       @POOLED
+    dpt                        @POOLED, image_size 384
+    dinov2
+        @RATIO, layer_norm_eps 1e-6, patch_size 14, layerscale_value 1.0, use_swiglu_ffn false
+    dinov2_with_registers      @dinov2, patch_size 16, num_register_tokens 4
+    tipsv2_vision_model        @dinov2, image_size 448, num_register_tokens 1
+    dinov3_vit
+        @BASE, hidden_size 384, intermediate_size 1536, num_attention_heads 6,
+        layer_norm_eps 1e-5, layerscale_value 1.0, use_gated_mlp false, num_register_tokens 0,
+        rope_theta 100.0, rope_parameters {}, query_bias true, key_bias false, value_bias true,
+        proj_bias true, mlp_bias true
+    idefics2_vision            @TANH, patch_size 32
+    idefics3_vision            @WIDE
+    smolvlm_vision             @WIDE
+    siglip_vision_model        @TANH, vision_use_head true
+    siglip2_vision_model       @siglip_vision_model, image_size null, num_patches 256
+    ijepa                      @VIT
+    intern_vit_6b
+        @VIT, layer_norm_eps 1e-6, patch_size 14, norm_type layer_norm, qkv_bias false
+    internvl_vision
+        @BASE, @MEAN, hidden_size 1024, num_hidden_layers 24, num_attention_heads 16,
+        intermediate_size 4096, layer_norm_eps 1e-6, image_size [448,448], patch_size [14,14],
+        attention_bias false, norm_type layer_norm, use_absolute_position_embeddings true
+    vit                        @POOLED
+    vit_mae                    @VIT
+    vit_msn                    @VIT, layer_norm_eps 1e-6
+    vitpose_backbone           @RATIO, image_size [256,192], patch_size [16,16]
+""")
 DEFAULTS = {
     model_type: {key: value for key, value in keys.items() if value is not None}
     for model_type, keys in _OF_CLASSES.items()
+    if not model_type.isupper()
 }
 # Keys that some files have, and the only values that ours has, beside null.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "pruned_heads": ({},), "quantization_config": (), "use_bias": (False,),
-    "use_qk_norm": (False,), "qk_normalization": (False,), "num_experts": (1,),
-    "is_native": (False,),  # else positions are computed for each image
-    "is_hybrid": (False,),  # of DPT: on a BiT ResNet
-}  # fmt: skip
+# (`is_native`: else positions are computed for each image; `is_hybrid`: DPT on a BiT ResNet)
+NEUTRAL = limits("""
+    use_bias false, use_qk_norm false, qk_normalization false, num_experts 1, is_native false,
+    is_hybrid false, pruned_heads {}
+""") | {"quantization_config": ()}
 # Keys that no output of a class depends on, where `DEFAULTS` of the class does not have them.
 IDLE = re.compile(
     "|".join(
@@ -133,34 +125,32 @@ IDLE = re.compile(
 _GATED = {False: "mlp", True: "swiglu"}
 # Words of config.json and ours, by key; of several that mean the same, the first is written.
 WORDS: dict[str, dict[Any, str]] = {
-    "hidden_act": {
-        "gelu": "exact", "gelu_python": "exact", "gelu_pytorch_tanh": "tanh", "gelu_new": "tanh",
-        "gelu_fast": "tanh", "gelu_accurate": "tanh", "gelu_python_tanh": "tanh",
-        "quick_gelu": "quick",
-    },
+    "hidden_act": record("""
+        gelu exact, gelu_python exact, gelu_pytorch_tanh tanh, gelu_new tanh, gelu_fast tanh,
+        gelu_accurate tanh, gelu_python_tanh tanh, quick_gelu quick
+    """),
     "norm_type": {"layer_norm": "layer", "rms_norm": "rms"},
     "use_gated_mlp": _GATED,
     "use_swiglu_ffn": _GATED,
 }  # fmt: skip
 # Keys and the fields of ours with the same meaning; of several, the last decides.
-KEYS = {
-    "hidden_size": "width", "num_hidden_layers": "depth", "num_attention_heads": "heads",
-    "intermediate_size": "mlp", "image_size": "image_size", "patch_size": "patch",
-    "num_channels": "channels", "num_register_tokens": "registers", "layer_norm_eps": "norm_eps",
-    "rms_norm_eps": "norm_eps", "norm_type": "norm", "rope_theta": "rope_base",
-    "hidden_act": "gelu", "use_gated_mlp": "ffn", "use_swiglu_ffn": "ffn",
-    "layerscale_value": "layer_scale", "layer_scale_init_value": "layer_scale",
-    "attention_bias": "qkv_bias", "key_bias": "qkv_bias", "query_bias": "qkv_bias",
-    "value_bias": "qkv_bias", "qkv_bias": "qkv_bias", "proj_bias": "bias", "mlp_bias": "bias",
-}  # fmt: skip
+KEYS = record("""
+    hidden_size width, num_hidden_layers depth, num_attention_heads heads,
+    intermediate_size mlp, image_size image_size, patch_size patch, num_channels channels,
+    num_register_tokens registers, layer_norm_eps norm_eps, rms_norm_eps norm_eps,
+    norm_type norm, rope_theta rope_base, hidden_act gelu, use_gated_mlp ffn,
+    use_swiglu_ffn ffn, layerscale_value layer_scale, layer_scale_init_value layer_scale,
+    attention_bias qkv_bias, key_bias qkv_bias, query_bias qkv_bias, value_bias qkv_bias,
+    qkv_bias qkv_bias, proj_bias bias, mlp_bias bias
+""")
 # Keys that decide a field together with others.
-DECIDING = {
-    "mlp_ratio": "mlp", "num_patches": "image_size", "use_relative_position_bias": "positions",
-    "use_shared_relative_position_bias": "positions_at",
-}  # fmt: skip
+DECIDING = record("""
+    mlp_ratio mlp, num_patches image_size, use_relative_position_bias positions,
+    use_shared_relative_position_bias positions_at
+""")
 
 
-def check_keys(model_type: str, content: Content, known: Collection[str]) -> None:
+def check_keys(model_type: str, content: Fields, known: Collection[str]) -> None:
     """Refuse keys that are neither known nor without effect.
 
     Raises:
@@ -174,7 +164,7 @@ def check_keys(model_type: str, content: Content, known: Collection[str]) -> Non
             )
 
 
-def completed(model_type: str, content: Content) -> Content:
+def completed(model_type: str, content: Fields) -> Fields:
     """Return every key that matters, with the class's default where config.json leaves it out.
 
     Raises:
@@ -220,35 +210,32 @@ def their_value(key: str, value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def read_fields(family: Family, stated: Stated, given: Content) -> Facts:
+def read_fields(stated: Stated) -> Facts:
     """Return the configuration that config.json and the tensors describe.
-
-    Args:
-        family: of the model
-        stated: every key, and the tensors
-        given: config.json as it is
 
     Raises:
         WeightsError: it asks for something that our model cannot represent.
     """
-    fields = _shared_fields(family, stated) | family.reads(stated)
-    facts = Facts().put(Origin.TENSORS, fields)
-    for origin, keys in ((Origin.FAMILY, stated.content), (Origin.FILE, given)):
+    reads = stated.family.reads
+    own = record(reads) if isinstance(reads, str) else reads(stated)
+    fields = _shared_fields(stated.family, stated) | own
+    facts = Facts().put("tensors", fields)
+    for origin, keys in (("family", stated.content), ("file", stated.given)):
         told = {own for key, own in (KEYS | DECIDING).items() if key in keys}
         facts.origins |= dict.fromkeys(told & fields.keys(), origin)
-    facts.origins["resampling"] = Origin.FAMILY
+    facts.origins["resampling"] = "family"
     return facts
 
 
-def _shared_fields(family: Family, stated: Stated) -> dict[str, Any]:
+def _shared_fields(family: Family, stated: Stated) -> Fields:
     """What keys mean in every family that has them."""
     content, shapes = stated.content, stated.shapes
-    always = not family.gated and isinstance(family.names["expand"], tuple)
+    always = not family.gated and len(parts_of(family.names, "expand")) > 1
     gated = always or any(content.get(key) for key in ("use_gated_mlp", "use_swiglu_ffn"))
     if gated and "use_swiglu_ffn" not in content:  # where config.json has no say
         act = content["hidden_act"]
         refuse(act != "silu", f"hidden_act={act!r} of a gated MLP: silu is")
-    fields: dict[str, Any] = {
+    fields: Fields = {
         "ffn": "swiglu" if gated else "mlp",
         "resampling": family.resampling,
         "classes": shapes.get("/classifier.weight", (0,))[0],
@@ -271,7 +258,7 @@ def _shared_fields(family: Family, stated: Stated) -> dict[str, Any]:
     return fields
 
 
-def write_content(family: Family, config: ViTConfig) -> Content:
+def write_content(family: Family, config: ViTConfig) -> Fields:
     """Return the config.json of a model.
 
     Raises:
@@ -301,7 +288,7 @@ def check_square(family: Family, config: ViTConfig) -> None:
         )
 
 
-def read_pooler(stated: Stated) -> dict[str, Any]:
+def read_pooler(stated: Stated) -> Fields:
     """The tanh layer, which only models without a classifier use."""
     if "pooler.dense.bias" not in stated.shapes or stated.classifies:
         return {}
@@ -310,26 +297,26 @@ def read_pooler(stated: Stated) -> dict[str, Any]:
     return {"pre_logits": stated.content["pooler_output_size"] or stated.content["hidden_size"]}
 
 
-def write_pooler(config: ViTConfig) -> Content:
+def write_pooler(config: ViTConfig) -> Fields:
     """The tanh layer."""
     size = config.pre_logits
     return {"pooler_output_size": size, "pooler_act": "tanh"} if size else {}
 
 
-def read_deit(stated: Stated) -> dict[str, Any]:
+def read_deit(stated: Stated) -> Fields:
     """A distillation token always; both classifiers if the file has them."""
     if bias := stated.shapes.get("/distillation_classifier.bias"):
         return {"registers": 1, "classes": bias[0], "pool": "prefix", "class_token": True}
     return {"registers": 1, **read_pooler(stated)}
 
 
-def read_beit(stated: Stated) -> dict[str, Any]:
+def read_beit(stated: Stated) -> Fields:
     """Positions and pooling, which config.json chooses."""
     content, shapes = stated.content, stated.shapes
-    own, shared = (content[key] for key in _BIASED)
+    own, shared = (content[f"use_{kind}relative_position_bias"] for kind in ("", "shared_"))
     refuse(own and shared, "BEiT with a table of relative positions per block and one for all")
     kinds = {"1d": content["use_absolute_position_embeddings"], "bias": own or shared}
-    fields: dict[str, Any] = {
+    fields: Fields = {
         "positions": "+".join(kind for kind, there in kinds.items() if there) or "none",
         "positions_at": "shared" if shared else "stem",
     }
@@ -344,7 +331,7 @@ def read_beit(stated: Stated) -> dict[str, Any]:
     return fields | {"class_token": True, "norm_at": norm_at, "pool": pool}
 
 
-def write_beit(config: ViTConfig) -> Content:
+def write_beit(config: ViTConfig) -> Fields:
     """Positions, and the pool."""
     shared = config.positions_at == "shared"
     return {
@@ -355,7 +342,7 @@ def write_beit(config: ViTConfig) -> Content:
     }
 
 
-def write_dinov2(config: ViTConfig) -> Content:
+def write_dinov2(config: ViTConfig) -> Fields:
     """The MLP by its ratio."""
     gated = config.ffn == "swiglu"
     if gated and config.mlp != (config.width * 4 * 2 // 3 + 7) // 8 * 8:
@@ -365,7 +352,7 @@ def write_dinov2(config: ViTConfig) -> Content:
     return {"mlp_ratio": 4 if gated else config.mlp // config.width}
 
 
-def read_dinov3(stated: Stated) -> dict[str, Any]:
+def read_dinov3(stated: Stated) -> Fields:
     """Rotary positions; biases of layers that ours has together."""
     content = stated.content
     usual = {"rope_theta": content["rope_theta"], "rope_type": "default"}
@@ -381,22 +368,22 @@ def read_dinov3(stated: Stated) -> dict[str, Any]:
     return {"positions": "rope", "rope_base": base, "pool": "both" if wide else "token"}
 
 
-def read_clip(stated: Stated) -> dict[str, Any]:
+def read_clip(stated: Stated) -> Fields:
     """A norm before the blocks; the classifier averages patches that the last norm did not see."""
-    fields: dict[str, Any] = {"pre_norm": True, "stem_bias": False}
+    fields: Fields = {"pre_norm": True, "stem_bias": False}
     if stated.classifies:
         return fields | {"pool": "mean", "class_token": True, "norm_at": "none"}
     projected = "/visual_projection.weight" in stated.shapes
     return fields | {"classes": stated.projection if projected else 0}
 
 
-def read_siglip(stated: Stated) -> dict[str, Any]:
+def read_siglip(stated: Stated) -> Fields:
     """Attention pooling, unless there is a classifier, which averages the patches."""
     attends = stated.content["vision_use_head"] and not stated.classifies
     return {"pool": "attention" if attends else "mean"}
 
 
-def read_aimv2(stated: Stated) -> dict[str, Any]:
+def read_aimv2(stated: Stated) -> Fields:
     """RMS norms, one of them on patches, gated MLPs, no class token."""
     content = stated.content
     qkv, mlp = content["qkv_bias"], content["mlp_bias"]
@@ -406,7 +393,7 @@ def read_aimv2(stated: Stated) -> dict[str, Any]:
     return {"norm": "rms", "stem_norm": "layer", "pool": "mean"}
 
 
-def read_intern(stated: Stated) -> dict[str, Any]:
+def read_intern(stated: Stated) -> Fields:
     """InternViT's: the mean of patches without a last norm, or all tokens after one."""
     content = stated.content
     if "attention_bias" not in content:  # of its authors' own code

@@ -4,44 +4,29 @@ Families with alike names are made from others. Source: the modeling files of tr
 the released files, whose names are theirs on the Hub.
 """
 
-from vitlab.images import IMAGENET, INCEPTION, OPENAI
 from vitlab.models.config import ViTConfig
-from vitlab.weights.formats.entries import (
-    NO_BIAS,
-    Names,
-    flat_table,
-    flat_token,
-    halves,
-    joined,
-    keyless,
-    patches,
-    with_added_row,
-)
+from vitlab.weights.formats.dialects import AIMV2_NAMES
+from vitlab.weights.formats.entries import table
+from vitlab.weights.formats.records import record, rules
 from vitlab.weights.formats.transformers import config_json
-from vitlab.weights.formats.transformers.family import Family, derived, prepared, read_only
+from vitlab.weights.formats.transformers.family import Family, derived, read_only
 
 # How transformers 5 names the parts of a block in memory; files keep the older names as a rule.
-ATTENTION = {
-    r"attention\.q_proj": "attention.attention.query",
-    r"attention\.k_proj": "attention.attention.key",
-    r"attention\.v_proj": "attention.attention.value",
-    r"attention\.o_proj": "attention.output.dense",
-}
-NEWER = {
-    r"^layers\.": "encoder.layer.",
-    **ATTENTION,
-    r"mlp\.fc1": "intermediate.dense",
-    r"mlp\.fc2": "output.dense",
-}
+ATTENTION = rules(r"""
+    attention\.q_proj  attention.attention.query
+    attention\.k_proj  attention.attention.key
+    attention\.v_proj  attention.attention.value
+    attention\.o_proj  attention.output.dense
+""")
+NEWER = (
+    rules(r"^layers\. encoder.layer.")
+    | ATTENTION
+    | rules(r"""
+    mlp\.fc1  intermediate.dense
+    mlp\.fc2  output.dense
+""")
+)
 TABLE = "relative_position_bias.relative_position_bias_table"
-UNCHANGED = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
-_OLD, _NEW = ".attention.attention.", ".attention."
-_WEIGHT, _BIAS = joined("head.attention.in_proj_weight"), joined("head.attention.in_proj_bias")
-
-
-def _three(prefix: str) -> tuple[str, ...]:
-    """The projections of attention, as most classes name them."""
-    return tuple(f"{prefix}{part}_proj" for part in "qkv")
 
 
 def _plain(config: ViTConfig, pool: str) -> bool:
@@ -59,47 +44,59 @@ def _pooled(config: ViTConfig) -> bool:
 
 # The plain Vision Transformers: ViT, MSN, MAE, I-JEPA, DeiT, BEiT, data2vec, InternViT, ViTPose.
 VIT = Family(
-    model_type="vit",
-    classes=("ViTModel", "ViTForImageClassification"),
-    names={
-        "block": "encoder.layer.{n}.", "patch": "embeddings.patch_embeddings.projection",
-        "token": "embeddings.cls_token", "registers": "embeddings.register_tokens",
-        "positions": "embeddings.position_embeddings", "norm1": ".layernorm_before",
-        "qkv": (f"{_OLD}query", f"{_OLD}key", f"{_OLD}value"),
-        "project": ".attention.output.dense", "norm2": ".layernorm_after",
-        "expand": ".intermediate.dense", "contract": ".output.dense", "norm": "layernorm",
-        "pre_logits": "pooler.dense", "head": "/classifier",
-        "heads.weight": halves("/cls_classifier.weight", "/distillation_classifier.weight"),
-        "heads.bias": halves("/cls_classifier.bias", "/distillation_classifier.bias"),
-    },
+    title="vit ViTModel ViTForImageClassification",
+    names=table("""
+        block         encoder.layer.{n}.
+        patch         embeddings.patch_embeddings.projection
+        token         embeddings.cls_token
+        registers     embeddings.register_tokens
+        positions     embeddings.position_embeddings
+        norm1         .layernorm_before
+        qkv           .attention.attention.query .attention.attention.key .attention.attention.value
+        project       .attention.output.dense
+        norm2         .layernorm_after
+        expand        .intermediate.dense
+        contract      .output.dense
+        norm          layernorm
+        pre_logits    pooler.dense
+        head          /classifier
+        heads.weight  halves(/cls_classifier.weight /distillation_classifier.weight)
+        heads.bias    halves(/cls_classifier.bias /distillation_classifier.bias)
+    """),
     fits=lambda config: _plain(config, "token") and (config.classes > 0) != (config.pre_logits > 0),
     prefix="vit.",
     spellings=NEWER,
     reads=config_json.read_pooler,
     writes=config_json.write_pooler,
-    prepared=prepared(INCEPTION, "bilinear", 1.0, "squash"),
+    prepared="@INCEPTION, interpolation bilinear, crop 1.0, fit squash",
 )  # fmt: skip
 MSN = derived(  # a ViT without a pooler
-    VIT, {}, "vit_msn", "ViTMSNModel", "ViTMSNForImageClassification",
+    VIT, "", "vit_msn ViTMSNModel ViTMSNForImageClassification",
     fits=lambda config: _plain(config, "token") and not config.pre_logits,
-    reads=lambda stated: {}, prepared=prepared(IMAGENET, "bicubic", 1.0, "squash"),
+    reads="",
+    prepared="@IMAGENET, interpolation bicubic, crop 1.0, fit squash",
 )  # fmt: skip
 DEIT = derived(
-    VIT, {"registers": "embeddings.distillation_token"},
-    "deit", "DeiTModel", "DeiTForImageClassification", "DeiTForImageClassificationWithTeacher",
+    VIT, """
+        registers  embeddings.distillation_token
+    """,
+    "deit DeiTModel DeiTForImageClassification DeiTForImageClassificationWithTeacher",
     fits=lambda config: config.pool == "prefix", prefix="deit.", register_rows=True,
     reads=config_json.read_deit, processor="DeiT",
-    prepared=prepared(IMAGENET, "bicubic", 224 / 256, "squash"),
+    prepared="@IMAGENET, interpolation bicubic, crop 0.875, fit squash",
 )  # fmt: skip
 BEIT = derived(
     VIT,
-    {
-        "scale1": ".lambda_1", "scale2": ".lambda_2",
-        "qkv.bias": keyless(f"{_OLD}query.bias", f"{_OLD}value.bias"),
-        "norm": ["layernorm", "/layernorm"], "pooled_norm": "pooler.layernorm",
-        "bias_table": f"{_OLD}{TABLE}", "shared_table": f"encoder.{TABLE}",
-    },
-    "beit", "BeitModel", "BeitForImageClassification",
+    """
+        scale1        .lambda_1
+        scale2        .lambda_2
+        qkv.bias      keyless(.attention.attention.query.bias .attention.attention.value.bias)
+        norm          layernorm | /layernorm
+        pooled_norm   pooler.layernorm
+        bias_table    .attention.attention.relative_position_bias.relative_position_bias_table
+        shared_table  encoder.relative_position_bias.relative_position_bias_table
+    """,
+    "beit BeitModel BeitForImageClassification",
     fits=lambda config: config.positions in ("bias", "1d+bias"), prefix="beit.", square=True,
     spellings={
         **NEWER,
@@ -107,116 +104,160 @@ BEIT = derived(
         r"^shared_position_bias": "encoder.relative_position_bias",
     },
     reads=config_json.read_beit, writes=config_json.write_beit,
-    processor="Beit", prepared=prepared(INCEPTION, "bicubic", 224 / 256, "crop"),
+    processor="Beit", prepared="@INCEPTION, interpolation bicubic, crop 0.875, fit crop",
 )  # fmt: skip
 IJEPA = derived(
-    VIT, {}, "ijepa", "IJepaModel", "IJepaForImageClassification", prefix="ijepa.",
+    VIT, "", "ijepa IJepaModel IJepaForImageClassification", prefix="ijepa.",
     fits=lambda config: _plain(config, "mean") and not config.has_token,
-    reads=lambda stated: {"pool": "mean"},
-    prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
+    reads="pool mean",
+    prepared="@IMAGENET, interpolation bilinear, crop 1.0, fit squash",
 )  # fmt: skip
 MAE = read_only(
-    VIT, {}, "vit_mae", "ViTMAEModel", classified=False, reads=lambda stated: {},
-    prepared=prepared(IMAGENET, "bicubic", 1.0, "squash"),
+    VIT, "", "vit_mae ViTMAEModel", classified=False, reads="",
+    prepared="@IMAGENET, interpolation bicubic, crop 1.0, fit squash",
 )  # fmt: skip
 DATA2VEC = read_only(
-    BEIT, {}, "data2vec-vision", "Data2VecVisionModel", "Data2VecVisionForImageClassification",
+    BEIT, "", "data2vec-vision Data2VecVisionModel Data2VecVisionForImageClassification",
     prefix="data2vec_vision.",
 )  # fmt: skip
 INTERN = read_only(
     VIT,
-    {
-        "qkv": _three(_NEW), "project": ".attention.projection_layer", "expand": ".mlp.fc1",
-        "contract": ".mlp.fc2", "scale1": ".lambda_1", "scale2": ".lambda_2",
-    },
-    "internvl_vision", "InternVLVisionModel", classified=False,
+    """
+        qkv       .attention.q_proj .attention.k_proj .attention.v_proj
+        project   .attention.projection_layer
+        expand    .mlp.fc1
+        contract  .mlp.fc2
+        scale1    .lambda_1
+        scale2    .lambda_2
+    """,
+    "internvl_vision InternVLVisionModel", classified=False,
     spellings={}, reads=config_json.read_intern,
-    prepared=prepared(IMAGENET, "bicubic", 1.0, "squash"),
+    prepared="@IMAGENET, interpolation bicubic, crop 1.0, fit squash",
 )  # fmt: skip
 INTERN_OWN = read_only(  # of its authors' own code (OpenGVLab/InternVL)
     INTERN,
-    {
-        "patch": "embeddings.patch_embedding", "token": "embeddings.class_embedding",
-        "positions": "embeddings.position_embedding", "block": "encoder.layers.{n}.",
-        "norm1": ".norm1", "norm2": ".norm2", "qkv": ".attn.qkv", "project": ".attn.proj",
-        "scale1": ".ls1", "scale2": ".ls2",
-    },
-    "intern_vit_6b", "InternVLVisionModel",
+    """
+        patch      embeddings.patch_embedding
+        token      embeddings.class_embedding
+        positions  embeddings.position_embedding
+        block      encoder.layers.{n}.
+        norm1      .norm1
+        norm2      .norm2
+        qkv        .attn.qkv
+        project    .attn.proj
+        scale1     .ls1
+        scale2     .ls2
+    """,
+    "intern_vit_6b InternVLVisionModel",
 )  # fmt: skip
 VITPOSE = read_only(
-    VIT, {"positions": with_added_row("embeddings.position_embeddings")},
-    "vitpose_backbone", "VitPoseBackbone", classified=False, prefix="",
-    reads=lambda stated: {"pool": "mean", "stem_padding": 2},
-    prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
+    VIT, """
+        positions  with_added_row(embeddings.position_embeddings)
+    """,
+    "vitpose_backbone VitPoseBackbone", classified=False, prefix="",
+    reads="pool mean, stem_padding 2",
+    prepared="@IMAGENET, interpolation bilinear, crop 1.0, fit squash",
 )  # fmt: skip
 DPT = read_only(
-    VIT, {}, "dpt", "DPTModel", classified=False, prefix="dpt.", spellings={},
-    resampling="bilinear-unaligned", prepared=prepared(INCEPTION, "bicubic", 1.0, "squash"),
+    VIT, "", "dpt DPTModel", classified=False, prefix="dpt.", spellings={},
+    resampling="bilinear-unaligned",
+    prepared="@INCEPTION, interpolation bicubic, crop 1.0, fit squash",
 )  # fmt: skip
 # The families of DINO: DINOv2, with registers, DINOv3, and TIPS v2.
 DINOV2 = derived(
     VIT,
-    {
-        "norm1": ".norm1", "norm2": ".norm2", "expand": ".mlp.fc1", "contract": ".mlp.fc2",
-        "scale1": ".layer_scale1.lambda1", "scale2": ".layer_scale2.lambda1",
-    },
-    "dinov2", "Dinov2Model", "Dinov2ForImageClassification",
-    gated={"expand": ".mlp.weights_in", "contract": ".mlp.weights_out"},
+    """
+        norm1     .norm1
+        norm2     .norm2
+        expand    .mlp.fc1
+        contract  .mlp.fc2
+        scale1    .layer_scale1.lambda1
+        scale2    .layer_scale2.lambda1
+    """,
+    "dinov2 Dinov2Model Dinov2ForImageClassification",
+    gated=table("""
+        expand    .mlp.weights_in
+        contract  .mlp.weights_out
+    """),
     fits=lambda config: not config.registers and _pooled(config), prefix="dinov2.",
     any_size=True, square=True, spellings=ATTENTION,
     # its classifier sees class token and mean of the patches
     reads=lambda stated: {"pool": "both"} if stated.classifies else {},
     writes=config_json.write_dinov2,
-    processor="Bit", prepared=prepared(IMAGENET, "bicubic", 224 / 256, "crop"),
+    processor="Bit", prepared="@IMAGENET, interpolation bicubic, crop 0.875, fit crop",
 )  # fmt: skip
 REGISTERS = derived(
-    DINOV2, {}, "dinov2_with_registers",
-    "Dinov2WithRegistersModel", "Dinov2WithRegistersForImageClassification",
+    DINOV2, "",
+    "dinov2_with_registers Dinov2WithRegistersModel Dinov2WithRegistersForImageClassification",
     fits=_pooled, prefix="dinov2_with_registers.", resampling="antialiased",
 )  # fmt: skip
 DINOV3 = derived(
     DINOV2,
-    {
-        "block": "layer.{n}.", "patch": "embeddings.patch_embeddings", "qkv": _three(_NEW),
-        "project": ".attention.o_proj", "expand": ".mlp.up_proj", "contract": ".mlp.down_proj",
-        "norm": "norm",
-    },
-    "dinov3_vit", "DINOv3ViTModel",
-    gated={"expand": (".mlp.gate_proj", ".mlp.up_proj"), "contract": ".mlp.down_proj"},
+    """
+        block     layer.{n}.
+        patch     embeddings.patch_embeddings
+        qkv       .attention.q_proj .attention.k_proj .attention.v_proj
+        project   .attention.o_proj
+        expand    .mlp.up_proj
+        contract  .mlp.down_proj
+        norm      norm
+    """,
+    "dinov3_vit DINOv3ViTModel",
+    gated=table("""
+        expand    .mlp.gate_proj .mlp.up_proj
+        contract  .mlp.down_proj
+    """),
     classified=False, fits=lambda config: config.positions == "rope", prefix="", square=False,
     spellings={r"^model\.layer\.": "layer."}, key_bias="key_bias",
     reads=config_json.read_dinov3,
     writes=lambda config: {"hidden_act": "silu"} if config.ffn == "swiglu" else {},
     processor="DINOv3ViT",
-    prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
+    prepared="@IMAGENET, interpolation bilinear, crop 1.0, fit squash",
 )  # fmt: skip
 TIPS = read_only(
     REGISTERS,
-    {
-        "block": "blocks.{n}.", "patch": "patch_embed.proj", "token": "cls_token",
-        "registers": "register_tokens", "positions": "pos_embed", "qkv": ".attn.qkv",
-        "project": ".attn.proj", "expand": ".mlp.c_fc", "contract": ".mlp.c_proj",
-        "scale1": ".ls1.gamma", "scale2": ".ls2.gamma", "norm": "norm",
-    },
-    "tipsv2_vision_model", "Tipsv2VisionModel",
-    gated={"expand": ".mlp.w12", "contract": ".mlp.w3"}, classified=False,
+    """
+        block      blocks.{n}.
+        patch      patch_embed.proj
+        token      cls_token
+        registers  register_tokens
+        positions  pos_embed
+        qkv        .attn.qkv
+        project    .attn.proj
+        expand     .mlp.c_fc
+        contract   .mlp.c_proj
+        scale1     .ls1.gamma
+        scale2     .ls2.gamma
+        norm       norm
+    """,
+    "tipsv2_vision_model Tipsv2VisionModel",
+    gated=table("""
+        expand    .mlp.w12
+        contract  .mlp.w3
+    """), classified=False,
     resampling="bilinear-antialiased", processor="Tipsv2",
-    prepared=prepared(UNCHANGED, "bilinear", 1.0, "squash"),
+    prepared="@UNCHANGED, interpolation bilinear, crop 1.0, fit squash",
 )  # fmt: skip
 # The image towers of models of images and texts: CLIP, SigLIP and their kin.
 CLIP = derived(
     VIT,
-    {
-        "block": "encoder.layers.{n}.", "patch": "embeddings.patch_embedding",
-        "token": flat_token("embeddings.class_embedding"),
-        "positions": flat_table("embeddings.position_embedding.weight"),
-        "norm1": ".layer_norm1", "norm2": ".layer_norm2", "qkv": _three(".self_attn."),
-        "project": ".self_attn.out_proj", "expand": ".mlp.fc1", "contract": ".mlp.fc2",
-        "pre_norm": "pre_layrnorm", "norm": "post_layernorm",  # their spelling
-        "head.weight": ["/visual_projection.weight", "/classifier.weight"],
-        "head.bias": [NO_BIAS, "/classifier.bias"],
-    },
-    "clip_vision_model", "CLIPVisionModel", "CLIPVisionModelWithProjection",
+    """
+        block        encoder.layers.{n}.
+        patch        embeddings.patch_embedding
+        token        flat_token(embeddings.class_embedding)
+        positions    flat_table(embeddings.position_embedding.weight)
+        norm1        .layer_norm1
+        norm2        .layer_norm2
+        qkv          .self_attn.q_proj .self_attn.k_proj .self_attn.v_proj
+        project      .self_attn.out_proj
+        expand       .mlp.fc1
+        contract     .mlp.fc2
+        pre_norm     pre_layrnorm
+        norm         post_layernorm
+        head.weight  /visual_projection.weight | /classifier.weight
+        head.bias    no_bias() | /classifier.bias
+    """,
+    "clip_vision_model CLIPVisionModel CLIPVisionModelWithProjection",
     fits=lambda config: config.pre_norm, prefix="vision_model.", square=True,
     spellings={  # of AltCLIP, and of OWL-ViT
         r"^encoder\.layer\.": "encoder.layers.",
@@ -224,84 +265,85 @@ CLIP = derived(
     },
     reads=config_json.read_clip,
     writes=lambda config: {"projection_dim": config.classes or config.width}, processor="CLIP",
-    prepared=prepared(OPENAI, "bicubic", 1.0, "crop"),
+    prepared="@OPENAI, interpolation bicubic, crop 1.0, fit crop",
 )  # fmt: skip
-_POOL: Names = {
-    "queries": "head.probe", "pool_q.weight": _WEIGHT, "pool_kv.weight": _WEIGHT,
-    "pool_q.bias": _BIAS, "pool_kv.bias": _BIAS, "pool_project": "head.attention.out_proj",
-    "pool_norm": "head.layernorm", "pool_expand": "head.mlp.fc1", "pool_contract": "head.mlp.fc2",
-    "head.weight": "/classifier.weight", "head.bias": "/classifier.bias",
-}  # fmt: skip
+_POOL = """
+    queries         head.probe
+    pool_q.weight   joined(head.attention.in_proj_weight)
+    pool_kv.weight  joined(head.attention.in_proj_weight)
+    pool_q.bias     joined(head.attention.in_proj_bias)
+    pool_kv.bias    joined(head.attention.in_proj_bias)
+    pool_project    head.attention.out_proj
+    pool_norm       head.layernorm
+    pool_expand     head.mlp.fc1
+    pool_contract   head.mlp.fc2
+    head.weight     /classifier.weight
+    head.bias       /classifier.bias
+"""
 SIGLIP = derived(
-    CLIP, _POOL, "siglip_vision_model", "SiglipVisionModel",
+    CLIP, _POOL, "siglip_vision_model SiglipVisionModel",
     fits=lambda config: config.pool == "attention", prefix="", reads=config_json.read_siglip,
     writes=lambda config: {}, processor="Siglip",
-    prepared=prepared(INCEPTION, "bicubic", 1.0, "squash"),
+    prepared="@INCEPTION, interpolation bicubic, crop 1.0, fit squash",
 )  # fmt: skip
 NAFLEX = read_only(
     SIGLIP,
-    {
-        "patch.weight": patches("embeddings.patch_embedding.weight"),
-        "patch.bias": "embeddings.patch_embedding.bias",
-    },
-    "siglip2_vision_model", "Siglip2VisionModel",
+    """
+        patch.weight  patches(embeddings.patch_embedding.weight)
+        patch.bias    embeddings.patch_embedding.bias
+    """,
+    "siglip2_vision_model Siglip2VisionModel",
     resampling="bilinear-antialiased", reads=config_json.read_siglip, processor="Siglip2",
-    prepared=prepared(INCEPTION, "bilinear", 1.0, "native"),
+    prepared="@INCEPTION, interpolation bilinear, crop 1.0, fit native",
 )  # fmt: skip
 OF_CLIP = tuple(
-    read_only(
-        CLIP, {}, f"{name}_vision_model", f"{kind}VisionModel", f"{kind}VisionModelWithProjection"
-    )
-    for name, kind in (
-        ("metaclip_2", "MetaClip2"),
-        ("chinese_clip", "ChineseCLIP"),
-        ("altclip", "AltCLIP"),
-        ("clipseg", "CLIPSeg"),
-        ("git", "Git"),
-        ("owlv2", "Owlv2"),
-        ("owlvit", "OwlViT"),
-    )
+    read_only(CLIP, "", f"{name}_vision_model {kind}VisionModel {kind}VisionModelWithProjection")
+    for name, kind in record("""
+        metaclip_2 MetaClip2, chinese_clip ChineseCLIP, altclip AltCLIP, clipseg CLIPSeg, git Git,
+        owlv2 Owlv2, owlvit OwlViT
+    """).items()
 )
 BLIP = tuple(  # whose text models see all tokens after the last norm
     read_only(
         CLIP,
-        {
-            "token": "embeddings.class_embedding", "positions": "embeddings.position_embedding",
-            "qkv": ".self_attn.qkv", "project": ".self_attn.projection",
-        },
-        f"{name}_vision_model", f"{kind}VisionModel", classified=False, reads=lambda stated: {},
-        prepared=prepared(OPENAI, "bicubic", 1.0, "squash"),
+        """
+            token      embeddings.class_embedding
+            positions  embeddings.position_embedding
+            qkv        .self_attn.qkv
+            project    .self_attn.projection
+        """,
+        f"{name}_vision_model {kind}VisionModel", classified=False, reads="",
+        prepared="@OPENAI, interpolation bicubic, crop 1.0, fit squash",
     )
-    for name, kind in (("blip", "Blip"), ("blip_2", "Blip2"), ("instructblip", "InstructBlip"))
+    for name, kind in record("blip Blip, blip_2 Blip2, instructblip InstructBlip").items()
 )  # fmt: skip
 IDEFICS = tuple(
     read_only(
-        SIGLIP, {}, f"{name}_vision", f"{kind}VisionTransformer",
-        reads=lambda stated: {"pool": "mean"}, resampling="nearest",
+        SIGLIP, "", f"{name}_vision {kind}VisionTransformer",
+        reads="pool mean", resampling="nearest",
     )
-    for name, kind in (("idefics2", "Idefics2"), ("idefics3", "Idefics3"), ("smolvlm", "SmolVLM"))
+    for name, kind in record("idefics2 Idefics2, idefics3 Idefics3, smolvlm SmolVLM").items()
 )  # fmt: skip
 AIMV2 = read_only(
     SIGLIP,
-    {
-        "patch": "embeddings.patch_embed", "patch_norm": "embeddings.rms_norm",
-        "norm1": ".rms_norm1", "norm2": ".rms_norm2", "qkv": _three(_NEW),
-        "project": ".attention.out_proj", "expand": (".ffn.gate_proj", ".ffn.up_proj"),
-        "contract": ".ffn.down_proj", "norm": "rms_norm",
-    },
-    "aimv2_vision_model", "Aimv2VisionModel", reads=config_json.read_aimv2, processor="CLIP",
-    prepared=prepared(OPENAI, "bicubic", 1.0, "crop"),
+    """
+        patch       embeddings.patch_embed
+        patch_norm  embeddings.rms_norm
+        norm1       .rms_norm1
+        norm2       .rms_norm2
+        qkv         .attention.q_proj .attention.k_proj .attention.v_proj
+        project     .attention.out_proj
+        expand      .ffn.gate_proj .ffn.up_proj
+        contract    .ffn.down_proj
+        norm        rms_norm
+    """,
+    "aimv2_vision_model Aimv2VisionModel", reads=config_json.read_aimv2, processor="CLIP",
+    prepared="@OPENAI, interpolation bicubic, crop 1.0, fit crop",
 )  # fmt: skip
 AIMV2_OWN = read_only(  # of its authors' own code (apple/ml-aim), which the Hub's files follow
     AIMV2,
-    {
-        "block": "trunk.blocks.{n}.", "patch": "preprocessor.patchifier.proj",
-        "patch_norm": "preprocessor.patchifier.norm", "positions": "preprocessor.pos_embed",
-        "norm1": ".norm_1", "norm2": ".norm_2", "qkv": ".attn.qkv", "project": ".attn.proj",
-        "expand": (".mlp.fc1", ".mlp.fc3"), "contract": ".mlp.fc2",
-        "norm": "trunk.post_trunk_norm",
-    },
-    "aimv2_vision_model", "Aimv2VisionModel",
+    AIMV2_NAMES,
+    "aimv2_vision_model Aimv2VisionModel",
 )  # fmt: skip
 
 # Models are written as the first of these that fits them.

@@ -5,32 +5,52 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitlab.models.config import ViTConfig
-from vitlab.weights.formats.entries import Names, keyless
+from vitlab.weights.formats.entries import Names, table
 from vitlab.weights.formats.format_api import cannot
-from vitlab.weights.formats.names import found, parts_of, placed
+from vitlab.weights.formats.names import first_name, found, parts_of, placed
+from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Shape
 
-Content = dict[str, Any]  # of config.json
-Shapes = dict[str, Shape]  # by names without the backbone's prefix; `/name` is outside of it
+# Suffixes of classes whose outputs our model has; of others only the backbone is read.
+CLASSIFIERS = ("ForImageClassification", "ForImageClassificationWithTeacher")
 
 
 @dataclass(frozen=True)
 class Stated:
-    """A config.json with its tensors, as a family reads it.
+    """The image model of a file, as its family reads it.
 
     Attributes:
+        family: of its model_type
+        given: its part of config.json
         content: every key of the family, those that the file leaves out with the class's default
-        shapes: of the tensors
+        prefix: of its tensors
+        stored: the file's names by the family's; `/name` is outside of the backbone
+        shapes: by the family's names
         architecture: the class that it was saved by; empty if the file does not say
-        classifies: that class has a classifier
         projection: width of the projection that both towers share
+        tower: it is one of several models in the file
     """
 
-    content: Content
-    shapes: Shapes
+    family: "Family"
+    given: Fields
+    content: Fields
+    prefix: str
+    stored: dict[str, str]
+    shapes: dict[str, Shape]
     architecture: str = ""
-    classifies: bool = False
     projection: int = 512
+    tower: bool = False
+
+    @property
+    def classifies(self) -> bool:
+        """Whether it has a classifier."""
+        return "/classifier.weight" in self.shapes or self.architecture.endswith(CLASSIFIERS)
+
+    def in_file(self, name: str) -> str:
+        """Return the name that a tensor has, or would have, in the file."""
+        outside = self.prefix.removesuffix("vision_model.") + name[1:]
+        there = outside if name.startswith("/") else self.prefix + name
+        return self.stored.get(name, there)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +58,8 @@ class Family:
     """One model_type: its names, and its config.json.
 
     Attributes:
-        model_type: as config.json has it
-        classes: names of its classes, the most specific last; the first has no classifier
+        title: its model_type, and names of its classes, the most specific last; the first has no
+            classifier
         names: of its tensors; `/name` is outside of the backbone
         gated: of gated MLPs, where they have others
         classified: transformers has a class with a classifier
@@ -51,14 +71,13 @@ class Family:
         any_size: transformers runs it at the size of its processor, whatever config.json says
         square: transformers runs it on square images only
         resampling: how transformers resizes its positions
-        reads: further fields
+        reads: further fields, or a record of them
         writes: further keys of config.json
         processor: the class of its image processor, without `ImageProcessor`
-        prepared: preprocessing of the released models; used if no file says it
+        prepared: record of the preprocessing of the released models; used if no file says it
     """
 
-    model_type: str
-    classes: tuple[str, ...]
+    title: str
     names: Names
     gated: Names = field(default_factory=dict)
     classified: bool = True
@@ -70,15 +89,25 @@ class Family:
     any_size: bool = False
     square: bool = False
     resampling: str = "bicubic"
-    reads: Callable[[Stated], dict[str, Any]] = lambda stated: {}
-    writes: Callable[[ViTConfig], Content] = lambda config: {}
+    reads: Callable[[Stated], Fields] | str = ""
+    writes: Callable[[ViTConfig], Fields] = lambda config: {}
     processor: str = "ViT"
-    prepared: dict[str, Any]
+    prepared: str
+
+    @property
+    def model_type(self) -> str:
+        """The key of config.json."""
+        return self.title.split()[0]
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of its classes."""
+        return self.title.split()[1:]
 
     @property
     def patch(self) -> str:
         """The name of the map of patches."""
-        return str(self.names["patch"])
+        return first_name(self.names, "patch")
 
     @property
     def has_projection(self) -> bool:
@@ -87,7 +116,7 @@ class Family:
 
 
 def names_of(
-    family: Family, config: ViTConfig, shapes: Shapes | None = None, key_bias: bool = True
+    family: Family, config: ViTConfig, shapes: dict[str, Shape] | None = None, key_bias: bool = True
 ) -> Names:
     """Return the names of a model's tensors; of those of a file if there is one.
 
@@ -96,29 +125,21 @@ def names_of(
     """
     gated = config.ffn == "swiglu"
     names = {**family.names, **(family.gated if gated else {})}
-    if gated and not family.gated and not isinstance(names["expand"], tuple):
+    if gated and not family.gated and len(parts_of(names, "expand")) == 1:
         raise cannot("transformers", f"ffn=swiglu in {family.model_type}")
     if shapes is not None:
         names = found(shapes, names).names
     if not key_bias:
         query, _, value = (f"{name}.bias" for name in parts_of(family.names, "qkv"))
-        names["qkv.bias"] = keyless(query, value)
+        names |= table(f"qkv.bias keyless({query} {value})")
     return placed(names, True, True) if family.register_rows and config.registers else names
 
 
-def derived(family: Family, names: Names, model_type: str, *classes: str, **changes: Any) -> Family:
+def derived(family: Family, names: str, title: str, **changes: Any) -> Family:
     """Return another family, whose names differ from this one's in some parts."""
-    whole = {**family.names, **names}
-    return replace(family, names=whole, model_type=model_type, classes=classes, **changes)
+    return replace(family, names=family.names | table(names), title=title, **changes)
 
 
-def read_only(
-    family: Family, names: Names, model_type: str, *classes: str, **changes: Any
-) -> Family:
+def read_only(family: Family, names: str, title: str, **changes: Any) -> Family:
     """Return the same, as which no model is written."""
-    return derived(family, names, model_type, *classes, fits=lambda config: False, **changes)
-
-
-def prepared(normal: dict[str, Any], interpolation: str, crop: float, fit: str) -> dict[str, Any]:
-    """Return the preprocessing of a family's released models."""
-    return {**normal, "interpolation": interpolation, "crop": crop, "fit": fit}
+    return derived(family, names, title, fits=lambda config: False, **changes)

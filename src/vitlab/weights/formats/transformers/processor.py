@@ -6,68 +6,63 @@ the image processors of transformers 5.23.
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
-from vitlab.images import IMAGENET, INCEPTION, OPENAI
 from vitlab.models.config import ViTConfig
-from vitlab.weights.formats.origins import Facts, Origin
-from vitlab.weights.formats.transformers.family import Content, Family
+from vitlab.weights.formats.origins import Facts
+from vitlab.weights.formats.records import limits, record, records, words
+from vitlab.weights.formats.transformers.family import Family
+from vitlab.weights.sharded import Fields
 
 
-def _normal(normal: Content) -> Content:
-    return {f"image_{name}": list(normal[name]) for name in ("mean", "std")}
+def _theirs(content: Fields) -> Fields:
+    """A record by their keys."""
+    rest = {key: value for key, value in content.items() if key not in ("mean", "std")}
+    return rest | {f"image_{name}": list(content[name]) for name in ("mean", "std")}
 
 
 def _square(side: int) -> dict[str, int]:
     return {"height": side, "width": side}
 
 
-# What each class does if the file does not say.
-_USUAL: Content = _normal(INCEPTION) | {
-    "resample": 2, "size": _square(224), "do_center_crop": False, "crop_size": _square(224),
-    "do_normalize": True, "do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255,
-    "default_to_square": True,  # what an integer `size` means; else it is the shorter side's
-}  # fmt: skip
-_BICUBIC = _USUAL | {"resample": 3}
-_EDGE = _BICUBIC | {"size": {"shortest_edge": 224}, "default_to_square": False}
-_CLIP = _EDGE | _normal(OPENAI) | {"do_center_crop": True}
-CLASSES: dict[str, Content] = {
-    "Beit": _BICUBIC,
-    "Bit": _CLIP,
-    "CLIP": _CLIP,
-    "ChineseCLIP": _CLIP,
-    "ConvNext": _EDGE | {"size": {"shortest_edge": 384}, "crop_pct": 224 / 256},
-    "DINOv3ViT": _USUAL | _normal(IMAGENET),
-    "DeiT": _BICUBIC | {"size": _square(256), "do_center_crop": True},
-    "Siglip": _BICUBIC | {"default_to_square": False},
-    "Siglip2": _USUAL | {"size": None, "max_num_patches": 256},
-    "Tipsv2": _USUAL | {"size": _square(448), "do_normalize": False},
-    "ViT": _USUAL,
-}
+# What each class does if the file does not say. (`default_to_square`: what an integer `size` means;
+# else it is the shorter side's.)
+_CLASSES = """
+    ViT
+        @INCEPTION, resample 2, size {"height":224,"width":224}, do_center_crop false,
+        crop_size {"height":224,"width":224}, do_normalize true, do_resize true, do_rescale true,
+        rescale_factor 0.00392156862745098, default_to_square true
+    Beit         @ViT, resample 3
+    Bit
+        @Beit, size {"shortest_edge":224}, default_to_square false, @OPENAI, do_center_crop true
+    CLIP         @Bit
+    ChineseCLIP  @Bit
+    ConvNext     @Bit, @INCEPTION, do_center_crop false, size {"shortest_edge":384}, crop_pct 0.875
+    DINOv3ViT    @ViT, @IMAGENET
+    DeiT         @Beit, size {"height":256,"width":256}, do_center_crop true
+    Siglip       @Beit, default_to_square false
+    Siglip2      @ViT, size null, max_num_patches 256
+    Tipsv2       @ViT, size {"height":448,"width":448}, do_normalize false
+"""
+CLASSES = {kind: _theirs(content) for kind, content in records(_CLASSES).items()}
 # Keys that do not change an image of eight bits and three channels, or that are of other tasks.
-IDLE = {
-    "image_processor_type", "feature_extractor_type", "processor_class", "auto_map",
-    "_valid_processor_keys", "data_format", "input_data_format", "device", "return_tensors",
-    "disable_grouping", "do_convert_rgb", "do_reduce_labels", "reduce_labels",
-    "image_seq_length", "patch_size", "max_num_patches", "model_input_names",
-}  # fmt: skip
+IDLE = words("""
+    image_processor_type feature_extractor_type processor_class auto_map _valid_processor_keys
+    data_format input_data_format device return_tensors disable_grouping do_convert_rgb
+    do_reduce_labels reduce_labels image_seq_length patch_size max_num_patches
+    model_input_names
+""")
 # Keys that change images in a way that we do not follow, unless they are false.
-OFF = {
-    "do_pad", "pad_size", "do_flip_channel_order", "do_thumbnail", "do_align_long_axis",
-    "use_square_size",
-}  # fmt: skip
+OFF = words("""
+    do_pad pad_size do_flip_channel_order do_thumbnail do_align_long_axis use_square_size
+""")
 FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # by Pillow's numbers
 OWN_FILTERS = ("bilinear", "bicubic")
-_RANGE = {"do_normalize", "do_rescale", "rescale_factor"}
 # Fields of ours by the keys that decide them.
-DECIDED = {
-    "interpolation": {"resample"},
-    "mean": {"image_mean", *_RANGE},
-    "std": {"image_std", *_RANGE},
-    "crop": {"size", "crop_size", "do_center_crop", "crop_pct"},
-    "fit": {"size", "do_resize"},
-    "tokens": {"max_num_patches"},
-}
+DECIDED = limits("""
+    interpolation resample, mean image_mean|do_normalize|do_rescale|rescale_factor,
+    std image_std|do_normalize|do_rescale|rescale_factor,
+    crop size|crop_size|do_center_crop|crop_pct, fit size|do_resize, tokens max_num_patches
+""")
 
 
 @dataclass(frozen=True)
@@ -85,18 +80,18 @@ class Preparation:
     notes: tuple[str, ...] = ()
 
 
-def read_processor(given: Content, family: Family) -> Preparation:
+def read_processor(given: Fields, family: Family) -> Preparation:
     """Return what preprocessor_config.json states; the family's usual preparation without one."""
     if not given:
         sure = family.model_type != "vit"  # many models are saved as this one
-        return Preparation(Facts().put(Origin.FAMILY if sure else Origin.ASSUMED, family.prepared))
+        return Preparation(Facts().put("family" if sure else "assumed", record(family.prepared)))
     stated = str(given.get("image_processor_type") or given.get("feature_extractor_type") or "")
     kind = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", stated)
     known = not kind or kind in CLASSES
     notes = [] if known else [f"unknown image processor {stated}: read as {family.processor}'s"]
     usual = CLASSES[kind if kind in CLASSES else family.processor]
     content = usual | {key: value for key, value in given.items() if value is not None}
-    followed = {*_USUAL, *IDLE, "crop_pct", "rescale_offset", "offset"}
+    followed = {*CLASSES["ViT"], *IDLE, "crop_pct", "rescale_offset", "offset"}
     notes += [
         f"{key}={value!r} is unsupported: images are prepared without it"
         for key, value in content.items()
@@ -110,15 +105,15 @@ def read_processor(given: Content, family: Family) -> Preparation:
     fields = _normalization(content) | {"crop": share, "fit": fit, "interpolation": resample}
     if fit == "native":
         fields["tokens"] = content["max_num_patches"]
-    facts = Facts().put(Origin.FAMILY if known else Origin.ASSUMED, fields)
-    told = {name for name, keys in DECIDED.items() if keys & given.keys()}
-    facts.origins |= dict.fromkeys(told & fields.keys(), Origin.FILE)
+    facts = Facts().put("family" if known else "assumed", fields)
+    told = {name for name, keys in DECIDED.items() if given.keys() & keys}
+    facts.origins |= dict.fromkeys(told & fields.keys(), "file")
     if resample not in OWN_FILTERS:
-        facts.put(Origin.ASSUMED, {"interpolation": "bicubic"})
+        facts.put("assumed", "interpolation bicubic")
     return Preparation(facts, size, tuple(f"preprocessor_config.json: {note}" for note in notes))
 
 
-def _normalization(content: Content) -> dict[str, Any]:
+def _normalization(content: Fields) -> Fields:
     """Mean and std of pixels in [0, 1], whatever range they are rescaled to."""
     factor: float = 255 * (content["rescale_factor"] if content["do_rescale"] else 1)
     factor = 1.0 if abs(factor - 1) < 1e-6 else factor
@@ -133,7 +128,7 @@ def _normalization(content: Content) -> dict[str, Any]:
     }
 
 
-def _sizes(content: Content, notes: list[str]) -> tuple[tuple[int, int] | None, float, str]:
+def _sizes(content: Fields, notes: list[str]) -> tuple[tuple[int, int] | None, float, str]:
     """Size of the results, their share of the resized image, and how that was resized."""
     size = content["size"]
     if size is None:
@@ -169,7 +164,7 @@ def _sizes(content: Content, notes: list[str]) -> tuple[tuple[int, int] | None, 
     return (sides[0], sides[1]), min(share, 1.0), fit
 
 
-def write_processor(config: ViTConfig) -> Content:
+def write_processor(config: ViTConfig) -> Fields:
     """Return the file's content for a model; its crop is a share of the shorter side."""
     shape = dict(zip(("height", "width"), config.size, strict=True))
     cropped = config.fit == "crop"
@@ -178,8 +173,8 @@ def write_processor(config: ViTConfig) -> Content:
     switches = ("do_resize", "do_rescale", "rescale_factor", "do_normalize")
     content = {
         "image_processor_type": f"{kind}ImageProcessor",
-        **{key: _USUAL[key] for key in switches},
-        **_normal({"mean": config.mean, "std": config.std}),
+        **{key: CLASSES["ViT"][key] for key in switches},
+        **_theirs({"mean": config.mean, "std": config.std}),
         "resample": FILTERS.index(config.interpolation),
     }
     if plain:

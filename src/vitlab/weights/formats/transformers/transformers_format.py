@@ -2,10 +2,9 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch.nn.functional import pad
@@ -13,100 +12,78 @@ from torch.nn.functional import pad
 from vitlab.errors import WeightsError
 from vitlab.images import Size, chosen_over
 from vitlab.models.config import ModelConfig, ViTConfig
-from vitlab.weights.assembly import empty
+from vitlab.weights.assembly import StateDict, empty
 from vitlab.weights.formats.dialects import notes_beside
-from vitlab.weights.formats.entries import Entry
+from vitlab.weights.formats.entries import Entry, Names, StoredAs
 from vitlab.weights.formats.format_api import Hints, Reading, Writing, cannot, check_fields
 from vitlab.weights.formats.names import entries, fields_shown, first_name, found, parts_of
-from vitlab.weights.formats.origins import Facts, Origin, with_means
-from vitlab.weights.formats.timm.architectures import USUAL_HEADS, settled
+from vitlab.weights.formats.origins import Facts, with_means
+from vitlab.weights.formats.records import record, rules
+from vitlab.weights.formats.timm.architectures import heads_for, settled
 from vitlab.weights.formats.transformers.config_json import (
     DEFAULTS,
+    KEYS,
     check_square,
     completed,
     read_fields,
+    their_value,
     write_content,
 )
 from vitlab.weights.formats.transformers.families import FAMILIES, OF_AUTHORS, WRITTEN
 from vitlab.weights.formats.transformers.family import (
-    Content,
+    CLASSIFIERS,
     Family,
-    Shapes,
     Stated,
     names_of,
 )
 from vitlab.weights.formats.transformers.processor import read_processor, write_processor
 from vitlab.weights.matching import check
-from vitlab.weights.sharded import CONFIG, PREPROCESSOR
-from vitlab.weights.source import Source
+from vitlab.weights.sharded import CONFIG, PREPROCESSOR, Fields
+from vitlab.weights.source import Shape, Source
 
 NAME = "transformers"
 # What other models are, or have, for the message that refuses them.
-KINDS = {
-    r"swin.*|donut-swin|maskformer-swin|hiera|mvit|focalnet|dinat": "stages of windows",
-    r"pvt.*|segformer|levit|cvt|mobilevit.*|poolformer": "stages, with convolutions",
-    r"resnet|regnet|convnext.*|dinov3_convnext|bit|.*mobilenet.*": "a convolutional network",
-    r"vit-hybrid|vit_hybrid": "a ViT on a BiT ResNet",
-    r"sam2.*|sam3.*|vitdet|edgetam.*": "windows with decomposed relative positions",
-    r"vjepa2|videomae|vivit|timesformer|videoprism": "video: patches with a length in time",
-    r"radio": "RADIO: a class token for each of its teachers",
-    r"mlcd.*": "a class token that is turned by learned angles",
-    r"audio-spectrogram-transformer": "a model of sound, whose patches overlap",
-    r"pixtral|qwen.*|glm.*": "a ViT with RMS norms or rotary positions of its own",
-    r"pixio": "a ViT with several class tokens",
-    r"timm_backbone": "a model of timm without a configuration of its own",
-    r"vision-encoder-decoder|detr|yolos|blip.*": "more than an image encoder",
-}  # fmt: skip
+KINDS = rules(r"""
+    swin.*|donut-swin|maskformer-swin|hiera|mvit|focalnet|dinat  stages of windows
+    pvt.*|segformer|levit|cvt|mobilevit.*|poolformer  stages, with convolutions
+    resnet|regnet|convnext.*|dinov3_convnext|bit|.*mobilenet.*  a convolutional network
+    vit-hybrid|vit_hybrid  a ViT on a BiT ResNet
+    sam2.*|sam3.*|vitdet|edgetam.*  windows with decomposed relative positions
+    vjepa2|videomae|vivit|timesformer|videoprism  video: patches with a length in time
+    radio  RADIO: a class token for each of its teachers
+    mlcd.*  a class token that is turned by learned angles
+    audio-spectrogram-transformer  a model of sound, whose patches overlap
+    pixtral|qwen.*|glm.*  a ViT with RMS norms or rotary positions of its own
+    pixio  a ViT with several class tokens
+    timm_backbone  a model of timm without a configuration of its own
+    vision-encoder-decoder|detr|yolos|blip.*  more than an image encoder
+""")
 
 # Where config.json has that of the image model, if there are several or more than that.
 NESTED = ("vision_config", "encoder", "backbone_config")
-LEFT_OUT = {
-    r".*(mask_token|position_ids|relative_position_index)|(.*\.)?rope_embeddings\..*": "not needed",
-    r"decoder\..*|lm_head\..*": "for pre-training alone",
-    r"(decode_head|auxiliary_head|fpn\d|neck|head\.(head|projection))\..*": "of dense prediction",
-}
-# Suffixes of classes whose outputs our model has; of others only the backbone is read.
-CLASSIFIERS = ("ForImageClassification", "ForImageClassificationWithTeacher")
+LEFT_OUT = rules(r"""
+    .*(mask_token|position_ids|relative_position_index)|(.*\.)?rope_embeddings\..*  not needed
+    decoder\..*|lm_head\..*                               for pre-training alone
+    (decode_head|auxiliary_head|fpn\d|neck|head\.(head|projection))\..*  of dense prediction
+""")
 SEGMENTERS = ("ForSemanticSegmentation", "ForImageSegmentation")
 KNOWN = (
     *CLASSIFIERS, *SEGMENTERS, "Model", "WithProjection", "ForMaskedImageModeling",
     "ForPreTraining", "Backbone", "ForConditionalGeneration",
 )  # fmt: skip
 # Origins of fields in a file without config.json, in whose place is what tensors show.
-ALONE = {Origin.FILE: Origin.TENSORS, Origin.FAMILY: Origin.ASSUMED}
+ALONE = {"file": "tensors", "family": "assumed"}
 # Fields that no class of transformers can have otherwise; families say the rest.
 UNCHANGED = (
     "branches", "attention", "stem", "stem_norm", "stem_act", "norm", "norm_order", "qk_norm",
     "norm_inner_attention", "norm_inner_mlp", "queries", "pool_heads", "pool_mlp", "pool_prefix",
 )  # fmt: skip
+# Keys that say whether a part is there.
+THERE = record("""
+    vision_use_head queries, mlp_bias contract.bias, use_relative_position_bias bias_table,
+    use_shared_relative_position_bias shared_table, use_absolute_position_embeddings positions
+""")
 DECISIVE = ("pool", "norm_at", "registers", "layer_scale", "pre_logits", "classes")
-
-
-@dataclass(frozen=True)
-class Backbone:
-    """The image model of a file.
-
-    Attributes:
-        family: of its model_type
-        content: its part of config.json
-        prefix: of its tensors
-        names: stored names by those without the prefix; `/name` is outside of the backbone
-        projection: width of the projection that both towers share
-        tower: it is one of several models in the file
-    """
-
-    family: Family
-    content: Content
-    prefix: str
-    names: dict[str, str]
-    projection: int = 512
-    tower: bool = False
-
-    def stored(self, name: str) -> str:
-        """Return the name that a tensor has, or would have, in the file."""
-        outside = self.prefix.removesuffix("vision_model.") + name[1:]
-        there = outside if name.startswith("/") else self.prefix + name
-        return self.names.get(name, there)
 
 
 def reads(source: Source, hints: Hints) -> Reading | None:
@@ -119,22 +96,22 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         return None
     if isinstance(source.config.get("model_type"), str):
         try:
-            return _reading(source, hints, backbone_of(source))
+            return _reading(source, hints, model_in(source))
         except WeightsError as error:
             raise WeightsError(f"{source.path}: {error}") from error
     readings = []
-    for place in shown(source):
+    for stated in shown(source):
         with suppress(WeightsError):
-            readings.append(_reading(source, hints, place))
+            readings.append(_reading(source, hints, stated))
             check(readings[-1], source, empty(readings[-1].config))
             return readings[-1]
     return readings[0] if readings else None  # its tensors are compared again, for the message
 
 
-def _reading(source: Source, hints: Hints, found: Backbone) -> Reading:
+def _reading(source: Source, hints: Hints, stated: Stated) -> Reading:
     """What a file says of its image model, and of the images that it takes."""
-    family = found.family
-    stated, facts, notes = _described(source, found)
+    family = stated.family
+    facts, notes = _described(source, stated)
     prepared = read_processor(source.preprocessor, family)
     facts.values |= prepared.facts.values | {"center": "floor"}
     facts.origins |= prepared.facts.origins
@@ -142,8 +119,8 @@ def _reading(source: Source, hints: Hints, found: Backbone) -> Reading:
     if not source.config:
         facts.origins = {name: ALONE.get(each, each) for name, each in facts.origins.items()}
         if "bias" not in facts.values.get("positions", ""):  # whose tables have a row for each
-            facts.put(Origin.ASSUMED, {"heads": facts.values["heads"]})
-        facts.put(Origin.NAME, settled(hints.name))
+            facts.put("assumed", {"heads": facts.values["heads"]})
+        facts.put("name", settled(hints.name))
     facts.values["channels"] = hints.choices.get("channels", facts.values["channels"])
     with_means(facts)
     whole = _whole_patches(facts, notes)
@@ -151,48 +128,42 @@ def _reading(source: Source, hints: Hints, found: Backbone) -> Reading:
     check_square(family, config)
     keys = not family.key_bias or bool(stated.content[family.key_bias])
     names = names_of(family, config, stated.shapes, keys)
-    table = [entry.renamed(found.stored) for entry in entries(config, names, NAME)]
+    table = [entry.renamed(stated.in_file) for entry in entries(config, names, NAME)]
     if not source.config:
-        notes += notes_beside(source, found.prefix, [n for each in table for n in each.theirs])
+        notes += notes_beside(source, stated.prefix, [n for each in table for n in each.theirs])
     size = None
     if hints.image_size is None and prepared.size not in (None, whole):
         size = _used_at(config, prepared.size, family, notes)
     return Reading(
-        f"{NAME}, {family.model_type}", config, table, _left_out(config, found, stated),
+        f"{NAME}, {family.model_type}", config, table, _left_out(config, stated),
         facts.origins, tuple(notes), image_size=size,
     )  # fmt: skip
 
 
-def _described(source: Source, found: Backbone) -> tuple[Stated, Facts, list[str]]:
+def _described(source: Source, stated: Stated) -> tuple[Facts, list[str]]:
     """What config.json and the tensors say of the model, images aside, and what is to be told."""
-    family, top = found.family, source.config
-    saved = top.get("architectures")
-    architecture = str(saved[0]) if isinstance(saved, list) and saved else ""
-    classifies = "/classifier.weight" in found.names or architecture.endswith(CLASSIFIERS)
-    shapes = {short: source.shapes[name] for short, name in found.names.items()}
-    content = completed(family.model_type, found.content)
-    stated = Stated(content, shapes, architecture, classifies, found.projection)
-    facts = read_fields(family, stated, found.content)
+    family, top, architecture = stated.family, source.config, stated.architecture
+    facts = read_fields(stated)
     notes = []
     if architecture.endswith(SEGMENTERS):
         notes.append(f"{architecture}: its segmentation head is left out")
     # Code of a family's authors is what its record follows, and a class of transformers its own.
-    followed = found.content.get("model_type") in OF_AUTHORS or architecture in family.classes
+    followed = stated.given.get("model_type") in OF_AUTHORS or architecture in family.classes
     if own_code := top.get("auto_map") and not followed:
         notes.append(
             "config.json names code of its own (auto_map), which is not run: the model is read as "
             f"{top['model_type']} of {NAME}"
         )
     unknown = architecture and not architecture.endswith(KNOWN)
-    doubtful = own_code or unknown or (classifies and not family.classified)
-    sure = Origin.FILE if architecture else Origin.FAMILY
-    facts.origins["pool"] = Origin.ASSUMED if doubtful else sure
-    if architecture.endswith("Backbone") and found.content.get("apply_layernorm") is False:
-        facts.put(Origin.FILE, {"norm_at": "none"})
-    return stated, facts.put(Origin.FILE, _labels(top, facts.values["classes"])), notes
+    doubtful = own_code or unknown or (stated.classifies and not family.classified)
+    sure = "file" if architecture else "family"
+    facts.origins["pool"] = "assumed" if doubtful else sure
+    if architecture.endswith("Backbone") and stated.given.get("apply_layernorm") is False:
+        facts.put("file", "norm_at none")
+    return facts.put("file", _labels(top, facts.values["classes"])), notes
 
 
-def _labels(content: Content, classes: int) -> dict[str, Any]:
+def _labels(content: Fields, classes: int) -> Fields:
     """Names of the classes, unless they are only numbered or there is no classifier."""
     stored = content.get("id2label")
     if not isinstance(stored, dict) or not classes:
@@ -237,28 +208,27 @@ def _used_at(
     return None
 
 
-def _left_out(config: ViTConfig, found: Backbone, stated: Stated) -> dict[str, str]:
+def _left_out(config: ViTConfig, stated: Stated) -> dict[str, str]:
     """Patterns of names that the model does not need, each with the reason."""
-    prefix, family = re.escape(found.prefix), found.family
+    prefix, family = re.escape(stated.prefix), stated.family
     left_out = {f"({prefix})?({pattern})": why for pattern, why in LEFT_OUT.items()}
+    norm, registers = (re.escape(first_name(family.names, key)) for key in ("norm", "registers"))
     if config.classes and not config.pre_logits:
         left_out[prefix + r"pooler\.dense\..*"] = "not used by the classifier"
     if config.norm_at == "none":
-        name = first_name(family.names, "norm")
-        left_out[prefix + re.escape(name) + r"\..*"] = "not used by this class"
-    if stated.classifies and "head.probe" in found.names:
+        left_out[prefix + norm + r"\..*"] = "not used by this class"
+    if stated.classifies and "head.probe" in stated.shapes:
         left_out[prefix + r"head\..*"] = "attention pooling, which the classifier does not use"
-    registers = first_name(family.names, "registers")
-    if 0 in stated.shapes.get(registers, ()):
-        left_out[prefix + re.escape(registers)] = "no registers"
-    if found.tower and prefix:
+    if 0 in stated.shapes.get(first_name(family.names, "registers"), ()):
+        left_out[prefix + registers] = "no registers"
+    if stated.tower and prefix:
         projection = r"visual_projection\.weight|" if family.has_projection else ""
         others = rf"(?!(.*\.)?({projection}classifier\.\w+)$).*"
         left_out[f"(?!{prefix}){others}"] = "not of the image model"
     return left_out
 
 
-def backbone_of(source: Source) -> Backbone:
+def model_in(source: Source) -> Stated:
     """Find the image model by config.json, and its tensors by the patch embedding.
 
     Raises:
@@ -266,7 +236,7 @@ def backbone_of(source: Source) -> Backbone:
     """
     top = source.config
     tower = next((key for key in NESTED if isinstance(top.get(key), dict)), "")
-    content: Content = top[tower] if tower else top
+    content: Fields = top[tower] if tower else top
     model_type = str(content.get("model_type", f"{top['model_type']}_vision_model"))
     others = top.get("vision_config_dict")
     if tower and isinstance(others, dict) and model_type in DEFAULTS:
@@ -281,10 +251,19 @@ def backbone_of(source: Source) -> Backbone:
     first = min((name for name in source.shapes if name.endswith(patch)), key=len, default=None)
     if first is None:
         raise WeightsError(f"tensor {patch} is missing ({NAME})")
-    prefix = first.removesuffix(patch)
-    projection = top.get("projection_dim") or (768 if tower and "altclip" in model_type else 512)
+    prefix, saved = first.removesuffix(patch), top.get("architectures")
     names = named(source, family, prefix)
-    return Backbone(family, content, prefix, names, projection, bool(tower))
+    return Stated(
+        family,
+        content,
+        completed(family.model_type, content),
+        prefix,
+        names,
+        {name: source.shapes[old] for name, old in names.items()},
+        str(saved[0]) if isinstance(saved, list) and saved else "",
+        top.get("projection_dim") or (768 if tower and "altclip" in model_type else 512),
+        bool(tower),
+    )
 
 
 def named(source: Source, family: Family, prefix: str) -> dict[str, str]:
@@ -305,7 +284,7 @@ def named(source: Source, family: Family, prefix: str) -> dict[str, str]:
     return usual | rest | alone
 
 
-def shown(source: Source) -> Iterator[Backbone]:
+def shown(source: Source) -> Iterator[Stated]:
     """Yield the image models that the tensors of a file may be, those named so by a prefix first.
 
     Each has what the tensors show in place of a config.json.
@@ -318,53 +297,43 @@ def shown(source: Source) -> Iterator[Backbone]:
         for family in [*own, *known]:
             names = named(source, family, prefix)
             shapes = {short: source.shapes[name] for short, name in names.items()}
-            if content := _content(family, shapes):
+            if given := _content(family, shapes):
                 projection = shapes.get("/visual_projection.weight", (0,))[0]
-                yield Backbone(family, content, prefix, names, projection, True)
+                content = completed(family.model_type, given)
+                yield Stated(family, given, content, prefix, names, shapes, "", projection, True)
 
 
-def _content(family: Family, shapes: Shapes) -> Content:
+def _content(family: Family, shapes: dict[str, Shape]) -> Fields:
     """The keys of config.json that tensors show, of what may be the family; empty if it is not."""
-    gate = first_name({**family.names, **family.gated}, "expand.weight").format(n=0)
+    gate = first_name(family.names | family.gated, "expand.weight").format(n=0)
     gated = bool(family.gated) and gate in shapes
-    parts = found(shapes, {**family.names, **(family.gated if gated else {})})
+    parts = found(shapes, family.names | (family.gated if gated else {}))
     if len(parts.theirs.get("patch.weight", ((),))[0]) != 4 or "qkv.weight" not in parts:
         return {}
     try:
         fields = fields_shown("", parts, family.model_type)
     except WeightsError:
         return {}
-    width, mlp, patch = fields["width"], fields["mlp"], fields["patch"]
+    width, mlp = fields["width"], fields["mlp"]
     layers = [name.format(n=0) for name in parts_of(family.names, "qkv")] * 2
     query, key = (f"{layer}.bias" in shapes for layer in layers[:2])
     rows = fields["class_token"] + family.register_rows * fields["registers"]
-    side = math.isqrt(max(0, (*parts.shape("positions"), 0)[1] - rows))
-    heads = USUAL_HEADS.get(width, max(1, width // 64))
+    side = math.isqrt(max(0, parts.rows("positions") - rows))
+    fields |= {"heads": max(1, width // 64), "qkv_bias": query} | heads_for(width)
     if parts.offsets:
-        offsets, heads = parts.offsets
+        offsets, fields["heads"] = parts.offsets
         side = (math.isqrt(offsets - 3) + 1) // 2
-    content: Content = {
-        "hidden_size": width, "num_channels": fields["channels"], "patch_size": patch,
-        "num_hidden_layers": fields["depth"], "num_attention_heads": heads,
-        "intermediate_size": mlp, "mlp_ratio": 4 if gated else mlp / width,
-        "num_register_tokens": fields["registers"], "qkv_bias": query, "query_bias": query,
-        "value_bias": query, "key_bias": key, "attention_bias": query,
-        "vision_use_head": "queries" in parts, "use_head": False, "proj_bias": fields["bias"],
-        "mlp_bias": "contract.bias" in parts, "use_relative_position_bias": "bias_table" in parts,
-        "use_shared_relative_position_bias": "shared_table" in parts,
-        "use_absolute_position_embeddings": "positions" in parts,
-        "use_mean_pooling": "layernorm.weight" not in shapes,
-        "use_swiglu_ffn": gated, "use_gated_mlp": gated,
-        **dict.fromkeys(("layerscale_value", "layer_scale_init_value"), fields["layer_scale"]),
-    }  # fmt: skip
     if side:
-        content["image_size"] = side * patch
-    if gated:
-        content["hidden_act"] = "silu"
+        fields["image_size"] = side * fields["patch"]
+    content = {key: their_value(key, fields[own]) for key, own in KEYS.items() if own in fields}
+    content |= {own: part in parts for own, part in THERE.items()} | {
+        "mlp_ratio": 4 if gated else mlp / width, "key_bias": key, "use_head": False,
+        "use_mean_pooling": "layernorm.weight" not in shapes,
+    } | ({"hidden_act": "silu"} if gated else {})  # fmt: skip
     return {k: v for k, v in content.items() if k in DEFAULTS[family.model_type]}
 
 
-def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
+def writes(config: ModelConfig, provenance: Fields) -> Writing:
     """Represent a model as a folder that transformers loads.
 
     Raises:
@@ -378,53 +347,44 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
         shown = [f"{name}={value}" for name in DECISIVE if (value := getattr(config, name))]
         raise cannot(NAME, f"{' and '.join(shown)} together")
     stored = config.at_positions if family.any_size else config.settled
-    full = _in_full(stored, family)
+    names, unused = names_of(family, stored), StateDict()
+    full = stored
+    if family.any_size:
+        names, unused = _in_full(family, stored, names)
+        full = replace(stored, layer_scale=stored.layer_scale or 1.0)
     content = write_content(family, full)
     if config.classes and not family.has_projection:  # CLIP has a projection
         labels = config.labels or tuple(f"LABEL_{n}" for n in range(config.classes))
         content["id2label"] = {str(number): label for number, label in enumerate(labels)}
         content["label2id"] = {label: number for number, label in enumerate(labels)}
     prefix = family.prefix if config.classes else ""
-    table = entries(full, names_of(family, full), NAME)
-    own = [_of_part(entry, stored, full) for entry in table]
+    table = entries(stored, names, NAME)
+    table.append(Entry((), tuple(unused), lambda tensors: [], lambda tensors: [*unused.values()]))
     table = [
         entry.renamed(lambda name: name[1:] if name.startswith("/") else prefix + name)
-        for entry in [*own, *_unused(stored, family)]
+        for entry in table
     ]
     files = {CONFIG: content, PREPROCESSOR: write_processor(config)}
     return Writing(table, files, stored=stored, resampling=family.resampling)
 
 
-def _in_full(config: ViTConfig, family: Family) -> ViTConfig:
-    """The same function with what DINO's classes always have: LayerScale, and both pools."""
-    if not family.any_size:
-        return config
-    pool = "both" if config.classes and family.classified else config.pool
-    return replace(config, layer_scale=config.layer_scale or 1.0, pool=pool)
-
-
-def _of_part(entry: Entry, own: ViTConfig, full: ViTConfig) -> Entry:
-    """An entry of the model in full as one of its own: scales of one, and zeros, are added."""
-    if entry.ours[0].endswith(".scale") and not own.layer_scale:
-        ones = torch.ones(own.width)
-        return entry._replace(ours=(), read=lambda tensors: [], write=lambda tensors: [ones])
-    if entry.ours == ("head.classify.weight",) and own.pool != full.pool:
-        half = int(own.pool == "mean")
-        sides = (half * own.width, (1 - half) * own.width)
-        return entry._replace(
-            read=lambda tensors: [tensors[0].chunk(2, 1)[half]],
-            write=lambda tensors: [pad(tensors[0], sides)],
-        )
-    return entry
-
-
-def _unused(config: ViTConfig, family: Family) -> list[Entry]:
-    """The mask token of pre-training and no registers, which DINO's classes require."""
-    if not family.any_size:
-        return []
-    shape = (1, 1, config.width) if family.key_bias else (1, config.width)
-    unused = {"embeddings.mask_token": torch.zeros(shape)}
+def _in_full(family: Family, config: ViTConfig, names: Names) -> tuple[Names, StateDict]:
+    """The names for DINO's classes, which always see both pools, and tensors without effect."""
+    width, zeros = config.width, torch.zeros
+    unused = {"embeddings.mask_token": zeros((1, 1, width) if family.key_bias else (1, width))}
     if not config.registers and "num_register_tokens" in DEFAULTS[family.model_type]:
-        unused[first_name(family.names, "registers")] = torch.zeros(1, 0, config.width)
-    values = list(unused.values())
-    return [Entry((), tuple(unused), lambda tensors: [], lambda tensors: values)]
+        unused[first_name(names, "registers")] = zeros(1, 0, width)
+    if not config.layer_scale:
+        scales = [first_name(names, key) for key in ("scale1", "scale2")]
+        blocks = range(config.depth)
+        unused |= {scale.format(n=n): torch.ones(width) for scale in scales for n in blocks}
+    if config.classes and family.classified and config.pool != "both":
+        half = int(config.pool == "mean")
+        sides = (half * width, (1 - half) * width)
+        head = StoredAs(
+            parts_of(names, "head.weight"),
+            lambda tensors, _: [tensors[0].chunk(2, 1)[half]],
+            lambda tensors, _: [pad(tensors[0], sides)],
+        )
+        names = names | {"head.weight": [head]}
+    return names, unused

@@ -244,6 +244,9 @@ def test_train_evaluate_predict(tmp_path: Path, capsys: pytest.CaptureFixture[st
     report = (tmp_path / "run" / "report.html").read_text()
     assert "learned to find objects" in report
     assert f"vitlab predict {run}" in report
+    assert json.loads(call(capsys, "runs", run, "--json")[1])["runs"][0]["ap50"] == trained["ap50"]
+    _, _, err = call(capsys, "finetune", str(root), "--task", "detect")
+    assert "objects are learned by vitlab train DATA --task detect --from WEIGHTS" in err
     code, out, err = call(capsys, "evaluate", run, str(root), *how)
     assert code == 0, err
     assert {key: json.loads(out)[key] for key in ("ap50", "ap", "objects")} == {

@@ -3,6 +3,7 @@
 from typing import Any
 
 from vitlab.commands.train import Train, begin, run, show
+from vitlab.errors import OptionError
 
 __all__ = ["SUMMARY", "begin", "build", "run", "show"]
 
@@ -10,5 +11,11 @@ SUMMARY = "Fine-tune trained weights, test the model and write a report."
 
 
 def build(given: dict[str, Any]) -> Train:
-    """Return options that start from the recipe `finetune`, or from the run to continue."""
+    """Return options that start from the recipe `finetune`, or from the run to continue.
+
+    Raises:
+        OptionError: as `vitlab train`, or objects are to be learned.
+    """
+    if given.get("task") == "detect":
+        raise OptionError("objects are learned by vitlab train DATA --task detect --from WEIGHTS")
     return Train.built(given, "finetune")

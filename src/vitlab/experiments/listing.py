@@ -11,7 +11,8 @@ from vitlab.report.comparing.entry import Entry, entry_of
 from vitlab.report.comparing.recipe_diff import differing
 from vitlab.runs.run_folder import RunFolder
 
-FIGURES = ("map", "accuracy", "loss")  # of which the first that a run has says how good it is
+# of which the first that a run has says how good it is
+FIGURES = ("map", "accuracy", "ap50", "miou", "loss")
 COSTS = ("images", "params", "macs", "seconds")
 Listed = dict[str, Any]
 

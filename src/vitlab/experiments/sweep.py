@@ -292,7 +292,7 @@ def search_result(
         for row in rows
     ]
     note = (
-        f"Each run held out {share:.3g} of each class of the training images "
+        f"Each run held out {100 * share:.3g}% of each class of the training images "
         f"({best['images']:,} images) and was measured on them; the marked one was best."
     )
     head = [key.replace("lr", "learning rate").replace("_", " ") for key in point]

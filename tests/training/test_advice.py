@@ -25,7 +25,7 @@ VALUES = {  # for options that the messages name without a value
     "--steps": "5", "--timeout": "9", "--track": "wandb", "--warmup": "2", "--device": "cpu",
     "--precision": "bf16", "--micro-batch": "auto", "--from": "run",
     "--change": "--resume", "--folds": "5", "--probe": "digits", "--check-duplicates": "no",
-    "--task": "beit", "--tokenizer": "run",
+    "--task": "beit", "--tokenizer": "run", "--object-queries": "9",
 }  # fmt: skip
 FOREIGN = {  # of torchrun, git, and vitlab evaluate
     "--nproc-per-node", "--porcelain", "--untracked-files", "--help", "--calibrate",
@@ -42,12 +42,13 @@ def test_the_advice_of_every_message_is_followed() -> None:
         option, _, value = each.partition(" ")
         value = value or VALUES.get(option, "")
         words = [option, value] if value else [option]
-        if option.removeprefix("--").replace("-", "_") in Train.ELSEWHERE:
+        if option == "--task" or option.removeprefix("--").replace("-", "_") in Train.ELSEWHERE:
             task = [] if option == "--task" else ["--task", "beit"]
             learned = pretrain.build(parse(Pretrain, ["digits", *task, *words], "vitlab pretrain"))
             assert isinstance(learned, Pretrain), each
         else:
-            options = build(parse(Train, ["digits", *words], "vitlab train"))
+            task = ["--task", "detect"] if option == "--object-queries" else []
+            options = build(parse(Train, ["digits", *task, *words], "vitlab train"))
             assert isinstance(options, Train), each
 
 

@@ -1,5 +1,6 @@
 """Every recipe: it starts on gray and on color images, and the same line goes on with --resume."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,26 @@ VIT_OPTIONS = ["--width", "8", "--depth", "1", "--heads", "1", "--mlp", "8"]
 TOKENIZER = "dVAE(codes=16,code_width=8,width=8)/8"
 TOKENIZER_OPTIONS = ["--codes", "16", "--code-width", "8", "--width", "8"]
 OF_TASK = {
+    "detect": ["--query-blocks", "1", "--object-queries", "4"],
     "dino": ["--prototypes", "16", "--head-width", "8", "--bottleneck", "4", "--local-crops", "2"],
     "mae": ["--decoder-width", "8", "--decoder-depth", "1", "--decoder-heads", "1"],
 }  # fmt: skip
+
+
+def boxes_of(photos: Path, folder: Path) -> None:
+    """The pictures with a box each, annotated as COCO's."""
+    folder.mkdir()
+    images, boxes = [], []
+    for number, file in enumerate(sorted(photos.rglob("*.png"))):
+        shutil.copy(file, folder / f"{number}.png")
+        with Image.open(file) as picture:
+            width, height = picture.size
+        images.append(
+            {"id": number, "file_name": f"{number}.png", "width": width, "height": height}
+        )
+        boxes.append({"image_id": number, "category_id": 1, "bbox": [1, 1, width / 2, height / 2]})
+    found = {"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "thing"}]}
+    (folder / "annotations.json").write_text(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +51,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     photo_folder(place / "color", {"a": 8, "b": 8})
     for file in photo_folder(place / "gray", {"a": 8, "b": 8}).rglob("*.png"):
         Image.open(file).convert("L").save(file)
+    for data in ("color", "gray"):
+        boxes_of(place / data, place / f"boxes-{data}")
     for data, channels, classes in (("digits", 1, 10), ("gray", 1, 2), ("color", 3, 2)):
         vit = vitlab.create(VIT, classes=classes, image_size=32, channels=channels)
         vitlab.save(vit, place / f"vit-{data}")
@@ -44,8 +64,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def words_of(name: str, place: Path, data: str, model: bool = True) -> list[str]:
     """The command line of a few steps by a recipe, with the model's name or with its fields."""
     task = RECIPES[name]().pretext.task
-    words = ["train" if task == "classify" else "pretrain"]
-    words += [data if data == "digits" else str(place / data), "--recipe", name]
+    words = ["train" if task in ("classify", "detect") else "pretrain"]
+    folder = place / (f"boxes-{data}" if task == "detect" else data)
+    words += [data if data == "digits" else str(folder), "--recipe", name]
     words += ["--batch", "4", "--steps", "2", "--workers", "0", *OF_TASK.get(task, [])]
     if task == "classify":
         words += ["--check-duplicates", "no"]

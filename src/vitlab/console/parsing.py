@@ -96,27 +96,22 @@ def _numbers_last(words: Sequence[str], flags: dict[str, Leaf]) -> list[str]:
     """Return the words, options of any number of numbers last: argparse would take what follows."""
     others: list[str] = []
     numbers: list[str] = []
-    open_ended = ""  # how many words the option takes that the last word belongs to
+    taking = False  # whether the last word belongs to such an option
     for word in words:
         if word.startswith("--"):
             leaf = flags.get(word.replace("_", "-"))
-            open_ended = _of_numbers(leaf) if leaf else ""
-            (numbers if open_ended else others).append(word)
-            continue
-        first = bool(numbers) and numbers[-1].startswith("--")
-        if not open_ended or not (_is_number(word) or (first and open_ended == "+")):
-            open_ended = ""
-        (numbers if open_ended else others).append(word)
+            taking = leaf is not None and _of_numbers(leaf)
+        elif taking:  # the first one, if it is no number, is refused by its option
+            taking = _is_number(word) or numbers[-1].startswith("--")
+        (numbers if taking else others).append(word)
     return others + numbers
 
 
-def _of_numbers(leaf: Leaf) -> str:
-    """Return `*` or `+` for an option of any number of numbers, and nothing for any other."""
-    count, kinds = shape_of(leaf)[0], kinds_of(leaf.hint)
-    parts = {part for kind in kinds for part in get_args(kind) or (kind,)}
-    if parts <= {int, float, Ellipsis, types.NoneType}:
-        return "+" if isinstance(count, tuple) else "*" if count == "*" else ""
-    return ""
+def _of_numbers(leaf: Leaf) -> bool:
+    """Whether an option takes any number of numbers."""
+    parts = {part for kind in kinds_of(leaf.hint) for part in get_args(kind) or (kind,)}
+    open_ended = not isinstance(shape_of(leaf)[0], int)
+    return open_ended and parts <= {int, float, Ellipsis, types.NoneType}
 
 
 def _is_number(word: str) -> bool:

@@ -126,10 +126,8 @@ def run(options: Evaluate) -> dict[str, Any]:
     from vitlab.progress import Meter, say
     from vitlab.weights.save import own_folder
 
-    if segments(options.weights):
-        return _masks(options)
-    if detects(options.weights):
-        return _boxes(options)
+    if segments(options.weights) or detects(options.weights):
+        return _within(options)
     files = check_files(options.out, options.label_errors, replace=options.replace)
     folder = own_folder(options.weights) if options.fits else None
     model, compute = options.load(), Compute(**options.values(COMPUTE))
@@ -151,28 +149,19 @@ def run(options: Evaluate) -> dict[str, Any]:
     return done.figures
 
 
-def _masks(options: Evaluate) -> dict[str, Any]:
-    """Evaluate a run that segments."""
+def _within(options: Evaluate) -> dict[str, Any]:
+    """Evaluate a run that segments or detects."""
     from vitlab.evaluation.compute import Compute
+    from vitlab.evaluation.detection import evaluate_boxes
     from vitlab.evaluation.segmentation import evaluate_masks
     from vitlab.progress import say
 
     compute = Compute(options.device, workers=options.workers)
-    run, asked = options.weights, options.values("data split columns")
-    found = evaluate_masks(run, compute=compute, **asked)
-    for note in found["notes"]:
-        say(note)
-    return found
-
-
-def _boxes(options: Evaluate) -> dict[str, Any]:
-    """Evaluate a run that detects."""
-    from vitlab.evaluation.compute import Compute
-    from vitlab.evaluation.detection import evaluate_boxes
-    from vitlab.progress import say
-
-    compute = Compute(options.device, workers=options.workers)
-    found = evaluate_boxes(options.weights, options.data, options.split, compute)
+    run, asked = options.weights, options.values("data split")
+    if segments(run):
+        found = evaluate_masks(run, compute=compute, columns=options.columns, **asked)
+    else:
+        found = evaluate_boxes(run, compute=compute, **asked)
     for note in found["notes"]:
         say(note)
     return found

@@ -92,25 +92,9 @@ def begin(options: Predict) -> None:
 
 
 def run(options: Predict) -> dict[str, Any]:
-    """Classify, or segment; images that cannot be decoded are reported on stderr."""
-    if segments(options.weights):
-        from vitlab.evaluation.compute import Compute
-        from vitlab.evaluation.segmentation import write_masks
-
-        place = Path(options.out).expanduser() if options.out else None
-        compute = Compute(options.device, workers=options.workers or 0)
-        found = write_masks(options.weights, options.paths, place, compute, options.columns)
-        say_skipped(each["error"] for each in found["masks"] if "error" in each)
-        return found
-    if detects(options.weights):
-        from vitlab.evaluation.compute import Compute
-        from vitlab.evaluation.detection import find_objects
-
-        place = Path(options.out).expanduser() if options.out else None
-        compute = Compute(options.device, workers=options.workers or 0)
-        found = find_objects(options.weights, options.paths, place, compute, options.columns)
-        say_skipped(each["error"] for each in found["detections"] if "error" in each)
-        return found
+    """Classify, segment or detect; images that cannot be decoded are reported on stderr."""
+    if segments(options.weights) or detects(options.weights):
+        return _within(options)
     from vitlab.evaluation.classification import (
         answers_of,
         classify_into,
@@ -147,6 +131,22 @@ def run(options: Predict) -> dict[str, Any]:
         say(f"{len(damaged):,} of {len(answers):,} images cannot be read")
     result |= {"images": len(answers) - len(damaged), "damaged": len(damaged), **form.about}
     return result | {"predictions": [each.as_dict() for each in answers]}
+
+
+def _within(options: Predict) -> dict[str, Any]:
+    """Segment, or detect."""
+    from vitlab.evaluation.compute import Compute
+    from vitlab.evaluation.detection import find_objects
+    from vitlab.evaluation.segmentation import write_masks
+
+    find, key = (
+        (write_masks, "masks") if segments(options.weights) else (find_objects, "detections")
+    )
+    place = Path(options.out).expanduser() if options.out else None
+    compute = Compute(options.device, workers=options.workers or 0)
+    found = find(options.weights, options.paths, place, compute, options.columns)
+    say_skipped(each["error"] for each in found[key] if "error" in each)
+    return found
 
 
 def _file(options: Predict) -> Path | None:

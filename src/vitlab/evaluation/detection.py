@@ -91,14 +91,10 @@ def right(found: Floats, truth: Floats) -> NDArray[np.bool_]:
     hits = np.zeros((len(THRESHOLDS), len(found)), bool)
     for row, threshold in enumerate(THRESHOLDS):
         left = np.ones(len(truth), bool)
-        for number, own in enumerate(np.where(shares >= threshold, shares, -1.0)):
-            own = np.where(left, own, -1.0)
-            if (
-                len(own)
-                and (best := len(own) - 1 - int(own[::-1].argmax())) >= 0
-                and own[best] >= 0
-            ):
-                left[best], hits[row, number] = False, True
+        for number, own in enumerate(shares):
+            free = np.where(left & (own >= threshold), own, -1.0)[::-1]
+            if len(free) and free.max() >= 0:
+                left[len(free) - 1 - free.argmax()], hits[row, number] = False, True
     return hits
 
 
@@ -140,17 +136,15 @@ def box_figures(
     table = average_precision(found, truth, len(classes))
     counts = [int((truth[..., 0] == number).sum()) for number in range(len(classes))]
     there = table[np.array(counts) > 0]
-    points = {"ap50": there[:, 0].mean(), "ap": there.mean()} if len(there) else {}
+    points = (float(there[:, 0].mean()), float(there.mean())) if len(there) else (None, None)
     rows = [
         {"class": name, "ap50": float(own[0]), "ap": float(own.mean()), "objects": count}
         if count
         else {"class": name, "ap50": None, "ap": None, "objects": 0}
         for name, own, count in zip(classes, table, counts, strict=True)
     ]
-    figures: dict[str, Any] = {
-        name: float(points[name]) if points else None for name in ("ap50", "ap")
-    }
-    return figures | {"images": len(found), "objects": sum(counts), "classes": rows}
+    figures: dict[str, Any] = {"images": len(found), "objects": sum(counts), "classes": rows}
+    return dict(zip(("ap50", "ap"), points, strict=True)) | figures
 
 
 def measure_boxes(
@@ -244,7 +238,8 @@ def find_objects(
             if isinstance(found, str):
                 row["error"] = found
                 continue
-            high, wide = source.image(number).shape()[:2]
+            image = source.image(number)
+            high, wide = image.shape()[:2]
             boxes, names = found.boxes * (wide, high, wide, high), detector.about.classes
             row["objects"] = [
                 {"class": names[own], "probability": chance, "box": box}
@@ -257,7 +252,7 @@ def find_objects(
                 name = f"{number:06d}-{Path(row['image']).stem}.png"
                 sure = [each for each in row["objects"] if each["probability"] >= SURE]
                 places, titles = ([each[key] for each in sure] for key in ("box", "class"))
-                framed(source.image(number).decode(3), places, titles).save(folder / name)
+                framed(image.decode(3), places, titles).save(folder / name)
                 row["picture"] = f"{out}/{name}"
             meter.images(number + 1, len(source))
     damaged = sum("error" in row for row in rows)

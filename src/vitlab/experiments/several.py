@@ -102,7 +102,7 @@ class SeveralRuns(Jobs):
     def __post_init__(self) -> None:
         """Check every option, and that they go together."""
         super().__post_init__()
-        self.choices()
+        self.more()
         for name in ("folds", "seeds"):
             if getattr(self, name) == 1:
                 raise OptionError(f"{name} must be 0 or at least 2, not 1")
@@ -116,13 +116,13 @@ class SeveralRuns(Jobs):
         """Whether there is one run."""
         return not self.folds and not self.seeds and self.sweep is None
 
-    def choices(self) -> dict[str, list[float]]:
-        """Return what is tried with each learning rate, by option.
+    def more(self) -> dict[str, list[float]]:
+        """Return the further options that are tried with each learning rate.
 
         Raises:
             OptionError: it is not written so.
         """
-        found = {"layer_decay": [*self.sweep_layer_decay]} if self.sweep_layer_decay else {}
+        found = {}
         for each in self.sweep_more:
             name, _, values = each.partition("=")
             try:
@@ -207,7 +207,7 @@ def run_several(
     """
     # the command line reads the options without PyTorch
     from vitlab.experiments.repeats import cross_validate, fold_cells, repeat, seed_cells
-    from vitlab.experiments.sweep import searching, sweep
+    from vitlab.experiments.sweep import choices_of, searching, sweep
     from vitlab.training.run import train
 
     how: dict[str, Any] = {"resume": resume, "host": host, "command": command}
@@ -216,11 +216,12 @@ def run_several(
         return run.metrics if run.rank == 0 else {}
     if change:
         raise OptionError("change applies only to a single run: choose another --out for several")
-    grid, choices, share = several.sweep or None, several.choices(), several.sweep_share
+    grid, decays, share = several.sweep or None, several.sweep_layer_decay, several.sweep_share
     if several.dry_run:
         from vitlab.experiments.cells import Cell, Setup
         from vitlab.experiments.timing import dry_run
 
+        choices = choices_of(decays, several.more())
         if several.folds:
             cells = fold_cells(recipe, several.folds)
         elif several.seeds:
@@ -232,8 +233,8 @@ def run_several(
     how |= several.values("jobs cells on")
     if several.folds:
         return cross_validate(recipe, out, several.folds, **how)
+    how |= {"layer_decays": decays, "more": several.more(), "share": share}
     if several.seeds:
-        how |= {"more": choices, "share": share}
         return repeat(recipe, out, several.seeds, sweep=several.sweep, **how)
-    run = sweep(recipe, out, grid, more=choices, share=share, **how)
+    run = sweep(recipe, out, grid, **how)
     return run.metrics if run.rank == 0 else {}

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.models.config import ViTConfig
+from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.dino.schedules import follow
+from vitlab.recipes.pretext import Pretext
 
 
 class GramAnchor(nn.Module):
@@ -52,6 +53,14 @@ class GramAnchor(nn.Module):
         prefix = self.model.config.prefix
         with torch.autocast(images.device.type, enabled=False):
             return (_alike(tokens[:, prefix:]) - _alike(before[:, prefix:])).square().mean()
+
+
+def anchor_of(options: Pretext, config: ModelConfig) -> GramAnchor | None:
+    """Return the anchor that a recipe asks for, if any, of a model that has patches."""
+    if not options.anchor:
+        return None
+    assert isinstance(config, ViTConfig)
+    return GramAnchor(config)
 
 
 def _alike(patches: Tensor) -> Tensor:

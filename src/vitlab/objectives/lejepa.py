@@ -13,10 +13,10 @@ from torch.nn import functional as F
 from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.crops import View
 from vitlab.data.settings import Augment
-from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
-from vitlab.objectives.anchor import GramAnchor
+from vitlab.objectives.anchor import anchor_of
 from vitlab.objectives.dino.crops_and_models import BY_PASS, check_crops, local_size
 from vitlab.objectives.dino.view_loss import CLOSE, spread
 from vitlab.objectives.pretext_task import PretextTask
@@ -40,10 +40,7 @@ class LeJEPA(PretextTask):
     def __init__(self, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:
         super().__init__(options, config, guide)
         self.projector = EmbeddingHead(config.features, options.head_width, options.embedding)
-        self.anchor = None
-        if options.anchor:
-            assert isinstance(config, ViTConfig)
-            self.anchor = GramAnchor(config)
+        self.anchor = anchor_of(options, config)
 
     @classmethod
     def check(cls, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:

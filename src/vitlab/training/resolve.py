@@ -246,7 +246,7 @@ def _splits(
 
 
 def _with_boxes(recipe: Recipe, data: Sized | None) -> Splits:
-    """Return images with boxes, of which no image has more than there are queries."""
+    """Return images with boxes, at most as many in each as there are queries."""
     if data is not None:
         raise OptionError(
             "task=detect learns from a folder with COCO annotations: name one as data"

@@ -16,7 +16,7 @@ from vitlab.models.create import build
 from vitlab.models.encoder.from_patches import encode_patches
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
-from vitlab.objectives.anchor import GramAnchor
+from vitlab.objectives.anchor import anchor_of
 from vitlab.objectives.dino.centering import balanced, koleo, sharpened
 from vitlab.objectives.dino.crops_and_models import (
     BY_PASS,
@@ -87,10 +87,7 @@ class SelfDistillation(PretextTask):
             assert isinstance(config, ViTConfig)
             self.register_buffer("patch_center", torch.zeros(options.prototypes))
             self.mask_token = nn.Parameter(torch.empty(1, 1, config.width))
-        self.anchor = None
-        if options.anchor:
-            assert isinstance(config, ViTConfig)
-            self.anchor = GramAnchor(config)
+        self.anchor = anchor_of(options, config)
         self.momentum, self.frozen = options.momentum_teacher, False
         self._seen: list[Tensor] = []
         self.begin(0, 1, 1.0)

@@ -164,14 +164,25 @@ def plain_varlen(
     return torch.cat(parts)
 
 
+@pytest.mark.parametrize("choices", [{}, {"qk_norm": True}, {"positions": "rope"}])
 def test_the_kernel_for_variable_lengths_gets_each_image_by_itself(
-    monkeypatch: pytest.MonkeyPatch,
+    choices: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel itself needs a GPU: here a plain one takes its place."""
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", plain_varlen)
-    parts: list[Any] = [(*torch.randn(3, n, 2, length, 16), None) for n, length in ((2, 7), (3, 5))]
-    want = mixed_sizes.attend_packed(parts)
-    torch.testing.assert_close(mixed_sizes.attend_varlen(parts), want, rtol=0, atol=1e-6)
+    model, packed = a_model(**choices), Packed.of(some_images(), 4)
+    want = model(packed)
+    calls: list[Tensor] = []
+
+    def noted(*given: Any) -> Tensor:
+        calls.append(given[0])
+        return plain_varlen(*given)
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", noted)
+    monkeypatch.setattr(mixed_sizes, "suits_varlen", lambda *parts: True)
+    torch.testing.assert_close(model(packed), want, rtol=0, atol=1e-5)
+    assert len(calls) == model.config.depth
+    if not choices:  # a view of queries, keys and values together: nothing is copied
+        assert calls[0].untyped_storage().nbytes() == 3 * calls[0].nbytes
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (7, 5)])
@@ -181,9 +192,9 @@ def test_gpus_attend_in_half_precision_by_that_kernel(
     """Shapes only: tensors of a GPU that is not there, through PyTorch's own operator."""
     used, kernel = [], mixed_sizes.attend_varlen
 
-    def noted(parts: list[Any]) -> Tensor:
-        used.append(parts[0][0].dtype)
-        return kernel(parts)
+    def noted(q: Tensor, k: Tensor, v: Tensor, lengths: list[int]) -> Tensor:
+        used.append(q.dtype)
+        return kernel(q, k, v, lengths)
 
     monkeypatch.setattr(mixed_sizes, "attend_varlen", noted)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)

@@ -61,17 +61,26 @@ class PackedPositions(Positions):
 
     def attended(self, attention: Attention, qkv: Tensor) -> Tensor:
         """Return what each token gathers within its image: (1, T, 3D) -> (1, T, D)."""
-        if attention.pattern.whole and attention.talking is None:
-            return attend_packed([attention.split(*part) for part in self.parts(qkv)])
-        return joined([attention.attended(*part, None) for part in self.parts(qkv)])
+        if not attention.pattern.whole or attention.talking is not None:
+            return joined([attention.attended(*part, None) for part in self.parts(qkv)])
+        if attention.norms is None and not any(scheme.relates for scheme in self.schemes):
+            q, k, v, _ = attention.split(qkv, None)
+            if suits_varlen(q, k, v):
+                own = [each.squeeze(0).transpose(0, 1) for each in (q, k, v)]  # without a copy
+                return attend_varlen(*own, self.lengths())
+        return attend_packed([attention.split(*part) for part in self.parts(qkv)])
 
     def drawn(self, rate: float, tokens: Tensor) -> Tensor:
         """Draw which images skip a branch: a factor for each token, (1, T, 1)."""
         chosen, weights = draw_kept(self.packed, rate, tokens.device)
         kept = tokens.new_zeros(self.packed).index_copy_(0, chosen, weights.to(tokens.dtype))
-        lengths = [part.shape[1] for part, _ in self.parts(tokens) for _ in range(len(part))]
+        lengths = self.lengths()
         counts = sent(torch.tensor(lengths), tokens.device)
         return kept.repeat_interleave(counts, output_size=sum(lengths))[None, :, None]
+
+    def lengths(self) -> list[int]:
+        """Return the number of tokens of each image."""
+        return [self.prefix + math.prod(grid) for grid, count in self.runs for _ in range(count)]
 
 
 def parted(tokens: Tensor, runs: Sequence[tuple[Grid, int]], prefix: int) -> list[Tensor]:
@@ -99,7 +108,12 @@ def attend_packed(parts: list[Heads]) -> Tensor:
         The heads side by side, (1, T, D).
     """
     if suits_varlen(*parts[0]) and all(bias is None for *_, bias in parts):
-        return attend_varlen(parts)
+        q, k, v = (
+            torch.cat([each.transpose(1, 2).flatten(0, 1) for each in same])
+            for same in zip(*(part[:3] for part in parts), strict=True)
+        )
+        lengths = [q.shape[2] for q, *_ in parts for _ in range(len(q))]
+        return attend_varlen(q, k, v, lengths)
     return joined([attend(*part).transpose(1, 2).flatten(2) for part in parts])
 
 
@@ -115,17 +129,11 @@ def suits_varlen(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) ->
     )
 
 
-def attend_varlen(parts: list[Heads]) -> Tensor:
-    """Attend within each image by PyTorch's variable-length kernel; as `attend_packed`."""
+def attend_varlen(q: Tensor, k: Tensor, v: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Attend within each image by PyTorch's variable-length kernel: (T, h, d) -> (1, T, D)."""
     from torch.nn.attention.varlen import varlen_attn
 
-    q, k, v = (
-        torch.cat([each.transpose(1, 2).flatten(0, 1) for each in same])  # (T, h, d)
-        for same in zip(*(part[:3] for part in parts), strict=True)
-    )
-    lengths = [part[0].shape[2] for part in parts for _ in range(len(part[0]))]
-    ends = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
-    ends = ends.to(q.device, non_blocking=True)
+    ends = sent(torch.tensor([0, *accumulate(lengths)], dtype=torch.int32), q.device)
     gathered = varlen_attn(q, k, v, ends, ends, max(lengths), max(lengths))
     assert isinstance(gathered, Tensor)  # nothing else was asked for
     return gathered.flatten(1).unsqueeze(0)

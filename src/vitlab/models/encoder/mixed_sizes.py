@@ -66,8 +66,8 @@ class PackedPositions(Positions):
         if attention.norms is None and not any(scheme.relates for scheme in self.schemes):
             q, k, v, _ = attention.split(qkv, None)
             if suits_varlen(q, k, v):
-                own = [each.squeeze(0).transpose(0, 1) for each in (q, k, v)]  # without a copy
-                return attend_varlen(*own, self.lengths())
+                q, k, v = (each.squeeze(0).transpose(0, 1) for each in (q, k, v))  # no copy
+                return attend_varlen(q, k, v, self.lengths())
         return attend_packed([attention.split(*part) for part in self.parts(qkv)])
 
     def drawn(self, rate: float, tokens: Tensor) -> Tensor:

@@ -1,23 +1,30 @@
-"""Both clients, one after the other."""
+"""Clients of functions that answer, or of a real address."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx2
 import pytest
 
-from client.both import URL, Both, Handler, Make
+import vitlab
+
+URL = "http://service.test:8000/vit"
+Handler = Callable[[httpx2.Request], httpx2.Response]
+Make = Callable[..., vitlab.Client]
 
 
-@pytest.fixture(params=["Client", "AsyncClient"])
-def make(request: pytest.FixtureRequest) -> Iterator[Make]:
-    """Makes clients of one kind, of functions that answer or of a real address."""
-    made: list[Both] = []
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Makes clients, and closes them."""
+    made: list[vitlab.Client] = []
 
-    def one(handler: Handler | None, url: str = URL, token: str = "", **terms: Any) -> Both:
-        made.append(Both(request.param, handler, url, token, **terms))
+    def one(
+        handler: Handler | None, url: str = URL, token: str = "", **terms: Any
+    ) -> vitlab.Client:
+        transport = None if handler is None else httpx2.MockTransport(handler)
+        made.append(vitlab.Client(url, token, transport=transport, **terms))
         return made[-1]
 
     yield one
     for each in made:
         each.close()
-        each.loop.close()

@@ -1,113 +1,127 @@
 """When a request is tried again, and when not: without a network and without waiting."""
 
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
 import pytest
 
-from vitlab.client import calls
-from vitlab.client.calls import Ask, Fault, Terms, exchange
-from vitlab.client.reading import Reply
+import vitlab
+from client.conftest import Make
+from vitlab.client import client as clients
 from vitlab.errors import BusyError, LateError, OptionError, ServiceError, UserError
 
-BUSY = Reply(503, b'{"error": "the queue is full"}', retry_after="2")
-BROKEN = Fault("broken", "disconnected")
-Play = tuple[Reply | UserError, list[float], list[float]]
+GOOD = httpx2.Response(200, json={"alive": True})
+BROKEN = httpx2.ReadError("disconnected")
+Result = httpx2.Response | Exception
+Play = tuple[dict[str, Any] | UserError, list[float], list[float]]
 
 
-def play(replies: list[Reply | Fault], took: float = 0.0, **terms: float) -> Play:
-    """The end of an exchange, the seconds it waited, and the seconds each request was given."""
-    clock, waits, given = [100.0], [], []
-    steps = exchange(Ask("predict"), "http://here", Terms(**terms), lambda: clock[0])
-    queue = list(replies)
-    try:
-        step = next(steps)
-        while True:
-            if step.after:
-                waits.append(step.after)
-                clock[0] += step.after
-            given.append(step.seconds)
+def busy(after: str = "2", status: int = 503) -> httpx2.Response:
+    return httpx2.Response(
+        status, json={"error": "the queue is full"}, headers={"Retry-After": after}
+    )
+
+
+@pytest.fixture
+def play(make: Make, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Play]:
+    """Plays a row of results; what came of it, the seconds waited, and those each request had."""
+    clock, waits, given = [100.0], list[float](), list[float]()
+    monkeypatch.setattr(clients.random, "uniform", lambda low, high: low)  # the shortest waits
+    monkeypatch.setattr(clients.time, "monotonic", lambda: clock[0])
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        clock[0] += seconds
+
+    monkeypatch.setattr(clients.time, "sleep", sleep)
+
+    def played(results: list[Result], took: float = 0.0, **terms: float) -> Play:
+        waits.clear(), given.clear()
+        queue = list(results)
+
+        def answer(request: httpx2.Request) -> httpx2.Response:
+            given.append(request.extensions["timeout"]["read"])
             clock[0] += took
-            step = steps.send(queue.pop(0))
-    except StopIteration as done:
+            result = queue.pop(0)
+            if isinstance(result, Exception):
+                raise result
+            return httpx2.Response(
+                result.status_code, headers=result.headers, content=result.content
+            )
+
+        try:
+            found: dict[str, Any] | UserError = make(answer, **terms).health()
+        except UserError as error:
+            found = error
         assert not queue
-        return done.value, waits, given
-    except UserError as error:
-        return error, waits, given
+        return found, [*waits], [*given]
 
-
-@pytest.fixture(autouse=True)
-def least(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each wait is the shortest that it may be."""
-    monkeypatch.setattr(calls.random, "uniform", lambda low, high: low)
+    return played
 
 
 def test_clients_that_were_refused_together_do_not_come_again_together(
-    monkeypatch: pytest.MonkeyPatch,
+    play: Callable[..., Play], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls.random, "uniform", lambda low, high: high)
-    assert play([BUSY, Reply(200, b"")])[1] == [3.0]
+    monkeypatch.setattr(clients.random, "uniform", lambda low, high: high)
+    assert play([busy(), GOOD])[1] == [3.0]
 
 
-def test_an_overload_is_not_multiplied() -> None:
-    error, waits, _ = play([BUSY] * 3)
+def test_an_overload_is_not_multiplied(play: Callable[..., Play]) -> None:
+    error, waits, _ = play([busy()] * 3)
     assert (type(error), len(waits)) == (BusyError, 2)
 
 
-def test_a_reply_ends_it() -> None:
-    for status in (200, 400, 401, 404, 413, 422, 500, 504):
-        assert play([Reply(status, b"")]) == (Reply(status, b""), [], [60.0])
+@pytest.mark.parametrize("status", [400, 401, 404, 413, 422, 500, 504])
+def test_a_reply_ends_it(play: Callable[..., Play], status: int) -> None:
+    error, waits, given = play([busy(status=status)])
+    assert isinstance(error, UserError)
+    assert (waits, given) == ([], [60.0])
 
 
-def test_a_full_queue_is_tried_again_after_the_seconds_it_names() -> None:
-    good = Reply(200, b"{}")
-    assert play([BUSY, BUSY, good], took=1) == (good, [2.0, 2.0], [60.0, 57.0, 54.0])
-    quick = Reply(503, b"{}", retry_after="0")
-    assert play([quick] * 4 + [good], retries=4)[1] == pytest.approx([0.1, 0.2, 0.4, 0.8])
+def test_a_full_queue_is_tried_again_after_the_seconds_it_names(play: Callable[..., Play]) -> None:
+    assert play([busy(), busy(), GOOD], took=1) == ({"alive": True}, [2.0, 2.0], [60.0, 57.0, 54.0])
+    waits = play([busy("0")] * 4 + [GOOD], retries=4)[1]
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8])
     for header in ("Wed, 21 Oct 2026 07:28:00 GMT", "nan", "-3", "inf"):
-        assert play([Reply(503, b"", header), good])[1] == [1.0]
+        assert play([busy(header), GOOD])[1] == [1.0]
 
 
-def test_a_broken_connection_is_tried_again() -> None:
-    good = Reply(200, b"{}")
-    assert play([BROKEN, BROKEN, good])[:2] == (good, [0.1, 0.2])
+def test_a_broken_connection_is_tried_again(play: Callable[..., Play]) -> None:
+    assert play([BROKEN, BROKEN, GOOD])[:2] == ({"alive": True}, [0.1, 0.2])
     error, waits, _ = play([BROKEN] * 4, retries=3)
     assert type(error) is ServiceError
-    assert str(error) == "the connection to http://here broke after 4 tries: disconnected"
+    assert str(error).endswith("/vit broke after 4 tries: disconnected")
     assert waits == pytest.approx([0.1, 0.2, 0.4])
 
 
-def test_tries_and_time_are_bounded() -> None:
-    error, waits, _ = play([BUSY] * 4, retries=3)
-    assert type(error) is BusyError
-    assert error.retry_after == 2
-    assert waits == [2, 2, 2]
+def test_tries_and_time_are_bounded(play: Callable[..., Play]) -> None:
+    error, waits, _ = play([busy()] * 4, retries=3)
+    assert isinstance(error, BusyError)
+    assert (error.retry_after, waits) == (2, [2, 2, 2])
     assert "is busy after 4 tries (the queue is full): try again later" in str(error)
-    error, waits, given = play([BUSY] * 3, took=1, timeout=7.5)  # no time for a third wait
+    error, waits, given = play([busy()] * 3, took=1, timeout=7.5)  # no time for a third wait
     assert type(error) is BusyError
     assert (waits, given) == ([2, 2], [7.5, 4.5, 1.5])
-    patient = Reply(503, b"", retry_after="3600")
-    assert play([patient])[1] == []  # given up at once: the hour is not there
+    assert play([busy("3600")])[1] == []  # given up at once: the hour is not there
 
 
-def test_faults_that_no_other_try_would_change() -> None:
-    late, waits, _ = play([Fault("late", "timed out")], timeout=5)
+def test_faults_that_no_other_try_would_change(play: Callable[..., Play]) -> None:
+    late, waits, _ = play([httpx2.ReadTimeout("timed out")], timeout=5)
     assert (type(late), waits) == (LateError, [])
-    assert str(late) == (
-        "the service at http://here did not answer within 5 s: give a larger timeout"
-    )
-    unreached = play([Fault("unreached", "refused")])[0]
+    assert str(late).endswith("/vit did not answer within 5 s: give a larger timeout")
+    unreached = play([httpx2.ConnectError("refused")])[0]
     assert type(unreached) is ServiceError
-    assert "cannot reach a service at http://here (refused): start it with `vitlab serve`" in str(
-        unreached
-    )
-    assert str(play([Fault("refused", "too large")])[0]) == "no answer from http://here: too large"
+    assert "/vit (refused): start it with `vitlab serve`" in str(unreached)
+    assert str(play([httpx2.DecodingError("zip")])[0]).endswith("/vit: zip")
 
 
-def test_a_proxy_without_its_service_is_tried_again() -> None:
-    assert play([Reply(502, b"<html>"), Reply(200, b"{}")])[0] == Reply(200, b"{}")
-    assert "by its proxy after 2 tries: try" in str(play([Reply(502, b"")] * 2, retries=1)[0])
+def test_a_proxy_without_its_service_is_tried_again(play: Callable[..., Play]) -> None:
+    assert play([busy("", 502), GOOD])[0] == {"alive": True}
+    assert "by its proxy after 2 tries" in str(play([busy("", 502)] * 2, retries=1)[0])
 
 
-def test_terms_are_checked() -> None:
-    with pytest.raises(OptionError, match="timeout must be above 0, not 0"):
-        Terms(timeout=0)
-    with pytest.raises(OptionError, match="retries must be at least 0"):
-        Terms(retries=-1)
+@pytest.mark.parametrize("terms", [{"timeout": 0}, {"retries": -1}, {"parallel": 65}])
+def test_terms_are_checked(terms: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match=f"{next(iter(terms))} must be"):
+        vitlab.Client("http://here", **terms)

@@ -1,9 +1,6 @@
-"""Both clients against a service made of functions: what is sent, and what comes of each reply."""
+"""The client against a service made of functions: what is sent, and what comes of each reply."""
 
 import asyncio
-import inspect
-import json
-import re
 import threading
 import time
 from collections import Counter
@@ -16,9 +13,9 @@ import numpy as np
 import pytest
 
 import vitlab
-from client.both import URL, Make
+from client.conftest import URL, Make
 from conftest import photo
-from vitlab.client import calls
+from vitlab.client import client as clients
 from vitlab.errors import (
     BusyError,
     DataError,
@@ -117,7 +114,7 @@ def test_requests_are_halved_where_the_service_takes_fewer(make: Make) -> None:
 def test_large_images_travel_in_requests_of_their_own(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "MOST_BYTES", 12)
+    monkeypatch.setattr(clients, "MOST_BYTES", 12)
     service = Service()
     sizes = [5, 5, 5, 20, 1, 6, 5]
     found = make(service, batch=16).predict(
@@ -227,7 +224,7 @@ def test_a_refused_token_is_not_shown(make: Make) -> None:
     client = make(lambda request: refuse(401, "no"), token="secret")
     with pytest.raises(ServiceError, match="does not accept this token") as caught:
         client.predict(b"a")
-    assert "secret" not in str(caught.value) + repr(client.client)
+    assert "secret" not in str(caught.value) + repr(client)
 
 
 @pytest.mark.parametrize(
@@ -328,48 +325,38 @@ class Crowd:
         self.now -= 1
 
 
-def test_only_some_requests_are_under_way_at_once() -> None:
-    service, lock = Service(), threading.Lock()
-    threads, tasks = Crowd(), Crowd()
+def test_only_some_requests_are_under_way_at_once(make: Make) -> None:
+    service, lock, crowd = Service(), threading.Lock(), Crowd()
 
-    def threaded(request: httpx2.Request) -> httpx2.Response:
+    def answer(request: httpx2.Request) -> httpx2.Response:
         with lock:
-            threads.__enter__()
+            crowd.__enter__()
         time.sleep(0.01)
         with lock:
-            threads.__exit__()
+            crowd.__exit__()
         return service(request)
 
-    async def awaited(request: httpx2.Request) -> httpx2.Response:
-        with tasks:
-            await asyncio.sleep(0.01)
-        return service(request)
+    make(answer, batch=1, parallel=3).predict([b"a"] * 12)
+    assert crowd.most == 3
 
-    async def ask() -> None:
-        transport = httpx2.MockTransport(awaited)
-        async with vitlab.AsyncClient(URL, batch=1, parallel=3, transport=transport) as client:
-            await client.predict([b"a"] * 12)
 
-    transport = httpx2.MockTransport(threaded)
-    with vitlab.Client(URL, batch=1, parallel=3, transport=transport) as client:
-        client.predict([b"a"] * 12)
-    asyncio.run(ask())
-    assert (threads.most, tasks.most) == (3, 3)
+def test_from_an_event_loop() -> None:
+    transport = httpx2.MockTransport(Service())
+
+    async def ask() -> tuple[list[Answer], int]:
+        async with vitlab.AsyncClient(URL, batch=1, transport=transport) as client:
+            assert repr(client) == f"AsyncClient({URL!r})"
+            with pytest.raises(ImageError, match="image 0: not a JPEG"):
+                await client.predict(b"x")
+            several = await asyncio.gather(client.predict(b"a"), client.predict(b"b"))
+            return several, len(await client.features([b"a", b"b"]))
+
+    assert asyncio.run(ask()) == ([Answer("image 0", ((c, 0.75),)) for c in "ab"], 2)
 
 
 def test_both_clients_have_the_same_methods() -> None:
-    def face(kind: type) -> dict[str, str]:
-        found = {
-            name: str(inspect.signature(each))
-            for name, each in inspect.getmembers(kind, inspect.isfunction)
-            if name == "__init__" or not name.startswith("_")
-        }
-        return {name: re.sub("Async", "", text) for name, text in found.items()}
-
-    assert face(vitlab.Client).keys() == face(vitlab.AsyncClient).keys()
-    for name, text in face(vitlab.Client).items():
-        if name != "__init__":
-            assert face(vitlab.AsyncClient)[name] == text
-    assert json.dumps(sorted(face(vitlab.Client))) == json.dumps(
-        ["__init__", "close", "features", "health", "models", "predict"]
-    )
+    faces = [
+        {name for name in vars(kind) if not name.startswith("_")}
+        for kind in (vitlab.Client, vitlab.AsyncClient)
+    ]
+    assert faces[0] == faces[1] == {"close", "features", "health", "models", "predict"}

@@ -1,4 +1,4 @@
-"""Both clients and the real service: what `vitlab.classify` says here, the service says there."""
+"""The client and the real service: what `vitlab.classify` says here, the service says there."""
 
 import asyncio
 from pathlib import Path
@@ -23,38 +23,47 @@ RED, BLUE = png((250, 0, 0)), png((0, 0, 250))
 TOKEN = "a-token-of-some-length"
 
 
-def ask(call: Any, engine: FakeEngine | None = None, token: str = "", given: str = "") -> Any:
-    """What an AsyncClient gets from the application, without a socket."""
+class InProcess(httpx2.BaseTransport):
+    """The application without a socket."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = httpx2.ASGITransport(app)
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        request.read()
+
+        async def answered() -> httpx2.Response:
+            response = await self.app.handle_async_request(request)
+            return httpx2.Response(
+                response.status_code, headers=response.headers, content=await response.aread()
+            )
+
+        return asyncio.run(answered())
+
+
+def client_of(engine: FakeEngine | None = None, token: str = "", given: str = "") -> vitlab.Client:
+    """A client of the application."""
     engine = engine or FakeEngine(limits=Limits(max_images=2))
     app = application(cast(Any, engine), limits=engine.limits, token=token)
-
-    async def main() -> Any:
-        transport = httpx2.ASGITransport(app)
-        url = "http://localhost"
-        async with vitlab.AsyncClient(url, given, retries=0, transport=transport) as client:
-            return await call(client)
-
-    return asyncio.run(main())
+    return vitlab.Client("http://localhost", given, retries=0, transport=InProcess(app))
 
 
 def test_questions_and_answers() -> None:
-    async def call(client: vitlab.AsyncClient) -> None:
-        (first, wrong, last) = await client.predict([RED, b"no image", BLUE], top=1)
-        assert (first.classes[0][0], last.classes[0][0]) == ("cat", "<b>owl</b>")
-        assert (wrong.image, wrong.error) == ("image 1", "image 1: cannot be decoded")
-        assert len((await client.predict(RED)).classes) == 3
-        assert (await client.predict(RED, model="labels")).predicted == ("cat",)
-        found = await client.features([RED, BLUE, RED])
-        assert (found.shape, found.dtype) == ((3, 4), np.float32)
-        assert [each["name"] for each in await client.models()] == ["first", "labels"]
-        assert await client.health() == {"status": "alive"}
-        for refused in (client.predict(b"no"), client.features(b"no")):
-            with pytest.raises(ImageError, match=r"^image 0: cannot be decoded$"):
-                await refused
-        with pytest.raises(ImageError, match=r"^image 1: cannot be decoded$"):
-            await client.features([RED, b"no image", BLUE])
-
-    ask(call)
+    client = client_of()
+    (first, wrong, last) = client.predict([RED, b"no image", BLUE], top=1)
+    assert (first.classes[0][0], last.classes[0][0]) == ("cat", "<b>owl</b>")
+    assert (wrong.image, wrong.error) == ("image 1", "image 1: cannot be decoded")
+    assert len(client.predict(RED).classes) == 3
+    assert client.predict(RED, model="labels").predicted == ("cat",)
+    found = client.features([RED, BLUE, RED])
+    assert (found.shape, found.dtype) == ((3, 4), np.float32)
+    assert [each["name"] for each in client.models()] == ["first", "labels"]
+    assert client.health() == {"status": "alive"}
+    for refused in (client.predict, client.features):
+        with pytest.raises(ImageError, match=r"^image 0: cannot be decoded$"):
+            refused(b"no")
+    with pytest.raises(ImageError, match=r"^image 1: cannot be decoded$"):
+        client.features([RED, b"no image", BLUE])
 
 
 @pytest.mark.parametrize(
@@ -67,7 +76,7 @@ def test_questions_and_answers() -> None:
 )
 def test_errors_of_the_engine(error: UserError, kind: type[UserError], text: str) -> None:
     with pytest.raises(kind, match=text) as caught:
-        ask(lambda client: client.predict(RED), FakeEngine(error=error))
+        client_of(FakeEngine(error=error)).predict(RED)
     assert type(caught.value) is kind
     if isinstance(error, BusyError):
         assert cast(BusyError, caught.value).retry_after == 3
@@ -75,15 +84,15 @@ def test_errors_of_the_engine(error: UserError, kind: type[UserError], text: str
 
 def test_unknown_models_are_named_and_known_ones_too() -> None:
     with pytest.raises(OptionError, match="unknown model 'cats': choose from first, labels"):
-        ask(lambda client: client.predict(RED, model="cats"))
+        client_of().predict(RED, model="cats")
 
 
 def test_tokens() -> None:
     with pytest.raises(ServiceError, match=r"needs a token: Client\('http://localhost', token=…\)"):
-        ask(lambda client: client.predict(RED), token=TOKEN)
+        client_of(token=TOKEN).predict(RED)
     with pytest.raises(ServiceError, match="does not accept this token"):
-        ask(lambda client: client.models(), token=TOKEN, given="another")
-    assert ask(lambda client: client.predict(RED), token=TOKEN, given=TOKEN).classes
+        client_of(token=TOKEN, given="another").models()
+    assert client_of(token=TOKEN, given=TOKEN).predict(RED).classes
 
 
 def test_over_a_socket_the_answers_are_those_of_this_machine(tmp_path: Path) -> None:

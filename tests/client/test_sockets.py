@@ -1,4 +1,4 @@
-"""Both clients over real sockets of this machine: what no function in the place of one can show."""
+"""The client over real sockets of this machine: what no function in the place of one can show."""
 
 import time
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from threading import Event, Thread
 
 import pytest
 
-from client.both import Make
-from vitlab.client import transport
+from client.conftest import Make
+from vitlab.client import client as clients
 from vitlab.errors import LateError, ServiceError
 from vitlab.evaluation.classification import Answer
 
@@ -61,7 +61,7 @@ def test_an_answer_that_drips_is_late(make: Make, url: str) -> None:
 
 
 def test_an_endless_answer_is_left(make: Make, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "MOST_ANSWER", 5)
+    monkeypatch.setattr(clients, "MOST_ANSWER", 5)
     with pytest.raises(ServiceError, match=f"no answer from {url}: the answer has more than"):
         make(None, url).predict(b"slow")
 

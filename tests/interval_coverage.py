@@ -88,7 +88,7 @@ def shares(setting: Setting, sets: int, resamples: int) -> dict[str, dict[int, f
 
 
 def table(found: list[dict[str, dict[int, float]]]) -> str:
-    """The table of docs/evaluation.md: the lowest and the highest share over all settings."""
+    """The table of evaluation/coverage.md: the lowest and the highest share over all settings."""
     rows = []
     for name in NAMES:
         cells = [f"| `{name}`"]

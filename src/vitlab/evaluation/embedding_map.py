@@ -128,7 +128,7 @@ def thumbnail(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
 
 
 PERPLEXITY = 30.0  # neighbors that count, scikit-learn's usual value; a third of few images
-STEPS = 500  # half of scikit-learn's usual number: trustworthiness is the same (docs/evaluation.md)
+STEPS = 500  # half of scikit-learn's usual number: trustworthiness is the same (docs/explore.md)
 DIMENSIONS = 50  # that the features are reduced to first (van der Maaten & Hinton, 2008, section 4)
 ALIKE = 1e-6  # a spread of unit vectors below it is rounding
 

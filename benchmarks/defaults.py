@@ -77,12 +77,12 @@ ROWS = {
     "photos": Row("photos", 0, 20, "photographs, 52 of 8 kinds"),
 }
 WAY_WORDS = {
-    "start": "the fitted classifier with which `finetune` starts",
-    "probe": "`vitlab probe`",
-    "finetune": "`vitlab finetune`",
-    "transformers": "transformers' `Trainer`, its defaults",
-    "timm": "timm's `train.py`, its defaults",
-    "timm-adamw": "timm's `train.py` with our optimizer, rate and batch",
+    "start": "start of `finetune`",
+    "probe": "`probe`",
+    "finetune": "`finetune`",
+    "transformers": "`Trainer`",
+    "timm": "`train.py`",
+    "timm-adamw": "`train.py`, our optimizer",
 }
 STORED = HERE.parents[1] / "docs" / "results" / "defaults.jsonl"
 TESTED = {"sign-digits": 0, "cifar10": 100, "photos": 0}  # test images of a class; 0: all
@@ -297,58 +297,31 @@ def cells(rows: list[str], ways: list[str], seeds: list[int]) -> Iterator[tuple[
 
 
 def table(known: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the lines of the table of `docs/defaults.md`: mean and deviation, and each seed."""
-    yield "| training images | by | accuracy, % | each seed | passes | CPU s |"
-    yield "| --- | --- | --- | --- | --- | --- |"
+    """Yield the lines of the table of `docs/defaults.md`: a row per set, means and deviations."""
+    yield f"| training images | {' | '.join(WAY_WORDS.values())} | passes, CPU s of `finetune` |"
+    yield "| --- |" + " --- |" * (len(WAY_WORDS) + 1)
     for row, about in ROWS.items():
         of_row = [each for each in known if each["row"] == row]
-        starts = [each | {"accuracy": each["start"]} for each in of_row if each.get("start")]
-        cells = {way: [each for each in of_row if each["way"] == way] for way in WAY_WORDS}
-        cells["start"] = [{"accuracy": each["accuracy"]} for each in starts]
-        best = max((_spread(own)[0] for own in cells.values() if own), default=0)
-        for way, own in cells.items():
-            if not own:
-                continue
-            mean, text, each = _spread(own)
-            shown = f"**{text}**" if mean == best else text
-            passes = _range([one["epochs"] for one in own if "epochs" in one])
-            took = [one["cpu_seconds"] for one in own if "cpu_seconds" in one]
-            seconds = f"{statistics.mean(took):.0f}" if took else ""
-            yield f"| {about.words} | {WAY_WORDS[way]} | {shown} | {each} | {passes} | {seconds} |"
+        found = {way: [each for each in of_row if each["way"] == way] for way in WAY_WORDS}
+        found["start"] = [each | {"accuracy": each["start"]} for each in of_row if each.get("start")]
+        shown = {way: _spread(own) for way, own in found.items()}
+        best = max(mean for mean, _ in shown.values())
+        if not (ours := found["finetune"]):
+            continue
+        texts = [f"**{text}**" if mean == best else text for mean, text in shown.values()]
+        seconds = statistics.mean(each["cpu_seconds"] for each in ours)
+        texts.append(f"{ours[0]['epochs']:g}, {seconds:.0f}")
+        yield f"| {about.words} | {' | '.join(texts)} |"
 
 
-def rates(known: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the lines of the table of learning rates: accuracy of each seed that two rates have."""
-    ways = sorted(("finetune", *RATES), key=lambda way: float(way.partition("@")[2] or 2e-4))
-    head = [way.partition("@")[2] or "2e-4, the default" for way in ways]
-    yield f"| training images | {' | '.join(head)} |"
-    yield "| --- |" + " --- |" * len(ways)
-    for row, about in ROWS.items():
-        found = {way: {} for way in ways}
-        for each in known:
-            if each["row"] == row and each["way"] in found:
-                found[each["way"]][each["seed"]] = each["accuracy"]
-        seeds = {seed for way in RATES for seed in found[way]}
-        cells = [", ".join(f"{100 * own[k]:.1f}" for k in sorted(seeds & own.keys()))
-                 for own in found.values()]  # fmt: skip
-        if seeds:
-            yield f"| {about.words} | {' | '.join(cells)} |"
-
-
-def _spread(own: list[dict[str, Any]]) -> tuple[float, str, str]:
-    """Return the mean accuracy in percent, it with its deviation as text, and each value."""
+def _spread(own: list[dict[str, Any]]) -> tuple[float, str]:
+    """Return the mean accuracy in percent, and it with its deviation as text; of none, nothing."""
     values = [100 * each["accuracy"] for each in own]
-    mean, each = statistics.mean(values), ", ".join(f"{value:.1f}" for value in values)
+    if not values:
+        return 0.0, ""
+    mean = statistics.mean(values)
     deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return round(mean, 1), f"{mean:.1f}{deviation}", each
-
-
-def _range(passes: list[Any]) -> str:
-    """Return passes as text, from the least to the most; some old rows have them as text."""
-    texts = {each for each in passes if isinstance(each, str)}
-    if texts or not passes:
-        return " ".join(texts)
-    return " to ".join(f"{each:g}" for each in sorted({min(passes), max(passes)}))
+    return round(mean, 1), f"{mean:.1f}{deviation}"
 
 
 def stored() -> list[dict[str, Any]]:
@@ -392,7 +365,7 @@ def main() -> None:
         with file.open("a") as end:
             end.write(json.dumps(known[-1]) + "\n")
         print(known[-1], file=sys.stderr)
-    print("\n".join([*table(known), "", *rates(known)]))
+    print("\n".join(table(known)))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from command_pages import commands_page
 from house_drawing import drawing
 from mkdocs.structure.files import File, Files
 from option_pages import options_page
+from recipe_table import PLACE as RECIPES
+from recipe_table import recipe_table
 
 ROOT = Path(__file__).parents[2]
 GENERATED = {
@@ -52,7 +54,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put the drawing of the house where a page asks for it."""
-    return (
-        markdown.replace(PLACE, drawing(ROOT / "src" / "vitlab")) if PLACE in markdown else markdown
-    )
+    """Put the drawing of the house and the table of recipes where a page asks for them."""
+    if PLACE in markdown:
+        return markdown.replace(PLACE, drawing(ROOT / "src" / "vitlab"))
+    return markdown.replace(RECIPES, recipe_table()) if RECIPES in markdown else markdown

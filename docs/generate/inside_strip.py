@@ -1,7 +1,6 @@
-"""The strip of the README: `python docs/generate/inside_strip.py RUN FOLDER`.
+"""The pictures of docs/inspect.md: `python docs/generate/inside_strip.py RUN FOLDER`.
 
-It shows what a model trained on the digits makes of a few of them. docs/inspect.md names the
-command that trained it.
+They show what a model trained on the digits makes of a few of them.
 """
 
 import io

@@ -8,11 +8,13 @@ from api_pages import python_page, room_pages, since
 from command_pages import commands_page
 from house_drawing import direct, drawing, floors, imports
 from option_pages import groups, options_page
+from recipe_table import PLACE, recipe_table
 
 import vitlab
 from docs.pages import ROOT
 from vitlab.cli import commands as command_names
 from vitlab.options import options_of
+from vitlab.recipes.named import RECIPES
 
 
 def test_every_command_is_shown_as_it_explains_itself() -> None:
@@ -38,6 +40,14 @@ def test_every_option_has_a_row_with_its_default_and_its_meaning() -> None:
         "| `momentum` | `0.9` | a number, at least 0 and below 1 "
         "| momentum; applies only with optimizer=sgd, lars or muon |"
     )
+
+
+def test_every_recipe_has_a_row_with_its_values() -> None:
+    rows = recipe_table().splitlines()[2:]
+    assert [each.split("`")[1] for each in rows] == list(RECIPES)
+    (row,) = [each for each in rows if each.startswith("| `vit-finetune` |")]
+    assert row.endswith("| 20,000 steps | 512 | sgd | 0.03 | 0 | cosine, warm-up 500 steps |")
+    assert PLACE in (ROOT / "docs" / "recipes.md").read_text()
 
 
 def test_every_public_name_and_every_module_has_its_place() -> None:

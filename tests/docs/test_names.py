@@ -14,7 +14,6 @@ import vitlab
 from docs.pages import ROOT, blocks, commands, understood
 from oracles import peers
 from vitlab.cli import commands as command_names
-from vitlab.recipes.named import RECIPES
 
 COMMANDS = command_names()
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -83,32 +82,6 @@ def dotted(path: str) -> object:
     for name in path.split("."):
         value = getattr(value, name)
     return value
-
-
-def test_the_table_of_recipes_is_true() -> None:
-    lines = (ROOT / "docs" / "recipes.md").read_text().splitlines()
-    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    shown = {row[0].strip("`"): row for row in table if row[0].strip("`") in RECIPES}
-    assert list(shown) == list(RECIPES)
-    above = shown["digits"]
-    for name, cells in shown.items():
-        pairs = zip(above, cells, strict=True)
-        row = [old if new == "the same" else new for old, new in pairs]
-        recipe, (*_, length, batch, optimizer, rates, schedule) = RECIPES[name](), row
-        assert batch == str(recipe.batch), name
-        shown_length = f"{recipe.steps:,} steps" if recipe.steps else str(round(recipe.epochs))
-        assert shown_length in length, name
-        assert recipe.optimizer.optimizer in optimizer.lower(), name
-        assert float(rates.split(", ")[-1]) == recipe.optimizer.weight_decay, name
-        low, high = min(numbers := rates_of(rates)), max(numbers)
-        assert low <= recipe.optimizer.lr <= high, name
-        assert schedule.startswith(recipe.schedule.schedule), name
-        assert f"{recipe.schedule.warmup or recipe.schedule.warmup_steps:,g}" in schedule, name
-        above = row
-
-
-def rates_of(cell: str) -> list[float]:
-    return [float(each) for each in re.findall(r"\d+e-\d+", cell)]
 
 
 def test_peers_model_names_have_the_parameters_of_ours() -> None:

@@ -41,11 +41,11 @@ def test_there_are_enough_rows_and_each_says_where_it_is_from() -> None:
         assert row.wanted or row.refused, row.name
 
 
-def test_the_page_on_weights_counts_the_rows_and_lists_what_can_be_verified() -> None:
+def test_the_page_on_weights_counts_the_rows_and_what_can_be_verified() -> None:
     page = " ".join((ROOT / "docs" / "weights.md").read_text(encoding="utf-8").split())
     assert f"a table of {len(ROWS)} released files" in page
     listed = tomllib.loads((ROOT / "benchmarks" / "published.toml").read_text(encoding="utf-8"))
-    assert all(f"`{each['name']}`" in page for each in listed["model"])
+    assert f"for {len(listed['model'])} published models" in page
 
 
 @pytest.mark.parametrize("which", [SOME, EVERY])

@@ -1,4 +1,4 @@
-"""The study of docs/studies.md is a study: it runs, and its claims are about its rows."""
+"""The study of the tutorial on studies is a study: it runs, and its claims are about its rows."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from vitlab.recipes.recipe import Host
 
 
 def test_the_study_of_your_own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (block,) = blocks(ROOT / "docs" / "studies.md", "python")
+    (block,) = blocks(ROOT / "docs" / "tutorials" / "study.md", "py")
     names: dict[str, object] = {"__name__": "__main__"}
     asked: list[object] = []
 
@@ -28,6 +28,6 @@ def test_the_study_of_your_own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     vitlab_study = vitlab.study
     monkeypatch.setattr(vitlab, "study", shorter)
-    exec(compile(block.text, "studies.md", "exec"), names)
+    exec(compile(block.text, "study.md", "exec"), names)
     assert asked == [("digits", "runs/warm-up", "2m")]
     assert (tmp_path / "report.html").is_file()

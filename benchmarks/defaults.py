@@ -303,7 +303,9 @@ def table(known: list[dict[str, Any]]) -> Iterator[str]:
     for row, about in ROWS.items():
         of_row = [each for each in known if each["row"] == row]
         found = {way: [each for each in of_row if each["way"] == way] for way in WAY_WORDS}
-        found["start"] = [each | {"accuracy": each["start"]} for each in of_row if each.get("start")]
+        found["start"] = [
+            each | {"accuracy": each["start"]} for each in of_row if each.get("start")
+        ]
         shown = {way: _spread(own) for way, own in found.items()}
         best = max(mean for mean, _ in shown.values())
         if not (ours := found["finetune"]):

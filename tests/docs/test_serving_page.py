@@ -18,7 +18,7 @@ def cells(head: str) -> list[list[str]]:
 
 
 def test_the_bounds_are_those_of_the_options() -> None:
-    names = "max_body max_memory max_pixels max_images queue patience timeout".split()
+    names = ["max_body", "max_memory", "max_pixels", "max_images", "queue", "patience", "timeout"]
     text = PAGE.partition("Every other bound is an option")[2].partition("`vitlab serve")[0]
     assert re.findall(r"\((\d+)", text) == [f"{getattr(Limits, name):g}" for name in names]
 

@@ -50,7 +50,7 @@ lint: $(VENV)/.tested
 	$(BIN)/mypy
 
 docs: $(VENV)/.documented
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "The site: site/index.html"
 
 format: $(VENV)/.tested

@@ -59,7 +59,7 @@ def python_page() -> str:
         "The public names, as `import vitlab` gives them; "
         "[CONTRIBUTING](../contributing.md#the-stable-surface) says what may change.", "",
         "| name | | since |", "| --- | --- | --- |",
-        *(f"| [`{n}`](#vitlab.{n}) | {about(n)} | {when} |" for n, when in since().items()), "",
+        *(f"| [`{n}`](#{place(n)}) | {about(n)} | {when} |" for n, when in since().items()), "",
     ]  # fmt: skip
     for title, names in (GROUPS | {"Others": tuple(rest)}).items():
         public = [f"vitlab.{name}" for name in names if name in vitlab.__all__]
@@ -72,6 +72,11 @@ def python_page() -> str:
         for name in public:
             lines += [f"::: {name}", "    options:", "      heading_level: 3", ""]
     return "\n".join(lines)
+
+
+def place(name: str) -> str:
+    """Return the anchor of a public name; errors have theirs in their module."""
+    return f"{ERRORS}.{name}" if name.endswith("Error") else f"vitlab.{name}"
 
 
 def since() -> dict[str, str]:

@@ -158,7 +158,7 @@ def test_predict_names_damaged_images(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("evaluate", "RUN", "DATA", "--flips"), "flips does not apply to a run that segments"),
+        (("evaluate", "RUN", "DATA", "--flips"), "flips does not apply to a run of masks"),
         (("evaluate", "RUN", "DATA", "--precision", "bf16"), "precision does not apply to a run"),
         (("predict", "RUN", "DATA", "--engine", "plain"), "engine does not apply to a run"),
         (("predict", "RUN", "DATA", "--top", "2"), "top does not apply to a run that segments"),
@@ -169,7 +169,7 @@ def test_predict_names_damaged_images(
         (("probe", "DATA", "--from", "W", "--task", "mae"), "task must be"),
         (("train", "DATA", "--task", "segment"), "vitlab p"),
         (("train", "DATA"), "which are no classes: vitlab probe --task segment"),
-        (("serve", "RUN"), "which is not served: write masks with vitlab predict"),
+        (("serve", "RUN"), "answers with masks, which are not served: use vitlab predict"),
         (("probe", "DATA/images", "--from", "W", "--task", "segment"), "has no images with masks"),
     ],
 )

@@ -50,7 +50,7 @@ PLAIN = ("path", "file_name", "label", "labels")  # columns whose names say what
 
 def open_list(request: Request) -> Found | None:
     """Open a list of paths; None for other data."""
-    file = _list_file(request.path)
+    file = list_file(request.path)
     if file is None:
         return None
     names, lines = read_rows(file, request.columns)
@@ -191,7 +191,7 @@ def _jsonl(text: str, file: Path) -> Iterator[tuple[str, Row]]:
         yield f"line {number}", row
 
 
-def _list_file(path: Path) -> Path | None:
+def list_file(path: Path) -> Path | None:
     """Return the list that a user names, or the one in a folder of images; None for others."""
     if not path.is_dir():
         return path if path.is_file() and path.suffix.lower() in SUFFIXES else None

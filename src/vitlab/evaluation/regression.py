@@ -1,0 +1,249 @@
+"""Regression figures: errors, R² and the calibration of spreads, with intervals over images.
+
+MAE and RMSE are in a target's own units; R² is the share of its variance on these images that is
+explained (scikit-learn's `r2_score`), below 0 where their mean would be nearer. Where answers have
+a deviation, `nll` is the mean negative log-likelihood of the normal distribution, and `coverage_50`
+and `coverage_90` how many images lie within its central 50 and 90%: fewer, and deviations are too
+small. Images are drawn again with replacement for the 95% intervals (`evaluation.intervals`).
+"""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitlab.data.open import open_images
+from vitlab.data.settings import Columns, Data
+from vitlab.data.sources.source import Source
+from vitlab.data.targets import Numbers, numbers_of, open_targets
+from vitlab.errors import DataError
+from vitlab.evaluation.choosing import Split, chosen
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.infer import Progress, infer, silent
+from vitlab.evaluation.intervals import transformed, wilson
+from vitlab.evaluation.metrics import METRICS
+from vitlab.evaluation.probes.feature_options import Pooled
+from vitlab.evaluation.records import EvaluationRecord
+from vitlab.evaluation.reliability import REACH
+from vitlab.evaluation.rows import Kinds, table_to
+from vitlab.models.cost import cost
+from vitlab.options import options_of
+from vitlab.progress import Meter
+from vitlab.units import percent
+from vitlab.weights.regressor import Estimates, Regressor, load_regressor
+
+RESAMPLES, SEED = 1000, 0
+WITHIN = {"coverage_50": 0.6744897501960817, "coverage_90": 1.6448536269514722}  # deviations
+
+
+def estimated(
+    regressor: Regressor, source: Source, compute: Compute, progress: Progress = silent
+) -> Iterator[tuple[list[int], Estimates, list[tuple[int, str]]]]:
+    """Yield the numbers of the images of each batch, what they are estimated as, and damage."""
+    want = [Pooled()]
+    for batch in infer(regressor.model, source, compute, want, progress=progress):
+        features = batch.features.reshape(len(batch.indices), regressor.weight.shape[1])
+        yield batch.indices.tolist(), regressor.estimates(features), batch.bad
+
+
+# Figures
+
+
+def target_figures(truth: Numbers, found: Estimates, names: Sequence[str]) -> dict[str, Any]:
+    """Return the figures of each target, and their 95% intervals over images.
+
+    Args:
+        truth: (n, targets)
+        found: of the same n images
+        names: of the targets
+
+    Returns:
+        `r2`, the mean over the targets, `intervals`, `images`, and `targets`: of each its name and
+        figures, None where there is none: R² where all images are alike.
+    """
+    images = len(truth)
+    generator = np.random.default_rng(SEED)
+    drawn = generator.multinomial(images, np.full(images, 1 / images), RESAMPLES) / images
+    rows, lost, resampled = [], list[float](), list[Numbers]()
+    for number, name in enumerate(names):
+        own = truth[:, number]
+        error = own - found.values[:, number]
+        row: dict[str, Any] = {"target": name, "intervals": {}}
+        point = _errors(own, error, np.full((1, images), 1 / images))
+        samples = _errors(own, error, drawn)
+        for key, value in point.items():
+            _put(row, key, float(value[0]), samples[key], images)
+        lost.append(float(point["r2"][0]))
+        resampled.append(samples["r2"])
+        if found.deviations is not None:
+            _put_spread(row, error, found.deviations[:, number])
+        rows.append(row)
+    result: dict[str, Any] = {"intervals": {}}
+    _put(result, "r2", float(np.mean(lost)), np.mean(resampled, 0), images)
+    return result | {"images": images, "targets": rows}
+
+
+def _errors(own: Numbers, error: Numbers, weights: Numbers) -> dict[str, Numbers]:
+    """Return the figures of one target in b resamples, by their weights (b, n), of sum 1."""
+    centered = own - own.mean()  # less is lost to rounding
+    squares = weights @ error**2
+    spread = weights @ centered**2 - (weights @ centered) ** 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(spread > 0, 1 - squares / spread, np.nan)
+    return {"mae": weights @ np.abs(error), "rmse": np.sqrt(squares), "r2": share}
+
+
+def _put(row: dict[str, Any], key: str, value: float, samples: Numbers, images: int) -> None:
+    """Put a figure and its interval, if it has one, into a row; that of R² is of what it lacks."""
+    row[key] = value if math.isfinite(value) else None
+    if row[key] is None or images < METRICS[key].least:
+        return
+    if key == "r2":
+        low, high = (1 - end for end in reversed(transformed("log", 1 - value, 1 - samples)))
+    else:
+        low, high = transformed("log", value, samples)
+    if math.isfinite(low) and math.isfinite(high):
+        row["intervals"][key] = [low, high]
+
+
+def _put_spread(row: dict[str, Any], error: Numbers, deviations: Numbers) -> None:
+    """Put into a row how well deviations say how far off values are."""
+    scores, images = np.abs(error) / deviations, len(error)
+    losses = scores**2 / 2 + np.log(deviations) + math.log(2 * math.pi) / 2
+    row["nll"], reach = float(losses.mean()), REACH * float(losses.std()) / math.sqrt(images)
+    if images >= METRICS["nll"].least:
+        row["intervals"]["nll"] = [row["nll"] - reach, row["nll"] + reach]
+    for key, within in WITHIN.items():
+        row[key] = float((scores <= within).mean())
+        row["intervals"][key] = list(wilson(row[key], images))
+
+
+def table_of_targets(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Return a heading and a line for each target of `target_figures`, with intervals."""
+    names = [key for key in rows[0] if key in METRICS]
+
+    def cell(row: dict[str, Any], name: str) -> str:
+        form = percent if METRICS[name].unit == "percent" else "{:.4g}".format
+        if row[name] is None:
+            return ""
+        ends = " to ".join(map(form, row["intervals"].get(name, ())))
+        return form(row[name]) + f" ({ends})" * bool(ends)
+
+    head = ["target", *(METRICS[name].title for name in names)]
+    return head, [[row["target"], *(cell(row, name) for name in names)] for row in rows]
+
+
+def measure_targets(
+    regressor: Regressor, source: Source, compute: Compute
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the figures of a regressor on images with numbers, and messages about damaged ones.
+
+    Raises:
+        DataError: no image can be read.
+    """
+    known, parts, bad = list[int](), list[Estimates](), list[str]()
+    for numbers, each, damage in estimated(regressor, source, compute):
+        known += numbers
+        parts.append(each)
+        bad += [text for _, text in damage]
+    if not known:
+        raise DataError(f"no image can be used: {bad[0]}")
+    spread = [each.deviations for each in parts if each.deviations is not None]
+    found = Estimates(
+        np.concatenate([each.values for each in parts]), np.concatenate(spread) if spread else None
+    )
+    truth = numbers_of(source).numbers[known]
+    figures = target_figures(truth, found, regressor.about.targets)
+    return figures | {"damaged": len(bad)}, bad
+
+
+# Commands
+
+
+def evaluate_targets(
+    run: str | Path, data: str, split: Split, compute: Compute, columns: Columns | None = None
+) -> EvaluationRecord:
+    """Measure a run's regressor on images with numbers: the figures of `vitlab evaluate --json`.
+
+    Args:
+        run: of `--task regress`
+        data: as `data.targets.open_targets`
+        split: as for a classifier
+        compute: where, and how many processes decode
+        columns: which columns hold what
+
+    Raises:
+        DataError: no such split, no such columns, no image that can be used.
+        WeightsError: as `load_regressor`.
+    """
+    regressor, began = load_regressor(run), time.monotonic()
+    model, about = regressor.model, regressor.model.provenance
+    usual = {"test_fraction": about.get("held_out") or 0.2, "split_by": about["split_by"]}
+    known = columns.values(" ".join(options_of(Columns))) if columns else {}
+    splits = open_targets(Data(data=data, **usual, **known), regressor.about.targets)
+    images = chosen(model, splits, data, split)
+    figures, bad = measure_targets(regressor, images.source, compute)
+    price = cost(model)
+    told = [*images.notes, *(f"skipped: {text}" for text in bad)]
+    return EvaluationRecord(
+        figures
+        | {"data": data, "model": model.config.name, "params": price.params, "macs": price.macs}
+        | {"seconds": time.monotonic() - began}
+        | images.about
+        | {"notes": told}
+    )
+
+
+def estimate(
+    run: str | Path, data: Any, out: Path | None, compute: Compute, columns: Columns | None = None
+) -> dict[str, Any]:
+    """Estimate the numbers of images.
+
+    Args:
+        run: of `--task regress`
+        data: images, as `vitlab.data.open.open_images`
+        out: a new .csv, .jsonl or .parquet file of the same rows; None for none
+        compute: where, and how many processes decode
+        columns: which columns of a list hold what
+
+    Returns:
+        model, images, damaged; estimates: of each image its name, `values` and `deviations` by
+        target, or the `error`.
+
+    Raises:
+        DataError: no such images.
+        DiskError: the file cannot be written.
+    """
+    regressor = load_regressor(run)
+    source, names = open_images(data, "ignored", columns=columns).every(), regressor.about.targets
+    rows: list[dict[str, Any]] = [{"image": source.name(each)} for each in range(len(source))]
+    with Meter(len(source), title="estimating") as meter:
+        for numbers, found, bad in estimated(regressor, source, compute, meter.images):
+            there = {key: table for key, table in found._asdict().items() if table is not None}
+            for key, table in there.items():
+                for number, own in zip(numbers, table.tolist(), strict=True):
+                    rows[number][key] = dict(zip(names, own, strict=True))
+            for number, text in bad:
+                rows[number]["error"] = text
+    _write(out, rows, names, regressor.about.spread)
+    damaged = sum("error" in row for row in rows)
+    about = {"model": regressor.model.config.name, "images": len(rows) - damaged}
+    return about | {"damaged": damaged, "estimates": rows}
+
+
+def _write(
+    file: Path | None, rows: Sequence[dict[str, Any]], names: Sequence[str], spread: bool
+) -> None:
+    """Write a row for each image: a column of each target, then of the deviations."""
+    ways = {"values": "", "deviations": " deviation"} if spread else {"values": ""}
+    kinds: Kinds = {"image": "text"}
+    kinds |= {f"{name}{ending}": "number" for ending in ways.values() for name in names}
+    with table_to(file, kinds | {"error": "text"}) as write:
+        for row in rows:
+            own = {key: row[key] for key in ("image", "error") if key in row}
+            for key, ending in ways.items():
+                own |= {f"{name}{ending}": each for name, each in row.get(key, {}).items()}
+            write([own])

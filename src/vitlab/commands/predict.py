@@ -73,16 +73,15 @@ class Predict(ComputeOptions, PartsOptions, FlipsOptions, WeightsOptions):
 def begin(options: Predict) -> None:
     """Refuse a place that rows, or masks, cannot be written to."""
     if kind := head_of(options.weights):
-        files = kind == "numbers"
-        refuse_besides(options, f"weights paths out device workers columns{' replace' * files}")
-        if options.out and files == is_folder(options.out):
-            raise OptionError(
-                f"{kind} need a {'file, such as FILE.csv' if files else 'folder'}: name --out "
-                f"{'so' if files else 'without an ending'}, not {options.out}"
-            )
-        if options.out and not files:
+        out = " out" * (kind != "numbers")
+        refuse_besides(options, f"weights paths{out} device workers columns")
+        if options.out:
+            if not is_folder(options.out):
+                raise OptionError(
+                    f"{kind} need a folder: name --out without an ending, not {options.out}"
+                )
             check_new_folder(options.out)
-            return
+        return
     if options.out and is_folder(options.out):
         if options.format == "parquet":
             check_installed("pyarrow", "a folder of Parquet files", "pass --format csv")
@@ -140,14 +139,14 @@ def _within(options: Predict) -> dict[str, Any]:
     from vitlab.evaluation.regression import estimate
     from vitlab.evaluation.segmentation import write_masks
 
-    run, place = options.weights, Path(options.out).expanduser() if options.out else None
-    find, key = {
-        "masks": (write_masks, "masks"),
-        "boxes": (find_objects, "detections"),
-        "numbers": (estimate, "estimates"),
-    }[head_of(run)]
-    compute = Compute(options.device, workers=options.workers or 0)
-    found = find(run, options.paths, place, compute, options.columns)
+    run, kind = options.weights, head_of(options.weights)
+    place = Path(options.out).expanduser() if options.out else None
+    how = Compute(options.device, workers=options.workers or 0), options.columns
+    if kind == "numbers":
+        found, key = estimate(run, options.paths, *how), "estimates"
+    else:
+        find, key = (write_masks, "masks") if kind == "masks" else (find_objects, "detections")
+        found = find(run, options.paths, place, *how)
     say_skipped(each["error"] for each in found[key] if "error" in each)
     return found
 

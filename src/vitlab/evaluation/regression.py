@@ -15,11 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from vitlab.data.labels import Numbers
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.source import Source
-from vitlab.data.targets import Numbers, numbers_of, open_targets
+from vitlab.data.targets import numbers_of, open_targets
 from vitlab.errors import DataError
+from vitlab.evaluation.answers import ratio
 from vitlab.evaluation.choosing import Split, chosen
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Progress, infer, silent
@@ -28,7 +30,6 @@ from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.probes.feature_options import Pooled
 from vitlab.evaluation.records import EvaluationRecord
 from vitlab.evaluation.reliability import REACH
-from vitlab.evaluation.rows import Kinds, table_to
 from vitlab.models.cost import cost
 from vitlab.options import options_of
 from vitlab.progress import Meter
@@ -64,64 +65,67 @@ def target_figures(truth: Numbers, found: Estimates, names: Sequence[str]) -> di
         `r2`, the mean over the targets, `intervals`, `images`, and `targets`: of each its name and
         figures, None where there is none: R² where all images are alike.
     """
-    images = len(truth)
-    generator = np.random.default_rng(SEED)
-    drawn = generator.multinomial(images, np.full(images, 1 / images), RESAMPLES) / images
-    rows, lost, resampled = [], list[float](), list[Numbers]()
-    for number, name in enumerate(names):
-        own = truth[:, number]
-        error = own - found.values[:, number]
-        row: dict[str, Any] = {"target": name, "intervals": {}}
-        point = _errors(own, error, np.full((1, images), 1 / images))
-        samples = _errors(own, error, drawn)
-        for key, value in point.items():
-            _put(row, key, float(value[0]), samples[key], images)
-        lost.append(float(point["r2"][0]))
-        resampled.append(samples["r2"])
+    images, errors, centered = len(truth), truth - found.values, truth - truth.mean(0)
+    table = np.stack([np.abs(errors), errors**2, centered, centered**2], 1)
+    points, samples = _figures(table.mean(0)[None]), _figures(_resampled(table))
+    rows = [{"target": name, "intervals": {}} for name in names]
+    for number, row in enumerate(rows):
+        for key, values in points.items():
+            _put(row, key, values[0, number], samples[key][:, number], images)
         if found.deviations is not None:
-            _put_spread(row, error, found.deviations[:, number])
-        rows.append(row)
+            _put_spread(row, errors[:, number], found.deviations[:, number])
     result: dict[str, Any] = {"intervals": {}}
-    _put(result, "r2", float(np.mean(lost)), np.mean(resampled, 0), images)
+    _put(result, "r2", points["r2"].mean(), samples["r2"].mean(1), images)
     return result | {"images": images, "targets": rows}
 
 
-def _errors(own: Numbers, error: Numbers, weights: Numbers) -> dict[str, Numbers]:
-    """Return the figures of one target in b resamples, by their weights (b, n), of sum 1."""
-    centered = own - own.mean()  # less is lost to rounding
-    squares = weights @ error**2
-    spread = weights @ centered**2 - (weights @ centered) ** 2
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.where(spread > 0, 1 - squares / spread, np.nan)
-    return {"mae": weights @ np.abs(error), "rmse": np.sqrt(squares), "r2": share}
+def _resampled(table: Numbers) -> Numbers:
+    """Return the means of n images' rows, (n, …), in resamples of the images: (b, …)."""
+    images, generator, found = len(table), np.random.default_rng(SEED), []
+    for _ in range(RESAMPLES):
+        drawn = generator.multinomial(images, np.full(images, 1 / images))
+        found.append(np.tensordot(drawn / images, table, 1))
+    return np.stack(found)
+
+
+def _figures(means: Numbers) -> dict[str, Numbers]:
+    """Return figures, (b, targets), by means over images, (b, 4, targets).
+
+    They are of absolute and squared errors, of the centered truth and of its squares.
+    """
+    error, squares, middle, spread = np.moveaxis(means, 1, 0)
+    lost = ratio(squares, spread - middle**2, np.nan)
+    return {"mae": error, "rmse": np.sqrt(squares), "r2": 1 - lost}
 
 
 def _put(row: dict[str, Any], key: str, value: float, samples: Numbers, images: int) -> None:
     """Put a figure and its interval, if it has one, into a row; that of R² is of what it lacks."""
-    row[key] = value if math.isfinite(value) else None
+    row[key] = float(value) if math.isfinite(value) else None
     if row[key] is None or images < METRICS[key].least:
         return
     if key == "r2":
-        low, high = (1 - end for end in reversed(transformed("log", 1 - value, 1 - samples)))
+        high, low = (1 - each for each in transformed("log", 1 - value, 1 - samples))
     else:
         low, high = transformed("log", value, samples)
     if math.isfinite(low) and math.isfinite(high):
         row["intervals"][key] = [low, high]
 
 
-def _put_spread(row: dict[str, Any], error: Numbers, deviations: Numbers) -> None:
+def _put_spread(row: dict[str, Any], errors: Numbers, deviations: Numbers) -> None:
     """Put into a row how well deviations say how far off values are."""
-    scores, images = np.abs(error) / deviations, len(error)
+    scores, images = np.abs(errors) / deviations, len(errors)
     losses = scores**2 / 2 + np.log(deviations) + math.log(2 * math.pi) / 2
     row["nll"], reach = float(losses.mean()), REACH * float(losses.std()) / math.sqrt(images)
     if images >= METRICS["nll"].least:
         row["intervals"]["nll"] = [row["nll"] - reach, row["nll"] + reach]
     for key, within in WITHIN.items():
         row[key] = float((scores <= within).mean())
-        row["intervals"][key] = list(wilson(row[key], images))
+        row["intervals"][key] = [*wilson(row[key], images)]
 
 
-def table_of_targets(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+def table_of_targets(
+    rows: Sequence[dict[str, Any]],
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return a heading and a line for each target of `target_figures`, with intervals."""
     names = [key for key in rows[0] if key in METRICS]
 
@@ -132,8 +136,8 @@ def table_of_targets(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[li
         ends = " to ".join(map(form, row["intervals"].get(name, ())))
         return form(row[name]) + f" ({ends})" * bool(ends)
 
-    head = ["target", *(METRICS[name].title for name in names)]
-    return head, [[row["target"], *(cell(row, name) for name in names)] for row in rows]
+    head = ("target", *(METRICS[name].title for name in names))
+    return head, [(row["target"], *(cell(row, name) for name in names)) for row in rows]
 
 
 def measure_targets(
@@ -155,7 +159,7 @@ def measure_targets(
     found = Estimates(
         np.concatenate([each.values for each in parts]), np.concatenate(spread) if spread else None
     )
-    truth = numbers_of(source).numbers[known]
+    truth = numbers_of(source)[known]
     figures = target_figures(truth, found, regressor.about.targets)
     return figures | {"damaged": len(bad)}, bad
 
@@ -183,7 +187,7 @@ def evaluate_targets(
     model, about = regressor.model, regressor.model.provenance
     usual = {"test_fraction": about.get("held_out") or 0.2, "split_by": about["split_by"]}
     known = columns.values(" ".join(options_of(Columns))) if columns else {}
-    splits = open_targets(Data(data=data, **usual, **known), regressor.about.targets)
+    splits = open_targets(data, regressor.about.targets, Data(**usual, **known))
     images = chosen(model, splits, data, split)
     figures, bad = measure_targets(regressor, images.source, compute)
     price = cost(model)
@@ -198,14 +202,13 @@ def evaluate_targets(
 
 
 def estimate(
-    run: str | Path, data: Any, out: Path | None, compute: Compute, columns: Columns | None = None
+    run: str | Path, data: Any, compute: Compute, columns: Columns | None = None
 ) -> dict[str, Any]:
     """Estimate the numbers of images.
 
     Args:
         run: of `--task regress`
         data: images, as `vitlab.data.open.open_images`
-        out: a new .csv, .jsonl or .parquet file of the same rows; None for none
         compute: where, and how many processes decode
         columns: which columns of a list hold what
 
@@ -215,7 +218,6 @@ def estimate(
 
     Raises:
         DataError: no such images.
-        DiskError: the file cannot be written.
     """
     regressor = load_regressor(run)
     source, names = open_images(data, "ignored", columns=columns).every(), regressor.about.targets
@@ -228,22 +230,6 @@ def estimate(
                     rows[number][key] = dict(zip(names, own, strict=True))
             for number, text in bad:
                 rows[number]["error"] = text
-    _write(out, rows, names, regressor.about.spread)
     damaged = sum("error" in row for row in rows)
     about = {"model": regressor.model.config.name, "images": len(rows) - damaged}
     return about | {"damaged": damaged, "estimates": rows}
-
-
-def _write(
-    file: Path | None, rows: Sequence[dict[str, Any]], names: Sequence[str], spread: bool
-) -> None:
-    """Write a row for each image: a column of each target, then of the deviations."""
-    ways = {"values": "", "deviations": " deviation"} if spread else {"values": ""}
-    kinds: Kinds = {"image": "text"}
-    kinds |= {f"{name}{ending}": "number" for ending in ways.values() for name in names}
-    with table_to(file, kinds | {"error": "text"}) as write:
-        for row in rows:
-            own = {key: row[key] for key in ("image", "error") if key in row}
-            for key, ending in ways.items():
-                own |= {f"{name}{ending}": each for name, each in row.get(key, {}).items()}
-            write([own])

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitlab.data.labels import Labels, TargetLabels
 from vitlab.data.loading.batches import Batch
-from vitlab.data.targets import TargetLabels
 from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.objectives.pretext_task import PretextTask
@@ -24,7 +24,7 @@ from vitlab.weights.regressor import TINY, Regressor, Targets
 
 
 class Regress(PretextTask):
-    """Predict the numbers of images, which are the labels of a batch: `TargetLabels.targets`.
+    """Predict the numbers of images, which are the labels of a batch: `TargetLabels`.
 
     Args:
         options: of the recipe
@@ -65,8 +65,9 @@ class Regress(PretextTask):
         found = target_loss(outputs, batch.labels, self.kind)
         return found, {"target_error": error.mean(1).sum()}
 
-    def regressor(self, model: Model, labels: TargetLabels) -> Regressor:
-        """Return what answers in the targets' units, those of a training image's labels."""
+    def regressor(self, model: Model, labels: Labels) -> Regressor:
+        """Return what answers in the units of the training images' labels."""
+        assert isinstance(labels, TargetLabels)
         weight, bias = (
             each.detach().double().cpu().numpy() for each in (self.head.weight, self.head.bias)
         )

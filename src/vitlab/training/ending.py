@@ -17,7 +17,6 @@ from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.loading.loader import WorkerDiedError
 from vitlab.data.sources.source import Source, Subset
 from vitlab.data.summary import most_frequent
-from vitlab.data.targets import numbers_of
 from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DivergedError, RunError
@@ -394,7 +393,7 @@ def _held_out_result(observer: Observer, model: Model, point: dict[str, float]) 
 
 def _regressor(observer: Observer, model: Model, own: Regress) -> Regressor:
     """Return what a run answers with."""
-    return own.regressor(model, numbers_of(observer.task.splits.train))
+    return own.regressor(model, observer.task.splits.train.labels)
 
 
 def _tested(observer: Observer, model: Model, own: PretextTask, notes: list[str]) -> dict[str, Any]:

@@ -250,14 +250,13 @@ def _splits(
 
 def _annotated(recipe: Recipe, data: Sized | None) -> Splits:
     """Return images with numbers; or with boxes, at most as many in each as there are queries."""
-    numbers = recipe.pretext.task == "regress"
+    if recipe.pretext.task == "regress":
+        given = recipe.data.data if data is None else data
+        return open_targets(given, recipe.pretext.columns, recipe.data)
     if data is not None:
-        what = "a table" if numbers else "a folder with COCO annotations"
-        raise OptionError(f"task={recipe.pretext.task} learns from {what}: name one as data")
-    if numbers and not recipe.pretext.columns:
-        raise OptionError("task=regress: name the columns of numbers to learn, targets=age,height")
-    if numbers:
-        return open_targets(recipe.data, recipe.pretext.columns)
+        raise OptionError(
+            "task=detect learns from a folder with COCO annotations: name one as data"
+        )
     splits = open_boxes(recipe.data)
     most = max(boxes_of(each).shape[1] for each in splits.parts.values())
     if most > recipe.pretext.object_queries:

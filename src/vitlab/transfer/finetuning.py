@@ -68,6 +68,8 @@ def finetune(
     if given.get("targets") and recipe == "finetune":
         recipe, given = "regress", {"weights": BACKBONE} | given
     options = named(recipe, tune=tune, **given)
+    if start is not None and recipe == "regress":
+        options = options.changed(weights="")  # as for weights, which are in hand
     return train(
         options,
         out,

@@ -8,8 +8,9 @@ import numpy as np
 
 from vitlab import device as devices
 from vitlab.data.holdout import fingerprint, seen_by
+from vitlab.data.labels import Labels, Numbers, TargetLabels
 from vitlab.data.sources.source import Source
-from vitlab.data.targets import Numbers, numbers_of, open_targets, standardized
+from vitlab.data.targets import open_targets, standardized
 from vitlab.errors import OptionError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import ImageFeatures, cache_of, features_of
@@ -44,23 +45,15 @@ class FoundRidge(NamedTuple):
         choice: what it sees
         head: its weights and bias, of standardized targets
         errors: of images that it had not learned from, in cross-validation, (n, targets)
-        tried: each with its `r2`, the mean over the targets
+        about: `layer`, `pool`, `head`, `l2`, and `r2` with `how` it was found
+        tried: the same of each that was tried
     """
 
     choice: FeatureChoice
     head: LinearHead
     errors: Numbers
+    about: dict[str, Any]
     tried: list[dict[str, Any]]
-
-    @property
-    def r2(self) -> float:
-        """Of images that it had not learned from, the mean over the targets."""
-        return explained(self.errors)
-
-
-def explained(errors: Numbers) -> float:
-    """Return R² of standardized targets, the mean over them."""
-    return 1 - float(np.square(errors).mean())
 
 
 def regress_by(
@@ -79,7 +72,7 @@ def regress_by(
         recipe: of `probe_recipe`: data, targets, weights, the model's fields
         searched: how many of the last blocks are tried, and in how many folds
         folder: of the run, free
-        data: None
+        data: in memory; None for that of the recipe
         start: a model in hand; None for the recipe's weights
         host: device, workers, …
         command: what the user typed
@@ -89,11 +82,10 @@ def regress_by(
         UserError: as `vitlab.probe`.
     """
     began, names = time.monotonic(), recipe.pretext.columns
-    if data is not None or not names:
-        raise OptionError("task=regress learns from a table: name it, and columns of it as targets")
     if searched.by not in ("auto", "ridge"):
         raise OptionError(f"by={searched.by} is for classes: with task=regress leave it out")
-    splits = standardized(open_targets(recipe.data, names))
+    opened = open_targets(recipe.data.data if data is None else data, names, recipe.data)
+    splits = standardized(opened)
     base, train = headless(recipe, start), splits.train
     compute = Compute(devices.choose(host.device), workers=host.workers)
     devices.restart_peak(compute.where)
@@ -105,20 +97,25 @@ def regress_by(
         found = find_ridge(train, learn, choices, searched.folds)
     model = ending_after(base, found.choice, {})
     model.seen = np.union1d(base.seen, seen_by(splits, labeled=True))
-    marks = fingerprint(splits.whole or train)
+    marks, options = fingerprint(splits.whole or train), recipe.data
     model.provenance |= {
-        "data": recipe.data.data, "fingerprint": marks, "split_by": recipe.data.split_by,
-        "held_out": recipe.data.test_fraction if splits.whole is not None else 0.0,
+        "data": options.data, "fingerprint": marks, "split_by": options.split_by,
+        "held_out": options.test_fraction if splits.whole is not None else 0.0,
     }  # fmt: skip
-    regressor = _with_spread(model, Targets(names, True), found, numbers_of(train).scale)
+    regressor = _with_spread(model, Targets(names, True), found, train.labels)
     with named_if_slow(f"testing on {len(splits.test):,} images"):
-        tested, bad = measure_targets(regressor, splits.test, compute)
-    bad = list(dict.fromkeys([*learn.bad, *bad]))
+        tested, damaged = measure_targets(regressor, splits.test, compute)
+    bad = list(dict.fromkeys([*learn.bad, *damaged]))
     check_damage([*enumerate(bad)], len(train) + len(splits.test), host.max_bad)
-    say(line := _line(found))
+    about = found.about
+    line = (
+        f"head: ridge (l2 {about['l2']:g}) on {about['pool']} after block {about['layer']}, the "
+        f"best of {len(found.tried)} that were tried: R² {about['r2']:.3f} of images left out"
+    )
+    say(line)
     figures = tested | cost_of(regressor, compute) | {
-        "seconds": time.monotonic() - began, "damaged": len(bad), "train_images": len(train),
-        "split": "test", "task": "regress", "head": _about(found), "tried": found.tried,
+        "seconds": time.monotonic() - began, "damaged": len(bad), "images": len(train),
+        "test_images": tested["images"], "task": "regress", "head": about, "tried": found.tried,
         "notes": [*splits.notes, line, *(f"skipped: {text}" for text in bad)],
     }  # fmt: skip
 
@@ -127,8 +124,8 @@ def regress_by(
 
         write_pretext_report(folder, model, figures, {}, figures["notes"])
 
-    own = marks, model_fingerprint(base)
-    return keep_run(folder, recipe, host, command, own, regressor, figures, report)
+    sums = marks, model_fingerprint(base)
+    return keep_run(folder, recipe, host, command, sums, regressor, figures, report)
 
 
 def find_ridge(
@@ -148,53 +145,38 @@ def find_ridge(
     Raises:
         DataError: too few images for two folds.
     """
-    y = numbers_of(source).take(learn.indices).targets().astype(np.float64)
+    y = source.labels.take(learn.indices).targets().astype(np.float64)
     dealt = folds_of(source, learn.indices, np.zeros(len(y), np.int64), folds)
-    ranks, tried = [], []
+    ranks, tried, crossed = [], list[dict[str, Any]](), list[FoundRidge]()
     for choice in choices:
         outputs = left_one_out(Blocks(choice.of(learn.values)).whole(), y)
         r2, l2 = max((explained(y - each), l2) for l2, each in outputs)
         tried.append(_trial(choice, l2, r2, "leave-one-out"))
         ranks.append((-r2, choice.width, -choice.layer, choice, l2))
-    crossed = []
     for *_, choice, l2 in sorted(ranks, key=lambda each: each[:3])[:FINALISTS]:
         x, errors = choice.of(learn.values), np.empty(y.shape)
         for part in np.unique(dealt):
             own = dealt == part
             errors[own] = y[own] - least_squares(Blocks(x[~own]), y[~own], l2).logits(x[own])
-        crossed.append((choice, l2, errors))
-        tried.append(_trial(choice, l2, explained(errors), f"{dealt.max() + 1} folds"))
-    choice, l2, left = max(crossed, key=lambda each: explained(each[2]))
-    head = least_squares(Blocks(choice.of(learn.values)), y, l2)
-    return FoundRidge(choice, head, left, tried)
+        tried.append(_trial(choice, l2, explained(errors), f"{len(np.unique(dealt))} folds"))
+        head = least_squares(Blocks(x), y, l2)
+        crossed.append(FoundRidge(choice, head, errors, tried[-1], tried))
+    return max(crossed, key=lambda each: float(each.about["r2"]))
 
 
-def _with_spread(model: Model, about: Targets, found: FoundRidge, scale: Numbers) -> Regressor:
+def _with_spread(model: Model, about: Targets, found: FoundRidge, labels: Labels) -> Regressor:
     """Return a regressor whose deviations are those of the errors in cross-validation."""
+    assert isinstance(labels, TargetLabels)
     spread = np.log(np.square(found.errors).mean(0))
     weight = np.concatenate([found.head.weights, np.zeros_like(found.head.weights)])
-    return Regressor(model, about, weight, np.concatenate([found.head.bias, spread]), scale)
+    return Regressor(model, about, weight, np.concatenate([found.head.bias, spread]), labels.scale)
+
+
+def explained(errors: Numbers) -> float:
+    """Return R² of standardized targets, the mean over them."""
+    return 1 - float(np.square(errors).mean())
 
 
 def _trial(choice: FeatureChoice, l2: float, r2: float, how: str) -> dict[str, Any]:
     about = {"head": "ridge", "l2": l2, "r2": r2, "how": how}
     return {"layer": choice.layer, "pool": choice.pool or "features"} | about
-
-
-def _about(found: FoundRidge) -> dict[str, Any]:
-    """Return what was chosen, for `run.toml` and the run's figures."""
-    choice = found.choice
-    return {
-        "task": "regress", "by": "ridge", "layer": choice.layer, "pool": choice.pool or "features",
-        "l2": found.head.l2, "width": choice.width, "r2": found.r2, "tried": len(found.tried),
-    }  # fmt: skip
-
-
-def _line(found: FoundRidge) -> str:
-    """Return what was chosen, in words."""
-    choice = found.choice
-    return (
-        f"head: ridge (l2 {found.head.l2:g}) on {choice.pool or 'the features'} after block "
-        f"{choice.layer}, the best of {len(found.tried)} that were tried: R² {found.r2:.3f} of "
-        "images that were left out"
-    )

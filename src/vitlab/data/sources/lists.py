@@ -35,7 +35,7 @@ from vitlab.data.sources.folders import Files, image_paths
 from vitlab.data.sources.paths import Inside, some
 from vitlab.data.sources.remote import reason
 from vitlab.data.sources.request import NAMES, SPLIT_OF, Found, Part, Request, labeled
-from vitlab.data.sources.source import Source, Subset, grouped
+from vitlab.data.sources.source import Source, Subset, grouped, numbered
 from vitlab.errors import DataError
 from vitlab.files import read_bytes
 
@@ -50,7 +50,7 @@ PLAIN = ("path", "file_name", "label", "labels")  # columns whose names say what
 
 def open_list(request: Request) -> Found | None:
     """Open a list of paths; None for other data."""
-    file = list_file(request.path)
+    file = _list_file(request.path)
     if file is None:
         return None
     names, lines = read_rows(file, request.columns)
@@ -91,6 +91,9 @@ def labeled_rows(
     taken = {column, *named(names, SPLITS), *named(names, FOLDS)}
 
     def label() -> Source:
+        if request.labels == "numbers":
+            names = known.label_column
+            return numbered(bare, [[row.get(name) for name in names] for _, row in lines], names)
         others = [name for name in names if name not in taken]
         columns, labels = read_labels(lines, others, file, known)
         whole = with_labels(bare, labels, str(file))
@@ -191,7 +194,7 @@ def _jsonl(text: str, file: Path) -> Iterator[tuple[str, Row]]:
         yield f"line {number}", row
 
 
-def list_file(path: Path) -> Path | None:
+def _list_file(path: Path) -> Path | None:
     """Return the list that a user names, or the one in a folder of images; None for others."""
     if not path.is_dir():
         return path if path.is_file() and path.suffix.lower() in SUFFIXES else None

@@ -270,6 +270,12 @@ def test_train_evaluate_predict(
     assert {*row} == {"image", "values", "deviations"}
     assert 1e6 < row["values"]["price"] < 1e6 + 600
     assert f"{photo}  price 1.000" in call(capsys, "predict", run, photo, *how[:-1])[1]
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    code, out, err = call(capsys, "predict", run, str(tmp_path / "bad.png"), photo, *how)
+    assert code == 0, err
+    bad, good = json.loads(out)["estimates"]
+    assert bad.keys() == {"image", "error"}
+    assert good == row
     for words, said in (
         (["evaluate", run, str(table), "--flips"], "flips does not apply to a run of masks, boxes"),
         (["export", run, "--to", "onnx", "--out", "x.onnx"], "numbers, which are not exported"),

@@ -26,7 +26,9 @@ NAMED = 20  # images, at most
 
 def numbers_of(source: Source) -> Numbers:
     """Return the targets of a source of `open_targets` in their own units, (n, targets)."""
-    return source.labels.values
+    labels = source.labels
+    assert isinstance(labels, TargetLabels)
+    return labels.values
 
 
 def open_targets(data: Given, names: Sequence[str], options: Data) -> Splits:

@@ -9,7 +9,7 @@ small. Images are drawn again with replacement for the 95% intervals (`evaluatio
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,9 @@ from vitlab.errors import DataError
 from vitlab.evaluation.answers import ratio
 from vitlab.evaluation.choosing import Split, chosen
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.infer import Progress, infer, silent
+from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.intervals import transformed, wilson
 from vitlab.evaluation.metrics import METRICS
-from vitlab.evaluation.probes.feature_options import Pooled
 from vitlab.evaluation.records import EvaluationRecord
 from vitlab.evaluation.reliability import REACH
 from vitlab.models.cost import cost
@@ -38,16 +37,6 @@ from vitlab.weights.regressor import Estimates, Regressor, load_regressor
 
 RESAMPLES, SEED = 1000, 0
 WITHIN = {"coverage_50": 0.6744897501960817, "coverage_90": 1.6448536269514722}  # deviations
-
-
-def estimated(
-    regressor: Regressor, source: Source, compute: Compute, progress: Progress = silent
-) -> Iterator[tuple[list[int], Estimates, list[tuple[int, str]]]]:
-    """Yield the numbers of the images of each batch, what they are estimated as, and damage."""
-    want = [Pooled()]
-    for batch in infer(regressor.model, source, compute, want, progress=progress):
-        features = batch.features.reshape(len(batch.indices), regressor.weight.shape[1])
-        yield batch.indices.tolist(), regressor.estimates(features), batch.bad
 
 
 # Figures
@@ -148,20 +137,12 @@ def measure_targets(
     Raises:
         DataError: no image can be read.
     """
-    known, parts, bad = list[int](), list[Estimates](), list[str]()
-    for numbers, each, damage in estimated(regressor, source, compute):
-        known += numbers
-        parts.append(each)
-        bad += [text for _, text in damage]
-    if not known:
-        raise DataError(f"no image can be used: {bad[0]}")
-    spread = [each.deviations for each in parts if each.deviations is not None]
-    found = Estimates(
-        np.concatenate([each.values for each in parts]), np.concatenate(spread) if spread else None
-    )
-    truth = numbers_of(source)[known]
+    seen = features_in_memory(regressor.model, source, compute)
+    if not len(seen.indices):
+        raise DataError(f"no image can be used: {seen.bad[0]}")
+    truth, found = numbers_of(source)[seen.indices], regressor.estimates(seen.values)
     figures = target_figures(truth, found, regressor.about.targets)
-    return figures | {"damaged": len(bad)}, bad
+    return figures | {"damaged": len(seen.bad)}, seen.bad
 
 
 # Commands
@@ -223,13 +204,13 @@ def estimate(
     source, names = open_images(data, "ignored", columns=columns).every(), regressor.about.targets
     rows: list[dict[str, Any]] = [{"image": source.name(each)} for each in range(len(source))]
     with Meter(len(source), title="estimating") as meter:
-        for numbers, found, bad in estimated(regressor, source, compute, meter.images):
-            there = {key: table for key, table in found._asdict().items() if table is not None}
-            for key, table in there.items():
-                for number, own in zip(numbers, table.tolist(), strict=True):
-                    rows[number][key] = dict(zip(names, own, strict=True))
-            for number, text in bad:
-                rows[number]["error"] = text
-    damaged = sum("error" in row for row in rows)
-    about = {"model": regressor.model.config.name, "images": len(rows) - damaged}
-    return about | {"damaged": damaged, "estimates": rows}
+        seen = features_in_memory(regressor.model, source, compute, progress=meter.images)
+    for key, table in regressor.estimates(seen.values)._asdict().items():
+        if table is not None:
+            for number, own in zip(seen.indices, table.tolist(), strict=True):
+                rows[number][key] = dict(zip(names, own, strict=True))
+    damaged = np.setdiff1d(np.arange(len(rows)), seen.indices)
+    for number, text in zip(damaged, seen.bad, strict=True):
+        rows[number]["error"] = text
+    about = {"model": regressor.model.config.name, "images": len(seen.indices)}
+    return about | {"damaged": len(seen.bad), "estimates": rows}

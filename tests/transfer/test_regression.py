@@ -282,6 +282,7 @@ def test_train_evaluate_predict(
         (["serve", run], "answers with numbers, which are not served: use vitlab predict"),
         (["finetune", str(table), "--targets", "price", "--task", "detect"], "objects are learned"),
         (["pretrain", str(table), "--recipe", "regress"], "learns from labels: use vitlab train"),
+        (["train", str(table), "--targets", "slope", "--sweep"], "a sweep chooses by classes"),
         (["train", str(table), "--loss", "l2"], "loss=l2 learns numbers: name them with targets"),
         (
             ["probe", str(table), "--from", run, "--targets", "price", "--by", "means"],

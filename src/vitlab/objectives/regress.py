@@ -60,7 +60,9 @@ class Regress(PretextTask):
         That is the mean absolute error over the targets, in deviations of each.
         """
         del generator  # nothing is drawn
-        outputs = self.head(model.features(batch.images).flatten(1)).float()
+        features = model.features(batch.images).flatten(1).float()
+        with torch.autocast(features.device.type, enabled=False):  # whatever the model computes in
+            outputs = self.head(features)
         error = (outputs[:, : batch.labels.shape[1]] - batch.labels).abs()
         found = target_loss(outputs, batch.labels, self.kind)
         return found, {"target_error": error.mean(1).sum()}

@@ -177,7 +177,8 @@ class Pretext(Options):
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of the numbers that are learned."""
-        return tuple(name for each in self.targets.split(",") if (name := each.strip()))
+        names = (each.strip() for each in self.targets.split(","))
+        return tuple(dict.fromkeys(filter(None, names)))
 
     @property
     def annotated(self) -> bool:

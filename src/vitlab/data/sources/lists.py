@@ -92,8 +92,8 @@ def labeled_rows(
 
     def label() -> Source:
         if request.labels == "numbers":
-            names = known.label_column
-            return numbered(bare, [[row.get(name) for name in names] for _, row in lines], names)
+            asked = known.label_column
+            return numbered(bare, [[row.get(name) for name in asked] for _, row in lines], asked)
         others = [name for name in names if name not in taken]
         columns, labels = read_labels(lines, others, file, known)
         whole = with_labels(bare, labels, str(file))

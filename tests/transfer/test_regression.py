@@ -223,7 +223,7 @@ WRONG: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("table.csv", {"targets": "same"}, DataError, "same is 7 in every training image"),
     ("table.csv", {"targets": ""}, OptionError, "name them, targets=age,height"),
     (".", {"targets": "price"}, DataError, "has no columns of numbers: give a table"),
-    ("table.csv", {"targets": "price", "mixup": 0.2}, OptionError, "mixup needs classes of images"),
+    ("table.csv", {"targets": "price", "mixup": 0.2}, OptionError, "mixup needs labels of classes"),
     ("table.csv", {"targets": "price", "loss": "bce"}, OptionError, "loss=l2, huber or gaussian"),
     ("table.csv", {"targets": "price", "ema": 0.9}, OptionError, "which the head of task=regress"),
 ]  # fmt: skip

@@ -140,7 +140,7 @@ class Recipe(Options):
                     f"task=regress needs loss={', '.join(OF_NUMBERS[:-1])} or {OF_NUMBERS[-1]}"
                 )
             if given:
-                raise OptionError(f"{name} needs classes of images, not task={self.pretext.task}")
+                raise OptionError(f"{name} needs labels of classes, not task={self.pretext.task}")
         if self.pretext.annotated:
             self._check_annotated()
 

@@ -21,6 +21,7 @@ SEEN = "seen.npy"  # in a folder of weights: what they have learned from
 MODEL_FOLDER = "model"  # of a run: RunFolder writes it, vitlab.load finds it
 SEGMENT = "segment.safetensors"  # of a run that segments: the classifier of patches
 DETECT = "detect.safetensors"  # of a run that detects: queries and heads
+REGRESS = "regress.safetensors"  # of a run that answers with numbers: the layer and their scale
 SWEEP_FOLDER = "sweep"  # of a run: the runs that chose its learning rate
 LOCK = ".lock"  # of a run or a campaign
 CAMPAIGN_FILE = "campaign.json"  # of several runs: what they are and have come to

@@ -135,12 +135,13 @@ class DataKeywords(ModelKeywords, total=False):
     weights_drop: Sequence[str]
     image_size: int | tuple[int, int] | None
     classes: int | None
+    targets: str
 
 
 class ProbeKeywords(DataKeywords, total=False):
     """What `probe` takes."""
 
-    task: Literal["classify", "segment"]
+    task: Literal["classify", "segment", "regress"]
     by: Literal["auto", "logistic", "ridge", "means"]
     layers: int
     folds: int
@@ -201,6 +202,7 @@ class FinetuneKeywords(DataKeywords, total=False):
         "classify",
         "segment",
         "detect",
+        "regress",
         "masked-patch",
         "tokenizer",
         "beit",
@@ -284,4 +286,4 @@ class RecipeKeywords(FinetuneKeywords, total=False):
 
     weights: str
     tune: Literal["all", "attention", "ffn", "head", "norms", "lora"]
-    loss: Literal["softmax", "bce", "sigmoid"]
+    loss: Literal["softmax", "bce", "sigmoid", "l2", "huber", "gaussian"]

@@ -11,7 +11,8 @@ from vitlab.models.registry import KINDS, kinds
 
 PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 ASIDE = sorted((ROOT / "docs" / "from").glob("*.md"))
-GUIDES = [ROOT / "docs" / name for name in ("weights.md", "python.md", "segment.md", "detect.md")]
+NAMES = ("weights.md", "python.md", "segment.md", "detect.md", "regress.md")
+GUIDES = [ROOT / "docs" / name for name in NAMES]
 NEEDS = {"timm": peers.timm, "transformers": peers.transformers}
 
 

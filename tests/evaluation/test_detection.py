@@ -267,7 +267,7 @@ def test_train_evaluate_predict(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert call(capsys, "predict", run, photo, *how[:-1])[1].startswith(photo)
     code, _, err = call(capsys, "evaluate", run, str(root), "--flips", *how)
     assert code == 2
-    assert "flips does not apply to a run that segments or detects" in err
+    assert "flips does not apply to a run of masks, boxes or numbers" in err
 
 
 def test_a_head_of_another_model_is_refused(few_scenes: None, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from conftest import call, fewer_scenes, photo, photo_folder
 from distributed.ranks import on_ranks
 from forked import Forked
 from steps import asked_to_stop, each_step, first_peaks
+from vitlab.commands.train import ANNOTATED
 from vitlab.data.loading.batches import Batch
 from vitlab.objectives.pretext_tasks import TASKS
 from vitlab.recipes.recipe import Host
@@ -43,6 +44,7 @@ OWN: dict[str, dict[str, Any]] = {
                "regularizer_weight": 0.0},  # it looks at the images of one process
     "tokenizer": {"model": "dVAE(codes=16,code_width=8,width=8)/2"},
     "detect": {"model": VIT[:-1] + "8", "image_size": 48, "query_blocks": 1, "object_queries": 9},
+    "regress": {"model": VIT[:-1] + "8", "image_size": 48, "targets": "digits,sum"},
 }  # fmt: skip
 WEIGHTS = "model/model.safetensors"
 HOST = Host(workers=0, checkpoint_every=0, device="cpu")
@@ -72,7 +74,7 @@ def train(codes: Path, few: None) -> Train:
     ) -> Path:
         guide = {"tokenizer": str(codes)} if task == "beit" else {}
         chosen = TINY | OWN.get(task, {}) | guide | chosen
-        recipe = vitlab.recipe(task, "digit-scenes" if task == "detect" else "digits", **chosen)
+        recipe = vitlab.recipe(task, "digit-scenes" if task in ANNOTATED else "digits", **chosen)
         return vitlab.train(recipe, folder, resume=resume, host=host).folder
 
     return learn
@@ -113,7 +115,7 @@ def test_a_run_that_is_stopped_and_then_killed_goes_on_to_the_same_bits(
         train(run, task)
 
     killer = each_step(before=die_at_four)
-    command = "train" if task == "detect" else "pretrain"
+    command = "train" if task in ANNOTATED else "pretrain"
     killed = Forked([command, "--out", str(run), "--resume", "--workers", "0", "--device", "cpu",
                      "--checkpoint-every", "0"], killer.__enter__)  # fmt: skip
     assert killed.wait() == -signal.SIGKILL, killed.err

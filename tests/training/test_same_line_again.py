@@ -25,6 +25,7 @@ OF_TASK = {
     "detect": ["--query-blocks", "1", "--object-queries", "4"],
     "dino": ["--prototypes", "16", "--head-width", "8", "--bottleneck", "4", "--local-crops", "2"],
     "mae": ["--decoder-width", "8", "--decoder-depth", "1", "--decoder-heads", "1"],
+    "regress": ["--targets", "a,b"],
 }  # fmt: skip
 
 
@@ -53,6 +54,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Image.open(file).convert("L").save(file)
     for data in ("color", "gray"):
         boxes_of(place / data, place / f"boxes-{data}")
+        files = sorted((place / data).rglob("*.png"))
+        rows = [f"{file},{number},{number % 3}" for number, file in enumerate(files)]
+        (place / f"{data}.csv").write_text("\n".join(["path,a,b", *rows]))
     for data, channels, classes in (("digits", 1, 10), ("gray", 1, 2), ("color", 3, 2)):
         vit = vitlab.create(VIT, classes=classes, image_size=32, channels=channels)
         vitlab.save(vit, place / f"vit-{data}")
@@ -64,8 +68,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def words_of(name: str, place: Path, data: str, model: bool = True) -> list[str]:
     """The command line of a few steps by a recipe, with the model's name or with its fields."""
     task = RECIPES[name]().pretext.task
-    words = ["train" if task in ("classify", "detect") else "pretrain"]
+    words = ["train" if task in ("classify", "detect", "regress") else "pretrain"]
     folder = place / (f"boxes-{data}" if task == "detect" else data)
+    if task == "regress":
+        data = str(place / f"{'gray' if data == 'digits' else data}.csv")
+        folder = Path(data)
     words += [data if data == "digits" else str(folder), "--recipe", name]
     words += ["--batch", "4", "--steps", "2", "--workers", "0", *OF_TASK.get(task, [])]
     if task == "classify":

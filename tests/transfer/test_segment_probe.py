@@ -158,10 +158,10 @@ def test_predict_names_damaged_images(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("evaluate", "RUN", "DATA", "--flips"), "flips does not apply to a run that segments"),
+        (("evaluate", "RUN", "DATA", "--flips"), "flips does not apply to a run of masks"),
         (("evaluate", "RUN", "DATA", "--precision", "bf16"), "precision does not apply to a run"),
         (("predict", "RUN", "DATA", "--engine", "plain"), "engine does not apply to a run"),
-        (("predict", "RUN", "DATA", "--top", "2"), "top does not apply to a run that segments"),
+        (("predict", "RUN", "DATA", "--top", "2"), "top does not apply to a run of masks"),
         (("predict", "RUN", "DATA", "--out", "rows.csv"), "masks need a folder"),
         (("probe", "DATA", "--from", "W", "--scale", "2"), "scale applies only with task=segment"),
         (("probe", "DATA", "--from", "W", "--task", "segment", "--by", "means"), "by=means is for"),
@@ -169,7 +169,7 @@ def test_predict_names_damaged_images(
         (("probe", "DATA", "--from", "W", "--task", "mae"), "task must be"),
         (("train", "DATA", "--task", "segment"), "vitlab p"),
         (("train", "DATA"), "which are no classes: vitlab probe --task segment"),
-        (("serve", "RUN"), "which is not served: write masks with vitlab predict"),
+        (("serve", "RUN"), "answers with masks, which are not served: use vitlab predict"),
         (("probe", "DATA/images", "--from", "W", "--task", "segment"), "has no images with masks"),
     ],
 )
@@ -211,7 +211,7 @@ def test_damaged_masks_are_skipped_counted_and_said(
     assert "skipped: " in err
     code, _, err = call(capsys, *words, "--out", str(tmp_path / "strict"), "--max-bad", "0")
     assert code == 2
-    assert "2 of 11 images or their masks cannot be used" in err
+    assert "2 of 11 images, or their masks, cannot be used" in err
     assert not (tmp_path / "strict").exists()
     Image.fromarray(np.full((40, 56), 9, np.uint8)).save(root / "masks" / "004.png")
     code, _, err = call(capsys, *words, "--out", str(tmp_path / "other"))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from vitlab.errors import OptionError
-from vitlab.files import DETECT, SEGMENT
+from vitlab.files import DETECT, REGRESS, SEGMENT
 from vitlab.machine.open_files import check_open_files
 from vitlab.options import Only, Options, argument, at_least, option, options_of, when
 from vitlab.places import PART, On, check_page, is_folder
@@ -158,18 +158,27 @@ def say_skipped(messages: Any) -> None:
         say(f"skipped: {message}")
 
 
-def segments(weights: str) -> bool:
-    """Return whether weights are a run that says a class for each pixel."""
-    return (Path(weights) / SEGMENT).is_file()
+def head_of(weights: str) -> str:
+    """Return what the head of a run answers with: masks, boxes, numbers; empty for classes."""
+    files = {SEGMENT: "masks", DETECT: "boxes", REGRESS: "numbers"}
+    return next((kind for file, kind in files.items() if (Path(weights) / file).is_file()), "")
 
 
-def detects(weights: str) -> bool:
-    """Return whether weights are a run that finds objects."""
-    return (Path(weights) / DETECT).is_file()
+def refuse_head(weights: str, what: str, *kinds: str) -> None:
+    """Refuse a run whose head answers with something that is not served, or exported.
+
+    Raises:
+        OptionError: it is one of these kinds.
+    """
+    if (kind := head_of(weights)) in kinds:
+        raise OptionError(
+            f"{weights} answers with {kind}, which are not {what}: use vitlab predict, or name "
+            f"{Path(weights) / 'model'} for its features"
+        )
 
 
 def refuse_besides(options: Options, names: str) -> None:
-    """Refuse options that mean nothing of a run that segments or detects.
+    """Refuse options that mean nothing of a run that answers with masks, boxes or numbers.
 
     Args:
         options: of a command
@@ -181,8 +190,8 @@ def refuse_besides(options: Options, names: str) -> None:
     for each in fields(cast(Any, options)):
         if each.name not in names.split() and getattr(options, each.name) != each.default:
             raise OptionError(
-                f"{each.name} does not apply to a run that segments or detects: leave it out; what "
-                f"applies is {names}"
+                f"{each.name} does not apply to a run of masks, boxes or numbers: leave it out; "
+                f"what applies is {names}"
             )
 
 
@@ -210,6 +219,24 @@ def show_boxes(result: dict[str, Any]) -> None:
     rows = [(each["class"], percent(each["ap50"]), percent(each["ap"]), f"{each['objects']:,}")
             for each in sorted(there, key=lambda each: each["ap50"])[:20]]  # fmt: skip
     print_table(("class", "AP50", "AP", "objects"), rows)
+
+
+def show_targets(result: dict[str, Any]) -> None:
+    """Print the figures of a run that regresses, and those of its targets."""
+    from vitlab.evaluation.regression import table_of_targets
+    from vitlab.terminal import print_figures, print_table
+
+    print_figures(result)
+    print_table(*table_of_targets(result["targets"]))
+
+
+def shown(result: dict[str, Any]) -> bool:
+    """Print figures of masks, boxes or numbers; return whether these are any."""
+    known = {"miou": show_masks, "ap50": show_boxes, "targets": show_targets}
+    show = next((own for key, own in known.items() if key in result), None)
+    if show is not None:
+        show(result)
+    return show is not None
 
 
 def print_costs(plan: dict[str, Any]) -> bool:

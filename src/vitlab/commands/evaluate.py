@@ -12,12 +12,10 @@ from vitlab.commands import (
     Split,
     WeightsOptions,
     WorkersOptions,
-    detects,
+    head_of,
     refuse_besides,
     say_skipped,
-    segments,
-    show_boxes,
-    show_masks,
+    shown,
 )
 from vitlab.data.exists import check_data
 from vitlab.data.settings import Columns
@@ -110,10 +108,9 @@ def about() -> str:
 
 def begin(options: Evaluate) -> None:
     """Refuse files that rows cannot be written to, and what means nothing of masks."""
-    if segments(options.weights):
-        refuse_besides(options, "weights data split device workers columns")
-    if detects(options.weights):
-        refuse_besides(options, "weights data split device workers")
+    if kind := head_of(options.weights):
+        columns = " columns" * (kind != "boxes")
+        refuse_besides(options, f"weights data split device workers{columns}")
     check_files(options.out, options.label_errors, replace=options.replace)
 
 
@@ -126,7 +123,7 @@ def run(options: Evaluate) -> dict[str, Any]:
     from vitlab.progress import Meter, say
     from vitlab.weights.save import own_folder
 
-    if segments(options.weights) or detects(options.weights):
+    if head_of(options.weights):
         return _within(options)
     files = check_files(options.out, options.label_errors, replace=options.replace)
     folder = own_folder(options.weights) if options.fits else None
@@ -150,18 +147,20 @@ def run(options: Evaluate) -> dict[str, Any]:
 
 
 def _within(options: Evaluate) -> dict[str, Any]:
-    """Evaluate a run that segments or detects."""
+    """Evaluate a run that answers with masks, boxes or numbers."""
     from vitlab.evaluation.compute import Compute
     from vitlab.evaluation.detection import evaluate_boxes
+    from vitlab.evaluation.regression import evaluate_targets
     from vitlab.evaluation.segmentation import evaluate_masks
     from vitlab.progress import say
 
     compute = Compute(options.device, workers=options.workers)
     run, asked = options.weights, options.values("data split")
-    if segments(run):
-        found = evaluate_masks(run, compute=compute, columns=options.columns, **asked)
-    else:
+    if (kind := head_of(run)) == "boxes":
         found = evaluate_boxes(run, compute=compute, **asked)
+    else:
+        measure = evaluate_masks if kind == "masks" else evaluate_targets
+        found = measure(run, compute=compute, columns=options.columns, **asked)
     for note in found["notes"]:
         say(note)
     return found
@@ -184,11 +183,7 @@ def _keep(options: Evaluate, model: Any, folder: Any, done: Any) -> None:
 
 def show(result: dict[str, Any]) -> None:
     """Print the figures, those of the worst classes, and the most confused pairs."""
-    if "miou" in result:
-        show_masks(result)
-        return
-    if "ap50" in result:
-        show_boxes(result)
+    if shown(result):
         return
     print_figures(result)
     if "protocol" in result:

@@ -4,7 +4,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
-from vitlab.commands import WeightsOptions, refuse_besides, segments
+from vitlab.commands import WeightsOptions, head_of, refuse_besides, refuse_head
 from vitlab.errors import OptionError
 from vitlab.graphs.targets import (
     IMAGES,
@@ -72,7 +72,8 @@ class Export(WeightsOptions):
 
 def begin(options: Export) -> None:
     """Refuse a file or folder that cannot be written, and missing packages."""
-    if segments(options.weights):
+    refuse_head(options.weights, "exported", "numbers")
+    if head_of(options.weights) == "masks":
         refuse_besides(options, "weights to out bare")
         if options.to != "onnx" or not Path(options.out).suffix:
             raise OptionError("a run that segments is exported with --to onnx --out FILE.onnx")
@@ -85,7 +86,7 @@ def begin(options: Export) -> None:
 
 def run(options: Export) -> dict[str, Any]:
     """Load and write."""
-    if segments(options.weights):
+    if head_of(options.weights) == "masks":
         from vitlab.graphs.segment_onnx import export_segmenter
 
         return export_segmenter(options.weights, options.out)

@@ -4,6 +4,8 @@ from typing import Any
 
 from vitlab.commands.train import Train, begin, run, show
 from vitlab.errors import OptionError
+from vitlab.recipes.named import BACKBONE
+from vitlab.recipes.pretext import named_task
 
 __all__ = ["SUMMARY", "begin", "build", "run", "show"]
 
@@ -18,4 +20,6 @@ def build(given: dict[str, Any]) -> Train:
     """
     if given.get("task") == "detect":
         raise OptionError("objects are learned by vitlab train DATA --task detect --from WEIGHTS")
+    if named_task(given).get("task") == "regress" and not given.get("resume"):
+        given = {"weights": BACKBONE} | given
     return Train.built(given, "finetune")

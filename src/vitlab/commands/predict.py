@@ -19,10 +19,9 @@ from vitlab.commands import (
     FlipsOptions,
     PartsOptions,
     WeightsOptions,
-    detects,
+    head_of,
     refuse_besides,
     say_skipped,
-    segments,
 )
 from vitlab.data.exists import check_each
 from vitlab.data.settings import Columns
@@ -73,13 +72,13 @@ class Predict(ComputeOptions, PartsOptions, FlipsOptions, WeightsOptions):
 
 def begin(options: Predict) -> None:
     """Refuse a place that rows, or masks, cannot be written to."""
-    if segments(options.weights) or detects(options.weights):
-        refuse_besides(options, "weights paths out device workers columns")
+    if kind := head_of(options.weights):
+        out = " out" * (kind != "numbers")
+        refuse_besides(options, f"weights paths{out} device workers columns")
         if options.out:
             if not is_folder(options.out):
-                what = "masks" if segments(options.weights) else "pictures"
                 raise OptionError(
-                    f"{what} need a folder: name --out without an ending, not {options.out}"
+                    f"{kind} need a folder: name --out without an ending, not {options.out}"
                 )
             check_new_folder(options.out)
         return
@@ -92,8 +91,8 @@ def begin(options: Predict) -> None:
 
 
 def run(options: Predict) -> dict[str, Any]:
-    """Classify, segment or detect; images that cannot be decoded are reported on stderr."""
-    if segments(options.weights) or detects(options.weights):
+    """Classify, segment, detect or regress; images that cannot be decoded go to stderr."""
+    if head_of(options.weights):
         return _within(options)
     from vitlab.evaluation.classification import (
         answers_of,
@@ -134,17 +133,20 @@ def run(options: Predict) -> dict[str, Any]:
 
 
 def _within(options: Predict) -> dict[str, Any]:
-    """Segment, or detect."""
+    """Answer with masks, boxes or numbers."""
     from vitlab.evaluation.compute import Compute
     from vitlab.evaluation.detection import find_objects
+    from vitlab.evaluation.regression import estimate
     from vitlab.evaluation.segmentation import write_masks
 
-    find, key = (
-        (write_masks, "masks") if segments(options.weights) else (find_objects, "detections")
-    )
+    run, kind = options.weights, head_of(options.weights)
     place = Path(options.out).expanduser() if options.out else None
-    compute = Compute(options.device, workers=options.workers or 0)
-    found = find(options.weights, options.paths, place, compute, options.columns)
+    how = Compute(options.device, workers=options.workers or 0), options.columns
+    if kind == "numbers":
+        found, key = estimate(run, options.paths, *how), "estimates"
+    else:
+        find, key = (write_masks, "masks") if kind == "masks" else (find_objects, "detections")
+        found = find(run, options.paths, place, *how)
     say_skipped(each["error"] for each in found[key] if "error" in each)
     return found
 
@@ -173,7 +175,11 @@ def show(result: dict[str, Any]) -> None:
         for own in each["objects"]:
             left, top, right, bottom = (round(edge) for edge in own["box"])
             print(f"  {own['class']} {own['probability']:.1%}  {left}, {top} to {right}, {bottom}")
-    if "masks" in result or "detections" in result:
+    for each in (line for line in result.get("estimates", ()) if "values" in line):
+        far = {name: f" ± {own:.3g}" for name, own in each.get("deviations", {}).items()}
+        values = [f"{name} {own:.5g}{far.get(name, '')}" for name, own in each["values"].items()]
+        print(f"{one_line(each['image'])}  {'  '.join(values)}")
+    if {"masks", "detections", "estimates"} & result.keys():
         return
     if "parts" in result:
         print_figures(result)

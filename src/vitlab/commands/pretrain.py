@@ -21,7 +21,7 @@ TASKS = "masked-patch, tokenizer, beit, mae, dino or lejepa"
 LABELED = (
     *options_of(Objective), *options_of(Distill), "mixup", "cutmix", "mix_switch", "tune",
     "lora_rank", "lora_alpha", "lora_targets", "dev_share", "fold", "classes", "object_queries",
-    "query_blocks",
+    "query_blocks", "targets",
 )  # fmt: skip
 
 
@@ -58,7 +58,7 @@ class Pretrain(Train):
     def check_task(recipe: Recipe, given: dict[str, Any], what: str) -> None:
         """Refuse a recipe, or a run, of labels or of another task than the one named."""
         task = recipe.pretext.task
-        if task in ("classify", "detect"):
+        if task in ("classify", *train.ANNOTATED):
             raise OptionError(
                 f"{what} learns from labels: use vitlab train, or name another recipe"
             )

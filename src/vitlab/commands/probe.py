@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from vitlab.commands import RunOptions, show_masks
+from vitlab.commands import RunOptions, shown
 from vitlab.errors import OptionError
 from vitlab.evaluation.probes.feature_options import CACHE
 from vitlab.options import option, options_of
@@ -15,6 +15,7 @@ from vitlab.recipes.head_search import (
     MaskOptions,
     probe_recipe,
 )
+from vitlab.recipes.pretext import named_task
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import main_figures, print_figures, print_table
@@ -38,9 +39,9 @@ class ProbeRun(RunOptions):
     HIDDEN: ClassVar[frozenset[str]] = frozenset({"model"})
     NARROWED: ClassVar[dict[str, tuple[Any, str]]] = {
         "task": (
-            Literal["classify", "segment"],
-            "what the head says: the class of an image, or that of each pixel (docs/segment.md), "
-            "learned from masks",
+            Literal["classify", "segment", "regress"],
+            "what the head says: the class of an image, that of each pixel (docs/segment.md), "
+            "learned from masks, or numbers, the --targets (docs/regress.md)",
         )
     }
 
@@ -56,6 +57,7 @@ class ProbeRun(RunOptions):
 
 def build(given: dict[str, Any]) -> ProbeRun:
     """Return options that start from the recipe of a probe."""
+    given = named_task(given)
     return ProbeRun(recipe=probe_recipe(task=given.get("task", "classify"))).changed(**given)
 
 
@@ -81,8 +83,7 @@ def run(options: ProbeRun) -> dict[str, Any]:
 
 def show(result: dict[str, Any]) -> None:
     """Print what was tried, the best first, and the test figures."""
-    if "miou" in result:
-        show_masks(result)
+    if shown(result):
         return
     tried = sorted(result.get("tried", ()), key=lambda each: -each["accuracy"])
     rows = [

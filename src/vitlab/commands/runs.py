@@ -8,8 +8,8 @@ from vitlab.terminal import print_rows
 
 SUMMARY = "List the runs and experiments in a folder."
 SHOWN = (
-    "name", "kind", "state", "runs", "done", "epoch", "accuracy", "map", "ap50", "miou", "loss",
-    "seconds", "options",
+    "name", "kind", "state", "runs", "done", "epoch", "accuracy", "map", "ap50", "miou", "r2",
+    "loss", "seconds", "options",
 )  # fmt: skip
 
 

@@ -1,10 +1,9 @@
 """`vitlab serve`."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from vitlab.commands import DeviceOptions, EngineOptions, segments
+from vitlab.commands import DeviceOptions, EngineOptions, refuse_head
 from vitlab.errors import OptionError
 from vitlab.options import argument, at_least, at_most, option, when
 from vitlab.precision import ServePrecision
@@ -66,11 +65,7 @@ def begin(options: Serve) -> None:
     if not options.models and not options.watch:
         raise OptionError("name a model to serve, or a folder of them with --watch FOLDER")
     for place in (split(each)[1] for each in options.models):
-        if segments(place):
-            raise OptionError(
-                f"{place} says a class for each pixel, which is not served: write masks with "
-                f"vitlab predict, or serve its features with {Path(place) / 'model'}"
-            )
+        refuse_head(place, "served", "masks", "numbers")
     for file in (options.token_file, options.admin_token_file):
         if file:
             read_token(file)

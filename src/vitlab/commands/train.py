@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from vitlab.commands import RunOptions, print_costs, show_boxes
+from vitlab.commands import RunOptions, print_costs, shown
 from vitlab.errors import OptionError
 from vitlab.experiments.several import SeveralRuns, recorded, run_several
 from vitlab.options import option, options_of, when
 from vitlab.progress import say
 from vitlab.recipes.named import RECIPES
-from vitlab.recipes.pretext import Pretext
+from vitlab.recipes.pretext import Pretext, named_task
 from vitlab.recipes.recipe import Recipe
 from vitlab.recipes.requirements import check_packages
 from vitlab.runs import naming
@@ -21,7 +21,8 @@ from vitlab.terminal import main_figures, print_figures, print_rows
 
 SUMMARY = "Train a model, test it and write a report."
 OTHERWISE = "is for learning without labels: use vitlab pretrain"
-OF_BOXES = ("task", "object_queries", "query_blocks")
+OF_LABELS = ("task", "object_queries", "query_blocks", "targets")
+ANNOTATED = ("detect", "regress")  # tasks whose recipes have their names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +34,13 @@ class Train(RunOptions):
         "batch", "lr", "image_size", "seed", "device", "workers",
     )  # fmt: skip
     ELSEWHERE: ClassVar[dict[str, str]] = dict.fromkeys(
-        [name for name in options_of(Pretext) if name not in OF_BOXES], OTHERWISE
+        [name for name in options_of(Pretext) if name not in OF_LABELS], OTHERWISE
     )
     NARROWED: ClassVar[dict[str, tuple[Any, str]]] = {
         "task": (
-            Literal["classify", "detect"],
-            "what is learned: the class of an image, or objects with their boxes (docs/detect.md)",
+            Literal["classify", "detect", "regress"],
+            "what is learned: the class of an image, objects with their boxes (docs/detect.md), or "
+            "numbers, the --targets (docs/regress.md)",
         )
     }
 
@@ -66,7 +68,7 @@ class Train(RunOptions):
             if "task" in given:
                 raise OptionError(f"--task {OTHERWISE}")
             raise OptionError(f"{what} learns without labels (task={own}): use vitlab pretrain")
-        if task != own and "detect" in (task, own):
+        if task != own and (task in ANNOTATED or own in ANNOTATED):
             raise OptionError(f"task={task}, but {what} is for task={own}: leave one of them out")
 
     @classmethod
@@ -80,10 +82,12 @@ class Train(RunOptions):
         Raises:
             OptionError: an invalid option, or a recipe or a run of another command's.
         """
+        given = named_task(given)
         out = given.get("out") if given.get("resume") else None
         begun = cls._to_continue(out)
         if begun is None:
-            start, rest = start_from(given, otherwise or "detect" * (given.get("task") == "detect"))
+            task = given.get("task", "")
+            start, rest = start_from(given, task if task in ANNOTATED else otherwise)
             cls.check_task(start, given, f"recipe {start.recipe}")
             options = cls(recipe=start).changed(**rest)
             if out or not options.resume:
@@ -143,9 +147,8 @@ def show(result: dict[str, Any]) -> None:
         rows = list(campaign.get("runs", []))
         what = next(iter(rows[0])) if rows else ""  # such as seed
         rows += [{what: name} | campaign[name] for name in ("mean", "std") if name in campaign]
-        shown = [main_figures(row) for row in rows]
-        print_rows([{key: row[key] for key in row if key != "images"} for row in shown])
-    if "ap50" in result:
-        show_boxes(result)
+        main = [main_figures(row) for row in rows]
+        print_rows([{key: row[key] for key in row if key != "images"} for row in main])
+    if shown(result):
         return
     print_figures(main_figures(result))

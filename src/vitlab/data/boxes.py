@@ -26,12 +26,13 @@ from vitlab.data.decode.crop import crop_resize
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.holdout import hold_out, without
 from vitlab.data.labels import Indices, MultiLabels
-from vitlab.data.settings import Data
+from vitlab.data.settings import Columns, Data
+from vitlab.data.sources.columns import check_known_columns
 from vitlab.data.sources.folders import Files
 from vitlab.data.sources.memory import Arrays, digits
 from vitlab.data.sources.paths import Inside, Names, some
 from vitlab.data.sources.request import SPLIT_OF, Found, Part, Request, Splits, blank, split_of
-from vitlab.data.sources.source import Relabeled, Source
+from vitlab.data.sources.source import Relabeled, Source, numbered
 from vitlab.errors import DataError
 from vitlab.files import read_bytes
 
@@ -167,9 +168,19 @@ def open_scenes(request: Request) -> Found | None:
     """Open the images of `digit-scenes`, which have no class of their own; None for other names."""
     if request.data != SCENES:
         return None
+    if request.labels == "numbers":
+        return Found([Part(_counted(scenes(name), request.columns), name) for name in COUNTS])
     lacks = f"{SCENES} has boxes, not classes of images: pass --task detect"
     parts = [Relabeled(scenes(name), blank(count), ()) for name, count in COUNTS.items()]
     return Found([Part(each, name, lacks) for each, name in zip(parts, COUNTS, strict=True)])
+
+
+def _counted(source: Source, columns: Columns) -> Source:
+    """Return scenes with what can be counted in them."""
+    names, classes = columns.label_column, boxes_of(source)[..., 0]
+    known = {"digits": (classes >= 0).sum(1), "sum": np.maximum(classes, 0).sum(1)}
+    check_known_columns(known, SCENES, names)
+    return numbered(source, np.stack([known[name] for name in names], 1), names)
 
 
 # COCO

@@ -1,9 +1,10 @@
 """Labels of images: one class per image, or several; and what depends on which it is."""
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -195,6 +196,50 @@ class MultiLabels(_AnyLabels):
         front = np.unique(table.argmax(0)[table.any(0)])  # the first image of each class
         places = np.concatenate([front, np.setdiff1d(np.arange(len(self)), front)])
         return order[places], len(front)
+
+
+Numbers = NDArray[np.float64]
+LARGEST = 1e30  # beyond it, squares are not finite
+UNIT = np.array([[0.0], [1.0]])
+
+
+@dataclass(frozen=True, eq=False)
+class TargetLabels(MultiLabels):
+    """The numbers of images, of which regression learns; every image has every target.
+
+    Attributes:
+        values: in their own units, float64 (n, targets); NaN where there is none
+        scale: what batches have them less of, and divided by, float64 (2, targets)
+    """
+
+    values: NDArray[Any]
+    scale: Numbers = field(default_factory=lambda: UNIT)
+
+    @classmethod
+    def of(cls, cells: Iterable[Iterable[Any]]) -> Self:
+        """Return the labels of images by their cells, which may be anything."""
+        return cls(np.array([[_number(cell) for cell in own] for own in cells], np.float64))
+
+    def take(self, indices: Indices) -> Self:
+        """Return the labels of some of the images."""
+        return replace(self, values=self.values[np.asarray(indices, np.int64)])
+
+    def counts(self, classes: int) -> list[int]:
+        """Count the images of each target: all of them."""
+        return [len(self)] * classes
+
+    def targets(self) -> NDArray[np.float32]:
+        """Return the targets of a batch, standardized, float32 (n, targets)."""
+        return ((self.values - self.scale[0]) / self.scale[1]).astype(np.float32)
+
+
+def _number(cell: Any) -> float:
+    """Return the number in a cell; NaN where there is none."""
+    try:
+        value = float(cell)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+    return value if abs(value) <= LARGEST else math.nan
 
 
 Labels = SingleLabels | MultiLabels

@@ -50,7 +50,15 @@ def choose(model: Model, data: Given, split: Split, columns: Columns | None = No
     Raises:
         DataError: no such data or split, or classes that the model does not have.
     """
-    splits, title = as_trained(model, open_for(model, data, columns)), title_of(data)
+    return chosen(model, as_trained(model, open_for(model, data, columns)), title_of(data), split)
+
+
+def chosen(model: Model, splits: Splits, title: str, split: Split) -> Chosen:
+    """Return those of some splits to evaluate a model on, as `choose`.
+
+    Raises:
+        DataError: no such split.
+    """
     whole = splits.whole
     if whole is not None and (split == "all" or (split == "auto" and not _held_out(model, whole))):
         name, source = "all", whole

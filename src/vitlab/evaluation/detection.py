@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 
 from vitlab.data.augment.augment import normalize
 from vitlab.data.boxes import Boxes, boxes_of, open_boxes
-from vitlab.data.holdout import learned, without
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.loading.loader import choose_workers, loader
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
-from vitlab.evaluation.choosing import Split
+from vitlab.evaluation.choosing import Split, chosen
 from vitlab.evaluation.compute import Compute, borrowed
 from vitlab.evaluation.records import EvaluationRecord
 from vitlab.files import staged_folder
@@ -177,8 +176,7 @@ def evaluate_boxes(run: str | Path, data: str, split: Split, compute: Compute) -
     Args:
         run: of `vitlab train --task detect`
         data: as `data.boxes.open_boxes`
-        split: `auto` and `test` are what training on this data would test on, without images that
-            the detector has learned from; `all` is every image of unsplit data
+        split: as `evaluation.choosing.choose`
         compute: where, and how many processes decode
 
     Raises:
@@ -187,24 +185,15 @@ def evaluate_boxes(run: str | Path, data: str, split: Split, compute: Compute) -
     """
     detector, began = load_detector(run), time.monotonic()
     splits = open_boxes(Data(data=data), detector.about.classes)
-    name = "test" if split == "auto" else split
-    parts = splits.parts | ({} if splits.whole is None else {"all": splits.whole})
-    if name not in parts:
-        raise DataError(f"{data} has no split {name}: choose from {', '.join(parts)}")
-    source, notes = parts[name], [*splits.notes]
-    known = learned(source, detector.model.seen)
-    if split == "auto" and 0 < len(known) < len(source):
-        source = without(source, known)
-        notes.append(f"left out {len(known):,} images that the detector has learned from")
-    elif len(known):
-        notes.append(f"the detector has learned from {len(known):,} of these images")
-    figures, bad = measure_boxes(detector, source, compute)
+    images = chosen(detector.model, splits, data, split)
+    figures, bad = measure_boxes(detector, images.source, compute)
     price = cost(detector.model)
     return EvaluationRecord(
         figures
-        | {"data": data, "split": name, "model": detector.model.config.name}
+        | {"data": data, "model": detector.model.config.name}
         | {"params": price.params, "macs": price.macs, "seconds": time.monotonic() - began}
-        | {"notes": [*notes, *(f"skipped: {text}" for text in bad)]}
+        | images.about
+        | {"notes": [*splits.notes, *images.notes, *(f"skipped: {text}" for text in bad)]}
     )
 
 

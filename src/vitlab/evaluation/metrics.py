@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Interval = tuple[float, float]
 Scale = Literal["wilson", "logit", "log", "fisher", ""]
-PERSONS = ("Brier", "Cohen's")
+KEPT = ("Brier", "Cohen's", "R²")  # names and symbols
 RISK = 0.05  # the share of wrong answers that `coverage_at_5` allows
 
 
@@ -50,8 +50,8 @@ class Metric:
         fn: its values under b rows of weights, (b,), NaN where there is none; None of a figure
             that is measured in training, or of masks or boxes
         of: images with one label each, with several, or both; masks: pixels of images
-            (evaluation/segmentation.py); boxes: of objects (evaluation/detection.py); training: no
-            figure of answers
+            (evaluation/segmentation.py); boxes: of objects (evaluation/detection.py); numbers
+            (evaluation/regression.py); training: no figure of answers
         unit: how it is written; percent is a share
         better: which end is better
         hub: its id on https://huggingface.co/metrics, if it has one
@@ -67,7 +67,7 @@ class Metric:
     title: str
     note: str
     fn: Function | None
-    of: Literal["single", "several", "both", "masks", "boxes", "training"] = "both"
+    of: Literal["single", "several", "both", "masks", "boxes", "numbers", "training"] = "both"
     unit: Literal["percent", "decimal", "nats"] = "percent"
     better: Literal["high", "low"] = "high"
     hub: str = ""
@@ -91,7 +91,7 @@ class Metric:
     def word(self) -> str:
         """Its title within a sentence: a first word that is no abbreviation in small letters."""
         first = self.title.split()[0]
-        kept = first in PERSONS or first[1:] != first[1:].lower()
+        kept = first in KEPT or first[1:] != first[1:].lower()
         return self.title if kept else first.lower() + self.title[len(first) :]
 
     def text(self, value: float) -> str:
@@ -313,6 +313,16 @@ METRICS = {metric.name: metric for metric in (
            "IoU of 0.5 on (COCO)", None, "boxes", interval="", key=True),
     Metric("ap", "AP", "the same, the mean over IoUs from 0.5 to 0.95", None, "boxes", interval="",
            key=True),
+    Metric("r2", "R²", "share of a number's variance that is explained, the mean over the targets",
+           None, "numbers", "decimal", interval="log", least=50, key=True),
+    Metric("mae", "MAE", "mean absolute error", None, "numbers", "decimal", "low", interval="log",
+           least=50),
+    Metric("rmse", "RMSE", "root mean square error", None, "numbers", "decimal", "low",
+           interval="log"),
+    Metric("coverage_50", "Within 50%", "share of images within the 50% interval of their answer",
+           None, "numbers", interval="wilson", least=5),
+    Metric("coverage_90", "Within 90%", "the same of the 90% interval", None, "numbers",
+           interval="wilson", least=5),
     Metric("loss", "Held-out loss", "loss on held-out images", None, "training", "nats", "low"),
     Metric("probe", "10-shot accuracy", "of a classifier fitted to ten images a class", None,
            "training"),

@@ -53,6 +53,12 @@ class EvaluationRecord(AttributeDict):
     ap50: float | None
     ap: float | None
     objects: int
+    r2: float | None
+    mae: float
+    rmse: float
+    coverage_50: float
+    coverage_90: float
+    targets: list[dict[str, Any]]
     intervals: dict[str, Any]
     images: int
     damaged: int

@@ -12,7 +12,7 @@ from vitlab.report.comparing.recipe_diff import differing
 from vitlab.runs.run_folder import RunFolder
 
 # of which the first that a run has says how good it is
-FIGURES = ("map", "accuracy", "ap50", "miou", "loss")
+FIGURES = ("map", "accuracy", "ap50", "miou", "r2", "loss")
 COSTS = ("images", "params", "macs", "seconds")
 Listed = dict[str, Any]
 

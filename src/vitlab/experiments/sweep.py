@@ -168,7 +168,9 @@ def searching(
     """
     if recipe.data.fold or recipe.data.dev_share:
         raise OptionError("a sweep holds images out by itself: leave fold and dev_share out")
-    known = None
+    known, task = None, recipe.pretext.task
+    if recipe.pretext.unlabeled:
+        raise OptionError(f"a sweep chooses by classes of images, not task={task}: name one lr")
     if grid is None or share is None:
         known = paper_data(recipe.data.data, len(splits_of(recipe.data).classes))
     points = default_grid(recipe, known) if grid is None else grid_of(grid)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from vitlab.data.labels import Labels
 from vitlab.data.loading.batches import Batch
 from vitlab.device import sent
 from vitlab.errors import OptionError
+from vitlab.recipes.choices import LossName
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Scores (B, classes) and targets (B, classes) -> the loss of each image, (B,), or their mean."""
@@ -46,7 +47,7 @@ class Classify:
     figures: ClassVar[tuple[str, ...]] = ("correct",)
 
     label_smoothing: float = 0.0
-    kind: Literal["softmax", "bce", "sigmoid"] = "softmax"
+    kind: LossName = "softmax"
     threshold: float | None = None
     weights: NDArray[np.float32] | None = None
     gamma: float | None = None

@@ -9,6 +9,7 @@ from vitlab.objectives.dino.self_distillation import SelfDistillation
 from vitlab.objectives.lejepa import LeJEPA
 from vitlab.objectives.masked_patch import MaskedPatch
 from vitlab.objectives.pretext_task import PretextTask
+from vitlab.objectives.regress import Regress
 from vitlab.objectives.tokenizing.tokenize import Tokenize
 from vitlab.recipes.recipe import Recipe
 
@@ -19,6 +20,7 @@ TASKS: dict[str, type[PretextTask]] = {
     "lejepa": LeJEPA,
     "mae": MAE,
     "masked-patch": MaskedPatch,
+    "regress": Regress,
     "tokenizer": Tokenize,
 }
 """By the recipe's `task`; `classify` is not among them, for the model itself learns it."""

@@ -21,6 +21,8 @@ from vitlab.options import (
 from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Named
 
+LossName = Literal["softmax", "bce", "sigmoid", "l2", "huber", "gaussian"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Start(Options):
@@ -63,10 +65,11 @@ class Start(Options):
 class Objective(Options):
     """What is minimized."""
 
-    loss: Literal["softmax", "bce", "sigmoid"] = option(
+    loss: LossName = option(
         "softmax",
         "softmax: cross-entropy; bce: one sigmoid per class, averaged over classes (A2); "
-        "sigmoid: the same, summed over classes (ViT paper)",
+        "sigmoid: the same, summed over classes (ViT paper); with task=regress l2, huber or "
+        "gaussian, which learns a deviation beside each number",
     )
     bce_threshold: float | None = option(
         None,

@@ -10,16 +10,16 @@ from vitlab.recipes.choices import Average, Objective, Optimization, Schedule, S
 from vitlab.recipes.distilling import Distill
 from vitlab.recipes.model_part import model_part
 from vitlab.recipes.named import BACKBONE
-from vitlab.recipes.pretext import Pretext
+from vitlab.recipes.pretext import Pretext, named_task
 from vitlab.recipes.recipe import NO_STEP, PROBE, Recipe
 
 INSTEAD = "is for training: vitlab probe fits a head to frozen features; use vitlab finetune"
-TASKS = ("classify", "segment")  # what a fitted head can say
+TASKS = ("classify", "segment", "regress")  # what a fitted head can say
 OF_STEPS = frozenset(
     name
     for kind in (Augment, Average, Distill, Objective, Optimization, Pretext, Schedule)
     for name in options_of(kind)
-    if name != "task"
+    if name not in ("task", "targets")
 ) | {"tune", "head_start", "lora_rank", "lora_alpha", "lora_targets"} | (
     frozenset(options_of(Recipe)) - {*NO_STEP, "seed", "precision"} | {"recipe"}
 )  # fmt: skip
@@ -94,6 +94,7 @@ def probe_recipe(weights: str | None = None, **fields: Any) -> Recipe:
     for name in fields:
         if name in OF_STEPS:
             raise OptionError(f"{name} {INSTEAD}")
+    fields = named_task(fields)
     if (task := fields.get("task", "classify")) not in TASKS:
         raise OptionError(f"task must be {' or '.join(TASKS)} for a probe, not {task!r}")
     start = Start(weights=BACKBONE if weights is None else weights, tune="head")

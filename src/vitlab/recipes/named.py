@@ -197,7 +197,7 @@ def recipe(name: str, data: str = "", **choices: Unpack[RecipeKeywords]) -> Reci
 def of_weights(recipe: Recipe) -> Recipe:
     """Return a recipe whose model is that of the weights it starts from; dropping units stays."""
     kept = {key: value for key, value in recipe.model.chosen().items() if key in OF_TRAINING}
-    if recipe.pretext.annotated:  # boxes are shares of the whole image
+    if recipe.pretext.task == "detect":  # boxes are shares of the whole image
         kept |= {"fit": "squash", "crop": 1.0}
     return continued(replace(recipe, model=model_part("", **kept)))
 

@@ -1,17 +1,18 @@
 """The options of a recipe that concern learning without labels: the task, and what it predicts."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from vitlab.options import Options, above, at_least, at_most, below, option, when
 from vitlab.weights.hub import check_weights
 
 DINO, LEJEPA = when("task", "dino"), when("task", "lejepa")
 CROPS = when("task", "dino", "lejepa")
-DETECT = when("task", "detect")
+DETECT, REGRESS = when("task", "detect"), when("task", "regress")
 MAE, TOKENIZER = when("task", "mae"), when("task", "tokenizer")
 TaskName = Literal[
-    "classify", "segment", "detect", "masked-patch", "tokenizer", "beit", "mae", "dino", "lejepa"
+    "classify", "segment", "detect", "regress", "masked-patch", "tokenizer", "beit", "mae", "dino",
+    "lejepa",
 ]  # fmt: skip
 MASKED = ("masked-patch", "beit", "mae")
 
@@ -23,11 +24,11 @@ class Pretext(Options):
     task: TaskName = option(
         "classify",
         "classify: labels; segment: masks, by `vitlab probe` alone; detect: boxes, by `vitlab "
-        "train`; masked-patch: colors or pixels of hidden patches (ViT paper, B.1.2); tokenizer: a "
-        "discrete VAE, whose codes BEiT predicts; beit: codes of hidden patches; mae: pixels of "
-        "hidden patches, from the visible ones alone; dino: the answers of a momentum teacher to "
-        "other crops; lejepa: one embedding for all crops of an image, and a Gaussian for all "
-        "images",
+        "train`; regress: numbers, the targets; masked-patch: colors or pixels of hidden patches "
+        "(ViT paper, B.1.2); tokenizer: a discrete VAE, whose codes BEiT predicts; beit: codes of "
+        "hidden patches; mae: pixels of hidden patches, from the visible ones alone; dino: the "
+        "answers of a momentum teacher to other crops; lejepa: one embedding for all crops of an "
+        "image, and a Gaussian for all images",
     )
     mask_ratio: float = option(
         0.5, "share of the patches that is hidden", above(0), below(1), only=when("task", *MASKED)
@@ -169,10 +170,20 @@ class Pretext(Options):
         at_least(1), only=DETECT,
     )  # fmt: skip
 
+    targets: str = option(
+        "", "columns of the numbers that are learned, such as age,height", only=REGRESS
+    )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the numbers that are learned."""
+        names = (each.strip() for each in self.targets.split(","))
+        return tuple(dict.fromkeys(filter(None, names)))
+
     @property
     def annotated(self) -> bool:
-        """Whether objects within images are learned, from boxes."""
-        return self.task == "detect"
+        """Whether objects within images are learned, from boxes, or numbers of images."""
+        return self.task in ("detect", "regress")
 
     @property
     def labeled(self) -> bool:
@@ -183,3 +194,8 @@ class Pretext(Options):
     def unlabeled(self) -> bool:
         """Whether nothing is learned from labels of images: the tasks of `pretext_tasks`."""
         return self.task not in ("classify", "segment")
+
+
+def named_task(given: dict[str, Any]) -> dict[str, Any]:
+    """Return options by name, with the task that targets mean."""
+    return {"task": "regress"} | given if given.get("targets") else given

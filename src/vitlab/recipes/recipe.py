@@ -31,6 +31,7 @@ from vitlab.units import seconds
 
 CHOOSABLE = 500  # training images from which on a tenth can tell two models apart
 PROBE = "probe"  # the recipe of a run that fits a head to features, and takes no step
+OF_NUMBERS = ("l2", "huber", "gaussian")  # losses
 NO_STEP = ("recipe", "data", "start", "model")  # the tables that such a run has
 
 
@@ -106,8 +107,10 @@ class Recipe(Options):
         seconds(self.budget)
         if self.pretext.task == "segment" and self.recipe != PROBE:
             raise OptionError("task=segment fits a head to frozen features: use vitlab probe")
-        if self.pretext.unlabeled:
+        if self.pretext.unlabeled and self.recipe != PROBE:
             self._check_pretext()
+        elif self.objective.loss in OF_NUMBERS:
+            raise OptionError(f"loss={self.objective.loss} learns numbers: name them with targets")
         own = "task" if self.pretext.unlabeled else "teacher" if self.distill.teacher else ""
         if own and self.precision == "bf16-pure":
             raise OptionError(f"{own} cannot be used with bf16-pure: set precision=bf16")
@@ -118,37 +121,42 @@ class Recipe(Options):
 
     def _check_pretext(self) -> None:
         """Refuse options that need the labels of images; a pretext task has none."""
+        numbers = self.pretext.task == "regress"
         needing = {
             "teacher": self.distill.teacher,
             "mixup": self.augment.mixup,
             "cutmix": self.augment.cutmix,
             "label_smoothing": self.objective.label_smoothing,
             "balance": self.objective.balance != "none",
-            "loss": self.objective.loss != "softmax",
-            "tune": self.start.tune != "all",
+            "loss": self.objective.loss not in (OF_NUMBERS if numbers else ("softmax",)),
+            "tune": self.start.tune != "all" and not numbers,
             "head_start": self.start.head_start != "zero",
             "dev_share": self.data.dev_share,
             "fold": self.data.fold,
         }
         for name, given in needing.items():
+            if given and name == "loss" and numbers:
+                raise OptionError(
+                    f"task=regress needs loss={', '.join(OF_NUMBERS[:-1])} or {OF_NUMBERS[-1]}"
+                )
             if given:
-                raise OptionError(f"{name} needs labels, but task={self.pretext.task} has none")
+                raise OptionError(f"{name} needs labels of classes, not task={self.pretext.task}")
         if self.pretext.annotated:
-            self._check_detection()
+            self._check_annotated()
 
-    def _check_detection(self) -> None:
+    def _check_annotated(self) -> None:
         """Refuse what would move pixels without their boxes, or keep a model without its head."""
-        usual = Augment()
+        usual, task = Augment(), self.pretext.task
         moving = ("area", "flip", "rotate", "shift", "zoom", "shear", "rand_ops")
-        for name in moving:
+        for name in moving if task == "detect" else ():
             if getattr(self.augment, name) != getattr(usual, name):
                 raise OptionError(f"{name} would not move the boxes of task=detect: leave it out")
         free = OPTIMIZERS[self.optimizer.optimizer].own_schedule
         kept = {"ema": self.average.ema, "patience": self.patience, "optimizer": free}
         if name := next((name for name, given in kept.items() if given), ""):
             raise OptionError(
-                f"{name} would keep other weights than the last ones, which the queries of "
-                "task=detect do not follow: leave it out"
+                f"{name} would keep other weights than the last ones, which the head of "
+                f"task={task} does not follow: leave it out"
             )
 
     def _check_schedule_free(self) -> None:
@@ -229,7 +237,8 @@ class Recipe(Options):
         if self.recipe != PROBE:
             return tables
         own = {name: own[name] for name in ("recipe", "seed", "precision")}
-        task = {"pretext": {"task": self.pretext.task}} if self.pretext.task != "classify" else {}
+        how = {key: each for key in ("task", "targets") if (each := tables["pretext"][key])}
+        task = {"pretext": how} if self.pretext.task != "classify" else {}
         return {name: tables[name] for name in NO_STEP} | task | {"recipe": own}
 
     @classmethod

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.evaluation.regression import table_of_targets
 from vitlab.models.model import Model
 from vitlab.report import headline
 from vitlab.report.curves import PROBES, Curve, learning_curves
@@ -19,6 +20,7 @@ from vitlab.report.page import (
     Page,
     Prose,
     Section,
+    Table,
     Thumbnail,
     Thumbnails,
     write_page,
@@ -36,6 +38,7 @@ TITLES = {
     "dino": "Self-distillation (DINO)",
     "lejepa": "Joint embedding (LeJEPA)",
     "detect": "Object detection",
+    "regress": "Regression",
 }
 TARGETS = {"mean-color": "the mean color", "downsized": "4x4 colors", "pixels": "the pixels"}
 USUAL = ("loss", "map", "lr", "seconds", *PROBES)  # what the journals of all tasks have
@@ -64,6 +67,9 @@ FIGURES = {
     "ap50": Curve("AP50", share=True, best="high", note="average precision at an IoU of 0.5"),
     "ap": Curve("AP", share=True, best="high", note="mean over IoUs from 0.5 to 0.95"),
     "class_accuracy": Curve("Class accuracy", share=True, best="high", note="of matched objects"),
+    "target_error": Curve(
+        "Error", best="low", note="mean absolute one, in deviations of the targets"
+    ),
     "box_overlap": Curve("Box IoU", share=True, best="high", note="of matched objects"),
     "entropy": Curve(
         "Code perplexity", of=exponent, note="as many codes, used equally often, are as diverse"
@@ -128,6 +134,8 @@ def write_pretext_report(
 def pretext_page(facts: Facts) -> Page:
     """Return the report of a run that learned without labels."""
     result: list[Block] = [Cards(key_cards(facts)), *headline.measured_on(facts)]
+    if targets := facts.figures.get("targets"):
+        result.append(Table("Targets, on the test images", *table_of_targets(targets)))
     sections = [
         Section("result", "Result", result, False),
         Section("pictures", "What it makes of images", _pictures(facts), False),
@@ -155,9 +163,10 @@ def lead(facts: Facts) -> str:
         "dino": "to answer alike to different crops of an image",
         "lejepa": "to embed different crops of an image alike",
         "detect": "to find objects",
+        "regress": "to estimate numbers",
     }.get(facts.task, "without labels")
-    text, boxes = f"{headline.short_model(facts)} learned {what}", facts.task == "detect"
-    how = "with boxes" if boxes else "without labels"
+    text = f"{headline.short_model(facts)} learned {what}"
+    how = {"detect": "with boxes", "regress": "with numbers"}.get(facts.task, "without labels")
     text += f", from {images:,.0f} images {how}." if images else f", {how}."
     return text if loss is None else f"{text} Its loss on held-out images is {loss:.4g}."
 

@@ -9,6 +9,7 @@
     predictions.safetensors  what the model answered to each test image
     segment.safetensors  the classifier of patches, of a run that segments
     detect.safetensors  queries and heads, of a run that detects
+    regress.safetensors the linear layer, of a run that answers with numbers
     report.html     the report
     fault/          a step that was not finite, for `vitlab replay` (training/replay.py)
     sweep/          the runs that chose the learning rate (experiments/campaign_folder.py)

@@ -30,6 +30,7 @@ from vitlab.evaluation.metrics import METRICS, figures
 from vitlab.evaluation.paired_tests import pairs_of
 from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.records import RunRecord
+from vitlab.evaluation.regression import measure_targets
 from vitlab.evaluation.run_predictions import keep
 from vitlab.evaluation.unlike import learned_unlike
 from vitlab.models.cost import cost
@@ -38,6 +39,7 @@ from vitlab.models.packed import Packed
 from vitlab.models.unlike import Unlike
 from vitlab.objectives.detect import Detect
 from vitlab.objectives.pretext_task import PretextTask
+from vitlab.objectives.regress import Regress
 from vitlab.progress import named_if_slow
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.observer import Observer
@@ -47,6 +49,7 @@ from vitlab.units import percent
 from vitlab.weights.deltas import delta
 from vitlab.weights.detector import Detector
 from vitlab.weights.load import load
+from vitlab.weights.regressor import Regressor
 from vitlab.weights.save import save
 
 CALIBRATES = 50  # validation images from which on their temperature is better than none
@@ -323,7 +326,7 @@ def _notes_of(observer: Observer) -> list[str]:
 def _conclude_pretext(observer: Observer, stop: Stop) -> Run:
     """Conclude a run that learned without labels."""
     state, folder, world = observer.state, observer.task.folder, observer.world
-    model = state.evaluated.eval()
+    model = plain(state.evaluated).eval()
     with world.agreed():
         if world.first:
             folder.check()
@@ -331,6 +334,8 @@ def _conclude_pretext(observer: Observer, stop: Stop) -> Run:
             save(model, folder.model)
             if isinstance(state.task, Detect):
                 Detector(model, state.task.head).save(folder.path)
+            elif isinstance(state.task, Regress):
+                _regressor(observer, model, state.task).save(folder.path)
     if (point := _last_point(observer)) is None:
         with stop.at_once(), named_if_slow("measuring the held-out images", world.first):
             point = observer.measure()
@@ -364,7 +369,7 @@ def _held_out_result(observer: Observer, model: Model, point: dict[str, float]) 
         start = (line[probe.key] for line in lines if line.get("step") == 0 and probe.key in line)
         known = [f"{each:.1%} at the start" for each in start]  # nothing if watched later on
         notes.append(f"{probe.name} on {probe.title}: {', '.join([*known, kept])}")
-    tested = _boxes(observer, model, own, notes) if isinstance(own, Detect) else {}
+    tested = _tested(observer, model, own, notes)
     metrics = (
         point
         | tested
@@ -386,12 +391,23 @@ def _held_out_result(observer: Observer, model: Model, point: dict[str, float]) 
     return metrics
 
 
-def _boxes(observer: Observer, model: Model, own: Detect, notes: list[str]) -> dict[str, Any]:
-    """Return how well a run's detector finds the objects of the test images."""
+def _regressor(observer: Observer, model: Model, own: Regress) -> Regressor:
+    """Return what a run answers with."""
+    return own.regressor(model, observer.task.splits.train.labels)
+
+
+def _tested(observer: Observer, model: Model, own: PretextTask, notes: list[str]) -> dict[str, Any]:
+    """Return how well objects or numbers of the test images are found; nothing of other tasks."""
     test = observer.task.splits.test
-    compute = Compute(observer.device, workers=observer.task.host.workers)
+    compute = Compute(observer.device, engine="plain", workers=observer.task.host.workers)
     with named_if_slow(f"testing on {len(test):,} images"):
-        figures, bad = measure_boxes(Detector(plain(model), own.head), test, compute)
+        if isinstance(own, Detect):
+            figures, bad = measure_boxes(Detector(plain(model), own.head), test, compute)
+        elif isinstance(own, Regress):
+            regressor = _regressor(observer, plain(model), own)
+            figures, bad = measure_targets(regressor, test, compute)
+        else:
+            return {}
     notes += (line for each in bad if (line := f"skipped: {each}") not in notes)
     return figures | {"test_images": figures["images"]}
 

@@ -31,6 +31,7 @@ from vitlab.objectives.detect import Detect
 from vitlab.objectives.distill.distillation import distillation
 from vitlab.objectives.objective_module import OwningObjective
 from vitlab.objectives.pretext_tasks import TASKS
+from vitlab.objectives.regress import Regress
 from vitlab.optim import optimizers
 from vitlab.optim.averaging import WeightAverage
 from vitlab.recipes.recipe import CHOOSABLE
@@ -86,8 +87,10 @@ def _beside(task: Task, device: torch.device, generator: torch.Generator) -> Own
         guide.to(device).eval().requires_grad_(False)
     own: OwningObjective
     if recipe.pretext.unlabeled:
-        if recipe.pretext.annotated:
+        if recipe.pretext.task == "detect":
             own = Detect(recipe.pretext, config, classes=task.splits.classes)
+        elif recipe.pretext.task == "regress":
+            own = Regress(recipe.pretext, config, loss=recipe.objective.loss)
         else:
             own = TASKS[recipe.pretext.task](recipe.pretext, config, guide)
     elif guide is not None:

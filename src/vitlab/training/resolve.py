@@ -25,6 +25,7 @@ from vitlab.data.holdout import (
 from vitlab.data.learning import OpenedData, splits_of
 from vitlab.data.sources.request import Given, Splits
 from vitlab.data.summary import divided, input_shape, missing_lines
+from vitlab.data.targets import open_targets, standardized
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.probes.online_probe import Probe
@@ -167,6 +168,8 @@ def prepare(
     with named_if_slow(f"reading {recipe.data.data}", world.first):
         splits, mark = _splits(recipe, data, opened, folder.fingerprint if started else CONTENTS)
     recipe, splits = settled(recipe, splits, before, bool(hooks.loss))
+    if recipe.pretext.task == "regress":
+        splits = standardized(splits)
     recipe, told = fitted(recipe, len(splits.train), before, host.device)
     check_world(recipe, host, world)
     with named_if_slow(f"loading {recipe.start.weights or guiding(recipe)}", world.first):
@@ -233,7 +236,7 @@ def _splits(
     """Return the images of the recipe's data, or of what was given, and their fingerprint."""
     options, unlabeled = recipe.data, recipe.pretext.unlabeled
     if recipe.pretext.annotated:
-        splits = _with_boxes(recipe, data)
+        splits = _annotated(recipe, data)
     elif data is None:
         splits = opened.splits(options, unlabeled)
     else:
@@ -245,8 +248,11 @@ def _splits(
     return splits, fingerprint(splits.whole or splits.train, like)
 
 
-def _with_boxes(recipe: Recipe, data: Sized | None) -> Splits:
-    """Return images with boxes, at most as many in each as there are queries."""
+def _annotated(recipe: Recipe, data: Sized | None) -> Splits:
+    """Return images with numbers; or with boxes, at most as many in each as there are queries."""
+    if recipe.pretext.task == "regress":
+        given = recipe.data.data if data is None else data
+        return open_targets(given, recipe.pretext.columns, recipe.data)
     if data is not None:
         raise OptionError(
             "task=detect learns from a folder with COCO annotations: name one as data"

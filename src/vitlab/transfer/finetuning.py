@@ -8,6 +8,7 @@ from vitlab.keywords import FinetuneKeywords
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.progress import PLACE, public
+from vitlab.recipes.named import BACKBONE
 from vitlab.recipes.named import recipe as named
 from vitlab.recipes.recipe import Host
 from vitlab.training.ending import Run
@@ -44,7 +45,7 @@ def finetune(
             recipe names
         out: the run's folder; None for a new one in `runs/`, named after data and weights
         tune: what to train: all, attention, ffn, head, norms or lora; always with the classifier
-        recipe: the recipe to start from
+        recipe: the recipe to start from; with `targets`, which are numbers to learn, `regress`
         resume: continue the run in that folder; start it if there is none
         change: with `resume`, continue with other options than before, as `vitlab.train`
         host: device, workers, checkpoints
@@ -64,7 +65,11 @@ def finetune(
         given["weights"] = str(weights)
     if isinstance(loss, str):
         given["loss"], loss = loss, None
+    if given.get("targets") and recipe == "finetune":
+        recipe, given = "regress", {"weights": BACKBONE} | given
     options = named(recipe, tune=tune, **given)
+    if start is not None and recipe == "regress":
+        options = options.changed(weights="")  # as for weights, which are in hand
     return train(
         options,
         out,

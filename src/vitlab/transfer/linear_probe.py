@@ -25,6 +25,7 @@ from vitlab.evaluation.probes.searching import (
     with_head,
 )
 from vitlab.evaluation.records import RunRecord
+from vitlab.files import REGRESS
 from vitlab.keywords import ProbeKeywords
 from vitlab.models.model import Model
 from vitlab.options import options_of
@@ -91,7 +92,7 @@ def probe(
             features (fp32; bf16; auto: bf16 for many images, where the device multiplies it faster
             and they agree); any option of the data or of the model: `image_size=112`.
             `task="segment"` learns a class of each pixel, with `class_names`, `ignore`, `concat`
-            and `scale`
+            and `scale`; `targets="age,height"` learns numbers, columns of a table
 
     Returns:
         The run, whose model is an ordinary one. Its metrics have those of any run, `head` (what was
@@ -153,11 +154,15 @@ def probe_by(
         folder = RunFolder(placed(out, name, resume=resume, world=world))
         if before := _finished(folder, resume):
             return before
-        if segments:
+        if segments or recipe.pretext.task == "regress":
+            from vitlab.transfer.regress_probe import regress_by
             from vitlab.transfer.segment_probe import segment_by
 
             with stop.at_once():
-                made = segment_by(recipe, searched, masks, folder, images, start, host, command)
+                if segments:
+                    made = segment_by(recipe, searched, masks, folder, images, start, host, command)
+                else:
+                    made = regress_by(recipe, searched, folder, images, start, host, command, cache)
             return Run(folder.path, RunRecord(made[1]), made[0])
         with stop.at_once():
             task = prepare(recipe, host, folder, False, world, start, data=images)
@@ -193,7 +198,13 @@ def _finished(folder: RunFolder, resume: bool) -> Run | None:
         raise RunError(f"{folder.path} contains a run of vitlab train: choose another --out")
     with folder.locked():
         folder.withdraw()
-        for file in (folder.delta, folder.predictions, folder.segment, folder.report):
+        for file in (
+            folder.delta,
+            folder.predictions,
+            folder.segment,
+            folder.report,
+            folder.path / REGRESS,
+        ):
             file.unlink(missing_ok=True)
     return None
 

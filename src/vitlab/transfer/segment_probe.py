@@ -1,6 +1,7 @@
 """`vitlab.probe(..., task="segment")`: a linear head for the class of each pixel, and its run."""
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +32,7 @@ from vitlab.training.from_weights import config_from, made_from, starting_model
 from vitlab.units import percent
 from vitlab.weights.assembly import fitted, whole_state
 from vitlab.weights.identity import fingerprint as model_fingerprint
+from vitlab.weights.regressor import Regressor
 from vitlab.weights.save import save
 from vitlab.weights.segmenter import DenseClasses, Segmenter
 
@@ -70,7 +72,7 @@ def segment_by(
     compute = Compute(devices.choose(host.device), workers=host.workers)
     opened = open_masks(data, how.class_names, how.number, recipe.data, host.workers)
     train, test, chosen = opened.to_learn(recipe.data.test_fraction)
-    model = _headless(recipe, start)
+    model = headless(recipe, start)
     check_spec(model.config.images)
     devices.restart_peak(compute.where)
     found = _fitted(model, train, chosen, searched.by, how, compute, recipe.seed)
@@ -82,24 +84,54 @@ def segment_by(
     with named_if_slow(f"testing on {len(test):,} images"):
         tested = measure(segmenter, test, compute)
     bad = [*found.bad, *tested.bad]
-    _check_damage(bad, len(train) + len(test), host.max_bad)
+    check_damage(bad, len(train) + len(test), host.max_bad)
     say(line := _line(found))
     notes = [*opened.notes, line, *(f"skipped: {text}" for _, text in bad)]
-    figures = tested.figures | _cost_of(segmenter, compute) | {
+    figures = tested.figures | cost_of(segmenter, compute) | {
         "seconds": time.monotonic() - began, "damaged": len(bad), "train_images": len(train),
         "split": "test", "head": _about(found, how), "tried": [*found.tried], "notes": notes,
     }  # fmt: skip
+
+    def report() -> None:
+        from vitlab.report.segment_page import write_segmented  # draws, slow to import
+
+        write_segmented(folder, segmenter, test, tested, figures, compute)
+
+    marks = fingerprint(train.whole), model_fingerprint(model)
+    return keep_run(folder, recipe, host, command, marks, segmenter, figures, report)
+
+
+def keep_run(
+    folder: RunFolder,
+    recipe: Recipe,
+    host: Host,
+    command: str,
+    marks: tuple[str, str],
+    fitted: Segmenter | Regressor,
+    figures: dict[str, Any],
+    report: Callable[[], object],
+) -> tuple[Model, dict[str, Any]]:
+    """Write the run of a head that was fitted; return its model and figures.
+
+    Args:
+        folder: of the run, free
+        recipe: of the run
+        host: whether there is a report
+        command: what the user typed
+        marks: fingerprints of the data and of the model that was started from
+        fitted: the head and its model
+        figures: of the run
+        report: writes it
+    """
+    model = fitted.model
     recipe = replace(recipe, model=part_of(model.config, recipe.model.model))
-    marks, base = fingerprint(train.whole), model_fingerprint(model)
     with folder.locked():
-        folder.start(recipe, host, command, marks, base, head=_about(found, how))
+        folder.start(recipe, host, command, *marks, head=figures["head"])
         folder.continue_from(b"", 0)
         save(model, folder.model)
-        segmenter.save(folder.path)
+        fitted.save(folder.path)
         if host.report == "yes":
-            from vitlab.report.segment_page import write_segmented  # draws, slow to import
-
-            write_segmented(folder, segmenter, test, tested, figures, compute)
+            report()
         figures |= folder.places
         folder.journal.write({"kind": "result"} | figures)
         folder.journal.sync()
@@ -125,12 +157,12 @@ def _about(found: FoundPatchHead, how: MaskOptions) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _cost_of(segmenter: Segmenter, compute: Compute) -> dict[str, Any]:
-    """Return what the run cost, by the keys of the command's JSON."""
-    price = cost(segmenter.model)
+def cost_of(fitted: Segmenter | Regressor, compute: Compute) -> dict[str, Any]:
+    """Return what a run cost, by the keys of the command's JSON."""
+    price = cost(fitted.model)
     return {
-        "model": segmenter.model.config.name,
-        "params": price.params + segmenter.weight.numel() + segmenter.bias.numel(),
+        "model": fitted.model.config.name,
+        "params": price.params + len(fitted.bias) * (fitted.weight.shape[1] + 1),
         "macs": price.macs,
         "peak_memory": devices.peak_memory(compute.where),
         "device": devices.described(compute.where),
@@ -152,7 +184,7 @@ def _check(recipe: Recipe, searched: HeadSearch) -> None:
         raise OptionError("task=segment computes in fp32: leave precision out")
 
 
-def _headless(recipe: Recipe, start: Model | None) -> Model:
+def headless(recipe: Recipe, start: Model | None) -> Model:
     """Return the model of the weights with the chosen fields, without its classifier."""
     base = starting_model(recipe, start)
     assert base is not None
@@ -163,7 +195,7 @@ def _headless(recipe: Recipe, start: Model | None) -> Model:
         key: each
         for key, each in base.provenance.items()
         if key not in ("temperature", "thresholds")
-    } | {"task": "segment"}
+    } | {"task": recipe.pretext.task}
     model.source = base.source
     return model
 
@@ -193,13 +225,13 @@ def _fitted(
     return replace(found, bad=bad, held=len(held))
 
 
-def _check_damage(bad: list[Bad], images: int, limit: float) -> None:
+def check_damage(bad: Sequence[Bad], images: int, limit: float) -> None:
     """Name images that were skipped, and refuse too many of them."""
     for _, text in bad:
         say(f"skipped: {text}")
     most = max(limit if limit >= 1 else limit * images, ALWAYS * (limit > 0))
     if len(bad) > most:
         raise DataError(
-            f"{len(bad)} of {images:,} images or their masks cannot be used, more than --max-bad "
+            f"{len(bad)} of {images:,} images, or their masks, cannot be used, more than --max-bad "
             f"{limit:g} allows: repair them, or pass --max-bad {2 * len(bad)}"
         )

@@ -35,7 +35,7 @@ from vitlab.data.sources.folders import Files, image_paths
 from vitlab.data.sources.paths import Inside, some
 from vitlab.data.sources.remote import reason
 from vitlab.data.sources.request import NAMES, SPLIT_OF, Found, Part, Request, labeled
-from vitlab.data.sources.source import Source, Subset, grouped
+from vitlab.data.sources.source import Source, Subset, grouped, numbered
 from vitlab.errors import DataError
 from vitlab.files import read_bytes
 
@@ -91,6 +91,9 @@ def labeled_rows(
     taken = {column, *named(names, SPLITS), *named(names, FOLDS)}
 
     def label() -> Source:
+        if request.labels == "numbers":
+            asked = known.label_column
+            return numbered(bare, [[row.get(name) for name in asked] for _, row in lines], asked)
         others = [name for name in names if name not in taken]
         columns, labels = read_labels(lines, others, file, known)
         whole = with_labels(bare, labels, str(file))

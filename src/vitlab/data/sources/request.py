@@ -74,8 +74,11 @@ def by_split(files: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
     return groups
 
 
-Wanted = Literal["required", "optional", "ignored"]
-"""Whether images without labels are refused, told apart from labeled ones, or all images alike."""
+Wanted = Literal["required", "optional", "ignored", "numbers"]
+"""Whether images without labels are refused, told apart from labeled ones, or all images alike.
+
+Or labels are numbers: those of each `label_column`.
+"""
 
 Given = str | Path | Sized | Source
 """DATA by its name, or images in memory, labeled or not.
@@ -152,7 +155,7 @@ def labeled(bare: Source, request: Request, label: Callable[[], Source], split: 
     try:
         return Part(label(), split)
     except DataError as error:
-        if request.labels == "required":
+        if request.labels in ("required", "numbers"):
             raise
         return Part(bare, split, str(error))
 

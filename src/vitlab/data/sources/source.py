@@ -7,14 +7,14 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.decode.stored import DecodedImage, PixelImage, StoredImage
-from vitlab.data.labels import Labels, MultiLabels, SingleLabels, check_classes
+from vitlab.data.labels import Labels, MultiLabels, SingleLabels, TargetLabels, check_classes
 
 DIGEST = 16  # bytes
 
@@ -74,6 +74,11 @@ class Relabeled(Wrapped):
 
     labels: Labels
     classes: tuple[str, ...]
+
+
+def numbered(bare: Source, cells: Iterable[Iterable[Any]], names: Sequence[str]) -> Source:
+    """Return images with the numbers in some columns, whose cells may be anything."""
+    return Relabeled(bare, TargetLabels.of(cells), tuple(names))
 
 
 @dataclass(frozen=True)

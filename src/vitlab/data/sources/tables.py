@@ -22,7 +22,7 @@ from vitlab.data.sources.folders import holds_images
 from vitlab.data.sources.paths import Inside, read_image
 from vitlab.data.sources.remote import KeptParts, expand, is_url, reason, stamp
 from vitlab.data.sources.request import Found, Part, Request, blank, by_split, labeled
-from vitlab.data.sources.source import Source, grouped
+from vitlab.data.sources.source import Source, grouped, numbered
 from vitlab.errors import DataError, ImageError
 from vitlab.files import check_regular
 from vitlab.packages import check_installed, needed
@@ -97,13 +97,19 @@ def table(rows: Any, title: str, inside: Inside, request: Request, split: str = 
     known = request.columns
     asked = (known.path_column, *known.label_column, known.group_column)
     check_known_columns(rows.features, title, asked)
-    if len(known.label_column) > 1:
+    numbers = request.labels == "numbers"
+    if len(known.label_column) > 1 and not numbers:
         raise DataError(f"{title} is a table: it needs one --label-column, perhaps of lists")
     found = unlabeled(rows, title, inside, known.path_column)
 
     def label() -> Source:
-        labels, classes = labels_of(rows, title, "".join(known.label_column))
-        source = replace(found, labels=labels, classes=classes)
+        source: Source
+        if numbers:
+            own = rows.select_columns([*known.label_column]).with_format(None)[:]
+            source = numbered(found, zip(*own.values(), strict=True), [*own])
+        else:
+            labels, classes = labels_of(rows, title, "".join(known.label_column))
+            source = replace(found, labels=labels, classes=classes)
         if not known.group_column:
             return source
         column = rows.select_columns([known.group_column])[:]

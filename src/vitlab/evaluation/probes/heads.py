@@ -228,7 +228,11 @@ def ridge(x: Blocks, y: NDArray[np.int64], classes: int, l2: float) -> LinearHea
     It minimizes the squared error, summed over the images, plus l2 times the squared norm of the
     weights; the bias is free. That is scikit-learn's RidgeClassifier.
     """
-    targets = signs(y, classes)
+    return least_squares(x, signs(y, classes), l2)
+
+
+def least_squares(x: Blocks, targets: Floats, l2: float) -> LinearHead:
+    """Fit numbers, (n, c), by least squares in closed form, as `ridge` (scikit-learn's Ridge)."""
     middle = targets.mean(0)
     return x.folded(solved(x.whole(), targets - middle, l2).T, middle, "ridge", l2)
 

@@ -233,23 +233,29 @@ def with_head(model: Model, found: FoundHead) -> Model:
         model: whose features were computed, with a new classifier
         found: the head
     """
-    config: ModelConfig = model.config
-    if found.choice.pool and isinstance(config, ViTConfig):
-        config = replace(
-            config,
-            depth=found.choice.layer,
-            pool=found.choice.pool,
-            class_token=config.has_token,
-            global_blocks=tuple(n for n in config.global_blocks if n < found.choice.layer),
-        )
     classify = model.head_names[0]
     fitted = {"weight": found.head.weights, "bias": found.head.bias}
     own: dict[str, Tensor] = {
         f"{classify}{name}": torch.from_numpy(each).float() for name, each in fitted.items()
     }
+    made = ending_after(model, found.choice, own)
+    made.unlike = found.unlike
+    return made
+
+
+def ending_after(model: Model, choice: FeatureChoice, own: dict[str, Tensor]) -> Model:
+    """Return a copy of the model that ends after the chosen layer, with some tensors of its own."""
+    config: ModelConfig = model.config
+    if choice.pool and isinstance(config, ViTConfig):
+        config = replace(
+            config,
+            depth=choice.layer,
+            pool=choice.pool,
+            class_token=config.has_token,
+            global_blocks=tuple(n for n in config.global_blocks if n < choice.layer),
+        )
     tensors = whole_state(model) | own
     kept = {name: tensors[name].to("cpu", copy=True) for name in empty(config)}
     made = assemble(config, kept)
     made.provenance, made.source, made.seen = dict(model.provenance), model.source, model.seen
-    made.unlike = found.unlike
     return made

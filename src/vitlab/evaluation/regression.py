@@ -1,0 +1,216 @@
+"""Regression figures: errors, R² and the calibration of spreads, with intervals over images.
+
+MAE and RMSE are in a target's own units; R² is the share of its variance on these images that is
+explained (scikit-learn's `r2_score`), below 0 where their mean would be nearer. Where answers have
+a deviation, `nll` is the mean negative log-likelihood of the normal distribution, and `coverage_50`
+and `coverage_90` how many images lie within its central 50 and 90%: fewer, and deviations are too
+small. Images are drawn again with replacement for the 95% intervals (`evaluation.intervals`).
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitlab.data.labels import Numbers
+from vitlab.data.open import open_images
+from vitlab.data.settings import Columns, Data
+from vitlab.data.sources.source import Source
+from vitlab.data.targets import numbers_of, open_targets
+from vitlab.errors import DataError
+from vitlab.evaluation.answers import ratio
+from vitlab.evaluation.choosing import Split, chosen
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.features import features_in_memory
+from vitlab.evaluation.intervals import transformed, wilson
+from vitlab.evaluation.metrics import METRICS
+from vitlab.evaluation.records import EvaluationRecord
+from vitlab.evaluation.reliability import REACH
+from vitlab.models.cost import cost
+from vitlab.options import options_of
+from vitlab.progress import Meter
+from vitlab.units import percent
+from vitlab.weights.regressor import Estimates, Regressor, load_regressor
+
+RESAMPLES, SEED = 1000, 0
+WITHIN = {"coverage_50": 0.6744897501960817, "coverage_90": 1.6448536269514722}  # deviations
+
+
+# Figures
+
+
+def target_figures(truth: Numbers, found: Estimates, names: Sequence[str]) -> dict[str, Any]:
+    """Return the figures of each target, and their 95% intervals over images.
+
+    Args:
+        truth: (n, targets)
+        found: of the same n images
+        names: of the targets
+
+    Returns:
+        `r2`, the mean over the targets, `intervals`, `images`, and `targets`: of each its name and
+        figures, None where there is none: R² where all images are alike.
+    """
+    images, errors, centered = len(truth), truth - found.values, truth - truth.mean(0)
+    table = np.stack([np.abs(errors), errors**2, centered, centered**2], 1)
+    points, samples = _figures(table.mean(0)[None]), _figures(_resampled(table))
+    rows = [{"target": name, "intervals": {}} for name in names]
+    for number, row in enumerate(rows):
+        for key, values in points.items():
+            _put(row, key, values[0, number], samples[key][:, number], images)
+        if found.deviations is not None:
+            _put_spread(row, errors[:, number], found.deviations[:, number])
+    result: dict[str, Any] = {"intervals": {}}
+    _put(result, "r2", points["r2"].mean(), samples["r2"].mean(1), images)
+    return result | {"images": images, "targets": rows}
+
+
+def _resampled(table: Numbers) -> Numbers:
+    """Return the means of n images' rows, (n, …), in resamples of the images: (b, …)."""
+    images, generator, found = len(table), np.random.default_rng(SEED), []
+    for _ in range(RESAMPLES):
+        drawn = generator.multinomial(images, np.full(images, 1 / images))
+        found.append(np.tensordot(drawn / images, table, 1))
+    return np.stack(found)
+
+
+def _figures(means: Numbers) -> dict[str, Numbers]:
+    """Return figures, (b, targets), by means over images, (b, 4, targets).
+
+    They are of absolute and squared errors, of the centered truth and of its squares.
+    """
+    error, squares, middle, spread = np.moveaxis(means, 1, 0)
+    lost = ratio(squares, spread - middle**2, np.nan)
+    return {"mae": error, "rmse": np.sqrt(squares), "r2": 1 - lost}
+
+
+def _put(row: dict[str, Any], key: str, value: float, samples: Numbers, images: int) -> None:
+    """Put a figure and its interval, if it has one, into a row; that of R² is of what it lacks."""
+    row[key] = float(value) if math.isfinite(value) else None
+    if row[key] is None or images < METRICS[key].least:
+        return
+    if key == "r2":
+        high, low = (1 - each for each in transformed("log", 1 - value, 1 - samples))
+    else:
+        low, high = transformed("log", value, samples)
+    if math.isfinite(low) and math.isfinite(high):
+        row["intervals"][key] = [low, high]
+
+
+def _put_spread(row: dict[str, Any], errors: Numbers, deviations: Numbers) -> None:
+    """Put into a row how well deviations say how far off values are."""
+    scores, images = np.abs(errors) / deviations, len(errors)
+    losses = scores**2 / 2 + np.log(deviations) + math.log(2 * math.pi) / 2
+    row["nll"], reach = float(losses.mean()), REACH * float(losses.std()) / math.sqrt(images)
+    if images >= METRICS["nll"].least:
+        row["intervals"]["nll"] = [row["nll"] - reach, row["nll"] + reach]
+    for key, within in WITHIN.items():
+        row[key] = float((scores <= within).mean())
+        row["intervals"][key] = [*wilson(row[key], images)]
+
+
+def table_of_targets(
+    rows: Sequence[dict[str, Any]],
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return a heading and a line for each target of `target_figures`, with intervals."""
+    names = [key for key in rows[0] if key in METRICS]
+
+    def cell(row: dict[str, Any], name: str) -> str:
+        form = percent if METRICS[name].unit == "percent" else "{:.4g}".format
+        if row[name] is None:
+            return ""
+        ends = " to ".join(map(form, row["intervals"].get(name, ())))
+        return form(row[name]) + f" ({ends})" * bool(ends)
+
+    head = ("target", *(METRICS[name].title for name in names))
+    return head, [(row["target"], *(cell(row, name) for name in names)) for row in rows]
+
+
+def measure_targets(
+    regressor: Regressor, source: Source, compute: Compute
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the figures of a regressor on images with numbers, and messages about damaged ones.
+
+    Raises:
+        DataError: no image can be read.
+    """
+    seen = features_in_memory(regressor.model, source, compute)
+    if not len(seen.indices):
+        raise DataError(f"no image can be used: {seen.bad[0]}")
+    truth, found = numbers_of(source)[seen.indices], regressor.estimates(seen.values)
+    figures = target_figures(truth, found, regressor.about.targets)
+    return figures | {"damaged": len(seen.bad)}, seen.bad
+
+
+# Commands
+
+
+def evaluate_targets(
+    run: str | Path, data: str, split: Split, compute: Compute, columns: Columns | None = None
+) -> EvaluationRecord:
+    """Measure a run's regressor on images with numbers: the figures of `vitlab evaluate --json`.
+
+    Args:
+        run: of `--task regress`
+        data: as `data.targets.open_targets`
+        split: as for a classifier
+        compute: where, and how many processes decode
+        columns: which columns hold what
+
+    Raises:
+        DataError: no such split, no such columns, no image that can be used.
+        WeightsError: as `load_regressor`.
+    """
+    regressor, began = load_regressor(run), time.monotonic()
+    model, about = regressor.model, regressor.model.provenance
+    usual = {"test_fraction": about.get("held_out") or 0.2, "split_by": about["split_by"]}
+    known = columns.values(" ".join(options_of(Columns))) if columns else {}
+    splits = open_targets(data, regressor.about.targets, Data(**usual, **known))
+    images = chosen(model, splits, data, split)
+    figures, bad = measure_targets(regressor, images.source, compute)
+    price = cost(model)
+    told = [*images.notes, *(f"skipped: {text}" for text in bad)]
+    return EvaluationRecord(
+        figures
+        | {"data": data, "model": model.config.name, "params": price.params, "macs": price.macs}
+        | {"seconds": time.monotonic() - began}
+        | images.about
+        | {"notes": told}
+    )
+
+
+def estimate(
+    run: str | Path, data: Any, compute: Compute, columns: Columns | None = None
+) -> dict[str, Any]:
+    """Estimate the numbers of images.
+
+    Args:
+        run: of `--task regress`
+        data: images, as `vitlab.data.open.open_images`
+        compute: where, and how many processes decode
+        columns: which columns of a list hold what
+
+    Returns:
+        model, images, damaged; estimates: of each image its name, `values` and `deviations` by
+        target, or the `error`.
+
+    Raises:
+        DataError: no such images.
+    """
+    regressor = load_regressor(run)
+    source, names = open_images(data, "ignored", columns=columns).every(), regressor.about.targets
+    rows: list[dict[str, Any]] = [{"image": source.name(each)} for each in range(len(source))]
+    with Meter(len(source), title="estimating") as meter:
+        seen = features_in_memory(regressor.model, source, compute, progress=meter.images)
+    for key, table in regressor.estimates(seen.values)._asdict().items():
+        if table is not None:
+            for number, own in zip(seen.indices, table.tolist(), strict=True):
+                rows[number][key] = dict(zip(names, own, strict=True))
+    damaged = np.setdiff1d(np.arange(len(rows)), seen.indices)
+    for number, text in zip(damaged, seen.bad, strict=True):
+        rows[number]["error"] = text
+    about = {"model": regressor.model.config.name, "images": len(seen.indices)}
+    return about | {"damaged": len(seen.bad), "estimates": rows}

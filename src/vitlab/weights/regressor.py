@@ -1,0 +1,86 @@
+"""The regressor: a linear layer on a model's features whose outputs are numbers, with a spread.
+
+A run keeps the model as any other does, in `model/`, and the layer in `regress.safetensors`, with
+the training images' mean and deviation of each target, which its outputs are measured by.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitlab.files import REGRESS
+from vitlab.models.model import Model
+from vitlab.weights.beside import load_beside, save_beside
+
+TINY, MOST = 1e-6, 80.0  # the least variance of a standardized target, and the largest's logarithm
+Doubles = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What a regressor answers: the names of its targets, and whether with a spread."""
+
+    targets: tuple[str, ...]
+    spread: bool
+
+
+class Estimates(NamedTuple):
+    """Numbers of images, (n, targets), and their standard deviations, if the regressor has any."""
+
+    values: Doubles
+    deviations: Doubles | None
+
+
+@dataclass(frozen=True, eq=False)
+class Regressor:
+    """Numbers of images by a model's features.
+
+    Attributes:
+        model: whose features are seen
+        about: its targets
+        weight: of the linear layer, (outputs, features); outputs are the standardized values, then
+            with a spread the logarithms of their variances
+        bias: (outputs,)
+        scale: mean and deviation of each target, (2, targets)
+    """
+
+    model: Model
+    about: Targets
+    weight: Doubles
+    bias: Doubles
+    scale: Doubles
+
+    def estimates(self, features: NDArray[np.float32]) -> Estimates:
+        """Return the numbers of images by their features, (n, features), in the targets' units."""
+        count, (mean, deviation) = len(self.about.targets), self.scale
+        outputs = features.astype(np.float64) @ self.weight.T + self.bias
+        spread = None
+        if self.about.spread:
+            spread = np.exp(np.clip(outputs[:, count:], math.log(TINY), MOST) / 2) * deviation
+        return Estimates(outputs[:, :count] * deviation + mean, spread)
+
+    def save(self, run: Path) -> None:
+        """Write the layer and the scale into a run, whose model is saved.
+
+        Raises:
+            DiskError: they cannot be written.
+        """
+        arrays = {name: getattr(self, name) for name in ("weight", "bias", "scale")}
+        tensors = {name: torch.from_numpy(each) for name, each in arrays.items()}
+        save_beside(run / REGRESS, self.model, asdict(self.about), tensors)
+
+
+def load_regressor(run: str | Path) -> Regressor:
+    """Load the regressor of a run of `--task regress`.
+
+    Raises:
+        WeightsError: none is there, or it is damaged or of another model.
+    """
+    command = "vitlab train TABLE --task regress"
+    model, about, tensors = load_beside(run, REGRESS, Targets, command)
+    return Regressor(model, about, **{name: each.numpy() for name, each in tensors.items()})

@@ -1,0 +1,305 @@
+"""Regression of columns: losses, ridge and figures by their oracles, tables, commands, refusals."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from scipy.stats import norm
+from sklearn.linear_model import Ridge
+from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+from torch import Tensor, nn
+
+import vitlab
+from conftest import call
+from vitlab.data.boxes import boxes_of, scenes
+from vitlab.data.settings import Data
+from vitlab.data.targets import numbers_of, open_targets, standardized
+from vitlab.errors import DataError, OptionError, WeightsError
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.features import features_of
+from vitlab.evaluation.regression import target_figures
+from vitlab.objectives.regress import target_loss
+from vitlab.recipes.recipe import Host
+from vitlab.weights.regressor import Estimates, load_regressor
+
+VIT = "ViT(width=16,depth=2,heads=2,mlp=32)/8"
+HOST = Host(workers=0, device="cpu", report="no", checkpoint_every=1000)
+COUNT = 80
+
+
+def pixels_of(number: int) -> tuple[np.ndarray[Any, Any], tuple[float, float]]:
+    """A gray picture, 16x16, and two numbers of it: brightness in dollars, and its slope."""
+    left, right = np.random.default_rng(number).integers(20, 235, 2).tolist()
+    picture = np.full((16, 16), left, np.uint8)
+    picture[:, 8:] = right
+    return picture, (1e6 + left + right, (left - right) / 100)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures, and a list of their numbers."""
+    place = tmp_path_factory.mktemp("pictures")
+    lines = ["path,price,slope,odd,same"]
+    for number in range(COUNT):
+        picture, (price, slope) = pixels_of(number)
+        Image.fromarray(picture).save(place / f"{number}.png")
+        odd = {3: "nan", 5: "", 8: "two", 9: "inf"}.get(number, number)
+        lines.append(f"{number}.png,{price},{slope},{odd},7")
+    (place / "table.csv").write_text("\n".join(lines))
+    return place / "table.csv"
+
+
+# Oracles
+
+
+@pytest.mark.parametrize(
+    ("kind", "theirs"),
+    [("l2", nn.MSELoss()), ("huber", nn.HuberLoss()), ("gaussian", nn.GaussianNLLLoss(full=True))],
+)
+def test_losses_are_those_of_pytorch(kind: Any, theirs: nn.Module) -> None:
+    draw = torch.Generator().manual_seed(0)
+    targets = torch.randn(9, 3, generator=draw) * 2
+    outputs: Tensor = torch.randn(9, 6 if kind == "gaussian" else 3, generator=draw)
+    values = outputs[:, :3], targets
+    more = (outputs[:, 3:].exp(),) if kind == "gaussian" else ()
+    torch.testing.assert_close(target_loss(outputs, targets, kind), theirs(*values, *more))
+
+
+def test_figures_are_those_of_scikit_learn_and_scipy() -> None:
+    draw = np.random.default_rng(0)
+    truth = draw.normal(1e6, 3, (200, 2))
+    found = Estimates(truth + draw.normal(0, 1, truth.shape), np.full(truth.shape, 2.0))
+    figures = target_figures(truth, found, ["a", "b"])
+    for number, row in enumerate(figures["targets"]):
+        pair = truth[:, number], found.values[:, number]
+        assert row["mae"] == pytest.approx(mean_absolute_error(*pair))
+        assert row["rmse"] == pytest.approx(root_mean_squared_error(*pair))
+        assert row["r2"] == pytest.approx(r2_score(*pair))
+        assert row["nll"] == pytest.approx(-norm.logpdf(*pair, 2.0).mean())
+        assert row["coverage_50"] == (np.abs(pair[0] - pair[1]) <= 2 * norm.ppf(0.75)).mean()
+        assert row["coverage_90"] == (np.abs(pair[0] - pair[1]) <= 2 * norm.ppf(0.95)).mean()
+        assert all(low <= row[key] <= high for key, (low, high) in row["intervals"].items())
+        assert row["intervals"].keys() == row.keys() - {"target", "intervals"}
+    assert figures["r2"] == pytest.approx(r2_score(truth, found.values))
+    low, high = figures["intervals"]["r2"]
+    assert low < figures["r2"] < high
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
+    held, truth = 0, math.sqrt(2 / math.pi)
+    for seed in range(60):
+        errors = np.random.default_rng(seed).normal(size=(100, 1))
+        row = target_figures(errors, Estimates(np.zeros((100, 1)), None), ["a"])["targets"][0]
+        low, high = row["intervals"]["mae"]
+        held += low <= truth <= high
+    assert 0.85 < held / 60 < 1
+
+
+def test_what_is_alike_has_no_r2() -> None:
+    figures = target_figures(np.ones((60, 1)), Estimates(np.zeros((60, 1)), None), ["a"])
+    assert figures["r2"] is figures["targets"][0]["r2"] is None
+    assert figures["targets"][0]["mae"] == 1
+
+
+@pytest.fixture(scope="module")
+def probed(table: Path, tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
+    """A ridge regression on the features of random weights."""
+    place = tmp_path_factory.mktemp("probe")
+    weights = vitlab.save(vitlab.create(VIT, image_size=16, channels=1), place / "weights")
+    return vitlab.probe(table, weights, place / "run", targets="price,slope", host=HOST, cache=None)
+
+
+def test_the_closed_form_is_scikit_learns_ridge(probed: vitlab.Run, table: Path) -> None:
+    splits = standardized(open_targets(table, ["price", "slope"], Data()))
+    model, regressor = probed.model, load_regressor(probed.folder)
+    train, test = (
+        features_of(model, each, Compute("cpu", workers=0)) for each in (splits.train, splits.test)
+    )
+    mean, deviation = train.values.mean(0, np.float64), train.values.std(0, np.float64) + 1e-5
+    theirs = Ridge(alpha=probed.metrics["head"]["l2"])
+    truth = numbers_of(splits.train)
+    theirs.fit((train.values - mean) / deviation, (truth - truth.mean(0)) / truth.std(0))
+    wanted = theirs.predict((test.values - mean) / deviation) * truth.std(0) + truth.mean(0)
+    found = regressor.estimates(test.values)
+    np.testing.assert_allclose(found.values, wanted, rtol=1e-6, atol=1e-6)
+    left = np.sqrt(np.mean((truth - regressor.estimates(train.values).values) ** 2, 0))
+    assert found.deviations is not None  # of images left out
+    assert (found.deviations[0] > left).all()
+    assert probed.metrics["targets"][0]["r2"] > 0.8
+    assert probed.metrics["test_images"] == len(splits.test)
+
+
+# Training
+
+
+@pytest.mark.parametrize("loss", ["l2", "huber", "gaussian"])
+def test_numbers_are_learned_in_their_own_units(loss: Any, table: Path, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"model": VIT, "batch": 16, "steps": 120, "lr": 4e-3, "precision": "fp32"}
+    recipe = vitlab.recipe("regress", str(table), targets="price,slope", loss=loss, **how)
+    run = vitlab.train(recipe, tmp_path / "run", host=HOST)
+    assert run.metrics["r2"] > 0.8
+    assert run.metrics["targets"][0]["rmse"] > 1  # dollars
+    assert run.model.config.classes == 0
+    regressor = load_regressor(run.folder)
+    assert regressor.about.spread == (loss == "gaussian")
+    assert regressor.scale[0, 0] == pytest.approx(1e6 + 255, rel=1e-4)
+    again = vitlab.evaluate  # of classes alone
+    with pytest.raises(OptionError, match="has no classifier"):
+        again(run.model, str(table))
+
+
+def test_fine_tuning_begins_with_weights(table: Path, tmp_path: Path) -> None:
+    model = vitlab.create(VIT, image_size=16, channels=1)
+    how: dict[str, Any] = {"batch": 8, "steps": 2, "precision": "fp32", "host": HOST}
+    frame = pd.read_csv(table)
+    frame["path"] = [str(table.parent / each) for each in frame["path"]]
+    for tune, data in (("all", table), ("lora", frame)):
+        run = vitlab.finetune(data, model, tmp_path / tune, tune, targets="slope", **how)
+        assert run.metrics["targets"][0]["target"] == "slope"
+        assert run.model.config.name == model.config.name
+
+
+# Tables
+
+
+def test_rows_in_memory_and_files_are_the_same(table: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(table)
+    frame["path"] = [str(table.parent / each) for each in frame["path"]]
+    names, wanted = ["price", "slope"], open_targets(table, ["price", "slope"], Data())
+    (tmp_path / "table.jsonl").write_text(frame.to_json(orient="records", lines=True))
+    as_bytes = [{"bytes": Path(each).read_bytes(), "path": None} for each in frame["path"]]
+    frame.assign(image=as_bytes).drop(columns=["path", "odd"]).to_parquet(
+        tmp_path / "table.parquet"
+    )
+    for data in (tmp_path / "table.jsonl", tmp_path / "table.parquet", frame):
+        found = open_targets(data, names, Data(allow_outside=True))
+        assert found.classes == tuple(names)
+        for part in ("train", "test"):
+            np.testing.assert_allclose(
+                numbers_of(found.parts[part]), numbers_of(wanted.parts[part]), rtol=1e-6
+            )
+    batch = standardized(wanted).train.labels.targets()
+    np.testing.assert_allclose(batch.mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(batch.std(0), 1, atol=1e-5)
+
+
+def test_splits_of_a_column_are_kept(table: Path) -> None:
+    frame = pd.read_csv(table)
+    frame["split"] = ["train", "val", "test", "train"] * (COUNT // 4)
+    frame.to_csv(table.parent / "splits.csv", index=False)
+    found = open_targets(table.parent / "splits.csv", ["price"], Data())
+    assert {name: len(each) for name, each in found.parts.items()} == {
+        "train": 40, "validation": 20, "test": 20,
+    }  # fmt: skip
+
+
+def test_cells_that_are_no_numbers_are_left_out_and_named(table: Path) -> None:
+    splits = open_targets(table, ["odd", "price"], Data())
+    assert len(splits.train) + len(splits.test) == COUNT - 4
+    (note,) = (each for each in splits.notes if each.startswith("left out 4 of 80 images"))
+    assert "whose odd or price is no finite number: " in note
+    assert f"{table.parent / '3.png'}, {table.parent / '5.png'}" in note
+    assert np.isfinite(numbers_of(splits.train)).all()
+
+
+def test_digit_scenes_are_counted(few_scenes: None) -> None:
+    splits, classes = (
+        open_targets("digit-scenes", ["sum", "digits"], Data()),
+        boxes_of(scenes("test")),
+    )
+    own = [each[each[:, 0] >= 0, 0] for each in classes]
+    assert numbers_of(splits.test).tolist() == [[each.sum(), len(each)] for each in own]
+
+
+WRONG: list[tuple[str, dict[str, Any], type[Exception], str]] = [
+    ("table.csv", {"targets": "pricy"}, DataError, "has no column 'pricy': did you mean price?"),
+    ("table.csv", {"targets": "path"}, DataError, "no image is left to learn from: left out 80 of"),
+    ("table.csv", {"targets": "same"}, DataError, "same is 7 in every training image"),
+    ("table.csv", {"targets": ""}, OptionError, "name them, targets=age,height"),
+    (".", {"targets": "price"}, DataError, "has no columns of numbers: give a table"),
+    ("table.csv", {"targets": "price", "mixup": 0.2}, OptionError, "mixup needs labels of classes"),
+    ("table.csv", {"targets": "price", "loss": "bce"}, OptionError, "loss=l2, huber or gaussian"),
+    ("table.csv", {"targets": "price", "ema": 0.9}, OptionError, "which the head of task=regress"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "given", "kind", "words"), WRONG, ids=[each[3] for each in WRONG])
+def test_bad_input_is_one_line(
+    data: str, given: dict[str, Any], kind: type[Exception], words: str, table: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(kind) as said:
+        recipe = vitlab.recipe("regress", str(table.parent / data), model=VIT, **given)
+        vitlab.train(recipe, tmp_path / "run", host=HOST)
+    assert words in str(said.value)
+    assert "\n" not in str(said.value)
+    assert not (tmp_path / "run").exists()
+
+
+# Commands
+
+
+@pytest.mark.drawn
+def test_train_evaluate_predict(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, how = str(tmp_path / "run"), ["--workers", "0", "--device", "cpu", "--json"]
+    what = ["--targets", "price,slope", "--loss", "gaussian", "--model", VIT, "--steps", "9"]
+    code, out, err = call(capsys, "train", str(table), *what, "--out", run, *how)
+    assert code == 0, err
+    trained = json.loads(out)
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert "learned to estimate numbers" in report
+    assert "slope" in report
+    assert json.loads(call(capsys, "runs", run, "--json")[1])["runs"][0]["r2"] == trained["r2"]
+    code, out, err = call(capsys, "evaluate", run, str(table), *how)
+    assert code == 0, err
+    assert json.loads(out)["targets"] == trained["targets"]
+    assert json.loads(out)["split"] == "test"
+    out = call(capsys, "evaluate", run, str(table), "--split", "all", *how[:-1])[1]
+    assert "Within 90%" in out
+    photo = str(table.parent / "1.png")
+    code, out, err = call(capsys, "predict", run, photo, *how)
+    assert code == 0, err
+    (row,) = json.loads(out)["estimates"]
+    assert {*row} == {"image", "values", "deviations"}
+    assert 1e6 < row["values"]["price"] < 1e6 + 600
+    assert f"{photo}  price 1.000" in call(capsys, "predict", run, photo, *how[:-1])[1]
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    code, out, err = call(capsys, "predict", run, str(tmp_path / "bad.png"), photo, *how)
+    assert code == 0, err
+    bad, good = json.loads(out)["estimates"]
+    assert bad.keys() == {"image", "error"}
+    assert good == row
+    for words, said in (
+        (["evaluate", run, str(table), "--flips"], "flips does not apply to a run of masks, boxes"),
+        (["export", run, "--to", "onnx", "--out", "x.onnx"], "numbers, which are not exported"),
+        (["serve", run], "answers with numbers, which are not served: use vitlab predict"),
+        (["finetune", str(table), "--targets", "price", "--task", "detect"], "objects are learned"),
+        (["pretrain", str(table), "--recipe", "regress"], "learns from labels: use vitlab train"),
+        (["train", str(table), "--targets", "slope", "--sweep"], "a sweep chooses by classes"),
+        (["train", str(table), "--loss", "l2"], "loss=l2 learns numbers: name them with targets"),
+        (
+            ["probe", str(table), "--from", run, "--targets", "price", "--by", "means"],
+            "by=means is",
+        ),
+    ):
+        code, _, err = call(capsys, *words)
+        assert code == 2, words
+        assert said in err.splitlines()[-1]
+
+
+def test_a_probe_is_measured_again_and_fits_its_own_model(
+    probed: vitlab.Run, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = json.loads(call(capsys, "evaluate", str(probed.folder), str(table), "--json")[1])
+    for mine, first in zip(again["targets"], probed.metrics["targets"], strict=True):
+        assert mine["rmse"] == pytest.approx(first["rmse"])
+    (tmp_path / "run").mkdir()
+    with pytest.raises(WeightsError, match="run vitlab train TABLE --task regress first"):
+        load_regressor(tmp_path / "run")

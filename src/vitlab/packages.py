@@ -23,6 +23,7 @@ EXTRAS = {
     "pytorch_optimizer": "optimizers",
     "tensorboard": "track",
     "pillow_heif": "heif",
+    "soundfile": "audio",
     "onnx": "export",
     "onnxscript": "export",
     "onnxruntime": "export",

@@ -24,6 +24,7 @@ EXTRAS = {
     "tensorboard": "track",
     "pillow_heif": "heif",
     "soundfile": "audio",
+    "av": "video",
     "onnx": "export",
     "onnxscript": "export",
     "onnxruntime": "export",

@@ -133,7 +133,7 @@ def test_folders_of_sounds(tmp_path: Path) -> None:
     assert opened.unsplit.classes == ("high", "low")
     assert input_shape(opened.unsplit) == ((128, 48), 1)
     photo_folder(tmp_path / "sounds", {"photos": 2})
-    with pytest.raises(DataError, match="classes of images and classes of sounds: keep one kind"):
+    with pytest.raises(DataError, match="classes of images, sounds or films together: keep"):
         open_images(str(tmp_path / "sounds"))
     (tmp_path / "sounds" / "high" / "0.wav").rename(tmp_path / "sounds" / "photos" / "0.wav")
     opened = open_images(str(tmp_path / "sounds" / "photos"), "optional")

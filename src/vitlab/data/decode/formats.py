@@ -42,7 +42,10 @@ SUFFIXES = frozenset(f".{ending}" for endings in ENDINGS.values() for ending in 
 
 SHOWN = 3  # endings that a line lists
 HEIF_SUFFIXES = frozenset(f".{ending}" for ending in KNOWN["HEIF"])
-CLIPS = dict.fromkeys((".wav", ".flac", ".ogg"), "soundfile")
+CLIPS = {
+    **dict.fromkeys((".wav", ".flac", ".ogg"), "soundfile"),
+    **dict.fromkeys((".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi"), "av"),
+}
 """Endings of what is read like pictures where there are none, and the package that reads it."""
 
 READABLE = frozenset(each for each in CLIPS if importlib.util.find_spec(CLIPS[each]))
@@ -100,7 +103,7 @@ def unread_lines(place: str, endings: Counter[str], alone: bool = False) -> list
     Args:
         place: where they are
         endings: how many files have which ending, in lower case with its dot
-        alone: whether there are no images beside them, so that sounds would be read
+        alone: whether there are no images beside them, so that sounds and films would be read
     """
     packages = dict.fromkeys(HEIF_SUFFIXES, HEIF_PACKAGE) | (CLIPS if alone else {})
     named = {each: count for each, count in endings.items() if each in packages}

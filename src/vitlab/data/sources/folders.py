@@ -280,8 +280,8 @@ def class_folders(root: Path) -> tuple[Files, list[str]]:
             f"folder of its name; supported are {', '.join(sorted(SUFFIXES))}"
             + "".join(f"; {line}" for line in skipped)
         )
-    if len({Path(own[0]).suffix.lower() in CLIPS for own in found.values()}) > 1:
-        raise DataError(f"{root} has classes of images and classes of sounds: keep one kind")
+    if len({CLIPS.get(Path(own[0]).suffix.lower()) for own in found.values()}) > 1:
+        raise DataError(f"{root} has classes of images, sounds or films together: keep one kind")
     if any(found.keys() == {images, masks} for images, masks, _ in MASK_LAYOUTS):
         raise DataError(
             f"{root} has {' and '.join(found)}, which are no classes: vitlab probe --task segment "
@@ -304,12 +304,13 @@ def image_files(folder: Path) -> list[Path]:
 def names_below(folder: Path) -> tuple[list[str], Counter[str]]:
     """Return all images below a folder, sorted, and how many other files have which ending.
 
-    Sounds take their place where there are none.
+    Films take their place where there are none, and sounds where there are no films either.
     Paths are texts relative to the folder: there may be millions. What is hidden is left out, and
     what macOS adds to archives.
     """
     images: list[str] = []
-    clips: list[str] = []
+    films: list[str] = []
+    sounds: list[str] = []
     others, inner = Counter[str](), [""]
     while inner:
         place = inner.pop()
@@ -328,12 +329,13 @@ def names_below(folder: Path) -> tuple[list[str], Counter[str]]:
                 if suffix in SUFFIXES:
                     images.append(place + name)
                 elif suffix in READABLE:
-                    clips.append(place + name)
+                    (films if CLIPS[suffix] == "av" else sounds).append(place + name)
                 else:
                     others[suffix or "no ending"] += 1
-    if images:
-        others.update(Path(each).suffix.lower() for each in clips)
-    images = images or clips
+    for more in (films, sounds):
+        if images:
+            others.update(Path(each).suffix.lower() for each in more)
+        images = images or more
     images.sort(key=lambda name: name.replace("/", "\0"))  # folder by folder, as paths are sorted
     return images, others
 

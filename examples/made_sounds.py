@@ -31,7 +31,7 @@ def sound(kind: str, generator: np.random.Generator) -> np.ndarray:
     return generator.uniform(0.02, 0.2) * wave
 
 
-def main(folder: Path, count: int = 60) -> None:
+def main(folder: Path, count: int = 200) -> None:
     """Write so many clips of each class, of 0.7 to 1.3 seconds, in folders of their names."""
     for label, kind in enumerate(CLASSES):
         (folder / kind).mkdir(parents=True, exist_ok=True)

@@ -11,8 +11,14 @@ from vitlab.models.registry import KINDS, kinds
 
 PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 ASIDE = sorted((ROOT / "docs" / "from").glob("*.md"))
-GUIDES = [ROOT / "docs" / name for name in ("weights.md", "python.md", "segment.md", "detect.md")]
-NEEDS = {"timm": peers.timm, "transformers": peers.transformers}
+NAMES = ("weights.md", "python.md", "segment.md", "detect.md", "audio.md", "video.md")
+GUIDES = [ROOT / "docs" / name for name in NAMES]
+NEEDS = {
+    "timm": peers.timm,
+    "transformers": peers.transformers,
+    "soundfile": lambda: pytest.importorskip("soundfile"),
+    "av": lambda: pytest.importorskip("av"),
+}
 
 
 @pytest.fixture(autouse=True)

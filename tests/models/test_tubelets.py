@@ -85,9 +85,12 @@ def test_what_does_not_fit_is_one_line(why: str) -> None:
 
 
 def test_what_cannot_be_made_a_model_of_clips() -> None:
-    for choices in ({"stem": "conv"}, {"channels": 1}):
+    wrong: list[dict[str, Any]] = [{"stem": "conv"}, {"channels": 1}]
+    for model in (*(a_model(**choices) for choices in wrong), vitlab.fuse(a_model())):
         with pytest.raises(OptionError, match="over_frames needs a Vision Transformer of RGB"):
-            vitlab.over_frames(a_model(**choices), 4)
+            vitlab.over_frames(model, 4)
+    with pytest.raises(OptionError, match="stem_norm=layer applies only with stem="):
+        vitlab.over_frames(a_model(stem_norm="layer"), 4)
     with pytest.raises(OptionError, match="multiple of 9"):
         vitlab.over_frames(a_model(), 4, 3)
     over = vitlab.over_frames(a_model(), 4)

@@ -16,7 +16,7 @@ import numpy as np
 from vitlab.data.decode.colors import MODES, convert
 from vitlab.data.decode.headers import MAX_PIXELS
 from vitlab.data.decode.pixels import Pixels
-from vitlab.data.decode.stored import DecodedImage, PixelImage
+from vitlab.data.decode.stored import DecodedImage
 from vitlab.errors import ImageError
 from vitlab.packages import needed
 
@@ -55,8 +55,8 @@ class Film(DecodedImage):
         return self.data
 
     def compact(self, side: int, quality: int) -> tuple[bytes, str]:
-        """Return a PNG of the frame in the middle."""
-        return PixelImage(self.decode(3), self.name).compact(side, quality)
+        """Refuse: a copy of the data is one of pictures."""
+        raise ImageError(f"{self.name}: films cannot be copied as small pictures")
 
     def _frames(self, count: int) -> Pixels:
         """So many frames, in order of time."""

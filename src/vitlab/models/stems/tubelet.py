@@ -72,12 +72,14 @@ def over_frames(model: M, frames: int, tubelet: int = 2) -> M:
         OptionError: the message says what would work.
     """
     config = model.config
-    plain = isinstance(config, ViTConfig) and (config.stem, config.channels) == ("linear", COLORS)
-    if not isinstance(config, ViTConfig) or not plain or config.positions_size:
-        raise OptionError(
-            f"over_frames needs a Vision Transformer of RGB images with stem=linear at its own "
-            f"image_size, not {config.name}"
-        )
+    refusal = OptionError(
+        "over_frames needs a Vision Transformer of RGB images at its own image_size, with a linear "
+        f"stem, not {config.name}"
+    )
+    if not isinstance(config, ViTConfig) or config.positions_size:
+        raise refusal
+    if (config.stem, config.channels) != ("linear", COLORS):
+        raise refusal
     new = replace(
         config, stem="tubelet", stem_frames=tubelet, channels=COLORS * frames,
         mean=config.mean * frames, std=config.std * frames,
@@ -88,11 +90,13 @@ def over_frames(model: M, frames: int, tubelet: int = 2) -> M:
     wide[:, tubelet // 2] = kernel
     tensors["stem.layers.0.weight"] = wide.flatten(1, 2)
     for name, table in tensors.items():
-        if name.startswith("positions."):
+        if name.startswith("positions.") and new.times > 1:
             first, rest = table[:, :prefix], table[:, prefix:]
             tensors[name] = torch.cat([first, rest.repeat(1, new.times, 1)], dim=1)
     with torch.device("meta"):
         made = type(model)(new)
+    if made.state_dict().keys() != tensors.keys():  # fused
+        raise refusal
     made.take(tensors)
     made.provenance, made.source = dict(model.provenance), model.source
     return made.train(model.training)

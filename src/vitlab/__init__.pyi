@@ -39,6 +39,7 @@ from vitlab.models.create import create as create
 from vitlab.models.fast.accelerate import accelerate as accelerate
 from vitlab.models.fuse import fuse as fuse
 from vitlab.models.resnets.resnet import ResNet as ResNet
+from vitlab.models.stems.tubelet import over_frames as over_frames
 from vitlab.models.vit import VisionTransformer as VisionTransformer
 from vitlab.recipes.named import recipe as recipe
 from vitlab.recipes.recipe import Host as Host

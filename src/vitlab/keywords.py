@@ -27,11 +27,13 @@ class ModelKeywords(TypedDict, total=False):
     mlp: int
     branches: int
     patch: int
-    stem: Literal["conv", "hmlp", "linear", "local", "resnet"]
+    stem: Literal["conv", "hmlp", "linear", "local", "resnet", "tubelet"]
     stem_norm: Literal["none", "batch", "layer"]
     stem_act: Literal["none", "gelu"]
     stem_bias: bool
     stem_padding: int
+    stem_stride: int
+    stem_frames: int
     stages: Sequence[int]
     resnet: Literal["google", "timm"]
     positions: Literal[
@@ -65,8 +67,8 @@ class ModelKeywords(TypedDict, total=False):
     norm_inner_mlp: bool
     pre_norm: bool
     class_token: bool | None
-    pool: Literal["token", "mean", "both", "prefix", "attention"]
-    norm_at: Literal["tokens", "pooled", "none"]
+    pool: Literal["token", "mean", "both", "prefix", "prefix-mean", "attention"]
+    norm_at: Literal["tokens", "pooled", "both", "none"]
     queries: int
     pool_heads: int
     pool_mlp: int

@@ -23,6 +23,8 @@ EXTRAS = {
     "pytorch_optimizer": "optimizers",
     "tensorboard": "track",
     "pillow_heif": "heif",
+    "soundfile": "audio",
+    "av": "video",
     "onnx": "export",
     "onnxscript": "export",
     "onnxruntime": "export",

@@ -11,9 +11,14 @@ from vitlab.models.registry import KINDS, kinds
 
 PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 ASIDE = sorted((ROOT / "docs" / "from").glob("*.md"))
-NAMES = ("weights.md", "python.md", "segment.md", "detect.md", "regress.md")
+NAMES = ("weights.md", "python.md", "segment.md", "detect.md", "regress.md", "audio.md", "video.md")
 GUIDES = [ROOT / "docs" / name for name in NAMES]
-NEEDS = {"timm": peers.timm, "transformers": peers.transformers}
+NEEDS = {
+    "timm": peers.timm,
+    "transformers": peers.transformers,
+    "soundfile": lambda: pytest.importorskip("soundfile"),
+    "av": lambda: pytest.importorskip("av"),
+}
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,9 @@ REFUSED: dict[str, dict[str, Any]] = {
     "branches must be at least 1, not 0": {"branches": 0},
     "classes must be a whole number at least 0, not 2.5": {"classes": 2.5},
     "registers must be a whole number at least 0, not 1.5": {"registers": 1.5},
-    "pool must be one of token, mean, both, prefix, attention, not max": {"pool": "max"},
+    "pool must be one of token, mean, both, prefix, prefix-mean, attention, not max": {
+        "pool": "max"
+    },
     "positions must be one of 1d, ": {"positions": "3d"},
     "qk_norm must be True or False, not 1": {"qk_norm": 1},
     "dropout must be at least 0 and below 1, not 1.0": {"dropout": 1.0},

@@ -171,7 +171,7 @@ def test_images_of_other_dimensions_are_refused() -> None:
 
 
 def test_every_kind_has_a_name_and_uses_options_that_exist() -> None:
-    assert list(kinds("stem")) == ["conv", "hmlp", "linear", "local", "resnet"]
+    assert list(kinds("stem")) == ["conv", "hmlp", "linear", "local", "resnet", "tubelet"]
     assert list(kinds("positions")) == [
         "1d",
         "1d+bias",

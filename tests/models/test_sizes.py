@@ -48,6 +48,7 @@ CASES: dict[str, dict[str, Any]] = {
     "1d+bias": {"positions": "1d+bias"},
     "norms after": {"norm_order": "after", "norm": "rms", "norm_inner_attention": True},
     "padded stem": {"stem_padding": 1},
+    "overlapping stem": {"stem_stride": 3},
     "fused": {"branches": 2, "layer_scale": 0.1},
 }
 

@@ -69,7 +69,6 @@ KINDS = {
     "radio": "RADIO: a class token for each of its teachers",
     "vjepa2": "video: patches with a length in time",
     "mlcd_vision_model": "a class token that is turned by learned angles",
-    "audio-spectrogram-transformer": "a model of sound, whose patches overlap",
 }
 
 

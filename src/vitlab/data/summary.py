@@ -1,9 +1,11 @@
 """Facts about a data set before training: the image size that suits it, and its classes."""
 
 import math
+from contextlib import suppress
 
 import numpy as np
 
+from vitlab.data.decode.sound import BINS, FRAMES, Clip
 from vitlab.data.sources.request import Splits
 from vitlab.data.sources.source import Source, counts
 from vitlab.errors import ImageError
@@ -12,13 +14,15 @@ from vitlab.images import Size
 SAMPLES = 64  # images whose headers are read
 SMALL = 256  # pixels per side up to which images of one size are used at their own size
 USUAL = 224
+WHOLE = 16  # columns that usual patches divide
 
 
 def input_shape(source: Source) -> tuple[Size, int]:
     """Return the image size and channels that fit a source.
 
     Images that all have one small size keep it, others are resized to 224x224; one channel if all
-    are gray, else three. The headers of 64 images are read, evenly spaced.
+    are gray, else three. The headers of 64 images are read, evenly spaced. Sounds have AST's rows,
+    and columns for the longest of them, 10.24 seconds at most.
     """
     shapes: set[tuple[int, int, int]] = set()
     places = np.linspace(0, len(source) - 1, num=min(SAMPLES, len(source)), dtype=int)
@@ -29,10 +33,21 @@ def input_shape(source: Source) -> tuple[Size, int]:
             continue
     sizes = {(rows, columns) for rows, columns, _ in shapes}
     channels = max((channels for _, _, channels in shapes), default=3)
+    if of_sounds(source):
+        longest = max((columns for _, columns in sizes), default=FRAMES)
+        return (BINS, min(FRAMES, -(-longest // WHOLE) * WHOLE)), 1
     if len(sizes) != 1 or max(size := next(iter(sizes))) > SMALL:
         return USUAL, channels
     rows, columns = size
     return rows if rows == columns else size, channels
+
+
+def of_sounds(source: Source) -> bool:
+    """Return whether the first image that can be read is a sound."""
+    for index in range(min(SAMPLES, len(source))):
+        with suppress(ImageError):
+            return isinstance(source.image(index), Clip)
+    return False
 
 
 def divided(size: Size, patch: int, least: int = 1) -> tuple[Size, list[str]]:

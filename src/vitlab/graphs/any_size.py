@@ -40,7 +40,9 @@ def fixed(model: Model) -> str:
         return "rope_kind=free"
     if config.window:
         return f"window={config.window}"
-    return "stem=resnet" if config.stem == "resnet" else ""
+    if config.stem_stride:
+        return f"stem_stride={config.stem_stride}"
+    return f"stem={config.stem}" if config.stem in ("resnet", "tubelet") else ""
 
 
 def follow_size(model: Model) -> None:

@@ -192,8 +192,8 @@ def attention_distance(
         own = _among_patches(weights, seen)
         if among_patches:
             own = own / own.sum(-1, keepdim=True).clamp(min=torch.finfo(own.dtype).tiny)
-        apart, patch = _distances(seen.grid).to(own), seen.transformer.config.patch
-        return (own * apart * patch).sum(-1).mean(-1)
+        apart, config = _distances(seen.grid).to(own), seen.transformer.config
+        return (own * apart * (config.stem_stride or config.patch)).sum(-1).mean(-1)
 
     return _mean(model, images, measure)
 

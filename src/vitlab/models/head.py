@@ -26,7 +26,7 @@ class Head(nn.Module):
         super().__init__()
         self.config = config
         self.attend = AttentionPool(config) if config.pool == "attention" else None
-        self.norm = norm_of(config) if config.norm_at == "pooled" else nn.Identity()
+        self.norm = norm_of(config) if config.norm_at in ("pooled", "both") else nn.Identity()
         wide = config.pre_logits
         self.pre_logits = nn.Linear(config.pooled, wide) if wide else None
         self.classify = classifier(config)
@@ -55,6 +55,8 @@ class Head(nn.Module):
             case "prefix":
                 chosen = self.config.pool_tokens
                 return (prefix[:, list(chosen)] if chosen else prefix).flatten(1)
+            case "prefix-mean":
+                return prefix.mean(dim=1)
             case "both":
                 return torch.cat([tokens[:, 0], patches.mean(dim=1)], dim=-1)
             case _:
@@ -66,7 +68,7 @@ class Head(nn.Module):
 
         Class-attention layers need the others. (Windows, rows and columns have no such tokens.)
         """
-        read = {"token": 1, "prefix": self.config.prefix}
+        read = {"token": 1, **dict.fromkeys(("prefix", "prefix-mean"), self.config.prefix)}
         return None if self.config.class_blocks else read.get(self.config.pool)
 
     def shares(self, tokens: Tensor) -> Tensor:
@@ -83,7 +85,7 @@ class Head(nn.Module):
         match config.pool:
             case "token":
                 shares[:, 0] = 1
-            case "prefix":
+            case "prefix" | "prefix-mean":
                 chosen = list(config.pool_tokens or range(config.prefix))
                 shares[:, chosen] = 1 / len(chosen)
             case "both":

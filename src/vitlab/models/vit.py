@@ -59,7 +59,7 @@ class VisionTransformer(Model):
         )
         self.class_layers = ClassLayers(config) if config.class_blocks else None
         last_norm = norm_of(config, eps=config.last_norm_eps or config.norm_eps)
-        self.norm = last_norm if config.norm_at == "tokens" else nn.Identity()
+        self.norm = last_norm if config.norm_at in ("tokens", "both") else nn.Identity()
         self.neck = Neck(config) if config.neck else None
         self.head = Head(config)
 

@@ -34,6 +34,8 @@ def check_hidden(options: Pretext, config: ModelConfig) -> ViTConfig:
             f"task={task} hides patches; {config.name} has none: use a Vision Transformer, "
             "such as ViT-B/16"
         )
+    if not config.tiled:
+        raise OptionError(f"task={task} hides patches side by side: set stem=linear, stem_stride=0")
     if config.fit == "native":
         raise OptionError(f"task={task} needs images of one size: set fit=crop, not native")
     for name in ("pool_mlp", "pre_logits"):

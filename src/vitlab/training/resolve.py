@@ -24,7 +24,7 @@ from vitlab.data.holdout import (
 )
 from vitlab.data.learning import OpenedData, splits_of
 from vitlab.data.sources.request import Given, Splits
-from vitlab.data.summary import divided, input_shape, missing_lines
+from vitlab.data.summary import divided, input_shape, missing_lines, of_sounds
 from vitlab.data.targets import open_targets, standardized
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, OptionError
@@ -59,6 +59,10 @@ from vitlab.weights.identity import fingerprint as fingerprint_of
 
 # what Python makes of bytes that are not UTF-8, and neither run.toml nor config.json can hold
 SURROGATE = re.compile("[\ud800-\udfff]")
+SOUNDS = (
+    "sounds become log-mel spectrograms of 16 kHz: channels are averaged, other rates resampled; "
+    "they are not mirrored (flip=False), and cropped in time alone"
+)
 
 
 @dataclass(frozen=True)
@@ -281,7 +285,8 @@ def settled(
         own_loss: whether a function of the user's own takes the place of the loss
 
     Returns:
-        The recipe, and splits with the chosen training images and a note on uneven classes.
+        The recipe, without flips for sounds, and splits with the chosen training images and notes
+        on uneven classes and sounds.
 
     Raises:
         OptionError: more training images than there are, or too few; sampling by class where
@@ -299,7 +304,11 @@ def settled(
     if labeled:
         objective, notes = decided(objective, splits.train.labels, len(splits.classes), own_loss)
         splits = replace(splits, notes=[*splits.notes, *missing_lines(splits), *notes])
-    return replace(recipe, data=data, objective=objective), splits
+    augment = recipe.augment
+    if of_sounds(splits.train):
+        augment = replace(augment, flip=False)
+        splits = replace(splits, notes=[*splits.notes, SOUNDS])
+    return replace(recipe, data=data, objective=objective, augment=augment), splits
 
 
 def fitted(

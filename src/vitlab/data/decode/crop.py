@@ -28,8 +28,8 @@ def crop_resize(
     """Resize one box of an image, antialiased, by Pillow.
 
     Args:
-        image: Shape (height, width, channels) with 1, 3 or 4 channels; colors of RGBA are weighted
-            by alpha.
+        image: Shape (height, width, channels) with 1, 3 or 4 channels, or more, of several frames;
+            colors of RGBA are weighted by alpha.
         box: Within the image.
         rows: Height of the result.
         columns: Width of the result.
@@ -43,6 +43,10 @@ def crop_resize(
     if image.shape[:2] == (rows, columns) and tuple(box) == (0, 0, columns, rows):
         return np.array(image, order="C")
     method = Image.Resampling[interpolation.upper()]
+    if image.shape[2] > 4:  # of frames
+        parts = np.split(image, image.shape[2], axis=2)
+        whole = [crop_resize(each, box, rows, columns, interpolation, center) for each in parts]
+        return np.concatenate(whole, axis=2)
     left, top, right, bottom = box
     across = center and (image.shape[0] <= 2 * image.shape[1] or bottom - top <= rows)
     if across:

@@ -42,6 +42,13 @@ SUFFIXES = frozenset(f".{ending}" for endings in ENDINGS.values() for ending in 
 
 SHOWN = 3  # endings that a line lists
 HEIF_SUFFIXES = frozenset(f".{ending}" for ending in KNOWN["HEIF"])
+CLIPS = {
+    **dict.fromkeys((".wav", ".flac", ".ogg"), "soundfile"),
+    **dict.fromkeys((".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi"), "av"),
+}
+"""Endings of what is read like pictures where there are none, and the package that reads it."""
+
+READABLE = frozenset(each for each in CLIPS if importlib.util.find_spec(CLIPS[each]))
 
 _SIGNATURES = {
     "JPEG": (b"\xff\xd8\xff",),
@@ -90,21 +97,23 @@ def reader_of(kind: str) -> type[ImageFile]:
     return reader
 
 
-def unread_lines(place: str, endings: Counter[str]) -> list[str]:
+def unread_lines(place: str, endings: Counter[str], alone: bool = False) -> list[str]:
     """Return lines about files that may be images but cannot be read, by their endings.
 
     Args:
         place: where they are
         endings: how many files have which ending, in lower case with its dot
+        alone: whether there are no images beside them, so that sounds and films would be read
     """
-    heif = {ending: count for ending, count in endings.items() if ending in HEIF_SUFFIXES}
+    packages = dict.fromkeys(HEIF_SUFFIXES, HEIF_PACKAGE) | (CLIPS if alone else {})
+    named = {each: count for each, count in endings.items() if each in packages}
     lines = [
-        f"skipped {count:,} {ending} file{'s' * (count != 1)} in {place}: {install(HEIF_PACKAGE)} "
-        f"reads {ending}"
-        for ending, count in sorted(heif.items())
+        f"skipped {count:,} {ending} file{'s' * (count != 1)} in {place}: "
+        f"{install(packages[ending])} reads {ending}"
+        for ending, count in sorted(named.items())
     ]
     # sorted: of equally many, a folder lists one or another first
-    others = Counter({each: endings[each] for each in sorted(endings) if each not in heif})
+    others = Counter({each: endings[each] for each in sorted(endings) if each not in named})
     if others:
         shown = ", ".join(f"{count:,} with {ending}" for ending, count in others.most_common(SHOWN))
         more = ", …" if len(others) > SHOWN else ""

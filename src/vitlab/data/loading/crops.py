@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from vitlab.data.augment.policy import draws_needed
 from vitlab.data.decode import crop
 from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
+from vitlab.data.decode.sound import Clip
 from vitlab.data.decode.stored import EncodedImage, StoredImage
 from vitlab.data.settings import Augment
 from vitlab.data.sources.source import Source
@@ -80,6 +81,8 @@ def fitted_image(
     Raises:
         ImageError: it cannot be decoded.
     """
+    if isinstance(image, Clip):
+        return image.fitted(spec.size, spec.channels, choose if quick else None)
     choose, size = choose or center(spec), spec.size
     if spec.fit == "native":
         left, top, right, bottom = choose(*image.shape()[:2])

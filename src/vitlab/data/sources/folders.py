@@ -11,8 +11,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from vitlab.data.decode.formats import SUFFIXES, unread_lines
-from vitlab.data.decode.stored import EncodedImage
+from vitlab.data.decode.formats import CLIPS, READABLE, SUFFIXES, unread_lines
+from vitlab.data.decode.media import stored_file
+from vitlab.data.decode.stored import StoredImage
 from vitlab.data.exists import PATTERN, STDIN
 from vitlab.data.labels import Labels, SingleLabels, index_labels
 from vitlab.data.sources.paths import Names, read_image, some
@@ -45,14 +46,14 @@ class Files:
     def __len__(self) -> int:
         return len(self.paths)
 
-    def image(self, index: int) -> EncodedImage:
+    def image(self, index: int) -> StoredImage:
         """Read one file.
 
         Raises:
             ImageError: it cannot be read, or is too large.
         """
         path = self.root / self.paths[index]
-        return EncodedImage(read_image(path, str(path)), str(path))
+        return stored_file(read_image(path, str(path)), str(path))
 
     def name(self, index: int) -> str:
         """Return the path of a file."""
@@ -124,7 +125,7 @@ def _without_labels(root: Path, folders: Mapping[str, Path], why: str) -> Found:
     parts, notes = list[Part](), list[str]()
     for split, folder in folders.items():
         names, others = names_below(folder)
-        notes += unread_lines(str(folder), others)
+        notes += unread_lines(str(folder), others, not names)
         if names:
             parts.append(Part(image_paths(names, folder), split, why))
     if not parts or (folders.keys() > {"train"} and parts[0].split != "train"):
@@ -169,14 +170,16 @@ def open_files(request: Request) -> Found | None:
         files = named_files(given, "standard input")
         return Found([Part(files, lacks="paths on standard input have no labels")])
     if path.is_file():
-        if path.suffix.lower() not in SUFFIXES and request.labels != "ignored":
+        if path.suffix.lower() not in SUFFIXES | READABLE and request.labels != "ignored":
             return None
         return Found([Part(image_paths([str(path)]), lacks=f"{name} is one image without a label")])
     if is_url(name) or not any(sign in name for sign in PATTERN):
         return None
     spelled = braces(str(path))
     matches = [file for file in expand(str(path)) if Path(file).is_file()]
-    images = [each for each in matches if Path(each).suffix.lower() in SUFFIXES]
+    images: list[str] = []
+    for known in (SUFFIXES, READABLE):
+        images = images or [each for each in matches if Path(each).suffix.lower() in known]
     if not matches:
         raise DataError(f"no such file: {name}")
     if not images:
@@ -254,7 +257,8 @@ def holds_images(folder: Path) -> bool:
 
 
 def _is_image(file: Path) -> bool:
-    return file.suffix.lower() in SUFFIXES and not file.name.startswith(".") and file.is_file()
+    read = file.suffix.lower() in SUFFIXES | READABLE
+    return read and not file.name.startswith(".") and file.is_file()
 
 
 def class_folders(root: Path) -> tuple[Files, list[str]]:
@@ -267,7 +271,8 @@ def class_folders(root: Path) -> tuple[Files, list[str]]:
     """
     listed = {each.name: names_below(each) for each in visible(root)}
     found = {name: own for name, (own, _) in listed.items() if own}
-    skipped = unread_lines(str(root), sum((others for _, others in listed.values()), Counter()))
+    others = sum((others for _, others in listed.values()), Counter[str]())
+    skipped = unread_lines(str(root), others, not found)
     if not found:
         loose = " (its images are not in sub-folders)" if image_files(root) else ""
         raise DataError(
@@ -275,6 +280,8 @@ def class_folders(root: Path) -> tuple[Files, list[str]]:
             f"folder of its name; supported are {', '.join(sorted(SUFFIXES))}"
             + "".join(f"; {line}" for line in skipped)
         )
+    if len({CLIPS.get(Path(own[0]).suffix.lower()) for own in found.values()}) > 1:
+        raise DataError(f"{root} has classes of images, sounds or films together: keep one kind")
     if any(found.keys() == {images, masks} for images, masks, _ in MASK_LAYOUTS):
         raise DataError(
             f"{root} has {' and '.join(found)}, which are no classes: vitlab probe --task segment "
@@ -297,10 +304,13 @@ def image_files(folder: Path) -> list[Path]:
 def names_below(folder: Path) -> tuple[list[str], Counter[str]]:
     """Return all images below a folder, sorted, and how many other files have which ending.
 
+    Films take their place where there are none, and sounds where there are no films either.
     Paths are texts relative to the folder: there may be millions. What is hidden is left out, and
     what macOS adds to archives.
     """
     images: list[str] = []
+    films: list[str] = []
+    sounds: list[str] = []
     others, inner = Counter[str](), [""]
     while inner:
         place = inner.pop()
@@ -318,8 +328,14 @@ def names_below(folder: Path) -> tuple[list[str], Counter[str]]:
                     continue
                 if suffix in SUFFIXES:
                     images.append(place + name)
+                elif suffix in READABLE:
+                    (films if CLIPS[suffix] == "av" else sounds).append(place + name)
                 else:
                     others[suffix or "no ending"] += 1
+    for more in (films, sounds):
+        if images:
+            others.update(Path(each).suffix.lower() for each in more)
+        images = images or more
     images.sort(key=lambda name: name.replace("/", "\0"))  # folder by folder, as paths are sorted
     return images, others
 

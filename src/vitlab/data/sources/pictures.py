@@ -23,6 +23,7 @@ from vitlab.data.decode.headers import (
     png_parts,
     unheard,
 )
+from vitlab.data.decode.media import stored_file
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.decode.stored import DecodedImage, EncodedImage, PixelImage, StoredImage
 from vitlab.data.labels import Labels
@@ -110,9 +111,9 @@ def stored(picture: Picture, name: str = "the image") -> StoredImage:
     """
     match picture:
         case str() | Path():
-            return EncodedImage(read_image(Path(picture).expanduser(), name), name)
+            return stored_file(read_image(Path(picture).expanduser(), name), name)
         case bytes():
-            return EncodedImage(picture, name)
+            return stored_file(picture, name)
         case Image.Image():
             return _of_pillow(picture, name)
         case torch.Tensor():

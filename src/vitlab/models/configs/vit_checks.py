@@ -11,7 +11,8 @@ from vitlab.errors import OptionError
 # Numbers that no model has; a hostile file may state them, and they would be built.
 MOST = {
     "depth": 2000, "branches": 2000, "class_blocks": 2000, "width": 2**17, "registers": 2**16,
-    "queries": 2**16, "stem_padding": 2**10, "window": 2**13, "rope_grid": 2**16,
+    "queries": 2**16, "stem_padding": 2**10, "stem_frames": 2**10, "window": 2**13,
+    "rope_grid": 2**16,
 }  # fmt: skip
 MOST_BLOCKS, MOST_PARAMETERS = 2000, 10**11  # the largest published model has 22 billion
 
@@ -41,7 +42,7 @@ def check_extent(config: Any) -> None:
     rows = 4 * config.width + 2 * config.mlp  # of every block's layers
     pixels = config.patch**2 * config.channels
     outputs = config.classes + (config.pre_logits or 0) + 2 * config.pool_mlp + 9 * config.neck
-    tokens = math.prod(config.size) // config.patch**2 + config.registers + config.queries
+    tokens = math.prod(config.grid) + config.registers + config.queries
     check_parameters(config.width * (blocks * rows + pixels + outputs + tokens))
 
 
@@ -76,17 +77,19 @@ def check_pool(config: Any) -> None:
     """Refuse a pool without the tokens that it needs."""
     if config.pool in ("token", "both") and not config.has_token:
         raise OptionError(f"pool={config.pool} needs a class token: set class_token=True")
-    if config.pool == "prefix" and not config.prefix:
+    if config.pool.startswith("prefix") and not config.prefix:
         raise OptionError(
-            "pool=prefix needs a class token or registers: set class_token=True or registers=4"
+            f"pool={config.pool} needs a class token or registers: set class_token=True or "
+            "registers=4"
         )
     if any(number >= config.prefix for number in config.pool_tokens):
         raise OptionError(
             f"pool_tokens={config.pool_tokens} has a number above {config.prefix - 1}, that of the "
             "last token before the patches: they are counted from 0"
         )
-    if config.norm_at == "pooled" and config.pool not in ("token", "mean"):
-        raise OptionError(f"norm_at=pooled needs pool=token or mean, not {config.pool}")
+    alone = config.pool in ("token", "mean", "prefix-mean")
+    if config.norm_at in ("pooled", "both") and not alone:
+        raise OptionError(f"norm_at={config.norm_at} needs pool=token or mean, not {config.pool}")
     if config.attention == "axial" and config.prefix:
         what = f"registers={config.registers}" if config.registers else "a class token"
         if config.pool == "token" and not config.registers:

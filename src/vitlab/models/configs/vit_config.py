@@ -13,6 +13,7 @@ from vitlab.models.names import vit_name
 from vitlab.models.registry import kinds, used_options, where_used
 from vitlab.options import above, at_least, below, option, when
 
+COLORS = 3  # channels of a frame
 # How learned positions are resized; `vitlab.models.positions.resampling` does it.
 Resampling = Literal[
     "bilinear", "bicubic", "antialiased", "scaled", "bilinear-antialiased",
@@ -41,7 +42,7 @@ class ViTConfig(ModelConfig):
     stem: str = option(
         "linear",
         "how patches become tokens: one linear map, hierarchical MLP (Three things), LeViT's "
-        "convolutions, a local transformer, or a ResNet (the hybrids)",
+        "convolutions, a local transformer, a ResNet (the hybrids), or blocks of frames (ViViT)",
         choices=lambda: used_options("stem"),
     )
     stem_norm: Literal["none", "batch", "layer"] = option(
@@ -64,6 +65,19 @@ class ViTConfig(ModelConfig):
         "stays as it is",
         at_least(0),
         only=where_used("stem", "stem_padding"),
+    )
+    stem_stride: int = option(
+        0,
+        "pixels from one patch to the next, fewer than patch where they overlap (AST has 10; what "
+        "remains of an image is unused; 0: patch, which divides the image)",
+        at_least(0),
+        only=where_used("stem", "stem_stride"),
+    )
+    stem_frames: int = option(
+        2,
+        "frames of each tubelet; an image is a clip, with three channels for each frame",
+        at_least(1),
+        only=where_used("stem", "stem_frames"),
     )
     stages: tuple[int, ...] = option(
         (),
@@ -128,13 +142,14 @@ class ViTConfig(ModelConfig):
     )
     pre_norm: bool = option(False, "put a norm between positions and encoder (CLIP)")
     class_token: bool | None = option(None, "have a class token (None: if the pool needs one)")
-    pool: Literal["token", "mean", "both", "prefix", "attention"] = option(
+    pool: Literal["token", "mean", "both", "prefix", "prefix-mean", "attention"] = option(
         "token",
         "what the classifier sees: the class token, the mean of the patches, both side by side, "
-        "class token and registers side by side (prefix), or attention pooling",
+        "class token and registers side by side (prefix) or their mean, or attention pooling",
     )
-    norm_at: Literal["tokens", "pooled", "none"] = option(
-        "tokens", "where the last norm is: on all tokens, or on the pooled ones (BEiT, MAE)"
+    norm_at: Literal["tokens", "pooled", "both", "none"] = option(
+        "tokens",
+        "where the last norm is: on all tokens, on the pooled ones (BEiT, MAE), or on both (AST)",
     )
     queries: int = option(
         1,
@@ -232,7 +247,7 @@ class ViTConfig(ModelConfig):
         0.0,
         "epsilon of the last norm, if it differs from the others (0: norm_eps)",
         at_least(0),
-        only=when("norm_at", "tokens"),
+        only=when("norm_at", "tokens", "both"),
     )
     rope_kind: Literal["image", "grid", "mixed", "free"] = option(
         "image",
@@ -315,11 +330,34 @@ class ViTConfig(ModelConfig):
     def grid_of(self, size: Sequence[int]) -> tuple[int, int]:
         """Return rows and columns of patches of an image, given its size in pixels."""
         rows, columns = size
-        return rows // self.patch, columns // self.patch
+        if step := self.stem_stride:
+            return (rows - self.patch) // step + 1, (columns - self.patch) // step + 1
+        return rows // self.patch * self.times, columns // self.patch
+
+    def size_of(self, grid: Sequence[int]) -> tuple[int, int]:
+        """Return the smallest size in pixels of an image with so many rows and columns."""
+        step = self.stem_stride or self.patch
+        rows, columns = (self.patch + (count - 1) * step for count in grid)
+        return rows // self.times, columns
+
+    @property
+    def times(self) -> int:
+        """Tubelets one after the other in time; 1 for an image."""
+        return self.channels // (COLORS * self.stem_frames) if self.stem == "tubelet" else 1
+
+    @property
+    def tiled(self) -> bool:
+        """Whether the patches lie side by side, in one image."""
+        return not self.stem_stride and self.stem != "tubelet"
 
     def check_size(self, size: tuple[int, int]) -> None:
-        """Refuse images of a size that the patch does not divide."""
-        check_multiple(size, self.patch, f"patch={self.patch}")
+        """Refuse images of a size that the patch does not divide, or smaller than a patch."""
+        if self.times > 1 and size != self.size:
+            raise OptionError(f"clips of {size} pixels have no positions: {self.size} have")
+        if not self.stem_stride:
+            check_multiple(size, self.patch, f"patch={self.patch}")
+        elif min(size) < self.patch:
+            raise OptionError(f"images of {size} pixels are smaller than patch={self.patch}")
 
     @property
     def step(self) -> int:
@@ -328,6 +366,8 @@ class ViTConfig(ModelConfig):
 
     def check_packed(self, channels: int, patch: int) -> None:
         """Refuse patches of another size, or of another number of channels."""
+        if not self.tiled:
+            super().check_packed(channels, patch)
         if (channels, patch) != (self.channels, self.patch):
             raise OptionError(
                 f"packed images have channels={channels} and patch={patch}, but {self.name} has "

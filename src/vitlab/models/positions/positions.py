@@ -249,8 +249,7 @@ def check_extra(extra: Tensor, config: ViTConfig, positions: Positions) -> Tenso
 @lru_cache(maxsize=1024)
 def on_grid(config: ViTConfig, grid: Grid) -> ViTConfig:
     """Return the same configuration for images of so many rows and columns of patches."""
-    rows, columns = grid
-    return replace(config, image_size=(rows * config.patch, columns * config.patch))
+    return replace(config, image_size=config.size_of(grid))
 
 
 def scheme_of(config: ViTConfig) -> type[Positions]:

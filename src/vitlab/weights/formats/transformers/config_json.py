@@ -30,6 +30,9 @@ _OF_CLASSES = records("""
     WIDE    @TANH, hidden_size 1152, num_attention_heads 16, patch_size 32
     MEAN
         use_absolute_position_embeddings false, layer_scale_init_value 0.1, use_mean_pooling true
+    audio-spectrogram-transformer
+        @VIT, image_size null, num_channels null, frequency_stride 10, time_stride 10,
+        max_length 1024, num_mel_bins 128
     aimv2_vision_model
         @VIT, hidden_size 1024, num_hidden_layers 24, num_attention_heads 8,
         intermediate_size 2816, patch_size 14, hidden_act silu, layer_norm_eps null,
@@ -308,6 +311,19 @@ def read_deit(stated: Stated) -> Fields:
     if bias := stated.shapes.get("/distillation_classifier.bias"):
         return {"registers": 1, "classes": bias[0], "pool": "prefix", "class_token": True}
     return {"registers": 1, **read_pooler(stated)}
+
+
+def read_ast(stated: Stated) -> Fields:
+    """Overlapping patches of spectrograms; the mean of two tokens, normalized once more."""
+    content, layer = stated.content, "/classifier.dense.weight"
+    stride, other = content["frequency_stride"], content["time_stride"]
+    refuse(stride != other, f"frequency_stride={stride} with time_stride={other}")
+    return {
+        "image_size": (content["num_mel_bins"], content["max_length"]), "channels": 1,
+        "stem_stride": stride, "registers": 1, "class_token": True, "pool": "prefix-mean",
+        "norm_at": "both" if layer in stated.shapes else "tokens",
+        "classes": stated.shapes.get(layer, (0,))[0],
+    }  # fmt: skip
 
 
 def read_beit(stated: Stated) -> Fields:

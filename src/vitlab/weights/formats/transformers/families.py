@@ -85,6 +85,16 @@ DEIT = derived(
     reads=config_json.read_deit, processor="DeiT",
     prepared="@IMAGENET, interpolation bicubic, crop 0.875, fit squash",
 )  # fmt: skip
+AST = read_only(
+    DEIT,
+    """
+        pooled_norm  /classifier.layernorm
+        head         /classifier.dense
+    """,
+    "audio-spectrogram-transformer ASTModel ASTForAudioClassification",
+    prefix="audio_spectrogram_transformer.", reads=config_json.read_ast, processor="AST",
+    prepared="center floor",
+)  # fmt: skip
 BEIT = derived(
     VIT,
     """
@@ -349,7 +359,7 @@ AIMV2_OWN = read_only(  # of its authors' own code (apple/ml-aim), which the Hub
 # Models are written as the first of these that fits them.
 WRITTEN = (BEIT, DINOV3, CLIP, SIGLIP, DEIT, VIT, MSN, IJEPA, DINOV2, REGISTERS)
 READ_ONLY = (
-    MAE, DATA2VEC, TIPS, NAFLEX, AIMV2, *OF_CLIP, *BLIP, *IDEFICS, INTERN, VITPOSE, DPT,
+    AST, MAE, DATA2VEC, TIPS, NAFLEX, AIMV2, *OF_CLIP, *BLIP, *IDEFICS, INTERN, VITPOSE, DPT,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {family.model_type: family for family in (*WRITTEN, *READ_ONLY)}
 # By a model_type that only their authors' own code has, not transformers.

@@ -12,7 +12,9 @@ from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Shape
 
 # Suffixes of classes whose outputs our model has; of others only the backbone is read.
-CLASSIFIERS = ("ForImageClassification", "ForImageClassificationWithTeacher")
+CLASSIFIERS = (
+    "ForImageClassification", "ForImageClassificationWithTeacher", "ForAudioClassification",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

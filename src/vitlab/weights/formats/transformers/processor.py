@@ -7,6 +7,8 @@ the image processors of transformers 5.23.
 import re
 from dataclasses import dataclass
 
+from vitlab.data.decode.sound import LOGARITHMS, RATE, normalization
+from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.origins import Facts
 from vitlab.weights.formats.records import limits, record, records, words
@@ -55,6 +57,7 @@ IDLE = words("""
 OFF = words("""
     do_pad pad_size do_flip_channel_order do_thumbnail do_align_long_axis use_square_size
 """)
+SOUND = "AST"  # the processor of families that hear
 FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # by Pillow's numbers
 OWN_FILTERS = ("bilinear", "bicubic")
 # Fields of ours by the keys that decide them.
@@ -82,6 +85,8 @@ class Preparation:
 
 def read_processor(given: Fields, family: Family) -> Preparation:
     """Return what preprocessor_config.json states; the family's usual preparation without one."""
+    if family.processor == SOUND:
+        return _of_sounds(given)
     if not given:
         sure = family.model_type != "vit"  # many models are saved as this one
         return Preparation(Facts().put("family" if sure else "assumed", record(family.prepared)))
@@ -111,6 +116,20 @@ def read_processor(given: Fields, family: Family) -> Preparation:
     if resample not in OWN_FILTERS:
         facts.put("assumed", "interpolation bicubic")
     return Preparation(facts, size, tuple(f"preprocessor_config.json: {note}" for note in notes))
+
+
+def _of_sounds(given: Fields) -> Preparation:
+    """What ASTFeatureExtractor states: logarithms of mel energies, as ours.
+
+    Raises:
+        WeightsError: another sampling rate.
+    """
+    if (rate := given.get("sampling_rate", RATE)) != RATE:
+        raise WeightsError(f"unsupported sampling_rate={rate}: {RATE} is")
+    mean, std = given.get("mean", LOGARITHMS["mean"]), 2 * given.get("std", LOGARITHMS["std"] / 2)
+    if not given.get("do_normalize", True):
+        mean, std = 0.0, 1.0
+    return Preparation(Facts().put("file" if given else "family", normalization(mean, std)))
 
 
 def _normalization(content: Fields) -> Fields:

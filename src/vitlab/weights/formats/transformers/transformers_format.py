@@ -36,7 +36,7 @@ from vitlab.weights.formats.transformers.family import (
     Stated,
     names_of,
 )
-from vitlab.weights.formats.transformers.processor import read_processor, write_processor
+from vitlab.weights.formats.transformers.processor import SOUND, read_processor, write_processor
 from vitlab.weights.matching import check
 from vitlab.weights.sharded import CONFIG, PREPROCESSOR, Fields
 from vitlab.weights.source import Shape, Source
@@ -52,7 +52,6 @@ KINDS = rules(r"""
     vjepa2|videomae|vivit|timesformer|videoprism  video: patches with a length in time
     radio  RADIO: a class token for each of its teachers
     mlcd.*  a class token that is turned by learned angles
-    audio-spectrogram-transformer  a model of sound, whose patches overlap
     pixtral|qwen.*|glm.*  a ViT with RMS norms or rotary positions of its own
     pixio  a ViT with several class tokens
     timm_backbone  a model of timm without a configuration of its own
@@ -77,6 +76,7 @@ ALONE = {"file": "tensors", "family": "assumed"}
 UNCHANGED = (
     "branches", "attention", "stem", "stem_norm", "stem_act", "norm", "norm_order", "qk_norm",
     "norm_inner_attention", "norm_inner_mlp", "queries", "pool_heads", "pool_mlp", "pool_prefix",
+    "stem_stride", "stem_frames",
 )  # fmt: skip
 # Keys that say whether a part is there.
 THERE = record("""
@@ -183,6 +183,8 @@ def _whole_patches(facts: Facts, notes: list[str]) -> tuple[int, ...]:
     """Cut image size and crop to whole patches, as a convolution does; return it as stated."""
     size, patch = facts.values["image_size"], facts.values["patch"]
     stated = (size, size) if isinstance(size, int) else size
+    if facts.values.get("stem_stride"):
+        return stated
     cut = tuple(side // patch * patch for side in stated)
     if cut != stated:
         facts.values["image_size"] = cut
@@ -289,7 +291,8 @@ def shown(source: Source) -> Iterator[Stated]:
 
     Each has what the tensors show in place of a config.json.
     """
-    known = [each for each in FAMILIES.values() if each.patch.startswith("embeddings.")]
+    sight = [each for each in FAMILIES.values() if each.processor != SOUND]
+    known = [each for each in sight if each.patch.startswith("embeddings.")]
     ends = {f"{family.patch}.weight" for family in known}
     prefixes = {n.removesuffix(e) for e in ends for n in source.shapes if n.endswith(e)}
     for prefix in sorted(prefixes, key=len):

@@ -1,0 +1,123 @@
+"""Films as pictures of several frames: evenly spaced in time, and what cannot be read."""
+
+from fractions import Fraction
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import vitlab
+from conftest import call
+from vitlab.data.decode.media import stored_file
+from vitlab.data.open import open_images
+from vitlab.errors import ImageError
+
+av = pytest.importorskip("av")
+SIDE = 32
+
+
+def frame(number: int, tint: int = 0) -> NDArray[np.uint8]:
+    """A picture whose brightness is its number."""
+    pixels = np.full((SIDE, SIDE, 3), 10 * number, np.uint8)
+    pixels[8:16, :, tint] = 255
+    return pixels
+
+
+def film(pictures: list[Any], times: list[int] | None = None, codec: str = "ffv1") -> bytes:
+    """A film with a picture at each time, in tenths of a second."""
+    stream = BytesIO()
+    with av.open(stream, "w", format="matroska") as file:
+        track = file.add_stream(codec, rate=10)
+        track.width = track.height = SIDE
+        track.pix_fmt = "bgr0" if codec == "ffv1" else "yuv420p"
+        track.bit_rate, track.codec_context.max_b_frames = 8_000_000, 2 * (codec == "mpeg4")
+        track.codec_context.time_base = track.time_base = Fraction(1, 10)
+        for number, pixels in enumerate(pictures):
+            each = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            each.pts, each.time_base = times[number] if times else number, Fraction(1, 10)
+            file.mux(track.encode(each))
+        file.mux(track.encode(None))
+    return stream.getvalue()
+
+
+def test_frames_are_evenly_spaced() -> None:
+    clip = stored_file(film([frame(n) for n in range(12)]), "a.mkv")
+    assert clip.shape() == (SIDE, SIDE, 3)
+    for count, want in ((1, [6]), (3, [2, 6, 10]), (12, [*range(12)]), (24, [*range(12)] * 2)):
+        pixels = clip.decode(3 * count)
+        assert pixels.shape == (SIDE, SIDE, 3 * count)
+        assert (pixels[0, 0, ::3] // 10).tolist() == sorted(want)
+    assert np.array_equal(clip.decode(3), frame(6))
+    assert clip.decode(1).shape == (SIDE, SIDE, 1)
+
+
+def test_variable_frame_rates_are_followed() -> None:
+    times = [0, 1, 2, 3, 4, 5, 30]  # the last but one is shown for 2.5 seconds
+    clip = stored_file(film([frame(n) for n in range(7)], times), "a.mkv")
+    assert (clip.decode(12)[0, 0, ::3] // 10).tolist() == [4, 5, 5, 6]
+
+
+def test_frames_that_depend_on_later_ones() -> None:
+    clip = stored_file(film([frame(n) for n in range(24)], codec="mpeg4"), "a.mkv")
+    got = clip.decode(18)[0, 0, ::3].astype(int)
+    assert np.abs(got - [20, 60, 100, 140, 180, 220]).max() < 8  # it is lossy
+
+
+def test_a_batch_of_a_tubelet_model() -> None:
+    model = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", 2, 16,
+                          stem="tubelet", channels=12)  # fmt: skip
+    clips = [film([frame(n, t) for n in range(8)]) for t in (0, 1)]
+    batch = vitlab.preprocess(model)(clips)
+    assert batch.shape == (2, 12, 16, 16)
+    single = vitlab.preprocess(vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", 2, 16))
+    assert (batch[0, 6:9] == single(frame(5, 0))[0]).all()  # each as a picture is resized
+
+
+BAD = {
+    "Invalid data": b"\x1aE\xdf\xa3" + bytes(100),
+    "0 frames": film([frame(0)])[:600],
+    "frames have 3 channels, which do not make 7": film([frame(0)]),
+}
+
+
+@pytest.mark.parametrize("why", BAD)
+def test_bad_films_are_errors_of_one_line(why: str) -> None:
+    with pytest.raises(ImageError, match=f"a.mkv: .*{why}") as caught:
+        stored_file(BAD[why], "a.mkv").decode(7 if "7" in why else 6)
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_films_are_refused() -> None:
+    whole, generator = film([frame(n) for n in range(6)]), np.random.default_rng(0)
+    for _ in range(30):
+        data = bytearray(whole)
+        for place in generator.integers(4, len(data), 4):
+            data[place] = generator.integers(256)
+        try:
+            stored_file(bytes(data), "a.mkv").decode(6)
+        except ImageError as error:
+            assert "a.mkv" in str(error)
+
+
+def test_a_run_on_films(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for tint, name in enumerate(("blue", "red")):
+        (tmp_path / "films" / name).mkdir(parents=True)
+        for number in range(8):
+            pictures = [frame(n + number, tint) for n in range(4)]
+            (tmp_path / "films" / name / f"{number}.mkv").write_bytes(film(pictures))
+        (tmp_path / "films" / name / "sound.wav").write_bytes(b"RIFF")
+    opened = open_images(str(tmp_path / "films"))
+    assert opened.unsplit is not None
+    assert len(opened.unsplit) == 16  # sounds beside them are left out
+    image = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", 2, SIDE)
+    vitlab.save(vitlab.over_frames(image, 4), tmp_path / "start")
+    words = ["--from", str(tmp_path / "start"), "--head-start", "zero", "--steps", "2"]
+    words += ["--batch", "4", "--workers", "0", "--out", str(tmp_path / "run")]
+    status, _, err = call(capsys, "finetune", str(tmp_path / "films"), *words)
+    assert not status, err
+    status, _, err = call(capsys, "evaluate", str(tmp_path / "run"), str(tmp_path / "films"))
+    assert not status, err
+    assert vitlab.load(tmp_path / "run").config.times == 2

@@ -50,7 +50,6 @@ TIMM: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("AIMv2", "aimv2_large_patch14_224", {}),
     ("norms after attention and MLP", "vit_base_patch16_rpn_224", {}),
     ("CaiT", "cait_xxs24_224", {}),
-    ("Segment Anything", "samvit_base_patch16", {"img_size": 256, "global_attn_indexes": [1]}),
 )
 # Family, class and fields of its configuration beside `num_hidden_layers`.
 TRANSFORMERS: tuple[tuple[str, str, dict[str, Any]], ...] = (

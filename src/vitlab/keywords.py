@@ -37,17 +37,7 @@ class ModelKeywords(TypedDict, total=False):
     stages: Sequence[int]
     resnet: Literal["google", "timm"]
     positions: Literal[
-        "1d",
-        "1d+bias",
-        "1d+decomposed",
-        "1d+rope",
-        "2d",
-        "bias",
-        "decomposed",
-        "none",
-        "relative",
-        "rope",
-        "sincos",
+        "1d", "1d+bias", "1d+rope", "2d", "bias", "none", "relative", "rope", "sincos"
     ]
     positions_at: Literal["stem", "every", "shared"]
     bias_locality: float
@@ -80,11 +70,8 @@ class ModelKeywords(TypedDict, total=False):
     drop_path: float
     drop_path_ramp: bool
     attention: Literal["global", "axial", "none"]
-    window: int
-    global_blocks: Sequence[int]
     class_blocks: int
     talking_heads: bool
-    neck: int
     dropout: float
     qkv_bias: bool
     bias: bool
@@ -92,7 +79,6 @@ class ModelKeywords(TypedDict, total=False):
     ffn: Literal["mlp", "swiglu"]
     gelu: Literal["exact", "tanh", "quick"]
     norm_eps: float
-    last_norm_eps: float
     rope_kind: Literal["image", "grid", "mixed", "free"]
     rope_base: float
     rope_rounded: bool

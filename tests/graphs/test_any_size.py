@@ -58,7 +58,6 @@ def test_forms_for_any_size_compute_what_the_model_does(choices: dict[str, Any])
     [
         (TINY, {"positions": "relative"}, "positions=relative"),
         (TINY, {"positions": "1d+bias"}, "positions=1d+bias"),
-        (TINY, {"positions": "none", "window": 2, "pool": "mean"}, "window=2"),
         ("Axial-ResNet-26", {}, "attention=axial"),
         ("R+" + TINY, {}, "stem=resnet"),
         (TINY, {}, ""),

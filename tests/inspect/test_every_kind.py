@@ -42,13 +42,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "relative in every block": {"positions": "relative", "positions_at": "shared"},
     "BEiT's bias": {"positions": "bias", "pool": "mean", "class_token": True},
     "rotary": {"positions": "rope", "registers": 2, "rope_kind": "grid"},
-    "decomposed": {"positions": "1d+decomposed", "pool": "mean"},
     "talking heads": {"talking_heads": True},
     "CaiT": {"class_blocks": 2, "talking_heads": True, "layer_scale": 0.5},
-    "windows with padding": {
-        "window": 2, "global_blocks": (1,), "pool": "mean", "positions": "1d+decomposed",
-    },
-    "windows alone, a neck": {"window": 2, "pool": "mean", "norm_at": "none", "neck": 16},
     "norms after": {"norm_order": "after", "norm_inner_attention": True, "ffn": "swiglu"},
 }  # fmt: skip
 GRID, PATCH = (3, 4), 8
@@ -107,23 +102,12 @@ def recorded() -> Iterator[list[Paid]]:
         yield paid
 
 
-def sequences(config: Any, layer: int) -> list[list[int]]:
-    """The patches of each sequence of a block; -1 is padding."""
+def sequences(layer: int) -> list[list[int]]:
+    """The patches of each row or column, as an axial layer has them."""
     rows, columns = GRID
-    if config.attention == "axial":
-        if layer % 2:
-            return [[row * columns + at for row in range(rows)] for at in range(columns)]
-        return [[row * columns + at for at in range(columns)] for row in range(rows)]
-    side = config.window
-    return [
-        [
-            row * columns + column if row < rows and column < columns else -1
-            for row in range(top, top + side)
-            for column in range(left, left + side)
-        ]
-        for top in range(0, rows, side)
-        for left in range(0, columns, side)
-    ]
+    if layer % 2:
+        return [[row * columns + at for row in range(rows)] for at in range(columns)]
+    return [[row * columns + at for at in range(columns)] for row in range(rows)]
 
 
 def over_all(config: Any, layer: int, weights: Tensor, count: int) -> Tensor:
@@ -134,18 +118,16 @@ def over_all(config: Any, layer: int, weights: Tensor, count: int) -> Tensor:
         full[:, :, :1] = weights
         return full
     first = tokens - weights.shape[-1]
-    parted = config.attention == "axial" or (config.window and layer not in config.global_blocks)
-    if not parted:
+    if config.attention != "axial":
         full[:, :, first:, first:] = weights
         return full
-    lines = sequences(config, layer)
+    lines = sequences(layer)
     for image in range(count):
         for number, line in enumerate(lines):
             own = weights[image * len(lines) + number]
             for q, query in enumerate(line):
                 for k, key in enumerate(line):
-                    if query >= 0 and key >= 0:
-                        full[image, :, query, key] = own[:, q, k]
+                    full[image, :, query, key] = own[:, q, k]
     return full
 
 
@@ -230,7 +212,7 @@ def check_heads(model: Any, images: Tensor, layers: list[list[tuple[Tensor, Tens
     torch.testing.assert_close(entropy, torch.stack(entropies), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["registers", "rotary", "BEiT's bias", "windows with padding"])
+@pytest.mark.parametrize("kind", ["registers", "rotary", "BEiT's bias"])
 def test_images_of_another_size_are_as_of_a_resized_model(kind: str) -> None:
     model, images = model_of(kind), torch.randn(2, 3, 40, 24, generator=seeded(2))
     resized, classes = model.resize((40, 24)), torch.tensor([0, 2])

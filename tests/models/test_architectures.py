@@ -525,6 +525,8 @@ IMPOSSIBLE = {
     "stem=conv needs a patch of 2, 4, 8, …, not 14": {"stem": "conv", "patch": 14},
     "stem=local needs a patch that is a multiple of 4, not 14": {"stem": "local", "patch": 14},
     "stem_act=gelu applies only with stem=linear": {"stem": "hmlp", "stem_act": "gelu"},
+    "stem_padding=8 must be less than half of patch=16: 7 at most": {"stem_padding": 8},
+    "stem_padding=1 applies only with stem=linear": {"stem": "conv", "stem_padding": 1},
     "stem_norm=batch applies only with stem=conv, hmlp or linear": {
         "stem": "local", "stem_norm": "batch",
     },

@@ -180,7 +180,6 @@ REFUSED: dict[str, dict[str, Any]] = {
     "class_blocks=2 needs positions=1d or none and registers=0": {"registers": 1},
     "class_blocks=2 needs positions=1d or none": {"positions": "rope"},
     "talking_heads needs branches=1, not 2": {"branches": 2},
-    "neck=8 is for patches alone": {"neck": 8},
 }
 
 

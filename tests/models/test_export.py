@@ -15,7 +15,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "rope": (TINY, {"positions": "rope", "registers": 2}),
     "bias": (TINY, {"positions": "bias"}),
     "relative": (TINY, {"positions": "relative", "pool": "attention"}),
-    "windows": (TINY, {"positions": "1d+decomposed", "window": 2, "pool": "mean"}),
     "class attention": (TINY, {"class_blocks": 1, "layer_scale": 0.1}),
     "axial": ("Axial-ViT(width=16,depth=1,heads=2,mlp=16)/8", {}),
     "hybrid": ("R(1)+ViT(width=16,depth=1,heads=2,mlp=16)/4", {}),

@@ -26,10 +26,6 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "no prefix": (TINY, {"pool": "attention", "positions": "2d"}),
     "two prefix tokens": (TINY, {"pool": "prefix", "registers": 1}),
     "norm on the pooled": (TINY, {"pool": "mean", "norm_at": "pooled"}),
-    "windows and neck": (
-        TINY,
-        {"positions": "1d+decomposed", "window": 2, "pool": "mean", "neck": 8, "norm_at": "none"},
-    ),
     "class attention": (TINY, {"class_blocks": 1, "layer_scale": 0.1}),
     "axial": ("Axial-ViT(width=16,depth=1,heads=2,mlp=16)/8", {"pool": "mean"}),
     "hybrid": ("R(1)+ViT(width=16,depth=2,heads=2,mlp=16)/8", {}),

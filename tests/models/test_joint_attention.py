@@ -106,7 +106,6 @@ def test_inference_has_the_same_bits(joint: list[Tensor], monkeypatch: pytest.Mo
         {"positions": "bias"},
         {"qk_norm": True},
         {"talking_heads": True},
-        {"pool": "mean", "class_token": False, "window": 2},
         {"pool": "mean", "class_token": False, "attention": "axial"},
     ],
 )

@@ -31,7 +31,6 @@ WHOLE: dict[str, dict[str, Any]] = {
     "mean": {"pool": "mean"},
     "both": {"pool": "both"},
     "queries": {"pool": "attention"},
-    "windows": {"window": 2, "pool": "mean", "class_token": False},
     "axial": {"attention": "axial", "pool": "mean", "class_token": False},
     "class layers": {"class_blocks": 1},
 }

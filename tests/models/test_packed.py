@@ -35,7 +35,6 @@ CASES: dict[str, dict[str, Any]] = {
     "conv": {"stem": "conv"},
     "hmlp": {"stem": "hmlp", "stem_norm": "batch", "patch": 8},
     "local": {"stem": "local"},
-    "windows": {"window": 2, "pool": "mean", "positions": "1d+decomposed", "neck": 8},
     "class blocks": {"class_blocks": 1, "talking_heads": True, "layer_scale": 0.1},
     "mixed rope": {"positions": "1d+rope", "rope_kind": "mixed"},
     "grid rope": {"positions": "rope", "rope_kind": "grid", "rope_grid": 4},

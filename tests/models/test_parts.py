@@ -175,11 +175,9 @@ def test_every_kind_has_a_name_and_uses_options_that_exist() -> None:
     assert list(kinds("positions")) == [
         "1d",
         "1d+bias",
-        "1d+decomposed",
         "1d+rope",
         "2d",
         "bias",
-        "decomposed",
         "none",
         "relative",
         "rope",

@@ -41,7 +41,6 @@ CASES: dict[str, dict[str, Any]] = {
     "axial": {"attention": "axial", "pool": "mean"},
     "conv": {"stem": "conv"},
     "local": {"stem": "local", "positions": "2d"},
-    "windows": {"window": 2, "pool": "mean", "positions": "1d+decomposed", "neck": 8},
     "class blocks": {"class_blocks": 1, "talking_heads": True, "layer_scale": 0.1},
     "mixed rope": {"positions": "1d+rope", "rope_kind": "mixed"},
     "grid rope": {"positions": "rope", "rope_kind": "grid", "rope_grid": 4},
@@ -281,7 +280,7 @@ def test_patches_that_cannot_be_resampled_are_refused() -> None:
         a_model().repatch(5)  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("case", ["1d", "1d, every", "2d", "1d and rope", "bias", "windows"])
+@pytest.mark.parametrize("case", ["1d", "1d, every", "2d", "1d and rope", "bias"])
 def test_a_saved_model_keeps_the_positions_that_it_was_published_with(
     case: str, tmp_path: Path
 ) -> None:

@@ -283,7 +283,7 @@ def test_ibot_s_loss_is_that_of_the_teacher_s_answers_at_hidden_patches() -> Non
     tokens, positions = model.embed(patches, (4, 4))
     for block, own in zip(model.blocks, positions, strict=True):
         tokens = block(own.place(tokens), own)
-    tokens = model.finish(tokens, (4, 4))
+    tokens = model.finish(tokens)
     given = task.teacher.encode(large)
     wanted = 0.0
     for image, hidden in enumerate(masks):

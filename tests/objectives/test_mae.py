@@ -290,9 +290,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"positions": "1d+bias"}, r"positions=1d\+bias, .*: positions=1d"),
     ({}, {"positions_at": "every"}, "positions_at=every: .* and positions_at=stem"),
     ({}, {"attention": "axial", "pool": "mean"}, "attention=axial: attention=global"),
-    ({}, {"window": 2, "pool": "mean", "positions": "none"}, "window=2: window=0"),
     ({}, {"class_blocks": 1}, "class_blocks=1: class_blocks=0"),
-    ({}, {"neck": 8, "pool": "mean", "norm_at": "none"}, "neck=8: neck=0"),
     ({}, {"fit": "native"}, "fit=native: fit=crop"),
     ({}, {"patch": 1, "channels": 1}, "normalize_pixels needs .* set normalize_pixels=False"),
 ]

@@ -10,6 +10,7 @@ from tests.oracles import peers
 from torch import Tensor
 
 import vitlab
+from vitlab.errors import WeightsError
 from vitlab.weights.load import load_check
 
 WORDS = {
@@ -60,3 +61,11 @@ def test_other_sizes_have_no_padding_or_leave_it_open(
     assert found.config["stem_padding"] == 0
     assert found.origins["stem_padding"] == origin
     assert ("stem_padding" in " ".join(found.notes)) == (origin == "assumed")
+
+
+@pytest.mark.parametrize("to", ["timm", "transformers", "google"])
+def test_other_formats_refuse_to_write_padding(to: str, tmp_path: Path) -> None:
+    """Nothing in their tensors would show it."""
+    model = vitlab.create("ViT(width=24,depth=1,heads=2,mlp=48)/4", 2, 16, stem_padding=1)
+    with pytest.raises(WeightsError):
+        vitlab.save(model, tmp_path / to, to=to)

@@ -19,6 +19,7 @@ FAMILIES = {
     "swinv2_tiny_window8_256": "a Swin Transformer",
     "hiera_tiny_224": "Hiera",
     "sam2_hiera_tiny": "the Hiera of SAM 2",
+    "samvit_base_patch16_224": "Segment Anything's encoder or ViTDet",
     "xcit_nano_12_p16_224": "XCiT",
     "davit_tiny": "DaViT",
     "convnext_atto": "ConvNeXt",
@@ -39,7 +40,7 @@ OURS = (
     "vit_tiny_patch16_224", "vit_tiny_r_s16_p8_224", "vit_small_patch16_18x2_224",
     "deit3_small_patch16_224", "deit_tiny_distilled_patch16_224", "beitv2_base_patch16_224",
     "eva02_tiny_patch14_224", "vit_small_patch16_dinov3", "vit_base_patch16_siglip_224",
-    "vit_pe_core_tiny_patch16_384", "cait_xxs24_224", "samvit_base_patch16_224",
+    "vit_pe_core_tiny_patch16_384", "cait_xxs24_224",
 )  # fmt: skip
 
 
@@ -67,6 +68,8 @@ RADIO = {
 }
 KINDS = {
     "radio": "RADIO: a class token for each of its teachers",
+    "sam": "windows with decomposed relative positions",
+    "sam_hq_vision_model": "windows with decomposed relative positions",
     "vjepa2": "video: patches with a length in time",
     "mlcd_vision_model": "a class token that is turned by learned angles",
 }
@@ -116,3 +119,34 @@ def test_video_has_a_kernel_with_a_length_in_time(tmp_path: Path) -> None:
     torch.save(tensors, tmp_path / "vitl.pt")
     with pytest.raises(WeightsError, match=r"is V-JEPA, VideoMAE, .* patches with a length"):
         vitlab.load(tmp_path / "vitl.pt")
+
+
+BLOCK = {
+    "patch_embed.proj.weight": (8, 3, 4, 4), "blocks.0.norm1.weight": (8,),
+    "blocks.0.attn.qkv.weight": (24, 8), "blocks.0.attn.proj.weight": (8, 8),
+    "blocks.0.mlp.fc1.weight": (8, 8), "blocks.0.mlp.fc2.weight": (8, 8),
+}  # fmt: skip
+SAM: dict[str, tuple[str, str, tuple[int, ...]]] = {
+    "Segment Anything's encoder or ViTDet (tensor image_encoder.blocks.0.attn.rel_pos_h), which "
+    "has windows of attention": ("image_encoder.", "blocks.0.attn.rel_pos_h", (27, 4)),
+    "Segment Anything's encoder or ViTDet (tensor vision_encoder.layers.0.attn.rel_pos_h), which "
+    "has windows": ("vision_encoder.", "layers.0.attn.rel_pos_h", (27, 4)),
+    "EfficientSAM (tensor image_encoder.neck.0.weight), which has a neck of convolutions": (
+        "image_encoder.", "neck.0.weight", (8, 8, 1, 1),
+    ),
+    "unsupported model: it has a neck of convolutions, as in EfficientSAM": (
+        "", "neck.0.weight", (8, 8, 1, 1),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", SAM)
+def test_encoders_of_segment_anything_are_refused(message: str, tmp_path: Path) -> None:
+    """In Meta's names, in those of transformers and EfficientSAM's, whole or the encoder alone."""
+    prefix, name, shape = SAM[message]
+    state = {prefix + key: torch.zeros(size) for key, size in (BLOCK | {name: shape}).items()}
+    torch.save({"model": state}, tmp_path / "encoder.pth")
+    with pytest.raises(WeightsError) as caught:
+        vitlab.load(tmp_path / "encoder.pth")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

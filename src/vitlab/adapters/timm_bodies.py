@@ -25,8 +25,8 @@ class TimmVisionTransformer(TimmModel):
 
     @property
     def num_features(self) -> int:
-        """Channels of a token after the final norm and the neck, if there is one."""
-        return self.model.config.neck or self.model.config.width
+        """Channels of a token."""
+        return self.model.config.width
 
     @property
     def num_prefix_tokens(self) -> int:
@@ -83,7 +83,7 @@ class TimmVisionTransformer(TimmModel):
             found = [DenseFeatures.of(each, config.prefix, grid) for each in left[: len(layers)]]
             final = left[-1] if whole else None
             if final is not None and not norm:
-                final = model.finish(final[:, config.prefix - config.leading :], grid)
+                final = model.finish(final[:, config.prefix - config.leading :])
         return [each.map for each in found], [each.prefix for each in found], final
 
     def configured(self, pool: str | None, **fields: Any) -> ModelConfig:
@@ -116,7 +116,7 @@ class TimmVisionTransformer(TimmModel):
         """Return patterns of names by depth: stem, blocks, and what follows them."""
         return {
             "stem": r"^model\.(?:stem|token|registers|positions|pre_norm)",
-            "blocks": [(r"^model\.blocks\.(\d+)", None), (r"^model\.(?:norm|neck)", (99999,))],
+            "blocks": [(r"^model\.blocks\.(\d+)", None), (r"^model\.norm", (99999,))],
         }
 
 

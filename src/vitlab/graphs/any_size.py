@@ -38,8 +38,6 @@ def fixed(model: Model) -> str:
         return f"positions={config.positions}"
     if isinstance(within, Rotary) and config.rope_kind == "free":
         return "rope_kind=free"
-    if config.window:
-        return f"window={config.window}"
     if config.stem_stride:
         return f"stem_stride={config.stem_stride}"
     return f"stem={config.stem}" if config.stem in ("resnet", "tubelet") else ""

@@ -27,7 +27,7 @@ def rollout(
     such mean for each of several parallel branches, normalized to rows that sum to one; the layers
     are multiplied (Abnar and Zuidema, 2020). The rows are those that the model pools: the class
     token's, the mean of the patches', of both, of the prefix tokens', or as attention pooling
-    weighs them. What falls on the padding of windows is shared out among the patches.
+    weighs them.
 
     Args:
         model: a Vision Transformer; used in evaluation mode, and afterwards as before. Or a `Look`
@@ -104,7 +104,7 @@ def _carried_on(weights: Tensor, heads: int) -> Tensor:
     """Return what a layer carries from token to token, with its residual path: rows sum to one."""
     branches = weights.shape[1] // heads
     own = weights.float().mean(dim=1)
-    own = own / own.sum(-1, keepdim=True)  # without the share of padded windows
+    own = own / own.sum(-1, keepdim=True)  # to one again, where attention is in bfloat16
     return (branches * own + torch.eye(own.shape[-1], device=own.device)) / (branches + 1)
 
 
@@ -168,8 +168,7 @@ def attention_distance(
     patch and of every patch, weighted by the attention it pays. Class token and registers count
     neither as what looks nor as what is seen. The paper does not say whether attention to them is
     shared out among the patches: it is lost here, as in the authors' own sketch, so that a head
-    that looks at the class token alone has distance 0 (`attention_elsewhere` is this share). So is
-    what falls on the padding of windows.
+    that looks at the class token alone has distance 0 (`attention_elsewhere` is this share).
 
     Pixels are those of the image: two neighbors are a patch apart, the whole stride of the stem,
     even where each of them draws on more than its patch (`receptive_field`), as in hybrids.
@@ -201,8 +200,8 @@ def attention_distance(
 def attention_elsewhere(model: Model | Look, images: Tensor | Iterable[Tensor] = NONE) -> Tensor:
     """Compute the share of a patch's attention that no patch gets: the class token's, mostly.
 
-    Registers get it too, and the padding of windows. Where it is large, the distances among patches
-    say more (`attention_distance` with `among_patches`).
+    Registers get it too. Where it is large, the distances among patches say more
+    (`attention_distance` with `among_patches`).
 
     Args:
         model: a Vision Transformer; used in evaluation mode, and afterwards as before. Or a `Look`
@@ -221,8 +220,7 @@ def attention_entropy(model: Model | Look, images: Tensor | Iterable[Tensor] = N
     """Compute how widely each head spreads its attention, in bits.
 
     The mean, over images and tokens, of the entropy of the attention that a token pays to all
-    tokens: 0 for a head that looks at one, log2(N) for one that looks at all N alike. What falls on
-    the padding of windows is left out, and the rest makes one.
+    tokens: 0 for a head that looks at one, log2(N) for one that looks at all N alike.
 
     Args:
         model: a Vision Transformer; used in evaluation mode, and afterwards as before. Or a `Look`

@@ -74,7 +74,7 @@ class Look:
         model, values = self.model, self.outputs[-1].to(self.outputs[0].dtype)
         with evaluating(model):
             if isinstance(model, VisionTransformer):
-                return model.finish(values, self.grid)
+                return model.finish(values)
             return model.body.finish(values) if isinstance(model, ResNet) else values
 
     @cached_property

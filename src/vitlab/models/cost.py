@@ -23,7 +23,7 @@ PARTS = {
     "norms": r"pre_norm|norm|head\.norm|blocks",
     "class attention": r"class_layers",
     "body": r"body\.(?:root|stages\.\d+|norm)",
-    "head": r"head\.\w+|neck|classify",
+    "head": r"head\.\w+|classify",
     "encoder": "encoder",
     "scores": "score",
     "codebook": "codebook",

@@ -55,9 +55,6 @@ class FusedBlock(nn.Module):
         self.attention, self.mlp = attention[0], block.mlp[0].body
         if self.attention.norms is not None:
             self.attention.norms = WideHeadNorms(attention)
-        zeros = self.attention.qkv.weight.new_zeros(self.attention.qkv.out_features)
-        biases = [zeros if each.qkv.bias is None else each.qkv.bias for each in attention]
-        self.attention.blank = _joined(biases, 3)
         self.attention.qkv = _inwards(block.attention, "qkv", 3)
         self.attention.project = _outwards(block.attention, "project")
         self.attention.heads *= len(attention)

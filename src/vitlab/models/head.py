@@ -66,7 +66,7 @@ class Head(nn.Module):
     def leading(self) -> int | None:
         """How many tokens the last block must compute, the first; None: all.
 
-        Class-attention layers need the others. (Windows, rows and columns have no such tokens.)
+        Class-attention layers need the others. (Rows and columns have no such tokens.)
         """
         read = {"token": 1, **dict.fromkeys(("prefix", "prefix-mean"), self.config.prefix)}
         return None if self.config.class_blocks else read.get(self.config.pool)

@@ -19,12 +19,10 @@ def modules(layers: Iterable[Layer]) -> Sequence[Layer]:
     return cast(Sequence[Layer], nn.ModuleList(layers))
 
 
-def norm_of(
-    config: ViTConfig, width: int | None = None, eps: float | None = None
-) -> nn.LayerNorm | nn.RMSNorm:
+def norm_of(config: ViTConfig, width: int | None = None) -> nn.LayerNorm | nn.RMSNorm:
     """Return a norm of the model's kind, over its width or that of a part of it."""
     kind = nn.RMSNorm if config.norm == "rms" else nn.LayerNorm
-    return kind(width or config.width, eps=eps or config.norm_eps)
+    return kind(width or config.width, eps=config.norm_eps)
 
 
 def reset_parts(generator: torch.Generator | None, *parts: Any) -> None:

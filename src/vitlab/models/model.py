@@ -151,8 +151,8 @@ class Model(nn.Module):
             images: normalized, (B, channels, H, W); or packed
             layers: their numbers
             norm: return each as if it were the last, with all that follows the blocks: the final
-                norm, Segment Anything's neck, CaiT's class-attention layers. That of the last layer
-                is then what `encode` returns. A ResNet's norm fits its last stage alone
+                norm, CaiT's class-attention layers. That of the last layer is then what `encode`
+                returns. A ResNet's norm fits its last stage alone
             maps: return each as a map of patches, apart from class token and registers
 
         Returns:

@@ -31,9 +31,8 @@ def resized(tensors: dict[str, Tensor], old: ModelConfig, new: ModelConfig) -> d
         return tensors  # convolutions take images of any size
     scheme, result = scheme_of(old), dict(tensors)
     parts = [("stem.", stem_of(old).resized, old, new)]
-    stored, wanted = old.at_positions, new.at_positions
     for number in range(scheme.tables(old)):
-        each = stored.of_block(number), wanted.of_block(number)
+        each = old.at_positions, new.at_positions
         parts.append((f"positions.{number}.", scheme.resized, *each))
     for prefix, follow, was, now in parts:
         part = follow(within(prefix, tensors), was, now)

@@ -13,8 +13,7 @@ from vitlab.models.config import Grid, ViTConfig
 from vitlab.models.encoder.block import Block, drop_rates
 from vitlab.models.encoder.class_attention import ClassLayers, with_idle_token
 from vitlab.models.encoder.mixed_sizes import PackedPositions, joined, parted
-from vitlab.models.encoder.neck import Neck
-from vitlab.models.encoder.windows import Axis
+from vitlab.models.encoder.patterns import Axis
 from vitlab.models.head import Head
 from vitlab.models.layers import modules, norm_of, reset_parts
 from vitlab.models.model import DenseFeatures, Model
@@ -29,7 +28,7 @@ class VisionTransformer(Model):
     """stem -> class token -> positions -> encoder -> norm -> pool -> head (ViT paper, section 3.1).
 
     Released models differ: `config.pre_norm` puts a norm before the encoder, `config.norm_at` the
-    last one after the pool; CaiT's class token enters after the encoder, which SAM's neck follows.
+    last one after the pool; CaiT's class token enters after the encoder.
 
     Args:
         config: every choice of the architecture
@@ -53,14 +52,11 @@ class VisionTransformer(Model):
         self.pre_norm = norm_of(config) if config.pre_norm else nn.Identity()
         axes: tuple[Axis, ...] = ("row", "column") if config.attention == "axial" else (None,)
         self.blocks: Sequence[Block] = modules(
-            Block(config.of_block(number), axis, rate)
-            for number, rate in enumerate(drop_rates(config))
-            for axis in axes
+            Block(config, axis, rate) for rate in drop_rates(config) for axis in axes
         )
         self.class_layers = ClassLayers(config) if config.class_blocks else None
-        last_norm = norm_of(config, eps=config.last_norm_eps or config.norm_eps)
-        self.norm = last_norm if config.norm_at in ("tokens", "both") else nn.Identity()
-        self.neck = Neck(config) if config.neck else None
+        last = config.norm_at in ("tokens", "both")
+        self.norm = norm_of(config) if last else nn.Identity()
         self.head = Head(config)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -70,7 +66,7 @@ class VisionTransformer(Model):
             nn.init.zeros_(self.token)
         if self.registers is not None:
             nn.init.normal_(self.registers, std=0.02, generator=generator)
-        reset_parts(generator, *self.positions, *self.blocks, self.class_layers, self.neck)
+        reset_parts(generator, *self.positions, *self.blocks, self.class_layers)
         reset_parts(generator, self.pre_norm, self.norm, self.head)
 
     def scores(self, features: Tensor) -> Tensor:
@@ -95,7 +91,7 @@ class VisionTransformer(Model):
             leading: how many tokens the last block computes, the first; None: all
 
         Returns:
-            (B, prefix + patches + M, width or a neck's channels); of packed images (1, T, width)
+            (B, prefix + patches + M, width); of packed images (1, T, width)
 
         Raises:
             OptionError: a tensor of another shape, or extra tokens that the model cannot place.
@@ -139,12 +135,11 @@ class VisionTransformer(Model):
         count, each = len(self.blocks), len(self.blocks) // len(positions)
         return [positions[number // each] for number in range(count)]
 
-    def finish(self, tokens: Tensor, grid: Grid) -> Tensor:
-        """Return what leaves the blocks, (B, N, D), after class-attention layers, norm and neck."""
+    def finish(self, tokens: Tensor) -> Tensor:
+        """Return what leaves the blocks, (B, N, D), after class-attention layers and norm."""
         if self.class_layers is not None:
             tokens = self.class_layers(tokens)
-        tokens = self.norm(tokens)
-        return tokens if self.neck is None else self.neck(tokens, grid)
+        return self.norm(tokens)
 
     @property
     def last_layer(self) -> int:
@@ -175,10 +170,9 @@ class VisionTransformer(Model):
     def attention_maps(self, images: Tensor) -> list[Tensor]:
         """Return every layer's attention: (B, branches * heads, tokens, tokens).
 
-        Rows sum to one, but for windows with padding, which takes a share. The weights are those
-        the forward pass uses, computed once more beside it. An axial block has two layers, for its
-        rows and its columns. Class-attention layers come last; tokens that do not take part in a
-        layer attend to themselves.
+        Rows sum to one. The weights are those the forward pass uses, computed once more beside it.
+        An axial block has two layers, for its rows and its columns. Class-attention layers come
+        last; tokens that do not take part in a layer attend to themselves.
 
         Raises:
             OptionError: packed images, whose maps differ in size.
@@ -225,7 +219,7 @@ class VisionTransformer(Model):
         first, *rest = name.split(".")
         if first == "blocks":
             return int(rest[0]) + 1 if rest else self.layers
-        return self.layers if first in ("", "class_layers", "norm", "neck", "head") else 0
+        return self.layers if first in ("", "class_layers", "norm", "head") else 0
 
     # Sizes mixed in one batch: each run of images of one size by itself (encoder/mixed_sizes.py)
     def _begin_packed(self, images: Packed) -> tuple[Tensor, list[Positions]]:
@@ -237,10 +231,10 @@ class VisionTransformer(Model):
         return self.pre_norm(self.dropout(tokens)), self._of_blocks([*positions])
 
     def _finished(self, tokens: Tensor, positions: Positions) -> Tensor:
-        """Return what `finish` makes of tokens on the grid of their positions, packed or not."""
+        """Return what `finish` makes of tokens, packed or not."""
         if isinstance(positions, PackedPositions):
             return positions.apart(tokens, self.finish)
-        return self.finish(tokens, positions.grid)
+        return self.finish(tokens)
 
     def _packed_features(self, images: Packed) -> Tensor:
         """Compute the classifier's input of each image, (B, features), in their order."""

@@ -58,7 +58,7 @@ class BEiT(PretextTask):
         assert isinstance(config, ViTConfig)
         codes = self.tokenizer.config.codes
         self.token = nn.Parameter(torch.empty(1, 1, config.width))
-        self.predict = nn.Linear(config.neck or config.width, codes)
+        self.predict = nn.Linear(config.width, codes)
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -60,7 +60,7 @@ class MaskedPatch(PretextTask):
         self.colors = 0 if options.target == "pixels" else BINS**config.channels
         values = self.colors or config.channels
         self.token = nn.Parameter(torch.empty(1, 1, config.width))
-        self.predict = nn.Linear(config.neck or config.width, self.cells**2 * values)
+        self.predict = nn.Linear(config.width, self.cells**2 * values)
 
     @classmethod
     def check(cls, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:

@@ -15,11 +15,14 @@ from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViT
 from vitlab.models.model import Model
 from vitlab.weights.assembly import whole_state
 from vitlab.weights.formats.entries import Entry
+from vitlab.weights.formats.records import record
 from vitlab.weights.sharded import Fields
 
 KINDS: dict[str, type[ModelConfig]] = {
     each.kind: each for each in (ViTConfig, ResNetConfig, TokenizerConfig)
 }
+# Fields that older descriptions have, of Segment Anything's encoder, with the values of all others.
+GONE = record("window 0, global_blocks [], neck 0, last_norm_eps 0.0")
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,8 @@ def described(content: Fields, choices: Fields) -> ModelConfig:
         OptionError: an unknown field, or a value that cannot be.
         KeyError: the description is damaged; TypeError likewise.
     """
-    found = {"center": "exact"} | content["model"]
+    told = {"center": "exact"} | content["model"]
+    found = {name: value for name, value in told.items() if GONE.get(name, ...) != value}
     return KINDS[content["kind"]].from_dict(chosen_over(found, choices))
 
 

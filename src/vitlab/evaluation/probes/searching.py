@@ -128,7 +128,7 @@ def choices_of(model: Model, layers: int, pool: Pool = "") -> tuple[Vectors, lis
 
 def _can_be_cut(config: ViTConfig) -> bool:
     """Return whether each block can be the last, and each pool be that of the model."""
-    usual = config.pool in POOLS and not (config.pool_prefix or config.pre_logits or config.neck)
+    usual = config.pool in POOLS and not (config.pool_prefix or config.pre_logits)
     whole = config.attention != "axial" and not config.class_blocks
     return usual and whole and config.fit != "native"
 
@@ -252,7 +252,6 @@ def ending_after(model: Model, choice: FeatureChoice, own: dict[str, Tensor]) ->
             depth=choice.layer,
             pool=choice.pool,
             class_token=config.has_token,
-            global_blocks=tuple(n for n in config.global_blocks if n < choice.layer),
         )
     tensors = whole_state(model) | own
     kept = {name: tensors[name].to("cpu", copy=True) for name in empty(config)}

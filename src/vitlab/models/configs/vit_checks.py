@@ -11,8 +11,7 @@ from vitlab.errors import OptionError
 # Numbers that no model has; a hostile file may state them, and they would be built.
 MOST = {
     "depth": 2000, "branches": 2000, "class_blocks": 2000, "width": 2**17, "registers": 2**16,
-    "queries": 2**16, "stem_padding": 2**10, "stem_frames": 2**10, "window": 2**13,
-    "rope_grid": 2**16,
+    "queries": 2**16, "stem_padding": 2**10, "stem_frames": 2**10, "rope_grid": 2**16,
 }  # fmt: skip
 MOST_BLOCKS, MOST_PARAMETERS = 2000, 10**11  # the largest published model has 22 billion
 
@@ -41,7 +40,7 @@ def check_extent(config: Any) -> None:
     check_stages(config.stages)
     rows = 4 * config.width + 2 * config.mlp  # of every block's layers
     pixels = config.patch**2 * config.channels
-    outputs = config.classes + (config.pre_logits or 0) + 2 * config.pool_mlp + 9 * config.neck
+    outputs = config.classes + (config.pre_logits or 0) + 2 * config.pool_mlp
     tokens = math.prod(config.grid) + config.registers + config.queries
     check_parameters(config.width * (blocks * rows + pixels + outputs + tokens))
 
@@ -101,15 +100,7 @@ def check_pool(config: Any) -> None:
 
 
 def check_parts(config: Any) -> None:
-    """Refuse windows, a neck and class-attention layers beside what they cannot go with."""
-    patches = config.pool == "mean" and not config.prefix and config.norm_at != "pooled"
-    if config.neck and not patches:
-        raise OptionError(
-            f"neck={config.neck} is for patches alone: set pool=mean, class_token=False, "
-            "registers=0 and norm_at=none"
-        )
-    if config.window:
-        check_window(config)
+    """Refuse class-attention layers and talking heads beside what they cannot go with."""
     if config.class_blocks and not config.has_token:
         raise OptionError(
             f"class_blocks={config.class_blocks} needs a class token: set class_token=True"
@@ -121,22 +112,3 @@ def check_parts(config: Any) -> None:
         )
     if config.talking_heads and config.branches > 1:
         raise OptionError(f"talking_heads needs branches=1, not {config.branches}")
-
-
-def check_window(config: Any) -> None:
-    """Refuse tokens and positions that have no place in a window, and blocks beyond the last."""
-    if any(number >= config.depth for number in config.global_blocks):
-        raise OptionError(
-            f"global_blocks={config.global_blocks} has a number above {config.depth - 1}, that of "
-            "the last block: blocks are counted from 0"
-        )
-    if config.attention == "axial" or config.length > math.prod(config.grid):
-        raise OptionError(
-            f"window={config.window} cannot place a class token, registers or attention=axial: "
-            "set pool=mean, class_token=False, registers=0 and attention=global"
-        )
-    if config.positions not in ("none", "1d", "2d", "sincos", "decomposed", "1d+decomposed"):
-        raise OptionError(
-            f"positions={config.positions} cannot act within windows: use positions="
-            "1d+decomposed, decomposed, 1d, 2d, sincos or none with window"
-        )

@@ -92,9 +92,7 @@ class ViTConfig(ModelConfig):
         "1d",
         "none; 1d: learned, in raster order; 2d: learned rows and columns; relative: 1-D offsets "
         "as extra attention; bias: a learned bias per 2-D offset and head (BEiT); rope: rotary; "
-        "decomposed: offsets in rows and in columns as extra attention (Segment Anything); sincos: "
-        "fixed sines and cosines of rows and columns (MAE); "
-        "1d+bias, 1d+decomposed, 1d+rope: both",
+        "sincos: fixed sines and cosines of rows and columns (MAE); 1d+bias, 1d+rope: both",
         choices=lambda: used_options("positions"),
     )
     positions_at: Literal["stem", "every", "shared"] = option(
@@ -203,18 +201,6 @@ class ViTConfig(ModelConfig):
     attention: Literal["global", "axial"] = option(
         "global", "what a token attends to: all, or its row, then its column, each with an MLP"
     )
-    window: int = option(
-        0,
-        "side in patches of the windows within which tokens attend (Segment Anything has 14; 0: no "
-        "windows)",
-        at_least(0),
-    )
-    global_blocks: tuple[int, ...] = option(
-        (),
-        "numbers, from 0, of the blocks whose tokens attend to all",
-        at_least(0),
-        only=when("window"),
-    )
     class_blocks: int = option(
         0,
         "layers after the blocks in which the class token, which enters here, gathers from the "
@@ -223,11 +209,6 @@ class ViTConfig(ModelConfig):
     )
     talking_heads: bool = option(
         False, "mix the heads' attention before and after the softmax (CaiT)"
-    )
-    neck: int = option(
-        0,
-        "channels of the two convolutions after the blocks (Segment Anything has 256; 0: none)",
-        at_least(0),
     )
     dropout: float = option(
         0.0, "rate after positions and all dense layers but q, k and v", at_least(0), below(1)
@@ -243,12 +224,6 @@ class ViTConfig(ModelConfig):
         "exact", "GELU: exact (erf), Google's tanh form, or CLIP's x * sigmoid(1.702 x)"
     )
     norm_eps: float = option(1e-6, "epsilon of every norm", above(0))
-    last_norm_eps: float = option(
-        0.0,
-        "epsilon of the last norm, if it differs from the others (0: norm_eps)",
-        at_least(0),
-        only=when("norm_at", "tokens", "both"),
-    )
     rope_kind: Literal["image", "grid", "mixed", "free"] = option(
         "image",
         "what rotary positions turn by: coordinates from -1 to 1 over the image (DINOv3), numbers "
@@ -379,12 +354,6 @@ class ViTConfig(ModelConfig):
         """Number of encoder blocks; axial attention has two per layer."""
         return self.depth * (2 if self.attention == "axial" else 1)
 
-    def of_block(self, number: int) -> Self:
-        """Return the configuration as one block has it: a global one has no windows."""
-        if number not in self.global_blocks:
-            return self
-        return replace(self, window=0, global_blocks=())
-
     @property
     def answers(self) -> int:
         """Outputs per image: 1, or as many as attention pooling has queries."""
@@ -430,7 +399,7 @@ class ViTConfig(ModelConfig):
     def pooled(self) -> int:
         """Width of the pool's output."""
         parts = {"both": 2, "prefix": len(self.pool_tokens) or self.prefix}.get(self.pool, 1)
-        return parts * (self.neck or self.width)
+        return parts * self.width
 
     @property
     def features(self) -> int:

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from vitlab.models.config import ViTConfig
 from vitlab.models.encoder.joint_attention import LONGEST, JointAttention, suits_joint
-from vitlab.models.encoder.windows import AxialLines, Axis, Pattern, Windows
+from vitlab.models.encoder.patterns import Axis, Pattern
 from vitlab.models.layers import norm_of, reset_parts, reset_xavier
 from vitlab.models.positions.positions import Positions
 
@@ -18,8 +18,7 @@ Heads = tuple[Tensor, Tensor, Tensor, Tensor | None]  # queries, keys, values; b
 class Attention(nn.Module):
     """Multi-head self-attention (ViT paper, appendix A): (B, N, D) -> (B, N, D).
 
-    With an axis, tokens attend along their own row or column of the grid only (D.6); with
-    `config.window`, within their window.
+    With an axis, tokens attend along their own row or column of the grid only (D.6).
     """
 
     role: ClassVar[str] = "attention"
@@ -27,15 +26,12 @@ class Attention(nn.Module):
     def __init__(self, config: ViTConfig, axis: Axis = None) -> None:
         super().__init__()
         self.heads, self.grid = config.heads, config.grid
-        windows = Windows(config.window) if config.window else Pattern()
-        self.pattern: Pattern = AxialLines(axis) if axis else windows
+        self.pattern = Pattern(axis)
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.qkv_bias)
         self.norms: nn.Module | None = HeadNorms(config) if config.qk_norm else None
         self.norm: nn.Module = norm_of(config) if config.norm_inner_attention else nn.Identity()
         self.talking = TalkingHeads(config) if config.talking_heads else None
         self.project = nn.Linear(config.width, config.width, bias=config.bias)
-        self.blank: Tensor | None  # what padding gives, if not the bias of `qkv`
-        self.register_buffer("blank", None, persistent=False)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw Xavier-uniform kernels: q, k and v each, since a stack would get a smaller bound."""
@@ -45,7 +41,7 @@ class Attention(nn.Module):
     def forward(
         self, tokens: Tensor, positions: Positions | None = None, leading: int | None = None
     ) -> Tensor:
-        """Let tokens attend to all, or to their row, column or window: (B, N, D) -> (B, N, D).
+        """Let tokens attend to all, or to their row or column: (B, N, D) -> (B, N, D).
 
         Args:
             tokens: (B, N, D)
@@ -65,7 +61,7 @@ class Attention(nn.Module):
 
     def attended(self, qkv: Tensor, positions: Positions | None, leading: int | None) -> Tensor:
         """Return the values that each token attends to, heads side by side: (B, N, 3D) -> D."""
-        own = self.norms is not None or not self.pattern.whole or leading is not None
+        own = self.norms is not None or self.pattern.axis is not None or leading is not None
         own = own or self.talking is not None or (positions is not None and positions.relates)
         if not own and suits_joint(qkv, self.training):
             joint: Any = JointAttention.apply
@@ -77,14 +73,11 @@ class Attention(nn.Module):
             bias = None if bias is None else bias[..., :leading, :]
         form = attend if self.talking is None else self.talking
         found = form(q, k, v, bias).transpose(1, 2).flatten(2)
-        whole = self.pattern.whole
-        return found if whole else self.pattern.unfold(found, self._grid(positions))
+        return self.pattern.unfold(found, self._grid(positions))
 
     def split(self, qkv: Tensor, positions: Positions | None) -> Heads:
         """Return queries, keys and values, each (B, h, N, d), and the bias on the logits."""
-        if not self.pattern.whole:
-            blank = self.qkv.bias if self.blank is None else self.blank
-            qkv = self.pattern.fold(qkv, self._grid(positions), blank)
+        qkv = self.pattern.fold(qkv, self._grid(positions))
         q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         if self.norms is not None:
             q, k = self.norms(q, k)
@@ -94,9 +87,8 @@ class Attention(nn.Module):
     def weights(self, tokens: Tensor, positions: Positions | None = None, *more: object) -> Tensor:
         """Return the attention that `forward` pays: (B, N, D) -> (B, h, N, N), rows sum to 1.
 
-        In a window with padding they sum to less, since a part falls on the padding. With talking
-        heads, it is the softmax of the mixed logits, before it is mixed once more. What else
-        `forward` takes makes no difference.
+        With talking heads, it is the softmax of the mixed logits, before it is mixed once more.
+        What else `forward` takes makes no difference.
         """
         q, k, _, bias = self.split(self.qkv(tokens), positions)
         form = attention_weights if self.talking is None else self.talking.weights

@@ -22,7 +22,7 @@ def encode_patches(model: VisionTransformer, patches: Tensor, grid: Grid) -> Ten
     tokens, positions = model.embed(patches, grid)
     for block, own in zip(model.blocks, positions, strict=True):
         tokens = block(own.place(tokens), own)
-    return model.finish(tokens, grid)
+    return model.finish(tokens)
 
 
 def encode_visible(model: VisionTransformer, images: Tensor, visible: Tensor) -> Tensor:
@@ -32,8 +32,8 @@ def encode_visible(model: VisionTransformer, images: Tensor, visible: Tensor) ->
     grid. A stem that does not mix patches sees the visible ones alone.
 
     Args:
-        model: without attention over rows, windows or other shapes of the grid, whose positions, if
-            any, are added before the encoder
+        model: without attention over rows and columns, whose positions, if any, are added before
+            the encoder
         images: normalized, (B, channels, H, W)
         visible: numbers of the visible patches of each image in raster order, int64 (B, K)
 
@@ -57,7 +57,7 @@ def encode_visible(model: VisionTransformer, images: Tensor, visible: Tensor) ->
     tokens = model.pre_norm(model.dropout(tokens))
     for block in model.blocks:
         tokens = block(tokens)
-    return model.finish(tokens, grid)
+    return model.finish(tokens)
 
 
 def visible_patches(model: VisionTransformer, images: Tensor, visible: Tensor) -> Tensor:

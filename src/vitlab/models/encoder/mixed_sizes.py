@@ -48,9 +48,9 @@ class PackedPositions(Positions):
         parts = parted(tokens, self.runs, self.prefix if prefix is None else prefix)
         return [*zip(parts, self.schemes, strict=True)]
 
-    def apart(self, tokens: Tensor, change: Callable[[Tensor, Grid], Tensor]) -> Tensor:
-        """Return (1, T, D) with each run changed by itself, given its grid."""
-        return joined([change(part, scheme.grid) for part, scheme in self.parts(tokens)])
+    def apart(self, tokens: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return (1, T, D) with each run changed by itself."""
+        return joined([change(part) for part, _ in self.parts(tokens)])
 
     def place(self, tokens: Tensor) -> Tensor:
         """Return the tokens as a block's input: (1, T, D) -> (1, T, D)."""
@@ -61,7 +61,7 @@ class PackedPositions(Positions):
 
     def attended(self, attention: Attention, qkv: Tensor) -> Tensor:
         """Return what each token gathers within its image: (1, T, 3D) -> (1, T, D)."""
-        if not attention.pattern.whole or attention.talking is not None:
+        if attention.pattern.axis or attention.talking is not None:
             return joined([attention.attended(*part, None) for part in self.parts(qkv)])
         if attention.norms is None and not any(scheme.relates for scheme in self.schemes):
             q, k, v, _ = attention.split(qkv, None)

@@ -9,7 +9,6 @@ from torch import Tensor
 from vitlab.models.config import ViTConfig
 from vitlab.models.layers import reset_parts
 from vitlab.models.positions.bias import Bias
-from vitlab.models.positions.decomposed import Decomposed
 from vitlab.models.positions.learned import Learned
 from vitlab.models.positions.positions import Inner, Positions
 from vitlab.models.positions.rotary import Rotary
@@ -42,8 +41,7 @@ class Both(Positions):
     @classmethod
     def of_layers(cls, config: ViTConfig) -> Sequence[Self]:
         """Return the modules, the first with the learned positions."""
-        blocks = range(cls.tables(config))
-        return [cls(config.of_block(number), first=not number) for number in blocks]
+        return [cls(config, first=not number) for number in range(cls.tables(config))]
 
     def again(self, config: ViTConfig) -> Self:
         """Return the same for another image size, with the learned positions if they are here."""
@@ -93,12 +91,3 @@ class LearnedAndRotary(Both):
     name = "1d+rope"
     uses = ("positions_size", "rope_base", "rope_kind")
     within = Rotary
-
-
-class LearnedAndDecomposed(Both):
-    """Learned positions, and offsets in rows and columns within attention (Segment Anything)."""
-
-    name = "1d+decomposed"
-    uses = ("positions_size",)
-    takes_extra = False
-    within = Decomposed

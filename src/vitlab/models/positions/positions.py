@@ -109,7 +109,7 @@ class Positions(Part, nn.Module):
     @classmethod
     def of_layers(cls, config: ViTConfig) -> Sequence[Self]:
         """Return the modules: one that all blocks share, or one per layer."""
-        return [cls(config.of_block(number)) for number in range(cls.tables(config))]
+        return [cls(config) for _ in range(cls.tables(config))]
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw every weight, and compute every buffer."""
@@ -235,7 +235,7 @@ def check_extra(extra: Tensor, config: ViTConfig, positions: Positions) -> Tenso
     Raises:
         OptionError: another shape, or a model that knows the tokens of the image only.
     """
-    without = [name for name in ("window", "class_blocks", "neck") if getattr(config, name)]
+    without = ["class_blocks"] if config.class_blocks else []
     without += ["attention"] if config.attention == "axial" else []
     without += [] if positions.takes_extra else ["positions"]
     if without:

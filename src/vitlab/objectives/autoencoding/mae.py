@@ -196,9 +196,7 @@ def _check_encoder(config: ViTConfig) -> None:
             "positions=1d, 2d, sincos or none, and positions_at=stem",
         ),
         "attention=axial": (config.attention == "axial", "attention=global"),
-        f"window={config.window}": (config.window > 0, "window=0"),
         f"class_blocks={config.class_blocks}": (config.class_blocks > 0, "class_blocks=0"),
-        f"neck={config.neck}": (config.neck > 0, "neck=0"),
         "fit=native": (config.fit == "native", "fit=crop"),
     }
     for what, (is_wrong, instead) in wrong.items():

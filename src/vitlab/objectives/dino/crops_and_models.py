@@ -108,10 +108,10 @@ def _check_local(options: Pretext, config: ModelConfig) -> None:
 
 
 def _check_hidden(config: ViTConfig) -> None:
-    if config.features != (config.neck or config.width):
+    if config.features != config.width:
         raise OptionError(
-            f"ibot needs features as wide as tokens, {config.neck or config.width}, not "
-            f"{config.features}: set ibot=0, or pool=token"
+            f"ibot needs features as wide as tokens, {config.width}, not {config.features}: "
+            "set ibot=0, or pool=token"
         )
     if math.prod(config.grid) < 2:
         raise OptionError(

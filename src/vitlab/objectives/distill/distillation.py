@@ -229,7 +229,7 @@ def on_grid(patches: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tens
 def token_width(config: ModelConfig) -> int:
     """Return the width of what `encode` gives."""
     if isinstance(config, ViTConfig):
-        return config.neck or config.width
+        return config.width
     return config.features
 
 

@@ -49,7 +49,6 @@ class Format:
 FORMATS = (
     Format("delta", ".deltas"),
     Format("vitlab", "own", "a folder of ViTLab"),
-    Format("sam", "sam"),
     Format(
         "transformers",
         "transformers.transformers_format",

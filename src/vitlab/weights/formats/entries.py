@@ -229,16 +229,13 @@ _EACH: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] 
     "flat_table": (lambda t: t[None], lambda t: t[0]),
     # positions (1, 1 + N, D) without their first row, of the class token, which is zero
     "without_first_row": (_with_zeros, _without_zeros),
-    # positions (1, N, D) with a first row of a class token that is not there, or one that is added
-    # to all the others
-    "with_unused_row": (lambda t: t[:, 1:], _with_zeros),
+    # positions (1, N, D) with a first row that is added to all the others
     "with_added_row": (lambda t: t[:, 1:] + t[:, :1], _with_zeros),
     # frequencies (2, h, d) of one head for all
     "of_one_head": (lambda t: t[:, None], lambda t: t[:, 0]),
     # a kernel (D, C, P, P) as (P, P, C, D)
     "kernel_of_flax": (lambda t: t.permute(3, 2, 0, 1), lambda t: t.permute(2, 3, 1, 0)),
-    # a matrix (outputs, inputs) as a kernel of one pixel: (D, C, 1, 1), (C, D, 1, 1), (1, 1, C, D)
-    "pointwise": (lambda t: t.flatten(1), lambda t: t[..., None, None]),
+    # a matrix (outputs, inputs) as a kernel of one pixel: (C, D, 1, 1), (1, 1, C, D)
     "pointwise_transposed": (lambda t: t[:, :, 0, 0].t(), lambda t: t.t()[..., None, None]),
     "pointwise_of_flax": (lambda t: t[0, 0].t(), lambda t: t.t()[None, None]),
 }

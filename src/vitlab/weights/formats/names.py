@@ -37,7 +37,7 @@ from vitlab.weights.source import Shape
 
 # Words of single tensors; all others are of layers.
 TENSORS = words("""
-    token registers positions freqs shared_table queries bias_table rows columns block_freqs
+    token registers positions freqs shared_table queries bias_table block_freqs
     scale1 scale2 class_scale1 class_scale2
 """)
 TURNED = ("qkv", "q_norm", "k_norm")  # the layers whose rows rotary positions turn
@@ -47,7 +47,7 @@ THERE = record("""
     norm_inner_attention attn_norm.weight, norm_inner_mlp mlp_norm.weight, class_token token,
     talking_heads before.weight
 """)
-LONG = record("classes head.weight, pre_logits pre_logits.weight, neck neck_reduce.weight")
+LONG = record("classes head.weight, pre_logits pre_logits.weight")
 PARTS, PART = "weight|bias|running_mean|running_var|num_batches_tracked", "{part}"
 PLACEHOLDER = re.compile(r"\\\{([a-z]1?)(?::02)?\\\}")
 Numbers = tuple[tuple[str, int], ...]
@@ -90,10 +90,6 @@ OURS = table("""
     pool_norm       head.attend.norm
     pool_expand     head.attend.mlp.expand
     pool_contract   head.attend.mlp.contract
-    neck_reduce     neck.reduce
-    neck_norm1      neck.reduce_norm
-    neck_mix        neck.mix
-    neck_norm2      neck.mix_norm
     head            head.classify
 """)
 STEMS: dict[str, Names] = {
@@ -151,7 +147,6 @@ def ours(config: ModelConfig) -> Names:
         "1d": f"positions positions.0.{'added.' * (len(kinds) > 1)}table",
         "bias": f"{'shared_table' if shared else 'bias_table'} {at}table",
         "rope": f"{'freqs' if config.rope_kind == 'mixed' else 'block_freqs'} {at}freqs",
-        "decomposed": f"rows {at}rows\ncolumns {at}columns",
     }
     for kind in kinds:
         names |= table(own.get(kind, ""))
@@ -168,8 +163,7 @@ class FoundParts:
         names: the family's table, with the way in which each part of this file is stored
         shapes: by word, of the first of its kind, as ours has it: `{"qkv.weight": (3 D, D)}`
         theirs: likewise, of the tensors as they are stored
-        places: of every one of its kind: the numbers of its block (n), its branch (b), …, and the
-            shape of its first tensor
+        places: of every one of its kind: the numbers of its block (n), its branch (b), …
         tensors: shapes of all tensors by the family's names; `/name` is outside of the model
         stored: the file's names by the family's
         prefix: in front of the names of the model
@@ -178,7 +172,7 @@ class FoundParts:
     names: Names
     shapes: dict[str, Shape] = field(default_factory=dict)
     theirs: dict[str, tuple[Shape, ...]] = field(default_factory=dict)
-    places: dict[str, list[tuple[dict[str, int], Shape]]] = field(default_factory=dict)
+    places: dict[str, list[dict[str, int]]] = field(default_factory=dict)
     tensors: Mapping[str, Shape] = field(default_factory=dict)
     stored: Mapping[str, str] = field(default_factory=dict)
     prefix: str = ""
@@ -202,7 +196,7 @@ class FoundParts:
     def counted(self, letter: str, keys: Collection[str] = ()) -> set[int]:
         """Return the numbers of blocks, branches, … that are there, of some parts or of all."""
         wanted = keys or self.places.keys()
-        every = [numbers for key in wanted for numbers, _ in self.places.get(key, ())]
+        every = [numbers for key in wanted for numbers in self.places.get(key, ())]
         return {numbers[letter] for numbers in every if letter in numbers}
 
     @property
@@ -221,7 +215,7 @@ class FoundParts:
     def stages(self) -> tuple[int, ...]:
         """Units of each stage of a ResNet."""
         first = next((k for k in ("reduce_conv.weight", "conv1.weight") if k in self), "")
-        stages = [numbers["s"] for numbers, _ in self.places.get(first, ())]
+        stages = [numbers["s"] for numbers in self.places.get(first, ())]
         return tuple(stages.count(stage) for stage in sorted(set(stages)))
 
     def in_file(self, name: str) -> str:
@@ -278,10 +272,7 @@ def found(
             part = key.rpartition(".")[2]
             whole = tuple(name.replace(PART, part) for name in row.names)
             result.names[key] = [replace(row, names=whole)]
-            result.places[key] = [
-                (dict(numbers), shapes[min(next(iter(rows.values())).values())])
-                for numbers, rows in by_numbers.items()
-            ]
+            result.places[key] = [dict(numbers) for numbers in by_numbers]
     return result
 
 

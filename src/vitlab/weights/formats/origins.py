@@ -20,10 +20,10 @@ from vitlab.weights.sharded import Fields
 ORIGINS = "option", "file", "tensors", "name", "family", "assumed"
 # Fields that change the outputs but neither the names nor the shapes of the tensors.
 SILENT = (
-    "image_size", "center", "heads", "gelu", "norm_eps", "last_norm_eps", "norm_order", "norm_at",
-    "pool", "pool_heads", "pool_prefix", "pool_tokens", "positions", "positions_at", "rope_kind",
+    "image_size", "center", "heads", "gelu", "norm_eps", "norm_order", "norm_at", "pool",
+    "pool_heads", "pool_prefix", "pool_tokens", "positions", "positions_at", "rope_kind",
     "rope_base", "rope_rounded", "rope_grid", "rope_offset", "resampling", "resnet", "stem_act",
-    "stem_padding", "window", "global_blocks", "queries", "mean", "std", "interpolation", "crop",
+    "stem_padding", "queries", "mean", "std", "interpolation", "crop",
     "fit", "tokens",
 )  # fmt: skip
 # Fields that no output depends on: how weights start, and what only training does.

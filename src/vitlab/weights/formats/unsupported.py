@@ -21,6 +21,10 @@ FAMILIES = r"""
         Hiera: stages of different widths
     blocks\.\d+\.attn\.(pool_q|norm_q)\.
         MViT: pooled attention and stages of different widths
+    \.attn\.rel_pos_h$
+        Segment Anything's encoder or ViTDet: windows of attention
+    image_encoder\.neck\.0\.weight$
+        EfficientSAM: a neck of convolutions
     (layers\.\d+\.blocks|features\.\d+)\.\d+\.attn\.(relative_position_bias_table|logit_scale)
         a Swin Transformer: shifted windows and stages of different widths
     blocks\.\d+\.local_mp\.

@@ -66,7 +66,7 @@ FIELDS = records(r"""
     aimv2_huge                                                heads 12
     vit_huge_plus_                                            heads 20
     _[57]b_                                                   heads 32
-    ^(?!.*_(clip|cls)_)((beit|eva|aimv2|samvit)|.*(_gap|_rpn|relpos|vit_pe_|test_vit[24])) pool mean
+    ^(?!.*_(clip|cls)_)((beit|eva|aimv2)|.*(_gap|_rpn|relpos|vit_pe_|test_vit[24])) pool mean
     ^(?!.*_gap).*(_siglip_|_map_|vit_pe_core|test_vit3)       pool attention
     _clip_|^eva_|^eva02|^aimv2|vit_betwixt_.*_rope            @OPENAI
     ^deit|^beitv2|^beit3|dino|lingbot|intern300m              @IMAGENET
@@ -277,7 +277,7 @@ BEYOND = rules("""
     shared_rel_pos.mlp.fc1.weight         positions from an MLP
     blocks.0.attn.lambda_q1               differential attention
     blocks.0.in_proj.weight               attention and MLP in one layer
-    blocks.0.attn.rel_pos_h               windows of attention, as in SAM
+    neck.0.weight                         a neck of convolutions, as in EfficientSAM
     blocks.0.attn.gate.weight             gated attention
 """)
 

@@ -48,11 +48,10 @@ ARGUMENTS = records("""
         attn_pool_num_heads pool_heads, attn_pool_mlp_ratio pool_mlp, dynamic_img_size image_size,
         swiglu_align_to mlp, use_post_transformer_norm norm_at
 """)
-# Arguments of others, CaiT and Segment Anything, that are only read.
+# Arguments of others, as of CaiT, that are only read.
 READ = record("""
     num_classes classes, norm_layer norm, depth_token_only class_blocks,
-    mlp_ratio_token_only mlp, use_abs_pos positions, use_rel_pos positions, use_rope positions,
-    neck_chans neck, head_hidden_size pre_logits
+    mlp_ratio_token_only mlp
 """) | ARGUMENTS["vit"] | ARGUMENTS["beit"] | ARGUMENTS["eva"]  # fmt: skip
 # Reviewed: how training goes and weights start, names of tensors, what the tensors show anyway.
 WITHOUT_EFFECT = words("""
@@ -60,7 +59,7 @@ WITHOUT_EFFECT = words("""
     weight_init fix_init head_init_scale dynamic_img_size strict_img_size qkv_fused attn_type
     pretrained_strict out_indices ref_feat_shape swiglu_align_to attn_pool_mlp_ratio
     num_kv_heads embed_norm_layer rope_shift_coords rope_jitter_coords rope_rescale_coords
-    rope_rotate_half rope_grid_indexing rope_mrope_section window_size global_attn_indexes
+    rope_rotate_half rope_grid_indexing rope_mrope_section
 """)
 # What these add is not represented; and None leaves those to timm, and the tensors show the choice.
 OFF = words("mlp_layer dynamic_img_pad attn_only_layer_scale use_naflex features_only")
@@ -137,11 +136,7 @@ def values_of(config: ViTConfig) -> Fields:
         "dynamic_img_size": True,
         "swiglu_align_to": int(gated),  # gate and value apart, with all their units
         "use_post_transformer_norm": config.norm_at == "tokens",
-        "use_abs_pos": learned,
-        "use_rel_pos": "decomposed" in positions,
-        "use_rope": False,
-        "neck_chans": config.neck or None,
-        **dict.fromkeys(("mlp_ratio_token_only", "head_hidden_size")),
+        "mlp_ratio_token_only": None,
     }
 
 

@@ -6,7 +6,6 @@ and keys of files that older versions wrote.
 """
 
 import re
-from collections.abc import Collection
 from typing import Any
 
 from vitlab.errors import WeightsError
@@ -153,20 +152,6 @@ DECIDING = record("""
 """)
 
 
-def check_keys(model_type: str, content: Fields, known: Collection[str]) -> None:
-    """Refuse keys that are neither known nor without effect.
-
-    Raises:
-        WeightsError: the first of them.
-    """
-    for key, value in content.items():
-        if key not in known and not IDLE.fullmatch(key):
-            raise WeightsError(
-                f"config.json: unknown key {key} (value {value!r}) of {model_type}: if it has no "
-                "effect on the model's outputs, remove it from the file"
-            )
-
-
 def completed(model_type: str, content: Fields) -> Fields:
     """Return every key that matters, with the class's default where config.json leaves it out.
 
@@ -177,7 +162,11 @@ def completed(model_type: str, content: Fields) -> Fields:
     for key, value in content.items():
         if key in NEUTRAL and value not in (*NEUTRAL[key], None):
             raise WeightsError(f"config.json: unsupported {key}={value!r}")
-    check_keys(model_type, content, {*defaults, *NEUTRAL})
+        if key not in {*defaults, *NEUTRAL} and not IDLE.fullmatch(key):
+            raise WeightsError(
+                f"config.json: unknown key {key} (value {value!r}) of {model_type}: if it has no "
+                "effect on the model's outputs, remove it from the file"
+            )
     given = {key: value for key, value in content.items() if value is not None}
     return {key: given.get(key, usual) for key, usual in defaults.items()}
 

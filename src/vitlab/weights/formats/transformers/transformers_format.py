@@ -48,7 +48,7 @@ KINDS = rules(r"""
     pvt.*|segformer|levit|cvt|mobilevit.*|poolformer  stages, with convolutions
     resnet|regnet|convnext.*|dinov3_convnext|bit|.*mobilenet.*  a convolutional network
     vit-hybrid|vit_hybrid  a ViT on a BiT ResNet
-    sam2.*|sam3.*|vitdet|edgetam.*  windows with decomposed relative positions
+    sam.*|vitdet|edgetam.*  windows with decomposed relative positions
     vjepa2|videomae|vivit|timesformer|videoprism  video: patches with a length in time
     radio  RADIO: a class token for each of its teachers
     mlcd.*  a class token that is turned by learned angles

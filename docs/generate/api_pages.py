@@ -47,7 +47,7 @@ GROUPS = {
 }
 ERRORS = "vitlab.errors"
 INSIDE = tuple(vitlab.inspect.__all__)
-MODULES = {"measure": ("cost",), "inspect": INSIDE, "adapters": ("timm", "transformers")}
+MODULES = {"measure": ("cost",), "inspect": INSIDE, "adapters": ("transformers",)}
 
 
 def python_page() -> str:

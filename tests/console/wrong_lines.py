@@ -46,7 +46,6 @@ VALID = {
     "search": ["search", "photos.parquet", "photos/red/000.png"],
     # an address that is nobody's, and a file that is no token: it ends, whatever else is wrong
     "serve": ["serve", "model", "--host", "192.0.2.1", "--token-file", "list.csv"],
-    "replay": ["replay", "run"],
     "runs": ["runs", "run"],
     "soup": ["soup", "model", "model", "--out", "o7"],
     "study": ["study", "lr", "--data", "photos", "--model", TINY, "--lr-steps", "20", "--workers",

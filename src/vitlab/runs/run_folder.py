@@ -11,7 +11,6 @@
     detect.safetensors  queries and heads, of a run that detects
     regress.safetensors the linear layer, of a run that answers with numbers
     report.html     the report
-    fault/          a step that was not finite, for `vitlab replay` (training/replay.py)
     sweep/          the runs that chose the learning rate (experiments/campaign_folder.py)
     .lock           held by the process that trains
 
@@ -66,7 +65,6 @@ class RunFolder:
         checkpoints: folder of the checkpoints
         model: folder of the trained model
         guide: folder of a copy of the tokenizer or the teacher that the run learns from
-        fault: folder of a step that was not finite (training/replay.py)
         delta: file of what changed, if the run trained only some of the weights
         head_start: file of the classifier that the run started from, if it was fitted: a delta
         predictions: file of what the model answered to each test image (runs/kept_arrays)
@@ -80,7 +78,6 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.model = self.path / MODEL_FOLDER
         self.guide = self.path / "guide"
-        self.fault = self.path / "fault"
         self.delta = self.path / "delta.safetensors"
         self.head_start = self.path / "head-start.safetensors"
         self.predictions = self.path / "predictions.safetensors"

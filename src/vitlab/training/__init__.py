@@ -16,6 +16,5 @@ While it trains:
 - `observer.py`: evaluations; `rollback.py`: back to good weights
 - `screen.py`, `tracking.py`, `stop.py`: what is printed, passed on, and asked from outside
 
-After it: `ending.py` (model, test, report), `replay.py` (a step that was not finite). `practice.py`
-has steps to be timed by `vitlab measure`.
+After it: `ending.py` (model, test, report). `benchmark_step.py` has steps for `vitlab measure`.
 """

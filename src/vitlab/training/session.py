@@ -30,7 +30,6 @@ from vitlab.training.checkpoints import Saver
 from vitlab.training.guard import Figures, HalfwayError, given_up_when
 from vitlab.training.observer import Observer
 from vitlab.training.plan import Plan, batches_of, plan_for
-from vitlab.training.replay import Tensors, keep_fault
 from vitlab.training.resolve import Task
 from vitlab.training.rollback import Rollback
 from vitlab.training.screen import Rows, progress
@@ -73,9 +72,8 @@ class Session:
     decisions: Decisions = field(init=False)
     plan: Plan = field(init=False)
     quickest: float = math.inf  # seconds of a step
-    unread: list[tuple[Figures, Tensors]] = field(default_factory=list)  # each with its draws
+    unread: list[Figures] = field(default_factory=list)
     fault: str = ""
-    kept: bool = False  # whether a step that was not finite is kept, to be replayed
     fallen: str = ""  # how the features have become worse than at the start
 
     def __post_init__(self) -> None:
@@ -223,7 +221,7 @@ class Session:
                 figures = self.trainer.step(self.state, batch, lr, seed)
         except HalfwayError:
             return False
-        self.unread.append((figures, {"indices": batch.indices, "draws": batch.draws}))
+        self.unread.append(figures)
         due = self.plan.logs(step + 1) or step + 1 in self.plan.evaluations
         due |= self.state.tally.streak > 0
         self.read_figures(keep=1 if figures.late and not due else 0)
@@ -390,16 +388,13 @@ class Session:
     def read_figures(self, keep: int = 0) -> None:
         """Count the steps whose figures are not read yet, but for the last `keep` of them."""
         while len(self.unread) > keep:
-            figures, drawn = self.unread.pop(0)
+            figures = self.unread.pop(0)
             if fault := self.state.tally.add(figures):
                 self.fault = fault
             if figures.fault:
                 line = {"kind": "skipped", **self.position(figures.step), "fault": figures.fault}
                 self.write(line)
                 self.world.say(f"{fault} at step {figures.step:,}: batch skipped")
-                if not self.kept:
-                    seed, self.kept = self.plan.seed(figures.step - 1), True
-                    keep_fault(self.folder, self.trainer, self.state, figures, drawn, seed)
 
     def save(self) -> None:
         """Save a checkpoint, everything so far being counted and the journal on the disk."""

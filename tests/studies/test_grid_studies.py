@@ -12,8 +12,8 @@ from vitlab.studies.grid import cells_of
 from vitlab.studies.papers import STUDIES, study_named
 
 TINY = "ViT(width=32,depth=2,heads=2,mlp=32)/2"
-# the others are run in their own tests, most of them with fewer runs and steps
-RUN_HERE = ("axial", "head", "parallel", "positions", "shape")
+# two of those that the engine of grids runs alike; the others are run in their own tests
+RUN_HERE = ("axial", "positions")
 
 
 SCALES = (small("digits"), recipe("three-things", "digits", model="ViT-B/16"))

@@ -162,13 +162,6 @@ def test_damaged_images_are_listed_and_the_rest_is_there(
     assert not (tmp_path / "none.parquet").exists()
 
 
-def test_no_usable_image_leaves_nothing(model: vitlab.VisionTransformer, tmp_path: Path) -> None:
-    (tmp_path / "noise.png").write_bytes(b"noise")
-    with pytest.raises(DataError, match="not a JPEG"):
-        vitlab.embed(model, str(tmp_path / "noise.png"), tmp_path / "x.parquet", workers=0)
-    assert [each.name for each in tmp_path.iterdir()] == ["noise.png"]
-
-
 def test_images_without_labels(model: vitlab.VisionTransformer, tmp_path: Path) -> None:
     flat = tmp_path / "flat"
     flat.mkdir()

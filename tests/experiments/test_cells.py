@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import vitlab
-from conftest import call, photo_folder
+from conftest import call
 from steps import asked_to_stop
 from vitlab.errors import DivergedError, OptionError, RunError, UserError
 from vitlab.experiments.cells import Cell, CellsLeftError
@@ -24,12 +24,6 @@ from vitlab.training.stop import Interrupted
 
 TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/8", "steps": 2, "batch": 8, "warmup": 0.0}
 HOST = Host(workers=0, device="cpu")
-
-
-@pytest.fixture(scope="session")
-def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two classes of twelve and nine pictures, not split."""
-    return photo_folder(tmp_path_factory.mktemp("cells") / "photos", {"blue": 12, "red": 9}, 16, 16)
 
 
 def recipe(few: Path, **more: object) -> Recipe:

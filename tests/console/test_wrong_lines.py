@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 
 from conftest import environment
 from console.wrong_lines import make_world, wrong_lines
+from forked import Forked
 
 SERVER = Path(__file__).with_name("line_server.py")
 
@@ -76,11 +77,25 @@ def complaints(done: dict[str, Any], new: set[str]) -> list[str]:
     return found
 
 
-def run(folder: Path, count: int, seed: int, report: Path | None = None) -> list[str]:
+@contextmanager
+def forks(folder: Path) -> Iterator[Any]:
+    """The same by forks of this process, which has imported nearly everything: for few lines."""
+
+    def ask(words: list[str]) -> dict[str, Any]:
+        process = Forked(words)
+        return {"code": process.wait(), "err": process.err, "ended": ""}
+
+    with chdir(folder):
+        yield ask
+
+
+def run(
+    folder: Path, count: int, seed: int, answering: Any = server, report: Path | None = None
+) -> list[str]:
     """Answer wrong lines; return those with complaints."""
     make_world(folder)
     bad = []
-    with server(folder) as ask:
+    with answering(folder) as ask:
         for words in islice(wrong_lines(folder, seed), count):
             before = files(folder)
             done = ask(words)
@@ -98,7 +113,7 @@ def run(folder: Path, count: int, seed: int, report: Path | None = None) -> list
 
 
 def test_a_sample_of_wrong_lines(tmp_path: Path) -> None:
-    assert run(tmp_path / "world", 10, seed=0) == []
+    assert run(tmp_path / "world", 10, 0, forks) == []
 
 
 @pytest.mark.campaign
@@ -109,5 +124,5 @@ def test_a_thousand_wrong_lines(tmp_path: Path) -> None:
         int(os.environ.get("VITLAB_SEED", "1")),
     )
     place = os.environ.get("VITLAB_REPORT")
-    bad = run(tmp_path / "world", count, seed, Path(place) if place else None)
+    bad = run(tmp_path / "world", count, seed, report=Path(place) if place else None)
     assert not bad, f"{len(bad)} of {count}:\n" + "\n".join(bad)

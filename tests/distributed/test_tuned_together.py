@@ -33,9 +33,7 @@ def tune(folder: Path, base: Path, mode: str, shard: bool, more: dict[str, Any])
     return vitlab.finetune("digits", base, folder, mode, host=host, **choices).metrics["nll"]
 
 
-@pytest.mark.parametrize(
-    ("mode", "shard"), [("attention", True), ("head", False), ("lora", False), ("lora", True)]
-)
+@pytest.mark.parametrize(("mode", "shard"), [("lora", True), ("head", False)])
 def test_two_processes_learn_what_one_does(
     base: Path, tmp_path: Path, mode: str, shard: bool
 ) -> None:

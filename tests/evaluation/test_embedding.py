@@ -162,13 +162,6 @@ def test_damaged_images_are_listed_and_the_rest_is_there(
     assert not (tmp_path / "none.parquet").exists()
 
 
-def test_no_usable_image_leaves_nothing(model: vitlab.VisionTransformer, tmp_path: Path) -> None:
-    (tmp_path / "noise.png").write_bytes(b"noise")
-    with pytest.raises(DataError, match="not a JPEG"):
-        vitlab.embed(model, str(tmp_path / "noise.png"), tmp_path / "x.parquet", workers=0)
-    assert [each.name for each in tmp_path.iterdir()] == ["noise.png"]
-
-
 def test_images_without_labels(model: vitlab.VisionTransformer, tmp_path: Path) -> None:
     flat = tmp_path / "flat"
     flat.mkdir()
@@ -250,21 +243,6 @@ def test_of_two_processes_that_write_one_file_the_later_one_is_refused(
         assert half.exists()
     embedded(model, photos, out)
     assert [each.name for each in tmp_path.iterdir() if "x.parquet" in each.name] == [out.name]
-
-
-@pytest.mark.parametrize("place", [10, 1500, -200, -6])
-def test_a_damaged_part_is_noticed_and_computed_again(
-    model: vitlab.VisionTransformer, photos: Path, tmp_path: Path, place: int
-) -> None:
-    out = tmp_path / "x.parquet"
-    embedded(model, photos, tmp_path / "whole.parquet")
-    stopped(model, photos, out, 3)
-    victim = sorted((tmp_path / ".x.parquet.parts").glob("*.parquet"))[1]
-    content = bytearray(victim.read_bytes())
-    content[place] ^= 1
-    victim.write_bytes(content)
-    embedded(model, photos, out)
-    assert rows(out) == rows(tmp_path / "whole.parquet")
 
 
 def test_other_weights_data_or_options_do_not_continue(

@@ -3,6 +3,7 @@
 Both use Pillow: they resize to whole pixels and crop whole pixels, each with its own rounding.
 """
 
+import functools
 import importlib
 import json
 import math
@@ -27,10 +28,10 @@ from vitlab.weights.formats.transformers.families import VIT
 from vitlab.weights.formats.transformers.processor import read_processor
 from vitlab.weights.identity import feature_fingerprint, fingerprint
 
-SIZES = [tuple(map(int, each)) for each in np.random.default_rng(0).integers(64, 640, (100, 2))]
-KINDS = ("clip", "bit", "vit", "siglip", "deit")
+SIZES = [tuple(map(int, each)) for each in np.random.default_rng(0).integers(64, 640, (50, 2))]
 
 
+@functools.cache
 def pictures() -> list[Image.Image]:
     """One of each of the sizes, with details."""
     found = []
@@ -89,8 +90,18 @@ def test_pixels_are_timms(case: str) -> None:
     assert (apart == 0).mean() > 0.99
 
 
-@pytest.mark.parametrize("crop", [48, 55, 56])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "crop"),
+    [
+        ("clip", 48),
+        ("clip", 56),
+        ("bit", 55),
+        ("deit", 48),
+        ("deit", 55),
+        ("vit", 0),
+        ("siglip", 0),
+    ],
+)
 def test_pixels_are_those_of_transformers(kind: str, crop: int) -> None:
     square = {"height": 56, "width": 56}
     inner = {"height": crop, "width": crop}

@@ -20,11 +20,13 @@ from typing import Any
 
 import pytest
 
+from conftest import call
+from forked import Forked
+
 WORDS = (
     "train", "digits", "--model", "ViT(width=16,depth=1,heads=2,mlp=32)/4", "--precision", "fp32",
     "--workers", "0", "--report", "no", "--device", "cpu", "--checkpoint-every", "0", "--json",
 )  # fmt: skip
-SHORT = (*WORDS, "--epochs", "1", "--batch", "256", "--seeds", "2", "--jobs", "2")
 LONG = (*WORDS, "--epochs", "2", "--batch", "64", "--seeds", "3", "--sweep", "1e-3", "1e-2")
 SLOWEST = 900.0  # seconds of a command
 TASK = "ray::_do"  # a process that computes a cell on a cluster
@@ -39,26 +41,35 @@ def started(words: Sequence[str], out: Path) -> "subprocess.Popen[str]":
 
 
 def rows(words: Sequence[str], out: Path) -> list[dict[str, Any]]:
-    """The rows of the sweep and of the seeds, once all is done, without times and places."""
+    """Its rows, once all is done."""
     process = started(words, out)
     try:
         text, err = process.communicate(timeout=SLOWEST)
     finally:
         process.kill()
     assert process.returncode == 0, err
+    return of_result(text)
+
+
+def of_result(text: str) -> list[dict[str, Any]]:
+    """The rows of the sweep and of the seeds, without times and places."""
     result = json.loads(text)
     found = [*result.get("sweep", {}).get("runs", ()), *result["runs"]]
     return [{k: v for k, v in row.items() if k not in ("seconds", "run")} for row in found]
 
 
-def test_killed_in_its_first_run_it_has_the_same_rows(tmp_path: Path) -> None:
-    process = started(SHORT, tmp_path / "cut")
+def test_killed_in_its_first_run_it_has_the_same_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*WORDS, "--epochs", "1", "--batch", "256", "--seeds", "2", "--resume", "--out")
+    process = Forked([*words, str(tmp_path / "cut"), "--jobs", "2"])
     while not list(tmp_path.glob("cut/*/checkpoints/*")) and process.poll() is None:
         time.sleep(0.05)
-    process.kill()
-    process.communicate()
-    assert not list(tmp_path.glob("cut/report.html")), "it was to be killed before its end"
-    assert rows(SHORT, tmp_path / "cut") == rows(SHORT, tmp_path / "whole")
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, "it was to be killed before its end"
+    again = call(capsys, *words, str(tmp_path / "cut"), "--jobs", "2")
+    assert again[0] == 0, again[2]
+    assert of_result(again[1]) == of_result(call(capsys, *words, str(tmp_path / "whole"))[1])
 
 
 def kill_many(words: Sequence[str], out: Path, moments: random.Random, longest: float) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import vitlab
-from conftest import call, photo_folder
+from conftest import call
 from vitlab.errors import DataError, DiskError, OptionError, RunError
 from vitlab.experiments import side_by_side
 from vitlab.experiments.cells import Setup, with_room
@@ -80,12 +80,6 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRay]:
     monkeypatch.setitem(sys.modules, "ray.exceptions", fake.exceptions)
     yield fake
     side_by_side._received.cache_clear()
-
-
-@pytest.fixture(scope="session")
-def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two classes of twelve and nine pictures, not split."""
-    return photo_folder(tmp_path_factory.mktemp("ray") / "photos", {"blue": 12, "red": 9}, 16, 16)
 
 
 def recipe(few: Path, **more: object) -> Recipe:

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 import vitlab
-from conftest import call, photo_folder
+from conftest import call
 from steps import asked_to_stop
 from vitlab.errors import DivergedError, OptionError, RunError
 from vitlab.experiments.repeats import intervals_of_means
@@ -22,12 +22,6 @@ from vitlab.training.stop import Interrupted
 
 TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/8", "steps": 2, "batch": 8, "warmup": 0.0}
 HOST = Host(workers=0)
-
-
-@pytest.fixture(scope="session")
-def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two classes of twelve and nine pictures, not split."""
-    return photo_folder(tmp_path_factory.mktemp("seeds") / "photos", {"blue": 12, "red": 9}, 16, 16)
 
 
 def recipe(few: Path, **more: object) -> Recipe:

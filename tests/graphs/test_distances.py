@@ -43,8 +43,3 @@ def test_a_program_of_pytorch_gets_both(model: Model) -> None:
     answers = vitlab.classify(model, [*images])
     assert far.tolist() == pytest.approx([each.distance for each in answers], rel=1e-4)
     assert chances.max(1).values.tolist() == pytest.approx([e.classes[0][1] for e in answers])
-
-
-def test_a_bare_file_has_none(model: Model, tmp_path: Path) -> None:
-    found = vitlab.export(model, tmp_path / "bare.onnx", bare=True)
-    assert [*found["outputs"]] == ["logits"]

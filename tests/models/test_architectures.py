@@ -1,5 +1,6 @@
 """Every choice of architecture: properties that hold for any of them."""
 
+import copy
 import json
 from typing import Any
 
@@ -165,8 +166,9 @@ def close(got: Tensor, want: Tensor, relative: float = 1e-5) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_shapes_and_gradients(case: str) -> None:
+def test_shapes_gradients_and_the_fused_form(case: str) -> None:
     model = a_model(case)
+    fused_equals_unfused(model, copy.deepcopy(model))
     config, images = model.config, some_images(model)
     slots = (4,) if case == "slots" else ()
     assert model(images).shape == (3, *slots, 5)
@@ -181,13 +183,12 @@ def test_shapes_and_gradients(case: str) -> None:
         assert torch.isfinite(weight.grad).all(), name
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_fused_equals_unfused(case: str) -> None:
-    model = a_model(case)
+def fused_equals_unfused(model: Any, exact: Any) -> None:
+    """Check the forward passes, and that the form is not saved; of another in float64."""
     images = some_images(model)
     with torch.inference_mode():
-        exact = vitlab.fuse(a_model(case).double())
-        close(exact(images.double()), a_model(case).double()(images.double()), 1e-9)
+        exact = exact.double()
+        close(vitlab.fuse(exact)(images.double()), exact(images.double()), 1e-9)
         fused = vitlab.fuse(model)
         close(fused(images), model(images))
         close(fused.features(images), model.features(images))
@@ -238,9 +239,7 @@ def test_parameters_and_multiply_adds_are_those_of_the_modules(
     assert 2 * (price.macs - norms) == counter.get_total_flops()
 
 
-COMPILED = (  # the others take a minute together
-    "plain", "conv, BN", "RoPE-ViT, mixed", "axial, parallel", "Perception Encoder", "BiT",
-)  # fmt: skip
+COMPILED = ("plain", "RoPE-ViT, mixed", "axial, parallel", "BiT")  # the others take a minute
 
 
 @pytest.mark.parametrize(
@@ -489,7 +488,7 @@ def random_configurations(count: int) -> None:
 
 
 def test_random_configurations() -> None:
-    random_configurations(25)
+    random_configurations(15)
 
 
 @pytest.mark.campaign

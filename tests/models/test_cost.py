@@ -22,11 +22,6 @@ PRINTED: dict[str, tuple[str, dict[str, object], str, float]] = {
     "S24x2": ("ViT-S24x2/16", {}, "85.9", 18.3),
     "B36": ("ViT-B36/16", {"layer_scale": 1e-4}, "256.7", 52.5),
     "B18x2": ("ViT-B18x2/16", {"layer_scale": 1e-4}, "256.7", 52.5),
-    "linear, LN": ("ViT-B/16", {"stem_norm": "layer"}, "86.6", 17.58),
-    "linear, BN": ("ViT-B/16", {"stem_norm": "batch"}, "86.6", 17.58),
-    "linear, GELU": ("ViT-B/16", {"stem_act": "gelu"}, "86.6", 17.58),
-    "B13": ("ViT-B13/16", {}, "93.7", 19.04),
-    "conv": ("ViT-B/16", {"stem": "conv", "stem_norm": "batch"}, "89.5", 19.07),
     "local": ("ViT-B/16", {"stem": "local"}, "87.6", 19.12),
     "hMLP": ("ViT-B/16", {"stem": "hmlp", "stem_norm": "batch"}, "86.7", 17.73),
 }

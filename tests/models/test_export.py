@@ -11,16 +11,14 @@ import vitlab
 TINY = "ViT(width=16,depth=1,heads=2,mlp=16)/8"
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": (TINY, {}),
-    "branches": ("ViT(width=16,depth=1,heads=2,mlp=16,branches=2)/8", {}),
     "rope": (TINY, {"positions": "rope", "registers": 2}),
-    "bias": (TINY, {"positions": "bias"}),
     "relative": (TINY, {"positions": "relative", "pool": "attention"}),
     "class attention": (TINY, {"class_blocks": 1, "layer_scale": 0.1}),
     "axial": ("Axial-ViT(width=16,depth=1,heads=2,mlp=16)/8", {}),
     "hybrid": ("R(1)+ViT(width=16,depth=1,heads=2,mlp=16)/4", {}),
     "resnet": ("BiT-R(1)x1", {}),
 }
-FUSED_OTHERWISE = ("plain", "class attention", "hybrid")
+FUSED_OTHERWISE = ("plain", "hybrid")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.export's own imports

@@ -451,10 +451,9 @@ def test_starts_are_those_of_the_official_code() -> None:
     assert all((norm.weight == 1).all() and (norm.bias == 0).all() for norm in norms)
 
 
-@pytest.mark.parametrize("kind", SMALL)
-def test_compiles_in_one_graph(kind: str) -> None:
-    body = SMALL[kind]()
-    randomized(body)
+def test_compiles_with_its_gradients_in_one_graph() -> None:
+    """Of the others, test_architectures.py compiles the forward pass."""
+    body = randomized(SMALL["axial"]())
     compiled = torch.compile(body, backend="aot_eager", fullgraph=True)
     inputs = images(2, 3, 32, 40)
     torch.testing.assert_close(compiled(inputs), body(inputs))

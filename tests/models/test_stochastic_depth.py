@@ -23,8 +23,7 @@ def inside(successes: float, draws: int, chance: float) -> bool:
     return abs(successes - draws * chance) <= 4.5 * deviation + 1e-6
 
 
-@pytest.mark.parametrize("rate", [0.05, 0.1, 0.3])
-@pytest.mark.parametrize("count", [1, 2, 4, 8, 10])
+@pytest.mark.parametrize(("count", "rate"), [(1, 0.05), (2, 0.3), (4, 0.1), (8, 0.05), (10, 0.3)])
 def test_each_image_is_dropped_at_the_stated_rate(count: int, rate: float) -> None:
     torch.manual_seed(count)
     draws, kept = 2000, torch.zeros(count)
@@ -54,7 +53,7 @@ def a_branch(rate: float) -> Any:
     return model.blocks[0].mlp[0]
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("count", [1, 4])
 def test_the_expectation_is_that_of_the_whole_branch(count: int) -> None:
     branch, tokens = a_branch(0.3), torch.randn(count, 5, 16)
     torch.manual_seed(0)

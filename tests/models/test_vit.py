@@ -114,26 +114,11 @@ def test_one_generator_decides_every_weight() -> None:
     assert torch.equal(before, torch.random.get_rng_state())  # nobody else's numbers were taken
 
 
-def test_without_positions_the_order_of_patches_does_not_matter() -> None:
-    model = vitlab.create("ViT-Ti/8", 5, 16, positions="none").eval()
-    images = torch.randn(2, 3, 16, 16)
-    torch.testing.assert_close(model(images), model(images.roll(8, -1)), rtol=0, atol=1e-5)
-    placed = vitlab.create("ViT-Ti/8", 5, 16).eval()
-    assert (placed(images) - placed(images.roll(8, -1))).abs().max() > 1e-3
-
-
 def test_dropout_acts_in_training_only() -> None:
     model = vitlab.create("ViT-Ti/8", 5, 16, dropout=0.5, depth=2)
     images = torch.randn(2, 3, 16, 16)
     assert not torch.equal(model.train()(images), model(images))
     assert torch.equal(model.eval()(images), model(images))
-
-
-def test_compiles_without_graph_breaks() -> None:
-    model = vitlab.create("ViT-Ti/8", 5, 16, depth=2).eval()
-    images = torch.randn(2, 3, 16, 16)
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(images), model(images))
 
 
 def test_images_of_the_wrong_shape_are_refused() -> None:

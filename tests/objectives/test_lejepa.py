@@ -9,7 +9,6 @@ import torch
 from scipy import integrate, stats
 
 import vitlab
-from objectives.test_dino_runs import lines
 from steps import killed_before
 from vitlab.data.loading.batches import Batch
 from vitlab.data.settings import Augment
@@ -21,6 +20,7 @@ from vitlab.objectives.feature_health import feature_health
 from vitlab.objectives.lejepa import EmbeddingHead, LeJEPA, directions, sigreg, visreg
 from vitlab.recipes.pretext import Pretext
 from vitlab.recipes.recipe import Host
+from vitlab.runs.run_folder import RunFolder
 
 CONFIG = ViTConfig(width=16, heads=2, depth=1, mlp=16, patch=4, image_size=16, classes=0)
 QUICK: dict[str, Any] = {
@@ -38,6 +38,15 @@ def train(folder: Path, resume: bool = False, recipe: str = "lejepa", **chosen: 
     made = vitlab.recipe(recipe, "digits", **QUICK | chosen)
     host = Host(workers=0, checkpoint_every=0, device="cpu")
     return vitlab.train(made, folder, resume=resume, host=host).folder
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    """Those of the journal, without how long they took."""
+    timed = {"seconds", "images_per_second", "peak_memory", "run", "report"}
+    return [
+        {key: value for key, value in line.items() if key not in timed}
+        for line in RunFolder(run).journal.read()
+    ]
 
 
 def test_sigreg_is_the_epps_pulley_integral() -> None:

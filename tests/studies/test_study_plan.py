@@ -169,7 +169,7 @@ def simulated(cells: Sequence[Cell], took: dict[str, float], at_once: int) -> fl
 @pytest.mark.parametrize("at_once", [1, 2, 3, 5])
 def test_makespan_is_that_of_a_simulation(at_once: int) -> None:
     generator = np.random.default_rng(at_once)
-    for _ in range(40):
+    for _ in range(12):
         arms = list[Arm]()
         for number in range(int(generator.integers(1, 7))):
             after = f"{generator.integers(number)}" if number and generator.random() < 0.5 else ""

@@ -29,7 +29,7 @@ def test_what_is_not_tuned_answers_as_before_and_seeds_are_paired(
 ) -> None:
     monkeypatch.setattr("vitlab.studies.papers.three_things.FACTORS", ())
     recipe = small("digits", "ViT(width=32,depth=1,heads=2,mlp=32)/2")
-    how = {"epochs": 4.0, "seeds": 2, "only": ONLY, "at_once": 1}
+    how = {"epochs": 1.0, "seeds": 2, "only": ONLY, "at_once": 1}
     result = vitlab.study("tune", out=tmp_path, recipe=recipe, host=HOST, **how)
     row = next(each for each in result["rows"] if each["name"] == "resolution-none")
     for seed, accuracy in enumerate(row["values"]["accuracy"]):

@@ -2,7 +2,6 @@
 
 import json
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor
 import vitlab
 from conftest import TINY, call
 from distributed.ranks import on_ranks
-from steps import first_peaks, killed_before
+from steps import killed_before
 from vitlab.models.config import ViTConfig
 from vitlab.objectives.distill.teacher import Teacher
 from vitlab.recipes.recipe import Host
@@ -39,9 +38,9 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return vitlab.save(model, tmp_path_factory.mktemp("teacher") / "model")
 
 
-def run(folder: Path, teacher: Path, host: Host = HOST, **options: Any) -> Any:
+def run(folder: Path, teacher: Path, **options: Any) -> Any:
     recipe = vitlab.recipe("digits", **STEPS | {"teacher": str(teacher)} | options)
-    return vitlab.train(recipe, folder, resume=True, host=host)
+    return vitlab.train(recipe, folder, resume=True, host=HOST)
 
 
 def tensors(folder: Path) -> dict[str, Tensor]:
@@ -75,17 +74,6 @@ def test_killed_and_resumed_with_the_same_bits(whole: Path, teacher: Path, tmp_p
     assert not (tmp_path / "cut" / "model").exists()
     run(tmp_path / "cut", teacher, **WAYS[whole.name])
     assert same(whole, tmp_path / "cut")
-
-
-def test_recomputed_activations_give_the_same_bits_in_less_memory(
-    teacher: Path, tmp_path: Path
-) -> None:
-    how = {"distill": "features", "depth": 6, "dropout": 0.1, "steps": 2}
-    with first_peaks() as peaks:
-        for on in (False, True):
-            run(tmp_path / str(on), teacher, replace(HOST, checkpoint_activations=on), **how)
-    assert same(tmp_path / "False", tmp_path / "True")
-    assert peaks[1] < 0.7 * peaks[0]
 
 
 def shared(folder: Path, teacher: Path, way: str) -> float:

@@ -38,7 +38,8 @@ OWN: dict[str, dict[str, Any]] = {
     "beit": {"mask_ratio": 0.4, "min_block": 2, "drop_path": 0.0, "mean": 0.5, "std": 0.5},
     "mae": {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2, "mean": 0.5, "std": 0.5},
     "dino": {"prototypes": 16, "head_width": 16, "bottleneck": 8, "local_crops": 2,
-             "freeze_last": 0.05, "drop_path": 0.0, "mean": 0.5, "std": 0.5},
+             "freeze_last": 0.05, "ibot": 1.0, "registers": 1, "drop_path": 0.0, "mean": 0.5,
+             "std": 0.5},
     "lejepa": {"embedding": 8, "head_width": 16, "local_crops": 2, "drop_path": 0.0, "mean": 0.5,
                "std": 0.5, "slices": 8,
                "regularizer_weight": 0.0},  # it looks at the images of one process
@@ -129,11 +130,11 @@ def test_a_run_that_is_stopped_and_then_killed_goes_on_to_the_same_bits(
     assert model.config.classes == 0
 
 
-@pytest.mark.parametrize("task", sorted(TASKS.keys() - {"tokenizer"}))
+@pytest.mark.parametrize("task", ["detect", "dino", "mae"])
 def test_recomputed_activations_give_the_same_bits_in_less_memory(
     task: str, train: Train, tmp_path: Path
 ) -> None:
-    how = {"model": VIT.replace("depth=1", "depth=6"), "steps": 2, "drop_path": 0.2}
+    how = {"model": VIT.replace("depth=1", "depth=6"), "steps": 1, "drop_path": 0.2}
     with first_peaks() as peaks:
         for on in (False, True):
             host = replace(HOST, checkpoint_activations=on)

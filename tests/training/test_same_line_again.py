@@ -1,4 +1,4 @@
-"""Every recipe: it starts on gray and on color images, and the same line goes on with --resume."""
+"""Every recipe: it starts, on gray or on color images, and the same line goes on with --resume."""
 
 import json
 import shutil
@@ -114,26 +114,31 @@ def interrupted(words: list[str], after: int, capsys: pytest.CaptureFixture[str]
     assert code == 130, err
 
 
-def alternately(*choices: Any) -> list[tuple[str, Any]]:
-    """Each recipe with one of these in turn."""
-    return [(name, choices[number % len(choices)]) for number, name in enumerate(RECIPES)]
-
-
-@pytest.mark.parametrize(("name", "model"), alternately(True, False))
+@pytest.mark.parametrize(("number", "name"), [*enumerate(RECIPES)])
 def test_the_same_line_goes_on(
-    name: str, model: bool, place: Path, capsys: pytest.CaptureFixture[str]
+    number: int, name: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = words_of(name, place, "color", model) + small(name)
+    """With color and gray images and the digits in turn, the model by its name or its fields."""
+    data = ("color", "gray", "digits" if name != "detect" else "gray")[number % 3]
+    words = words_of(name, place, data, number % 2 == 0) + small(name)
     interrupted(words, 1, capsys)
     code, _, err = call(capsys, *words, "--out", "cut", "--resume")
     assert code == 0, err
     assert_same("cut", "whole")
+    config, own = vitlab.load("cut").config, RECIPES[name]().model.mean
+    assert config.channels == (3 if data == "color" else 1)
+    if own is not None and data != "color":
+        assert config.mean == (sum(own) / 3,)
 
 
-@pytest.mark.parametrize("name", ["deit3", "mae-finetune"])
 @pytest.mark.parametrize(
-    "several",
-    [["--seeds", "2"], ["--folds", "2"], ["--sweep", "1e-3", "1e-4"], ["--patience", "1"]],
+    ("name", "several"),
+    [
+        ("deit3", ["--seeds", "2"]),
+        ("mae-finetune", ["--folds", "2"]),
+        ("deit3", ["--sweep", "1e-3", "1e-4"]),
+        ("mae-finetune", ["--patience", "1"]),
+    ],
 )
 def test_several_runs_go_on(
     name: str, several: list[str], place: Path, capsys: pytest.CaptureFixture[str]
@@ -165,15 +170,3 @@ def test_what_a_start_decided_is_no_difference(
     recipe = command.build(parse(kind, words[1:], "vitlab")).recipe
     vitlab.train(recipe, "python", resume=True, host=Host(workers=0))
     assert_same("python", str(run))
-
-
-@pytest.mark.parametrize(("name", "data"), alternately("digits", "gray"))
-def test_gray_images_of_any_size(
-    name: str, data: str, place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = call(capsys, *words_of(name, place, data), *small(name), "--out", "run")
-    assert code == 0, err
-    config, own = vitlab.load("run").config, RECIPES[name]().model.mean
-    assert config.channels == 1
-    if own is not None:
-        assert config.mean == (sum(own) / 3,)

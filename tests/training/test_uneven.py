@@ -68,11 +68,8 @@ def test_every_process_and_worker_gets_its_share_of_the_same_balanced_batches(un
     assert labels.bincount().max() - labels.bincount().min() <= 1
 
 
-@pytest.mark.parametrize("balance", ["weights", "sampling", "focal"])
-def test_stopped_and_resumed_the_bits_are_the_same(
-    uneven: Path, tmp_path: Path, balance: str
-) -> None:
-    recipe = vitlab.recipe("small", str(uneven), balance=balance, mixup=0.2, **QUICK)
+def test_stopped_and_resumed_the_bits_are_the_same(uneven: Path, tmp_path: Path) -> None:
+    recipe = vitlab.recipe("small", str(uneven), balance="sampling", mixup=0.2, **QUICK)
     whole = vitlab.train(recipe, tmp_path / "whole", host=HOST)
     with asked_to_stop(3), pytest.raises(Interrupted):
         vitlab.train(recipe, tmp_path / "run", host=HOST)

@@ -139,10 +139,6 @@ def test_every_command_takes_the_run(
     page = str(tmp_path / "compare.html")
     code, _, err = call(capsys, "compare", place, str(digits_run), "--out", page)
     assert code == 0, err
-    code, _, err = call(
-        capsys, "export", place, "--to", "onnx", "--out", str(tmp_path / "model.onnx")
-    )
-    assert code == 0, err
     photo = photo_folder(tmp_path / "photos", {"a": 1}) / "a" / "000.png"
     code, _, err = call(capsys, "predict", place, str(photo), "--workers", "0")
     assert code == 0, err
@@ -202,24 +198,13 @@ def test_one_line_for_what_cannot_be(
     assert message in err.splitlines()[-1]
 
 
-def test_bad_data(tmp_path: Path) -> None:
-    weights = backbone(tmp_path)
-    one = photo_folder(tmp_path / "one", {"a": 1, "b": 10, "c": 10})
-    run = vitlab.probe(str(one), weights, tmp_path / "run", host=HOST, cache=None)
-    assert run.model.config.labels == ("a", "b", "c")
-    single = photo_folder(tmp_path / "single", {"a": 9})
-    with pytest.raises(DataError, match="has only one class"):
-        vitlab.probe(str(single), weights, tmp_path / "x", host=HOST, cache=None)
+def test_several_labels_are_not_fitted(tmp_path: Path) -> None:
     several = photo_folder(tmp_path / "several", {"a": 6})
     lines = [f'{{"path": "a/{n:03d}.png", "labels": ["x", "{"yz"[n % 2]}"]}}' for n in range(6)]
     (several / "list.jsonl").write_text("\n".join(lines))
+    weights, data = backbone(tmp_path), str(several / "list.jsonl")
     with pytest.raises(DataError, match="vitlab finetune --tune head learns several"):
-        vitlab.probe(str(several / "list.jsonl"), weights, tmp_path / "x", host=HOST, cache=None)
-    for file in one.rglob("*.png"):
-        file.write_bytes(file.read_bytes()[:60])
-    with pytest.raises(DataError) as caught:
-        vitlab.probe(str(one), weights, tmp_path / "x", host=HOST, cache=None)
-    assert "\n" not in str(caught.value)
+        vitlab.probe(data, weights, tmp_path / "x", host=HOST, cache=None)
     assert not (tmp_path / "x").exists()
     with pytest.raises(OptionError, match="epochs is for training"):
         vitlab.probe("digits", weights, epochs=3)
@@ -230,7 +215,7 @@ def test_bad_data(tmp_path: Path) -> None:
     [
         ("ViT(width=16,depth=2,heads=2,mlp=32)/4", {"pool": "mean"}, {"mean"}),
         ("ViT(width=16,depth=2,heads=2,mlp=32)/4", {"pool": "attention"}, {""}),
-        ("BiT-R50x1", {"image_size": 32}, {""}),
+        ("BiT-R(1-1)x1", {"image_size": 32}, {""}),
     ],
 )
 def test_weights_without_a_class_token_and_resnets(

@@ -40,16 +40,16 @@ def saved(folder: Path, name: str = VIT, **choices: object) -> str:
     return str(vitlab.save(vitlab.create(name, **given), folder / "weights"))
 
 
-@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(
-    ("name", "choices"),
-    [
-        (VIT, {"pool": "mean"}),
-        (VIT, {"pool": "attention"}),
-        ("BiT-R(1)x1", {"image_size": 32}),
-        (VIT, {"classes": 7}),
+    ("command", "name", "choices"),
+    [  # with `probe`, test_linear_probe.py has the others
+        ("fewshot", VIT, {"pool": "mean"}),
+        ("finetune", VIT, {"pool": "attention"}),
+        ("fewshot", "BiT-R(1)x1", {"image_size": 32}),
+        ("finetune", "BiT-R(1)x1", {"image_size": 32}),
+        ("probe", VIT, {"classes": 7}),
+        ("fewshot", VIT, {"classes": 7}),
     ],
-    ids=["no class token", "attention pooling", "ResNet", "other classes"],
 )
 def test_weights_of_every_kind(
     command: str,

@@ -15,7 +15,7 @@ import vitlab
 from oracles import peers
 from vitlab.errors import WeightsError
 from vitlab.weights.formats.own import sealed
-from weights.test_save_as import TIMM, a_model, close
+from weights.test_save_as import TIMM, a_model, close, same_bits
 
 SHAPE = "ViT(width=16,depth=2,heads=2,mlp=32)/8"
 NAMES = ("ant", "bee", "cat")
@@ -24,28 +24,6 @@ ONLY_OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "biases of keys": (SHAPE, {"positions": "bias"}),
     "relative positions": (SHAPE, {"positions": "relative"}),
 }
-
-
-def same_bits(model: Any, loaded: Any) -> None:
-    assert loaded.config == model.config
-    own, other = model.state_dict(), loaded.state_dict()
-    assert own.keys() == other.keys()
-    for name, tensor in own.items():
-        assert other[name].dtype == tensor.dtype
-        assert torch.equal(other[name].view(torch.uint8), tensor.view(torch.uint8)), name
-
-
-@pytest.mark.parametrize("case", TIMM)
-def test_timm_opens_it_and_every_bit_comes_back(case: str, tmp_path: Path) -> None:
-    model = a_model(*TIMM[case], (64, 32) if "R26" in TIMM[case][0] else (32, 48))
-    folder = vitlab.save(model, tmp_path / "m")
-    same_bits(model, vitlab.load(folder))
-    if case.startswith("BEiT"):
-        return
-    other = peers.timm().create_model(f"local-dir:{folder}", pretrained=True).eval()
-    images = torch.randn(2, 3, *model.config.size)
-    with torch.inference_mode():
-        close(other(images), model(images))
 
 
 def test_half_precision_and_zeros_of_both_signs_come_back(tmp_path: Path) -> None:

@@ -16,33 +16,32 @@ SMALL = {"depth": 2, "num_classes": 7}
 CASES: dict[str, dict[str, Any]] = {
     "vit_tiny_patch16_224": {"img_size": 48},
     "vit_small_patch16_18x2_224": {"img_size": 32},
-    "vit_base_patch16_gap_224": {"img_size": 32},
-    "vit_base_patch16_224_miil": {"img_size": 32},
+    "vit_base_patch16_gap_224": {"depth": 1, "img_size": 32},
+    "vit_base_patch16_224_miil": {"depth": 1, "img_size": 32},
     "vit_wee_patch16_reg1_gap_256": {"img_size": 64},
-    "vit_so150m_patch16_reg4_gap_256": {"img_size": 64},
-    "vit_so150m_patch16_reg4_map_256": {"img_size": 64},
-    "vit_base_patch16_clip_224": {"img_size": 32},
-    "vit_base_patch32_clip_quickgelu_224": {"img_size": 64},
-    "vit_base_patch16_siglip_224": {"img_size": 32, "num_classes": 0},
-    "vit_so400m_patch16_siglip_gap_256": {"img_size": 32, "num_classes": 0},
-    "vit_base_patch32_siglip_256": {"img_size": 64},
+    "vit_so150m_patch16_reg4_gap_256": {"depth": 1, "img_size": 64},
+    "vit_so150m_patch16_reg4_map_256": {"depth": 1, "img_size": 64},
+    "vit_base_patch16_clip_224": {"depth": 1, "img_size": 32},
+    "vit_base_patch32_clip_quickgelu_224": {"depth": 1, "img_size": 64},
+    "vit_base_patch16_siglip_224": {"depth": 1, "img_size": 32, "num_classes": 0},
+    "vit_so400m_patch16_siglip_gap_256": {"depth": 1, "img_size": 32, "num_classes": 0},
+    "vit_base_patch32_siglip_256": {"depth": 1, "img_size": 64},
     "vit_small_patch14_dinov2": {"img_size": 56, "num_classes": 0},
     "vit_small_patch14_reg4_dinov2": {"img_size": 56},
-    "vit_giant_patch14_dinov2": {"img_size": 28, "embed_dim": 192, "num_heads": 3},
+    "vit_giant_patch14_dinov2": {"depth": 1, "img_size": 28, "embed_dim": 192, "num_heads": 3},
     "vit_small_patch16_dinov3": {"img_size": 48, "num_classes": 0},
     "vit_small_patch16_dinov3_qkvb": {"img_size": 48},
     "vit_small_plus_patch16_dinov3": {"img_size": 48},
-    "vit_intern300m_patch14_448": {"img_size": 28, "num_classes": 0},
+    "vit_intern300m_patch14_448": {"depth": 1, "img_size": 28, "num_classes": 0},
     "vit_small_r26_s32_224": {"img_size": 64},
     "vit_tiny_r_s16_p8_224": {"img_size": 64},
-    "vit_base_r50_s16_224": {"img_size": 64},
     "deit_tiny_patch16_224": {"img_size": 48},
     "deit_tiny_distilled_patch16_224": {"img_size": 48},
     "deit3_small_patch16_224": {"img_size": 48},
-    "beit_base_patch16_224": {"img_size": 48},
-    "beitv2_base_patch16_224": {"img_size": 48},
-    "eva_giant_patch14_224": {"img_size": 28},
-    "eva_large_patch14_196": {"img_size": 28},
+    "beit_base_patch16_224": {"depth": 1, "img_size": 48},
+    "beitv2_base_patch16_224": {"depth": 1, "img_size": 48},
+    "eva_giant_patch14_224": {"depth": 1, "img_size": 28},
+    "eva_large_patch14_196": {"depth": 1, "img_size": 28},
 }
 
 
@@ -91,11 +90,10 @@ def test_logits_features_and_tokens_are_timms(name: str, tmp_path: Path) -> None
         close(vitlab.fuse(model)(images), other(images))
 
 
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "vit_base_patch16_siglip_224"])
-def test_full_sizes(name: str, tmp_path: Path) -> None:
+def test_a_full_size(tmp_path: Path) -> None:
     """Twelve blocks: rounding grows, so in double precision."""
-    other = peers.timm().create_model(name, img_size=48)
-    other = randomized(other)
+    name = "vit_tiny_patch16_224"
+    other = randomized(peers.timm().create_model(name, img_size=48))
     model = vitlab.load(written(other, tmp_path / "any.safetensors"), name=name).double()
     images = torch.randn(1, 3, *model.config.size, dtype=torch.float64)
     with torch.inference_mode():

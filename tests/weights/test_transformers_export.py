@@ -49,8 +49,20 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "positions": "rope",
         "image_size": (8, 16),
     },
-    "clip": {"pre_norm": True, "stem_bias": False},
+    "clip": {"pre_norm": True, "stem_bias": False, "gelu": "quick"},
     "siglip": {"pool": "attention", "classes": 0},
+    "no biases, tanh": {"qkv_bias": False, "gelu": "tanh"},
+    "clip without classes": {"pre_norm": True, "stem_bias": False, "gelu": "quick", "classes": 0},
+    "beit, shared": {
+        "positions": "bias",
+        "positions_at": "shared",
+        "pool": "mean",
+        "class_token": True,
+        "norm_at": "pooled",
+        "layer_scale": 0.1,
+        "classes": 0,
+    },
+    "dinov2, gated": {"width": 32, "ffn": "swiglu", "mlp": 88, "layer_scale": 0.1, "classes": 0},
 }
 OTHER: dict[str, tuple[Any, ...]] = {
     "heads": (1, 2), "mlp": (32, 48), "depth": (1, 2), "channels": (1, 3),

@@ -71,7 +71,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
 WRONG: dict[str, dict[str, Any]] = {
     "channels that are a multiple of 6, three for each of stem_frames=2, not 3": {"channels": 3},
     "needs positions=1d or none": {"positions": "rope"},
-    "among all": {"window": 2, "pool": "mean", "positions": "none"},
+    "among all": {"attention": "axial", "pool": "mean", "positions": "none"},
     "takes clips of one image_size": {"fit": "native"},
     "stem_frames must be at least 1": {"stem_frames": 0},
 }

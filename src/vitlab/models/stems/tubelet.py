@@ -42,8 +42,8 @@ class Tubelet(Convolutions):
                 f"stem=tubelet needs channels that are a multiple of {whole}, three for each of "
                 f"stem_frames={config.stem_frames}, not {config.channels}"
             )
-        plain = config.attention == "global"
-        if config.times > 1 and not (plain and config.positions in ("1d", "none")):
+        placed = config.attention == "global" and config.positions in ("1d", "none")
+        if config.times > 1 and not placed:
             raise OptionError("stem=tubelet needs positions=1d or none, and attention among all")
         if config.fit == "native" or config.positions_size:
             raise OptionError("stem=tubelet takes clips of one image_size: keep it, and fit=crop")

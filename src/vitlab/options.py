@@ -221,8 +221,8 @@ class Options:
         mine = [name for name in values if name in given and owner[name] is type(self)]
         values |= {name: checked(type(self), name, given[name]) for name in mine}
         for name, value in values.items():
-            if isinstance(value, Options):
-                own = {key: given[key] for key in owners(value) if key in given}
+            inner = owners(value) if isinstance(value, Options) else ()
+            if own := {key: given[key] for key in inner if key in given}:
                 values[name] = value.changed(**own)
         for each in fields(cast(Any, self)):
             if each.name not in mine and not applies(type(self), each.name, values):

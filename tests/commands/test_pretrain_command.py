@@ -8,7 +8,7 @@ import vitlab
 from conftest import call
 from vitlab.commands import pretrain, train
 from vitlab.commands.pretrain import LABELED, Pretrain
-from vitlab.commands.train import OF_BOXES, Train
+from vitlab.commands.train import OF_LABELS, Train
 from vitlab.console.leaves import all_leaves, leaves_of
 from vitlab.errors import OptionError
 from vitlab.options import options_of
@@ -33,7 +33,7 @@ def test_a_task_names_its_recipe_unless_one_is_named(name: str) -> None:
 
 
 def test_commands_have_the_options_that_can_apply() -> None:
-    of_pretext = set(options_of(Pretext)) - set(OF_BOXES)
+    of_pretext = set(options_of(Pretext)) - set(OF_LABELS)
     assert {"object_queries", "query_blocks"} <= set(LABELED)
     assert not of_pretext & words_of(Train)
     assert of_pretext <= words_of(Pretrain)

@@ -27,7 +27,7 @@ from vitlab.data.loading.batches import Batch, TrainingBatches
 from vitlab.data.loading.order import slice_of
 from vitlab.data.settings import Augment
 from vitlab.distributed.launch import joined, meet, read_environment
-from vitlab.distributed.shares import passes
+from vitlab.distributed.shares import counted, passes
 from vitlab.distributed.sync_norm import SyncBatchNorm, synchronize
 from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DiskError
@@ -487,3 +487,19 @@ def test_the_environment_says_who_one_is() -> None:
     assert read_environment(words | torchrun) == World(3, 8, 1, 2, True)
     with pytest.raises(ValueError, match="must be numbers"):
         read_environment(words | {"RANK": "x"})
+
+
+class Pair(World):
+    """Two processes, of which the other one has five images and found one damaged."""
+
+    def sums(self, *numbers: float) -> list[int]:
+        return [int(own) + other for own, other in zip(numbers, (5, 1), strict=True)]
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value, [(9, "torn")]]
+
+
+def test_every_process_knows_what_the_others_found_damaged() -> None:
+    batch = Batch(*(torch.ones(6, 2) for _ in range(4)), bad=[(3, "cut off")])
+    share = counted(batch, Pair(0, 2))
+    assert (share.total, share.bad) == (11, [(3, "cut off"), (9, "torn")])

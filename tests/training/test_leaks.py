@@ -129,6 +129,19 @@ def test_a_test_split_of_copies_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_unsplit_images_that_all_look_alike_are_refused(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    for number in range(24):
+        pixels[0, 0] = number
+        folder = tmp_path / "data" / "ab"[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    with pytest.raises(DataError, match="nothing is left to learn from; without --drop"):
+        trained(tmp_path / "data", tmp_path / "run")
+    host = Host(workers=0, check_duplicates="no", report="no")
+    assert trained(tmp_path / "data", tmp_path / "run", host).metrics["accuracy"] >= 0
+
+
 def test_a_check_that_takes_too_long_is_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,7 +72,7 @@ class Export(WeightsOptions):
 
 def begin(options: Export) -> None:
     """Refuse a file or folder that cannot be written, and missing packages."""
-    refuse_head(options.weights, "exported", "numbers")
+    refuse_head(options.weights, "exported", "boxes", "numbers")
     if head_of(options.weights) == "masks":
         refuse_besides(options, "weights to out bare")
         if options.to != "onnx" or not Path(options.out).suffix:

@@ -233,13 +233,12 @@ def _remarks(splits: Splits, leaks: Leaks) -> list[str]:
 
 def _refuse(found: Leaks, splits: Splits, drop: bool) -> None:
     """Refuse a test split that is part of the training images, and an empty training split."""
-    if drop:
-        if len(found.train) == len(splits.train):
-            raise DataError(
-                "every training image is a copy of a test or validation image: nothing is left to "
-                "learn from"
-            )
-    elif found.test and (found.kind == "files" or found.exact == len(splits.test)):
+    if len(found.train) == len(splits.train) and (drop or splits.whole is not None):
+        raise DataError(
+            "every training image is a copy of a test or validation image: nothing is left to "
+            "learn from; without --drop-duplicates, --check-duplicates no trains all the same"
+        )
+    if not drop and found.test and (found.kind == "files" or found.exact == len(splits.test)):
         kind = "training files too" if found.kind == "files" else "copies of training images"
         raise DataError(
             f"{found.exact:,} of the {len(splits.test):,} test images are {kind}, such as "

@@ -163,7 +163,7 @@ def test_capis_frequencies_start_as_its_own() -> None:
 
 
 CONFIG = {
-    "model_type": "aimv2", "hidden_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 8,
+    "model_type": "aimv2", "hidden_size": 1024, "num_hidden_layers": 1, "num_attention_heads": 8,
     "intermediate_size": 2816, "image_size": 28, "patch_size": 14, "rms_norm_eps": 1e-5,
     "qkv_bias": False, "use_bias": False, "projection_dropout": 0.0, "attention_dropout": 0.0,
     "architectures": ["AIMv2Model"], "auto_map": {"AutoModel": "modeling_aimv2.AIMv2Model"},

@@ -25,11 +25,10 @@ from vitlab.data.open import open_images
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
-from vitlab.evaluation.choosing import Split, chosen
+from vitlab.evaluation.choosing import Split, chosen, recorded
 from vitlab.evaluation.compute import Compute, borrowed
 from vitlab.evaluation.records import EvaluationRecord
 from vitlab.files import staged_folder
-from vitlab.models.cost import cost
 from vitlab.objectives.detect import SURE, framed, overlap
 from vitlab.progress import Meter
 from vitlab.weights.detector import Detector, load_detector
@@ -187,14 +186,8 @@ def evaluate_boxes(run: str | Path, data: str, split: Split, compute: Compute) -
     splits = open_boxes(Data(data=data), detector.about.classes)
     images = chosen(detector.model, splits, data, split)
     figures, bad = measure_boxes(detector, images.source, compute)
-    price = cost(detector.model)
-    return EvaluationRecord(
-        figures
-        | {"data": data, "model": detector.model.config.name}
-        | {"params": price.params, "macs": price.macs, "seconds": time.monotonic() - began}
-        | images.about
-        | {"notes": [*splits.notes, *images.notes, *(f"skipped: {text}" for text in bad)]}
-    )
+    found = figures | {"data": data} | images.about
+    return recorded(detector.model, began, found, [*splits.notes, *images.notes], bad)
 
 
 def find_objects(

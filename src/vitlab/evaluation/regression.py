@@ -22,14 +22,13 @@ from vitlab.data.sources.source import Source
 from vitlab.data.targets import numbers_of, open_targets
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import ratio
-from vitlab.evaluation.choosing import Split, chosen
+from vitlab.evaluation.choosing import Split, chosen, recorded
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.intervals import transformed, wilson
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.records import EvaluationRecord
 from vitlab.evaluation.reliability import REACH
-from vitlab.models.cost import cost
 from vitlab.options import options_of
 from vitlab.progress import Meter
 from vitlab.units import percent
@@ -171,15 +170,7 @@ def evaluate_targets(
     splits = open_targets(data, regressor.about.targets, Data(**usual, **known))
     images = chosen(model, splits, data, split)
     figures, bad = measure_targets(regressor, images.source, compute)
-    price = cost(model)
-    told = [*images.notes, *(f"skipped: {text}" for text in bad)]
-    return EvaluationRecord(
-        figures
-        | {"data": data, "model": model.config.name, "params": price.params, "macs": price.macs}
-        | {"seconds": time.monotonic() - began}
-        | images.about
-        | {"notes": told}
-    )
+    return recorded(model, began, figures | {"data": data} | images.about, images.notes, bad)
 
 
 def estimate(

@@ -33,14 +33,13 @@ from vitlab.data.settings import Columns
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, ImageError
 from vitlab.evaluation.answers import Floats, ratio
-from vitlab.evaluation.choosing import Split
+from vitlab.evaluation.choosing import Split, recorded
 from vitlab.evaluation.compute import Compute, borrowed
 from vitlab.evaluation.intervals import transformed
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.records import EvaluationRecord
 from vitlab.files import staged_folder
 from vitlab.images import ImageSpec
-from vitlab.models.cost import cost
 from vitlab.progress import Meter
 from vitlab.weights.segmenter import Segmenter, load_segmenter
 
@@ -393,14 +392,9 @@ def evaluate_masks(
     if len(known):
         notes.append(f"the segmenter has learned from {len(known):,} of these images")
     tested = measure(segmenter, source, compute)
-    price = cost(segmenter.model)
-    return EvaluationRecord(
-        tested.figures
-        | {"data": opened.title, "split": name, "model": segmenter.model.config.name}
-        | {"params": price.params, "macs": price.macs, "seconds": time.monotonic() - began}
-        | {"notes": [*notes, *(f"skipped: {text}" for _, text in tested.bad)]}
-        | ({"learned_from": len(known)} if len(known) else {})
-    )
+    found = tested.figures | {"data": opened.title, "split": name}
+    found |= {"learned_from": len(known)} if len(known) else {}
+    return recorded(segmenter.model, began, found, notes, [text for _, text in tested.bad])
 
 
 def _chosen(opened: MaskSplits, split: Split) -> tuple[str, MaskedImages]:

@@ -9,18 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import vitlab
+from models.test_sizes import TINY, a_model
 from vitlab.errors import OptionError
-from vitlab.models.model import Model
-
-TINY = "ViT(width=32,depth=2,heads=2,mlp=40)/4"
-
-
-def a_model(**choices: Any) -> Model:
-    generator = torch.Generator().manual_seed(0)
-    model = vitlab.create(TINY, 5, 16, generator=generator, **choices).eval()
-    for weight in model.parameters():
-        torch.nn.init.normal_(weight, std=0.2, generator=generator)
-    return model
 
 
 def still(frames: int) -> tuple[Tensor, Tensor]:

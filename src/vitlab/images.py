@@ -51,9 +51,9 @@ class ImageSpec(Options):
         "crop",
         "how other aspect ratios are fitted: center crop, squash, or native: kept, within tokens",
     )
-    center: Literal["round", "floor", "exact"] = option(
+    center: Literal["round", "floor"] = option(
         "round",
-        "evaluation's box: of whole pixels, rounded (timm) or down (transformers), or as it falls",
+        "how evaluation's box falls on whole pixels: rounded (timm) or down (transformers)",
     )
     tokens: int = option(
         256,

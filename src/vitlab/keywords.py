@@ -17,7 +17,7 @@ class ModelKeywords(TypedDict, total=False):
     interpolation: Literal["bilinear", "bicubic"]
     crop: float
     fit: Literal["crop", "squash", "native"]
-    center: Literal["round", "floor", "exact"]
+    center: Literal["round", "floor"]
     tokens: int
     zero_head: bool
     head_bias: float
@@ -113,7 +113,6 @@ class DataKeywords(ModelKeywords, total=False):
     cache_data: str
     cache_gb: float
     test_fraction: float
-    split_by: Literal["content", "position"]
     dev_share: float
     drop_duplicates: bool
     fold: str

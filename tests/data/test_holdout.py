@@ -13,7 +13,7 @@ from PIL import Image
 from scipy.stats import binom
 
 import vitlab
-from vitlab.data.holdout import chances, fingerprint, hold_out, identities
+from vitlab.data.holdout import chances, identities
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
@@ -102,28 +102,6 @@ def test_groups_are_never_on_both_sides(tmp_path: Path) -> None:
     assert len(splits.test) % 5 == 0
     with pytest.raises(DataError, match="has no columns, so that group_column means nothing"):
         open_to_learn(str(folder), columns=columns)
-
-
-def test_a_run_of_before_keeps_its_split(photos: Path, tmp_path: Path) -> None:
-    recipe = vitlab.recipe("small", str(photos), **TINY | {"steps": 2}, split_by="position")
-    run = vitlab.train(recipe, tmp_path / "run", host=HOST)
-    text = (tmp_path / "run" / "run.toml").read_text()
-    for newer in ('split_by = "position"\n', "format = 2\n"):
-        assert newer in text
-        text = text.replace(newer, "")
-    (tmp_path / "run" / "run.toml").write_text(text)
-    old = hold_out(open_images(str(photos)).every(), 0.2, split_by="position")
-    assert run.metrics["images"] == len(old.test) == 12
-    model = vitlab.load(tmp_path / "run")
-    del model.provenance["split_by"]
-    assert model.provenance["fingerprint"].endswith("-contents")
-    whole = open_images(str(photos)).every()
-    model.provenance["fingerprint"] = fingerprint(whole, like="0a1b")  # of eight images
-    model.seen = NOTHING
-    assert vitlab.evaluate(model, str(photos))["images"] == 12
-    from vitlab.runs.run_folder import RunFolder
-
-    assert RunFolder(tmp_path / "run").recipe.data.split_by == "position"
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from sklearn.model_selection import StratifiedKFold
 import vitlab
 from conftest import TINY, photo_folder
 from vitlab.data.holdout import fold_of, partitioned
-from vitlab.data.labels import MultiLabels, SingleLabels
+from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.settings import Data
 from vitlab.data.sources.source import Source, counts
@@ -44,12 +44,6 @@ def test_parts_are_as_even_as_those_of_scikit_learn(parts: int) -> None:
     assert np.ptp(np.bincount(dealt, minlength=parts)) <= 1
     assert not np.array_equal(dealt, SingleLabels(values).parts(parts, np.random.default_rng(1)))
     assert (np.diff(dealt[values == 0]) % parts != 1).any()  # at random, not in turn
-
-
-def test_several_labels_are_dealt_out_evenly() -> None:
-    labels = MultiLabels(np.ones((11, 2), np.uint8))
-    dealt = labels.parts(3, np.random.default_rng(0))
-    assert sorted(np.bincount(dealt)) == [3, 4, 4]
 
 
 def test_folds_of_unsplit_data_are_all_images_each_once(uneven: Path) -> None:

@@ -5,10 +5,7 @@ Both use Pillow: they resize to whole pixels and crop whole pixels, each with it
 
 import functools
 import importlib
-import json
 import math
-from dataclasses import replace
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +23,6 @@ from vitlab.data.loading.crops import center, fitted_image
 from vitlab.images import ImageSpec
 from vitlab.weights.formats.transformers.families import VIT
 from vitlab.weights.formats.transformers.processor import read_processor
-from vitlab.weights.identity import feature_fingerprint, fingerprint
 
 SIZES = [tuple(map(int, each)) for each in np.random.default_rng(0).integers(64, 640, (50, 2))]
 
@@ -141,7 +137,7 @@ def test_a_line_of_pixels_takes_no_more_memory_than_the_result() -> None:
         assert (fitted_image(pixels, spec, center(spec)) == 7).all()
 
 
-@pytest.mark.parametrize("where", ["round", "floor", "exact"])
+@pytest.mark.parametrize("where", ["round", "floor"])
 @pytest.mark.parametrize("fit", ["crop", "squash"])
 @pytest.mark.parametrize("size", [32, (24, 48), (64, 16)])
 def test_a_batch_is_prepared_as_each_image(where: Any, fit: Any, size: Any) -> None:
@@ -153,32 +149,6 @@ def test_a_batch_is_prepared_as_each_image(where: Any, fit: Any, size: Any) -> N
         image = draw.integers(0, 256, (rows, columns, 3), np.uint8)
         batch = torch.from_numpy(image).permute(2, 0, 1)[None]
         torch.testing.assert_close(prepare(batch), prepare(image), rtol=0, atol=1e-6)
-
-
-def test_a_model_saved_before_keeps_its_box(tmp_path: Path) -> None:
-    """Its config.json does not say where the box lies: at fractions of pixels."""
-    model = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=16)/8", 3, 48, crop=0.875)
-    assert model.config.center == "round"
-    assert vitlab.load(vitlab.save(model, tmp_path / "now")).config.center == "round"
-    content = (vitlab.save(model, tmp_path / "before") / "config.json").read_text()
-    old = json.loads(content)
-    del old["model"]["center"], old["sha256"]
-    (tmp_path / "before" / "config.json").write_text(json.dumps(old))
-    before = vitlab.load(tmp_path / "before")
-    assert before.config.center == "exact"
-    assert center(before.config)(100, 150) == (31.25, 6.25, 118.75, 93.75)
-    assert center(model.config)(100, 150) != center(before.config)(100, 150)
-    stream = BytesIO()
-    Image.fromarray(np.zeros((100, 150, 3), np.uint8)).save(stream, "PNG")
-    assert vitlab.preprocess(before)(stream.getvalue()).shape == (1, 3, 48, 48)
-
-
-def test_deltas_of_before_find_their_base() -> None:
-    """Where the box lies is no part of the fingerprint, but of what caches of features go by."""
-    model = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=16)/8", 3, 48)
-    other = model.remade(replace(model.config, center="exact"), model.state_dict())
-    assert fingerprint(model) == fingerprint(other)
-    assert feature_fingerprint(model) != feature_fingerprint(other)
 
 
 def test_large_jpegs_are_decoded_whole_as_by_others(tmp_path: Path) -> None:
@@ -193,6 +163,3 @@ def test_large_jpegs_are_decoded_whole_as_by_others(tmp_path: Path) -> None:
     apart = abs(fitted_image(image, spec, center(spec)).astype(int) - theirs)
     assert apart.max() <= 1
     assert (apart == 0).mean() > 0.97
-    before = replace(spec, center="exact")  # as models of before were evaluated
-    pixels, _ = image.decode_box(3, center(before), (96, 96))
-    assert pixels.shape[:2] == (120, 160)

@@ -29,7 +29,7 @@ from vitlab.data.labels import Indices, MultiLabels
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.columns import check_known_columns
 from vitlab.data.sources.folders import Files
-from vitlab.data.sources.memory import Arrays, digits
+from vitlab.data.sources.memory import Arrays, digits, split_digits
 from vitlab.data.sources.paths import Inside, Names, some
 from vitlab.data.sources.request import SPLIT_OF, Found, Part, Request, Splits, blank, split_of
 from vitlab.data.sources.source import Relabeled, Source, numbered
@@ -117,7 +117,7 @@ def open_boxes(options: Data, classes: Sequence[str] = ()) -> Splits:
     opened = {name: _opened(files[name], home, found[name], order, notes) for name in found}
     first, *rest = (opened[name] for name in ("train", "validation", "test") if name in opened)
     if not rest:
-        return hold_out(first, options.test_fraction, notes, split_by=options.split_by)
+        return hold_out(first, options.test_fraction, notes)
     return Splits(first, rest[-1], rest[0] if len(rest) > 1 else None, notes=notes)
 
 
@@ -130,7 +130,7 @@ def scenes(split: str) -> Arrays:
 
     Those of the test split show digits that no training scene has.
     """
-    own = hold_out(digits(), 0.2, split_by="position").parts[split]
+    own = split_digits(digits()).parts[split]
     kept = [own.image(number).decode(1) for number in range(len(own))]
     drawn: list[dict[int, Drawn]] = [{} for _ in kept]
     seed, count = [*COUNTS].index(split), COUNTS[split]

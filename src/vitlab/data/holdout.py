@@ -4,8 +4,6 @@ An image is in the test split, in a fold or among the validation images by a num
 that its bytes and the split's seed give it: adding, removing, renaming or moving other images
 changes nothing. Copies are on one side; so are near-duplicates, where a run has looked for them
 (`copies_together`). Images of one group (`--group-column`) share a number.
-
-Runs and models of before (`split_by="position"`) keep their split, a permutation of positions.
 """
 
 import hashlib
@@ -20,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.settings import Data, SplitBy, part_of
+from vitlab.data.settings import Data, part_of
 from vitlab.data.sources.folders import Files
 from vitlab.data.sources.request import Splits
 from vitlab.data.sources.source import (
@@ -48,7 +46,6 @@ from vitlab.units import storage
 SPLIT_SEED = 0  # the split belongs to the data: every run and every evaluation uses the same one
 VALIDATION_SHARE = 0.1  # of each class
 PIECE = 8192  # bytes of the beginning, the middle and the end of a file that identify it
-CONTENTS = "-contents"  # what a fingerprint ends with that knows those of all images
 MOST_READ = 2**32  # bytes of images on another machine that are read to identify them
 THREADS, FEW = 8, 64  # that read files, if there are more than a few
 TOGETHER = 512  # images on another machine
@@ -185,27 +182,27 @@ def chosen(source: Source, fraction: float, purpose: str) -> NDArray[np.int64]:
 
 
 def held_out(
-    source: Source, fraction: float, purpose: str, split_by: SplitBy
+    source: Source, fraction: float, purpose: str = "test"
 ) -> tuple[Source, NDArray[np.int64]]:
     """Return a source, which may know more now, and the images that are held out of it, sorted."""
-    if split_by == "position":
-        return source, source.labels.held_out(fraction, np.random.default_rng(SPLIT_SEED))
     source = identified(source)
     return source, chosen(source, fraction, purpose)
 
 
 def hold_out(
-    source: Source,
-    fraction: float,
-    notes: Sequence[str] = (),
-    purpose: str = "test",
-    split_by: SplitBy = "content",
+    source: Source, fraction: float, notes: Sequence[str] = (), purpose: str = "test"
 ) -> Splits:
     """Hold out a share of every class for testing, always the same images.
 
     At least one image of each class stays in the training split.
     """
-    source, test = held_out(source, fraction, purpose, split_by)
+    return split_off(*held_out(source, fraction, purpose), fraction, notes)
+
+
+def split_off(
+    source: Source, test: NDArray[np.int64], fraction: float, notes: Sequence[str] = ()
+) -> Splits:
+    """Return splits whose test images are those with the given numbers, `fraction` of all."""
     remarks = [
         *notes,
         f"{source.labels.share(fraction)} held out for testing (always the same): "
@@ -215,21 +212,18 @@ def hold_out(
     return Splits(without(source, test), Subset(source, test), whole=source, notes=remarks)
 
 
-def with_validation(
-    splits: Splits, split_by: SplitBy = "content", decides: str = "when to stop"
-) -> Splits:
+def with_validation(splits: Splits, decides: str = "when to stop") -> Splits:
     """Return the same splits with a validation split, taken from the training images if needed.
 
     Choosing the best weights by the test images would make their figures too good.
 
     Args:
         splits: with at least training and test images
-        split_by: what decides which images are held out
         decides: on what the validation images decide, for the user
     """
     if splits.validation is not None:
         return splits
-    inner = hold_out(splits.train, VALIDATION_SHARE, (), "validation", split_by)
+    inner = hold_out(splits.train, VALIDATION_SHARE, (), "validation")
     note = (
         f"{splits.train.labels.share(VALIDATION_SHARE)} held out of the training images to decide "
         f"{decides} (always the same): {len(inner.test):,} images"
@@ -284,11 +278,11 @@ def partitioned(splits: Splits, options: Data) -> Splits:
         OptionError: more training images than there are, or too few.
     """
     if options.fold:
-        return fold_of(splits, options.fold, options.split_by)
+        return fold_of(splits, options.fold)
     if not options.dev_share:
         return splits
     splits = with_train_images(splits, options.train_images)  # what is held out is among them
-    inner = hold_out(splits.train, options.dev_share, (), "dev", options.split_by)
+    inner = hold_out(splits.train, options.dev_share, (), "dev")
     if not len(inner.test):
         raise DataError(
             f"{options.data}: {options.dev_share:.1%} of each class is less than one image: "
@@ -302,7 +296,7 @@ def partitioned(splits: Splits, options: Data) -> Splits:
     return replace(splits, train=inner.train, test=inner.test, notes=[*splits.notes, note])
 
 
-def fold_of(splits: Splits, fold: str, split_by: SplitBy = "content") -> Splits:
+def fold_of(splits: Splits, fold: str) -> Splits:
     """Return one part of the images as the test split, and all others as the training split.
 
     Raises:
@@ -312,11 +306,8 @@ def fold_of(splits: Splits, fold: str, split_by: SplitBy = "content") -> Splits:
     source = splits.train if splits.whole is None else splits.whole
     if len(source) < parts:
         raise DataError(f"{len(source):,} images cannot be dealt out to {parts} folds")
-    if split_by == "position":
-        dealt = source.labels.parts(parts, np.random.default_rng(SPLIT_SEED))
-    else:
-        source = identified(source)
-        dealt = (chances(source, "folds") * parts).astype(np.int64)
+    source = identified(source)
+    dealt = (chances(source, "folds") * parts).astype(np.int64)
     test, train = np.flatnonzero(dealt == part - 1), np.flatnonzero(dealt != part - 1)
     if not len(test) or not len(train):
         raise DataError(f"fold {fold} has {len(test)} of {len(source)} images: use fewer folds")
@@ -451,24 +442,16 @@ def without(source: Source, images: Sequence[int] | NDArray[np.int64]) -> Source
     return Subset(source, np.setdiff1d(np.arange(len(source)), images))
 
 
-def fingerprint(source: Source, like: str = CONTENTS) -> str:
+def fingerprint(source: Source) -> str:
     """Return a checksum of the labels, the classes and the images, wherever the data lies.
 
     It lets an evaluation recognize the data that a model was trained on, and use only the part
     that was held out.
-
-    Args:
-        source: the data
-        like: one to compare with; those of before know the contents of eight images
     """
     digest = hashlib.sha256(repr(source.classes).encode())
     digest.update(source.labels.content())
-    for index in np.linspace(0, len(source) - 1, num=8, dtype=int):
-        try:
+    for index in np.linspace(0, len(source) - 1, num=8, dtype=int):  # some have only numbers
+        with suppress(DataError):  # an unreadable image is reported when it is decoded
             digest.update(source.image(int(index)).content())
-        except DataError:  # an unreadable image is reported when it is decoded
-            continue
-    if not like.endswith(CONTENTS):
-        return digest.hexdigest()
     digest.update(identities(source).tobytes())
-    return digest.hexdigest() + CONTENTS
+    return digest.hexdigest()

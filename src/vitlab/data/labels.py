@@ -115,7 +115,9 @@ class SingleLabels(_AnyLabels):
             The part of each image, from 0; int64 (n,).
         """
         order = np.lexsort((generator.permutation(len(self)), self.values))
-        return _dealt(order, count)
+        dealt = np.empty(len(order), np.int64)
+        dealt[order] = np.arange(len(order)) % count
+        return dealt
 
     def nested(self, generator: np.random.Generator) -> tuple[NDArray[np.int64], int]:
         """Put the images into a random order whose every beginning has its share of each class.
@@ -177,14 +179,6 @@ class MultiLabels(_AnyLabels):
         """All images alike, whatever their classes."""
         return np.zeros(len(self), np.int64)
 
-    def parts(self, count: int, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Deal the images out to parts at random, whatever their classes.
-
-        Returns:
-            The part of each image, from 0; int64 (n,).
-        """
-        return _dealt(generator.permutation(len(self)), count)
-
     def nested(self, generator: np.random.Generator) -> tuple[NDArray[np.int64], int]:
         """Put the images into a random order that begins with an image of each class.
 
@@ -243,13 +237,6 @@ def _number(cell: Any) -> float:
 
 
 Labels = SingleLabels | MultiLabels
-
-
-def _dealt(order: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Deal images out, in this order, to `count` parts in turn; return the part of each."""
-    dealt = np.empty(len(order), np.int64)
-    dealt[order] = np.arange(len(order)) % count
-    return dealt
 
 
 def index_labels(

@@ -10,7 +10,7 @@ from vitlab.data.holdout import held_out, identified, origin, without
 from vitlab.data.labels import check_classes
 from vitlab.data.loading.cache import Decoded, cached
 from vitlab.data.open import Opened, open_images, stripped
-from vitlab.data.settings import Columns, Data, SplitBy
+from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.request import Given, Splits
 from vitlab.data.sources.source import Joined, Source, Subset, present
 from vitlab.errors import DataError
@@ -27,7 +27,6 @@ def open_to_learn(
     *,
     columns: Columns | None = None,
     unlabeled: bool = False,
-    split_by: SplitBy = "content",
 ) -> Splits:
     """Open data to learn from, and to be tested on.
 
@@ -36,16 +35,15 @@ def open_to_learn(
         test_fraction: share of each class to hold out where the data comes unsplit
         columns: which columns of a list or a table hold what; None to find them
         unlabeled: learn without labels, from all images of the training split
-        split_by: what decides which images are held out
 
     Raises:
         DataError: the data cannot be used: fewer than two classes, or too few images.
     """
     if unlabeled:
         opened = open_images(data, "optional", columns=columns)
-        return _checked(_without_labels(opened, test_fraction, split_by), opened.title)
+        return _checked(_without_labels(opened, test_fraction), opened.title)
     opened = open_images(data, columns=columns)
-    splits = opened.splits(test_fraction, split_by)
+    splits = opened.splits(test_fraction)
     if len(splits.classes) < 2:
         raise DataError(
             f"{opened.title} has only one class ({splits.classes[0]!r}); at least 2 are needed"
@@ -62,12 +60,11 @@ def open_to_learn(
 def splits_of(options: Data, unlabeled: bool = False, data: Given | None = None) -> Splits:
     """Open what the options of a recipe name, or images in memory in its place, to learn from."""
     given = options.data if data is None else data
-    fraction, split_by = options.test_fraction, options.split_by
-    splits = open_to_learn(given, fraction, columns=options, unlabeled=unlabeled, split_by=split_by)
+    splits = open_to_learn(given, options.test_fraction, columns=options, unlabeled=unlabeled)
     return replace(splits, train=identified(splits.train)) if splits.whole is None else splits
 
 
-def _without_labels(opened: Opened, share: float, split_by: SplitBy) -> Splits:
+def _without_labels(opened: Opened, share: float) -> Splits:
     """Return images to learn from without labels, and those that measure the loss.
 
     The held-out images of labeled data are those that training with labels holds out, so that
@@ -80,10 +77,10 @@ def _without_labels(opened: Opened, share: float, split_by: SplitBy) -> Splits:
         notes = [n for n in notes if n.startswith("ignored") or not OF_LABELS.search(n)]
     whole = opened.unsplit
     if whole is None:
-        return _of_splits(opened, notes, share, split_by)
-    splits = None if opened.lacks else opened.splits(share, split_by)
+        return _of_splits(opened, notes, share)
+    splits = None if opened.lacks else opened.splits(share)
     if splits is None or len(splits.classes) < 2 or not len(splits.test):
-        return _tenth(stripped(opened.every()), notes, share, split_by)
+        return _tenth(stripped(opened.every()), notes, share)
     train = stripped(splits.train)
     line = (
         f"{len(splits.test):,} of {len(whole):,} images held out to measure the loss: "
@@ -97,7 +94,7 @@ def _without_labels(opened: Opened, share: float, split_by: SplitBy) -> Splits:
     return Splits(train, stripped(splits.test), whole=stripped(whole), notes=notes)
 
 
-def _of_splits(opened: Opened, notes: Sequence[str], share: float, split_by: SplitBy) -> Splits:
+def _of_splits(opened: Opened, notes: Sequence[str], share: float) -> Splits:
     """Return the training split to learn from, and the first other one to measure the loss."""
     parts = {name: stripped(part) for name, part in opened.parts.items()}
     train = parts["train"]
@@ -108,7 +105,7 @@ def _of_splits(opened: Opened, notes: Sequence[str], share: float, split_by: Spl
     if others:
         notes = [*notes, f"ignored what is not a split of {opened.title}: {', '.join(others)}"]
     if not rest:
-        return _tenth(train, notes, share, split_by)
+        return _tenth(train, notes, share)
     line = (
         f"learning from the {len(train):,} training images of {opened.title}; the {len(rest[0]):,} "
         "of its validation or test split only measure the loss"
@@ -117,11 +114,11 @@ def _of_splits(opened: Opened, notes: Sequence[str], share: float, split_by: Spl
     return Splits(train, rest[-1], validation, notes=[*notes, line])
 
 
-def _tenth(whole: Source, notes: Sequence[str], share: float, split_by: SplitBy) -> Splits:
+def _tenth(whole: Source, notes: Sequence[str], share: float) -> Splits:
     """Hold images out whatever they show, always the same ones."""
     wanted = min(MOST, round(SHARE * len(whole))) if share == USUAL else round(share * len(whole))
     count = min(max(1, wanted), len(whole) - 1)
-    whole, test = held_out(whole, count / max(1, len(whole)), "test", split_by)
+    whole, test = held_out(whole, count / max(1, len(whole)), "test")
     line = (
         f"{len(test):,} of {len(whole):,} images held out at random to measure the loss (always "
         "the same)"

@@ -16,7 +16,7 @@ from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.exists import PATTERN, check_data
 from vitlab.data.holdout import groups_known, hold_out
 from vitlab.data.labels import UnlabeledError
-from vitlab.data.settings import Columns, SplitBy
+from vitlab.data.settings import Columns
 from vitlab.data.sources.folders import named_files, open_files, open_folder
 from vitlab.data.sources.lists import open_list
 from vitlab.data.sources.memory import open_digits, open_memory
@@ -88,16 +88,15 @@ class Opened:
             sources = [*map(stripped, sources), self.loose]
         return _in_a_row(sources)
 
-    def splits(self, fraction: float = 0.2, split_by: SplitBy = "content") -> Splits:
+    def splits(self, fraction: float = 0.2) -> Splits:
         """Return training and test images: those of the data, or a share that is held out.
 
         Args:
             fraction: of each class, held out for testing where the data comes unsplit
-            split_by: what decides which images those are
         """
         train, *rest = (self.parts[name] for name in (ALL, *NAMES) if name in self.parts)
         if not rest:
-            return hold_out(train, fraction, self.notes, split_by=split_by)
+            return hold_out(train, fraction, self.notes)
         return Splits(train, rest[-1], rest[0] if len(rest) > 1 else None, notes=self.notes)
 
     def by_split(self) -> dict[str, Source]:

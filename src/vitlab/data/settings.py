@@ -20,7 +20,6 @@ from vitlab.options import (
 )
 
 PROBABILITY = (at_least(0), at_most(1))
-SplitBy = Literal["content", "position"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +72,6 @@ class Data(Columns):
         "share of each class held out for testing if the data has no such split",
         above(0),
         below(1),
-    )
-    split_by: SplitBy = option(
-        "content",
-        "what decides which images are held out: content, a hash of their bytes, which stays as it "
-        "is when images come and go; or, as in runs of before, their position",
     )
     dev_share: float = option(
         0.0,

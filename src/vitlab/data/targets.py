@@ -61,7 +61,7 @@ def open_targets(data: Given, names: Sequence[str], options: Data) -> Splits:
             raise DataError(f"no image is left to learn from: {notes[-1]}")
         parts[name] = without(source, bad)
     found = replace(opened, parts=parts, notes=notes)
-    return found.splits(options.test_fraction, options.split_by)
+    return found.splits(options.test_fraction)
 
 
 def standardized(splits: Splits) -> Splits:

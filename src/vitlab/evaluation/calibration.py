@@ -151,10 +151,10 @@ def _held_out(model: Model, splits: Splits) -> Source | None:
     """Return what the model's training held out of the training images, if this is its data."""
     if not model.provenance.get("validation"):
         return None
-    inner = with_validation(splits, model.provenance.get("split_by", "position"))
+    inner = with_validation(splits)
     inner = as_trained(model, inner)
-    known = model.provenance.get("fingerprint", "")
-    return inner.validation if fingerprint(inner.whole or inner.train, known) == known else None
+    same = fingerprint(inner.whole or inner.train) == model.provenance.get("fingerprint")
+    return inner.validation if same else None
 
 
 def fitted_temperature(logits: Floats, labels: Labels) -> float:

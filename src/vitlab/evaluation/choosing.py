@@ -133,10 +133,9 @@ def open_for(model: Model, data: Given, columns: Columns | None = None) -> Split
         )
     if splits.whole is not None and _held_out(model, splits.whole):
         about = model.provenance
-        split_by = about.get("split_by", "position")
         if fold := about.get("fold", ""):
-            return fold_of(splits, fold, split_by)
-        return hold_out(splits.whole, about["held_out"], splits.notes, split_by=split_by)
+            return fold_of(splits, fold)
+        return hold_out(splits.whole, about["held_out"], splits.notes)
     return splits
 
 
@@ -152,8 +151,7 @@ def _held_out(model: Model, whole: Source) -> bool:
     """Whether a model's training held a part of exactly these images out."""
     if not model.provenance.get("held_out", 0.0):
         return False
-    known = model.provenance.get("fingerprint", "")
-    return fingerprint(whole, known) == known
+    return fingerprint(whole) == model.provenance.get("fingerprint")
 
 
 def recorded(

@@ -78,7 +78,7 @@ class Examined:
         Raises:
             KeyError: arrays are missing.
         """
-        kind = SingleAnswers if "guess" in arrays else MultiAnswers  # older ones have no squares
+        kind = SingleAnswers if "guess" in arrays else MultiAnswers
         answers = kind(**{name: arrays[name] for name in kind.__annotations__})
         return cls(classes, answers, arrays["indices"], arrays["keys"])
 
@@ -191,9 +191,9 @@ def reopened(folder: RunFolder) -> Splits:
     found = folder.duplicates or {}
     splits = replace(splits, test=without(splits.test, found.get("seen_test", ())))
     if recipe.chooses(len(splits.train)):
-        splits = with_validation(splits, options.split_by)
+        splits = with_validation(splits)
     splits = moved(splits, found.get("moved", {}))
-    if fingerprint(splits.whole or splits.train, folder.fingerprint) != folder.fingerprint:
+    if fingerprint(splits.whole or splits.train) != folder.fingerprint:
         raise DataError(f"{options.data} has changed since the run was trained")
     return splits
 

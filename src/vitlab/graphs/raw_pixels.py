@@ -3,7 +3,7 @@
 import torch
 from torch import SymInt, Tensor, nn
 
-from vitlab.data.decode.crop import center_box, resized_box
+from vitlab.data.decode.crop import resized_box
 from vitlab.data.decode.filters import filter_matrix, is_tall, resize, resize_tall
 from vitlab.errors import OptionError
 from vitlab.images import ImageSpec
@@ -22,7 +22,6 @@ class Pixels(nn.Module):
         OptionError: images that keep their aspect ratio, or have no colors.
     """
 
-    crop: Tensor
     mean: Tensor
     std: Tensor
 
@@ -30,7 +29,6 @@ class Pixels(nn.Module):
         super().__init__()
         check_pixels(spec)
         self.spec = spec
-        self.register_buffer("crop", torch.tensor(spec.crop, dtype=torch.float64))
         for name in ("mean", "std"):
             self.register_buffer(name, torch.tensor(getattr(spec, name)).reshape(-1, 1, 1))
 
@@ -38,7 +36,7 @@ class Pixels(nn.Module):
         """Crop, resize and normalize."""
         rows, columns = image.shape[1:3]
         (high, wide), out = (number(rows), number(columns)), self.spec.size
-        left, top, right, bottom = self._box(high, wide)
+        left, top, right, bottom = resized_box(high, wide, self.spec)
         sides = (
             filter_matrix(rows, top, bottom, out[0], self.spec.interpolation),
             filter_matrix(columns, left, right, out[1], self.spec.interpolation),
@@ -46,13 +44,6 @@ class Pixels(nn.Module):
         tall = is_tall(high, wide, self.spec, bottom - top)
         pixels = torch.cond(tall, _resize_tall, _resize, (image, *sides))
         return (pixels / 255 - self.mean) / self.std
-
-    def _box(self, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the box of evaluation, as `crops.center` does."""
-        if self.spec.center != "exact":
-            return resized_box(rows, columns, self.spec)
-        high, wide = (rows, columns) if self.spec.fit == "squash" else self.spec.size
-        return center_box(rows, columns, high, wide, self.crop, torch.minimum)
 
 
 def _resize(image: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

@@ -1,8 +1,4 @@
-"""`run.toml`: its format, read whatever version wrote it, and as a recipe for other runs.
-
-Format 2 is the first that the file itself says (`format` in `[run]`). Files of format 1 say none,
-and may have names of the code before the first release, no `center` and no `split_by`.
-"""
+"""`run.toml`: its format, and the file as a recipe for other runs."""
 
 import logging
 import tomllib
@@ -10,14 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitlab.data.settings import Data
 from vitlab.errors import OptionError, RunError
 from vitlab.recipes.named import RECIPES, default_recipe, recipe
 from vitlab.recipes.recipe import Recipe
 
 FORMAT = 2  # of run.toml
-# old name -> new name, of tables and fields in run.toml and of keys in checkpoints
-RENAMED = {"optimiser": "optimizer", "tally": "sums"}
 
 
 def recipe_in(place: str | Path) -> Recipe | None:
@@ -33,10 +26,10 @@ def recipe_in(place: str | Path) -> Recipe | None:
     if path.suffix != ".toml" and not (path.is_dir() and file.is_file()):
         return None
     try:
-        stored = tomllib.loads(file.read_text(encoding="utf-8"))
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RunError(f"{file} cannot be read as a recipe: {error}") from error
-    tables = current(stored, file)
+    check_format(tables, file)
     try:
         found = Recipe.from_tables(tables)
     except (OptionError, TypeError) as error:
@@ -47,9 +40,6 @@ def recipe_in(place: str | Path) -> Recipe | None:
             "function to vitlab.train again"
         )
     none: dict[str, Any] = dict.fromkeys(("classes", "channels"))
-    if "format" not in stored.get("run", {}):  # new runs have today's box and split
-        none["center"] = None
-        found = replace(found, data=replace(found.data, split_by=Data().split_by))
     return replace(found, model=replace(found.model, **none))
 
 
@@ -74,29 +64,15 @@ def start_from(choices: dict[str, Any], otherwise: str = "") -> tuple[Recipe, di
     return recipe(name, **taken), rest
 
 
-def current(tables: dict[str, Any], file: Path) -> dict[str, Any]:
-    """Return the tables of a `run.toml` of any format as the present one has them.
+def check_format(tables: dict[str, Any], file: Path) -> None:
+    """Refuse the tables of a `run.toml` of another format.
 
     Raises:
         RunError: they are of a newer format, or of none.
     """
-    number = tables.get("run", {}).get("format", 1)
-    if number not in range(1, FORMAT + 1):
+    number = tables.get("run", {}).get("format")
+    if number != FORMAT:
         raise RunError(
-            f"{file} has format {number}, but this version of ViTLab reads formats up to {FORMAT}: "
+            f"{file} has format {number}, but this version of ViTLab reads format {FORMAT}: "
             "pip install -U vitlab"
         )
-    if number == 1:
-        tables = renamed(tables)
-        if "fit" in (model := tables.get("model", {})):
-            model.setdefault("center", "exact")
-        if data := tables.get("data", {}):
-            data.setdefault("split_by", "position")
-    return tables | {"run": tables.get("run", {}) | {"format": FORMAT}}
-
-
-def renamed(value: Any) -> Any:
-    """Return tables with the names that are in use today."""
-    if not isinstance(value, dict):
-        return value
-    return {RENAMED.get(key, key): renamed(each) for key, each in value.items()}

@@ -1,20 +1,19 @@
 """A run's folder: the only code that knows its files and their formats.
 
-    run.toml        the recipe with every field, what started the run, and what the run decided
-    metrics.jsonl   the journal: one JSON object per line
-    duplicates.json test images among the training images, and which images were left out
-    checkpoints/    step-000000123/ and so on (training/checkpoints.py)
-    model/          the trained model, as `vitlab.save` writes it
-    delta.safetensors  what a run that trained only some weights changed (`vitlab.Delta`)
-    predictions.safetensors  what the model answered to each test image
-    segment.safetensors  the classifier of patches, of a run that segments
-    detect.safetensors  queries and heads, of a run that detects
-    regress.safetensors the linear layer, of a run that answers with numbers
-    report.html     the report
-    sweep/          the runs that chose the learning rate (experiments/campaign_folder.py)
-    .lock           held by the process that trains
+run.toml        the recipe with every field, what started the run, and what the run decided
+metrics.jsonl   the journal: one JSON object per line
+duplicates.json test images among the training images, and which images were left out
+checkpoints/    step-000000123/ and so on (training/checkpoints.py)
+model/          the trained model, as `vitlab.save` writes it
+delta.safetensors  what a run that trained only some weights changed (`vitlab.Delta`)
+predictions.safetensors  what the model answered to each test image
+segment.safetensors  the classifier of patches, of a run that segments
+detect.safetensors  queries and heads, of a run that detects
+regress.safetensors the linear layer, of a run that answers with numbers
+report.html     the report
+sweep/          the runs that chose the learning rate (experiments/campaign_folder.py)
+.lock           held by the process that trains
 
-Files of older formats are read too: see `current` (runs/recipe_file.py).
 """
 
 import json
@@ -48,7 +47,7 @@ from vitlab.files import (
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.journal import Journal
-from vitlab.runs.recipe_file import FORMAT, current
+from vitlab.runs.recipe_file import FORMAT, check_format
 from vitlab.runs.versions import versions
 
 DUPLICATES = "duplicates.json"
@@ -176,10 +175,11 @@ class RunFolder:
         """
         if self._tables is None:
             try:
-                stored = tomllib.loads(self._file.read_text(encoding="utf-8"))
+                found = tomllib.loads(self._file.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
                 raise self._damaged(error) from error
-            self._tables = current(stored, self._file)
+            check_format(found, self._file)
+            self._tables = found
         return self._tables
 
     @property

@@ -49,7 +49,7 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.naming import folder_name
 from vitlab.studies.base import Base, small
 from vitlab.studies.design import ACCURACY, Arm, Study
-from vitlab.studies.grid import FURTHER, cells_of, chosen_arms
+from vitlab.studies.grid import cells_of, chosen_arms
 from vitlab.studies.papers import budget_seconds, study_named
 from vitlab.studies.results import rows_of, written
 from vitlab.studies.step_cost import Examination, step_macs
@@ -138,7 +138,6 @@ def study(
         "budget": seconds,
         "epochs": epochs,
         "lr_grid": [*lr_grid],
-        "further_rates": FURTHER,  # which studies of before had none of
         "downstream": downstream,
     }
     first = base.recipe.seed
@@ -219,8 +218,8 @@ class StudyGrid:
 
     def _cells(self, plan: Plan, place: Path = Path(), epochs: float = 1.0) -> list[Cell]:
         arms = with_lengths(self.arms, plan)
-        rates, further = self.settings["lr_grid"], self.settings["further_rates"]
-        return cells_of(arms, self.seeds, place, rates=rates, further=further, epochs=epochs)
+        rates = self.settings["lr_grid"]
+        return cells_of(arms, self.seeds, place, rates=rates, epochs=epochs)
 
     @property
     def _trainer(self) -> CellTrainer:

@@ -29,7 +29,6 @@ from vitlab.distributed.world import World
 from vitlab.errors import RunError, UserError
 from vitlab.files import explained, sha256, staged_folder, sync
 from vitlab.optim.sliced import is_sliced, local
-from vitlab.runs.recipe_file import RENAMED
 from vitlab.training.state import Checkpoint, State
 
 TENSORS, STATE, MANIFEST = "state.safetensors", "state.json", "manifest.json"
@@ -148,8 +147,6 @@ def load(folder: Path, until: int | None = None) -> tuple[Checkpoint | None, lis
 def read(place: Path) -> Checkpoint:
     """Return one checkpoint; the slices of a sharded one are joined.
 
-    Names of the code before the first release are replaced by today's (`RENAMED`).
-
     Raises:
         One of `DAMAGE`: something is missing, or is not what the manifest says.
     """
@@ -164,16 +161,8 @@ def read(place: Path) -> Checkpoint:
         tensors = _join(place, listed)
     else:
         tensors = {name: t.clone() for name, t in load_file(place / TENSORS).items()}
-    return Checkpoint(
-        {_today(name): tensor for name, tensor in tensors.items()},
-        {_today(key): value for key, value in state.items()},
-        (place / JOURNAL).read_bytes() if JOURNAL in listed else None,
-    )
-
-
-def _today(name: str) -> str:
-    first, dot, rest = name.partition(".")
-    return RENAMED.get(first, first) + dot + rest
+    journal = (place / JOURNAL).read_bytes() if JOURNAL in listed else None
+    return Checkpoint(tensors, state, journal)
 
 
 def _join(place: Path, listed: dict[str, Any]) -> dict[str, Tensor]:

@@ -134,7 +134,6 @@ def provenance(task: Task) -> dict[str, Any]:
         "data": options.data,
         "fingerprint": task.fingerprint,
         "held_out": options.test_fraction if splits.whole is not None else 0.0,
-        "split_by": options.split_by,
         "validation": VALIDATION_SHARE if splits.own_validation else 0.0,
         "recipe": recipe.recipe,
         "seed": recipe.seed,

@@ -15,7 +15,6 @@ from vitlab import device as devices
 from vitlab.data.boxes import boxes_of, open_boxes
 from vitlab.data.exists import IN_MEMORY
 from vitlab.data.holdout import (
-    CONTENTS,
     fingerprint,
     partitioned,
     seen_by,
@@ -170,7 +169,7 @@ def prepare(
     before = folder.recipe if started else None
     check_names(recipe, folder)
     with named_if_slow(f"reading {recipe.data.data}", world.first):
-        splits, mark = _splits(recipe, data, opened, folder.fingerprint if started else CONTENTS)
+        splits, mark = _splits(recipe, data, opened)
     recipe, splits = settled(recipe, splits, before, bool(hooks.loss))
     if recipe.pretext.task == "regress":
         splits = standardized(splits)
@@ -234,9 +233,7 @@ def learning_from(recipe: Recipe, data: Given | None) -> tuple[Recipe, Sized | N
     return recipe, None if isinstance(data, str | Path) else data
 
 
-def _splits(
-    recipe: Recipe, data: Sized | None, opened: OpenedData, like: str
-) -> tuple[Splits, str]:
+def _splits(recipe: Recipe, data: Sized | None, opened: OpenedData) -> tuple[Splits, str]:
     """Return the images of the recipe's data, or of what was given, and their fingerprint."""
     options, unlabeled = recipe.data, recipe.pretext.unlabeled
     if recipe.pretext.annotated:
@@ -248,8 +245,8 @@ def _splits(
     if not unlabeled:
         splits = partitioned(splits, options)
         if decides := recipe.chooses(len(splits.train)):
-            splits = with_validation(splits, options.split_by, decides)
-    return splits, fingerprint(splits.whole or splits.train, like)
+            splits = with_validation(splits, decides)
+    return splits, fingerprint(splits.whole or splits.train)
 
 
 def _annotated(recipe: Recipe, data: Sized | None) -> Splits:

@@ -99,7 +99,7 @@ def regress_by(
     model.seen = np.union1d(base.seen, seen_by(splits, labeled=True))
     marks, options = fingerprint(splits.whole or train), recipe.data
     model.provenance |= {
-        "data": options.data, "fingerprint": marks, "split_by": options.split_by,
+        "data": options.data, "fingerprint": marks,
         "held_out": options.test_fraction if splits.whole is not None else 0.0,
     }  # fmt: skip
     regressor = _with_spread(model, Targets(names, True), found, train.labels)

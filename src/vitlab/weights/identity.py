@@ -15,14 +15,11 @@ from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViT
 from vitlab.models.model import Model
 from vitlab.weights.assembly import whole_state
 from vitlab.weights.formats.entries import Entry
-from vitlab.weights.formats.records import record
 from vitlab.weights.sharded import Fields
 
 KINDS: dict[str, type[ModelConfig]] = {
     each.kind: each for each in (ViTConfig, ResNetConfig, TokenizerConfig)
 }
-# Fields that older descriptions have, of Segment Anything's encoder, with the values of all others.
-GONE = record("window 0, global_blocks [], neck 0, last_norm_eps 0.0")
 
 
 @dataclass(frozen=True)
@@ -82,15 +79,11 @@ def description(config: ModelConfig) -> Fields:
 def described(content: Fields, choices: Fields) -> ModelConfig:
     """Return the configuration of a `description`, with some fields replaced.
 
-    One without `center` is of the time when evaluation's box lay at fractions of pixels.
-
     Raises:
         OptionError: an unknown field, or a value that cannot be.
         KeyError: the description is damaged; TypeError likewise.
     """
-    told = {"center": "exact"} | content["model"]
-    found = {name: value for name, value in told.items() if GONE.get(name, ...) != value}
-    return KINDS[content["kind"]].from_dict(chosen_over(found, choices))
+    return KINDS[content["kind"]].from_dict(chosen_over(content["model"], choices))
 
 
 def fingerprint(model: Model) -> str:

@@ -118,7 +118,7 @@ def test_matrices_resize_as_pillow_to_the_last_bit(case: int, interpolation: str
         filter_matrix(high, box[1], box[3], rows, interpolation),
         filter_matrix(wide, box[0], box[2], columns, interpolation),
     )
-    spec = ImageSpec(image_size=(rows, columns), center="exact")
+    spec = ImageSpec(image_size=(rows, columns), fit="squash")
     form = resize_tall if is_tall(high, wide, spec, high) else resize
     batch = torch.from_numpy(pixels).permute(2, 0, 1)[None].float()
     assert np.array_equal(form(batch, *sides)[0].permute(1, 2, 0).numpy(), want)

@@ -105,14 +105,13 @@ def test_every_form_is_the_folder(files: list[Path]) -> None:
     for name, data in forms(files).items():
         if name == "numbers":
             data = {"train": data["train"], "classes": ["a", "b"]}
-        by = "content" if name in same_bytes else "position"  # decoded, an image has other bytes
-        folder = open_to_learn(str(files[0].parents[1]), split_by=by)
-        want = EvaluationBatches(folder.test, SPEC, 4)[0]
-        splits = open_to_learn(data, split_by=by)
-        assert splits.whole is not None, name
+        folder, splits = open_to_learn(str(files[0].parents[1])), open_to_learn(data)
         assert splits.classes == ("a", "b"), name
-        assert np.array_equal(splits.train.labels.values, folder.train.labels.values), name
-        sent = pickle.loads(pickle.dumps(splits.test))  # as a worker gets it
+        part = "test" if name in same_bytes else "whole"  # decoded, an image has other bytes
+        known, found = getattr(folder, part), getattr(splits, part)
+        assert np.array_equal(found.labels.values, known.labels.values), name
+        want = EvaluationBatches(known, SPEC, 4)[0]
+        sent = pickle.loads(pickle.dumps(found))  # as a worker gets it
         got = EvaluationBatches(sent, SPEC, 4)[0]
         assert torch.equal(got.images, want.images), name
         assert torch.equal(got.labels, want.labels), name

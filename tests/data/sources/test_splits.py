@@ -1,4 +1,4 @@
-"""Splits: held out by position as in runs of before, found, recognized."""
+"""Splits: held out, found, recognized."""
 
 import re
 import shutil
@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vitlab.data.holdout import fingerprint, hold_out, with_train_images, with_validation
+from vitlab.data.holdout import fingerprint, with_train_images, with_validation
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
-from vitlab.data.sources.memory import Arrays
+from vitlab.data.sources.memory import Arrays, split_digits
 from vitlab.data.sources.request import Splits, by_split, split_of
 from vitlab.data.sources.source import Subset, counts
 from vitlab.errors import OptionError
@@ -19,12 +19,10 @@ from vitlab.errors import OptionError
 def test_held_out_is_stratified_fixed_and_apart() -> None:
     labels = SingleLabels(np.repeat([0, 1, 2], [100, 10, 1]))
     source = Arrays(np.zeros((111, 2, 2, 1), np.uint8), labels, ("a", "b", "c"))
-    splits = hold_out(source, 0.2, split_by="position")
+    splits = split_digits(source)
     assert sorted([*splits.train.indices, *splits.test.indices]) == list(range(111))
     assert splits.test.labels.counts(3) == [20, 2, 0]
-    assert np.array_equal(
-        splits.test.indices, hold_out(source, 0.2, split_by="position").test.indices
-    )
+    assert np.array_equal(splits.test.indices, split_digits(source).test.indices)
     assert any("'c' has only one image" in note for note in splits.notes)
 
 
@@ -50,13 +48,13 @@ def test_files_are_grouped_by_the_split_that_their_names_mention() -> None:
 
 def test_a_validation_split_is_taken_only_where_there_is_none() -> None:
     labels = SingleLabels(np.repeat([0, 1], [50, 30]))
-    splits = hold_out(
-        Arrays(np.zeros((80, 2, 2, 1), np.uint8), labels, ("a", "b")), 0.2, split_by="position"
-    )
-    after = with_validation(splits, "position")
+    pixels = np.random.default_rng(0).integers(0, 256, (80, 4, 4, 1), np.uint8)
+    splits = split_digits(Arrays(pixels, labels, ("a", "b")))
+    after = with_validation(splits)
     assert after.validation is not None
-    assert after.validation.labels.counts(2) == [4, 2]
-    assert after.train.labels.counts(2) == [36, 22]
+    held, kept = after.validation.labels.counts(2), after.train.labels.counts(2)
+    assert min(held) > 0
+    assert [sum(pair) for pair in zip(held, kept, strict=True)] == [40, 24]
     assert set(after.parts) == {"train", "validation", "test"}
     assert set(splits.parts) == {"train", "test"}
     assert "10% of each class held out of the training images" in after.notes[-1]
@@ -89,9 +87,7 @@ def test_the_fingerprint_follows_labels_classes_and_pixels() -> None:
 def test_the_images_held_out_never_change() -> None:
     """A model saved years ago is evaluated on the images that it did not learn from."""
     labels = SingleLabels(np.arange(40) % 2)
-    splits = hold_out(
-        Arrays(np.zeros((40, 1, 1, 1), np.uint8), labels, ("a", "b")), 0.2, split_by="position"
-    )
+    splits = split_digits(Arrays(np.zeros((40, 1, 1, 1), np.uint8), labels, ("a", "b")))
     assert splits.test.indices.tolist() == [4, 8, 9, 12, 15, 23, 33, 38]
 
 
@@ -100,11 +96,7 @@ UNEVEN = SingleLabels(np.random.default_rng(0).permutation(np.repeat([0, 1, 2], 
 
 def uneven() -> Splits:
     """250 images in three classes, a fifth of each held out: 200 to train on."""
-    return hold_out(
-        Arrays(np.zeros((250, 2, 2, 1), np.uint8), UNEVEN, ("a", "b", "c")),
-        0.2,
-        split_by="position",
-    )
+    return split_digits(Arrays(np.zeros((250, 2, 2, 1), np.uint8), UNEVEN, ("a", "b", "c")))
 
 
 def test_smaller_amounts_of_training_images_are_within_larger_ones() -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -139,15 +139,10 @@ def whole_box(rows: int, columns: int, crop: float) -> Box:
     return center_box(rows, columns, rows, columns, crop)
 
 
-def center_box(
-    rows: Side, columns: Side, high: Any, wide: Any, crop: Side, least: Any = min
-) -> tuple[Side, Side, Side, Side]:
-    """Return the largest centered box of the aspect ratio `high` by `wide`, scaled by `crop`.
-
-    In an exported graph all are tensors, of which `least` is `torch.minimum`.
-    """
-    left = (columns - least(columns, rows * wide / high) * crop) / 2
-    top = (rows - least(rows, columns * high / wide) * crop) / 2
+def center_box(rows: int, columns: int, high: float, wide: float, crop: float) -> Box:
+    """Return the largest centered box of the aspect ratio `high` by `wide`, scaled by `crop`."""
+    left = (columns - min(columns, rows * wide / high) * crop) / 2
+    top = (rows - min(rows, columns * high / wide) * crop) / 2
     return left, top, columns - left, rows - top
 
 

@@ -88,7 +88,7 @@ def is_tall(rows: Side, columns: Side, spec: ImageSpec, high: Side) -> bool | Te
     """
     out = spec.size
     tall = (rows > out[0]) & (rows - out[0] > 2 * (columns - out[1]))
-    if spec.center != "exact" and spec.fit == "crop":
+    if spec.fit == "crop":
         tall = tall & (rows > 2 * columns) & (high > out[0])
     return tall
 

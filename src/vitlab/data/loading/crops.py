@@ -58,12 +58,9 @@ class View:
 
 def center(spec: ImageSpec) -> ChooseBox:
     """Return the box that evaluation uses."""
-    if spec.center != "exact" and spec.fit != "native":
-        return partial(crop.resized_box, spec=spec)
-    if spec.fit != "crop":
+    if spec.fit == "native":
         return partial(crop.whole_box, crop=spec.crop)
-    high, wide = spec.size
-    return partial(crop.center_box, high=high, wide=wide, crop=spec.crop)
+    return partial(crop.resized_box, spec=spec)
 
 
 def fitted_image(
@@ -87,11 +84,12 @@ def fitted_image(
     if spec.fit == "native":
         left, top, right, bottom = choose(*image.shape()[:2])
         size = spec.size_for(bottom - top, right - left)
-    least = size if quick else _least(size, spec)
+    least = size if quick else (math.inf, math.inf)
     pixels, box = image.decode_box(spec.channels, choose, least, cut=quick)
     if quick:
         return crop.cut_resize(pixels, box, *size, spec.interpolation)
-    return _resized(pixels, box, size, spec)
+    whole = spec.fit == "crop" and spec.channels < 4
+    return crop.crop_resize(pixels, box, *size, spec.interpolation, whole)
 
 
 def load_views(
@@ -177,14 +175,3 @@ def copies_of(
                     for place, (pixels, box) in zip(places, parts, strict=False):
                         found[place] = crop.cut_resize(pixels, box, *spec.size, spec.interpolation)
     return found
-
-
-def _least(size: tuple[int, int], spec: ImageSpec) -> tuple[float, float]:
-    """The rows and columns to decode for evaluation: all, but for models of before `center`."""
-    return (2.0 * size[0], 2.0 * size[1]) if spec.center == "exact" else (math.inf, math.inf)
-
-
-def _resized(pixels: Pixels, box: Box, size: tuple[int, int], spec: ImageSpec) -> Pixels:
-    """Resize a box for evaluation."""
-    whole = spec.center != "exact" and spec.fit == "crop" and spec.channels < 4
-    return crop.crop_resize(pixels, box, *size, spec.interpolation, whole)

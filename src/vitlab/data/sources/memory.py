@@ -18,14 +18,14 @@ from torch.utils.data import IterableDataset
 from torch.utils.data import Subset as TorchSubset
 
 from vitlab.data.decode.stored import PixelImage, StoredImage
-from vitlab.data.holdout import Numbered, hold_out
+from vitlab.data.holdout import SPLIT_SEED, Numbered, split_off
 from vitlab.data.labels import Label, Labels, SingleLabels
 from vitlab.data.sources.columns import Row, find_paths, label_in
 from vitlab.data.sources.folders import named_files
 from vitlab.data.sources.lists import labeled_rows, paths_of, with_labels
 from vitlab.data.sources.paths import Inside
 from vitlab.data.sources.pictures import Picture, Pictures, several, stored
-from vitlab.data.sources.request import NAMES, Found, Part, Request, blank, labeled
+from vitlab.data.sources.request import NAMES, Found, Part, Request, Splits, blank, labeled
 from vitlab.data.sources.source import Source
 from vitlab.data.sources.tables import table
 from vitlab.errors import DataError, ImageError, UserError
@@ -67,6 +67,11 @@ def digits() -> Arrays:
     return Arrays(pixels, SingleLabels(labels.astype(np.int64)), tuple("0123456789"), "digit")
 
 
+def split_digits(own: Source) -> Splits:
+    """Return the digits with a fifth of each class held out, by a permutation of their numbers."""
+    return split_off(own, own.labels.held_out(0.2, np.random.default_rng(SPLIT_SEED)), 0.2)
+
+
 def open_digits(request: Request) -> Found | None:
     """Open `digits`, with a fixed split; None for other names."""
     if request.data != DIGITS:
@@ -74,7 +79,7 @@ def open_digits(request: Request) -> Found | None:
     own = digits()
     if request.labels == "ignored":
         return Found([Part(own)])
-    splits = hold_out(own, 0.2, split_by="position")
+    splits = split_digits(own)
     return Found([Part(splits.train, "train"), Part(splits.test, "test")], splits.notes)
 
 

@@ -70,7 +70,7 @@ def _options(group: Options) -> Iterator[tuple[str, Any]]:
     """Yield the options of a group, those of nested groups after its own."""
     kind = type(group)
     about, nested, standard = options_of(kind), [], {}
-    if isinstance(group, ModelPart):  # what it leaves out, as older runs do
+    if isinstance(group, ModelPart):
         standard = {each.name: each.default for each in fields(group.CONFIG)}
     for name in hints(kind):
         value = getattr(group, name)

@@ -57,7 +57,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         config = described(content, hints.choices)
     except (KeyError, TypeError, ValueError) as error:
         raise WeightsError(f"{file} describes no model: {error}") from error
-    summed = "sha256" in content and not rewritten  # older ones have no checksum
+    summed = "sha256" in content and not rewritten  # who edits a file removes it
     if summed and sealed(content)["sha256"] != content["sha256"]:
         raise WeightsError(
             f"{file} does not match its checksum: copy it again, or remove sha256 from it if it "

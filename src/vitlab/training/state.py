@@ -251,7 +251,7 @@ class State:
         )
         device = next(self.model.parameters()).device
         weights = {n: t.to(device) for n, t in pick("best", checkpoint.tensors).items()}
-        self.best = Best(**values.get("best", {}), weights=weights)  # the first runs had no best
+        self.best = Best(**values["best"], weights=weights)
         self.tally = Tally(**{f.name: values[f.name] for f in fields(Tally) if f.name in values})
         self.step = values["step"]
 

@@ -137,11 +137,11 @@ def bit_finetune(model: str = "") -> Recipe:
     have the least area of ours.
     """
     first = vit_finetune(model)
-    patch = shape_of(model).get("patch", 32) if model else 32
+    size = max(480, first.model.chosen()["image_size"])
     return replace(
         first,
         recipe="bit-finetune",
-        model=model_part(model, image_size=480 // patch * patch, fit="squash", crop=1.0),
+        model=model_part(model, image_size=size, fit="squash", crop=1.0),
         augment=Augment(area=(480 / 512) ** 2, aspect=1.0, flip=True, mixup=0.1),
         optimizer=replace(first.optimizer, lr=0.003, clip=0.0),
         schedule=Schedule(schedule="steps", warmup_steps=500),

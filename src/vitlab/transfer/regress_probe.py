@@ -78,7 +78,7 @@ def regress_by(
         tested, damaged = measure_targets(regressor, splits.test, compute)
     bad = list(dict.fromkeys([*learn.bad, *damaged]))
     check_damage([*enumerate(bad)], len(train) + len(splits.test), host.max_bad)
-    about = found.about
+    about = found.about | {"pool": found.choice.pool or "features"}
     line = (
         f"head: ridge (l2 {about['l2']:g}) on {about['pool']} after block {about['layer']}, the "
         f"best of {len(found.tried)} that were tried: R² {about['r2']:.3f} of images left out"

@@ -73,9 +73,11 @@ class FeatureChoice:
         """Return these features in memory, (n, width)."""
         return np.ascontiguousarray(values[:, self.first : self.end])
 
-    def trial(self, head: By, l2: float, accuracy: float, how: str) -> dict[str, Any]:
+    def trial(
+        self, head: By, l2: float, figure: float, how: str, name: str = "accuracy"
+    ) -> dict[str, Any]:
         """Return what a head gave that was tried on these features, as JSON has it."""
-        about = {"head": head, "l2": l2, "accuracy": accuracy, "how": how}
+        about = {"head": head, "l2": l2, name: figure, "how": how}
         return {"layer": self.layer, "pool": self.pool} | about
 
 
@@ -312,14 +314,15 @@ def find_ridge(
     for choice in choices:
         outputs = left_one_out(Blocks(choice.of(learn.values)).whole(), y)
         r2, l2 = max((explained(y - each), l2) for l2, each in outputs)
-        tried.append(_trial(choice, l2, r2, "leave-one-out"))
+        tried.append(choice.trial("ridge", l2, r2, "leave-one-out", "r2"))
         ranks.append((-r2, choice.width, -choice.layer, choice, l2))
     for *_, choice, l2 in sorted(ranks, key=lambda each: each[:3])[:FINALISTS]:
         x, errors = choice.of(learn.values), np.empty(y.shape)
         for part in np.unique(dealt):
             own = dealt == part
             errors[own] = y[own] - least_squares(Blocks(x[~own]), y[~own], l2).logits(x[own])
-        tried.append(_trial(choice, l2, explained(errors), f"{len(np.unique(dealt))} folds"))
+        how = f"{len(np.unique(dealt))} folds"
+        tried.append(choice.trial("ridge", l2, explained(errors), how, "r2"))
         head = least_squares(Blocks(x), y, l2)
         best.append(FoundRidge(choice, head, errors, tried[-1], tried))
     return max(best, key=lambda each: float(each.about["r2"]))
@@ -328,8 +331,3 @@ def find_ridge(
 def explained(errors: Numbers) -> float:
     """Return R² of standardized targets, the mean over them."""
     return 1 - float(np.square(errors).mean())
-
-
-def _trial(choice: FeatureChoice, l2: float, r2: float, how: str) -> dict[str, Any]:
-    about = {"head": "ridge", "l2": l2, "r2": r2, "how": how}
-    return {"layer": choice.layer, "pool": choice.pool or "features"} | about

@@ -111,7 +111,7 @@ class Exam:
             DataError: none is left.
         """
         rows = np.asarray(self.source.labels.values, np.int64)
-        kept = np.flatnonzero(self.accepted[:, classes].any(1)[rows])
+        kept = np.flatnonzero(self.accepted[rows][:, classes].any(1))
         if not len(kept):
             raise DataError("no image is of a class that the model has")
         left = self.left_out + len(rows) - len(kept)

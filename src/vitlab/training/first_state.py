@@ -236,11 +236,11 @@ def _ridge_start(task: Task, world: World, device: torch.device) -> Task:
     """Return the task with a ridge regression; a run that goes on finds the same one again."""
     assert task.base is not None
     model = made_from(task.base, task.config, task.recipe.start)
-    source, *learned = _features(task, model, world, device)
+    source, learn, choices = _features(task, model, world, device)
     layer, line = None, ""
     if world.first:
         try:
-            found = find_ridge(source, *learned, FOLDS)
+            found = find_ridge(source, learn, choices, FOLDS)
             layer = {name: each.tolist() for name, each in found.layer().items()}
             line = (
                 f"the head starts as a ridge regression on the frozen features of {len(source):,} "

@@ -259,6 +259,7 @@ class FinetuneKeywords(DataKeywords, total=False):
     rho: float
     precondition_every: int
     schedule: Literal["cosine", "linear", "constant", "rsqrt", "steps"]
+    drops: tuple[float, float, float]
     warmup: float
     warmup_steps: int
     final_lr: float

@@ -116,7 +116,7 @@ def test_outputs_follow_the_names_of_a_model_wherever_they_are(tmp_path: Path) -
         ((), 21_843, "m has 21,843 classes that are not named by WordNet ids, so it is unknown "
          "which are ImageNet's: name them so, or use 1,000 in ImageNet's order"),
         (WNIDS[:900], 900, "m lacks 100 of the 1,000 classes that compete, such as n04562935: "
-         "all of them are needed"),
+         "outputs=shared leaves them out"),
     ],
 )  # fmt: skip
 def test_models_of_other_classes_are_refused(
@@ -201,6 +201,30 @@ def test_v2_folders_are_numbers_and_not_in_their_order_as_words(tmp_path: Path) 
         f"{root / '1000'} is not named by a class number from 0 to 999: name the folder of one "
         "variant of ImageNet-V2"
     )
+
+
+def test_a_model_of_some_classes_is_asked_about_those_alone(tmp_path: Path) -> None:
+    root = v2(tmp_path / "imagenetv2", {2: 2, 10: 10, 100: 100, 999: 2})
+    some = Rigged(3, [WNIDS[100], "a class of our own", WNIDS[2]])
+    some.answer(2, 1, 2)
+    some.answer(100, 2, 0)
+    found = examine(some, str(root), "v2", outputs="shared", compute=Compute(workers=0))
+    assert (found["accuracy"], found["images"]) == (0.5, 2)  # 100 is taken for a 2
+    assert (found["competing"], found["left_out"]) == (2, 2)
+    with pytest.raises(OptionError, match="lacks 998 of the 1,000 classes that compete"):
+        examine(some, str(root), "v2", compute=Compute(workers=0))
+    with pytest.raises(DataError, match="no image is of a class that the model has"):
+        other = Rigged(2, WNIDS[5:7])
+        examine(other, str(root), "v2", outputs="shared", compute=Compute(workers=0))
+
+
+def test_a_run_on_numbered_folders_has_them_in_the_order_of_words(tmp_path: Path) -> None:
+    root = v2(tmp_path / "imagenetv2", {2: 2, 10: 10, 999: 9})
+    names = sorted(map(str, range(1000)))
+    model = Rigged(1000, names)
+    for level, number in ((2, 2), (10, 10), (9, 999)):
+        model.answer(level, names.index(str(number)))
+    assert examine(model, str(root), "v2", compute=Compute(workers=0))["accuracy"] == 1
 
 
 @pytest.mark.parametrize(("protocol", "mark"), [("a", "a"), ("r", "r")])

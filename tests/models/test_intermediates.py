@@ -29,6 +29,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "class attention": (TINY, {"class_blocks": 1, "layer_scale": 0.1}),
     "axial": ("Axial-ViT(width=16,depth=1,heads=2,mlp=16)/8", {"pool": "mean"}),
     "hybrid": ("R(1)+ViT(width=16,depth=2,heads=2,mlp=16)/8", {}),
+    "axial hybrid": ("Axial-R(1)+ViT(width=16,depth=1,heads=2,mlp=16)/8", {}),
     "resnet": ("BiT-R(1-1)x1", {}),
     "axial resnet": ("Axial-ResNet-(1-1)", {}),
 }

@@ -3,6 +3,7 @@
 import importlib
 import math
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -97,13 +98,29 @@ def test_reciprocal_square_root_with_a_cooldown_as_in_big_vision() -> None:
     assert ours[-1] == 0.0
 
 
-def test_bits_steps() -> None:
-    """BiT's hyper-rule for 10,000 steps: up to 500, drops at 3,000, 6,000 and 9,000."""
-    how = Schedule(schedule="steps", warmup_steps=500)
-    points = (499, 2999, 3000, 5999, 6000, 8999, 9000, 9999)
-    ours = [learning_rate(step, 10_000, 1.0, 0.003, how) for step in points]
-    want = [3e-3, 3e-3, 3e-4, 3e-4, 3e-5, 3e-5, 3e-6, 3e-6]
-    assert ours == pytest.approx(want)
+FEW = {"steps": 500, "warmup_steps": 100, "drops": (0.4, 0.6, 0.8), "mixup": 0.0}
+
+
+# BiT's hyper-rule: end of the warm-up, three drops, end; Mixup
+@pytest.mark.parametrize(
+    ("given", "table", "mixup"),
+    [
+        (FEW, (100, 200, 300, 400, 500), 0.0),
+        ({}, (500, 3000, 6000, 9000, 10_000), 0.1),
+        ({"steps": 20_000}, (500, 6000, 12_000, 18_000, 20_000), 0.1),
+    ],
+)
+def test_bits_rule(given: dict[str, Any], table: tuple[int, ...], mixup: float) -> None:
+    recipe = vitlab.recipe("bit-finetune", **given)
+    how, schedule = recipe.optimizer, recipe.schedule
+    assert (recipe.steps, recipe.augment.mixup, recipe.batch) == (table[-1], mixup, 512)
+    assert (how.optimizer, how.lr, how.momentum, how.weight_decay) == ("sgd", 0.003, 0.9, 0)
+    points = [each + near for each in table[:-1] for near in (-1, 0)] + [table[-1] - 1]
+    ours = [learning_rate(step, recipe.steps, 1.0, how.lr, schedule) for step in points]
+    assert ours == pytest.approx([3e-3] * 3 + [3e-4] * 2 + [3e-5] * 2 + [3e-6] * 2)
+    config = vitlab.recipe("bit-finetune", model="BiT-R50x1", **given).model.config(classes=2)
+    assert (config.image_size, config.fit, config.crop) == (480, "squash", 1.0)
+    assert recipe.augment.area == pytest.approx(480**2 / 512**2)
 
 
 def test_only_kernels_are_decayed() -> None:

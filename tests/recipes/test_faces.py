@@ -46,16 +46,19 @@ def values(leaf: Leaf) -> list[Any]:
         return [5]
     if leaf.hint is str:
         return [5, TEXT[leaf.name]] if leaf.name in TEXT else [5]
-    wrong: list[Any] = [["nonsense", "nonsense"] if _is_pair(leaf.hint) else "nonsense"]
+    several = _several(leaf.hint)
+    wrong: list[Any] = [["nonsense"] * several or "nonsense"]
     for number in (-1, 0, 2, 2**63):
         if leaf.about.bounds and not all(bound.holds(number) for bound in leaf.about.bounds):
-            return [*wrong, [number, number] if _is_pair(leaf.hint) else number]
+            return [*wrong, [number] * several or number]
     assert not leaf.about.bounds, f"{leaf.name}: no number is beyond its bounds"
     return wrong
 
 
-def _is_pair(hint: Any) -> bool:
-    return get_origin(hint) is tuple and len(get_args(hint)) == 2 and ... not in get_args(hint)
+def _several(hint: Any) -> int:
+    """How many values an option of a fixed number takes; 0 for one, or any number."""
+    parts = get_args(hint) if get_origin(hint) is tuple else ()
+    return 0 if ... in parts else len(parts)
 
 
 def refused(call: Any) -> str:

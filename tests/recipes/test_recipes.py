@@ -18,6 +18,7 @@ PAPERS = [
     "vit-imagenet21k",
     "vit-imagenet",
     "vit-finetune",
+    "bit-finetune",
     "plain-vit",
     "three-things",
     "three-things-400",

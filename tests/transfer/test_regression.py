@@ -23,9 +23,11 @@ from vitlab.data.targets import numbers_of, open_targets, standardized
 from vitlab.errors import DataError, OptionError, WeightsError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_of
+from vitlab.evaluation.probes.searching import FeatureChoice, find_ridge
 from vitlab.evaluation.regression import target_figures
 from vitlab.objectives.regress import target_loss
 from vitlab.recipes.recipe import Host
+from vitlab.training import first_state
 from vitlab.weights.regressor import Estimates, load_regressor
 
 VIT = "ViT(width=16,depth=2,heads=2,mlp=32)/8"
@@ -165,6 +167,30 @@ def test_fine_tuning_begins_with_weights(table: Path, tmp_path: Path) -> None:
         assert run.model.config.name == model.config.name
 
 
+def test_fine_tuning_begins_as_ridge_regression(table: Path, tmp_path: Path) -> None:
+    model, notes = vitlab.create(VIT, image_size=16, channels=1), dict[str, list[str]]()
+    how: dict[str, Any] = {
+        "steps": 1,
+        "lr": 1e-9,
+        "head_lr": 1e-9,
+        "precision": "fp32",
+        "host": HOST,
+    }
+    how |= {"targets": "price,slope", "loss": "gaussian"}
+    for start in ("probe", "zero"):
+        run = vitlab.finetune(table, model, tmp_path / start, head_start=start, **how)
+        notes[start] = run.metrics["notes"]
+        assert (run.metrics["r2"] > 0.2) == (start == "probe")
+    train = standardized(open_targets(table, ["price", "slope"], Data())).train
+    learn = features_of(model, train, Compute("cpu", workers=0))
+    found = find_ridge(train, learn, [FeatureChoice(2, "", 0, 16)], first_state.FOLDS)
+    begun = load_regressor(tmp_path / "probe")
+    for name, rows in found.layer().items():
+        np.testing.assert_allclose(getattr(begun, name), rows, rtol=1e-4, atol=1e-5)
+    (line,) = {*notes["probe"]} - {*notes["zero"]}
+    assert f"features of {len(train)} images: R² {found.about['r2']:.3f} of images left" in line
+
+
 # Tables
 
 
@@ -225,6 +251,8 @@ WRONG: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     (".", {"targets": "price"}, DataError, "has no columns of numbers: give a table"),
     ("table.csv", {"targets": "price", "mixup": 0.2}, OptionError, "mixup needs labels of classes"),
     ("table.csv", {"targets": "price", "loss": "bce"}, OptionError, "loss=l2, huber or gaussian"),
+    ("table.csv", {"targets": "price", "head_start": "random"}, OptionError, "head_start needs"),
+    ("table.csv", {"targets": "price", "head_start": "probe"}, OptionError, "=probe needs trained"),
     ("table.csv", {"targets": "price", "ema": 0.9}, OptionError, "which the head of task=regress"),
 ]  # fmt: skip
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -104,6 +104,19 @@ class Exam:
             return np.array(self.shared, np.int64)
         return numbers_of(imagenet("" if outputs == "all" else self.mark))
 
+    def among(self, classes: NDArray[np.int64]) -> Self:
+        """Return the exam without the images that have no right class among these.
+
+        Raises:
+            DataError: none is left.
+        """
+        rows = np.asarray(self.source.labels.values, np.int64)
+        kept = np.flatnonzero(self.accepted[rows][:, classes].any(1))
+        if not len(kept):
+            raise DataError("no image is of a class that the model has")
+        left = self.left_out + len(rows) - len(kept)
+        return replace(self, source=Subset(self.source, kept), left_out=left)
+
 
 @cache
 def imagenet(mark: str = "") -> tuple[str, ...]:
@@ -152,7 +165,8 @@ def examine(
         flips: average over each image and its mirror image
         real_labels: the file `real.json` of ReaL
         outputs: which outputs compete: `all` 1,000; `shared`, those of classes that occur in the
-            data set; `auto`, as the data set's authors have it: `shared` for A and R, else `all`
+            data set, and that the model has; `auto`, as the data set's authors have it: those of
+            the data set for A and R, else `all`
         progress: called after every batch with the number of images processed, and of all
 
     Returns:
@@ -174,6 +188,9 @@ def examine(
         raise OptionError(f"real_labels applies only with protocol=real, not {protocol}")
     exam = _exam(str(data), protocol, real_labels)
     classes, config = exam.competing(outputs), model.config
+    if outputs == "shared" and any(map(is_wnid, known := {*config.labels})):
+        classes = classes[[imagenet()[number] in known for number in classes]]
+        exam = exam.among(classes)
     wanted = [imagenet()[number] for number in classes]
     columns, note = outputs_of(config.labels, config.classes, wanted, config.name)
     asked = unlearned(exam.source, model.seen, leave_out=False)
@@ -263,8 +280,8 @@ def outputs_of(
 ) -> tuple[NDArray[np.int64], str]:
     """Return which of `count` outputs stand for the wanted classes, and how that was found.
 
-    By the labels where they are WordNet ids; 1,000 outputs without such labels are taken in
-    ImageNet's order.
+    By the labels where they are WordNet ids, or all the numbers from 0 to 999 (folders have them in
+    the order of words); other 1,000 outputs are taken in ImageNet's order.
 
     Args:
         labels: names of the outputs, or none
@@ -275,12 +292,14 @@ def outputs_of(
     Raises:
         OptionError: outputs are missing, or it is unknown which is which.
     """
+    if {*labels} == {*map(str, range(CLASSES))}:
+        labels = [imagenet()[int(each)] for each in labels]
     if any(map(is_wnid, labels)):
         place = {label: number for number, label in enumerate(labels)}
         if missing := [wnid for wnid in wanted if wnid not in place]:
             raise OptionError(
                 f"{what} lacks {len(missing):,} of the {len(wanted):,} classes that compete, such "
-                f"as {missing[0]}: all of them are needed"
+                f"as {missing[0]}: outputs=shared leaves them out"
             )
         return np.array([place[wnid] for wnid in wanted], np.int64), ""
     if count != CLASSES:

@@ -108,8 +108,9 @@ def shape_of(name: str) -> dict[str, Any]:
 
     `ViT-B/16` is a size of the papers and its patch; `ViT-B13/16` has another depth and
     `ViT-S18x2/16` parallel branches (Three things, section 3). `R50+ViT-B/16` has a ResNet for a
-    stem, `Axial-ViT-B/16` axial attention; `BiT-R50x1` and `Axial-ResNet-50` are ResNets. A shape
-    without a size of its own lists its fields: `ViT(width=96,depth=6,heads=3,mlp=384)/2`.
+    stem, `Axial-ViT-B/16` axial attention, `Axial-R50+ViT-B/16` both; `BiT-R50x1` and
+    `Axial-ResNet-50` are ResNets. A shape without a size of its own lists its fields:
+    `ViT(width=96,depth=6,heads=3,mlp=384)/2`.
 
     `dVAE/8` and `DALL-E/8` are image tokenizers with the pixels per side of a code; fields that
     differ from the usual ones are listed: `dVAE(codes=1024,width=128)/8`.

@@ -7,7 +7,7 @@ distribution, 1994); `huber` is linear beyond one deviation (Huber, 1964).
 """
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,8 @@ class Regress(PretextTask):
         config: of the model
         guide: None
         loss: what is minimized
+        first: rows of weight and bias that the layer begins with, of values, then of logarithms of
+            variances; None for zeros: the mean of the training images, and their variance
     """
 
     figures: ClassVar[tuple[str, ...]] = ("target_error",)
@@ -41,16 +43,20 @@ class Regress(PretextTask):
         config: ModelConfig,
         guide: Model | None = None,
         loss: LossName = "l2",
+        first: dict[str, list[Any]] | None = None,
     ) -> None:
         super().__init__(options, config, guide)
         self.kind, spread = loss, loss == "gaussian"  # one of the losses of numbers
+        self.first = first
         self.about = Targets(options.columns, spread)
         self.head = nn.Linear(config.features, len(options.columns) * (1 + spread))
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Begin at zero: the mean of the training images, and their variance."""
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
+        """Begin with the rows of `first`, or zeros."""
+        for name, own in self.head.named_parameters():
+            nn.init.zeros_(own)
+            if self.first is not None:
+                own.data.copy_(torch.tensor(self.first[name][: len(own)]))
 
     def loss(
         self, model: Model, batch: Batch, generator: torch.Generator

@@ -4,8 +4,6 @@ import math
 
 from vitlab.recipes.choices import Schedule
 
-STAIRS = (0.3, 0.6, 0.9)  # BiT's hyper-rule: a tenfold drop after each of these shares of a run
-
 
 def warmup_steps(epoch: float, options: Schedule) -> int:
     """Return the number of warm-up steps, at `epoch` steps per epoch."""
@@ -33,7 +31,7 @@ def learning_rate(step: int, total: int, epoch: float, peak: float, options: Sch
         case "rsqrt":  # big_vision; Zhai et al., Scaling Vision Transformers
             left = 1 / math.sqrt(1 + (step - up) / options.timescale)
         case "steps":  # Kolesnikov et al., BiT
-            left = 0.1 ** sum(step >= share * total for share in STAIRS)
+            left = 0.1 ** sum(step >= share * total for share in options.drops)
     if options.cooldown:
         left *= min(1.0, (last - step) / (options.cooldown * epoch))
     return peak * (options.final_lr + (1 - options.final_lr) * left)

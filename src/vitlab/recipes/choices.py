@@ -47,7 +47,8 @@ class Start(Options):
     head_start: Literal["zero", "probe", "random"] = option(
         "zero",
         "where a new classifier starts: zero (ViT paper, section 3.2); probe: fitted to the frozen "
-        "features of the training images first (Kumar et al., 2022); or random",
+        "features of the training images first (Kumar et al., 2022; numbers: by ridge regression); "
+        "or random",
     )
     lora_rank: int = option(8, "rank of LoRA's matrices", at_least(1), only=when("tune", "lora"))
     lora_alpha: float = option(
@@ -179,8 +180,14 @@ class Schedule(Options):
 
     schedule: Literal["cosine", "linear", "constant", "rsqrt", "steps"] = option(
         "cosine",
-        "shape after the warm-up; rsqrt: reciprocal square root; steps: three tenfold drops, at "
-        "30, 60 and 90 percent of the run (BiT)",
+        "shape after the warm-up; rsqrt: reciprocal square root; steps: three tenfold drops",
+    )
+    drops: tuple[float, float, float] = option(
+        (0.3, 0.6, 0.9),
+        "shares of the run after which they come (BiT)",
+        above(0),
+        below(1),
+        only=when("schedule", "steps"),
     )
     warmup: float = option(0.0, "epochs of warm-up", at_least(0), only=when("warmup_steps", 0))
     warmup_steps: int = option(

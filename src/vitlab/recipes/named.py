@@ -21,6 +21,7 @@ BACKBONE = "facebook/dinov2-small"
 FROM_WEIGHTS = (
     "finetune",
     "vit-finetune",
+    "bit-finetune",
     "beit-finetune",
     "mae-finetune",
 )  # recipes that do not start from random weights

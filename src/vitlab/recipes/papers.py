@@ -127,6 +127,28 @@ def vit_finetune(model: str = "") -> Recipe:
     )
 
 
+def bit_finetune(model: str = "") -> Recipe:
+    """BiT-HyperRule (Kolesnikov et al., 2020, section 3.3): fine-tuning without a search.
+
+    The ViT paper's alternative for ResNets: SGD at 0.003 with tenfold drops, squares of 480 pixels,
+    Mixup 0.1. These values, of its code's bit_hyperrule.py, are for 20,000 to 500,000 training
+    images of 96x96 pixels or more. More images: `--steps 20000`; fewer: `--steps 500 --warmup-steps
+    100 --drops 0.4 0.6 0.8 --mixup 0`; smaller ones: `--image-size 128 --area 0.64`. Its crops all
+    have the least area of ours.
+    """
+    first = vit_finetune(model)
+    size = max(480, first.model.chosen()["image_size"])
+    return replace(
+        first,
+        recipe="bit-finetune",
+        model=model_part(model, image_size=size, fit="squash", crop=1.0),
+        augment=Augment(area=(480 / 512) ** 2, aspect=1.0, flip=True, mixup=0.1),
+        optimizer=replace(first.optimizer, lr=0.003, clip=0.0),
+        schedule=Schedule(schedule="steps", warmup_steps=500),
+        steps=10_000,
+    )
+
+
 def plain_vit(model: str = "ViT-S/16") -> Recipe:
     """Better plain ViT baselines (Beyer et al., 2022): ImageNet in 90 epochs, 76.5% with ViT-S/16.
 
@@ -277,6 +299,7 @@ PAPERS = (
     vit_imagenet21k,
     vit_imagenet,
     vit_finetune,
+    bit_finetune,
     plain_vit,
     three_things,
     three_things_400,

@@ -271,14 +271,16 @@ def continued(recipe: Recipe) -> Recipe:
 
     They learn at a twentieth of it, each block at 0.75 of the next one's rate; a projector or
     decoder, which begins anew, keeps the whole rate, and learns alone in the first fifth of the
-    run. DINO is held by a Gram anchor of DINOv3's weight. Our choice; tried on photographs of hands
-    (docs/pretrain.md).
+    run. DINO is held by a Gram anchor of DINOv3's weight; numbers start from a ridge regression.
+    Our choice; tried on photographs of hands (docs/pretrain.md).
     """
     if recipe.pretext.task in ("classify", "tokenizer"):
         return recipe
     full, task = recipe.optimizer.lr, recipe.pretext
     slow = replace(recipe.optimizer, lr=full / 20, head_lr=full, head_first=0.2, layer_decay=0.75)
     held = replace(task, anchor=2.0) if task.task == "dino" else task
+    if task.task == "regress":
+        recipe = replace(recipe, start=replace(recipe.start, head_start="probe"))
     return replace(recipe, optimizer=slow, pretext=held)
 
 

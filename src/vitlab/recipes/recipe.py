@@ -130,7 +130,7 @@ class Recipe(Options):
             "balance": self.objective.balance != "none",
             "loss": self.objective.loss not in (OF_NUMBERS if numbers else ("softmax",)),
             "tune": self.start.tune != "all" and not numbers,
-            "head_start": self.start.head_start != "zero",
+            "head_start": self.start.head_start not in ("zero", "probe" if numbers else ""),
             "dev_share": self.data.dev_share,
             "fold": self.data.fold,
         }

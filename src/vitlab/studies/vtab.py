@@ -272,7 +272,11 @@ def page(result: dict[str, Any]) -> TablePage:
         f"VTAB-1k from {result['weights']}",
         lead,
         [Table("Groups", (HEAD[0], *HEAD[2:]), groups), Table("Tasks", HEAD, lines)],
-        notes=[*missing, "The other columns: ViT paper, Table 9.", f"Setting: {about}."],
+        notes=[
+            *missing,
+            "The other columns: ViT paper, Table 9; S4L: VTAB's own table.",
+            f"Setting: {about}.",
+        ],
     )
 
 

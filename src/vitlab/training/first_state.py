@@ -1,9 +1,9 @@
 """The first state of a run: its model, what learns beside it, average and optimizer.
 
-`head_start`: a new classifier starts at zero, at random, or fitted to the frozen features. One that
-is fitted first, and then fine-tuned with everything else, changes the features less than one that
-knows nothing yet: LP-FT (Kumar et al., Fine-tuning can distort pretrained features and underperform
-out-of-distribution, 2022).
+`head_start`: a new classifier starts at zero, at random, or fitted to the frozen features (numbers:
+by ridge regression). One that is fitted first, and then fine-tuned with everything else, changes
+the features less than one that knows nothing yet: LP-FT (Kumar et al., Fine-tuning can distort
+pretrained features and underperform out-of-distribution, 2022).
 """
 
 from dataclasses import replace
@@ -16,14 +16,21 @@ import torch.distributed as dist
 from vitlab.data.holdout import VALIDATION_SHARE, seen_by, with_train_images
 from vitlab.data.labels import SingleLabels
 from vitlab.data.settings import Augment
+from vitlab.data.sources.source import Source
 from vitlab.device import with_float64
 from vitlab.distributed.parallel import shard
 from vitlab.distributed.sync_norm import synchronize
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, DeviceError
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.features import default_cache, features_of
-from vitlab.evaluation.probes.searching import KINDS, FeatureChoice, FoundHead, fit_head
+from vitlab.evaluation.features import ImageFeatures, default_cache, features_of
+from vitlab.evaluation.probes.searching import (
+    KINDS,
+    FeatureChoice,
+    FoundHead,
+    find_ridge,
+    fit_head,
+)
 from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Classify
@@ -90,7 +97,7 @@ def _beside(task: Task, device: torch.device, generator: torch.Generator) -> Own
         if recipe.pretext.task == "detect":
             own = Detect(recipe.pretext, config, classes=task.splits.classes)
         elif recipe.pretext.task == "regress":
-            own = Regress(recipe.pretext, config, loss=recipe.objective.loss)
+            own = Regress(recipe.pretext, config, None, recipe.objective.loss, task.ridge)
         else:
             own = TASKS[recipe.pretext.task](recipe.pretext, config, guide)
     elif guide is not None:
@@ -173,6 +180,8 @@ def fitted_start(task: Task, world: World, device: torch.device) -> Task:
     base, splits, config = task.base, task.splits, task.config
     if base is None or task.recipe.start.head_start != "probe":
         return task
+    if task.recipe.pretext.task == "regress":
+        return _ridge_start(task, world, device)
     if base.config.labels == config.labels:
         return task
     if task.started:  # the checkpoints have gone on from there
@@ -182,14 +191,9 @@ def fitted_start(task: Task, world: World, device: torch.device) -> Task:
         line = "the classifier starts at zero: images with several labels have no logistic fit"
         return replace(task, told=[*task.told, line])
     model = made_from(base, config, task.recipe.start)
-    most = max(MOST, config.classes)  # each class has an image
-    source = splits.train if len(splits.train) <= most else with_train_images(splits, most).train
-    compute = Compute(device, "fp32", "plain", task.host.workers, world.local_size)
-    title = "features that the classifier is fitted to"
-    learn = features_of(model, source, compute, world=world, cache=default_cache(), title=title)
+    source, learn, choices = _features(task, model, world, device)
     found, reason = None, ""
     if world.first:
-        choices = [FeatureChoice(model.last_layer, "", 0, learn.values.shape[1])]
         try:
             found = fit_head(source, learn, choices, KINDS[:1], FOLDS, device)
         except DataError as error:  # too few images
@@ -213,6 +217,39 @@ def fitted_start(task: Task, world: World, device: torch.device) -> Task:
             "and the fine-tuned one, which is kept: the test sets both side by side"
         )
     return replace(task, fitted=model, told=[*task.told, line])
+
+
+def _features(
+    task: Task, model: Model, world: World, device: torch.device
+) -> tuple[Source, ImageFeatures, list[FeatureChoice]]:
+    """Return the images that a head is fitted to, their features, and that these are chosen."""
+    splits, most = task.splits, max(MOST, task.config.classes)  # each class has an image
+    source = splits.train if len(splits.train) <= most else with_train_images(splits, most).train
+    compute = Compute(device, "fp32", "plain", task.host.workers, world.local_size)
+    title = "features that the head is fitted to"
+    learn = features_of(model, source, compute, world=world, cache=default_cache(), title=title)
+    return source, learn, [FeatureChoice(model.last_layer, "", 0, learn.values.shape[1])]
+
+
+def _ridge_start(task: Task, world: World, device: torch.device) -> Task:
+    """Return the task with a ridge regression; a run that goes on finds the same one again."""
+    assert task.base is not None
+    model = made_from(task.base, task.config, task.recipe.start)
+    source, learn, choices = _features(task, model, world, device)
+    layer, line = None, ""
+    if world.first:
+        try:
+            found = find_ridge(source, learn, choices, FOLDS)
+            layer = {name: each.tolist() for name, each in found.layer().items()}
+            line = (
+                f"the head starts as a ridge regression on the frozen features of {len(source):,} "
+                f"images: R² {found.about['r2']:.3f} of images left out (l2 {found.about['l2']:g})"
+            )
+        except DataError as error:  # too few images
+            line = f"the head starts at zero: {error}"
+    layer, line = world.broadcast([layer, line])
+    splits = replace(task.splits, notes=[*task.splits.notes, line])
+    return replace(task, ridge=layer, splits=splits)
 
 
 def _set_head(model: Model, found: FoundHead | None, world: World) -> None:

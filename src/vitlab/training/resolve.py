@@ -87,6 +87,7 @@ class Task:
         told: what the user should know of this start alone
         leaks: what was found of test images among the training images (training/leaks.py)
         fitted: the base with a classifier that was fitted to its features (head_start=probe)
+        ridge: rows of the weight and bias that regression starts with, fitted so; None for zeros
     """
 
     recipe: Recipe
@@ -107,6 +108,7 @@ class Task:
     told: list[str] = field(default_factory=list)
     leaks: dict[str, Any] | None = None
     fitted: Model | None = None
+    ridge: dict[str, list[Any]] | None = None
 
     @property
     def seen(self) -> Seen:

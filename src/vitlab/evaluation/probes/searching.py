@@ -8,7 +8,7 @@ norm, is an ordinary one of fewer blocks, so that whatever is chosen is an ordin
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.data.holdout import chances, groups_known
-from vitlab.data.labels import SingleLabels
+from vitlab.data.labels import Numbers, SingleLabels
 from vitlab.data.sources.source import Source, Subset
 from vitlab.errors import DataError
 from vitlab.evaluation.calibration import temperature_of
@@ -33,6 +33,8 @@ from vitlab.evaluation.probes.heads import (
     LinearHead,
     best_ridge,
     crossed,
+    least_squares,
+    left_one_out,
 )
 from vitlab.evaluation.unlike import fit_unlike
 from vitlab.models.config import ModelConfig, ViTConfig
@@ -71,9 +73,11 @@ class FeatureChoice:
         """Return these features in memory, (n, width)."""
         return np.ascontiguousarray(values[:, self.first : self.end])
 
-    def trial(self, head: By, l2: float, accuracy: float, how: str) -> dict[str, Any]:
+    def trial(
+        self, head: By, l2: float, figure: float, how: str, name: str = "accuracy"
+    ) -> dict[str, Any]:
         """Return what a head gave that was tried on these features, as JSON has it."""
-        about = {"head": head, "l2": l2, "accuracy": accuracy, "how": how}
+        about = {"head": head, "l2": l2, name: figure, "how": how}
         return {"layer": self.layer, "pool": self.pool} | about
 
 
@@ -258,3 +262,72 @@ def ending_after(model: Model, choice: FeatureChoice, own: dict[str, Tensor]) ->
     made = assemble(config, kept)
     made.provenance, made.source, made.seen = dict(model.provenance), model.source, model.seen
     return made
+
+
+# Numbers
+
+
+class FoundRidge(NamedTuple):
+    """The best ridge regression, fitted to all training images.
+
+    Attributes:
+        choice: what it sees
+        head: its weights and bias, of standardized targets
+        errors: of images that it had not learned from, in cross-validation, (n, targets)
+        about: `layer`, `pool`, `head`, `l2`, and `r2` with `how` it was found
+        tried: the same of each that was tried
+    """
+
+    choice: FeatureChoice
+    head: LinearHead
+    errors: Numbers
+    about: dict[str, Any]
+    tried: list[dict[str, Any]]
+
+    def layer(self) -> dict[str, Numbers]:
+        """Return `weight` and `bias` of values, then of logarithms of variances: of the errors."""
+        spread = np.log(np.square(self.errors).mean(0))
+        weight = np.concatenate([self.head.weights, np.zeros_like(self.head.weights)])
+        return {"weight": weight, "bias": np.concatenate([self.head.bias, spread])}
+
+
+def find_ridge(
+    source: Source, learn: ImageFeatures, choices: Sequence[FeatureChoice], folds: int
+) -> FoundRidge:
+    """Find features and penalty by the squared error of images left out; fit to all images.
+
+    Leave-one-out in closed form ranks all features and penalties; the two best are
+    cross-validated, groups of images staying together.
+
+    Args:
+        source: images with numbers, which are standardized
+        learn: their features
+        choices: of the features
+        folds: how many
+
+    Raises:
+        DataError: too few images for two folds.
+    """
+    y = source.labels.take(learn.indices).targets().astype(np.float64)
+    dealt = folds_of(source, learn.indices, np.zeros(len(y), np.int64), folds)
+    ranks, tried, best = [], list[dict[str, Any]](), list[FoundRidge]()
+    for choice in choices:
+        outputs = left_one_out(Blocks(choice.of(learn.values)).whole(), y)
+        r2, l2 = max((explained(y - each), l2) for l2, each in outputs)
+        tried.append(choice.trial("ridge", l2, r2, "leave-one-out", "r2"))
+        ranks.append((-r2, choice.width, -choice.layer, choice, l2))
+    for *_, choice, l2 in sorted(ranks, key=lambda each: each[:3])[:FINALISTS]:
+        x, errors = choice.of(learn.values), np.empty(y.shape)
+        for part in np.unique(dealt):
+            own = dealt == part
+            errors[own] = y[own] - least_squares(Blocks(x[~own]), y[~own], l2).logits(x[own])
+        how = f"{len(np.unique(dealt))} folds"
+        tried.append(choice.trial("ridge", l2, explained(errors), how, "r2"))
+        head = least_squares(Blocks(x), y, l2)
+        best.append(FoundRidge(choice, head, errors, tried[-1], tried))
+    return max(best, key=lambda each: float(each.about["r2"]))
+
+
+def explained(errors: Numbers) -> float:
+    """Return R² of standardized targets, the mean over them."""
+    return 1 - float(np.square(errors).mean())

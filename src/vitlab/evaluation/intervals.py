@@ -107,8 +107,12 @@ def intervals(
 
 def resamples_for(answers: Answers) -> int:
     """Return how many resamples a few seconds allow."""
-    size = answers.table.size if isinstance(answers, MultiAnswers) else len(answers)
-    return round(min(max(WORK / size, FEWEST), RESAMPLES))
+    return affordable(answers.table.size if isinstance(answers, MultiAnswers) else len(answers))
+
+
+def affordable(size: int) -> int:
+    """Return how many resamples a few seconds allow that each look at so many numbers."""
+    return round(min(max(WORK / max(size, 1), FEWEST), RESAMPLES))
 
 
 def resampled(
@@ -136,6 +140,29 @@ def resampled(
         parts.append(values_of(Weighted(answers, weights, probabilities), chosen))
     names = parts[0] if parts else {}
     return {name: np.concatenate([part[name] for part in parts]) for name in names}
+
+
+def redrawn(images: int, resamples: int) -> Floats:
+    """Return how often each resample has each image, (resamples, images)."""
+    generator = np.random.default_rng(_SEED)
+    return generator.multinomial(images, np.full(images, 1 / images), resamples).astype(np.float64)
+
+
+def bootstrapped(values: dict[str, Floats], images: int) -> dict[str, list[float]]:
+    """Return the intervals of those of the figures that have one.
+
+    Args:
+        values: of all images, then of resamples, (1 + resamples,) each
+        images: how many
+    """
+    found = {}
+    for name, (point, *samples) in values.items():
+        metric = METRICS[name]
+        if images >= metric.least and math.isfinite(point) and metric.interval in SCALES:
+            ends = transformed(metric.interval, float(point), np.array(samples))
+            if all(map(math.isfinite, ends)):
+                found[name] = [*ends]
+    return found
 
 
 def wilson(share: float, images: int) -> Interval:

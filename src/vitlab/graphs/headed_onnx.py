@@ -1,4 +1,4 @@
-"""Segmenters as ONNX files: normalized images to `mask`, class scores of every pixel."""
+"""Segmenters and detectors as ONNX files: normalized images to masks, or to classes and boxes."""
 
 import json
 from dataclasses import asdict
@@ -9,54 +9,72 @@ import numpy as np
 import torch
 
 from vitlab.errors import WeightsError
-from vitlab.files import staged_file
 from vitlab.graphs.about import about
 from vitlab.graphs.agreement import COUNTS, TOLERANCE, normal_noise
+from vitlab.graphs.certificate import LIMITS, blocks_of, certify
 from vitlab.graphs.complete import BATCH, Traceable
 from vitlab.graphs.onnx_check import opened, runs
-from vitlab.graphs.onnx_file import OPSET, traced
+from vitlab.graphs.onnx_file import OPSET, staged, traced
 from vitlab.graphs.onnx_graph import strip
-from vitlab.graphs.targets import check_target
-from vitlab.weights.segmenter import load_segmenter
+from vitlab.graphs.targets import MODEL, check_target
+from vitlab.weights.detector import Detector, load_detector
+from vitlab.weights.segmenter import Segmenter, load_segmenter
 
 
-def export_segmenter(run: str | Path, file: str | Path) -> dict[str, Any]:
-    """Write a run's segmenter as an ONNX file, and compare it with PyTorch in onnxruntime.
+def export_headed(run: str | Path, file: str | Path, kind: str) -> dict[str, Any]:
+    """Write a run's segmenter or detector as an ONNX file, and compare it with PyTorch.
 
-    It takes `images`, normalized float32 (batch, channels, H, W) of the model's input size, and
-    gives `mask`, scores (batch, classes, H, W). Its metadata has the key `vitlab`: JSON with the
-    classes, their numbers in masks, layers, scale and normalization.
+    It takes `images`, normalized float32 (batch, channels, H, W) of the model's input size. A
+    segmenter gives `mask`, scores (batch, classes, H, W); a detector `probabilities` (batch,
+    queries, classes) and `boxes` (batch, queries, 4): left, top, right, bottom in shares of the
+    image's sides. The metadata has the key `vitlab`: JSON with classes, normalization and what else
+    the head is. A folder has the file, and what checks it elsewhere.
+
+    Args:
+        run: its folder
+        file: new
+        kind: what the run answers with: masks or boxes
 
     Raises:
-        OptionError: the file exists, or its name does not end in .onnx.
-        WeightsError: no segmenter is there, or the file gives other numbers; nothing is written.
+        OptionError: the file exists, or its name has another ending than .onnx.
+        WeightsError: no such head is there, or the file gives other numbers; nothing is written.
         PackageError: a package is missing.
         DiskError: the file cannot be written.
     """
-    path, segmenter = check_target("onnx", file), load_segmenter(run)
-    model, worst = segmenter.model, 0.0
+    path, worst, names = check_target("onnx", file), 0.0, ("mask",)
+    module: Segmenter | Detector
+    if kind == "masks":
+        module = load_segmenter(run)
+    else:
+        module, names = load_detector(run), ("probabilities", "boxes")
+    model = module.model
     example = torch.from_numpy(normal_noise(model, BATCH, 0))
-    form = Traceable(segmenter, example, {0: "batch"}, "images", ("mask",))
-    proto = traced(model, form)
+    proto = traced(model, Traceable(module, example, {0: "batch"}, "images", names))
+    blocks = blocks_of(proto)
     strip(proto)
-    facts = about(model) | asdict(segmenter.about)
+    facts = about(model) | asdict(module.about)
     proto.metadata_props.add(key="vitlab", value=json.dumps(facts))
-    with staged_file(path) as draft:
+    with staged(path) as draft:
         draft.write_bytes(proto.SerializeToString())
         session = opened(draft)
         for count in COUNTS:
             images = normal_noise(model, count, 0)
             with torch.inference_mode():
-                own = segmenter(torch.from_numpy(images)).numpy()
-            gap = np.abs(runs(session)(images)[0] - own).max() / np.abs(own).max()
-            worst = max(worst, float(gap))
+                own = module(torch.from_numpy(images))
+            every = own if isinstance(own, tuple) else (own,)
+            for found, exact in zip(runs(session)(images), every, strict=True):
+                gap = np.abs(found - exact.numpy()).max() / exact.abs().max()
+                worst = max(worst, float(gap))
         if not worst <= TOLERANCE:
-            raise WeightsError(f"onnxruntime gives other scores than {run}: they differ by {worst}")
+            raise WeightsError(f"onnxruntime gives other numbers than {run}: off by {worst}")
+        if not path.suffix:
+            certify(draft, "images", example.numpy(), [*names], blocks, LIMITS["fp32"])
     shapes = {"inputs": session.get_inputs(), "outputs": session.get_outputs()}
+    made, folder = (path, {}) if path.suffix else (path / MODEL, {"folder": str(path)})
     about_file = {
-        "model": model.config.name, "format": "onnx", "file": str(path), "opset": OPSET,
-        "bytes": path.stat().st_size, "batches": list(COUNTS), "difference": worst,
+        "model": model.config.name, "format": "onnx", "file": str(made), "opset": OPSET,
+        "bytes": made.stat().st_size, "batches": list(COUNTS), "difference": worst, **folder,
     }  # fmt: skip
     return about_file | {
-        kind: {each.name: list(each.shape) for each in own} for kind, own in shapes.items()
+        side: {each.name: list(each.shape) for each in own} for side, own in shapes.items()
     }

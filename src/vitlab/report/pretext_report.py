@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.regression import table_of_targets
 from vitlab.models.model import Model
 from vitlab.report import headline
@@ -181,7 +182,8 @@ def key_cards(facts: Facts) -> list[Card]:
     found = [] if loss is None else [Card("Held-out loss", f"{loss:.4g}", "; ".join(notes))]
     for name, own in own_figures(facts).items():
         if (value := facts.number(name)) is not None:
-            found.append(Card(own.title, own.shown(value), own.note))
+            ends = METRICS[name].range(facts.interval(name)) if name in METRICS else ""
+            found.append(Card(own.title, own.shown(value), own.note, ends))
     return found + [
         Card(title, percent(share), headline.PROBE_NOTES[name])
         for name, title in PROBES.items()

@@ -161,7 +161,6 @@ def box_figures(
     size, once = len(THRESHOLDS) * sum(len(each.classes) for each in found), np.ones(len(found))
     weights = np.vstack([once, redrawn(len(found), affordable(size))])
     table = average_precision(found, truth, len(classes), weights)
-    means = _means(table)
     counts = [int((truth[..., 0] == number).sum()) for number in range(len(classes))]
     rows = [
         {"class": name, "ap50": float(own[0]), "ap": float(own.mean()), "objects": count}
@@ -169,9 +168,7 @@ def box_figures(
         else {"class": name, "ap50": None, "ap": None, "objects": 0}
         for name, own, count in zip(classes, table[0], counts, strict=True)
     ]
-    points = {name: float(own[0]) if sum(counts) else None for name, own in means.items()}
-    return points | {
-        "intervals": bootstrapped(means, len(found)),
+    return bootstrapped(_means(table), len(found)) | {
         "images": len(found),
         "objects": sum(counts),
         "classes": rows,

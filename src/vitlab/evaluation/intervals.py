@@ -148,21 +148,22 @@ def redrawn(images: int, resamples: int) -> Floats:
     return generator.multinomial(images, np.full(images, 1 / images), resamples).astype(np.float64)
 
 
-def bootstrapped(values: dict[str, Floats], images: int) -> dict[str, list[float]]:
-    """Return the intervals of those of the figures that have one.
+def bootstrapped(values: dict[str, Floats], images: int) -> dict[str, Any]:
+    """Return figures, None in place of NaN, and `intervals`, those of the figures that have one.
 
     Args:
         values: of all images, then of resamples, (1 + resamples,) each
         images: how many
     """
-    found = {}
-    for name, (point, *samples) in values.items():
+    points, found = {name: float(own[0]) for name, own in values.items()}, {}
+    for name, point in points.items():
         metric = METRICS[name]
         if images >= metric.least and math.isfinite(point) and metric.interval in SCALES:
-            ends = transformed(metric.interval, float(point), np.array(samples))
+            ends = transformed(metric.interval, point, values[name][1:])
             if all(map(math.isfinite, ends)):
                 found[name] = [*ends]
-    return found
+    finite = {name: own if math.isfinite(own) else None for name, own in points.items()}
+    return finite | {"intervals": found}
 
 
 def wilson(share: float, images: int) -> Interval:

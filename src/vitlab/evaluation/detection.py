@@ -33,6 +33,7 @@ from vitlab.evaluation.records import EvaluationRecord
 from vitlab.files import staged_folder
 from vitlab.objectives.detect import SURE, framed, overlap
 from vitlab.progress import Meter
+from vitlab.units import percent
 from vitlab.weights.detector import Detector, load_detector
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)  # of IoU
@@ -156,7 +157,8 @@ def box_figures(
 ) -> dict[str, Any]:
     """Return `ap50`, `ap`, 95% intervals over images and a table of the classes.
 
-    All is given as `average_precision` takes it.
+    All is given as `average_precision` takes it. With few objects a class, an envelope of precision
+    is above that of many: of made scenes by 2 points with 80 objects a class.
     """
     size, once = len(THRESHOLDS) * sum(len(each.classes) for each in found), np.ones(len(found))
     weights = np.vstack([once, redrawn(len(found), affordable(size))])
@@ -168,11 +170,22 @@ def box_figures(
         else {"class": name, "ap50": None, "ap": None, "objects": 0}
         for name, own, count in zip(classes, table[0], counts, strict=True)
     ]
-    return bootstrapped(_means(table), len(found)) | {
+    return bootstrapped(_means(table), len(found), biased=True) | {
         "images": len(found),
         "objects": sum(counts),
         "classes": rows,
     }
+
+
+def table_of_boxes(
+    classes: Sequence[dict[str, Any]],
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return a heading and a line for each class of `box_figures` that is there, worst first."""
+    there = sorted((each for each in classes if each["objects"]), key=lambda each: each["ap50"])
+    return ("class", "AP50", "AP", "objects"), [
+        (each["class"], percent(each["ap50"]), percent(each["ap"]), f"{each['objects']:,}")
+        for each in there
+    ]
 
 
 def measure_boxes(

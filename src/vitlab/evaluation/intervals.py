@@ -148,20 +148,24 @@ def redrawn(images: int, resamples: int) -> Floats:
     return generator.multinomial(images, np.full(images, 1 / images), resamples).astype(np.float64)
 
 
-def bootstrapped(values: dict[str, Floats], images: int) -> dict[str, Any]:
+def bootstrapped(values: dict[str, Floats], images: int, *, biased: bool = False) -> dict[str, Any]:
     """Return figures, None in place of NaN, and `intervals`, those of the figures that have one.
 
     Args:
         values: of all images, then of resamples, (1 + resamples,) each
         images: how many
+        biased: whether few images raise the figures: intervals then are around the figure less the
+            bias that the resamples show (Efron & Tibshirani, 1993, chapter 10), and hold the figure
     """
     points, found = {name: float(own[0]) for name, own in values.items()}, {}
     for name, point in points.items():
         metric = METRICS[name]
         if images >= metric.least and math.isfinite(point) and metric.interval in SCALES:
-            ends = transformed(metric.interval, point, values[name][1:])
-            if all(map(math.isfinite, ends)):
-                found[name] = [*ends]
+            samples = values[name][1:]
+            middle = 2 * point - float(np.nanmean(samples)) if biased else point
+            low, high = transformed(metric.interval, middle, samples)
+            if math.isfinite(low) and math.isfinite(high):
+                found[name] = [min(low, point), max(high, point)]
     finite = {name: own if math.isfinite(own) else None for name, own in points.items()}
     return finite | {"intervals": found}
 

@@ -123,6 +123,14 @@ def test_a_figure_is_shown_as_its_words_have_it() -> None:
     }  # fmt: skip
 
 
+def test_a_figure_of_the_test_images_has_its_interval() -> None:
+    figures = {"ap50": 0.9, "intervals": {"ap50": [0.85, 0.93]}}
+    own = replace(FEW, training=[], testing=[], figures=figures)
+    assert ("AP50", "90.0%", "85.0 to 93.0") in [
+        (card.label, card.value, card.range) for card in key_cards(own)
+    ]
+
+
 def line(step: int, loss: float, kind: str = "train", **more: float) -> str:
     return json.dumps({"kind": kind, "step": step, "epoch": step / 2, "loss": loss} | more)
 

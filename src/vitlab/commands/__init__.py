@@ -210,15 +210,13 @@ def show_masks(result: dict[str, Any]) -> None:
 
 
 def show_boxes(result: dict[str, Any]) -> None:
-    """Print the figures of a run that detects, and those of its classes."""
+    """Print the figures of a run that detects, and those of its worst classes."""
+    from vitlab.evaluation.detection import table_of_boxes
     from vitlab.terminal import print_figures, print_table
-    from vitlab.units import percent
 
     print_figures(result)
-    there = [each for each in result["classes"] if each["objects"]]
-    rows = [(each["class"], percent(each["ap50"]), percent(each["ap"]), f"{each['objects']:,}")
-            for each in sorted(there, key=lambda each: each["ap50"])[:20]]  # fmt: skip
-    print_table(("class", "AP50", "AP", "objects"), rows)
+    head, rows = table_of_boxes(result["classes"])
+    print_table(head, rows[:20])
 
 
 def show_targets(result: dict[str, Any]) -> None:

@@ -72,11 +72,11 @@ class Export(WeightsOptions):
 
 def begin(options: Export) -> None:
     """Refuse a file or folder that cannot be written, and missing packages."""
-    refuse_head(options.weights, "exported", "boxes", "numbers")
-    if head_of(options.weights) == "masks":
+    refuse_head(options.weights, "exported", "numbers")
+    if kind := head_of(options.weights):
         refuse_besides(options, "weights to out bare")
-        if options.to != "onnx" or not Path(options.out).suffix:
-            raise OptionError("a run that segments is exported with --to onnx --out FILE.onnx")
+        if options.to != "onnx":
+            raise OptionError(f"a run that answers with {kind} is exported with --to onnx")
     if options.to in TARGETS:
         check_target(options.to, options.out)
         check_precision(options.to, options.precision, bool(options.data))
@@ -86,10 +86,10 @@ def begin(options: Export) -> None:
 
 def run(options: Export) -> dict[str, Any]:
     """Load and write."""
-    if head_of(options.weights) == "masks":
-        from vitlab.graphs.segment_onnx import export_segmenter
+    if kind := head_of(options.weights):
+        from vitlab.graphs.headed_onnx import export_headed
 
-        return export_segmenter(options.weights, options.out)
+        return export_headed(options.weights, options.out, kind)
     import vitlab
 
     model = options.load()

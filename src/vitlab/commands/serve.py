@@ -65,7 +65,7 @@ def begin(options: Serve) -> None:
     if not options.models and not options.watch:
         raise OptionError("name a model to serve, or a folder of them with --watch FOLDER")
     for place in (split(each)[1] for each in options.models):
-        refuse_head(place, "served", "masks", "numbers")
+        refuse_head(place, "served", "masks", "boxes", "numbers")
     for file in (options.token_file, options.admin_token_file):
         if file:
             read_token(file)

@@ -92,6 +92,28 @@ def boxes_of(source: Source) -> Boxes:
     return source.labels.boxes
 
 
+def moved(boxes: Boxes, crops: NDArray[np.float64], mirrored: NDArray[np.bool_]) -> Boxes:
+    """Return the objects of images within crops of them, of which some are mirrored.
+
+    Boxes end where the crop does; objects whose center is outside are left out (SSD: Liu et al.,
+    2016, section 2.2), where DETR keeps every sliver.
+
+    Args:
+        boxes: of whole images
+        crops: left, top, right, bottom in shares of an image's sides, (n, 4)
+        mirrored: after the crop, left and right, (n,)
+    """
+    (low, high), edges = np.split(crops[:, None, None], 2, -1), boxes[..., 1:].astype(np.float64)
+    edges = (edges.reshape(*edges.shape[:2], 2, 2) - low) / (high - low)
+    centers = edges.mean(2)
+    edges = edges.clip(0, 1)
+    edges[mirrored, ..., 0] = 1 - edges[mirrored, ..., 0][..., ::-1]
+    names = np.where(((centers >= 0) & (centers < 1)).all(-1), boxes[..., 0], -1)
+    found = np.concatenate([names[..., None], edges.reshape(*names.shape, 4)], -1)
+    order = np.argsort(names < 0, axis=1, kind="stable")
+    return np.take_along_axis(found, order[..., None], 1).astype(np.float32)
+
+
 def open_boxes(options: Data, classes: Sequence[str] = ()) -> Splits:
     """Open images with boxes, to learn from and to be tested on.
 

@@ -107,8 +107,12 @@ def intervals(
 
 def resamples_for(answers: Answers) -> int:
     """Return how many resamples a few seconds allow."""
-    size = answers.table.size if isinstance(answers, MultiAnswers) else len(answers)
-    return round(min(max(WORK / size, FEWEST), RESAMPLES))
+    return affordable(answers.table.size if isinstance(answers, MultiAnswers) else len(answers))
+
+
+def affordable(size: int) -> int:
+    """Return how many resamples a few seconds allow that each look at so many numbers."""
+    return round(min(max(WORK / max(size, 1), FEWEST), RESAMPLES))
 
 
 def resampled(
@@ -136,6 +140,34 @@ def resampled(
         parts.append(values_of(Weighted(answers, weights, probabilities), chosen))
     names = parts[0] if parts else {}
     return {name: np.concatenate([part[name] for part in parts]) for name in names}
+
+
+def redrawn(images: int, resamples: int) -> Floats:
+    """Return how often each resample has each image, (resamples, images)."""
+    generator = np.random.default_rng(_SEED)
+    return generator.multinomial(images, np.full(images, 1 / images), resamples).astype(np.float64)
+
+
+def bootstrapped(values: dict[str, Floats], images: int, *, biased: bool = False) -> dict[str, Any]:
+    """Return figures, None in place of NaN, and `intervals`, those of the figures that have one.
+
+    Args:
+        values: of all images, then of resamples, (1 + resamples,) each
+        images: how many
+        biased: whether few images raise the figures: intervals then are around the figure less the
+            bias that the resamples show (Efron & Tibshirani, 1993, chapter 10), and hold the figure
+    """
+    points, found = {name: float(own[0]) for name, own in values.items()}, {}
+    for name, point in points.items():
+        metric = METRICS[name]
+        if images >= metric.least and math.isfinite(point) and metric.interval in SCALES:
+            samples = values[name][1:]
+            middle = 2 * point - float(np.nanmean(samples)) if biased else point
+            low, high = transformed(metric.interval, middle, samples)
+            if math.isfinite(low) and math.isfinite(high):
+                found[name] = [min(low, point), max(high, point)]
+    finite = {name: own if math.isfinite(own) else None for name, own in points.items()}
+    return finite | {"intervals": found}
 
 
 def wilson(share: float, images: int) -> Interval:

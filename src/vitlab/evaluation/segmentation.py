@@ -35,8 +35,7 @@ from vitlab.errors import DataError, ImageError
 from vitlab.evaluation.answers import Floats, ratio
 from vitlab.evaluation.choosing import Split, recorded
 from vitlab.evaluation.compute import Compute, borrowed
-from vitlab.evaluation.intervals import transformed
-from vitlab.evaluation.metrics import METRICS
+from vitlab.evaluation.intervals import RESAMPLES, bootstrapped, redrawn
 from vitlab.evaluation.records import EvaluationRecord
 from vitlab.files import staged_folder
 from vitlab.images import ImageSpec
@@ -48,7 +47,6 @@ AREA, SCORES = 2**24, 2**28  # pixels of a resized image, and their scores, at m
 SLAB = 2**25  # scores of whole images in memory at once
 STEP = 2 / 3  # of a side, between windows (DINOv2: 341 of 512)
 REACH = 0.02  # of an image's diagonal: how wide a boundary is (Cheng et al., 2021)
-RESAMPLES, SEED = 1000, 0
 Counts = NDArray[np.int64]
 """(images, classes, 6): right, predicted and true pixels, of whole images and of boundaries."""
 
@@ -303,17 +301,10 @@ def mask_figures(counts: Counts, classes: Sequence[str]) -> dict[str, Any]:
         counts: of n images
         classes: their names
     """
-    total = counts.sum(0)[None].astype(np.float64)
-    points = {name: float(each(total)[0]) for name, each in FIGURES.items()}
-    generator, images = np.random.default_rng(SEED), len(counts)
-    drawn = generator.multinomial(images, np.full(images, 1 / images), RESAMPLES)
-    samples = np.tensordot(drawn.astype(np.float64), counts.astype(np.float64), 1)
-    intervals = {}
-    for name, figure in FIGURES.items():
-        if images >= METRICS[name].least and math.isfinite(points[name]):
-            ends = transformed("logit", points[name], figure(samples))
-            if all(map(math.isfinite, ends)):
-                intervals[name] = list(ends)
+    images = len(counts)
+    weights = np.vstack([np.ones(images), redrawn(images, RESAMPLES)])
+    total = np.tensordot(weights, counts.astype(np.float64), 1)
+    values = {name: each(total) for name, each in FIGURES.items()}
     whole, edges = iou(total[0, :, :3]), iou(total[0, :, 3:])
     table = [
         {
@@ -325,8 +316,7 @@ def mask_figures(counts: Counts, classes: Sequence[str]) -> dict[str, Any]:
         }
         for row, name in enumerate(classes)
     ]
-    finite = {name: each if math.isfinite(each) else None for name, each in points.items()}
-    return finite | {"intervals": intervals, "images": images, "classes": table}
+    return bootstrapped(values, images) | {"images": images, "classes": table}
 
 
 class Tested(NamedTuple):

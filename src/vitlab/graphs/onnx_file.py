@@ -81,7 +81,7 @@ def write(
         with named_if_slow("calibrating"):
             found["scales"] = calibrated(proto, calibrating(model, drawn, bare=bare))
         quantize(proto, found["scales"])
-    with _staged(file) as draft:
+    with staged(file) as draft:
         _save(proto, draft)
         with named_if_slow("checking"):  # images that tell are better judges than noise
             found |= check(draft, model, bare, math.inf if drawn else TOLERANCES[precision])
@@ -140,7 +140,7 @@ def write_apart(
 
 
 @contextmanager
-def _staged(file: Path) -> Iterator[Path]:
+def staged(file: Path) -> Iterator[Path]:
     """Yield a draft of a file, or of the model in a folder."""
     if file.suffix:
         with staged_file(file) as draft:

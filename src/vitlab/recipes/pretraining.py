@@ -298,6 +298,7 @@ def detect(model: str = SCENES) -> Recipe:
         recipe="detect",
         data=Data(data="digit-scenes") if model == SCENES else Data(),
         model=model_part(model, **(small if model == SCENES else {"fit": "squash"})),
+        augment=Augment(flip=True),
         pretext=Pretext(task="detect", **scenes),
         optimizer=Optimization(lr=1e-3, weight_decay=1e-4, clip=1.0),
         schedule=Schedule(warmup=0.5),

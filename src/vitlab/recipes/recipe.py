@@ -147,7 +147,7 @@ class Recipe(Options):
     def _check_annotated(self) -> None:
         """Refuse what would move pixels without their boxes, or keep a model without its head."""
         usual, task = Augment(), self.pretext.task
-        moving = ("area", "flip", "rotate", "shift", "zoom", "shear", "rand_ops")
+        moving = ("rotate", "shift", "zoom", "shear", "rand_ops")
         for name in moving if task == "detect" else ():
             if getattr(self.augment, name) != getattr(usual, name):
                 raise OptionError(f"{name} would not move the boxes of task=detect: leave it out")

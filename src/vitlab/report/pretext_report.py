@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.evaluation.detection import table_of_boxes
+from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.regression import table_of_targets
 from vitlab.models.model import Model
 from vitlab.report import headline
@@ -64,8 +66,6 @@ FIGURES = {
         "Code agreement", share=True, best="high", note="hidden patches whose code was predicted"
     ),
     "accuracy": Curve("Accuracy", share=True, best="high", note="predictions that are right"),
-    "ap50": Curve("AP50", share=True, best="high", note="average precision at an IoU of 0.5"),
-    "ap": Curve("AP", share=True, best="high", note="mean over IoUs from 0.5 to 0.95"),
     "class_accuracy": Curve("Class accuracy", share=True, best="high", note="of matched objects"),
     "target_error": Curve(
         "Error", best="low", note="mean absolute one, in deviations of the targets"
@@ -136,6 +136,8 @@ def pretext_page(facts: Facts) -> Page:
     result: list[Block] = [Cards(key_cards(facts)), *headline.measured_on(facts)]
     if targets := facts.figures.get("targets"):
         result.append(Table("Targets, on the test images", *table_of_targets(targets)))
+    if facts.task == "detect" and (classes := facts.figures.get("classes")):
+        result.append(Table("Classes, on the test images", *table_of_boxes(classes)))
     sections = [
         Section("result", "Result", result, False),
         Section("pictures", "What it makes of images", _pictures(facts), False),
@@ -172,13 +174,19 @@ def lead(facts: Facts) -> str:
 
 
 def key_cards(facts: Facts) -> list[Card]:
-    """Return the figures that come first: held-out loss, the task's own, and the probe's."""
+    """Return the figures that come first: of test images, the loss, the task's own, the probe's."""
     losses = [each.values.get("loss", math.nan) for each in facts.training]
     losses = [each for each in losses if math.isfinite(each)]
     held_out, loss = facts.number("held_out"), facts.number("loss")
     notes = [f"mean of {held_out:,.0f} images"] if held_out else []
     notes += [f"{losses[-1]:.4g} in training"] if losses else []
-    found = [] if loss is None else [Card("Held-out loss", f"{loss:.4g}", "; ".join(notes))]
+    found = [
+        Card(each.title, each.text(value), each.note, each.range(facts.interval(each.name)))
+        for each in METRICS.values()
+        if each.of in ("boxes", "numbers") and each.key
+        if (value := facts.number(each.name)) is not None
+    ]
+    found += [] if loss is None else [Card("Held-out loss", f"{loss:.4g}", "; ".join(notes))]
     for name, own in own_figures(facts).items():
         if (value := facts.number(name)) is not None:
             found.append(Card(own.title, own.shown(value), own.note))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vitlab import device as devices
-from vitlab.data.boxes import boxes_of, open_boxes
+from vitlab.data.boxes import SCENES, boxes_of, open_boxes
 from vitlab.data.exists import IN_MEMORY
 from vitlab.data.holdout import (
     fingerprint,
@@ -284,8 +284,8 @@ def settled(
         own_loss: whether a function of the user's own takes the place of the loss
 
     Returns:
-        The recipe, without flips for sounds, and splits with the chosen training images and notes
-        on uneven classes and sounds.
+        The recipe, without flips for sounds and digits, and splits with the chosen training images
+        and notes on uneven classes and sounds.
 
     Raises:
         OptionError: more training images than there are, or too few; sampling by class where
@@ -303,9 +303,10 @@ def settled(
     if labeled:
         objective, notes = decided(objective, splits.train.labels, len(splits.classes), own_loss)
         splits = replace(splits, notes=[*splits.notes, *missing_lines(splits), *notes])
-    augment = recipe.augment
-    if of_sounds(splits.train):
+    augment, sounds = recipe.augment, of_sounds(splits.train)
+    if sounds or data.data == SCENES:  # nobody writes mirrored digits
         augment = replace(augment, flip=False)
+    if sounds:
         splits = replace(splits, notes=[*splits.notes, SOUNDS])
     return replace(recipe, data=data, objective=objective, augment=augment), splits
 

@@ -147,7 +147,7 @@ def _moves(options: Augment) -> bool:
 
 def _flip(pixels: Tensor, draws: Tensor) -> Tensor:
     """Flip half of the images, in place."""
-    rows = send(np.flatnonzero(draws[:, 0].cpu().numpy() < 0.5), pixels.device)
+    rows = send(np.flatnonzero(policy.mirrored(draws.cpu().numpy())), pixels.device)
     return pixels.index_copy_(0, rows, pixels.index_select(0, rows).flip(-1))
 
 

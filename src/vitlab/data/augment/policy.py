@@ -40,6 +40,12 @@ def _by_chance(options: Augment) -> bool:
     return any((jitter, options.grayscale, options.blur, options.solarize))
 
 
+def mirrored(draws: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which images `flip` mirrors, by the first of their random numbers, (B,)."""
+    found: NDArray[np.bool_] = draws[:, 0] < 0.5
+    return found
+
+
 def send(decisions: NDArray[Any], device: torch.device) -> Tensor:
     """Copy decisions made on the CPU to a device, without waiting for the copy."""
     return sent(torch.from_numpy(decisions), device)

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from vitlab.data.augment.policy import mirrored
+from vitlab.data.boxes import BoxLabels, moved
 from vitlab.data.decode import crop
 from vitlab.data.decode.pixels import Pixels
-from vitlab.data.loading.crops import View, center, copies_of, fitted_image, load_views
+from vitlab.data.loading.crops import View, center, copies_of, fitted_image, load_views, noted
 from vitlab.data.loading.order import Groups, batch_samples, draws, slice_of
 from vitlab.data.settings import Augment
 from vitlab.data.sources.source import Source
@@ -121,13 +123,17 @@ class TrainingBatches(Dataset[Batch]):
         *ends, count = np.cumsum([view.draws for view in views]).tolist()
         randoms = np.stack([draws(self.seed, e, index, count, copy) for e, index, copy in samples])
         parts = np.split(randoms, ends, axis=1)
-        native, quick = self.spec.fit == "native", not self.views and self.augment.area < 1
+        boxed = isinstance(self.source.labels, BoxLabels)
+        native, quick = boxed or self.spec.fit == "native", not self.views and self.augment.area < 1
         boxes = [
             [view.box(row[: crop.DRAWS], native=native) for row in part]
             for view, part in zip(views, parts, strict=True)
         ]
         if not self.views and not quick:
             boxes = [[center(self.spec)] * len(indices)]
+        crops = np.tile([0.0, 0.0, 1.0, 1.0], (len(indices), 1))
+        if boxed and quick:
+            boxes = [[noted(*each) for each in zip(boxes[0], crops, strict=True)]]
         read_ahead(self.source, indices)
         copies = copies_of(self.source, indices, self.spec, boxes[0]) if quick else {}
 
@@ -141,7 +147,13 @@ class TrainingBatches(Dataset[Batch]):
 
         specs = [replace(self.spec.images, image_size=view.size) for view in self.views]
         rest = [part[:, crop.DRAWS :] for part in parts]
-        return _stacked(self.source, indices, load, specs or [self.spec], rest)
+        batch = _stacked(self.source, indices, load, specs or [self.spec], rest)
+        if not boxed:
+            return batch
+        kept = ~np.isin(indices, [index for index, _ in batch.bad])
+        flips = mirrored(rest[0]) & self.augment.flip
+        objects = moved(batch.labels.numpy(), crops[kept], flips[kept])
+        return replace(batch, labels=torch.from_numpy(objects))
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,17 @@ class View:
         return choose
 
 
+def noted(choose: ChooseBox, shares: NDArray[np.float64]) -> ChooseBox:
+    """Return what chooses the same box, and writes it down in shares of the image's sides, (4,)."""
+
+    def chosen(rows: int, columns: int) -> Box:
+        box = choose(rows, columns)
+        shares[:] = np.divide(box, (columns, rows, columns, rows))
+        return box
+
+    return chosen
+
+
 def center(spec: ImageSpec) -> ChooseBox:
     """Return the box that evaluation uses."""
     if spec.fit == "native":

@@ -222,7 +222,7 @@ def test_folds_from_weights_that_learned_from_the_data_say_so(
     recipe = recipe.changed(weights=str(tmp_path / "all"))
     found = vitlab.cross_validate(recipe, tmp_path / "again", 2, host=HOST)
     assert found["learned_from"] == found["images"] == 90
-    assert found["notes"][0].startswith("90 of 90 test images were learned from by the weights")
+    assert "have learned from 90 of 90 test images" in found["notes"][0]
     assert sum(each["learned_from"] for each in found["runs"]) == 90
     seeds = vitlab.repeat(recipe, tmp_path / "seeds", 2, host=HOST)
     assert seeds["learned_from"] == seeds["images"] == run.metrics["images"]
@@ -351,7 +351,7 @@ def test_near_duplicates_are_on_one_side(tmp_path: Path) -> None:
     assert len(found.train) + len(found.test) == 96
     assert 1 <= len(sides[1]) <= 10  # a fifth of the scenes, or so
     assert run.metrics["images"] == len(found.test)
-    assert any("put beside their near-duplicates" in note for note in run.metrics["notes"])
+    assert any("moved to the split of their near" in note for note in run.metrics["notes"])
     again = vitlab.evaluate(vitlab.load(run.folder), str(folder))
     assert (again["images"], again["nll"]) == (len(found.test), pytest.approx(run.metrics["nll"]))
     tested: list[set[str]] = []

@@ -188,7 +188,7 @@ def test_the_list_says_how_far_runs_are(
     (tmp_path / "empty").mkdir()
     for place in ("empty", "nowhere"):
         code, _, err = call(capsys, "runs", str(tmp_path / place))
-        assert (code, "is no folder of runs: name one, such as runs" in err) == (2, True)
+        assert (code, "is not a folder of runs: name one, such as runs" in err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_what_would_ruin_features_ends_and_keeps_those_of_the_start(
 ) -> None:
     run = go_on(digits_run, tmp_path / "run", **RUINOUS)
     said = capsys.readouterr().err
-    assert "the features have become worse: 20-NN accuracy" in said
+    assert "the features got worse: 20-NN accuracy" in said
     assert "the best weights are those that the run started with" in said
     assert same(digits_run, run.folder)
     lines = RunFolder(run.folder).journal.read()

@@ -70,7 +70,7 @@ def test_the_same_image_in_two_classes_is_told(
     trained(data, tmp_path / "run")
     err = capsys.readouterr().err
     place = data / "train"
-    line = "1 training images are there again under another class, such as "
+    line = "1 training images occur again under another class, such as "
     assert f"{line}{place / 'a' / '4.png'} and {place / 'b' / 'again.png'}\n" in err
     assert "2 of the 6 test images are among the training images, as near-duplicates: fig" in err
 

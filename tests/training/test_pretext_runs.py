@@ -255,7 +255,7 @@ def test_a_few_photographs_are_enough_and_the_held_out_loss_ends_a_run(
     )
     assert code == 0, err
     assert "9 training and 1 held-out images" in err
-    assert "a batch is the 9 training images, not 16, which is more than there are; the lea" in err
+    assert "batch reduced from 16 to all 9 training images; the learning rate" in err
     assert RunFolder(photos / "runs" / "flat-ViT-4-masked-patch").recipe.batch == 9
     result = json.loads(out)
     run = photos / "runs" / "flat-ViT-4-masked-patch"

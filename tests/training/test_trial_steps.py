@@ -113,7 +113,7 @@ def test_a_model_that_is_broken_before_the_first_step_is_an_error(
     trainer, state, batch = ready
     with torch.no_grad():
         state.model.head.classify.bias.fill_(torch.nan)
-    with pytest.raises(DivergedError, match="the loss is not finite before the first step"):
+    with pytest.raises(DivergedError, match="non-finite loss before the first step"):
         trainer.try_step(state, batch)
 
 

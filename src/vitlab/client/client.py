@@ -72,7 +72,7 @@ class Client:
     requests, some at a time. Every error is a `vitlab.UserError`:
 
     - `ImageError`: an image that cannot be read, here or by the service
-    - `OptionError`: an unknown model, or a value that cannot be
+    - `OptionError`: an unknown model, or an invalid value
     - `BusyError`: the queue was still full at the last try
     - `LateError`: no answer in time
     - `ServiceError`: no service at this address, a token missing, or another failure

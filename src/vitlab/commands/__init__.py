@@ -120,8 +120,8 @@ class PartsOptions(Options):
     )
     shard: str = option(
         "",
-        "every n-th file of the folder, for one of n processes that know nothing of each other: "
-        "0/8, 1/8, … 7/8 (empty: all files)",
+        "every n-th file of the folder, for one of n independent processes: 0/8, 1/8, … 7/8 "
+        "(empty: all files)",
         only=PARTED,
     )
     on: On = option("", ON)

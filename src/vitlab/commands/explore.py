@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vitlab.explore.dataset_map import MapJob
     from vitlab.models.model import Model
 
-SUMMARY = "Look inside models in the browser: point at a patch, and see."
+SUMMARY = "Look inside models in the browser, patch by patch."
 NEEDS = ("fastapi", "uvicorn")
 MOST = 32  # images that are opened at the start
 

@@ -48,12 +48,12 @@ class Export(WeightsOptions):
     precision: Precision = option("fp32", PRECISION, only=when("to", "onnx"))
     data: str | None = option(
         None,
-        "labeled images, any DATA of `vitlab train`, to measure on what fp16 or int8 costs, and to "
-        "take int8's scales from",
+        "labeled images, any DATA of `vitlab train`, to measure the cost of fp16 or int8 on, and "
+        "to calibrate int8",
         only=when("precision", "fp16", "int8"),
     )
     images: int = option(
-        IMAGES, "at most so many of them, drawn at random", at_least(1), only=when("data")
+        IMAGES, "images to measure on, at most, drawn at random", at_least(1), only=when("data")
     )
     strings: bool = option(
         True,

@@ -37,7 +37,7 @@ class Measure(Options):
     full: bool = option(
         False,
         "measure latency, throughput at the best batch, the largest batch that fits and a training "
-        "step, beside what the device can do",
+        "step, beside the device's own limits",
     )
     fuse: bool = option(False, "time the fused inference form", only=when("speed"))
     engines: bool = option(
@@ -56,8 +56,8 @@ class Measure(Options):
     )
     mode: Literal["eager", "fused", "accelerated", "compiled"] = option(
         "eager",
-        "of inference: as it is; fused; accelerated (vitlab.accelerate); or fused and compiled for "
-        "each batch, as a training step then is too",
+        "form for inference: eager, unchanged; fused; accelerated (vitlab.accelerate); or "
+        "compiled: fused and compiled for each batch, and so is the training step",
         only=when("full"),
     )
     training: bool = option(True, "measure a training step with AdamW", only=when("full"))

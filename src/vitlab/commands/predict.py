@@ -107,7 +107,7 @@ def run(options: Predict) -> dict[str, Any]:
     file = None if parted else _file(options)
     model, flips = options.load(), options.flips
     if model.config.classes and not model.config.labels:
-        say("the weights do not name their classes: numbers stand for them; --labels names them")
+        say("the weights do not name their classes, so numbers are shown: --labels names them")
     result: dict[str, Any] = {"model": model.config.name, "temperature": model.temperature}
     how: dict[str, Any] = {"top": options.top, "flips": flips}
     if parted:

@@ -46,7 +46,7 @@ class Pretrain(Train):
             Literal["masked-patch", "tokenizer", "beit", "mae", "dino", "lejepa"],
             "masked-patch: colors or pixels of hidden patches (ViT paper, B.1.2); tokenizer: a "
             "discrete VAE, whose codes BEiT predicts; beit: codes of hidden patches; mae: pixels "
-            "of hidden patches, from the visible ones alone; dino: the answers of a momentum "
+            "of hidden patches, from the visible ones alone; dino: the outputs of a momentum "
             "teacher to other crops; lejepa: one embedding for all crops of an image, and a "
             "Gaussian for all images. It names the recipe, if --recipe does not",
         ),

@@ -40,7 +40,7 @@ class ProbeRun(RunOptions):
     NARROWED: ClassVar[dict[str, tuple[Any, str]]] = {
         "task": (
             Literal["classify", "segment", "regress"],
-            "what the head says: the class of an image, that of each pixel (docs/segment.md), "
+            "what the head predicts: the class of an image, that of each pixel (docs/segment.md), "
             "learned from masks, or numbers, the --targets (docs/regress.md)",
         )
     }

@@ -9,7 +9,7 @@ from vitlab.options import argument, at_least, at_most, option, when
 from vitlab.precision import ServePrecision
 from vitlab.serve.limits import Limits, check_served, split
 
-SUMMARY = "Serve models over HTTP: classes, features, and where they look."
+SUMMARY = "Serve models over HTTP: classes, features, attention."
 NEEDS = ("fastapi", "uvicorn", "prometheus_client")
 
 
@@ -31,7 +31,7 @@ class Serve(EngineOptions, DeviceOptions):
         "", "file with the token that requests must carry; it also lets them add and remove models"
     )
     admin_token_file: str = option(
-        "", "file with the token that adds and removes models, which the other one then does not"
+        "", "file with a second token, which alone may add and remove models"
     )
     metrics_port: int = option(
         0,
@@ -40,7 +40,7 @@ class Serve(EngineOptions, DeviceOptions):
         at_most(65535),
     )
     watch: str = option(
-        "", "folder whose models are served, and added, replaced and removed as they come and go"
+        "", "folder of models: new ones are added, changed ones replaced, missing ones removed"
     )
     allow_empty: bool = option(
         False,
@@ -48,7 +48,7 @@ class Serve(EngineOptions, DeviceOptions):
         only=when("watch"),
     )
     drain: float = option(
-        30.0, "most seconds to answer what was accepted, once asked to stop", at_least(0)
+        30.0, "seconds to finish accepted requests after a signal to stop, at most", at_least(0)
     )
     precision: ServePrecision = option(
         "auto",

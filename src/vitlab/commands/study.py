@@ -49,13 +49,12 @@ class Study(RunOptions):
     )
     dry_run: bool = option(
         False,
-        "only say what the study would cost, by timing a few steps of each row",
+        "estimate the cost by timing a few steps of each row",
     )
     only: tuple[str, ...] = option((), "train only these rows (default: all)")
     at_once: int = option(
         0,
-        "runs at the same time, each in its own process (0: one per core for small models on a "
-        "CPU, else one)",
+        "parallel runs, one process each (0: one per core for small models on a CPU, else one)",
         at_least(0),
     )
     on: On = option("", ON)

@@ -33,7 +33,7 @@ def open_to_learn(
     Args:
         data: as a user names it, or in memory
         test_fraction: share of each class to hold out where the data comes unsplit
-        columns: which columns of a list or a table hold what; None to find them
+        columns: the columns of a list or a table; None to find them
         unlabeled: learn without labels, from all images of the training split
 
     Raises:

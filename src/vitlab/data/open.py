@@ -132,7 +132,7 @@ def open_images(
             one. `optional`: they are `Opened.loose`, or all there is. `ignored`: labels and splits
             play no part: one part, `all`, of every image in the data's order
         classes: the class index to map labels to by name; none for the data's own
-        columns: which columns of a list or a table hold what; None to find them
+        columns: the columns of a list or a table; None to find them
 
     Raises:
         UnlabeledError: no image has a label, and they are required.

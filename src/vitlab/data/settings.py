@@ -24,7 +24,7 @@ PROBABILITY = (at_least(0), at_most(1))
 
 @dataclass(frozen=True, kw_only=True)
 class Columns(Options):
-    """Which columns of a list of images hold what (default: found by their names and content)."""
+    """Columns of a list of images (default: found by their names and content)."""
 
     path_column: str = option("", "column of the paths in a .csv, .tsv or .jsonl list")
     label_column: tuple[str, ...] = option(

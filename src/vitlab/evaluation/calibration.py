@@ -90,7 +90,7 @@ def calibrate(
     Args:
         model: from `vitlab.load` or a run; its `provenance` gets `temperature` and `calibration`
         data: as for training, also labeled images in memory
-        columns: which columns of a list or a table hold what; None to find them
+        columns: the columns of a list or a table; None to find them
         device: auto, cpu, cuda, cuda:N or mps
         precision: fp32, or bf16 autocast
         workers: processes that decode; None to choose
@@ -292,7 +292,7 @@ def choose_thresholds(
         data: as for training, also labeled images in memory
         per: `class`, each class the threshold of its own highest F1; `all`, one threshold, that of
             the highest F1 of all decisions together (micro)
-        columns: which columns of a list or a table hold what; None to find them
+        columns: the columns of a list or a table; None to find them
         device: auto, cpu, cuda, cuda:N or mps
         precision: fp32, or bf16 autocast
         workers: processes that decode; None to choose

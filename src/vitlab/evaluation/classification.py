@@ -126,7 +126,7 @@ def classify(
         engine: auto: the fastest for many images; or one by its name, as `vitlab.accelerate`
 
     Raises:
-        DataError: no such image, or a model whose probabilities are not numbers.
+        DataError: no such image, or a model whose probabilities are not finite.
         OptionError: the model has no classifier.
     """
     source = unlabeled(model, images, columns)
@@ -224,7 +224,7 @@ def classify_shards(
         flips: average over each image and its mirror image
         timeout: seconds that a process of torchrun waits for the others
         part_images: images of a shard, rounded up to whole batches
-        shard: `0/8` for the first of eight processes that know nothing of each other
+        shard: `0/8` for the first of eight independent processes
         on: ray: Ray's actors compute; `auto` is then fp32
 
     Returns:

@@ -243,7 +243,7 @@ def find_objects(
         data: images, as `vitlab.data.open.open_images`
         out: a new folder for the pictures, named like the images; None to draw none
         compute: where, and how many processes decode
-        columns: which columns of a list hold what
+        columns: the columns of a list
 
     Returns:
         model, images, damaged; detections: of each image its name, `objects` (class, probability,

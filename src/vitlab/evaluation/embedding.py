@@ -81,8 +81,8 @@ def embed(
 
     A folder, which is for any number of images and of processes, has a file for each 10,000 images
     or so (`part_images`), with the same columns. Processes of torchrun share the parts that are
-    missing. Processes that know nothing of each other, on any machines that see the folder, are
-    given a `shard` each, and may end, be killed or come again in any order.
+    missing. Independent processes, on any machines that see the folder, are given a `shard` each,
+    and may end, be killed or come again in any order.
 
     Args:
         model: from `vitlab.load` or a run; its device and mode are the same afterwards
@@ -98,7 +98,7 @@ def embed(
             one; several are put one after the other in each vector; None for the last one, after
             the final norm
         dtype: of the numbers in the file: fp32; or fp16, half the bytes and 3 digits
-        columns: which columns of a list or a table hold what; None to find them
+        columns: the columns of a list or a table; None to find them
         device: auto, cpu, cuda, cuda:N or mps
         precision: fp32; or bf16, whose features are less exact, so that nothing chooses it
         engine: auto: the fastest for many images, or where processes share them the packed form;

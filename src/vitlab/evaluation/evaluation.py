@@ -44,7 +44,7 @@ class How:
         compute: where and how
         flips: average the probabilities over each image and its mirror image
         threshold: above which a class is predicted where images have several; None for the model's
-        columns: which columns of a list or a table hold what; None to find them
+        columns: the columns of a list or a table; None to find them
     """
 
     compute: Compute = Compute(precision="auto")
@@ -106,7 +106,7 @@ def evaluate(
             `validation` or `test`, and under `classes` the names that numbers index
         split: `auto` is the test split if the data has one; of unsplit data it is what training
             held out if this model was trained on it, else every image
-        columns: which columns of a list or a table hold what; None to find them
+        columns: the columns of a list or a table; None to find them
         device: auto, cpu, cuda, cuda:N or mps
         precision: fp32; bf16; or auto, as `vitlab.classify`
         engine: auto, or one by its name, as `vitlab.accelerate`

@@ -440,7 +440,7 @@ def inductive_bias(
         batch: images at once
         seed: of the sample and the changes
         split: as `vitlab.evaluate`; of an opened source there is none
-        columns: which columns of a list or a table hold what; None to find them
+        columns: the columns of a list or a table; None to find them
         precision: fp32 or bf16
         device: auto, cpu, cuda, cuda:N or mps
         workers: processes that decode; None to choose

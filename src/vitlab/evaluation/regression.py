@@ -157,7 +157,7 @@ def evaluate_targets(
         data: as `data.targets.open_targets`
         split: as for a classifier
         compute: where, and how many processes decode
-        columns: which columns hold what
+        columns: the columns of the table
 
     Raises:
         DataError: no such split, no such columns, no image that can be used.
@@ -181,7 +181,7 @@ def estimate(
         run: of `--task regress`
         data: images, as `vitlab.data.open.open_images`
         compute: where, and how many processes decode
-        columns: which columns of a list hold what
+        columns: the columns of a list
 
     Returns:
         model, images, damaged; estimates: of each image its name, `values` and `deviations` by

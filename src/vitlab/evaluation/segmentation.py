@@ -364,7 +364,7 @@ def evaluate_masks(
         split: `auto` is the test split of the data, else its validation split, without images that
             the segmenter has learned from; of unsplit data all that it has not learned from
         compute: where, and how many processes decode
-        columns: which columns of a list hold what
+        columns: the columns of a list
 
     Raises:
         DataError: no such split, a number in a mask that is no class, no image that can be used.
@@ -411,7 +411,7 @@ def write_masks(
         data: images, as `vitlab.data.open.open_images`
         out: a new folder for the masks, named like the images; None to write none
         compute: where, and how many processes decode
-        columns: which columns of a list hold what
+        columns: the columns of a list
 
     Returns:
         model, images, damaged; masks: of each image its name, `mask` (the file) and the share of

@@ -65,7 +65,7 @@ def group_of(batch: int, bytes_: int, most: int = ROWS) -> int:
 
 @dataclass(frozen=True)
 class ShardNumber:
-    """The parts of one process among several that know nothing of each other.
+    """The parts of one of several independent processes.
 
     Attributes:
         number: from 0

@@ -110,7 +110,7 @@ class Setup:
         transform: a function of the user's on the training images
         loss: a function of the user's in place of the recipe's loss
         jobs: cells at the same time, each in a process of its own with its part of the cores
-        cells: `0/8` for the first of eight processes that know nothing of each other; empty: all
+        cells: `0/8` for the first of eight independent processes; empty: all
         on: `ray` for tasks of a cluster: as many as there is room for, or `jobs` if more than 1
     """
 

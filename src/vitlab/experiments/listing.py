@@ -47,7 +47,7 @@ def list_runs(folder: str | Path) -> Listed:
         except UserError as error:
             runs.append(about | {"state": "damaged", "error": str(error)})
     if not runs:
-        raise RunError(f"{place} is no folder of runs: name one, such as runs")
+        raise RunError(f"{place} is not a folder of runs: name one, such as runs")
     found = [_experiment(path, place, runs) for path in _holding(place, CAMPAIGN_FILE)]
     good, recipe = [run for run in runs if "options" in run], {}
     for option, values in differing(entries).items():

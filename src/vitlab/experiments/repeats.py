@@ -215,8 +215,7 @@ def cross_validate(
 
     The folds are parts of the training images, or of all images if the data comes unsplit: about
     equal in size, decided by a hash of each image (`data.holdout`), and the same for every recipe
-    and seed. A test split that the data has is left alone, for the one model that is chosen in the
-    end.
+    and seed. A test split of the data is left unused, for the model that is chosen in the end.
 
     Args:
         recipe: what to learn
@@ -372,8 +371,8 @@ def learned_before(rows: Sequence[Row]) -> Row:
     if not known:
         return {}
     note = (
-        f"{known:,} of {sum(row['images'] for row in rows):,} test images were learned from by the "
-        "weights or the teacher of these runs: figures are too good"
+        f"the weights or the teacher of these runs have learned from {known:,} of "
+        f"{sum(row['images'] for row in rows):,} test images: figures are too good"
     )
     return {"learned_from": known, "notes": [note]}
 

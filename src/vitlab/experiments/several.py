@@ -29,21 +29,20 @@ class Jobs(Options):
 
     jobs: int = option(
         1,
-        "of several runs, how many at the same time, each in a process of its own with its part of "
-        "the cores",
+        "parallel runs, one process each, which share the cores",
         at_least(1),
         only=_SEVERAL,
     )
     cells: str = option(
         "",
-        "of several runs, every n-th, for one of n processes that know nothing of each other, such "
-        "as a job array: 0/8, 1/8, … 7/8; once all have ended, repeat the command without it",
+        "every n-th of several runs, for one of n independent processes, such as a job array: 0/8, "
+        "1/8, … 7/8; once all have ended, repeat the command without it",
         only=_SEVERAL,
     )
     on: On = option("", ON, only=_SEVERAL)
     dry_run: bool = option(
         False,
-        "of several runs, only say what they would cost, by timing a few steps",
+        "estimate the cost of several runs by timing a few steps",
         only=_SEVERAL,
     )
 

@@ -122,7 +122,7 @@ def sweep(
         The last run; its metrics have the sweep under `sweep`.
 
     Raises:
-        OptionError: no grid for this recipe and data, or one that cannot be.
+        OptionError: no grid for this recipe and data, or an invalid one.
         RunError: the folder is in the way, or its sweep was started otherwise.
         DivergedError: every run of the grid, or the last run, diverged.
         CellsLeftError: a part of the grid is done.

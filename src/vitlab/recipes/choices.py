@@ -64,7 +64,7 @@ class Start(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Objective(Options):
-    """What is minimized."""
+    """The training loss."""
 
     loss: LossName = option(
         "softmax",
@@ -90,7 +90,7 @@ class Objective(Options):
     balance: Literal["none", "auto", "weights", "sampling", "focal"] = option(
         "none",
         "for uneven classes: weights: images of a rare class count more; sampling: every class is "
-        "drawn equally often; focal: what is already right counts less; auto: weights if the "
+        "drawn equally often; focal: easy images count less; auto: weights if the "
         "largest class has at least 10 times the images of the smallest, else none",
     )
     weight_beta: float = option(
@@ -103,7 +103,7 @@ class Objective(Options):
     )
     focal_gamma: float = option(
         2.0,
-        "exponent by which focal loss fades out what is already right (Lin et al., 2017)",
+        "exponent of the focal loss: larger ones count easy images less (Lin et al., 2017)",
         above(0),
         only=when("balance", "focal"),
     )
@@ -111,7 +111,7 @@ class Objective(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Optimization(Options):
-    """How gradients become steps; norms, biases, positions and the class token are not decayed."""
+    """The optimizer; norms, biases, positions and the class token are not decayed."""
 
     optimizer: str = option("adamw", optimizers.about(), choices=lambda: optimizers.OPTIMIZERS)
     lr: float = option(1e-3, "peak learning rate", above(0))
@@ -216,7 +216,7 @@ class Schedule(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Average(Options):
-    """Which weights are evaluated and saved: the last ones, or an average over the run."""
+    """An average of the weights over the run, evaluated and saved in place of the last ones."""
 
     ema: float = option(
         0.0, "decay of an exponential moving average of the weights (0: off)", at_least(0), below(1)

@@ -11,7 +11,7 @@ ON = when("teacher")
 
 @dataclass(frozen=True, kw_only=True)
 class Distill(Options):
-    """A trained model whose answers are learned beside the labels."""
+    """Distillation: a trained model whose predictions are learned beside the labels."""
 
     teacher: str = option(
         "",
@@ -20,14 +20,14 @@ class Distill(Options):
     )
     distill: Literal["hard", "soft", "features"] = option(
         "hard",
-        "what is learned of the teacher: hard: its decision; soft: its probabilities; features: "
-        "its tokens, by their cosine",
+        "what to learn from the teacher: hard: its predicted class; soft: its probabilities; "
+        "features: its tokens, by their cosine",
         only=ON,
     )
     distill_token: bool = option(
         False,
-        "learn the teacher's answers by a token of their own, averaged with the class token's when "
-        "tested (DeiT)",
+        "learn the teacher's predictions with a second token, whose logits are averaged with the "
+        "class token's in tests (DeiT)",
         only=Only(
             "with a teacher and distill=hard or soft",
             lambda options: bool(options.teacher) and options.distill != "features",
@@ -38,12 +38,12 @@ class Distill(Options):
     )
     distill_temperature: float = option(
         3.0,
-        "what both scores are divided by before soft answers are compared",
+        "temperature of both models' logits",
         above(0),
         only=when("distill", "soft"),
     )
     cache_teacher: Literal["auto", "no"] = option(
         "auto",
-        "keep the teacher's answers where every epoch shows it the same pixels",
+        "cache the teacher's outputs if every epoch shows it the same pixels",
         only=ON,
     )

@@ -19,7 +19,7 @@ MASKED = ("masked-patch", "beit", "mae")
 
 @dataclass(frozen=True, kw_only=True)
 class Pretext(Options):
-    """What is learned without labels."""
+    """The task, and the options of tasks without labels, boxes and numbers."""
 
     task: TaskName = option(
         "classify",
@@ -27,7 +27,7 @@ class Pretext(Options):
         "train`; regress: numbers, the targets; masked-patch: colors or pixels of hidden patches "
         "(ViT paper, B.1.2); tokenizer: a discrete VAE, whose codes BEiT predicts; beit: codes of "
         "hidden patches; mae: pixels of hidden patches, from the visible ones alone; dino: the "
-        "answers of a momentum teacher to other crops; lejepa: one embedding for all crops of an "
+        "outputs of a momentum teacher for other crops; lejepa: one embedding for all crops of an "
         "image, and a Gaussian for all images",
     )
     mask_ratio: float = option(
@@ -48,7 +48,7 @@ class Pretext(Options):
     )
     min_block: int = option(
         0,
-        "patches that a masked block has at least (0: 16, or a twelfth of a grid of less than 196)",
+        "smallest masked block, in patches (0: 16, or a twelfth of a grid of less than 196)",
         at_least(0),
         only=when("task", "beit"),
     )
@@ -119,11 +119,11 @@ class Pretext(Options):
         only=DINO,
     )
     student_temperature: float = option(
-        0.1, "temperature of the student's answers", above(0), only=DINO
+        0.1, "temperature of the student's outputs", above(0), only=DINO
     )
     teacher_temperature: tuple[float, float] = option(
         (0.04, 0.04),
-        "temperature of the teacher's answers at the start, and after the first tenth of the run",
+        "temperature of the teacher's outputs at the start, and after the first tenth of the run",
         above(0),
         only=DINO,
     )
@@ -141,7 +141,7 @@ class Pretext(Options):
         only=DINO,
     )  # fmt: skip
     ibot: float = option(
-        0.0, "weight of iBOT's loss: the teacher's answers at hidden patches", at_least(0),
+        0.0, "weight of iBOT's loss: the teacher's outputs at hidden patches", at_least(0),
         only=DINO,
     )  # fmt: skip
 

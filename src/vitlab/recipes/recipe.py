@@ -270,7 +270,7 @@ def _table(tables: dict[str, Any], name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Host(Options):
-    """Where and how a run works; nothing here changes what it learns."""
+    """Device, processes, checkpoints and logs; nothing here changes what a run learns."""
 
     device: str = option("auto", "where to compute: auto, cpu, cuda, cuda:N or mps")
     workers: int | None = option(

@@ -103,7 +103,7 @@ def study(
             models on a CPU, else one); a script that asks for several needs
             `if __name__ == "__main__":`
         on: `ray` for runs on a cluster: as many as there is room for, or `at_once`
-        dry_run: only say what the study would cost, and leave nothing behind
+        dry_run: only estimate the cost, and leave nothing behind
         recipe: what the arms start from, in place of the small recipe for the data
         host: where to train
         command: what the user typed

@@ -66,14 +66,14 @@ def vtab(
         out: folder that gets a run folder for each task; None for a new one, `runs/vtab-WEIGHTS`
         tasks: names of tasks; none for all that there is data for
         setting: how each task is learned
-        known: what the file of the weights may not say, as `vitlab.load` takes it: name, heads, …
+        known: facts that the weights file does not state, as for `vitlab.load`: name, heads, …
         resume: continue in that folder, repeating no finished run; start if there is none
         host: device, workers, checkpoints
         jobs: runs at the same time, as for `vitlab.sweep`
         cells: `0/8` for the first of eight processes of an array, as for `vitlab.sweep`
         on: `ray` for runs on a cluster, as for `vitlab.sweep`
         command: what the user typed, for the reports
-        dry_run: only say what the runs would cost, and leave nothing behind
+        dry_run: only estimate the cost, and leave nothing behind
 
     Returns:
         accuracy (the mean over all 19 tasks; None if some are missing or diverged), done, of,

@@ -220,7 +220,7 @@ def _check_converged(observer: Observer, done: Predictions) -> None:
         shutil.rmtree(task.folder.model, ignore_errors=True)
         task.folder.delta.unlink(missing_ok=True)
         raise DivergedError(
-            f"the model's answers are not numbers after the last step: it diverged with lr="
+            "non-finite logits after the last step: the run diverged with lr="
             f"{task.recipe.optimizer.lr:g}; start again with a lower --lr and another --out"
         )
 
@@ -313,8 +313,8 @@ def _notes_of(observer: Observer) -> list[str]:
     notes = [*task.splits.notes, *(f"skipped: {message}" for message in tally.bad)]
     if tally.skipped:
         notes.append(
-            f"{tally.skipped:,} of {observer.state.step:,} steps skipped, because losses or "
-            f"gradients were not finite, or exploded; rollbacks to earlier weights: "
+            f"{tally.skipped:,} of {observer.state.step:,} steps skipped for non-finite or "
+            f"exploding losses or gradients; rollbacks to earlier weights: "
             f"{len(task.folder.decisions.rollbacks)}"
         )
     return notes

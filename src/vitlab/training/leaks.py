@@ -169,8 +169,8 @@ def _seen_remarks(leaks: Leaks, count: int) -> list[str]:
     lines, left = [], count - len(leaks.seen_test)
     if leaks.learned_from:
         lines.append(
-            f"{leaks.learned_from:,} of {count:,} test images were learned from by the weights or "
-            "the teacher of this run, and no others are there: figures on them are too good"
+            f"the weights or the teacher of this run have learned from {leaks.learned_from:,} of "
+            f"{count:,} test images, and there are no others: figures on them are too good"
         )
     if leaks.seen_test:
         lines.append(
@@ -192,7 +192,7 @@ def _remarks(splits: Splits, leaks: Leaks) -> list[str]:
     if leaks.doubtful:
         one, other = (splits.train.name(index) for index in leaks.doubtful[0])
         lines.append(
-            f"{len(leaks.doubtful):,} training images are there again under another class, such as "
+            f"{len(leaks.doubtful):,} training images occur again under another class, such as "
             f"{one} and {other}"
         )
     named = (("test", splits.test, leaks.test), ("validation", splits.validation, leaks.validation))
@@ -205,8 +205,8 @@ def _remarks(splits: Splits, leaks: Leaks) -> list[str]:
     if leaks.moved:
         count = sum(map(len, leaks.moved.values()))
         lines.append(
-            f"{count:,} images were put beside their near-duplicates: all copies of a picture "
-            "are trained on, or all are tested on"
+            f"{count:,} images were moved to the split of their near-duplicates, so that copies of "
+            "a picture are either all trained on or all tested on"
         )
     if leaks.dropped:
         lines.append(
@@ -219,7 +219,7 @@ def _remarks(splits: Splits, leaks: Leaks) -> list[str]:
             "leaves them out of training"
         )
     elif leaks.kind == "near":
-        compared = f", as far as {len(leaks.damaged):,} damaged images leave it open"
+        compared = f" ({len(leaks.damaged):,} damaged images could not be compared)"
         lines.append(
             "no test image is a near-duplicate of a training image" + compared * bool(leaks.damaged)
         )

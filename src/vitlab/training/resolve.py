@@ -201,8 +201,8 @@ def prepare(
         probe = Probe.of(host.probe, config.channels, host.probe_by, seen)
     elif base is not None and not recipe.pretext.labeled:
         told.append(
-            "learning without labels can ruin trained features, and nothing watches them here: "
-            "--probe LABELED measures them at each test, and the best weights are kept"
+            "training without labels can ruin trained features: pass --probe LABELED to measure "
+            "them at each test and keep the best weights"
         )
     weights = base, origin, probe, hooks, change, guide, guided_by
     return Task(recipe, host, folder, splits, config, mark, started, *weights, opened, told)
@@ -330,8 +330,8 @@ def fitted(
     told = [remark(recipe.precision, where)]
     if images < recipe.batch:  # which would have images several times
         told.append(
-            f"a batch is the {images:,} training images, not {recipe.batch:,}, which is more than "
-            f"there are; the learning rate stays {recipe.optimizer.lr:g}"
+            f"batch reduced from {recipe.batch:,} to all {images:,} training images; the learning "
+            f"rate stays {recipe.optimizer.lr:g}"
         )
     return replace(recipe, batch=min(recipe.batch, images)), [line for line in told if line]
 

@@ -70,8 +70,8 @@ class Rollback:
         with world.agreed():
             self.folder.continue_from(found.journal, self.state.tally.journal)
         world.say(
-            f"{fault} in {IN_A_ROW} steps up to {step:,}: back to the weights of step "
-            f"{self.state.step:,}, skipping the batches since"
+            f"{fault} in {IN_A_ROW} steps up to {step:,}: rolled back to step "
+            f"{self.state.step:,}; the batches since then are skipped"
         )
         decisions = replace(decisions, rollbacks=(*decisions.rollbacks, (self.state.step, step)))
         with world.agreed():
@@ -99,7 +99,7 @@ class Rollback:
         """
         skipped = self.state.tally.skipped
         if 2 * skipped > plan.total:
-            what = f"the loss was not finite in {skipped:,} of {plan.total:,} steps"
+            what = f"non-finite loss in {skipped:,} of {plan.total:,} steps"
             raise self._diverged(decisions, what, plan)
 
     def _diverged(self, decisions: Decisions, what: str, plan: Plan) -> UserError:

@@ -287,8 +287,8 @@ class Session:
             accuracy = -1.0 if math.isnan(accuracy) else accuracy  # no test image is readable
             if best >= 0 and accuracy < probe.least(best):
                 self.fallen = (
-                    f"the features have become worse: {probe.name} {accuracy:.1%} after step "
-                    f"{state.step:,}, {best:.1%} before; ended, try a lower --lr"
+                    f"the features got worse: {probe.name} {accuracy:.1%} after step "
+                    f"{state.step:,}, {best:.1%} before; stopped: try a lower --lr"
                 )
         state.best.compare(state.step, accuracy, point["loss"], state.evaluated)
         return point

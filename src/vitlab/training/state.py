@@ -85,7 +85,7 @@ class Tally:
         Returns:
             What is wrong with the step: it is not finite, or its loss has exploded; else nothing.
         """
-        fault = f"the {figures.fault} is not finite" if figures.fault else self._judge(figures)
+        fault = f"non-finite {figures.fault}" if figures.fault else self._judge(figures)
         self.streak = self.streak + 1 if fault else 0
         if figures.fault:
             self.skipped += 1
@@ -105,7 +105,7 @@ class Tally:
         if loss <= lowest + (GOOD - 1) * max(abs(lowest), LEAST):
             self.sound = figures.step - 1
         exploded = loss > lowest + EXPLODED * max(abs(lowest), 1.0)
-        return f"the loss has exploded from {lowest:.3g} to {loss:,.6g}" if exploded else ""
+        return f"the loss exploded from {lowest:.3g} to {loss:,.6g}" if exploded else ""
 
     @property
     def means(self) -> dict[str, float]:

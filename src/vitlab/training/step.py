@@ -224,5 +224,5 @@ class Trainer:
         """
         if batch.total and (fault := self.step(state, batch, lr=0.0, seed=0).fault):
             raise DivergedError(
-                f"the {fault} is not finite before the first step: check the images and the model"
+                f"non-finite {fault} before the first step: check the images and the model"
             )

@@ -59,7 +59,7 @@ def load(
             forward pass as the model's family does
         kind: the model's class, such as `vitlab.ResNet`, for type checkers, to which it is a
             `VisionTransformer` otherwise; another kind of model is refused
-        name: what the file may not say: `ViT-B/16`, or timm's `vit_base_patch16_224`
+        name: the model, if the file does not name it: `ViT-B/16`, or timm's `vit_base_patch16_224`
         part: which model of a file that holds several: `teacher`, `student`
         drop: tensors to leave out, by name or pattern (`head_aux.*`)
         revision: branch, tag or commit on the Hub

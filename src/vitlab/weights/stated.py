@@ -23,7 +23,7 @@ FIELDS = tuple(name for name in SILENT if name not in KNOWN)
 
 @dataclass(frozen=True, kw_only=True)
 class Named(Options):
-    """Weights whose file may not say everything: which model it is, and which tensors count."""
+    """Model and tensors of weights whose file does not state them."""
 
     name: str = option(
         "", "the model in the file, if it does not say: ViT-B/16, or timm's vit_base_patch16_224"
@@ -53,12 +53,12 @@ def _with(base: type[Options], names: Iterable[str]) -> Any:
 
 
 class OfNetwork(_with(Named, (name for name in FIELDS if name not in OF_IMAGES))):  # type: ignore[misc]
-    """What a file of weights may not say of the network (default: as it is recognized)."""
+    """Fields of the network that a weights file may not state (default: as recognized)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stated(_with(OfNetwork, OF_IMAGES)):  # type: ignore[misc]
-    """What a file of weights may not say: options that settle it (default: as it is recognized)."""
+    """Facts that a weights file may not state (default: as recognized)."""
 
     image_size: Size | None = option(
         None,

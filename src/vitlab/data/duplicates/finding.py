@@ -190,7 +190,7 @@ def duplicates(
             comes in splits, its training images
         test: the same; of data that comes in splits, its test images. None compares the splits of
             `train`, or finds pairs within it, each once
-        columns: which columns of a list or a table hold what; None to find them
+        columns: the columns of a list or a table; None to find them
         workers: processes that decode; None to choose
 
     Returns:

@@ -100,7 +100,7 @@ class Request:
         labels: what becomes of images without labels
         classes: those that labels must be among, if the caller knows them; numbers without names
             are refused where these have names
-        columns: which columns of a list or a table hold what
+        columns: the columns of a list or a table
     """
 
     data: str

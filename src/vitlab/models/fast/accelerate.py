@@ -82,11 +82,11 @@ def accelerate(
 ) -> Model:
     """Return a copy of a model for fast inference: same methods, and logits in fp32.
 
-    What there is to choose from: the plain model; its packed form (norms folded into the weights,
-    which lie as oneDNN wants them, GELU and sums within the products; in bf16 too); torch.compile
-    on GPUs and where oneDNN packs nothing; ONNX Runtime and OpenVINO where they are installed. The
-    fastest that agrees with the plain model is returned: features, patch tokens and their class
-    token within 1e-4 of their norm in fp32, and within 5% in bf16, probabilities within 0.02.
+    Candidates: the plain model; its packed form (norms folded into the weights, which are laid out
+    for oneDNN, GELU and sums within the products; in bf16 too); torch.compile on GPUs and where
+    oneDNN packs nothing; ONNX Runtime and OpenVINO where they are installed. The fastest that
+    agrees with the plain model is returned: features, patch tokens and their class token within
+    1e-4 of their norm in fp32, and within 5% in bf16, probabilities within 0.02.
 
     Args:
         model: any; it stays as it is. Weights that are not fp32 are computed in the plain form

@@ -59,7 +59,7 @@ def over_frames(model: M, frames: int, tubelet: int = 2) -> M:
 
     The kernel of the middle frame of each tubelet is that of the image, and those of the others are
     zero; positions are repeated in time (ViViT, section 3.4, central frame initialization). On a
-    still clip, its answer is that of the image where one tubelet is as long as the clip, or where
+    still clip, its output is that of the image where one tubelet is as long as the clip, or where
     there are no tokens beside the patches: several tubelets take a larger share of a class token's
     attention. Other weights share their memory with the model.
 

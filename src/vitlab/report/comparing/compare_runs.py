@@ -30,8 +30,8 @@ def compare(
 ) -> dict[str, Any]:
     """Compare runs: figures, paired tests on the same test images, recipes, and mistakes.
 
-    What a model answers to its test images is computed once, and kept in its run's folder. Classes
-    are matched by name and images by their content, so that the order of either may differ.
+    A model's predictions for its test images are computed once, and kept in its run's
+    folder. Classes are matched by name and images by content: the order of either may differ.
 
     Args:
         runs: folders of 2 to 20 runs, or of a sweep, seeds or folds, which stand for their runs

@@ -20,7 +20,7 @@ Files = dict[str, Fields]  # JSON objects by file name
 
 @dataclass(frozen=True)
 class Hints:
-    """What the user knows that the file may not say.
+    """Facts from the user that the file may not state.
 
     Attributes:
         name: a model's name: the papers' (`ViT-B/16`) or timm's (`vit_base_patch16_224`)

@@ -23,6 +23,7 @@ FROM_WEIGHTS = (
     "vit-finetune",
     "beit-finetune",
     "mae-finetune",
+    "segment",
 )  # recipes that do not start from random weights
 
 

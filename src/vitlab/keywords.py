@@ -120,6 +120,7 @@ class DataKeywords(ModelKeywords, total=False):
     weights_name: str
     weights_part: str
     weights_drop: Sequence[str]
+    last_blocks: int
     image_size: int | tuple[int, int] | None
     classes: int | None
     targets: str
@@ -273,5 +274,5 @@ class RecipeKeywords(FinetuneKeywords, total=False):
     """What `recipe` takes."""
 
     weights: str
-    tune: Literal["all", "attention", "ffn", "head", "norms", "lora"]
+    tune: Literal["all", "attention", "ffn", "head", "last", "norms", "lora"]
     loss: Literal["softmax", "bce", "sigmoid", "l2", "huber", "gaussian"]

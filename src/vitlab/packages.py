@@ -25,6 +25,7 @@ EXTRAS = {
     "pillow_heif": "heif",
     "soundfile": "audio",
     "av": "video",
+    "pycocotools": "coco",
     "onnx": "export",
     "onnxscript": "export",
     "onnxruntime": "export",

@@ -21,8 +21,8 @@ from vitlab.training.step import Trainer
 ON_GPU = Host(device="cuda", workers=0, compile="no")
 SMALL = {"model": TINY["model"], "image_size": 16, "batch": 8, "steps": 3}
 QUICK = TINY | {"batch": 16, "steps": 3}
-# need a tokenizer, a teacher, minutes, boxes (whose matching is the host's), numbers
-ELSEWHERE = {"beit", "dino", "tokenizer", "deit-distilled", "detect", "regress"}
+# need a tokenizer, a teacher, minutes, boxes (whose matching is the host's), numbers, a fitted head
+ELSEWHERE = {"beit", "dino", "tokenizer", "deit-distilled", "detect", "regress", "segment"}
 # of optimizers that cannot tell by themselves, on the GPU, that a step must not be taken
 PERMISSION = {
     "_local_scalar_dense at vitlab/training/guard.py",

@@ -93,7 +93,7 @@ def test_each_task_has_its_words() -> None:
     masking = {task: "hidden" in lead(a_run(task, 8, 4)).split(".")[0] for task in TITLES}
     assert masking == {
         "masked-patch": True, "tokenizer": False, "beit": True, "mae": True, "dino": False,
-        "lejepa": False, "detect": False, "regress": False,
+        "lejepa": False, "detect": False, "regress": False, "segment": False,
     }  # fmt: skip
     for task in TITLES:
         lines = [line for _, line in uses(a_run(task, 8, 4)).items]
@@ -103,6 +103,8 @@ def test_each_task_has_its_words() -> None:
             ]
         elif task == "detect":
             assert lines == ["vitlab predict 'runs/my run' IMAGE… --out found"]
+        elif task == "segment":
+            assert lines == ["vitlab predict 'runs/my run' IMAGE… --out masks"]
         elif task == "regress":
             assert lines == ["vitlab predict 'runs/my run' IMAGE…"]
         else:

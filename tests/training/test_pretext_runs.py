@@ -20,6 +20,7 @@ import vitlab
 from conftest import call, fewer_scenes, photo, photo_folder
 from distributed.ranks import on_ranks
 from forked import Forked
+from made_scenes import scene_folder
 from steps import asked_to_stop, each_step, first_peaks
 from vitlab.commands.train import ANNOTATED
 from vitlab.data.loading.batches import Batch
@@ -46,6 +47,7 @@ OWN: dict[str, dict[str, Any]] = {
     "tokenizer": {"model": "dVAE(codes=16,code_width=8,width=8)/2"},
     "detect": {"model": VIT[:-1] + "8", "image_size": 48, "query_blocks": 1, "object_queries": 9},
     "regress": {"model": VIT[:-1] + "8", "image_size": 48, "targets": "digits,sum"},
+    "segment": {"model": ""},
 }  # fmt: skip
 WEIGHTS = "model/model.safetensors"
 HOST = Host(workers=0, checkpoint_every=0, device="cpu")
@@ -67,15 +69,26 @@ def few() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def train(codes: Path, few: None) -> Train:
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A head of pixels that was fitted to scenes, which lie beside it."""
+    place = tmp_path_factory.mktemp("fitted")
+    model = vitlab.create(VIT[:-1] + "8", classes=0, image_size=32)
+    scenes = str(scene_folder(place / "scenes", 40))
+    return vitlab.probe(scenes, model, place / "run", task="segment", by="ridge", host=HOST).folder
+
+
+@pytest.fixture(scope="module")
+def train(codes: Path, fitted: Path, few: None) -> Train:
     """Returns what trains a task."""
 
     def learn(
         folder: Path, task: str, resume: bool = False, host: Host = HOST, **chosen: Any
     ) -> Path:
-        guide = {"tokenizer": str(codes)} if task == "beit" else {}
-        chosen = TINY | OWN.get(task, {}) | guide | chosen
-        recipe = vitlab.recipe(task, "digit-scenes" if task in ANNOTATED else "digits", **chosen)
+        guide = {"beit": {"tokenizer": str(codes)}, "segment": {"weights": str(fitted)}}
+        chosen = TINY | OWN.get(task, {}) | guide.get(task, {}) | chosen
+        data = "digit-scenes" if task in ANNOTATED else "digits"
+        data = str(fitted.parent / "scenes") if task == "segment" else data
+        recipe = vitlab.recipe(task, data, **chosen)
         return vitlab.train(recipe, folder, resume=resume, host=host).folder
 
     return learn

@@ -45,6 +45,18 @@ def boxes_of(photos: Path, folder: Path) -> None:
     (folder / "annotations.json").write_text(json.dumps(found))
 
 
+def masks_of(photos: Path, folder: Path) -> None:
+    """The pictures, each with a mask whose left half is of another class."""
+    shutil.copytree(photos, folder / "images")
+    for file in sorted(photos.rglob("*.png")):
+        mask = folder / "masks" / file.relative_to(photos)
+        mask.parent.mkdir(parents=True, exist_ok=True)
+        with Image.open(file) as picture:
+            drawn = Image.new("L", picture.size)
+            drawn.paste(1, (0, 0, picture.width // 2, picture.height))
+        drawn.save(mask)
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Color and gray pictures of two classes; weights and a tokenizer for either."""
@@ -54,6 +66,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Image.open(file).convert("L").save(file)
     for data in ("color", "gray"):
         boxes_of(place / data, place / f"boxes-{data}")
+        masks_of(place / data, place / f"masks-{data}")
         files = sorted((place / data).rglob("*.png"))
         rows = [f"{file},{number},{number % 3}" for number, file in enumerate(files)]
         (place / f"{data}.csv").write_text("\n".join(["path,a,b", *rows]))
@@ -62,14 +75,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         vitlab.save(vit, place / f"vit-{data}")
         tokenizer = vitlab.create(TOKENIZER, image_size=32, channels=channels)
         vitlab.save(tokenizer, place / f"tokenizer-{data}")
+    for data in ("color", "gray"):
+        start = vitlab.load(place / f"vit-{data}")
+        host, to = Host(workers=0, report="no"), place / f"fitted-{data}"
+        vitlab.probe(str(place / f"masks-{data}"), start, to, task="segment", host=host, quiet=True)
     return place
 
 
 def words_of(name: str, place: Path, data: str, model: bool = True) -> list[str]:
     """The command line of a few steps by a recipe, with the model's name or with its fields."""
     task = RECIPES[name]().pretext.task
-    words = ["train" if task in ("classify", "detect", "regress") else "pretrain"]
-    folder = place / (f"boxes-{data}" if task == "detect" else data)
+    labeled = ("classify", "detect", "regress", "segment")
+    words = ["train" if task in labeled else "pretrain"]
+    kind = {"detect": "boxes-", "segment": "masks-"}.get(task, "")
+    folder = place / f"{kind}{data}"
     if task == "regress":
         data = str(place / f"{'gray' if data == 'digits' else data}.csv")
         folder = Path(data)
@@ -82,6 +101,8 @@ def words_of(name: str, place: Path, data: str, model: bool = True) -> list[str]
     if name == "deit-distilled":
         words += ["--teacher", str(place / f"vit-{data}")]
     if name in FROM_WEIGHTS:
+        if task == "segment":
+            return [*words, "--from", str(place / f"fitted-{data}"), "--tune", "last"]
         return [*words, "--from", str(place / f"vit-{data}"), "--model", VIT if model else ""]
     if task == "tokenizer":
         return words + (["--model", TOKENIZER] if model else TOKENIZER_OPTIONS)
@@ -119,7 +140,7 @@ def test_the_same_line_goes_on(
     number: int, name: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With color and gray images and the digits in turn, the model by its name or its fields."""
-    data = ("color", "gray", "digits" if name != "detect" else "gray")[number % 3]
+    data = ("color", "gray", "gray" if name in ("detect", "segment") else "digits")[number % 3]
     words = words_of(name, place, data, number % 2 == 0) + small(name)
     interrupted(words, 1, capsys)
     code, _, err = call(capsys, *words, "--out", "cut", "--resume")

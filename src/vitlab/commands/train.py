@@ -22,7 +22,7 @@ from vitlab.terminal import main_figures, print_figures, print_rows
 SUMMARY = "Train a model, test it and write a report."
 OTHERWISE = "is for learning without labels: use vitlab pretrain"
 OF_LABELS = ("task", "object_queries", "query_blocks", "targets")
-ANNOTATED = ("detect", "regress")  # tasks whose recipes have their names
+ANNOTATED = ("detect", "regress", "segment")  # tasks whose recipes have their names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +38,9 @@ class Train(RunOptions):
     )
     NARROWED: ClassVar[dict[str, tuple[Any, str]]] = {
         "task": (
-            Literal["classify", "detect", "regress"],
-            "what is learned: the class of an image, objects with their boxes (docs/detect.md), or "
-            "numbers, the --targets (docs/regress.md)",
+            Literal["classify", "segment", "detect", "regress"],
+            "what is learned: the class of an image, that of each pixel (docs/segment.md), objects "
+            "with their boxes (docs/detect.md), or numbers, the --targets (docs/regress.md)",
         )
     }
 

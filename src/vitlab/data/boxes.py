@@ -13,7 +13,7 @@ the whole image is resized.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -130,9 +130,9 @@ def open_boxes(options: Data, classes: Sequence[str] = ()) -> Splits:
     if not options.data:
         raise DataError(f"no data given: name a folder with COCO annotations, or {SCENES}")
     root, notes = Path(options.data).expanduser(), list[str]()
-    files = _annotations(root)
-    found = {split: _read(file) for split, file in files.items()}
-    order = tuple(classes) or _classes(found.values())
+    files = annotations_in(root)
+    found = {split: read_annotations(file) for split, file in files.items()}
+    order = tuple(classes) or annotated_classes(found.values())
     if not order:
         raise DataError(f"{options.data} has no boxes: annotations, each with a bbox, say where")
     home = root if root.is_dir() else root.parent
@@ -208,7 +208,7 @@ def _counted(source: Source, columns: Columns) -> Source:
 # COCO
 
 
-def _annotations(root: Path) -> dict[str, Path]:
+def annotations_in(root: Path) -> dict[str, Path]:
     """Return the file of annotations of each split; a split alone is `train`."""
     if root.is_file():
         files = [root] if root.suffix == ".json" else []
@@ -237,16 +237,32 @@ class Annotations(NamedTuple):
     Attributes:
         images: name of the file, and width and height in pixels, by id
         names: of the classes, by id
-        objects: ids of image and class, left, top, width and height; None in place of a crowd's
+        objects: ids of image and class, and what `read_annotations` makes of the rest
     """
 
     images: dict[str, tuple[str, Sides]]
     names: dict[str, str]
-    objects: list[tuple[str, str, list[float] | None]]
+    objects: list[tuple[str, str, Any]]
 
 
-def _read(file: Path) -> Annotations:
-    """Return what a file of annotations says, of the right types."""
+def _box(said: Any) -> list[float] | None:
+    """Return left, top, width and height of an object; None of a crowd."""
+    if said.get("iscrowd"):
+        return None
+    left, top, width, height = said["bbox"]
+    return [float(left), float(top), float(width), float(height)]
+
+
+def read_annotations(file: Path, shape: Callable[[Any], Any] = _box) -> Annotations:
+    """Return what a file of annotations says, of the right types.
+
+    Args:
+        file: COCO's JSON
+        shape: what is made of an annotation, beside the ids of its image and class
+
+    Raises:
+        DataError: it is not there, or has another format.
+    """
     try:
         said = json.loads(read_bytes(file, LARGEST))
         found = Annotations(
@@ -254,12 +270,9 @@ def _read(file: Path) -> Annotations:
                                (float(each["width"]), float(each["height"])))
              for each in said["images"]},
             {str(each["id"]): str(each["name"]) for each in said["categories"]},
-            [(str(each["image_id"]), str(each["category_id"]),
-              None if each.get("iscrowd") else [float(edge) for edge in each["bbox"]])
+            [(str(each["image_id"]), str(each["category_id"]), shape(each))
              for each in said["annotations"]],
         )  # fmt: skip
-        if any(box is not None and len(box) != 4 for *_, box in found.objects):
-            raise ValueError("a bbox is left, top, width, height")
         if unknown := {own for _, own, _ in found.objects} - found.names.keys():
             raise ValueError(f"category_id {min(unknown)} is not among the categories")
     except OSError as error:
@@ -268,12 +281,12 @@ def _read(file: Path) -> Annotations:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise DataError(
             f"{file} is not COCO's format, images (id, file_name, width, height), annotations "
-            f"(image_id, category_id, bbox) and categories (id, name): {reason}"
+            f"(image_id, category_id, bbox or segmentation) and categories (id, name): {reason}"
         ) from None
     return found
 
 
-def _classes(found: Iterable[Annotations]) -> tuple[str, ...]:
+def annotated_classes(found: Iterable[Annotations]) -> tuple[str, ...]:
     """Return the names of the classes of all files that objects have, in the files' order."""
     order = dict[str, None]()
     for each in found:
@@ -300,7 +313,7 @@ def _opened(
         else:
             odd.append(f"{given or 'a crowd'} of image {image}")
     files = [name for name, _ in found.images.values()]
-    paths = _paths(file, home, files)
+    paths = annotated_paths(file, home, files)
     gone = [number for number, path in enumerate(paths) if not path]
     lost = [files[number] for number in gone]
     for names, what in (
@@ -325,7 +338,7 @@ def _inside(box: list[float], size: Sides) -> list[float]:
     return [*low.tolist(), *high.tolist()] if (low < high).all() else []
 
 
-def _paths(file: Path, home: Path, names: Sequence[str]) -> list[str]:
+def annotated_paths(file: Path, home: Path, names: Sequence[str]) -> list[str]:
     """Return where the images of a file of annotations are, empty where they are not."""
     stem = file.stem.split("_")[-1]
     folders = [file.parent, file.parent / "images", *(home / sub for sub in ("", "images", stem))]

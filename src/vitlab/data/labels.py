@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitlab.data.decode.pixels import Box
 from vitlab.errors import DataError
 from vitlab.models.model import Model
 
@@ -33,7 +34,7 @@ class _AnyLabels(ABC):
 
     def take(self, indices: Indices) -> Self:
         """Return the labels of some of the images."""
-        return type(self)(self.values[np.asarray(indices, np.int64)])
+        return replace(self, values=self.values[np.asarray(indices, np.int64)])
 
     @property
     @abstractmethod
@@ -214,10 +215,6 @@ class TargetLabels(MultiLabels):
         """Return the labels of images by their cells, which may be anything."""
         return cls(np.array([[_number(cell) for cell in own] for own in cells], np.float64))
 
-    def take(self, indices: Indices) -> Self:
-        """Return the labels of some of the images."""
-        return replace(self, values=self.values[np.asarray(indices, np.int64)])
-
     def counts(self, classes: int) -> list[int]:
         """Count the images of each target: all of them."""
         return [len(self)] * classes
@@ -225,6 +222,32 @@ class TargetLabels(MultiLabels):
     def targets(self) -> NDArray[np.float32]:
         """Return the targets of a batch, standardized, float32 (n, targets)."""
         return ((self.values - self.scale[0]) / self.scale[1]).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class PixelLabels(MultiLabels):
+    """The classes of images' pixels, each read when its image is.
+
+    Attributes:
+        values: numbers of the images, int64 (n, 1)
+        read: the classes of an image's pixels by its number and its rows and columns
+    """
+
+    values: NDArray[Any]
+    read: Callable[[int, tuple[int, int]], NDArray[np.int16]]
+
+    def inside(
+        self, index: int, shape: tuple[int, int], box: Box, size: tuple[int, int]
+    ) -> NDArray[np.int16]:
+        """Return the classes of a box of an image of that shape, at another size: the nearest."""
+        left, top, right, bottom = map(round, box)  # as training cuts images
+        sides = zip((top, left), (bottom, right), size, shape, strict=True)
+        rows, columns = (
+            np.clip(first + (np.arange(out) + 0.5) * (last - first) / out, 0, most - 1)
+            for first, last, out, most in sides
+        )
+        whole = self.read(int(self.values[index, 0]), shape)
+        return whole[np.ix_(rows.astype(np.int64), columns.astype(np.int64))]
 
 
 def _number(cell: Any) -> float:

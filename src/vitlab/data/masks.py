@@ -5,6 +5,7 @@
     JPEGImages/ + SegmentationClass/   the same (VOC); ImageSets/Segmentation/train.txt, val.txt, …
                                        say which images are in a split
     images/ + annotations/             the same (ADE20K): 0 is ignored, 1 is the first class
+    COCO's annotations                 polygons and run lengths in a .json, as data/polygons.py
     a .csv, .tsv or .jsonl list        a column `mask` beside that of the images' paths
     (image, mask) pairs in memory      a list, or a dictionary of such lists by split
 
@@ -26,8 +27,9 @@ from numpy.typing import NDArray
 
 from vitlab.data.decode.headers import complaints_are_errors, opened, turn
 from vitlab.data.holdout import chances
-from vitlab.data.labels import SingleLabels, check_length
+from vitlab.data.labels import PixelLabels, check_length
 from vitlab.data.loading.loader import in_chunks
+from vitlab.data.polygons import CROWD, read_polygons
 from vitlab.data.settings import Columns
 from vitlab.data.sources.columns import find_paths, named
 from vitlab.data.sources.folders import MASK_LAYOUTS, image_paths, names_below, visible
@@ -78,9 +80,9 @@ class MaskedImages(Wrapped):
         return self.known.classes
 
     @property
-    def labels(self) -> SingleLabels:
-        """None of the whole image."""
-        return blank(len(self))
+    def labels(self) -> PixelLabels:
+        """Those of the pixels."""
+        return PixelLabels(np.arange(len(self))[:, None], self.truth)
 
     def take(self, indices: NDArray[np.int64]) -> "MaskedImages":
         """Return some of the images."""
@@ -221,20 +223,27 @@ def open_masks(
     Raises:
         DataError: no such layout, no image with a mask, or fewer than two classes.
     """
-    title, root = title_of(data), Path()
+    title, root, names = title_of(data), Path(), dict[int, str]()
     if not isinstance(data, str | Path):
         parts, usual, notes = _in_memory(data), 255, list[str]()
     else:
         root = Path(data).expanduser()
         if root.is_file() and root.suffix.lower() in SUFFIXES:
             parts, usual, notes = _listed(root, columns or Columns())
+        elif layouts := _layouts(root):
+            parts, usual, notes = _below(root, layouts)
         else:
-            parts, usual, notes = _below(root)
+            known = dict(zip(like.classes, like.values, strict=True)) if like else {}
+            drawn, names, notes = read_polygons(root, known, like.ignored if like else CROWD)
+            parts, usual = _parts(drawn), CROWD
+            if class_names or ignore != -1:
+                raise DataError(f"{title} names its classes itself: no --class-names, no --ignore")
     if like is None:
         ignored = usual if ignore == -1 else ignore
         file = class_names or (str(root / NAMES_FILE) if (root / NAMES_FILE).is_file() else "")
         with named_if_slow(f"looking for the classes in the masks of {title}"):
-            classes = _named(Path(file), ignored) if file else _found(parts, ignored, workers)
+            own = _named(Path(file), ignored) if file else names
+            classes = own or _found(parts, ignored, workers)
         if len(classes) < 2:
             raise DataError(
                 f"the masks of {title} have {len(classes) or 'no'} class{'es' * (not classes)} "
@@ -302,10 +311,15 @@ def _numbers_in(source: Source, indices: range) -> list[int]:
 # Where images and masks are
 
 
-def _below(root: Path) -> tuple[dict[str, MaskedImages], int, list[str]]:
-    """Return images and masks of a folder by split, the number that is ignored, and remarks."""
+Layouts = list[tuple[str, Path, Path, int]]
+
+
+def _layouts(root: Path) -> Layouts:
+    """Return a folder's splits, images, masks and ignored numbers; none where there is a .json."""
+    if root.is_file() and root.suffix.lower() == ".json":
+        return []
     if not root.is_dir():
-        raise DataError(f"no such folder or list (.csv, .jsonl): {root}")
+        raise DataError(f"no such folder or list (.csv, .jsonl, COCO's .json): {root}")
     folders = {each.name.lower(): each for each in visible(root)}
     places = [("", root), *((SPLIT_OF[n], each) for n, each in folders.items() if n in SPLIT_OF)]
     layouts = [
@@ -314,12 +328,19 @@ def _below(root: Path) -> tuple[dict[str, MaskedImages], int, list[str]]:
         for split, place in places
         if (place / images).is_dir() and (place / masks).is_dir()
     ]
-    if not layouts:
+    drawn = [each for sub in ("", "*/") for each in root.glob(f"{sub}*.json")]
+    layouts = [each for each in layouts if all(file.parent != each[2] for file in drawn)]
+    if not layouts and not drawn:
         raise DataError(
             f"{root} has no images with masks: put them into folders images/ and masks/ (or VOC's "
             "JPEGImages/ and SegmentationClass/, or ADE's images/ and annotations/), or name a "
             ".csv list with the columns path and mask"
         )
+    return layouts
+
+
+def _below(root: Path, layouts: Layouts) -> tuple[dict[str, MaskedImages], int, list[str]]:
+    """Return images and masks of a folder by split, the number that is ignored, and remarks."""
     pairs: dict[str, list[tuple[str, str]]] = {}
     without: list[str] = []
     for outer, images, masks, _ in layouts:
@@ -390,11 +411,11 @@ def _listed(file: Path, known: Columns) -> tuple[dict[str, MaskedImages], int, l
     return _parts(pairs), 255, notes
 
 
-def _parts(pairs: Mapping[str, Sequence[tuple[str, str]]]) -> dict[str, MaskedImages]:
+def _parts(pairs: Mapping[str, Sequence[tuple[str, Any]]]) -> dict[str, MaskedImages]:
     """Return files by split, `all` for what is in none."""
     names = sorted(name for name in pairs if name) or [""]
     one = len(names) < 2 or "train" not in names
-    by_split: dict[str, list[tuple[str, str]]] = {}
+    by_split: dict[str, list[tuple[str, Any]]] = {}
     for name, own in pairs.items():
         by_split.setdefault("all" if one else name or "train", []).extend(own)
     return {

@@ -10,6 +10,7 @@ from vitlab.objectives.lejepa import LeJEPA
 from vitlab.objectives.masked_patch import MaskedPatch
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.objectives.regress import Regress
+from vitlab.objectives.segment import Segment
 from vitlab.objectives.tokenizing.tokenize import Tokenize
 from vitlab.recipes.recipe import Recipe
 
@@ -21,6 +22,7 @@ TASKS: dict[str, type[PretextTask]] = {
     "mae": MAE,
     "masked-patch": MaskedPatch,
     "regress": Regress,
+    "segment": Segment,
     "tokenizer": Tokenize,
 }
 """By the recipe's `task`; `classify` is not among them, for the model itself learns it."""

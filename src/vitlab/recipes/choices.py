@@ -38,11 +38,14 @@ class Start(Options):
     weights_name: str = option("", options_of(Named)["name"].help, only=when("weights"))
     weights_part: str = option("", options_of(Named)["part"].help, only=when("weights"))
     weights_drop: tuple[str, ...] = option((), options_of(Named)["drop"].help, only=when("weights"))
-    tune: Literal["all", "attention", "ffn", "head", "norms", "lora"] = option(
+    tune: Literal["all", "attention", "ffn", "head", "last", "norms", "lora"] = option(
         "all",
         "what to train of them, always with the classifier: everything; attention (Three things, "
-        "section 4) or the FFNs, each with the positions; only the classifier (head); the norms; "
-        "or low-rank matrices beside dense layers (LoRA)",
+        "section 4) or the FFNs, each with the positions; only the classifier (head); the last "
+        "blocks and the final norm; the norms; or low-rank matrices beside dense layers (LoRA)",
+    )
+    last_blocks: int = option(
+        2, "how many of the last blocks are trained", at_least(1), only=when("tune", "last")
     )
     head_start: Literal["zero", "probe", "random"] = option(
         "zero",

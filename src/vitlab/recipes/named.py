@@ -24,6 +24,7 @@ FROM_WEIGHTS = (
     "bit-finetune",
     "beit-finetune",
     "mae-finetune",
+    "segment",
 )  # recipes that do not start from random weights
 
 

@@ -23,7 +23,7 @@ class Pretext(Options):
 
     task: TaskName = option(
         "classify",
-        "classify: labels; segment: masks, by `vitlab probe` alone; detect: boxes, by `vitlab "
+        "classify: labels; segment: masks, from a run of `vitlab probe`; detect: boxes, by `vitlab "
         "train`; regress: numbers, the targets; masked-patch: colors or pixels of hidden patches "
         "(ViT paper, B.1.2); tokenizer: a discrete VAE, whose codes BEiT predicts; beit: codes of "
         "hidden patches; mae: pixels of hidden patches, from the visible ones alone; dino: the "
@@ -182,8 +182,8 @@ class Pretext(Options):
 
     @property
     def annotated(self) -> bool:
-        """Whether objects within images are learned, from boxes, or numbers of images."""
-        return self.task in ("detect", "regress")
+        """Whether what is learned is within images, from boxes or masks, or numbers of images."""
+        return self.task in ("detect", "regress", "segment")
 
     @property
     def labeled(self) -> bool:
@@ -193,7 +193,7 @@ class Pretext(Options):
     @property
     def unlabeled(self) -> bool:
         """Whether nothing is learned from labels of images: the tasks of `pretext_tasks`."""
-        return self.task not in ("classify", "segment")
+        return self.task != "classify"
 
 
 def named_task(given: dict[str, Any]) -> dict[str, Any]:

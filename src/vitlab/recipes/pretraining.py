@@ -274,7 +274,7 @@ def continued(recipe: Recipe) -> Recipe:
     run. DINO is held by a Gram anchor of DINOv3's weight; numbers start from a ridge regression.
     Our choice; tried on photographs of hands (docs/pretrain.md).
     """
-    if recipe.pretext.task in ("classify", "tokenizer"):
+    if recipe.pretext.task in ("classify", "segment", "tokenizer"):
         return recipe
     full, task = recipe.optimizer.lr, recipe.pretext
     slow = replace(recipe.optimizer, lr=full / 20, head_lr=full, head_first=0.2, layer_decay=0.75)
@@ -328,5 +328,22 @@ def regress(model: str = SCENES) -> Recipe:
     )
 
 
-PRETRAINING = (masked_patch, beit, mae, tokenizer, dino, lejepa, visreg, detect, regress)
+def segment(model: str = "") -> Recipe:
+    """The class of each pixel, from a run of `vitlab probe --task segment`, whose head learns on.
+
+    AdamW, a cosine after a short warm-up, crops and flips; `--tune last` trains two blocks alone.
+    """
+    return Recipe(
+        recipe="segment",
+        model=model_part(model),
+        augment=Augment(area=0.25, flip=True),
+        pretext=Pretext(task="segment"),
+        optimizer=Optimization(lr=1e-4, weight_decay=0.05, clip=1.0),
+        schedule=Schedule(warmup=1),
+        epochs=20,
+        batch=16,
+    )
+
+
+PRETRAINING = (masked_patch, beit, mae, tokenizer, dino, lejepa, visreg, detect, regress, segment)
 AFTERWARD = (beit_finetune, mae_finetune)  # fine-tuning of what was learned so

@@ -105,8 +105,6 @@ class Recipe(Options):
         """Check every option, then what the parts demand of each other."""
         super().__post_init__()
         seconds(self.budget)
-        if self.pretext.task == "segment" and self.recipe != PROBE:
-            raise OptionError("task=segment fits a head to frozen features: use vitlab probe")
         if self.pretext.unlabeled and self.recipe != PROBE:
             self._check_pretext()
         elif self.objective.loss in OF_NUMBERS:
@@ -129,7 +127,7 @@ class Recipe(Options):
             "label_smoothing": self.objective.label_smoothing,
             "balance": self.objective.balance != "none",
             "loss": self.objective.loss not in (OF_NUMBERS if numbers else ("softmax",)),
-            "tune": self.start.tune != "all" and not numbers,
+            "tune": self.start.tune != "all" and self.pretext.task not in ("regress", "segment"),
             "head_start": self.start.head_start not in ("zero", "probe" if numbers else ""),
             "dev_share": self.data.dev_share,
             "fold": self.data.fold,
@@ -148,9 +146,10 @@ class Recipe(Options):
         """Refuse what would move pixels without their boxes, or keep a model without its head."""
         usual, task = Augment(), self.pretext.task
         moving = ("rotate", "shift", "zoom", "shear", "rand_ops")
-        for name in moving if task == "detect" else ():
+        for name in moving if task in ("detect", "segment") else ():
             if getattr(self.augment, name) != getattr(usual, name):
-                raise OptionError(f"{name} would not move the boxes of task=detect: leave it out")
+                what = "boxes" if task == "detect" else "masks"
+                raise OptionError(f"{name} would not move the {what} of task={task}: leave it out")
         free = OPTIMIZERS[self.optimizer.optimizer].own_schedule
         kept = {"ema": self.average.ema, "patience": self.patience, "optimizer": free}
         if name := next((name for name, given in kept.items() if given), ""):

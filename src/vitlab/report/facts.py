@@ -13,7 +13,7 @@ from vitlab.evaluation.reliability import Bin
 from vitlab.models.cost import cost
 from vitlab.models.model import Model, Part
 from vitlab.report.inside.looking import Looked
-from vitlab.report.page import Table
+from vitlab.report.page import Section, Table
 from vitlab.report.thumbnails import Pixels
 from vitlab.runs.run_folder import RunFolder
 
@@ -108,6 +108,7 @@ class Facts:
     inside: Looked | None = None  # what a few test images show of the model
     doubts: Doubts | None = None  # None of few images
     pictures: dict[str, NDArray[np.uint8]] = field(default_factory=dict)  # of a pretext task
+    sections: Sequence[Section] = ()  # of its own
 
     def number(self, key: str) -> float | None:
         """Return a figure of the run, if there is one."""

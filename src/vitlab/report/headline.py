@@ -214,6 +214,8 @@ def uses(facts: Facts) -> Commands:
         lines = [("Learn to predict its codes", line)]
     elif facts.task == "detect":
         lines = [("Find the objects of photographs", f"vitlab predict {run} IMAGE… --out found")]
+    elif facts.task == "segment":
+        lines = [("Segment photographs", f"vitlab predict {run} IMAGE… --out masks")]
     elif facts.task == "regress":
         lines = [("Estimate the numbers of photographs", f"vitlab predict {run} IMAGE…")]
     elif facts.task:

@@ -1,6 +1,7 @@
 """Report of a run without labels: what its task makes of images, its figures, what to do next."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ TITLES = {
     "lejepa": "Joint embedding (LeJEPA)",
     "detect": "Object detection",
     "regress": "Regression",
+    "segment": "Segmentation",
 }
 TARGETS = {"mean-color": "the mean color", "downsized": "4x4 colors", "pixels": "the pixels"}
 USUAL = ("loss", "map", "lr", "seconds", *PROBES)  # what the journals of all tasks have
@@ -66,6 +68,7 @@ FIGURES = {
         "Code agreement", share=True, best="high", note="hidden patches whose code was predicted"
     ),
     "accuracy": Curve("Accuracy", share=True, best="high", note="predictions that are right"),
+    "pixel_accuracy": Curve("Pixel accuracy", share=True, best="high", note="of random crops"),
     "class_accuracy": Curve("Class accuracy", share=True, best="high", note="of matched objects"),
     "target_error": Curve(
         "Error", best="low", note="mean absolute one, in deviations of the targets"
@@ -109,6 +112,7 @@ def write_pretext_report(
     figures: dict[str, Any],
     pictures: dict[str, NDArray[np.uint8]],
     notes: list[str],
+    own: Sequence[Section] = (),
 ) -> Path:
     """Write a run's `report.html`.
 
@@ -119,6 +123,7 @@ def write_pretext_report(
         pictures: from `PretextTask.pictures`: uint8 (B, H, W, 3) by column; none where there are
             none
         notes: remarks for the reader
+        own: further sections, of the task
 
     Returns:
         The report's file.
@@ -126,7 +131,7 @@ def write_pretext_report(
     Raises:
         DiskError: the file cannot be written.
     """
-    facts = replace(facts_of(folder, figures, model, notes), pictures=pictures)
+    facts = replace(facts_of(folder, figures, model, notes), pictures=pictures, sections=own)
     facts = replace(facts, figures=headline.probed(facts) | figures)
     return write_page(folder.report, pretext_page(facts))
 
@@ -140,6 +145,7 @@ def pretext_page(facts: Facts) -> Page:
         result.append(Table("Classes, on the test images", *table_of_boxes(classes)))
     sections = [
         Section("result", "Result", result, False),
+        *facts.sections,
         Section("pictures", "What it makes of images", _pictures(facts), False),
         Section("uses", "What to do next", [headline.uses(facts)], False),
         Section("curves", "Learning curves", learning_curves(facts, own_figures(facts))),
@@ -166,9 +172,11 @@ def lead(facts: Facts) -> str:
         "lejepa": "to embed different crops of an image alike",
         "detect": "to find objects",
         "regress": "to estimate numbers",
+        "segment": "to segment images",
     }.get(facts.task, "without labels")
     text = f"{headline.short_model(facts)} learned {what}"
-    how = {"detect": "with boxes", "regress": "with numbers"}.get(facts.task, "without labels")
+    kinds = {"detect": "with boxes", "regress": "with numbers", "segment": "with masks"}
+    how = kinds.get(facts.task, "without labels")
     text += f", from {images:,.0f} images {how}." if images else f", {how}."
     return text if loss is None else f"{text} Its loss on held-out images is {loss:.4g}."
 

@@ -64,18 +64,9 @@ def write_segmented(
     Raises:
         DiskError: the file cannot be written.
     """
-    ranges = figures["intervals"]
-    cards = [
-        Card(each.title, each.text(figures[name]), each.note, each.range(ranges.get(name)))
-        for name in FIGURES
-        if figures[name] is not None and (each := METRICS[name])
-    ]
-    worst = _worst(segmenter, test, tested, compute)
     use = [("masks of other images", f"vitlab predict {folder.path} IMAGES --out FOLDER")]
     sections = [
-        Section("figures", "Figures", [Cards(cards)], folded=False),
-        Section("worst", "Images with the lowest IoU", worst, folded=False),
-        Section("classes", "Classes", [_classes(figures["classes"])], folded=False),
+        *segment_sections(segmenter, test, tested, compute),
         Section("heads", "Heads that were tried", [_tried(figures["tried"])]),
         Section("use", "How to use it", [Commands(use)]),
     ]
@@ -88,6 +79,24 @@ def write_segmented(
     return write_page(
         folder.report, Page(title, lead, sections, figures["notes"], command, "segmentation")
     )
+
+
+def segment_sections(
+    segmenter: Segmenter, test: MaskedImages, tested: Tested, compute: Compute
+) -> list[Section]:
+    """Return figures, the worst images and classes, as `write_segmented` takes them."""
+    figures = tested.figures
+    cards = [
+        Card(each.title, each.text(value), each.note, each.range(figures["intervals"].get(name)))
+        for name in FIGURES
+        if (value := figures[name]) is not None and (each := METRICS[name])
+    ]
+    worst = _worst(segmenter, test, tested, compute)
+    return [
+        Section("figures", "Figures", [Cards(cards)], folded=False),
+        Section("worst", "Images with the lowest IoU", worst, folded=False),
+        Section("classes", "Classes", [_classes(figures["classes"])], folded=False),
+    ]
 
 
 def _classes(rows: Sequence[dict[str, Any]]) -> Table:

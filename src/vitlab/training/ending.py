@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from vitlab.data.augment.augment import normalize
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.loading.loader import WorkerDiedError
+from vitlab.data.masks import MaskedImages
 from vitlab.data.sources.source import Source, Subset
 from vitlab.data.summary import most_frequent
 from vitlab.distributed.parallel import plain
@@ -32,6 +34,7 @@ from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.records import RunRecord
 from vitlab.evaluation.regression import measure_targets
 from vitlab.evaluation.run_predictions import keep
+from vitlab.evaluation.segmentation import measure
 from vitlab.evaluation.unlike import learned_unlike
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
@@ -40,6 +43,7 @@ from vitlab.models.unlike import Unlike
 from vitlab.objectives.detect import Detect
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.objectives.regress import Regress
+from vitlab.objectives.segment import Segment
 from vitlab.progress import named_if_slow
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.observer import Observer
@@ -336,6 +340,8 @@ def _conclude_pretext(observer: Observer, stop: Stop) -> Run:
                 Detector(model, state.task.head).save(folder.path)
             elif isinstance(state.task, Regress):
                 _regressor(observer, model, state.task).save(folder.path)
+            elif isinstance(state.task, Segment):
+                state.task.segmenter(model).save(folder.path)
     if (point := _last_point(observer)) is None:
         with stop.at_once(), named_if_slow("measuring the held-out images", world.first):
             point = observer.measure()
@@ -369,7 +375,7 @@ def _held_out_result(observer: Observer, model: Model, point: dict[str, float]) 
         start = (line[probe.key] for line in lines if line.get("step") == 0 and probe.key in line)
         known = [f"{each:.1%} at the start" for each in start]  # nothing if watched later on
         notes.append(f"{probe.name} on {probe.title}: {', '.join([*known, kept])}")
-    tested = _tested(observer, model, own, notes)
+    tested, masks = _tested(observer, model, own, notes)
     metrics = (
         point
         | tested
@@ -387,7 +393,7 @@ def _held_out_result(observer: Observer, model: Model, point: dict[str, float]) 
 
         shown = _pictures(plain(observer.state.model), own, observer.held_out)
         task.folder.check()
-        write_pretext_report(task.folder, model, metrics, shown, notes)
+        write_pretext_report(task.folder, model, metrics, shown, notes, masks())
     return metrics
 
 
@@ -396,20 +402,37 @@ def _regressor(observer: Observer, model: Model, own: Regress) -> Regressor:
     return own.regressor(model, observer.task.splits.train.labels)
 
 
-def _tested(observer: Observer, model: Model, own: PretextTask, notes: list[str]) -> dict[str, Any]:
-    """Return how well objects or numbers of the test images are found; nothing of other tasks."""
+def _tested(
+    observer: Observer, model: Model, own: PretextTask, notes: list[str]
+) -> tuple[dict[str, Any], Callable[[], list[Any]]]:
+    """Return how well pixels, objects or numbers of the test images are found, by tasks that do.
+
+    Then comes what makes the report's sections of that.
+    """
     test = observer.task.splits.test
     compute = Compute(observer.device, engine="plain", workers=observer.task.host.workers)
+    sections: Callable[[], list[Any]] = list
     with named_if_slow(f"testing on {len(test):,} images"):
         if isinstance(own, Detect):
             figures, bad = measure_boxes(Detector(plain(model), own.head), test, compute)
         elif isinstance(own, Regress):
             regressor = _regressor(observer, plain(model), own)
             figures, bad = measure_targets(regressor, test, compute)
+        elif isinstance(own, Segment) and isinstance(test, MaskedImages):
+            segmenter = own.segmenter(plain(model))
+            tested = measure(segmenter, test, compute)
+            figures, bad = tested.figures, [text for _, text in tested.bad]
+            sections = partial(_sections, segmenter, test, tested, compute)
         else:
-            return {}
+            return {}, sections
     notes += (line for each in bad if (line := f"skipped: {each}") not in notes)
-    return figures | {"test_images": figures["images"]}
+    return figures | {"test_images": figures["images"]}, sections
+
+
+def _sections(*tested: Any) -> list[Any]:
+    from vitlab.report.segment_page import segment_sections  # draws, slow to import
+
+    return segment_sections(*tested)
 
 
 def _pictures(model: Model, own: PretextTask, source: Source) -> dict[str, NDArray[np.uint8]]:

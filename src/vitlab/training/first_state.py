@@ -39,6 +39,7 @@ from vitlab.objectives.distill.distillation import distillation
 from vitlab.objectives.objective_module import OwningObjective
 from vitlab.objectives.pretext_tasks import TASKS
 from vitlab.objectives.regress import Regress
+from vitlab.objectives.segment import Segment
 from vitlab.optim import optimizers
 from vitlab.optim.averaging import WeightAverage
 from vitlab.recipes.recipe import CHOOSABLE
@@ -50,6 +51,7 @@ from vitlab.units import percent
 from vitlab.weights.deltas import delta
 from vitlab.weights.load import load
 from vitlab.weights.save import save
+from vitlab.weights.segmenter import read_layer
 
 FOLDS = 5
 MOST = 20_000  # images that the classifier is fitted to: with more it hardly starts better
@@ -98,6 +100,9 @@ def _beside(task: Task, device: torch.device, generator: torch.Generator) -> Own
             own = Detect(recipe.pretext, config, classes=task.splits.classes)
         elif recipe.pretext.task == "regress":
             own = Regress(recipe.pretext, config, None, recipe.objective.loss, task.ridge)
+        elif recipe.pretext.task == "segment":
+            about, layer = read_layer(recipe.start.weights)
+            own = Segment(recipe.pretext, config, None, about, **layer)
         else:
             own = TASKS[recipe.pretext.task](recipe.pretext, config, guide)
     elif guide is not None:

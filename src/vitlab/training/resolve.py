@@ -22,6 +22,7 @@ from vitlab.data.holdout import (
     with_validation,
 )
 from vitlab.data.learning import OpenedData, splits_of
+from vitlab.data.masks import open_masks
 from vitlab.data.sources.request import Given, Splits
 from vitlab.data.summary import divided, input_shape, missing_lines, of_sounds
 from vitlab.data.targets import open_targets, standardized
@@ -55,6 +56,7 @@ from vitlab.training.from_weights import (
 from vitlab.training.own_code import NONE, Hooks
 from vitlab.training.resume import check_same
 from vitlab.weights.identity import fingerprint as fingerprint_of
+from vitlab.weights.segmenter import read_layer
 
 # what Python makes of bytes that are not UTF-8, and neither run.toml nor config.json can hold
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -252,10 +254,17 @@ def _splits(recipe: Recipe, data: Sized | None, opened: OpenedData) -> tuple[Spl
 
 
 def _annotated(recipe: Recipe, data: Sized | None) -> Splits:
-    """Return images with numbers; or with boxes, at most as many in each as there are queries."""
+    """Return images with numbers; with masks, by the classes of the weights; or with boxes.
+
+    Of boxes there are at most as many in each image as there are queries.
+    """
+    given = recipe.data.data if data is None else data
     if recipe.pretext.task == "regress":
-        given = recipe.data.data if data is None else data
         return open_targets(given, recipe.pretext.columns, recipe.data)
+    if recipe.pretext.task == "segment":
+        about, _ = read_layer(recipe.start.weights or "task=segment without --from")
+        opened = open_masks(given, columns=recipe.data, like=about)
+        return Splits(*opened.to_learn(recipe.data.test_fraction), notes=opened.notes)
     if data is not None:
         raise OptionError(
             "task=detect learns from a folder with COCO annotations: name one as data"

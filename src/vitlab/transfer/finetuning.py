@@ -10,6 +10,7 @@ from vitlab.objectives.classify import Loss
 from vitlab.progress import PLACE, public
 from vitlab.recipes.named import BACKBONE
 from vitlab.recipes.named import recipe as named
+from vitlab.recipes.pretext import named_task
 from vitlab.recipes.recipe import Host
 from vitlab.training.ending import Run
 from vitlab.training.own_code import Transform
@@ -44,8 +45,10 @@ def finetune(
         weights: anything that `vitlab.load` takes, or a model in hand; None for those that the
             recipe names
         out: the run's folder; None for a new one in `runs/`, named after data and weights
-        tune: what to train: all, attention, ffn, head, norms or lora; always with the classifier
-        recipe: the recipe to start from; with `targets`, which are numbers to learn, `regress`
+        tune: what to train: all, attention, ffn, head, last, norms or lora; always with the
+            classifier
+        recipe: the recipe to start from; with `targets`, which are numbers to learn, `regress`;
+            with task="segment" that, from the folder of a run of `vitlab.probe`
         resume: continue the run in that folder; start it if there is none
         change: with `resume`, continue with other options than before, as `vitlab.train`
         host: device, workers, checkpoints
@@ -65,8 +68,9 @@ def finetune(
         given["weights"] = str(weights)
     if isinstance(loss, str):
         given["loss"], loss = loss, None
-    if given.get("targets") and recipe == "finetune":
-        recipe, given = "regress", {"weights": BACKBONE} | given
+    if recipe == "finetune" and (task := named_task(given).get("task")) in ("regress", "segment"):
+        recipe = task
+        given = {"weights": BACKBONE} | given if task == "regress" else given
     options = named(recipe, tune=tune, **given)
     if start is not None and recipe == "regress":
         options = options.changed(weights="")  # as for weights, which are in hand

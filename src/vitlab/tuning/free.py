@@ -11,7 +11,7 @@ from vitlab.models.model import Model
 from vitlab.recipes.choices import Start
 from vitlab.tuning import lora
 
-Tune = Literal["all", "attention", "ffn", "head", "norms", "lora"]
+Tune = Literal["all", "attention", "ffn", "head", "last", "norms", "lora"]
 NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, _BatchNorm)
 
 
@@ -35,18 +35,18 @@ def begin_tuning(model: Model, start: Start, generator: torch.Generator) -> None
             if name.startswith(model.head_names[0]):
                 weight.requires_grad_()
     else:
-        freeze(model, start.tune)
+        freeze(model, start.tune, start.last_blocks)
     train_mode(model)
 
 
-def free_names(model: Model, tune: Tune) -> set[str]:
+def free_names(model: Model, tune: Tune, last: int = 2) -> set[str]:
     """Return the names of the parameters that are trained; the classifier is always among them.
 
     `attention` is that of Three things, section 4, as its code has it: queries, keys, values and
     projection of every block, with their biases and norms, and the positions. `ffn` is the same
     for the MLPs. Norms before them, LayerScale, stem, class token and registers stay as they are.
-    `norms` takes the scale and shift of every norm. `lora` leaves all but the classifier; its own
-    matrices come with it (`tuning.lora`).
+    `last` takes so many of the last blocks and what follows them, `norms` the scale and shift of
+    every norm. `lora` leaves all but the classifier; its own matrices come with it (`tuning.lora`).
 
     Raises:
         OptionError: the model has no such parameters.
@@ -59,6 +59,8 @@ def free_names(model: Model, tune: Tune) -> set[str]:
         case "attention" | "ffn":
             own = {name for name, role in _roles(model).items() if role == tune}
             chosen |= {name for name in names if name.startswith("positions.")}
+        case "last":
+            own = {name for name in names if model.layer_of(name) >= max(1, model.layers - last)}
         case "norms":
             own = _inside(model, NORMS)
         case _:
@@ -68,13 +70,13 @@ def free_names(model: Model, tune: Tune) -> set[str]:
     return chosen | own
 
 
-def freeze(model: Model, tune: Tune) -> None:
+def freeze(model: Model, tune: Tune, last: int = 2) -> None:
     """Let only the parameters of `free_names` take gradients.
 
     Raises:
         OptionError: the model has no such parameters.
     """
-    free = free_names(model, tune)
+    free = free_names(model, tune, last)
     for name, weight in model.named_parameters():
         weight.requires_grad_(name in free)
 

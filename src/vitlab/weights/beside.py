@@ -41,7 +41,21 @@ def save_beside(
 def load_beside(
     run: str | Path, name: str, kind: type[About], command: str
 ) -> tuple[Model, About, dict[str, Any]]:
-    """Return a run's model, and what `save_beside` wrote beside it.
+    """Return a run's model, and what `save_beside` wrote beside it, as `read_beside` does.
+
+    Raises:
+        WeightsError: none is there, or it is damaged or of another model.
+    """
+    known, tensors, base = read_beside(run, name, kind, command)
+    if fingerprint(model := load(run)) != base:
+        raise WeightsError(f"{run}/{name} is of another model than {run}/model: copy the run again")
+    return model, known, tensors
+
+
+def read_beside(
+    run: str | Path, name: str, kind: type[About], command: str
+) -> tuple[About, dict[str, Any], str]:
+    """Return what `save_beside` wrote, and the fingerprint of its model.
 
     Args:
         run: its folder
@@ -50,12 +64,12 @@ def load_beside(
         command: that makes such runs
 
     Raises:
-        WeightsError: none is there, or it is damaged or of another model.
+        WeightsError: none is there, or it is damaged.
     """
     file = Path(run) / name
     if not file.is_file():
         raise WeightsError(f"{run} has no {name}: run {command} first")
-    source, model = open_source(file), load(run)
+    source = open_source(file)
     try:
         about = json.loads(source.metadata["about"])
         given = about.pop("checksum")
@@ -69,6 +83,4 @@ def load_beside(
         raise WeightsError(f"{file} does not describe a head: {error!r}") from None
     if not whole or checksums(tensors) != sums:
         raise WeightsError(f"{file} does not match its checksum: copy it again")
-    if fingerprint(model) != base:
-        raise WeightsError(f"{file} is of another model than {run}/model: copy the run again")
-    return model, known, tensors
+    return known, tensors, base

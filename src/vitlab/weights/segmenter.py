@@ -16,7 +16,9 @@ from torch.nn import functional as F
 from vitlab.data.masks import MaskClasses
 from vitlab.files import SEGMENT
 from vitlab.models.model import Model
-from vitlab.weights.beside import load_beside, save_beside
+from vitlab.weights.beside import load_beside, read_beside, save_beside
+
+COMMAND = "vitlab probe DATA --task segment"
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,7 @@ class Segmenter(nn.Module):
 
     def coarse(self, images: Tensor) -> Tensor:
         """Compute class scores of every patch: (B, classes, rows, columns)."""
-        features = patch_features(self.model, images, self.about.layers)
-        return F.conv2d(features, self.weight[:, :, None, None], self.bias)
+        return patch_scores(self.model, images, self.about, self.weight, self.bias)
 
     def save(self, run: Path) -> None:
         """Write the classifier into a run, whose model is saved.
@@ -69,6 +70,14 @@ class Segmenter(nn.Module):
         """
         tensors = {name: getattr(self, name) for name in ("weight", "bias")}
         save_beside(run / SEGMENT, self.model, asdict(self.about), tensors)
+
+
+def patch_scores(
+    model: Model, images: Tensor, about: DenseClasses, weight: Tensor, bias: Tensor
+) -> Tensor:
+    """Compute class scores of every patch by a linear layer: (B, classes, rows, columns)."""
+    features = patch_features(model, images, about.layers)
+    return F.conv2d(features, weight[:, :, None, None], bias)
 
 
 def patch_features(model: Model, images: Tensor, layers: tuple[int, ...]) -> Tensor:
@@ -83,7 +92,14 @@ def load_segmenter(run: str | Path) -> Segmenter:
     Raises:
         WeightsError: none is there, or it is damaged or of another model.
     """
-    model, known, tensors = load_beside(
-        run, SEGMENT, DenseClasses, "vitlab probe DATA --task segment"
-    )
+    model, known, tensors = load_beside(run, SEGMENT, DenseClasses, COMMAND)
     return Segmenter(model, known, **tensors)
+
+
+def read_layer(run: str | Path) -> tuple[DenseClasses, dict[str, Tensor]]:
+    """Return what the segmenter of a run is, and its linear layer: weight and bias.
+
+    Raises:
+        WeightsError: none is there, or it is damaged.
+    """
+    return read_beside(run, SEGMENT, DenseClasses, COMMAND)[:2]

@@ -14,7 +14,8 @@ from torch.utils.data import Dataset
 from vitlab.data.augment.policy import mirrored
 from vitlab.data.boxes import BoxLabels, moved
 from vitlab.data.decode import crop
-from vitlab.data.decode.pixels import Pixels
+from vitlab.data.decode.pixels import ChooseBox, Pixels
+from vitlab.data.labels import PixelLabels
 from vitlab.data.loading.crops import View, center, copies_of, fitted_image, load_views, noted
 from vitlab.data.loading.order import Groups, batch_samples, draws, slice_of
 from vitlab.data.settings import Augment
@@ -35,7 +36,8 @@ class Batch:
     Attributes:
         images: uint8 (B, H, W, C), or packed where each has its own size; five for each image if
             its corners are evaluated too
-        labels: int64 (B,); float32 (B, classes), 0 or 1, where images have several
+        labels: int64 (B,); float32 (B, classes), 0 or 1, where images have several; int16 (B, H, W)
+            where each pixel has one
         draws: float32 (B, `draws_needed`), random numbers for `augment`; (B, 0) in evaluation
         indices: int64 (B,), which images of the source these are
         bad: index and message of each image that could not be decoded
@@ -147,12 +149,15 @@ class TrainingBatches(Dataset[Batch]):
 
         specs = [replace(self.spec.images, image_size=view.size) for view in self.views]
         rest = [part[:, crop.DRAWS :] for part in parts]
-        batch = _stacked(self.source, indices, load, specs or [self.spec], rest)
+        batch = _stacked(self.source, indices, load, specs or [self.spec], rest, boxes[0])
+        flips = mirrored(batch.draws.numpy()) & self.augment.flip
+        if isinstance(self.source.labels, PixelLabels):
+            half, labels = torch.from_numpy(flips)[:, None, None], batch.labels
+            return replace(batch, labels=torch.where(half, labels.flip(-1), labels))
         if not boxed:
             return batch
         kept = ~np.isin(indices, [index for index, _ in batch.bad])
-        flips = mirrored(rest[0]) & self.augment.flip
-        objects = moved(batch.labels.numpy(), crops[kept], flips[kept])
+        objects = moved(batch.labels.numpy(), crops[kept], flips)
         return replace(batch, labels=torch.from_numpy(objects))
 
 
@@ -191,6 +196,7 @@ def _stacked(
     load: Callable[[int], list[Pixels]],
     specs: Sequence[ImageSpec],
     randoms: Sequence[NDArray[np.float32]],
+    boxes: Sequence[ChooseBox] = (),
 ) -> Batch:
     """Return a batch of the images that can be decoded, and messages about the others.
 
@@ -200,16 +206,22 @@ def _stacked(
         load: decodes and crops the image of a place in the batch; the views of each in turn
         specs: the size of each view
         randoms: for `augment`, (B, n) of each view
+        boxes: where each is cropped, to crop the classes of its pixels alike
     """
-    images, places, bad = list[Pixels](), [], []
+    images, places, bad, truths = list[Pixels](), [], [], []
+    own = source.labels
     for place, index in enumerate(indices):
         try:
-            images.extend(load(place))
+            loaded = load(place)
+            if boxes and isinstance(own, PixelLabels):
+                shape = source.image(index).shape()[:2]
+                truths.append(own.inside(index, shape, boxes[place](*shape), specs[0].size))
+            images.extend(loaded)
             places.append(place)
         except ImageError as error:
             bad.append((index, str(error)))
     chosen = np.array(indices, np.int64)[places]
-    labels = torch.from_numpy(source.labels.take(chosen).targets())
+    labels = torch.from_numpy(np.stack(truths) if truths else own.take(chosen).targets())
     first, *others = (
         Batch(
             joined_pixels(images[number :: len(specs)], spec),

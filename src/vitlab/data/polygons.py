@@ -1,0 +1,169 @@
+"""Masks as COCO's polygons and run lengths: objects of a class, drawn when a mask is read.
+
+Later objects lie over earlier ones. The pixels of a crowd (`iscrowd`) do not count where no object
+lies over them; those of no object are the class `background`, number 0. The others have the numbers
+1, 2, … in the order of the file's categories. Shapes are drawn by pycocotools, as COCO does.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain, count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.data.boxes import (
+    Annotations,
+    annotated_classes,
+    annotated_paths,
+    annotations_in,
+    read_annotations,
+)
+from vitlab.data.sources.paths import some
+from vitlab.errors import DataError, ImageError
+from vitlab.packages import check_installed
+
+BACKGROUND, CROWD = "background", 2**16 - 1
+LONGEST = 2**15  # pixels of a side
+FAR = 1.0  # sides of the image that a polygon may reach beyond it; more is a mistake, and slow
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnMask:
+    """The mask of an image, drawn where NumPy asks for its numbers.
+
+    Attributes:
+        size: rows and columns
+        objects: number, and polygons or run lengths; the first is the lowest
+    """
+
+    size: tuple[int, int]
+    objects: tuple[tuple[int, Any], ...]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.uint16]:
+        """Return the number of each pixel.
+
+        Raises:
+            ImageError: a shape that cannot be drawn.
+        """
+        from pycocotools import mask as drawing  # of the extra `coco`
+
+        found = np.zeros(self.size, np.uint16)
+        for number, shape in self.objects:
+            try:
+                counted = isinstance(shape, dict) and not isinstance(shape["counts"], list)
+                runs = shape if counted else drawing.frPyObjects(shape, *self.size)
+                runs = drawing.merge(runs) if isinstance(runs, list) else runs
+                found[drawing.decode(runs).astype(bool)] = number
+            except (ValueError, TypeError, IndexError) as error:
+                raise ImageError(f"a shape of its mask cannot be drawn: {error}") from None
+        return found
+
+
+Pairs = dict[str, list[tuple[str, Any]]]
+
+
+def read_polygons(
+    root: Path, known: Mapping[str, int], ignored: int | None
+) -> tuple[Pairs, dict[int, str], list[str]]:
+    """Return images and masks by split, names by number, and remarks.
+
+    Args:
+        root: a folder, or a file of annotations, as `data.boxes` has them
+        known: numbers of a model's classes by name; none for the data's own
+        ignored: the number of the pixels of crowds; None to leave crowds out
+
+    Raises:
+        DataError: damaged annotations, a class that is not known, no image that is there.
+        PackageError: pycocotools is missing.
+    """
+    check_installed("pycocotools", "masks as polygons", "draw masks as PNG files")
+    files = annotations_in(root)
+    found = {split: read_annotations(file, _shape) for split, file in files.items()}
+    known = known or dict(zip((BACKGROUND, *annotated_classes(found.values())), count()))
+    pairs, notes = Pairs(), list[str]()
+    for split, said in found.items():
+        home = root if root.is_dir() else root.parent
+        pairs[split] = _paired(files[split], home, said, known, ignored, notes)
+    return pairs, {number: name for name, number in known.items()}, notes
+
+
+def _shape(said: Any) -> tuple[bool, Any]:
+    """Return whether an object is a crowd, and its shape."""
+    return bool(said.get("iscrowd")), said.get("segmentation")
+
+
+def _paired(
+    file: Path,
+    home: Path,
+    said: Annotations,
+    known: Mapping[str, int],
+    ignored: int | None,
+    notes: list[str],
+) -> list[tuple[str, Any]]:
+    """Return the images of a file that are there, with their masks; say what is left out."""
+    objects, odd = defaultdict[str, list[tuple[int, Any]]](list), list[str]()
+    for image, own, (crowd, shape) in said.objects:
+        if not crowd and said.names[own] not in known:
+            raise DataError(
+                f"{file} has an object of class {said.names[own]!r}, which is not among those "
+                f"known, {some([*known])}: leave it out"
+            )
+        size = said.images[image][1] if image in said.images else (0.0, 0.0)
+        if not _fits(shape, size):
+            odd.append(f"of image {image}")
+        elif crowd and ignored is not None:
+            objects[image].insert(0, (ignored, shape))
+        elif not crowd:
+            objects[image].append((known[said.names[own]], shape))
+    names = [name for name, _ in said.images.values()]
+    paths = [
+        path if all(1 <= side <= LONGEST for side in size) else ""
+        for path, (_, size) in zip(
+            annotated_paths(file, home, names), said.images.values(), strict=True
+        )
+    ]
+    lost = [name for name, path in zip(names, paths, strict=True) if not path]
+    for left, what in (
+        (odd, "shapes that are empty, no polygons or run lengths, or far outside of their image"),
+        (lost, "images that are not there, or have no size"),
+    ):
+        if left:
+            notes.append(f"{file}: skipped {len(left):,} {what}: {some(left)}")
+    if len(lost) == len(names):
+        raise DataError(f"{file} has no image that is there: put them beside it, or into images/")
+    return [
+        (path, DrawnMask((int(high), int(wide)), tuple(objects[image])))
+        for path, (image, (_, (wide, high))) in zip(paths, said.images.items(), strict=True)
+        if path
+    ]
+
+
+def _fits(shape: Any, size: tuple[float, float]) -> bool:
+    """Return whether a shape is one of an image of this width and height, not far beyond it."""
+    wide, high = size
+    if isinstance(shape, dict):
+        counts, whole = shape.get("counts"), shape.get("size") == [high, wide]
+        packed = isinstance(counts, str) and counts != ""
+        return whole and (packed or _runs(counts, wide * high))
+    if not isinstance(shape, list) or not shape or not all(isinstance(p, list) for p in shape):
+        return False
+    numbers = [*chain(*shape)]
+    if not all(isinstance(each, int | float) and math.isfinite(each) for each in numbers):
+        return False
+    near = all(
+        -FAR * side <= each <= (1 + FAR) * side
+        for own in shape
+        for each, side in zip(own, (wide, high) * (len(own) // 2), strict=False)
+    )
+    return near and all(len(own) >= 6 and not len(own) % 2 for own in shape)
+
+
+def _runs(counts: Any, pixels: float) -> bool:
+    """Return whether these are run lengths of an image."""
+    whole = isinstance(counts, list) and all(isinstance(each, int) and each >= 0 for each in counts)
+    return whole and sum(counts) == pixels

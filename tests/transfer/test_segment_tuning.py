@@ -1,0 +1,127 @@
+"""`vitlab finetune --task segment`: the fitted head learns on, with the last blocks."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitlab
+from conftest import call
+from made_scenes import scene_folder
+from vitlab.errors import OptionError, WeightsError
+from vitlab.recipes.recipe import Host
+from vitlab.weights.segmenter import load_segmenter
+
+HOST = Host(workers=0, device="cpu")
+QUICK: dict[str, Any] = {"epochs": 30, "lr": 5e-3, "host": HOST, "quiet": True}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Scenes, and a head that was fitted to a small model of random weights."""
+    place = tmp_path_factory.mktemp("tuning")
+    torch.manual_seed(0)
+    model = vitlab.create("ViT(width=32,depth=3,heads=2,mlp=64)/4", classes=0, image_size=32)
+    scenes, host = scene_folder(place / "scenes", 40), Host(workers=0, report="no", device="cpu")
+    vitlab.probe(
+        str(scenes), model, place / "fitted", task="segment", by="ridge", host=host, quiet=True
+    )
+    return place
+
+
+@pytest.fixture(scope="module")
+def tuned(place: Path) -> vitlab.Run:
+    """Two blocks of it and the head, trained."""
+    return vitlab.finetune(
+        str(place / "scenes"), place / "fitted", place / "tuned", "last", task="segment", **QUICK
+    )
+
+
+def test_two_blocks_learn_and_segment_better(tuned: vitlab.Run, place: Path) -> None:
+    before, after = load_segmenter(place / "fitted"), load_segmenter(tuned.folder)
+    assert before.about == after.about
+    fitted = json.loads((place / "fitted" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert tuned.metrics["miou"] > fitted["miou"] + 0.02
+    kept = before.model.state_dict()
+    moved = {name for name, own in after.model.state_dict().items() if not own.equal(kept[name])}
+    assert {name.split(".")[1] for name in moved if name.startswith("blocks.")} == {"1", "2"}
+    assert all(name.startswith(("blocks.1.", "blocks.2.", "norm.")) for name in moved)
+    assert not torch.equal(before.weight, after.weight)
+
+
+def test_evaluate_predict_and_export_know_the_run(
+    tuned: vitlab.Run, place: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(place)
+    code, out, err = call(capsys, "evaluate", "tuned", "scenes", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    for name in ("miou", "pixel_accuracy", "boundary_iou", "classes", "intervals"):
+        assert found[name] == tuned.metrics[name]
+    assert found["images"] == tuned.metrics["test_images"] == 40 - tuned.metrics["images"]
+    code, _, err = call(capsys, "predict", "tuned", "scenes/images/003.png", "--out", "masks")
+    assert code == 0, err
+    mask, truth = (np.asarray(Image.open(f"{each}/003.png")) for each in ("masks", "scenes/masks"))
+    assert mask.shape == truth.shape
+    assert (mask == truth).mean() > 0.8
+    code, _, err = call(capsys, "export", "tuned", "--to", "onnx", "--out", "tuned.onnx")
+    assert code == 0, err
+
+
+@pytest.mark.drawn
+def test_the_report_shows_figures_and_the_worst_images(place: Path, tmp_path: Path) -> None:
+    run = vitlab.finetune(str(place / "scenes"), place / "fitted", tmp_path / "run",
+                          task="segment", **QUICK | {"epochs": 1})  # fmt: skip
+    text = (run.folder / "report.html").read_text()
+    for words in (
+        "Segmentation",
+        "learned to segment images, from ",
+        "mIoU",
+        "Boundary IoU",
+        "Images with the lowest IoU",
+        "triangle",
+        "--out masks",
+    ):
+        assert words in text, words  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("", "task=segment without --from has no segment.safetensors: run vitlab probe DATA"),
+        ("--from fitted/model", "fitted/model has no segment.safetensors: run vitlab probe DATA"),
+        ("--from fitted --rotate 5", "rotate would not move the masks of task=segment: leave it"),
+        ("--from fitted --ema 0.9", "ema would keep other weights than the last ones"),
+        ("--from fitted --mixup 0.2", "mixup needs labels of classes, not task=segment"),
+        ("--from fitted --last-blocks 1", "last_blocks=1 applies only with tune=last"),
+        ("--from fitted --fit native", "task=segment needs windows of one size: not with fit="),
+        ("--from fitted --recipe small", "task=segment, but recipe small is for task=classify"),
+    ],
+)
+def test_what_does_not_go_together_is_one_line(
+    line: str, words: str, place: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(place)
+    command = ["finetune", "scenes", "--task", "segment", "--workers", "0", "--out", "refused"]
+    code, out, err = call(capsys, *command, *line.split())
+    assert (code, out) == (2, ""), err
+    assert words in err.splitlines()[-1]
+    assert not (place / "refused").exists()
+
+
+def test_other_classes_and_a_model_in_hand_are_refused(place: Path, tmp_path: Path) -> None:
+    other = scene_folder(tmp_path / "other", 4)
+    Image.new("L", (56, 48), 9).save(other / "masks" / "000.png")
+    with pytest.raises(vitlab.errors.UserError, match="has the number 9, which is none of the 4"):
+        vitlab.finetune(str(other), place / "fitted", tmp_path / "a", task="segment", **QUICK)
+    with pytest.raises(WeightsError, match="without --from has no"):
+        model = vitlab.load(place / "fitted")
+        vitlab.finetune(str(other), model, tmp_path / "b", task="segment", **QUICK)
+    with pytest.raises(OptionError, match="tune=last needs"):
+        vitlab.train(vitlab.recipe("digits", tune="last"), tmp_path / "c", host=HOST)

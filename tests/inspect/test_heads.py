@@ -1,14 +1,11 @@
 """Distance and entropy of heads: cases known on paper, and transformers' own attention."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import ViTConfig as TheirConfig
-from transformers import ViTModel
 
 import vitlab
 from vitlab.errors import OptionError
@@ -61,32 +58,6 @@ def test_a_head_that_looks_at_its_own_patch_looks_no_distance() -> None:
     images = torch.randn(1, 3, 48, 48)
     assert vitlab.inspect.attention_distance(model, images).max() < 1e-6
     assert vitlab.inspect.attention_entropy(model, images).max() < 1e-6
-
-
-def test_distance_is_that_of_the_attention_of_transformers(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    config = TheirConfig(
-        hidden_size=24, num_hidden_layers=3, num_attention_heads=3, intermediate_size=48,
-        image_size=32, patch_size=8, attn_implementation="eager",
-    )  # fmt: skip
-    theirs = ViTModel(config, add_pooling_layer=False).eval()
-    with torch.no_grad():
-        for weight in theirs.parameters():
-            weight.mul_(8)  # attention that differs from place to place
-    theirs.save_pretrained(tmp_path)
-    model = vitlab.load(tmp_path)
-    images = torch.randn(5, 3, 32, 32)
-    with torch.inference_mode():
-        maps = theirs(images, output_attentions=True).attentions
-    want = torch.zeros(3, 3)
-    for layer, weights in enumerate(maps):
-        for q in range(16):
-            for k in range(16):
-                apart = 8 * math.dist(divmod(q, 4), divmod(k, 4))
-                want[layer] += apart * weights[:, :, 1 + q, 1 + k].mean(0) / 16
-    found = vitlab.inspect.attention_distance(model, images)
-    assert found.std() > 0.5
-    torch.testing.assert_close(found.float(), want, rtol=1e-5, atol=1e-5)
 
 
 def test_batches_one_after_the_other_are_as_good_as_one() -> None:

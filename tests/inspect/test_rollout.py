@@ -2,80 +2,11 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 import vitlab
 from vitlab.errors import OptionError
-
-POOLS: dict[str, dict[str, Any]] = {
-    "class token": {"pool": "token"},
-    "class token and registers": {"pool": "token", "registers": 3},
-    "mean": {"pool": "mean"},
-    "mean beside a class token": {"pool": "mean", "class_token": True, "registers": 2},
-    "both": {"pool": "both", "registers": 2},
-    "prefix": {"pool": "prefix", "registers": 2},
-    "attention": {"pool": "attention", "registers": 1},
-    "two queries": {"pool": "attention", "queries": 2, "class_token": True},
-    "parallel branches": {"branches": 2},
-    "three branches, mean": {"branches": 3, "pool": "mean", "registers": 1},
-}
-
-
-def shares(model: Any, tokens: NDArray[np.float64], name: str) -> NDArray[np.float64]:
-    """How much of each token of one image is pooled."""
-    chosen, count = POOLS[name], len(tokens)
-    pool, prefix = chosen.get("pool", "token"), model.config.prefix
-    result, patches = np.zeros(count), count - prefix
-    if pool == "token":
-        result[0] = 1
-    elif pool == "prefix":
-        result[:prefix] = 1 / prefix
-    elif pool == "mean":
-        result[prefix:] = 1 / patches
-    elif pool == "both":
-        result[0] = 0.5
-        result[prefix:] = 0.5 / patches
-    else:
-        attend = model.head.attend
-        q = attend.queries[0].double() @ attend.q.weight.double().T + attend.q.bias.double()
-        both = torch.from_numpy(tokens) @ attend.kv.weight.double().T + attend.kv.bias.double()
-        keys, size = both[:, : both.shape[1] // 2].numpy(), both.shape[1] // 2 // attend.heads
-        for query in q.numpy():
-            for head in range(attend.heads):
-                part = slice(head * size, (head + 1) * size)
-                score = np.exp(keys[prefix:, part] @ query[part] / np.sqrt(size))
-                result[prefix:] += score / score.sum() / attend.heads / len(q)
-    return result
-
-
-@pytest.mark.parametrize("name", POOLS)
-def test_rollout_is_the_product_of_the_layers(name: str) -> None:
-    choices = {"depth": 3} | POOLS[name]
-    model: Any = vitlab.create("ViT-Ti/8", 5, (24, 32), **choices).train()
-    images = torch.randn(3, 3, 24, 32)
-    got = vitlab.inspect.rollout(model, images)
-    assert got.shape == (3, 3, 4)
-    assert model.training
-    model.eval()
-    with torch.inference_mode():
-        maps = [each.double().numpy() for each in model.attention_maps(images)]
-        encoded = model.encode(images).double().numpy()
-        heads, prefix = model.config.heads, model.config.prefix
-        for image in range(3):
-            flow = np.eye(maps[0].shape[-1])
-            for weights in maps:
-                mixed = np.eye(len(flow))
-                for first in range(0, len(weights[image]), heads):
-                    mixed = mixed + weights[image][first : first + heads].mean(0)
-                flow = (mixed / mixed.sum(-1, keepdims=True)) @ flow
-            assert np.allclose(flow.sum(-1), 1)
-            pooled = shares(model, encoded[image], name)
-            assert pooled.sum() == pytest.approx(1)
-            rows = (pooled @ flow)[prefix:]
-            np.testing.assert_allclose(got[image].flatten().numpy(), rows, atol=1e-6)
 
 
 def test_it_can_stop_at_a_layer() -> None:

@@ -34,40 +34,8 @@ def images() -> Tensor:
     return torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
 
 
-def of_timm(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Our tensors of timm's, spelled out for this test alone."""
-    layers = {"stem.layers.0": "patch_embed.proj", "norm": "norm", "head.classify": "head"}
-    both = {"attention{0}.norm": "norm1", "attention{0}.body.project": "attn.proj",
-            "mlp{0}.norm": "norm2", "mlp{0}.body.expand": "mlp.fc1",
-            "mlp{0}.body.contract": "mlp.fc2"}  # fmt: skip
-    tensors = {}
-    for n in range(2):
-        own, their = f"blocks.{n}.", f"blocks.{n}."
-        layers |= {own + key.format(".0"): their + name for key, name in both.items()}
-        layers |= {f"{own}attention.0.body.qkv": f"{their}attn.qkv"}
-        layers |= {f"{own}attention.0.body.talking.before": f"{their}attn.proj_l",
-                   f"{own}attention.0.body.talking.after": f"{their}attn.proj_w"}  # fmt: skip
-        for number, kind in enumerate(("attention.0", "mlp.0"), 1):
-            tensors[f"{own}{kind}.scale"] = state[f"{their}gamma_{number}"]
-        own, their = f"class_layers.blocks.{n}.", f"blocks_token_only.{n}."
-        layers |= {own + key.format(""): their + name for key, name in both.items()}
-        layers |= {f"{own}attention.body.q": f"{their}attn.q"}
-        for part in ("weight", "bias"):
-            kv = [state[f"{their}attn.{name}.{part}"] for name in "kv"]
-            tensors[f"{own}attention.body.kv.{part}"] = torch.cat(kv)
-        for number, kind in enumerate(("attention", "mlp"), 1):
-            tensors[f"{own}{kind}.scale"] = state[f"{their}gamma_{number}"]
-    for own, their in layers.items():
-        for part in ("weight", "bias"):
-            tensors[f"{own}.{part}"] = state[f"{their}.{part}"]
-    tensors["class_layers.token"], tensors["positions.0.table"] = (
-        state["cls_token"], state["pos_embed"],
-    )  # fmt: skip
-    return tensors
-
-
 @pytest.fixture(scope="module")
-def pair() -> tuple[VisionTransformer, Any]:
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[VisionTransformer, Any]:
     peers.timm()
     from timm.models.cait import Cait
 
@@ -79,7 +47,9 @@ def pair() -> tuple[VisionTransformer, Any]:
     with torch.no_grad():
         for weight in theirs.parameters():
             weight.add_(0.3 * torch.randn_like(weight))
-    ours = assemble(a_model().config, of_timm(theirs.state_dict()))
+    file = tmp_path_factory.mktemp("cait") / "cait.pth"
+    torch.save(theirs.state_dict(), file)
+    ours = vitlab.load(file, mean=0.5, std=0.5)
     assert isinstance(ours, VisionTransformer)
     return ours, theirs
 
@@ -166,21 +136,6 @@ def test_another_size_resizes_the_positions_of_patches() -> None:
     tensors = resized(model.state_dict(), model.config, other)
     assert tensors["positions.0.table"].shape == (1, 36, 24)
     assert assemble(other, tensors)(torch.zeros(1, 3, 24, 24)).shape == (1, 5)
-
-
-REFUSED: dict[str, dict[str, Any]] = {
-    "class_blocks=2 needs a class token: set class_token=True": {"pool": "mean"},
-    "class_blocks=2 needs positions=1d or none and registers=0": {"registers": 1},
-    "class_blocks=2 needs positions=1d or none": {"positions": "rope"},
-    "talking_heads needs branches=1, not 2": {"branches": 2},
-}
-
-
-@pytest.mark.parametrize("message", REFUSED)
-def test_what_does_not_fit_is_refused(message: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        a_model(**REFUSED[message])
-    assert str(caught.value).startswith(message)
 
 
 @torch.inference_mode()

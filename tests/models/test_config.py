@@ -53,7 +53,73 @@ REFUSED: dict[str, dict[str, Any]] = {
     "drop_path_ramp=True applies only with drop_path": {"drop_path_ramp": True},
     "pool=token needs a class token: set class_token=True": {"class_token": False},
     "norm_at=pooled needs pool=token or mean, not both": {"norm_at": "pooled", "pool": "both"},
-}
+    "attention=axial has no row or column for the extra tokens of pool=token": {
+        "attention": "axial", "positions": "2d",
+    },
+    "attention=axial has no row or column for the extra tokens of registers=2": {
+        "attention": "axial", "positions": "2d", "pool": "mean", "registers": 2,
+    },
+    "positions=relative cannot act within attention=axial: use positions=none, 1d or 2d": {
+        "attention": "axial", "positions": "relative", "pool": "mean",
+    },
+    "stages=(3, 4, 6, 3) reduces images by 32, so patch must be a multiple of 32, not 16": {
+        "stem": "resnet", "stages": (3, 4, 6, 3),
+    },
+    "stages=(2,) applies only with stem=resnet": {"stages": (2,)},
+    "stem=hmlp needs a patch of 8, 16, 32, …, not 14": {"stem": "hmlp", "patch": 14},
+    "stem=conv needs a patch of 2, 4, 8, …, not 14": {"stem": "conv", "patch": 14},
+    "stem=local needs a patch that is a multiple of 4, not 14": {"stem": "local", "patch": 14},
+    "stem_act=gelu applies only with stem=linear": {"stem": "hmlp", "stem_act": "gelu"},
+    "stem_padding=8 must be less than half of patch=16: 7 at most": {"stem_padding": 8},
+    "stem_padding=1 applies only with stem=linear": {"stem": "conv", "stem_padding": 1},
+    "queries=3 applies only with pool=attention": {"queries": 3},
+    "queries must be at least 1, not 0": {"queries": 0},
+    "positions_at=every applies only with positions=1d, 1d+bias, 2d, bias, relative or sincos": {
+        "positions": "rope", "positions_at": "every",
+    },
+    "positions=rope needs a head width (width / heads) that is a multiple of 4, not 6": {
+        "positions": "rope", "width": 12, "heads": 2,
+    },
+    "positions=1d+rope needs a head width (width / heads) that is a multiple of 4, not 6": {
+        "positions": "1d+rope", "width": 12, "heads": 2,
+    },
+    "rope_kind=free has places for registers on four edges, and none for a class token: set": {
+        "positions": "rope", "rope_kind": "free", "registers": 4,
+    },
+    "positions=1d+bias has no offset for registers: set registers=0": {
+        "positions": "1d+bias", "registers": 2,
+    },
+    "positions=1d+bias has a table per block with positions_at=stem, and one table": {
+        "positions": "1d+bias", "positions_at": "every",
+    },
+    "rope_kind=grid applies only with positions=1d+rope or rope": {"rope_kind": "grid"},
+    "rope_grid=16 applies only with rope_kind=grid": {
+        "positions": "rope", "rope_kind": "mixed", "rope_grid": 16,
+    },
+    "rope_offset=1.0 applies only with rope_kind=grid": {
+        "positions": "rope", "rope_offset": 1.0,
+    },
+    "pool_heads=7 does not divide width=768: 6 or 8 would": {
+        "pool": "attention", "pool_heads": 7,
+    },
+    "pool_heads=8 applies only with pool=attention": {"pool_heads": 8},
+    "pool_mlp=8 applies only with pool=attention": {"pool_mlp": 8},
+    "pool_prefix=True applies only with pool=mean or attention": {"pool_prefix": True},
+    "drop_path must be at least 0 and below 1, not 1.0": {"drop_path": 1.0},
+    "registers must be at least 0, not -1": {"registers": -1},
+    "class_blocks=2 needs a class token: set class_token=True": {
+        "class_blocks": 2, "pool": "mean",
+    },
+    "class_blocks=2 needs positions=1d or none and registers=0": {
+        "class_blocks": 2, "registers": 1,
+    },
+    "class_blocks=2 needs positions=1d or none": {"class_blocks": 2, "positions": "rope"},
+    "talking_heads needs branches=1, not 2": {"talking_heads": True, "branches": 2},
+    "stem_norm=batch applies only with stem=conv, hmlp or linear": {
+        "stem": "local", "stem_norm": "batch",
+    },
+    "positions=2d needs an even width, not 33": {"positions": "2d", "width": 33, "heads": 3},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("message", REFUSED)
@@ -102,14 +168,6 @@ def test_one_form_for_sizes_and_statistics() -> None:
     assert ViTConfig(stem="resnet", stages=3, patch=4).stages == (3,)  # one stage of three units
     assert ViTConfig(pre_logits=True).pre_logits == 768
     assert ViTConfig(image_size=(32, 48)).grid == (2, 3)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_sizes_by_name(size: str) -> None:
-    width, depth, heads, mlp = SIZES[size]
-    config = config_of(f"ViT-{size}/14")
-    assert (config.width, config.depth, config.heads, config.mlp) == (width, depth, heads, mlp)
-    assert config.name == f"ViT-{size}/14"
 
 
 def test_depth_and_branches_by_name() -> None:

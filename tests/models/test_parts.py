@@ -162,14 +162,6 @@ def test_the_mode_of_every_module_comes_back() -> None:
     assert [module.training for module in model.modules()] == [True, True, True, False, True]
 
 
-def test_images_of_other_dimensions_are_refused() -> None:
-    for name in (SHAPE, "BiT-R(1)x1"):
-        with pytest.raises(
-            OptionError, match=r"images must be \(B, 3, 16, 16\), not \(3, 16, 16\)"
-        ):
-            vitlab.create(name, 3, 16)(torch.randn(3, 16, 16))
-
-
 def test_every_kind_has_a_name_and_uses_options_that_exist() -> None:
     assert list(kinds("stem")) == ["conv", "hmlp", "linear", "local", "resnet", "tubelet"]
     assert list(kinds("positions")) == [
@@ -186,20 +178,6 @@ def test_every_kind_has_a_name_and_uses_options_that_exist() -> None:
     for field in ("stem", "positions"):
         for kind in kinds(field).values():
             assert all(hasattr(ViTConfig, option) for option in kind.uses)
-    assert (
-        refusal(stem="local", stem_norm="batch")
-        == "stem_norm=batch applies only with stem=conv, hmlp or linear"
-    )
-    assert refusal(patch=14, image_size=28, stem="hmlp").startswith("stem=hmlp needs a patch of 8,")
-    assert refusal(patch=4, image_size=28, stem="hmlp").startswith("stem=hmlp needs a patch of 8,")
-    assert refusal(positions="2d", width=33, heads=3) == "positions=2d needs an even width, not 33"
-    assert "needs pool=token or mean, not both" in refusal(norm_at="pooled", pool="both")
-
-
-def refusal(**choices: Any) -> str:
-    with pytest.raises(OptionError) as caught:
-        ViTConfig(**choices)
-    return str(caught.value)
 
 
 def test_the_halves_of_swiglu_start_each_by_themselves() -> None:

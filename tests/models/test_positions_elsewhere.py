@@ -7,32 +7,8 @@ import pytest
 import torch
 
 import vitlab
-from vitlab.models.positions.rotary import Rotary
 
 transformers = pytest.importorskip("transformers")
-
-
-@pytest.mark.parametrize("size", [(48, 48), (32, 80)])
-def test_rotary_positions_are_those_of_dinov3(size: tuple[int, int]) -> None:
-    from transformers.models.dinov3_vit import modeling_dinov3_vit as dinov3
-
-    config = transformers.DINOv3ViTConfig(
-        hidden_size=96, num_attention_heads=3, patch_size=16, image_size=size, num_register_tokens=4
-    )
-    theirs = dinov3.DINOv3ViTRopePositionEmbedding(config).eval()
-    cos, sin = theirs(torch.zeros(1, 3, *size))
-    model = vitlab.create(
-        "ViT(width=96,depth=1,heads=3,mlp=10)/16", 2, size, positions="rope", registers=4
-    )
-    rotary = model.positions[0]
-    assert isinstance(rotary, Rotary)
-    torch.testing.assert_close(rotary.cos, cos, rtol=0, atol=1e-6)
-    torch.testing.assert_close(rotary.sin, sin, rtol=0, atol=1e-6)
-    tokens = model.config.length
-    q, k = torch.randn(2, 2, 3, tokens, 32)
-    want_q, want_k = dinov3.apply_rotary_pos_emb(q, k, cos, sin)
-    torch.testing.assert_close(rotary.turn(q), want_q, rtol=0, atol=1e-5)
-    torch.testing.assert_close(rotary.turn(k), want_k, rtol=0, atol=1e-5)
 
 
 def test_a_bias_within_attention_acts_as_in_beit() -> None:

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vitlab
-from models.counting import counted_macs
 from oracles import peers
 from vitlab.errors import OptionError
 from vitlab.models.resnets.axial import AXIAL, AxialBody, LineAttention
@@ -184,84 +183,9 @@ def _same_eps(other: nn.Module) -> None:
 
 # --- counts -------------------------------------------------------------------------------------
 
-BITS = {  # parameters with a classifier of 1000, GMAC at 224
-    (R50, 1): (25_549_352, 4.09),
-    (R50, 2): (97_988_712, 16.12),
-    (R50, 3): (217_319_080, 36.08),
-    (R101, 1): (44_541_480, 7.80),
-    (R101, 3): (387_934_888, 69.49),
-    (R152, 1): (60_185_128, 11.51),
-    (R152, 2): (236_335_208, 45.81),
-    (R152, 4): (936_533_224, 182.78),
-    (R200, 3): (568_633_000, 134.35),
-}
-
 
 def parameters(body: nn.Module) -> int:
     return sum(weight.numel() for weight in body.parameters())
-
-
-@pytest.mark.parametrize(("stages", "widen"), BITS)
-def test_bit_counts_are_the_published_ones(stages: tuple[int, ...], widen: int) -> None:
-    with torch.device("meta"):
-        body = BiTBody(stages, widen=widen)
-    count, gmac = BITS[stages, widen]
-    assert parameters(body) + (body.features + 1) * 1000 == count
-    macs = counted_macs(body, 3, (224, 224)) + body.features * 1000
-    assert round(macs / 1e9, 2) == gmac
-
-
-HYBRID_MODELS = [  # stages, patch, (width, depth, MLP), image side, parameters, GMAC
-    ((), 8, (192, 12, 768), 224, 6_337_704, 0.434),
-    (R26, 1, (384, 12, 1536), 224, 36_431_912, 3.464),
-    (R26, 1, (768, 12, 3072), 224, 101_383_976, 6.711),
-    ((3, 4, 9), 1, (768, 12, 3072), 224, 98_659_112, 21.535),
-    ((3, 4, 9), 1, (768, 12, 3072), 384, None, 67.156),
-    (R50, 1, (768, 12, 3072), 224, 110_945_832, 8.458),
-    (R50, 1, (1024, 24, 4096), 224, 328_994_856, 19.413),
-    (R50, 1, (1024, 24, 4096), 384, None, 57.136),
-    ((3, 4, 9), 1, (1024, 24, 4096), 224, 316_483_624, 65.539),
-    ((3, 4, 9), 1, (1024, 24, 4096), 384, None, 202.775),
-]
-
-
-@pytest.mark.parametrize(("stages", "patch", "encoder", "side", "count", "gmac"), HYBRID_MODELS)
-def test_hybrid_counts_are_the_published_ones(
-    stages: tuple[int, ...],
-    patch: int,
-    encoder: tuple[int, int, int],
-    side: int,
-    count: int | None,
-    gmac: float,
-) -> None:
-    with torch.device("meta"):
-        body = HybridBody(stages)
-    width, depth, mlp = encoder
-    patches = (side // body.stride // patch) ** 2
-    tokens, pixels = patches + 1, body.features * patch**2
-    block = 4 * width**2 + 2 * width * mlp + mlp + 9 * width
-    rest = (pixels + 1 + 1 + tokens + 2) * width + depth * block + (width + 1) * 1000
-    if count is not None:
-        assert parameters(body) + rest == count
-    per_block = tokens * (4 * width**2 + 2 * width * mlp) + 2 * tokens**2 * width
-    macs = patches * pixels * width + depth * per_block + width * 1000
-    assert round((counted_macs(body, 3, (side, side)) + macs) / 1e9, 3) == gmac
-
-
-def test_axial_counts_are_those_of_scenics_code() -> None:
-    with torch.device("meta"):
-        body = AxialBody(R50, 3, (224, 224))
-    assert parameters(body) + 2_049_000 == 19_373_640
-    assert round((counted_macs(body, 3, (224, 224)) + 2_048_000) / 1e9, 3) == 4.053
-
-
-def test_counting_sees_the_size_and_leaves_the_body_alone() -> None:
-    body = BiTBody((1,), channels=5)
-    weights = [weight.data_ptr() for weight in body.parameters()]
-    stem = 16 * 24 * 7 * 7 * 5 * 64
-    unit = 8 * 12 * (64 * 64 + 9 * 64 * 64 + 2 * 64 * 256)  # reduce, 3x3, expand and shortcut
-    assert counted_macs(body, 5, (32, 48)) == stem + unit
-    assert [weight.data_ptr() for weight in body.parameters()] == weights
 
 
 # --- convolutions -------------------------------------------------------------------------------

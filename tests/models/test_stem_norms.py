@@ -7,7 +7,6 @@ import pytest
 from torch import nn
 
 import vitlab
-from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig, config_of
 from vitlab.models.cost import cost
 from vitlab.recipes.model_part import model_part
@@ -40,8 +39,6 @@ def test_what_is_chosen_comes_first() -> None:
     assert norms() == []
     assert norms(stem="linear", stem_norm="batch") == ["BatchNorm2d"]
     assert model_part(SHAPE, stem="hmlp").config().stem_norm == "batch"  # type: ignore[attr-defined]
-    with pytest.raises(OptionError, match="stem_norm=batch applies only with stem=conv, hmlp or l"):
-        ViTConfig(stem="local", stem_norm="batch")
 
 
 @pytest.mark.parametrize("stem", ["hmlp", "conv", "linear"])

@@ -7,8 +7,6 @@ import pytest
 import torch
 
 from objectives.test_dino import CONFIG, SMALL, batch_of, images_of
-from vitlab.errors import OptionError
-from vitlab.models.config import ResNetConfig
 from vitlab.models.create import build
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.pretext_tasks import TASKS
@@ -45,10 +43,3 @@ def test_it_is_the_mean_squared_difference_of_the_similarities(task: str) -> Non
     assert (losses[2.0] - losses[0.0]).item() == pytest.approx(2 * moved, rel=1e-3)
     losses[2.0].backward()
     assert all(w.grad is None for name, w in own.named_parameters() if "anchor" in name)
-
-
-@pytest.mark.parametrize("task", ["dino", "lejepa"])
-def test_a_model_without_patches_is_refused(task: Any) -> None:
-    config = ResNetConfig(stages=(1, 1), classes=0, image_size=32)
-    with pytest.raises(OptionError, match=r"anchor compares patches; .*: set anchor=0"):
-        TASKS[task].check(Pretext(task=task, anchor=1.0), config)

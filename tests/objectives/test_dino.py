@@ -12,9 +12,7 @@ from torch import Tensor
 
 from vitlab.data.loading.batches import Batch
 from vitlab.data.settings import Augment
-from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
-from vitlab.models.configs.tokenizer_config import TokenizerConfig
 from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
@@ -244,17 +242,6 @@ def test_the_teacher_has_neither_dropout_nor_stochastic_depth() -> None:
     assert task.projector.training
 
 
-def test_crops_of_one_size_go_through_the_model_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, task = made()
-    assert isinstance(model, VisionTransformer)
-    shapes, forward = [], model.stem.forward
-    monkeypatch.setattr(
-        model.stem, "forward", lambda x: shapes.append(tuple(x.shape)) or forward(x)
-    )
-    task.loss(model, batch_of(count=4), torch.Generator())
-    assert shapes == [(8, 3, 16, 16), (12, 3, 8, 8)]
-
-
 def test_hidden_patches_alone_are_learned_from_and_each_image_counts_the_same() -> None:
     rng = np.random.default_rng(0)
     masks = torch.tensor([[True, True, False], [False, False, False], [True, False, False]])
@@ -364,44 +351,6 @@ def test_features_that_are_one_are_told_of_and_sound_ones_are_not() -> None:
     assert task.warnings(means) == []
     (line,) = collapse(means | {"feature_spread": 0.0}, 24, "mean")
     assert "features have collapsed" in line
-
-
-BAD: list[tuple[ModelConfig, dict[str, Any], str]] = [
-    (CONFIG, {"local_size": 10}, "local_size=10 is not a multiple of patch=4: try 8 or 12"),
-    (CONFIG, {"local_size": 32}, "local_size=32 is larger than image_size=16"),
-    (CONFIG, {"local_area": (0.5, 0.4)}, "local_area=0.5, 0.4 must go from the least"),
-    (ResNetConfig(stages=(1, 1), classes=0, image_size=32), {"ibot": 1.0}, "set ibot=0"),
-    (TokenizerConfig(image_size=32), {}, "use a Vision Transformer"),
-    (
-        ResNetConfig(stages=(1, 1), classes=0, image_size=32, attention="axial"),
-        {},
-        "takes images of one size only: set local_crops=0",
-    ),
-    (
-        ViTConfig(width=16, heads=2, depth=1, patch=4, image_size=16, classes=0, pool="both"),
-        {"ibot": 1.0},
-        "ibot needs features as wide as tokens, 16, not 32",
-    ),
-    (
-        ViTConfig(width=16, heads=2, depth=1, patch=4, image_size=4, classes=0),
-        {"ibot": 1.0, "local_size": 0, "local_crops": 0},
-        "ibot needs several patches",
-    ),
-    (
-        ViTConfig(width=16, heads=2, depth=1, patch=4, image_size=16, classes=0, fit="native"),
-        {},
-        "set fit=crop",
-    ),
-]
-
-
-@pytest.mark.parametrize(("config", "chosen", "words"), BAD)
-def test_what_has_no_meaning_is_refused(
-    config: ModelConfig, chosen: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(OptionError, match=words) as error:
-        SelfDistillation.check(options(**chosen), config)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import vitlab
 from steps import killed_before
 from vitlab.data.loading.batches import Batch
 from vitlab.data.settings import Augment
-from vitlab.errors import OptionError
 from vitlab.files import sha256
 from vitlab.models.config import ViTConfig
 from vitlab.models.create import build
@@ -152,16 +151,8 @@ def test_rank_and_dead_channels() -> None:
     assert feature_health(np.ones((4, 3), np.float32))["feature_rank"] == pytest.approx(1, rel=1e-4)
 
 
-def test_what_cannot_be_learned_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="task=lejepa needs images of one size"):
-        train(tmp_path / "a", fit="native")
-    with pytest.raises(OptionError, match="not a multiple of patch=2"):
-        train(tmp_path / "b", local_size=5)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("recipe", ["lejepa", "visreg"])
-def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, recipe: str) -> None:
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    recipe = "visreg"
     whole = train(tmp_path / "whole", recipe=recipe)
     with killed_before(4), pytest.raises(KeyboardInterrupt):
         train(tmp_path / "run", recipe=recipe)

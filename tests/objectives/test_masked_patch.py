@@ -9,14 +9,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitlab.data.loading.batches import Batch
-from vitlab.errors import OptionError
-from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.models.config import ViTConfig
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.hidden_patches import over_image
 from vitlab.objectives.masked_patch import MaskedPatch, averages, colors_of
 from vitlab.objectives.objective_module import Learner
-from vitlab.objectives.pretext_tasks import TASKS
-from vitlab.recipes.named import recipe
 from vitlab.recipes.pretext import Pretext
 
 Target = Literal["mean-color", "downsized", "pixels"]
@@ -177,29 +174,6 @@ def test_the_loss_is_the_formula(target: Target) -> None:
     assert loss.item() == pytest.approx(torch.stack(again).mean().item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("target", ["mean-color", "pixels"])
-def test_it_learns_and_is_the_same_again(target: Target) -> None:
-    config = small(image_size=16, patch=4)
-    pixels = torch.rand(8, 3, 1, 1, generator=seeded(3)).expand(-1, -1, 16, 16)
-    given = batch(config, 8)
-    given = Batch(normalized(pixels), given.labels, given.draws, given.indices)
-    ends = []
-    for _ in range(2):
-        model, task = VisionTransformer(config, seeded()), task_of(config, target=target)
-        learner, draws = Learner(model, task), seeded(4)
-        optimizer = torch.optim.Adam(learner.parameters(), 2e-2)
-        losses = []
-        for _ in range(12):
-            loss, _ = learner(given, draws)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        ends.append(losses)
-    assert ends[0] == ends[1]
-    assert ends[0][-1] < 0.5 * ends[0][0]
-
-
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_pictures_show_predictions_in_place_of_hidden_patches(
@@ -220,32 +194,3 @@ def test_pictures_show_predictions_in_place_of_hidden_patches(
     for each in ("masked", "predicted"):
         assert torch.equal(found[each][~over], found["image"][~over])
     assert not torch.equal(found["predicted"][over], found["image"][over])
-
-
-def test_it_is_a_task_with_a_recipe() -> None:
-    assert TASKS["masked-patch"] is MaskedPatch
-    given = recipe("masked-patch", model="ViT-B/16")
-    assert (given.pretext.task, given.pretext.mask_ratio) == ("masked-patch", 0.5)
-    assert (given.optimizer.optimizer, given.optimizer.lr, given.batch) == ("adam", 2e-4, 4096)
-
-
-REFUSED: dict[str, tuple[dict[str, Any], ModelConfig]] = {
-    "hides none of the 16 patches: set mask_ratio=0.5": ({"mask_ratio": 0.01}, small()),
-    "leaves none of the 16 patches: set mask_ratio=0.5": ({"mask_ratio": 0.99}, small()),
-    "use a Vision Transformer": ({}, ResNetConfig(stages=(1, 1, 1, 1), classes=0)),
-    "set fit=crop": ({}, small(fit="native", positions="2d")),
-    "set pool=mean": ({}, small(pool="attention")),
-    "set pre_logits=0": ({}, small(pre_logits=8)),
-    "--image-size 32": ({}, small(image_size=8)),
-    "set target=pixels": ({}, small(channels=6, mean=(0.5,) * 6, std=(0.5,) * 6)),
-    "at least 4 pixels, not 2": ({"target": "downsized"}, small(patch=2, image_size=4)),
-}
-
-
-@pytest.mark.parametrize("message", REFUSED)
-def test_what_has_no_meaning_is_refused_in_one_line(message: str) -> None:
-    options, config = REFUSED[message]
-    with pytest.raises(OptionError) as caught:
-        MaskedPatch.check(Pretext(task="masked-patch", **options), config)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)

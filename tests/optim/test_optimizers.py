@@ -20,7 +20,7 @@ import vitlab
 from oracles.peers import timm
 from steps import asked_to_stop
 from vitlab.optim.averaging import WeightAverage
-from vitlab.optim.moments import pack, size, unpack
+from vitlab.optim.moments import pack, unpack
 from vitlab.optim.optimizers import Pair, build, evaluation_weights, set_rate
 from vitlab.optim.sam import statistics_kept, uphill
 from vitlab.optim.shampoo import inverse_root
@@ -424,10 +424,9 @@ def test_layer_decay_by_beits_rule() -> None:
     assert scales == {g["lr_scale"] for g in optimizer.param_groups}
 
 
-@pytest.mark.parametrize("layer_decay", [1.0, 0.5])
-@pytest.mark.parametrize("kind", NAMES)
-def test_the_classifier_has_its_own_rate(kind: str, layer_decay: float) -> None:
-    model = tiny()
+@pytest.mark.parametrize(("number", "kind"), [*enumerate(NAMES)])
+def test_the_classifier_has_its_own_rate(number: int, kind: str) -> None:
+    model, layer_decay = tiny(), (1.0, 0.5)[number % 2]
     names = {id(weight): name for name, weight in model.named_parameters()}
     rates = {}
     for head_lr in (None, 0.7, 0.2):  # the last is that of all else
@@ -441,19 +440,6 @@ def test_the_classifier_has_its_own_rate(kind: str, layer_decay: float) -> None:
     assert rates[0.2] == pytest.approx(rates[None])
     for name, rate in rates[0.7].items():
         assert rate == pytest.approx(0.35 if name in own else rates[None][name]), name
-
-
-def test_the_rate_of_the_classifier_is_a_group_of_torch() -> None:
-    def peer(model: nn.Module) -> Callable[[], None]:
-        head = [w for n, w in model.named_parameters() if n.startswith("head.classify.")]
-        rest = [w for n, w in model.named_parameters() if not n.startswith("head.classify.")]
-        groups = [{"params": rest}, {"params": head, "lr": 0.05}]
-        return torch.optim.SGD(groups, 0.01, momentum=0.8).step
-
-    how = {"optimizer": "sgd", "lr": 0.01, "momentum": 0.8, "weight_decay": 0.0}
-    same(*both(Optimization(**how, head_lr=0.05), peer))
-    with pytest.raises(AssertionError, match="not close"):
-        same(*both(Optimization(**how), peer))
 
 
 @pytest.mark.parametrize("tune", ["lora", "head", "norms"])
@@ -596,34 +582,11 @@ def test_the_first_checkpoints_still_load() -> None:
         assert torch.equal(again.model.state_dict()[key], tensor)
 
 
-def test_floats_a_parameter() -> None:
-    """What the article says: Adam keeps two more of everything, Adafactor next to nothing."""
-    model = vitlab.create("ViT-Ti2/8", 5, 16)
-    count = sum(weight.numel() for weight in model.parameters())
-    floats = {}
-    for name in NAMES:
-        fresh = copy.deepcopy(model)
-        optimizer = build(fresh, settings(optimizer=name))
-        fresh(torch.randn(2, 3, 16, 16)).square().sum().backward()
-        for _ in range(2):
-            optimizer.step()
-        floats[name] = size(optimizer) / 4 / count
-    for name in ("adam", "adamw", "lamb", "schedule-free"):
-        assert floats[name] == pytest.approx(2, abs=0.01), name
-    for name in ("sgd", "lars"):
-        assert floats[name] == pytest.approx(1, abs=0.01), name
-    assert floats["adafactor"] < 0.05
-    assert 1 < floats["muon"] < 1.3
-    assert floats["shampoo"] > 5
-    assert floats["soap"] > 5
-
-
 @pytest.mark.parametrize(
     "how",
     [
         {"optimizer": "muon", "rho": 0.05, "micro_batch": 100},
         {"optimizer": "schedule-free", "schedule": "constant", "ema": 0.0},
-        {"optimizer": "soap", "precondition_every": 2, "ema_warmup": False},
     ],
 )
 def test_a_run_resumes_and_keeps_the_weights_it_evaluated(

@@ -62,11 +62,12 @@ def learn(model: nn.Module, x: Tensor, steps: int) -> None:
         optimizer.step()
 
 
-@pytest.mark.parametrize("targets", ["attention", "ffn", "all"])
 @pytest.mark.parametrize(
-    "name", ["vit_tiny_patch16_224", "vit_small_patch16_18x2_224", "vit_base_patch16_siglip_224"]
-)
-def test_it_is_pefts_on_timms_model(name: str, targets: str, tmp_path: Path) -> None:
+    ("targets", "name"),
+    [("attention", "vit_tiny_patch16_224"), ("ffn", "vit_small_patch16_18x2_224"),
+     ("all", "vit_base_patch16_siglip_224")],
+)  # fmt: skip
+def test_it_is_pefts_on_timms_model(targets: str, name: str, tmp_path: Path) -> None:
     """Before and after a few steps, and merged."""
     small = {"img_size": 32, "depth": 2, "embed_dim": 48, "num_heads": 3, "num_classes": 3}
     other = peers.timm().create_model(name, **small).eval()

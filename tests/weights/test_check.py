@@ -8,15 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 import vitlab
+from conftest import call
 from oracles import peers
-from vitlab.cli import main
-
-
-def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(words)
-    out, err = capsys.readouterr()
-    return int(stop.value.code or 0), out, err
 
 
 @pytest.fixture

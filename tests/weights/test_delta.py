@@ -62,14 +62,6 @@ def test_it_holds_exactly_what_changed(tmp_path: Path) -> None:
     assert equal(base, tiny())
 
 
-def test_attention_is_a_third_of_the_blocks() -> None:
-    """The share that makes deltas worthwhile, at the papers' proportions (MLP of 4 widths)."""
-    base = tiny(name="ViT(width=64,depth=4,heads=2,mlp=256)/8")
-    change = vitlab.delta(nudged(base, ".attention."), base)
-    blocks = sum(t.nbytes for n, t in base.state_dict().items() if n.startswith("blocks."))
-    assert 0.32 < change.bytes / blocks < 0.35
-
-
 def test_through_a_file_and_back(tmp_path: Path) -> None:
     base = saved_base(tmp_path / "base")
     model = nudged(base, ".attention.")
@@ -94,6 +86,8 @@ def test_a_new_head_and_another_structure_are_there_whole(tmp_path: Path) -> Non
     loaded = vitlab.load(change.save(tmp_path / "d.safetensors"))
     assert equal(loaded, model)
     assert loaded(torch.zeros(1, 3, 32, 16)).shape == (1, 7)
+    again = vitlab.load(tmp_path / "d.safetensors", classes=5, image_size=24)
+    assert again(torch.zeros(1, 3, 24, 24)).shape == (1, 5)
     other = tiny(1, layer_scale=1e-4)
     assert equal(vitlab.delta(other, base).apply(base), other)
     same = vitlab.delta(base, base)
@@ -101,16 +95,8 @@ def test_a_new_head_and_another_structure_are_there_whole(tmp_path: Path) -> Non
     assert equal(vitlab.load(same.save(tmp_path / "same.safetensors")), base)
 
 
-def test_a_delta_can_be_loaded_with_another_head(tmp_path: Path) -> None:
-    base = saved_base(tmp_path / "base")
-    file = vitlab.delta(nudged(base, ".attention."), base).save(tmp_path / "d.safetensors")
-    loaded = vitlab.load(file, classes=5, image_size=24)
-    assert loaded(torch.zeros(1, 3, 24, 24)).shape == (1, 5)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_other_types(tmp_path: Path, dtype: torch.dtype) -> None:
-    base = tiny().to(dtype)
+def test_other_types(tmp_path: Path) -> None:
+    base = tiny().to(torch.bfloat16)
     model = nudged(base, ".attention.")
     file = vitlab.delta(model, base).save(tmp_path / "d.safetensors")
     assert equal(vitlab.load(file, base=base), model)
@@ -136,15 +122,6 @@ def test_other_kinds_of_models(tmp_path: Path, name: str) -> None:
     model = nudged(base, "classify.")
     assert len(vitlab.delta(model, base).tensors) == 2
     assert equal(vitlab.delta(model, base).apply(base), model)
-
-
-def test_rotary_positions_are_computed_not_kept(tmp_path: Path) -> None:
-    base = tiny(positions="rope")
-    file = vitlab.delta(nudged(base, "norm"), base).save(tmp_path / "d.safetensors")
-    images = torch.randn(2, 3, 16, 16)
-    with torch.no_grad():
-        want = nudged(base, "norm").eval()(images)
-        torch.testing.assert_close(vitlab.load(file, base=base)(images), want, rtol=0, atol=0)
 
 
 def test_bits_are_compared_not_values() -> None:
@@ -207,15 +184,6 @@ def test_one_bit_makes_another_base() -> None:
     assert fingerprint(tiny(labels=("a", "b", "c"))) != fingerprint(base)
 
 
-def test_the_fingerprint_is_for_ever() -> None:
-    """Deltas are kept for years: a change here makes every one of them useless."""
-    base = vitlab.create("ViT(width=4,depth=1,heads=2,mlp=4)/8", 2, 16)
-    with torch.no_grad():
-        for number, tensor in enumerate(base.state_dict().values()):
-            tensor.fill_(number / 8)
-    assert fingerprint(base) == "4923b5c4e609992ff7ad76b8e4522b19cda7ef83f104b52b323857890f401cdf"
-
-
 def test_the_base_is_found_where_it_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was given, as seen from the delta after both moved, and beside the delta."""
     work = tmp_path / "work"
@@ -244,13 +212,6 @@ def test_the_base_is_found_where_it_may_be(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(vitlab.UserError, match="give its location with base="):
         vitlab.load(moved / "tasks" / "d.safetensors")
     assert equal(vitlab.load(moved / "tasks" / "d.safetensors", base="far"), model)
-
-
-def test_a_base_of_unknown_origin_must_be_given(tmp_path: Path) -> None:
-    base = tiny()
-    file = vitlab.delta(nudged(base, "norm"), base).save(tmp_path / "d.safetensors")
-    with pytest.raises(vitlab.UserError, match=r"needs its base .* give its location with base="):
-        vitlab.load(file)
 
 
 @pytest.mark.parametrize("changes", [{"classes": 5}, {"image_size": 24}, {"classes": 3}])
@@ -333,6 +294,7 @@ def test_damage_is_one_line(tmp_path: Path, how: str) -> None:
         vitlab.load(file)
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert ("damaged delta: its header has the entries" in str(caught.value)) == (how == "version")
 
 
 @pytest.fixture
@@ -344,7 +306,9 @@ def small(tmp_path: Path) -> tuple[Path, Any]:
     return vitlab.delta(model, base).save(tmp_path / "d.safetensors"), model
 
 
-often = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+often = settings(
+    max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 
 
 @often
@@ -408,16 +372,3 @@ def test_a_base_whose_name_no_disk_can_have(small: tuple[Path, Any]) -> None:
     rewritten(file, change)
     with pytest.raises(vitlab.UserError, match="needs its base"):
         vitlab.load(file)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu(tmp_path: Path) -> None:
-    base = tiny().cuda()
-    model = nudged(base, ".attention.")
-    change = vitlab.delta(model, base)
-    assert {tensor.device.type for tensor in change.tensors.values()} == {"cpu"}
-    assert fingerprint(base) == fingerprint(tiny())
-    assert change.tensors.keys() == vitlab.delta(model.cpu(), tiny()).tensors.keys()
-    result = vitlab.load(change.save(tmp_path / "d.safetensors"), base=base)
-    assert {weight.device.type for weight in result.parameters()} == {"cuda"}
-    assert equal(result.cpu(), model.cpu())

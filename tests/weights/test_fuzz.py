@@ -1,9 +1,7 @@
 """Other people's files, damaged in every way: one line or the right model, never a traceback."""
 
-import io
 import json
 import pickle
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from torch import Tensor
 import vitlab
 
 SETTINGS = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40
 )
 KINDS = ["timm", "transformers", "google", "pth", "vitlab"]
 
@@ -60,13 +58,6 @@ def load(place: Path) -> Any:
 
 def shapes(model: Any) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in model.state_dict().items()}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_originals_load(kind: str, originals: dict[str, tuple[Path, Path]]) -> None:
-    model = load(originals[kind][0])
-    assert model is not None
-    assert shapes(model) == shapes(tiny())
 
 
 @SETTINGS
@@ -241,18 +232,3 @@ def test_booby_traps_do_not_spring(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=name):
             vitlab.load(tmp_path / name)
     assert not trap.exists()
-
-
-def test_bombs(tmp_path: Path) -> None:
-    """A header that claims terabytes is refused before anything is allocated."""
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        header, {"descr": "<f4", "fortran_order": False, "shape": (10**6, 10**6)}
-    )
-    with zipfile.ZipFile(tmp_path / "bomb.npz", "w") as archive:
-        archive.writestr("embedding/kernel.npy", b"\x93NUMPY\x01\x00"[:8] + header.getvalue()[8:])
-    with pytest.raises(ValueError, match="does not have the size that its header states"):
-        vitlab.load(tmp_path / "bomb.npz")
-    (tmp_path / "bomb.safetensors").write_bytes((2**40).to_bytes(8, "little") + b"{}")
-    with pytest.raises(ValueError, match="header"):
-        vitlab.load(tmp_path / "bomb.safetensors")

@@ -1,8 +1,4 @@
-"""Google's `.npz` files: both numberings, hybrids, pools, scans, BiT; the arithmetic of Flax.
-
-No Flax here: `flax_vit` below is the official model written down in NumPy from its description, in
-float64, with its own GELU, epsilon, padding and attention, on the arrays of the file itself.
-"""
+"""Google's `.npz` files, read and written: timm's own loader of them is the oracle."""
 
 import io
 import math
@@ -16,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 import vitlab
+from oracles import peers
 from vitlab.weights.assembly import empty
 from vitlab.weights.formats import google
 from vitlab.weights.formats.names import entries
@@ -27,112 +24,6 @@ RNG = np.random.default_rng
 OLD = ("LayerNorm_0", "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
 NEW = ("LayerNorm_0", "MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
 PLACE = "Transformer/posembed_input/pos_embedding"
-
-
-def norm(x: Array, p: dict[str, Array], name: str) -> Array:
-    mean, var = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
-    return (x - mean) / np.sqrt(var + 1e-6) * p[f"{name}/scale"] + p[f"{name}/bias"]
-
-
-def gelu(x: Array) -> Array:
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-
-def dense(x: Array, p: dict[str, Array], name: str) -> Array:
-    return x @ p[f"{name}/kernel"] + p[f"{name}/bias"]
-
-
-def attention(q: Array, kv: Array, p: dict[str, Array], name: str) -> Array:
-    def heads(x: Array, part: str) -> Array:
-        kernel = p[f"{name}/{part}/kernel"]
-        return np.einsum("bnd,dhk->bhnk", x, kernel) + p[f"{name}/{part}/bias"][:, None]
-
-    query, key, value = heads(q, "query"), heads(kv, "key"), heads(kv, "value")
-    logits = np.einsum("bhqk,bhnk->bhqn", query / math.sqrt(query.shape[-1]), key)
-    weights = np.exp(logits - logits.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
-    mixed = np.einsum("bhqn,bhnk->bqhk", weights, value)
-    return np.einsum("bqhk,hkd->bqd", mixed, p[f"{name}/out/kernel"]) + p[f"{name}/out/bias"]
-
-
-def mlp(x: Array, p: dict[str, Array], name: str) -> Array:
-    return dense(gelu(dense(x, p, f"{name}/Dense_0")), p, f"{name}/Dense_1")
-
-
-def same_pad(x: Array, kernel: int, stride: int, value: float = 0.0) -> Array:
-    pads = [(0, 0)]
-    for size in x.shape[1:3]:
-        total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
-        pads.append((total // 2, total - total // 2))
-    return np.pad(x, [*pads, (0, 0)], constant_values=value)
-
-
-def windows(x: Array, kernel: int, stride: int) -> Array:
-    view = np.lib.stride_tricks.sliding_window_view(x, (kernel, kernel), axis=(1, 2))
-    return view[:, ::stride, ::stride]  # (B, rows, columns, C, kernel, kernel)
-
-
-def conv(x: Array, kernel: Array, stride: int) -> Array:
-    """Weight-standardized, padded as XLA's SAME."""
-    mean, std = kernel.mean((0, 1, 2)), kernel.std((0, 1, 2))
-    kernel = (kernel - mean) / (std + 1e-5)
-    size = kernel.shape[0]
-    return np.einsum("brsckl,klco->brso", windows(same_pad(x, size, stride), size, stride), kernel)
-
-
-def group_norm(x: Array, p: dict[str, Array], name: str) -> Array:
-    b, r, s, c = x.shape
-    groups = x.reshape(b, r * s, 32, c // 32)
-    mean = groups.mean((1, 3), keepdims=True)
-    groups = (groups - mean) / np.sqrt(groups.var((1, 3), keepdims=True) + 1e-6)
-    return groups.reshape(x.shape) * p[f"{name}/scale"].ravel() + p[f"{name}/bias"].ravel()
-
-
-def resnet(x: Array, p: dict[str, Array], stages: tuple[int, ...]) -> Array:
-    x = np.maximum(group_norm(conv(x, p["conv_root/kernel"], 2), p, "gn_root"), 0)
-    x = windows(same_pad(x, 3, 2, -np.inf), 3, 2).max((-2, -1))
-    for stage, units in enumerate(stages, start=1):
-        for unit in range(1, units + 1):
-            name = f"block{stage}/unit{unit}"
-            stride = 2 if stage > 1 and unit == 1 else 1
-            y = np.maximum(group_norm(conv(x, p[f"{name}/conv1/kernel"], 1), p, f"{name}/gn1"), 0)
-            y = conv(y, p[f"{name}/conv2/kernel"], stride)
-            y = np.maximum(group_norm(y, p, f"{name}/gn2"), 0)
-            y = group_norm(conv(y, p[f"{name}/conv3/kernel"], 1), p, f"{name}/gn3")
-            if unit == 1:
-                x = group_norm(conv(x, p[f"{name}/conv_proj/kernel"], stride), p, f"{name}/gn_proj")
-            x = np.maximum(x + y, 0)
-    return x
-
-
-def flax_vit(images: Array, p: dict[str, Array], stages: tuple[int, ...] | None) -> Array:
-    """Features or class scores of images (B, rows, columns, 3) by the arrays of a file."""
-    x = images if stages is None else resnet(images, p, stages)
-    kernel = p["embedding/kernel"]
-    patches = windows(x, kernel.shape[0], kernel.shape[0])
-    x = np.einsum("brsckl,klcd->brsd", patches, kernel) + p["embedding/bias"]
-    x = x.reshape(len(x), -1, x.shape[-1])
-    if "cls" in p:
-        x = np.concatenate([np.broadcast_to(p["cls"], (len(x), 1, x.shape[-1])), x], 1)
-    x = x + p["Transformer/posembed_input/pos_embedding"]
-    number = 0
-    while f"Transformer/encoderblock_{number}/LayerNorm_0/scale" in p:
-        names = [f"Transformer/encoderblock_{number}/{part}" for part in OLD]
-        y = norm(x, p, names[0])
-        x = x + attention(y, y, p, names[1])
-        x = x + mlp(norm(x, p, names[2]), p, names[3])
-        number += 1
-    x = norm(x, p, "Transformer/encoder_norm")
-    if "MAPHead_0/probe" in p:
-        probe = np.broadcast_to(p["MAPHead_0/probe"], (len(x), 1, x.shape[-1]))
-        y = attention(probe, x, p, "MAPHead_0/MultiHeadDotProductAttention_0")
-        y = y + mlp(norm(y, p, "MAPHead_0/LayerNorm_0"), p, "MAPHead_0/MlpBlock_0")
-        x = y[:, 0]
-    else:
-        x = x[:, 0] if "cls" in p else x.mean(1)
-    if "pre_logits/kernel" in p:
-        x = np.tanh(dense(x, p, "pre_logits"))
-    return dense(x, p, "head") if "head/kernel" in p else x
 
 
 def arrays(config: Any) -> dict[str, Array]:
@@ -156,33 +47,70 @@ def config_of(name: str, classes: int = 5, size: Any = 32, **choices: Any) -> An
     return vitlab.models.config.config_of(name, classes=classes, image_size=size, **choices)
 
 
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "token": ("ViT-Ti2/16", {}),
-    "gap": ("ViT-Ti2/16", {"pool": "mean"}),
-    "pre-logits": ("ViT-Ti2/8", {"pre_logits": 24}),
-    "no head": ("ViT-Ti2/8", {"classes": 0}),
-    "map": ("ViT-Ti2/8", {"pool": "attention"}),
-    "R+Ti/16": ("R+ViT-Ti2/32", {}),
-    "R26": ("R(1-2)+ViT-Ti2/8", {}),
-    "head width 80": ("ViT(width=80,depth=2,heads=1,mlp=96)/16", {}),
-}
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {  # and timm's words for them
+    "token": ("ViT-Ti2/16", {}, {}),
+    "gap": ("ViT-Ti2/16", {"pool": "mean"}, {"class_token": False, "global_pool": "avg",
+                                             "fc_norm": False}),
+    "no head": ("ViT-Ti2/8", {"classes": 0}, {"patch_size": 8, "num_classes": 0}),
+    "map": ("ViT-Ti2/8", {"pool": "attention"}, {"patch_size": 8, "class_token": False,
+                                                 "global_pool": "map"}),
+    "head width 80": ("ViT(width=80,depth=2,heads=1,mlp=96)/16", {}, {
+        "embed_dim": 80, "num_heads": 1, "mlp_ratio": 1.2}),
+}  # fmt: skip
+
+
+def in_timm(file: Path, **arguments: Any) -> Any:
+    peers.timm()
+    from timm.models.vision_transformer import VisionTransformer
+
+    usual = {"img_size": 32, "patch_size": 16, "embed_dim": 192, "depth": 2, "num_heads": 3,
+             "num_classes": 5, "act_layer": "gelu_tanh"}  # fmt: skip
+    other = VisionTransformer(**usual | arguments)
+    other.load_pretrained(str(file))
+    return other.eval()
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_outputs_are_the_official_arithmetic(case: str, tmp_path: Path) -> None:
-    name, choices = CASES[case]
-    size = 64 if "R" in name else 32
-    config = config_of(name, **{"size": size, "gelu": "tanh", **choices})
-    values = {name: v.astype(np.float32).astype(float) for name, v in arrays(config).items()}
-    model = vitlab.load(stored(values, tmp_path / "m.npz"))
+def test_read_and_written_as_timm_reads_it(case: str, tmp_path: Path) -> None:
+    name, choices, words = CASES[case]
+    config = config_of(name, **{"gelu": "tanh", **choices})
+    model = vitlab.load(stored(arrays(config), tmp_path / "m.npz"))
     assert model.config.name == config.name
-    images = RNG(4).standard_normal((2, size, size, 3))
-    stages = config.stages if config.stem == "resnet" else None
-    want = torch.from_numpy(flax_vit(images, values, stages))
-    tensor = torch.from_numpy(images).permute(0, 3, 1, 2)
+    written = vitlab.save(model, tmp_path / "written", to="google") / "model.npz"
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(4))
     with torch.inference_mode():
-        torch.testing.assert_close(model(tensor.float()).double(), want, rtol=0, atol=1e-5)
-        torch.testing.assert_close(model.double()(tensor), want, rtol=0, atol=1e-9)
+        for file in (tmp_path / "m.npz", written):
+            want = in_timm(file, **words)(images)
+            torch.testing.assert_close(model(images), want, rtol=0, atol=1e-5)
+
+
+def test_pre_logits_are_a_layer_with_tanh(tmp_path: Path) -> None:
+    values = arrays(config_of("ViT-Ti2/16", pre_logits=24, gelu="tanh"))
+    model = vitlab.load(stored(values, tmp_path / "m.npz")).double()
+    bare = {name: array for name, array in values.items() if not name.startswith(("pre", "head"))}
+    features = vitlab.load(stored(bare, tmp_path / "bare.npz")).double()
+    images = torch.randn(2, 3, 32, 32).double()
+    with torch.inference_mode():
+        want = features(images).numpy()
+        for name, change in (("pre_logits", np.tanh), ("head", lambda x: x)):
+            kernel, bias = (values[f"{name}/{part}"].astype(np.float32) for part in
+                            ("kernel", "bias"))  # fmt: skip
+            want = change(want @ kernel + bias)
+        np.testing.assert_allclose(model(images).numpy(), want, rtol=0, atol=1e-9)
+
+
+def test_hybrids_have_timms_names(tmp_path: Path) -> None:
+    """Their ResNets differ by the epsilons of norms and kernels alone."""
+    timm = peers.timm()
+    values = arrays(config_of("R(2-2-2-2)+ViT-Ti2/32", size=64, gelu="tanh"))
+    model = vitlab.load(stored(values, tmp_path / "m.npz"))
+    words = {"img_size": 64, "embed_dim": 192, "num_heads": 3, "depth": 2, "num_classes": 5}
+    other = timm.create_model("vit_small_r26_s32_224", act_layer="gelu_tanh", **words)
+    other.load_pretrained(str(tmp_path / "m.npz"))
+    images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(4))
+    with torch.inference_mode():
+        torch.testing.assert_close(model(images), other.eval()(images), rtol=0, atol=1e-2)
+        assert model(images).std() > 0.1
 
 
 def test_every_dialect_is_the_same_model(tmp_path: Path) -> None:

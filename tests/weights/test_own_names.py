@@ -13,7 +13,7 @@ from torch import Tensor
 import vitlab
 from oracles.capi import CAPI
 from vitlab.errors import WeightsError
-from weights.test_timm_families import a_model, agree, some_images
+from weights.test_timm_files import a_model, agree, some_images
 
 # Patterns in timm's names, and the authors' words for them.
 META = (

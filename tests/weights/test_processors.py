@@ -81,13 +81,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("nested", [False, True])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("number", "case"), [*enumerate(CASES)])
 def test_pixels_are_those_of_transformers(
-    case: str, nested: bool, folder: Path, picture: Path
+    number: int, case: str, folder: Path, picture: Path
 ) -> None:
     """Of the file that an image processor writes, and of the one that a processor writes."""
-    kind, choices = CASES[case]
+    (kind, choices), nested = CASES[case], number % 2
     own = processor(kind, **choices)
     for file in folder.glob("*processor*"):
         file.unlink()
@@ -149,8 +148,7 @@ def test_without_a_file_a_vit_is_assumed(folder: Path) -> None:
     assert any("--mean" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("crop", [1.0, 0.75])
-@pytest.mark.parametrize("fit", ["crop", "squash"])
+@pytest.mark.parametrize(("fit", "crop"), [("crop", 0.75), ("squash", 1.0), ("squash", 0.75)])
 def test_what_is_written_prepares_the_same_pixels(
     fit: str, crop: float, picture: Path, tmp_path: Path
 ) -> None:

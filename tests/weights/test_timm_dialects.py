@@ -168,3 +168,32 @@ def test_moco_v3_small_has_twelve_heads(tmp_path: Path) -> None:
     torch.save({"state_dict": inside | momentum}, file)
     other.reset_classifier(0)  # type: ignore[operator]
     assert compared(file, other, 48).heads == 12
+
+
+def sapiens(folder: Path, size: int, width: int) -> tuple[Path, Any]:
+    """Its names are mmpretrain's; its convolution has padding, which no tensor shows."""
+    shape = {"img_size": size, "embed_dim": width, "depth": 1, "num_heads": 2, "mlp_ratio": 1}
+    model = peers.timm().create_model("vit_tiny_patch16_224", num_classes=0, **shape).eval()
+    state = {n.removeprefix("backbone."): t for n, t in mmpretrain(model.state_dict()).items()}
+    torch.save({"state_dict": state}, folder / "pretrain.pth")
+    return folder / "pretrain.pth", model
+
+
+@torch.inference_mode()
+def test_positions_for_1024_pixels_are_sapiens(tmp_path: Path) -> None:
+    file, theirs = sapiens(tmp_path, 1024, 8)
+    theirs.patch_embed.proj.padding = (2, 2)
+    ours = vitlab.load(file, heads=2)
+    assert (ours.config.stem_padding, ours.config.image_size) == (2, 1024)
+    images = torch.randn(1, 3, 1024, 1024, generator=torch.Generator().manual_seed(1))
+    close(ours.encode(images), theirs.forward_features(images))
+
+
+@pytest.mark.parametrize(("width", "origin"), [(8, "family"), (1024, "assumed")])
+def test_other_sizes_have_no_padding_or_leave_it_open(
+    width: int, origin: str, tmp_path: Path
+) -> None:
+    found = load_check(sapiens(tmp_path, 32, width)[0], heads=2)
+    assert found.config["stem_padding"] == 0
+    assert found.origins["stem_padding"] == origin
+    assert ("stem_padding" in " ".join(found.notes)) == (origin == "assumed")

@@ -1,5 +1,6 @@
-"""Files with timm's names, random weights: the same numbers as in timm."""
+"""Files with timm's names, random weights: the same numbers as in timm, or a reason."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ from torch import Tensor, nn
 
 import vitlab
 from oracles import peers
+from vitlab.errors import WeightsError
+from vitlab.weights.load import load_check
 
 SMALL = {"depth": 2, "num_classes": 7}
-CASES: dict[str, dict[str, Any]] = {
+PLAIN: dict[str, dict[str, Any]] = {
     "vit_tiny_patch16_224": {"img_size": 48},
     "vit_small_patch16_18x2_224": {"img_size": 32},
     "vit_base_patch16_gap_224": {"depth": 1, "img_size": 32},
@@ -38,10 +41,51 @@ CASES: dict[str, dict[str, Any]] = {
     "deit_tiny_patch16_224": {"img_size": 48},
     "deit_tiny_distilled_patch16_224": {"img_size": 48},
     "deit3_small_patch16_224": {"img_size": 48},
-    "beit_base_patch16_224": {"depth": 1, "img_size": 48},
+    "beit_base_patch16_384": {"depth": 1, "img_size": 48},
     "beitv2_base_patch16_224": {"depth": 1, "img_size": 48},
     "eva_giant_patch14_224": {"depth": 1, "img_size": 28},
     "eva_large_patch14_196": {"depth": 1, "img_size": 28},
+}
+# Other norms, positions and pools.
+BEYOND: dict[str, dict[str, Any]] = {
+    "eva02_tiny_patch14_224": {"img_size": 56},
+    "eva02_small_patch14_336": {"img_size": 42, "num_classes": 7},
+    "eva02_base_patch14_448": {"depth": 1, "img_size": 42, "num_classes": 7},
+    "eva02_base_patch16_clip_224": {"depth": 1, "img_size": 48},
+    "eva02_enormous_patch14_clip_224": {"img_size": 28, "embed_dim": 64, "num_classes": 5},
+    "vit_pe_core_tiny_patch16_384": {"img_size": 48, "num_classes": 5},
+    "vit_pe_core_gigantic_patch14_448": {"img_size": 28, "embed_dim": 192, "num_classes": 5},
+    "vit_pe_lang_large_patch14_448": {"depth": 1, "img_size": 28, "embed_dim": 192},
+    "vit_pe_spatial_tiny_patch16_512": {"img_size": 48},
+    "vit_small_patch16_rope_224": {"img_size": 48},
+    "vit_small_patch16_rope_mixed_224": {"img_size": 48},
+    "vit_small_patch16_rope_ape_224": {"img_size": 48},
+    "vit_small_patch16_rope_mixed_ape_224": {"img_size": 48},
+    "vit_medium_patch16_rope_reg1_gap_256": {"img_size": 48},
+    "aimv2_large_patch14_224": {"depth": 1, "img_size": 28, "num_classes": 5},
+    "beit3_base_patch16_224": {"depth": 1, "img_size": 32},
+    "beit_base_patch16_224": {"depth": 1, "img_size": 32, "use_abs_pos_emb": True},
+    "vit_base_patch16_rpn_224": {"img_size": 32, "embed_dim": 96},
+    "test_vit3": {"img_size": 32},
+    "test_vit4": {"img_size": 32},
+    "cait_xxs24_224": {
+        "img_size": 32, "patch_size": 8, "embed_dim": 24, "num_heads": 3, "num_classes": 5,
+    },
+}  # fmt: skip
+CASES = {name: SMALL | choices for name, choices in PLAIN.items()} | {
+    name: {"depth": 2} | choices for name, choices in BEYOND.items()
+}
+# A file without a name or configuration beside it that is no other family's.
+TELLING = {
+    "eva02_tiny_patch14_224": {"rope_grid": 16, "rope_kind": "grid", "heads": 3},
+    "eva02_base_patch14_448": {"rope_grid": 16, "heads": 12, "norm_eps": 1e-6},
+    "eva02_base_patch16_clip_224": {"rope_grid": 16, "norm_inner_attention": True},
+    "vit_small_patch16_rope_mixed_224": {"rope_kind": "mixed"},
+    "vit_small_patch16_rope_mixed_ape_224": {"rope_kind": "mixed", "positions": "1d+rope"},
+    "aimv2_large_patch14_224": {"heads": 8, "norm": "rms", "norm_eps": 1e-5},
+    "beit3_base_patch16_224": {"norm_eps": 1e-5, "norm_inner_mlp": True},
+    "beit_base_patch16_224": {"positions": "1d+bias"},
+    "cait_xxs24_224": {"heads": 3, "class_blocks": 2, "talking_heads": True},
 }
 
 
@@ -69,25 +113,40 @@ def close(got: Tensor, want: Tensor, atol: float = 1e-5) -> None:
     torch.testing.assert_close(got, want, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_logits_features_and_tokens_are_timms(name: str, tmp_path: Path) -> None:
-    choices = SMALL | CASES[name]
-    other = randomized(peers.timm().create_model(name, **choices))
-    end = ".pth" if "deit" in name else ".safetensors"
-    heads = {"heads": choices["num_heads"]} if "num_heads" in choices else {}
-    size = choices["img_size"]
-    asked = size if "dinov3" in name else None  # no positions in the file to tell by
-    file = written(other, tmp_path / f"any{end}")
-    model = vitlab.load(file, None, asked, name=f"{name}.random", **heads)
-    assert model.config.size == (size, size)
-    images = torch.randn(3, 3, size, size, generator=torch.Generator().manual_seed(3))
+def a_model(name: str, **more: Any) -> Any:
+    return randomized(peers.timm().create_model(name, **CASES[name] | more))
+
+
+def some_images(size: int | tuple[int, int], count: int = 2) -> Tensor:
+    rows, columns = (size, size) if isinstance(size, int) else size
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(count, 3, rows, columns, generator=generator)
+
+
+def agree(model: Any, other: Any, images: Tensor) -> None:
     with torch.inference_mode():
         tokens = other.forward_features(images)
-        close(model(images), other(images))
         close(model.encode(images), tokens)
-        if "distilled" not in name:
+        close(model(images), other(images))
+        if not hasattr(other, "head_dist"):
             close(model.features(images), other.forward_head(tokens, pre_logits=True))
         close(vitlab.fuse(model)(images), other(images))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_by_name_or_content(name: str, tmp_path: Path) -> None:
+    other, size = a_model(name), CASES[name]["img_size"]
+    file = written(other, tmp_path / ("any.pth" if "deit" in name else "any.safetensors"))
+    heads = {"heads": CASES[name]["num_heads"]} if "num_heads" in CASES[name] else {}
+    asked = size if name in BEYOND or "dinov3" in name else None  # no positions to tell by
+    called = {} if name.startswith("cait") else {"name": f"{name}.random"}  # content says it all
+    model = vitlab.load(file, None, asked, **called, **heads)
+    assert model.config.size == (size, size)
+    agree(model, other, some_images(size, 3))
+    if told := TELLING.get(name):
+        model = vitlab.load(file, image_size=size)
+        agree(model, other, some_images(size))
+        assert {key: getattr(model.config, key) for key in told} == told
 
 
 def test_a_full_size(tmp_path: Path) -> None:
@@ -104,24 +163,146 @@ RESIZED = {
     "vit_tiny_patch16_224": (48, 80),
     "deit3_small_patch16_224": (64, 32),
     "vit_small_patch14_reg4_dinov2": (84, 56),
-    "beit_base_patch16_224": (64, 96),
     "vit_small_patch16_dinov3": (64, 32),
+    "eva02_tiny_patch14_224": (28, 70),
+    "vit_pe_core_tiny_patch16_384": (64, 32),
+    "vit_small_patch16_rope_ape_224": (64, 32),
+    "vit_small_patch16_rope_mixed_224": (32, 80),
+    "aimv2_large_patch14_224": (42, 28),
+    "beit_base_patch16_224": (64, 48),
 }
 
 
 @pytest.mark.filterwarnings("ignore:torch.searchsorted", "ignore:Using a non-tuple")  # timm's
 @pytest.mark.parametrize("name", RESIZED)
 def test_positions_are_resized_as_timm_does(name: str, tmp_path: Path) -> None:
-    timm, size = peers.timm(), RESIZED[name]
-    other = randomized(timm.create_model(name, **SMALL | CASES[name]))
+    other, size = a_model(name), RESIZED[name]
     file = written(other, tmp_path / "any.safetensors")
-    model = vitlab.load(file, image_size=size, name=name)
-    wide = timm.create_model(name, **SMALL | CASES[name] | {"img_size": size})
+    wide = a_model(name, img_size=size)
     family = sys.modules[type(other).__module__]
-    wide.eval().load_state_dict(family.checkpoint_filter_fn(other.state_dict(), wide))
-    images = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(3))
+    wide.load_state_dict(family.checkpoint_filter_fn(other.state_dict(), wide))
+    images, model = some_images(size), vitlab.load(file, name=name, image_size=size)
     with torch.inference_mode():
         close(model(images), wide(images))
+        if name in BEYOND:
+            model = vitlab.load(file, name=name, image_size=CASES[name]["img_size"])
+            close(model(images), wide(images))
+            close(model.resize(size)(images), wide(images))
+
+
+def test_perception_encoder_by_content(tmp_path: Path) -> None:
+    """Its positions are those of the grid that its rotary ones are for, which is told."""
+    grid = {"ref_feat_shape": (3, 3)}
+    for name in ("vit_pe_core_tiny_patch16_384", "vit_pe_spatial_tiny_patch16_512"):
+        other = a_model(name, **grid)
+        file = written(other, tmp_path / "model.safetensors")
+        agree(vitlab.load(file), other, some_images(48))
+        found = load_check(file)
+        assert (found.origins["rope_grid"], found.origins["rope_kind"]) == ("assumed", "family")
+        assert "rope_grid 3" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("vit_small_patch16_rope_224", "no positions are stored"),
+        ("vit_medium_patch16_rope_reg1_gap_256", "no positions are stored"),
+        ("vit_base_patch16_rpn_224", "may be another model, as in vit_base_patch16_rpn_224"),
+    ],
+)
+def test_what_leaves_no_trace_is_refused(name: str, part: str, tmp_path: Path) -> None:
+    file = written(a_model(name), tmp_path / "model.safetensors")
+    with pytest.raises(WeightsError, match=part):
+        vitlab.load(file)
+    with pytest.raises(WeightsError, match=f"({part}|which channels rotary positions turn)"):
+        vitlab.load(file, positions="rope", rope_kind="grid", image_size=48)
+
+
+def folder_of(other: Any, folder: Path, **arguments: Any) -> Path:
+    """As timm pushes it, with the arguments of its constructor."""
+    peers.timm().models.save_for_hf(other, folder, model_args=arguments, safe_serialization=True)
+    return folder
+
+
+ARGUED: dict[str, tuple[str, dict[str, Any]]] = {
+    "halves instead of neighbors": (
+        "vit_small_patch16_rope_224",
+        {"rope_rotate_half": True, "rope_grid_indexing": "ij", "rope_grid_offset": 2.0},
+    ),
+    "rows first": ("vit_small_patch16_rope_mixed_224", {"rope_grid_indexing": "ij"}),
+    "rows first, axial": (
+        "vit_small_patch16_rope_ape_224",
+        {"rope_grid_indexing": "ij", "rope_temperature": 30.0, "ref_feat_shape": [5, 5]},
+    ),
+    "another kind": ("vit_small_patch16_rope_224", {"rope_type": "dinov3"}),
+    "no rotary positions": ("eva02_tiny_patch14_224", {"use_rot_pos_emb": False}),
+    "norms after": ("eva02_small_patch14_336", {"use_post_norm": True}),
+    "RMS norms": ("vit_small_patch16_224", {"norm_layer": "rmsnorm"}),
+    "mean of all tokens": (
+        "vit_small_patch16_224", {"global_pool": "avg", "pool_include_prefix": True},
+    ),
+    "a pool with other heads": (
+        "vit_pe_core_tiny_patch16_384", {"attn_pool_num_heads": 4, "attn_pool_mlp_ratio": 2.0},
+    ),
+    "inner norms": ("vit_small_patch16_224", {"scale_attn_norm": True, "scale_mlp_norm": True}),
+    "class blocks": (
+        "cait_xxs24_224",
+        {
+            "embed_dim": 24, "num_heads": 3, "mlp_ratio": 2, "mlp_ratio_token_only": 2,
+            "global_pool": "avg",
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ARGUED)
+def test_arguments_of_the_constructor(case: str, tmp_path: Path) -> None:
+    name, arguments = ARGUED[case]
+    size = 42 if "patch14" in name else 48
+    whole = {"img_size": size, "depth": 2, "num_classes": 3, **arguments}
+    other = randomized(peers.timm().create_model(name, **whole))
+    agree(vitlab.load(folder_of(other, tmp_path, **whole)), other, some_images(size))
+
+
+CONTRADICTED: dict[str, list[dict[str, Any]]] = {
+    "vit_small_patch16_rope_224": [
+        {"rope_type": "mrope", "use_rot_pos_emb": True},
+        {"ref_feat_shape": [2, 3], "use_rot_pos_emb": True},
+        {"rope_rotate_half": True},
+        {"rope_type": "dinov3", "rope_grid_offset": 1.0},
+        {"norm_layer": "simplenorm"},
+        {"use_post_norm": True, "scale_attn_inner": True},
+        {"scale_mlp": True},
+    ],
+    "cait_xxs24_224": [
+        {"num_heads": 3}, {"depth_token_only": 3}, {"mlp_ratio_token_only": 2.0},
+        {"act_layer": "relu"}, {"attn_block": "x"},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONTRADICTED)
+def test_arguments_that_the_tensors_contradict(name: str, tmp_path: Path) -> None:
+    other = randomized(peers.timm().create_model(name, depth=1, img_size=32, num_classes=3))
+    file = folder_of(other, tmp_path, depth=1, img_size=32) / "config.json"
+    content = json.loads(file.read_text())
+    for arguments in CONTRADICTED[name]:
+        file.write_text(json.dumps(content | {"model_args": content["model_args"] | arguments}))
+        with pytest.raises(WeightsError, match="unsupported model_args"):
+            vitlab.load(tmp_path)
+
+
+def test_what_is_missing_of_cait_is_named(tmp_path: Path) -> None:
+    state = a_model("cait_xxs24_224").state_dict()
+    without = {name: tensor for name, tensor in state.items() if "proj_" not in name}
+    save_file(without, tmp_path / "plain.safetensors")
+    with pytest.raises(WeightsError, match="how many heads a width of 24 has: give --heads"):
+        vitlab.load(tmp_path / "plain.safetensors")
+    assert not vitlab.load(tmp_path / "plain.safetensors", heads=3).config.talking_heads
+    del state["blocks_token_only.1.attn.k.weight"]
+    save_file(state, tmp_path / "damaged.safetensors")
+    with pytest.raises(WeightsError, match=r"blocks_token_only\.1\.attn\.k\.weight is missing"):
+        vitlab.load(tmp_path / "damaged.safetensors")
 
 
 @pytest.mark.parametrize("name", ["", "vit_tiny_patch16_224"])

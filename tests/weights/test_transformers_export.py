@@ -16,7 +16,7 @@ from vitlab.errors import OptionError, WeightsError
 from vitlab.models.model import Model
 
 SETTINGS = settings(
-    max_examples=60, deadline=None, derandomize=True, database=None,
+    max_examples=40, deadline=None, derandomize=True, database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 # Starts from what a family has, so that more than refusals are tried.
@@ -176,30 +176,3 @@ def test_what_the_written_classes_always_have_is_added_exactly(tmp_path: Path) -
     assert not classify[:, 16:].any()
     assert all(torch.equal(t, torch.ones(16)) for n, t in back.named_parameters() if "scale" in n)
     assert model.state_dict().keys() == before.keys(), "the model itself stays as it is"
-
-
-REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("clip", {"image_size": (8, 16)}, "takes square images: cannot represent image_size=.8, 16."),
-    ("dinov2", {"image_size": (8, 16)}, "dinov2 takes square images"),
-    ("beit", {"image_size": (8, 16)}, "beit takes square images"),
-    ("dinov3", {"rope_kind": "grid", "rope_grid": 4}, "rope_kind='grid'"),
-    ("dinov3", {"classes": 3}, "dinov3_vit has no classifier: save with classes=0"),
-    ("dinov2", {"ffn": "swiglu", "mlp": 32}, "DINOv2 has no gated MLP with mlp=32"),
-    ("dinov2", {"mlp": 40}, "DINOv2 needs an mlp that is a multiple of the width"),
-    ("vit", {"norm": "rms"}, "cannot represent norm='rms'"),
-    ("vit", {"qk_norm": True}, "cannot represent qk_norm=True"),
-    ("vit", {"pre_logits": 5}, "pool=token and norm_at=tokens and pre_logits=5 and classes=3 toge"),
-    ("dinov2", {"pre_logits": 5}, "and pre_logits=5 and classes=3 together$"),
-    ("dinov2", {"classes": 0}, "cannot represent pool=both and norm_at=tokens and layer_scale=0.1"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("start", "changes", "message"), REFUSED)
-def test_a_field_that_a_family_cannot_represent_is_named(
-    start: str, changes: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    model = made(FAMILIES[start] | changes)
-    assert model is not None
-    with pytest.raises(WeightsError, match=message):
-        vitlab.save(model, tmp_path / "model", to="transformers")
-    assert not list(tmp_path.iterdir())

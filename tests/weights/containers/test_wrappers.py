@@ -284,12 +284,6 @@ def test_superfluous_tensors_are_dropped_by_name(
         vitlab.load(file, drop=["fd.weight"])
 
 
-def test_load_check_shows_the_names_in_the_file(tensors: Tensors, tmp_path: Path) -> None:
-    content = {"model": prefixed(tensors, "module."), "epoch": 1}
-    found = load_check(saved(content, tmp_path / "c.pth"))
-    assert all(name.startswith("module.") for each in found.tensors for name in each.theirs)
-
-
 def test_a_training_checkpoint_of_timm(tmp_path: Path) -> None:
     """Written by timm's own code: with arguments, optimizer, scaler and averaged weights."""
     timm = peers.timm()

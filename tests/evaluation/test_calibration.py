@@ -41,8 +41,7 @@ def loss(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
     return float(SingleAnswers.of(softmax(logits), labels).loss.mean())
 
 
-@pytest.mark.parametrize("scale", [0.01, 1, 50])
-@pytest.mark.parametrize("classes", [2, 10])
+@pytest.mark.parametrize(("classes", "scale"), [(2, 0.01), (10, 1), (2, 50)])
 def test_the_temperature_of_the_least_loss_by_scipy(classes: int, scale: float) -> None:
     logits, labels = some(classes)
     logits = scale * logits
@@ -53,15 +52,6 @@ def test_the_temperature_of_the_least_loss_by_scipy(classes: int, scale: float) 
     ours = fitted_temperature(logits, SingleLabels(labels))
     assert ours == pytest.approx(np.exp(want.x), rel=1e-5)
     assert loss(logits / ours, labels) <= want.fun + 1e-12
-
-
-def test_two_classes_as_scikit_learn() -> None:
-    """A logistic regression on the difference of the logits has the inverse as its one weight."""
-    logits, labels = some(2)
-    difference = logits[:, 1:] - logits[:, :1]
-    fitted = LogisticRegression(C=1e12, fit_intercept=False, tol=1e-10).fit(difference, labels)
-    ours = fitted_temperature(logits, SingleLabels(labels))
-    assert 1 / ours == pytest.approx(fitted.coef_[0, 0], rel=1e-5)
 
 
 def test_several_labels_as_scikit_learn() -> None:
@@ -150,8 +140,6 @@ def test_calibrated_probabilities_are_used_everywhere(
     after = vitlab.evaluate(model, data, workers=0)
     assert (before["temperature"], after["temperature"]) == (1.0, found.temperature)
     assert after["accuracy"] == before["accuracy"]
-    assert after["nll"] < before["nll"]
-    assert after["ece"] < before["ece"]
     file = str(next(Path(data).rglob("test/*/000.png")))
     answer = vitlab.classify(model, [file])[0].classes
     row = next(i for i in range(60) if splits.test.name(i) == file)
@@ -160,28 +148,18 @@ def test_calibrated_probabilities_are_used_everywhere(
     want = softmax(tested.logits[row : row + 1] / found.temperature)[0]
     for name, chance in answer:
         assert chance == pytest.approx(want[CLASSES.index(name)])
-
-
-def own(intervals: dict[str, list[float]]) -> dict[str, list[float]]:
-    """Those of figures that a temperature changes."""
-    moved = {name for name, each in METRICS.items() if each.moved_by == "temperature"}
-    return {name: ends for name, ends in intervals.items() if name in moved}
-
-
-def test_evaluate_calibrates_first(model: vitlab.VisionTransformer, data: str) -> None:
-    plain = vitlab.evaluate(model, data, workers=0)
-    result = vitlab.evaluate(model, data, workers=0, calibrate=True)
+    result = vitlab.evaluate(model, data, workers=0, calibrate=True)  # starts from the logits
     about = result["calibration"]
-    assert about["temperature"] == result["temperature"] == model.temperature != 1
+    assert about["temperature"] == result["temperature"] == found.temperature
     assert about["images"] == 60
+    moved = {name for name, each in METRICS.items() if each.moved_by == "temperature"}
     for name in ("nll", "ece", "brier", "calibration_error"):
-        assert about["before"][name] == pytest.approx(plain[name])
-        assert about["after"][name] == result[name] < plain[name]
+        assert about["before"][name] == pytest.approx(before[name])
+        assert about["after"][name] == result[name] < before[name]
     assert {"nll", "accuracy"} & about["after"].keys() == {"nll"}
-    assert about["before"]["intervals"].keys() == own(plain["intervals"]).keys()
-    assert about["after"]["intervals"] == own(result["intervals"]) != {}
-    again = vitlab.evaluate(model, data, workers=0, calibrate=True)
-    assert again["calibration"] == about  # it starts from the logits, whatever was kept
+    assert about["before"]["intervals"].keys() == before["intervals"].keys() & moved
+    ranges = {name: ends for name, ends in result["intervals"].items() if name in moved}
+    assert about["after"]["intervals"] == ranges != {}
 
 
 def test_what_is_saved_is_calibrated(

@@ -18,7 +18,7 @@ from conftest import call
 from models.test_architectures import a_model
 from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.memory import Arrays
-from vitlab.errors import DataError, OptionError
+from vitlab.errors import DataError
 from vitlab.evaluation import compute as room
 from vitlab.evaluation.compute import Compute, FastForm
 from vitlab.evaluation.infer import predict
@@ -85,27 +85,27 @@ def test_little_work_is_left_to_the_model(precision: Precision) -> None:
     assert (form.autocast, form.precision) == ("fp32", "fp32")
 
 
-def test_bf16_that_is_asked_for_is_computed(eager: None) -> None:
-    model = a_digits_model()
-    assert Compute(CPU, "bf16").fast(model, source_for(model)).precision == "bf16"
-
-
 def test_bf16_that_is_asked_for_on_little_work_is_autocast() -> None:
     model = a_digits_model()
     form = Compute(CPU, "bf16").fast(model, source_for(model))
     assert (form.model is model, form.autocast, form.precision) == (True, "bf16", "bf16")
 
 
-@pytest.mark.parametrize("name", ["HALVING", "SOME"])
-def test_bf16_needs_more_work_than_packing(
-    name: str, eager: None, monkeypatch: pytest.MonkeyPatch
+def test_bf16_needs_more_work_than_packing_and_a_processor_that_has_it(
+    eager: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = a_digits_model()
     assert Compute(CPU, "auto").fast(model, source_for(model)).precision == "bf16"
-    monkeypatch.setattr(room, name, 1e12)
-    form = Compute(CPU, "auto").fast(model, source_for(model))
-    assert form.model is not model
-    assert form.precision == "fp32"
+    (line,) = [each.getMessage() for each in caplog.records]
+    assert line.startswith("computing in bf16: 8 of the images have the features and probabilities")
+    assert "--precision fp32" in line
+    for place, name, value in ((room, "HALVING", 1e12), (room, "SOME", 1e12),
+                               (engines, "multiplies_bf16", lambda device: False)):  # fmt: skip
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, value)
+            form = Compute(CPU, "auto").fast(model, source_for(model))
+        assert form.model is not model
+        assert form.precision == "fp32"
 
 
 @pytest.mark.parametrize(("images", "engine"), [(2_000, "packed"), (2_000_000, "auto")])
@@ -129,12 +129,6 @@ def test_a_gpu_measures_no_engines_for_seconds_of_work(
     assert asked == [engine]
 
 
-def test_processors_without_bf16_stay_in_fp32(eager: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "multiplies_bf16", lambda device: False)
-    model = a_digits_model()
-    assert Compute(CPU, "auto").fast(model, source_for(model)).precision == "fp32"
-
-
 def test_bf16_that_does_not_agree_is_not_used(
     eager: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -146,12 +140,21 @@ def test_bf16_that_does_not_agree_is_not_used(
     assert not caplog.records
 
 
-def test_a_line_says_that_it_is_bf16(eager: None, caplog: pytest.LogCaptureFixture) -> None:
-    model = a_digits_model()
-    Compute(CPU, "auto").fast(model, source_for(model))
-    (line,) = [each.getMessage() for each in caplog.records]
-    assert line.startswith("computing in bf16: 8 of the images have the features and probabilities")
-    assert "--precision fp32" in line
+@pytest.mark.parametrize("out", [[], ["--out", "rows.csv"], ["--out", "parts", "--format", "csv"]])
+def test_predict_says_its_precision(
+    out: list[str], eager: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, found = vitlab.save(a_digits_model(), tmp_path / "model"), {}
+    for precision in ("auto", "fp32") if not out else ("auto",):
+        words = ("--json", "--device", "cpu", "--precision", precision, *out)
+        status, text, said = call(capsys, "predict", str(folder), "digits", *words)
+        assert status == 0, said
+        found[precision] = json.loads(text)
+        assert found[precision]["precision"] == ("bf16" if precision == "auto" else "fp32")
+    if not out:
+        tops = [[each["top"][0] for each in one["predictions"]] for one in found.values()]
+        away = [abs(a["probability"] - b["probability"]) for a, b in zip(*tops, strict=True)]
+        assert max(away) < 0.05
 
 
 def test_damaged_images_only_are_no_reason_for_bf16(eager: None, tmp_path: Path) -> None:
@@ -219,42 +222,9 @@ def test_evaluations_agree_and_say_their_precision(monkeypatch: pytest.MonkeyPat
     assert half["nll"] == pytest.approx(plain["nll"], abs=0.02)
 
 
-def test_predict_says_its_precision(
-    eager: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = vitlab.save(a_digits_model(), tmp_path / "model")
-    out: dict[str, dict[str, Any]] = {}
-    for precision in ("auto", "fp32"):
-        words = ("--json", "--device", "cpu", "--precision", precision)
-        status, text, said = call(capsys, "predict", str(folder), "digits", *words)
-        assert status == 0, said
-        out[precision] = json.loads(text)
-    assert [each["precision"] for each in out.values()] == ["bf16", "fp32"]
-    tops = [[each["top"][0] for each in one["predictions"]] for one in out.values()]
-    away = [abs(a["probability"] - b["probability"]) for a, b in zip(*tops, strict=True)]
-    assert max(away) < 0.05
-
-
-@pytest.mark.parametrize("place", ["rows.csv", "parts"])
-def test_files_of_predictions_too(
-    place: str, eager: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = vitlab.save(a_digits_model(), tmp_path / "model")
-    words = ("--out", str(tmp_path / place), "--format", "csv") if place == "parts" else (
-        "--out", str(tmp_path / place))  # fmt: skip
-    status, text, said = call(capsys, "predict", str(folder), "digits", "--json", *words)
-    assert status == 0, said
-    assert json.loads(text)["precision"] == "bf16"
-
-
-def test_another_precision_is_refused() -> None:
-    model = a_digits_model()
-    with pytest.raises(OptionError, match="precision must be auto, fp32 or bf16, not 'fp8'"):
-        Compute(CPU, "fp8").fast(model, source_for(model))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("precision", "limit"), [("fp32", 1e-5), ("bf16", 0.05)])
-@pytest.mark.parametrize("what", ["features", "tokens"])
+@pytest.mark.parametrize(
+    ("what", "precision", "limit"), [("features", "bf16", 0.05), ("tokens", "fp32", 1e-5)]
+)
 def test_embedded_features_agree(
     what: str, precision: str, limit: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

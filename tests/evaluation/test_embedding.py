@@ -1,10 +1,7 @@
 """`vitlab.embed`: every image once, with its own features, whatever happened on the way."""
 
 import json
-import multiprocessing
 import os
-import shutil
-import time
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +12,7 @@ import torch
 from pyarrow import parquet
 
 import vitlab
-from conftest import call, photo, photo_folder
+from conftest import call, photo
 from distributed.ranks import on_ranks
 from vitlab.data.augment.augment import normalize
 from vitlab.data.learning import open_to_learn
@@ -176,21 +173,13 @@ def test_images_without_labels(model: vitlab.VisionTransformer, tmp_path: Path) 
     assert table["path"][5].endswith(r"/\udcff.png")
     embedded(model, flat / "[12].png", tmp_path / "b.parquet")
     assert len(rows(tmp_path / "b.parquet")["path"]) == 2
-
-
-def test_several_labels_per_image(model: vitlab.VisionTransformer, tmp_path: Path) -> None:
-    folder = photo_folder(tmp_path / "photos", {"a": 6})
-    each = [["x"], ["x", "y"], [], ["y"], ["x"], ["y"]]
-    lines = [
-        json.dumps({"path": f"a/{number:03d}.png", "labels": names})
-        for number, names in enumerate(each)
-    ]
-    (folder / "list.jsonl").write_text("\n".join(lines))
-    embedded(model, folder / "list.jsonl", tmp_path / "x.parquet")
-    table = rows(tmp_path / "x.parquet")
-    assert {
-        Path(p).stem: names for p, names in zip(table["path"], table["label"], strict=True)
-    } == {f"{number:03d}": names for number, names in enumerate(each)}
+    each = [["x"], ["x", "y"], []]  # several labels
+    lines = [json.dumps({"path": f"{n}.png", "labels": names}) for n, names in enumerate(each)]
+    (flat / "list.jsonl").write_text("\n".join(lines))
+    embedded(model, flat / "list.jsonl", tmp_path / "c.parquet")
+    table = rows(tmp_path / "c.parquet")
+    names = dict(zip(table["path"], table["label"], strict=True))
+    assert names == {str(flat / f"{n}.png"): own for n, own in enumerate(each)}
 
 
 def stopped(model: vitlab.VisionTransformer, photos: Path, out: Path, after: int) -> None:
@@ -221,50 +210,27 @@ def test_stopped_it_goes_on_where_it_was(
     first, second = sorted(parts.glob("*.parquet"))
     assert not out.exists()
     before = first.stat().st_mtime_ns
+    words = r"\.x\.parquet\.parts has the parts of another job \(what=features there, mean here\)"
+    with pytest.raises(DataError, match=f"{words}: delete that folder"):
+        embedded(model, photos, out, what="mean")
+    with (
+        Lock(parts / "_lock", "").held(),
+        pytest.raises(DiskError, match=r"another process is writing .*x\.parquet\.parts: wait"),
+    ):
+        embedded(model, photos, out)
+    half = tmp_path / ".x.parquet.draft-abcdefgh"
+    half.mkdir()
     second.write_bytes(second.read_bytes()[:-9])  # cut short
     stopped(model, photos, out, 2)
     assert first.stat().st_mtime_ns == before
     embedded(model, photos, out)
     assert rows(out) == rows(tmp_path / "whole.parquet")
     assert not parts.exists()
-
-
-def test_of_two_processes_that_write_one_file_the_later_one_is_refused(
-    model: vitlab.VisionTransformer, photos: Path, tmp_path: Path
-) -> None:
-    out, half = tmp_path / "x.parquet", tmp_path / ".x.parquet.draft-abcdefgh"
-    half.mkdir()
-    (half / "x.parquet").write_text("half")
-    with Lock(tmp_path / ".x.parquet.parts" / "_lock", "").held():
-        with pytest.raises(
-            DiskError, match=r"another process is writing .*x\.parquet\.parts: wait"
-        ):
-            embedded(model, photos, out)
-        assert half.exists()
-    embedded(model, photos, out)
-    assert [each.name for each in tmp_path.iterdir() if "x.parquet" in each.name] == [out.name]
-
-
-def test_other_weights_data_or_options_do_not_continue(
-    model: vitlab.VisionTransformer, photos: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "x.parquet"
-    stopped(model, photos, out, 1)
-    words = r"\.x\.parquet\.parts has the parts of another job \({}\): delete that folder"
-    with pytest.raises(DataError, match=words.format("what=features there, mean here")):
-        embedded(model, photos, out, what="mean")
-    with torch.no_grad():
-        model.token.add_(1)
-    with pytest.raises(DataError, match=words.format("other weights")):
-        embedded(model, photos, out)
-    shutil.rmtree(tmp_path / ".x.parquet.parts")  # as the message says
-    embedded(model, photos, out)
+    assert not half.exists()
     with pytest.raises(DiskError, match="already exists: choose another --out"):
         embedded(model, photos, out)
-    with pytest.raises(
-        OptionError,
-        match=r"layer=\(1,\) applies only with what=token, mean, both, patches or tokens",
-    ):
+    words = r"layer=\(1,\) applies only with what=token, mean, both, patches or tokens"
+    with pytest.raises(OptionError, match=words):
         embedded(model, photos, tmp_path / "y.parquet", layer=1)
 
 
@@ -288,46 +254,6 @@ def test_several_processes_write_the_same_file(
         ("DiskError", False),
         ("DiskError", True),
     ]
-
-
-def test_killed_it_goes_on(tmp_path: Path, model: vitlab.VisionTransformer, photos: Path) -> None:
-    """A process of its own, killed in its third part."""
-    vitlab.save(model, tmp_path / "weights")
-    out, parts = tmp_path / "x.parquet", tmp_path / ".x.parquet.parts"
-    take = infer.take
-
-    def complete() -> int:
-        return len(list(parts.glob("_parts/train-*.json")))
-
-    def until_the_third(*given: object) -> object:
-        time.sleep(1000 * (complete() == 2))
-        return take(*given)
-
-    def work() -> None:
-        infer.take = until_the_third
-        vitlab.embed(model, str(photos), out, workers=1)
-
-    process = multiprocessing.get_context("fork").Process(target=work)
-    process.start()
-    while process.is_alive() and complete() < 2:
-        time.sleep(0.005)
-    process.kill()
-    process.join()
-    assert complete() == 2
-    assert not out.exists()
-    computed: list[object] = []
-    real = ShardFolder._write
-
-    def write(self: ShardFolder, shard: object, batches: object) -> None:
-        computed.append(shard)
-        real(self, shard, batches)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ShardFolder, "_write", write)
-        embedded(vitlab.load(tmp_path / "weights"), photos, out)
-    assert len(computed) == 5 - 2
-    embedded(vitlab.load(tmp_path / "weights"), photos, tmp_path / "whole.parquet")
-    assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
 
 
 def test_the_command(

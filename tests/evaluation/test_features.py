@@ -1,6 +1,5 @@
 """Features on the disk: the model's own, computed once, checked, recomputed where damaged."""
 
-import errno
 import shutil
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -153,63 +152,14 @@ def test_damage_is_noticed_and_repaired(photos: Path, monkeypatch: pytest.Monkey
         found = Asked(photos).features(default_cache())
         assert len(seen) == 4 * (number + 1)
         assert np.array_equal(found.values, first)
+    draft = file.with_name(f".{file.name}.draft-abcdefgh")  # of a killed process
+    draft.mkdir()
     file.write_bytes(file.read_bytes()[:-9])
     Asked(photos).features(default_cache())
     file.unlink()
     Asked(photos).features(default_cache())
     assert len(seen) == 24
     assert [each.name for each in default_cache().iterdir()] == [file.name]
-
-
-def test_after_a_kill_only_what_is_missing_or_damaged_is_computed(
-    photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = np.array(Asked(photos).features().values)
-
-    take, count = infer.take, 0
-
-    def stop(*given: object) -> torch.Tensor:
-        nonlocal count
-        count += 1
-        if count > 6:  # one to find the shape, five of two and a half shards
-            raise KeyboardInterrupt
-        return take(*given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(infer, "take", stop)
-        with pytest.raises(KeyboardInterrupt, match="stopped with 2 of 4 parts"):
-            Asked(photos).features(default_cache())
-    (drafts,) = default_cache().glob(".*.parts")
-    _, second = sorted(drafts.glob("*.safetensors"))
-    damage(second, 300)
-    seen = computed(monkeypatch)
-    found = Asked(photos).features(default_cache())
-    assert seen == [1, 2, 3]
-    assert np.array_equal(found.values, whole)
-    assert not drafts.exists()
-
-
-def test_what_a_killed_process_left_is_removed_and_no_locks_are_needed(
-    photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(*given: object) -> None:
-        raise OSError(errno.ENOLCK, "no locks")
-
-    own = Asked(photos)
-    draft = default_cache() / f".{own.key}.safetensors.draft-abcdefgh"
-    draft.mkdir(parents=True)
-    (draft / ".tmpRYaTvc").write_text("half")
-    with monkeypatch.context() as patch:
-        patch.setattr("fcntl.flock", refuse)
-        own.features(default_cache())
-    assert draft.exists()  # another process may be at work on it
-    (default_cache() / f"{own.key}.safetensors").unlink()
-    assert capsys.readouterr().err == (
-        f"{default_cache() / f'.{own.key}.safetensors.parts'} has no file locks (no locks "
-        "available): some parts may be made twice\n"
-    )
-    own.features(default_cache())
-    assert not draft.exists()
 
 
 def test_damaged_images_are_left_out_and_remembered(photos: Path) -> None:

@@ -143,22 +143,16 @@ def test_figures_of_too_few_images_have_no_interval(images: int) -> None:
         assert result["intervals"].keys() - {"balanced_top5"} == enough - {"balanced_top5"}
 
 
-def test_figures_that_do_not_exist_have_no_interval() -> None:
-    probabilities, labels = several()
-    result = with_intervals(probabilities, MultiLabels(0 * labels.values))
-    assert (result["map"], result["auroc"]) == (None, None)
-    assert not {"map", "auroc", "macro_recall"} & set(result["intervals"])
-    alone = with_intervals(
-        np.array([[0.9, 0.1], [0.8, 0.2]] * 60), SingleLabels(np.zeros(120, int))
-    )
-    assert {"mcc", "kappa", "auroc"} & set(alone["intervals"]) == set()
-
-
 def test_what_would_take_long_has_no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     probabilities, labels = single()
     assert "auroc" in with_intervals(probabilities, labels)["intervals"]
     monkeypatch.setattr(module, "MOST", 1000)
     assert "auroc" not in with_intervals(probabilities, labels)["intervals"]
+    monkeypatch.undo()
+    shown, table = several()
+    nothing = with_intervals(shown, MultiLabels(0 * table.values), 50)  # no such figures
+    assert (nothing["map"], nothing["auroc"]) == (None, None)
+    assert not {"map", "auroc", "macro_recall"} & set(nothing["intervals"])
 
 
 def test_blocks_do_not_change_the_resamples(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,14 +78,3 @@ def test_pairs_are_those_of_the_confusion_matrix() -> None:
     assert first[0].as_dict() == {
         "true": ours[0].true, "predicted": ours[0].predicted, "images": counts[0],
     }  # fmt: skip
-
-
-def test_thousands_of_classes_need_no_matrix() -> None:
-    labels = np.array([0, 99_999, 99_999])
-    probabilities = np.zeros((3, 100_000))
-    probabilities[[0, 1, 2], [7, 5, 5]] = 1
-    names = [str(number) for number in range(100_000)]
-    pairs = confused_pairs(probabilities, SingleLabels(labels), names)
-    assert [(each.true, each.predicted, each.images) for each in pairs] == [
-        ("99999", "5", 2), ("0", "7", 1),
-    ]  # fmt: skip

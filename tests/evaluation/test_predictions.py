@@ -138,15 +138,6 @@ def test_processes_predict_the_same_bytes_as_one(
     assert found[1:] == [["", [], 0]] * 2
 
 
-def test_weights_can_be_trained_after_a_prediction() -> None:
-    made = model()
-    predict(made, open_to_learn("digits").test, Compute(CPU))
-    made(torch.zeros(1, 1, 8, 8)).sum().backward()
-    with torch.no_grad():
-        for weight in made.parameters():
-            weight.add_(1)
-
-
 def test_every_image_is_predicted_once_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     made, test = model(), open_to_learn("digits").test
     whole = predict(made, test, Compute(CPU))
@@ -170,25 +161,14 @@ def test_pixels_are_normalized_as_the_model_asks() -> None:
     np.testing.assert_allclose(done.probabilities, logits.softmax(-1), atol=1e-5)
 
 
-def test_large_images_come_in_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "PIXELS", 3 * 8 * 8 + 63)
-    steps: list[int] = []
-    predict(
-        model(),
-        open_to_learn("digits").test,
-        Compute(CPU),
-        progress=lambda done, _: steps.append(done),
-    )
-    assert steps[:3] == [3, 6, 9]
-    monkeypatch.setattr(room, "PIXELS", 1)
-    steps.clear()
-    predict(
-        model(),
-        open_to_learn("digits").test,
-        Compute(CPU),
-        progress=lambda done, _: steps.append(done),
-    )
-    assert steps[:2] == [1, 2]
+@pytest.mark.parametrize(("pixels", "first"), [(3 * 8 * 8 + 63, [3, 6]), (1, [1, 2])])
+def test_large_images_come_in_smaller_batches(
+    pixels: int, first: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "PIXELS", pixels)
+    steps, test = list[int](), open_to_learn("digits").test
+    predict(model(), test, Compute(CPU), progress=lambda done, _: steps.append(done))
+    assert steps[:2] == first
 
 
 def test_damaged_images_are_left_out_and_listed(photos: Path) -> None:

@@ -198,8 +198,6 @@ def test_damaged_photographs_are_named_and_others_answered(
     assert "bad.png" in found[0].error
     assert not found[0].neighbors
     assert found[1].neighbors[0].path == good
-    (alone,) = vitlab.search(tmp_path / "x.parquet", [str(tmp_path / "bad.png")], 1)
-    assert alone.error
 
 
 def test_other_weights_and_weights_that_are_gone(
@@ -227,6 +225,10 @@ def test_more_than_there_are(tmp_path: Path, k: int) -> None:
     written(tmp_path / "x.parquet", drawn(9, 4))
     with pytest.raises(OptionError, match=r"k must be from 1 to 9, the rows of .*x\.parquet"):
         vitlab.search(tmp_path / "x.parquet", drawn(4), k)
+    with pytest.raises(OptionError, match="table is of type int, but a name is needed"):
+        vitlab.search(3, drawn(4))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="cannot read nowhere"):
+        vitlab.search("nowhere", drawn(4))
     with pytest.raises(OptionError, match=r"the features have 5 numbers, those of .* 4: take"):
         vitlab.search(tmp_path / "x.parquet", drawn(5), 1)
 
@@ -238,43 +240,33 @@ def test_an_unfinished_folder_says_so(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "parts is unfinished: it has 9 of 30 images" in capsys.readouterr().err
 
 
+def stored(file: Path, array: Any, names: Any = "a", **about: Any) -> None:
+    """Write a table of any features, with one text for paths, labels and splits."""
+    text = pyarrow.array([names] * len(array), pyarrow.string()) if names == "a" else names
+    columns = {"path": text, "label": text, "split": text, "features": array}
+    told = json.dumps(ABOUT | {"dimension": 4, "images": len(array)} | about)
+    table = pyarrow.table(columns).replace_schema_metadata({"vitlab.embedding": told})
+    parquet.write_table(table, file, compression="zstd")
+
+
 def features(kind: Any) -> Callable[[Path], None]:
     """A table whose features are of another type."""
-
-    def make(file: Path) -> None:
-        one = kind.value_type if pyarrow.types.is_fixed_size_list(kind) else None
-        array = pyarrow.array([], kind) if one is not None else pyarrow.array([[1.0]], kind)
-        told = json.dumps(ABOUT | {"dimension": 4, "images": 1})
-        text = pyarrow.array(["a"] * len(array), pyarrow.string())
-        columns = {"path": text, "label": text, "split": text, "features": array}
-        table = pyarrow.table(columns).replace_schema_metadata({"vitlab.embedding": told})
-        parquet.write_table(table, file)
-
-    return make
+    fixed = pyarrow.types.is_fixed_size_list(kind)
+    return lambda file: stored(file, pyarrow.array([] if fixed else [[1.0]], kind), images=1)
 
 
 def nulls(file: Path) -> None:
-    kind = pyarrow.list_(pyarrow.float32(), 2)
-    text = pyarrow.array(["a", None])
-    array = pyarrow.array([[1.0, 2.0], None], kind)
-    columns = {"path": text, "label": text, "split": text, "features": array}
-    told = json.dumps(ABOUT | {"dimension": 2, "images": 2})
-    table = pyarrow.table(columns).replace_schema_metadata({"vitlab.embedding": told})
-    parquet.write_table(table, file)
+    array = pyarrow.array([[1.0, 2.0], None], pyarrow.list_(pyarrow.float32(), 2))
+    stored(file, array, pyarrow.array(["a", None]), dimension=2)
 
 
 def bomb(file: Path) -> None:
     """A few kilobytes that would be 2 GB."""
-    array = pyarrow.FixedSizeListArray.from_arrays(
-        pyarrow.DictionaryArray.from_arrays(
-            pyarrow.array(np.zeros(2**26, np.int8)), pyarrow.array([0.0], pyarrow.float32())
-        ).dictionary_decode(), 2**10,
-    )  # fmt: skip
-    text = pyarrow.array(["a"] * len(array), pyarrow.string())
-    columns = {"path": text, "label": text, "split": text, "features": array}
-    told = json.dumps(ABOUT | {"dimension": 2**10, "images": len(array)})
-    table = pyarrow.table(columns).replace_schema_metadata({"vitlab.embedding": told})
-    parquet.write_table(table, file, compression="zstd")
+    zeros = pyarrow.DictionaryArray.from_arrays(
+        pyarrow.array(np.zeros(2**26, np.int8)), pyarrow.array([0.0], pyarrow.float32())
+    )
+    array = pyarrow.FixedSizeListArray.from_arrays(zeros.dictionary_decode(), 2**10)
+    stored(file, array, dimension=2**10)
 
 
 def plain(file: Path) -> None:
@@ -369,10 +361,3 @@ def test_weights_of_a_stranger_are_not_looked_for_in_odd_places(
     err = capsys.readouterr().err
     assert "odd\\x1b[2J" in err
     assert "\x1b" not in err
-
-
-def test_a_table_of_a_wrong_type() -> None:
-    with pytest.raises(OptionError, match="table is of type int, but a name is needed"):
-        vitlab.search(3, drawn(4))  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="cannot read nowhere"):
-        vitlab.search("nowhere", drawn(4))

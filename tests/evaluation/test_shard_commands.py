@@ -65,7 +65,7 @@ def test_predict_fills_a_folder_and_says_what_it_holds(
     assert (code, err) == (2, "vitlab predict: part_images=8 applies only with a folder as out\n")
 
 
-@pytest.mark.parametrize(("command", "names"), [("predict", 1), ("predict", 2), ("embed", 1)])
+@pytest.mark.parametrize(("command", "names"), [("predict", 2), ("embed", 1)])
 def test_one_replaced_image_is_noticed(
     weights: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, names: int
 ) -> None:

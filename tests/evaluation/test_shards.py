@@ -124,7 +124,7 @@ def test_processes_of_torchrun(data: str, alone: Path, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(("moment", "workers"), [(0, 2), (1, 0), (5, 2)])
+@pytest.mark.parametrize(("moment", "workers"), [(1, 0), (5, 2)])
 def test_killed_and_repeated_with_others(
     data: str, alone: Path, tmp_path: Path, moment: int, workers: int
 ) -> None:
@@ -134,13 +134,9 @@ def test_killed_and_repeated_with_others(
     assert len(there) < 8
     found = embed(data, out, workers=workers)
     assert content(out) == content(alone)
-    assert found["own_parts"] == 8 - parts_before(there, out)
+    kept = sum(file.stat().st_mtime_ns == before for file, before in there.items())
+    assert found["own_parts"] == 8 - kept  # none is written again
     assert embed(data, out)["own_parts"] == 0
-
-
-def parts_before(there: dict[Path, int], out: Path) -> int:
-    """How many files were not written again."""
-    return sum(file.stat().st_mtime_ns == before for file, before in there.items())
 
 
 def test_a_stop_says_how_to_go_on(
@@ -167,7 +163,7 @@ def test_a_stop_says_how_to_go_on(
     ]
 
 
-@pytest.mark.parametrize("harm", [10, 1500, -200, -6, "cut", "gone", "receipt", "no receipt"])
+@pytest.mark.parametrize("harm", [1500, -6, "cut", "gone", "receipt", "no receipt"])
 def test_a_damaged_part_is_made_once_more(
     data: str, alone: Path, tmp_path: Path, harm: int | str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -235,6 +231,10 @@ def test_another_job_is_refused_and_changes_nothing(data: str, tmp_path: Path) -
     (tmp_path / "file").write_text("x")
     with pytest.raises(DiskError, match="file is a file"):
         embed(data, f"{tmp_path / 'file'}/")
+    (tmp_path / "a.png").write_bytes(b"noise")
+    for work in (embed, predict):
+        with pytest.raises(DataError, match=r"a\.png: not a JPEG"):
+            work(str(tmp_path / "*.png"), tmp_path / work.__name__)
 
 
 def test_a_folder_that_is_being_filled_is_refused_but_to_shards(
@@ -269,14 +269,6 @@ def test_without_locks_the_result_is_the_same(
     said = all_of([work, work], tmp_path / "said")
     assert [each["value"]["images"] for each in said] == [59, 59]
     assert content(tmp_path / "x") == content(alone)
-
-
-def test_no_usable_image(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.png").write_bytes(b"noise")
-    for work in (embed, predict):
-        with pytest.raises(DataError, match=r"a\.png: not a JPEG"):
-            work(str(tmp_path / "in" / "*.png"), tmp_path / work.__name__)
 
 
 def test_splits_and_labels(tmp_path: Path) -> None:

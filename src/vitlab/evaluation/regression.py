@@ -166,7 +166,8 @@ def evaluate_targets(
     regressor, began = load_regressor(run), time.monotonic()
     model, about = regressor.model, regressor.model.provenance
     known = columns.values(" ".join(options_of(Columns))) if columns else {}
-    splits = open_targets(data, regressor.about.targets, Data(test_fraction=about.get("held_out") or 0.2, **known))
+    options = Data(test_fraction=about.get("held_out") or 0.2, **known)
+    splits = open_targets(data, regressor.about.targets, options)
     images = chosen(model, splits, data, split)
     figures, bad = measure_targets(regressor, images.source, compute)
     return recorded(model, began, figures | {"data": data} | images.about, images.notes, bad)

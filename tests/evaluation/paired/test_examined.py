@@ -69,6 +69,9 @@ def test_a_damaged_file_is_as_good_as_none(run: RunFolder) -> None:
     run.predictions.unlink()
     run.predictions.mkdir()
     assert kept(run) is None
+    shutil.rmtree(run.model)
+    with pytest.raises(UserError, match="contains no model"):
+        examine(run)
 
 
 def test_what_is_kept_comes_back(tmp_path: Path) -> None:
@@ -80,13 +83,6 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
     for name, values in arrays.items():
         np.testing.assert_array_equal(found[0][name], values)
     assert found[1] == {"classes": ["é", "\udce9"]}
-
-
-def test_a_run_without_its_model(run: RunFolder) -> None:
-    run.predictions.unlink()
-    shutil.rmtree(run.model)
-    with pytest.raises(UserError, match="contains no model"):
-        examine(run)
 
 
 def test_of_several_labels(tmp_path: Path, photos: Path) -> None:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score, log_loss
+from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score
 
 from vitlab.data.labels import MultiLabels
 from vitlab.evaluation.answers import MultiAnswers, SingleAnswers, answers_of
-from vitlab.evaluation.paired_tests import figures_of, holm, mcnemar, pairs_of
+from vitlab.evaluation.paired_tests import holm, mcnemar, pairs_of
 
 
 @pytest.fixture(autouse=True)
@@ -138,12 +138,3 @@ def test_of_several_labels_the_test_is_of_the_average_precision() -> None:
     assert pair.p == pytest.approx(2 / 1001)
     assert pair.only_first == 0
     assert pairs_of([bad, bad])[0].p == 1
-
-
-def test_figures_are_those_of_scikit_learn() -> None:
-    one = answers(1, 1.0)
-    found = figures_of(one)
-    assert found["accuracy"] == accuracy_score(one.truth, one.guess)
-    two = np.stack([one.own, 1 - one.own], 1)
-    assert found["nll"] == pytest.approx(log_loss([0] * len(one), two, labels=[0, 1]))
-    assert found["top5"] == 1

@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from conftest import photo_folder
@@ -124,9 +123,3 @@ def test_an_image_is_recognized_by_its_content(tmp_path: Path) -> None:
     named = image_keys(source, np.arange(3), by_name=True)
     assert named[2] == found[2]
     assert named[0] != found[0]
-
-
-@pytest.mark.parametrize("places", [[], [1, 0]])
-def test_answers_of_some_images(places: list[int]) -> None:
-    one = examined(1).answers
-    np.testing.assert_array_equal(one.take(places).right, one.right[places])

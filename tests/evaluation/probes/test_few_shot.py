@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-from sklearn.linear_model import Ridge
 
 import vitlab
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.probes.few_shot import sample_shots
-from vitlab.evaluation.probes.heads import solved as closed
 
 
 def examples(n: int, d: int, classes: int, seed: int = 0) -> tuple[np.ndarray, ...]:
@@ -40,7 +38,7 @@ def solved(
 
 
 @pytest.mark.parametrize(("n", "d"), [(200, 12), (30, 12), (12, 60), (13, 12), (10, 300)])
-@pytest.mark.parametrize("l2", [1024.0, 1.0])
+@pytest.mark.parametrize("l2", [1024.0, 1e-2])
 def test_the_closed_form_is_the_least_squares_solution(n: int, d: int, l2: float) -> None:
     x, y, test, truth = examples(n, d, 10)
     found = vitlab.fewshot(x, y, test, l2=l2)
@@ -49,14 +47,6 @@ def test_the_closed_form_is_the_least_squares_solution(n: int, d: int, l2: float
     assert found.dtype == np.int64
     if n == 200:
         assert (found == truth).mean() > 0.25, "the examples can be learned"
-
-
-@pytest.mark.parametrize("shape", [(50, 9), (9, 50)])
-def test_the_weights_are_those_of_scikit_learn(shape: tuple[int, int]) -> None:
-    generator = np.random.default_rng(1)
-    x, y = generator.normal(size=shape), generator.normal(size=(shape[0], 4))
-    theirs = Ridge(alpha=3.0, fit_intercept=False).fit(x, y).coef_.T
-    np.testing.assert_allclose(closed(x, y, 3.0), theirs, rtol=1e-9, atol=1e-12)
 
 
 def test_the_penalty_that_is_best_when_one_is_left_out() -> None:
@@ -68,8 +58,13 @@ def test_the_penalty_that_is_best_when_one_is_left_out() -> None:
     one = np.arange(4), x[:4]
     same = [vitlab.fewshot(one[1], one[0], test, l2=l2) for l2 in ("auto", 1024.0)]
     assert np.array_equal(*same), "nothing can be left out"
-    with pytest.raises(OptionError, match="l2 must be a number above 0 or auto, not 'best'"):
-        vitlab.fewshot(x, y, test, l2="best")
+    for wrong in ("best", 0.0, -1.0, np.nan, np.inf):
+        with pytest.raises(
+            OptionError, match=f"l2 must be a number above 0 or auto, not '?{wrong}"
+        ):
+            vitlab.fewshot(x, y, test, l2=wrong)
+    gaps = np.array([2, 3, 7, 40])  # classes without examples are never predicted
+    assert np.array_equal(vitlab.fewshot(x, gaps[y], test), gaps[vitlab.fewshot(x, y, test)])
 
 
 def test_the_constants_matter() -> None:
@@ -89,12 +84,6 @@ def test_a_constant_feature_and_a_tiny_class_do_no_harm() -> None:
     assert vitlab.fewshot(x, [0, 0, 1], np.empty((0, 2))).shape == (0,)
 
 
-def test_classes_without_examples_are_never_predicted() -> None:
-    x, y, test, _ = examples(60, 12, 4)
-    gaps = np.array([2, 3, 7, 40])
-    assert np.array_equal(vitlab.fewshot(x, gaps[y], test), gaps[vitlab.fewshot(x, y, test)])
-
-
 @pytest.mark.parametrize(
     ("x", "y", "test", "message"),
     [
@@ -111,12 +100,6 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(DataError, match=message):
         vitlab.fewshot(x, y, test)
-
-
-@pytest.mark.parametrize("l2", [0.0, -1.0, np.nan, np.inf])
-def test_a_penalty_must_be_above_zero(l2: float) -> None:
-    with pytest.raises(OptionError, match="l2 must be a number above 0"):
-        vitlab.fewshot(np.eye(2), [0, 1], np.eye(2), l2=l2)
 
 
 def test_shots_are_the_first_of_a_permutation_per_class() -> None:

@@ -41,11 +41,8 @@ def test_every_format_holds_the_same(tmp_path: Path) -> None:
         assert other.columns.tolist() == table.columns.tolist()
         assert other["image"].tolist() == table["image"].tolist()
         assert other["margin"].tolist() == pytest.approx(table["margin"].tolist(), abs=1e-6)
-
-
-def test_several_labels_are_lists(tmp_path: Path) -> None:
-    write(tmp_path / "x.jsonl", SEVERAL)
-    rows = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
+    write(tmp_path / "several.jsonl", SEVERAL)
+    rows = [json.loads(line) for line in (tmp_path / "several.jsonl").read_text().splitlines()]
     assert [(row["image"], row["labels"], row["likely"]) for row in rows] == [
         ("image 2", ["a,b"], ["c"]), ("image 4", ["c"], ["a,b"]),
     ]  # fmt: skip

@@ -31,6 +31,7 @@ from deploy.deploy_files import (
     pod,
 )
 from docs.pages import ROOT, understood
+from vitlab.serve.app import application
 from vitlab.serve.engine import Engine
 from vitlab.serve.limits import Limits
 from vitlab.serve.ray_app import deployment
@@ -106,7 +107,9 @@ def test_probes_ask_what_the_service_answers() -> None:
 
 
 def test_alerts_and_dashboard_ask_for_metrics_that_there_are() -> None:
-    text = Engine(device="cpu").metrics.text().decode()
+    engine = Engine(device="cpu")
+    application(engine)
+    text = engine.metrics.text().decode()
     known = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
     known |= {f"{each}{end}" for each in known for end in ("_bucket", "_sum", "_count")}
     rules = [each["expr"] for each in objects()["PrometheusRule"]["spec"]["groups"][0]["rules"]]
@@ -216,7 +219,19 @@ def test_other_peoples_checks_pass(tool: list[str], files: list[Path], tmp_path:
 
 
 def test_every_file_is_looked_at() -> None:
-    known = {DOCKERFILE, LOCK, LOCKER, COMPOSE, NGINX, DASHBOARD, RAY, RAY_JOB, *KUBERNETES, *SCRIPTS, *UNITS}
+    known = {
+        DOCKERFILE,
+        LOCK,
+        LOCKER,
+        COMPOSE,
+        NGINX,
+        DASHBOARD,
+        RAY,
+        RAY_JOB,
+        *KUBERNETES,
+        *SCRIPTS,
+        *UNITS,
+    }
     assert {file for file in DEPLOY.rglob("*") if file.is_file()} == known
 
 

@@ -93,7 +93,7 @@ class Watched:
     def _load(self, name: str, path: Path) -> None:
         known = name in self._missed and any(card.name == name for card in self.engine.cards())
         try:
-            (self.engine.replace if known else self.engine.add)(name, path)
+            self.engine.add(name, path, replace=known)
         except Exception as error:  # also of a file that nobody expected: the others go on
             expected = isinstance(error, UserError)
             level = logging.WARNING if expected else logging.ERROR

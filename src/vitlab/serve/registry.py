@@ -10,7 +10,9 @@ import math
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -83,6 +85,7 @@ class Trunk:
         base: on the device
         fast: what computes images of the base alone: its fast form, or the base
         pace: seconds that an image takes under load; 0 until it is known
+        left: tasks that no request holds any more; any thread may add to them
 
     Args:
         base: taken over, moved to the device and put into evaluation mode
@@ -101,7 +104,7 @@ class Trunk:
         self.base, self.device = base.to(device).eval().requires_grad_(False), device
         self.fast = fast_beside(self.base, device, precision, engine)
         self._precision = fixed(precision)
-        self.pace = 0.0
+        self.pace, self.left = 0.0, deque[str]()
         self._tasks: MultiTask | None = None
 
     @property
@@ -131,12 +134,14 @@ class Trunk:
             tasks = MultiTask(self.base)
             tasks.add(BASE, Delta(self.base.config, {}, self.identity, {}))
             self._tasks = tasks
+        self._purge()
         self._tasks.add(task, change)
 
-    def remove(self, task: str) -> None:
-        """Free what a delta alone used."""
-        if self._tasks is not None and task != BASE:
-            self._tasks.remove(task)
+    def _purge(self) -> None:
+        """Free what deltas alone used that have left."""
+        with suppress(IndexError):
+            while self._tasks is not None:
+                self._tasks.remove(self.left.popleft())
 
     def scored(
         self, images: Tensor | Packed | list[Tensor], tasks: Sequence[str]
@@ -146,6 +151,7 @@ class Trunk:
         Returns:
             (features,) and (classes,) for each image.
         """
+        self._purge()
         if self._tasks is not None and any(tasks):
             assert not isinstance(images, Packed)  # which have a trunk of their own
             with autocast(self.device, self._precision):
@@ -307,7 +313,7 @@ class Registry:
         facts.provenance, facts.unlike = dict(change.provenance), change.unlike
         task = f"{name} {next(self._numbers)}"
         trunk.add(task, change)
-        weakref.finalize(facts, trunk.remove, task)  # requests hold it until they are answered
+        weakref.finalize(facts, trunk.left.append, task)  # once no request holds it
         return self._begin(name, facts, trunk, task, change.bytes)
 
     def _whole(self, name: str, model: Model) -> Served:

@@ -5,7 +5,8 @@
 Capacity is what a closed loop of 32 clients gets, before each load and after it: the machine may be
 shared. Each load is an open loop, requests at the times of a Poisson process, and each request is a
 JPEG of 500x375 in a form. Memory is of all processes of the service; what was computed for nobody
-is read from its own metrics.
+is read from its own metrics. The client takes time of the same cores: the second share is of the
+capacity that the cores have without what it takes beyond its part at capacity.
 """
 
 import argparse
@@ -39,22 +40,37 @@ def computed(port: int) -> float:
     return metrics(port)["vitlab_batch_images_sum"]
 
 
+def cores(pid: int) -> dict[str, float]:
+    """Return the seconds of processor time so far: of event loop, model and decoders."""
+    found = dict.fromkeys(("event loop", "model", "decoders"), 0.0)
+    for each in processes.family(pid):
+        for file in Path(f"/proc/{each}/task").glob("*/stat"):
+            ticks = file.read_text().rpartition(")")[2].split()[11:13]
+            thread = "event loop" if file.parent.name == str(pid) else "model"
+            name = thread if each == pid else "decoders"
+            found[name] += sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+    return found
+
+
 def measured(session: serve.Session, seconds: float, deadline: float) -> list[dict[str, Any]]:
     """Return a row per load."""
 
-    def capacity() -> float:
+    def capacity() -> tuple[float, float]:
         done = session.run(lambda pool: traffic.saturate(pool, session.requests, CLIENTS, CLOSED))
-        return len(done.times(200)) / done.wall
+        return len(done.times(200)) / done.wall, done.cpu / done.wall
 
-    rows, before = [], capacity()
+    rows, (before, usual) = [], capacity()
     for load in LOADS:
         rate, first, mb = load * before, computed(session.port), processes.memory(session.pid)
+        spent = cores(session.pid)
         done = session.run(
             lambda pool, rate=rate: traffic.arrive(pool, session.requests, rate, seconds, 1)
         )
-        images, after = computed(session.port) - first, capacity()
+        spent = {name: each - spent[name] for name, each in cores(session.pid).items()}
+        images, (after, _) = computed(session.port) - first, capacity()
         good = sum(each <= deadline for each in done.times(200))
         here = min(rate, (before + after) / 2)  # what could be answered
+        free = 1 - max(0.0, done.cpu / done.wall - usual) / (len(os.sched_getaffinity(0)) - usual)
         health = sorted(each.seconds for each in done.probes)
         rows.append(
             {
@@ -64,6 +80,7 @@ def measured(session: serve.Session, seconds: float, deadline: float) -> list[di
                 "requests": len(done.outcomes),
                 "statuses": dict(done.statuses),
                 "share of what could be answered": good / (here * done.wall),
+                "the same without the client": good / (min(rate, here * free) * done.wall),
                 "p50": traffic.percentile(done.times(200), 50),
                 "p99": traffic.percentile(done.times(200), 99),
                 "refused p99": traffic.percentile(done.times(503), 99),
@@ -71,7 +88,8 @@ def measured(session: serve.Session, seconds: float, deadline: float) -> list[di
                 "computed for nobody": max(0.0, 1 - len(done.times(200)) / images),
                 "MB before": mb,
                 "MB after": processes.memory(session.pid),
-                "client's share of a core": done.cpu / done.wall,
+                "cores": {"client": done.cpu / done.wall}
+                | {name: each / done.wall for name, each in spent.items()},
                 "load of the machine": os.getloadavg()[0],
             }
         )

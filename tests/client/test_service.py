@@ -44,7 +44,7 @@ class InProcess(httpx2.BaseTransport):
 def client_of(engine: FakeEngine | None = None, token: str = "", given: str = "") -> vitlab.Client:
     """A client of the application."""
     engine = engine or FakeEngine(limits=Limits(max_images=2))
-    app = application(cast(Any, engine), limits=engine.limits, token=token)
+    app = application(cast(Any, engine), token=token)
     return vitlab.Client("http://localhost", given, retries=0, transport=InProcess(app))
 
 

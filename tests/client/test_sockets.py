@@ -8,7 +8,6 @@ from threading import Event, Thread
 import pytest
 
 from client.conftest import Make
-from vitlab.client import client as clients
 from vitlab.errors import LateError, ServiceError
 from vitlab.evaluation.classification import Answer
 
@@ -58,12 +57,6 @@ def test_an_answer_that_drips_is_late(make: Make, url: str) -> None:
     with pytest.raises(LateError, match=r"did not answer within 0\.3 s: give a larger timeout"):
         make(None, url, timeout=0.3).predict(b"slow")
     assert time.monotonic() - began < 30
-
-
-def test_an_endless_answer_is_left(make: Make, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "MOST_ANSWER", 5)
-    with pytest.raises(ServiceError, match=f"no answer from {url}: the answer has more than"):
-        make(None, url).predict(b"slow")
 
 
 def test_a_dropped_connection_is_opened_again(make: Make, url: str) -> None:

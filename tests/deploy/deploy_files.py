@@ -17,6 +17,7 @@ UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 RAY = DEPLOY / "ray" / "vitlab.yaml"
 RAY_JOB = DEPLOY / "ray" / "parts.sh"
 DOCKERFILE = DEPLOY / "Dockerfile"
+LOCK, LOCKER = DEPLOY / "requirements-cpu.txt", DEPLOY / "lock.py"
 COMPOSE = DEPLOY / "compose.yaml"
 NGINX = DEPLOY / "nginx" / "vitlab.conf"
 DASHBOARD = DEPLOY / "monitoring" / "grafana.json"

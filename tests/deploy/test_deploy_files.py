@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from deploy.deploy_files import (
     DEPLOY,
     DOCKERFILE,
     KUBERNETES,
+    LOCK,
+    LOCKER,
     NGINX,
     RAY,
     RAY_JOB,
@@ -28,6 +31,7 @@ from deploy.deploy_files import (
     pod,
 )
 from docs.pages import ROOT, understood
+from vitlab.serve.app import application
 from vitlab.serve.engine import Engine
 from vitlab.serve.limits import Limits
 from vitlab.serve.ray_app import deployment
@@ -103,7 +107,9 @@ def test_probes_ask_what_the_service_answers() -> None:
 
 
 def test_alerts_and_dashboard_ask_for_metrics_that_there_are() -> None:
-    text = Engine(device="cpu").metrics.text().decode()
+    engine = Engine(device="cpu")
+    application(engine)
+    text = engine.metrics.text().decode()
     known = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
     known |= {f"{each}{end}" for each in known for end in ("_bucket", "_sum", "_count")}
     rules = [each["expr"] for each in objects()["PrometheusRule"]["spec"]["groups"][0]["rules"]]
@@ -173,6 +179,24 @@ def test_the_image_has_only_what_it_needs() -> None:
     assert all((ROOT / name).exists() for name in names)
 
 
+def test_the_image_is_installed_by_hashes_of_the_tested_versions() -> None:
+    pinned = dict(re.findall(r"^(\S+)==(\S+) --hash=sha256:[0-9a-f]{64}$", LOCK.read_text(), re.M))
+    assert len(pinned) == LOCK.read_text().count("\n") - 1
+    pinned = {re.sub(r"[-_.]+", "-", name).lower(): each for name, each in pinned.items()}
+    tested = re.findall(r"^([^#\s]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.M)
+    versions = {re.sub(r"[-_.]+", "-", name).lower(): each for name, each in tested}
+    assert {name: versions.get(name, each) for name, each in pinned.items()} == pinned | {
+        "torch": versions["torch"]
+    }
+    assert pinned["torch"] == f"{versions['torch']}+cpu"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    needed = project["project"]["dependencies"] + project["build-system"]["requires"]
+    for extra in ("serve", "datasets"):
+        needed += project["project"]["optional-dependencies"][extra]
+    names = {re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", each)[0]).lower() for each in needed}
+    assert names <= set(pinned)
+
+
 @pytest.mark.campaign
 @pytest.mark.parametrize(
     ("tool", "files"),
@@ -195,7 +219,19 @@ def test_other_peoples_checks_pass(tool: list[str], files: list[Path], tmp_path:
 
 
 def test_every_file_is_looked_at() -> None:
-    known = {DOCKERFILE, COMPOSE, NGINX, DASHBOARD, RAY, RAY_JOB, *KUBERNETES, *SCRIPTS, *UNITS}
+    known = {
+        DOCKERFILE,
+        LOCK,
+        LOCKER,
+        COMPOSE,
+        NGINX,
+        DASHBOARD,
+        RAY,
+        RAY_JOB,
+        *KUBERNETES,
+        *SCRIPTS,
+        *UNITS,
+    }
     assert {file for file in DEPLOY.rglob("*") if file.is_file()} == known
 
 

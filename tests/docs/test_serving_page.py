@@ -28,15 +28,14 @@ def test_the_addresses_and_statuses_are_those_of_the_application() -> None:
     paths = app.openapi()["paths"]
     routes = {f"{verb.upper()} {path}" for path, verbs in paths.items() for verb in verbs}
     named = re.findall(r"`((?:GET|POST|PUT|DELETE) /[a-z]+[^?`]*)", PAGE)
-    left = {"GET /docs", "GET /openapi.json"}
+    left = {"GET /openapi.json"}
     assert routes - left == {each.replace("NAME", "{name}") for each in named} - left
-    told = {
-        int(status)
-        for path in ("/predict", "/features", "/attention")
-        for status in paths[path]["post"]["responses"]
-    }
+    assert {"200", "4XX", "5XX"} == set(paths["/predict"]["post"]["responses"])
     rows = {int(each) for status, *_ in cells("status") for each in status.split(", ")}
-    assert told <= rows
+    text = "".join(file.read_text() for file in (ROOT / "src" / "vitlab" / "serve").glob("*.py"))
+    raised = {int(status) for status in re.findall(r"Refused\(\s*(\d{3})", text)}
+    assert len(raised) > 10
+    assert raised <= rows
 
 
 def test_the_figures_are_those_of_metrics() -> None:

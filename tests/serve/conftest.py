@@ -9,10 +9,7 @@ from serve.made import Running, tiny
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Running]:
-    """An engine that serves the model `tiny`, with places for twelve images.
-
-    An image waits ten seconds for others that are being decoded, and for nothing else.
-    """
-    each = Running(("tiny", tiny()), timeout=60, max_batch=4, queue=12, max_delay=10_000)
+    """An engine that serves the model `tiny`, with places for twelve images."""
+    each = Running(("tiny", tiny()), timeout=60, max_batch=4, queue=12)
     yield each
     each.close()

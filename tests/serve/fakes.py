@@ -66,14 +66,11 @@ class FakeEngine:
         self.metrics.gauge("ready", "ready", lambda: self.ready)
         self.read: Callable[[object], object] = lambda source: source
 
-    def add(self, name: str, source: object) -> None:
-        if name in self.models:
-            raise OptionError(f"there is a model {name!r} already")
+    def add(self, name: str, source: object, *, replace: bool = False) -> None:
+        if (name in self.models) is not replace:
+            raise OptionError(f"there is a model {name!r} already, or none")
         self.sources[name] = self.read(source)
         self.models = self.models | {name: card(name)}
-
-    def replace(self, name: str, source: object) -> None:
-        self.sources[name] = self.read(source)
 
     def remove(self, name: str) -> None:
         if name not in self.models:
@@ -86,7 +83,7 @@ class FakeEngine:
     async def start(self) -> None:
         self.ready = True
 
-    async def stop(self, seconds: float = 30) -> None:
+    async def stop(self) -> None:
         self.ready, self.stopped = False, True
 
     def crowded(self, under_way: int) -> float:

@@ -83,7 +83,7 @@ class Running:
         return self(self.engine.answer(images, model, what))
 
     def close(self) -> None:
-        self(self.engine.stop(10))
+        self(self.engine.stop())
         self.loop.close()
 
 

@@ -105,12 +105,12 @@ def main(weights: str) -> None:
             log_to_driver=False, object_store_memory=100 * 2**20,
         )  # fmt: skip
         serve.start(http_options={"host": "127.0.0.1", "port": 8765})
-        options = {"num_cpus": 1, "health_check_period_s": 1}
-        serve.run(vitlab.serve.deployment(weights, num_replicas=2, **options))
+        options = {"ray_actor_options": {"num_cpus": 1}, "health_check_period_s": 1}
+        serve.run(vitlab.serve.deployment(weights, options=options | {"num_replicas": 2}))
         result = {"start": time.monotonic() - started}
         result["killed"] = killed()
         tight = vitlab.serve.Limits(queue=4)
-        serve.run(vitlab.serve.deployment(weights, limits=tight, max_queued_requests=4, **options))
+        serve.run(vitlab.serve.deployment(weights, limits=tight, options=options))
         result["overloaded"] = overloaded()
         serve.shutdown()
         ray.shutdown()

@@ -26,7 +26,7 @@ def served(
     A script may end it itself; what it returns is returned.
     """
     engine = engine or FakeEngine()
-    service = Service(application(engine, limits=engine.limits), engine, drain)
+    service = Service(application(engine), engine, drain)
     opened, results = listen("127.0.0.1", 0), []
     port, ended = opened.getsockname()[1], threading.Event()
 

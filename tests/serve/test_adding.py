@@ -11,10 +11,9 @@ import pytest
 import torch
 
 import vitlab
-from serve.calling import Reply, ask, form
+from serve.calling import Reply, ask
 from serve.fakes import FakeEngine
 from vitlab.errors import OptionError, WeightsError
-from vitlab.models.model import Model
 from vitlab.serve.access import listen, read_token
 from vitlab.serve.app import application
 from vitlab.serve.limits import Limits, split
@@ -46,10 +45,10 @@ class Folders:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         monkeypatch.setattr("tempfile.tempdir", str(folder))
-        self.folder, self.engine = folder, FakeEngine()
+        self.folder, self.engine = folder, FakeEngine(limits=Limits(max_model=0.1))
         self.seen: list[list[str]] = []
         self.engine.read = self._read
-        self.app = application(self.engine, limits=Limits(max_model=0.1), token=TOKEN)
+        self.app = application(self.engine, token=TOKEN)
 
     def _read(self, source: object) -> object:
         self.seen.append(sorted(file.name for file in self.folder.rglob("*")))
@@ -98,28 +97,6 @@ def test_what_is_not_a_model(
     assert str(folders.folder) not in reply.error
     assert list(folders.folder.iterdir()) == []
     assert "task" not in folders.engine.models
-
-
-def test_a_saved_model_in_a_form(
-    folders: Folders, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    saved = tmp_path_factory.mktemp("saved") / "model"
-    model = vitlab.create(TINY, 3, 32, generator=torch.Generator().manual_seed(0))
-    vitlab.save(model, saved)
-    files = [(name, (saved / name).read_bytes()) for name in ("config.json", "model.safetensors")]
-    body, kind = form(*files)
-    assert folders.put("whole", body, content_type=kind).status == 201
-    loaded = folders.engine.sources["whole"]
-    assert isinstance(loaded, Model)
-    assert all(map(torch.equal, loaded.state_dict().values(), model.state_dict().values()))
-    assert list(folders.folder.iterdir()) == []
-    for wrong in (files[:1], files * 2, [*files[:1], files[0]], [("../config.json", b"{}")], []):
-        body, kind = form(*wrong)
-        reply = folders.put("wrong", body, content_type=kind)
-        assert reply.status in (400, 413, 422), wrong
-        assert reply.error
-    assert list(folders.folder.iterdir()) == []
-    assert "wrong" not in folders.engine.models
 
 
 def test_names_in_addresses_are_never_paths(folders: Folders, delta: bytes) -> None:
@@ -235,21 +212,12 @@ def test_token_files(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"  {TOKEN}\n")
     file.chmod(0o600)
-    assert read_token(file) == (TOKEN, "")
-    file.chmod(0o644)
-    assert "chmod 600" in read_token(file)[1]
+    assert read_token(file) == TOKEN
     file.chmod(0o666)
     with pytest.raises(OptionError, match="anybody on this machine can write"):
         read_token(file)
     file.chmod(0o600)
-    for bad in (
-        "",
-        "short",
-        "two words that are long",
-        "\u00e9" * 20,
-        "x" * 5000,
-        "line\nline" * 3,
-    ):
+    for bad in ("", "short", "two words that are long", "\u00e9" * 20, "x" * 5000, "ab\nc" * 9):
         file.write_text(bad)
         with pytest.raises(OptionError, match="openssl rand -hex 32"):
             read_token(file)

@@ -30,8 +30,8 @@ class Gated(FakeEngine):
         await super().start()
         self.loop = asyncio.get_running_loop()
 
-    async def stop(self, seconds: float = 30) -> None:
-        await super().stop(seconds)
+    async def stop(self) -> None:
+        await super().stop()
         assert self.gate
         self.gate.set()
 

@@ -97,31 +97,28 @@ def test_mutated_images(running: Running) -> None:
 
     running.loop.run_until_complete(all_of(mutated(200)))
     before = [resident(number) for number in (own, *processes_below(own))]
-    restarts = running.engine.metrics.value("decoder_restarts_total")
+    restarts = running.engine.metrics.value("decoder_restarts")
     good = running.loop.run_until_complete(all_of(mutated(5000)))
     after = [resident(number) for number in (own, *processes_below(own))]
     assert 0 < good < 5000
-    assert running.engine.metrics.value("decoder_restarts_total") == restarts
+    assert running.engine.metrics.value("decoder_restarts") == restarts
     assert all(late - soon < 20_000 for soon, late in zip(before, after, strict=True))
 
 
 def test_models_come_and_go_under_load(running: Running) -> None:
-    """100 changes while eight clients ask: every answer is whole, or says that it was removed."""
+    """100 changes while eight clients ask: every answer is whole."""
     from serve.made import nudged, tiny
     from vitlab.weights.deltas import delta
 
     engine, base = running.engine, tiny()
     tuned = [delta(nudged(base, seed, "attention"), base) for seed in range(4)]
-    ended, outcomes = asyncio.Event(), {"good": 0, "removed": 0}
+    ended, good = asyncio.Event(), [0]
 
     async def client(number: int) -> None:
         while not ended.is_set():
             try:
                 seen = await engine.answer([encoded(number)], f"m{number % 4}")
-                outcomes["good"] += seen[0].probabilities is not None
-            except ServiceError as error:
-                assert "was removed" in str(error)
-                outcomes["removed"] += 1
+                good[0] += seen[0].probabilities is not None
             except ValueError as error:
                 assert "unknown model" in str(error)
                 await asyncio.sleep(0)
@@ -131,8 +128,7 @@ def test_models_come_and_go_under_load(running: Running) -> None:
             name = f"m{turn % 4}"
             if turn % 3 or name not in {card.name for card in engine.cards()}:
                 here = name in {card.name for card in engine.cards()}
-                act = engine.replace if here else engine.add
-                await asyncio.to_thread(act, name, tuned[turn % 4])
+                await asyncio.to_thread(engine.add, name, tuned[turn % 4], replace=here)
             else:
                 engine.remove(name)
             await asyncio.sleep(0.01)
@@ -144,4 +140,4 @@ def test_models_come_and_go_under_load(running: Running) -> None:
     running.loop.run_until_complete(both())
     for card in engine.cards()[1:]:
         engine.remove(card.name)
-    assert outcomes["good"] > 100
+    assert good[0] > 100

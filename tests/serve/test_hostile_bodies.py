@@ -76,7 +76,7 @@ async def run(seed: int, count: int, workers: int = 4) -> tuple[list[str], Count
     """Send hostile requests; return what is wrong, the statuses, and the growth in megabytes."""
     engine = Engine(limits=LIMITS, device="cpu")
     engine.add("tiny", tiny())
-    app = application(engine, limits=LIMITS)
+    app = application(engine)
     await engine.start()
     todo, bad, statuses, sizes = requests(seed, count), [], Counter[int](), [0.0]
 
@@ -100,7 +100,7 @@ async def run(seed: int, count: int, workers: int = 4) -> tuple[list[str], Count
     good = await answer(app, Hostile("good", "/predict", [FILES["PNG"]]))
     assert good.status == 200, good.body
     assert app.state.serving.under_way == engine.metrics.value("body_bytes") == 0
-    await engine.stop(1)
+    await engine.stop()
     return bad, statuses, sizes[-1] - sizes[1]
 
 

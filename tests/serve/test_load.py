@@ -16,7 +16,7 @@ import torch
 
 import vitlab
 from serve.made import Gate, Running, encoded, nudged, processes_below, tiny, until
-from vitlab.errors import BusyError, LateError, ServiceError
+from vitlab.errors import BusyError, LateError, OptionError, ServiceError
 from vitlab.weights.deltas import Delta
 from vitlab.weights.identity import Base
 
@@ -70,8 +70,7 @@ def test_beyond_the_queue_the_answer_is_busy_at_once(running: Running, gate: Gat
 
     running(flood())
     assert held(running) == 0
-    assert running.engine.metrics.value("model_shed_total", model="slow") == 12
-    assert running.engine.metrics.value("images_shed_total") >= 12
+    assert running.engine.metrics.value("images_shed_total", model="slow") == 12
 
 
 def test_late_and_cancelled_requests_are_not_computed(running: Running, gate: Gate) -> None:
@@ -98,7 +97,7 @@ def test_late_and_cancelled_requests_are_not_computed(running: Running, gate: Ga
     finally:
         engine.limits = usual
     assert gate.sizes == [1, 1]
-    assert engine.metrics.value("model_late_total", model="slow") == 1
+    assert engine.metrics.value("images_late_total", model="slow") == 1
 
 
 def test_what_waits_is_computed_together(running: Running, gate: Gate, tmp_path: Path) -> None:
@@ -119,14 +118,12 @@ def test_what_waits_is_computed_together(running: Running, gate: Gate, tmp_path:
         first = await computing(running, gate)
         later = [asked(running, model=name) for name in ("a", "tiny", "b", "a")]
         await until(
-            lambda: (
-                held(running) == 5 and engine.metrics.value("images_decoded_total") >= decoded + 5
-            )
+            lambda: held(running) == 5 and engine.metrics.value("decoded_images") >= decoded + 5
         )
         gate.open.set()
         return (await asyncio.gather(first, *later))[1:]
 
-    decoded = engine.metrics.value("images_decoded_total")
+    decoded = engine.metrics.value("decoded_images")
     seen = running(mixed())
     for (each,), model in zip(seen, (tuned["a"], base, tuned["b"], tuned["a"]), strict=True):
         (answer,) = vitlab.classify(model, IMAGE, top=5)
@@ -135,20 +132,6 @@ def test_what_waits_is_computed_together(running: Running, gate: Gate, tmp_path:
     assert np.subtract(sizes(), before).tolist() == [1, 2]  # one of 1, one of up to 4
     for name in tuned:
         engine.remove(name)
-
-
-def test_a_batch_waits_for_what_is_being_decoded_and_for_nothing_else(
-    running: Running, gate: Gate
-) -> None:
-    engine, usual = running.engine, running.engine.limits
-    engine.limits = replace(usual, timeout=8)
-    try:
-        running.answer(IMAGE, IMAGE, IMAGE, model="slow")
-        running.answer(IMAGE, b"", IMAGE, b"", model="slow")
-        running.answer(*[IMAGE] * 6, model="slow")
-        assert gate.sizes == [1, 3, 2, 4, 2]  # the first to warm it
-    finally:
-        engine.limits = usual
 
 
 def test_models_take_turns(running: Running, gate: Gate) -> None:
@@ -160,8 +143,8 @@ def test_models_take_turns(running: Running, gate: Gate) -> None:
         tasks += [asked(running, model="tiny")]
         for name, task in zip(["slow"] * 7 + ["tiny"], tasks, strict=True):
             task.add_done_callback(lambda _, name=name: done.append(name))
-        decoded = running.engine.metrics.value("images_decoded_total")
-        await until(lambda: running.engine.metrics.value("images_decoded_total") >= decoded + 8)
+        decoded = running.engine.metrics.value("decoded_images")
+        await until(lambda: running.engine.metrics.value("decoded_images") >= decoded + 8)
         gate.open.set()
         await asyncio.gather(first, *tasks)
 
@@ -170,41 +153,30 @@ def test_models_take_turns(running: Running, gate: Gate) -> None:
     assert len(done) == 8
 
 
-def test_a_model_removed_under_load(running: Running, gate: Gate) -> None:
-    async def remove() -> None:
-        first = await computing(running, gate)
-        waiting = asked(running)
-        await until(lambda: held(running) == 2)
-        running.engine.remove("slow")
-        gate.open.set()
-        with pytest.raises(ServiceError, match="the model 'slow' was removed"):
-            await waiting
-        assert (await first)[0].probabilities is not None  # it was computed already
-        assert (await asked(running, model="tiny"))[0].probabilities is not None
-
-    running(remove())
-    assert b'model="slow"' not in running.engine.metrics.text()
-
-
-def test_a_model_replaced_under_load(running: Running, gate: Gate) -> None:
-    """Requests end on the model that they were meant for; then its memory is free."""
-    new = tiny(seed=11)
-
+@pytest.mark.parametrize("new", [None, tiny(seed=11)], ids=["removed", "replaced"])
+def test_a_model_that_leaves_answers_what_it_was_asked(
+    running: Running, gate: Gate, new: Any
+) -> None:
     async def swap() -> list[Any]:
         first = await computing(running, gate)
-        waiting = asked(running)
+        tasks = [first, asked(running)]
         await until(lambda: held(running) == 2)
-        running.engine.replace("slow", new)
-        later = asked(running)
+        if new is None:
+            running.engine.remove("slow")
+            with pytest.raises(OptionError, match="unknown model 'slow'"):
+                await asked(running)
+        else:
+            running.engine.add("slow", new, replace=True)
+            tasks.append(asked(running))
         gate.open.set()
-        return [seen for task in (first, waiting, later) for seen in await task]
+        return [seen for task in tasks for seen in await task]
 
     seen = [each.probabilities for each in running(swap())]
-    for found, model in zip(seen, (tiny(seed=7), tiny(seed=7), new), strict=True):
+    wanted = [tiny(seed=7), tiny(seed=7), new][: len(seen)]
+    for found, model in zip(seen, wanted, strict=True):
         (answer,) = vitlab.classify(model, IMAGE, top=5)
         want = [dict(answer.classes)[str(n)] for n in range(5)]
         np.testing.assert_allclose(found, want, atol=1e-6)
-    assert [card.name for card in running.engine.cards()] == ["tiny", "slow"]
 
 
 def test_a_model_that_left_is_freed(running: Running) -> None:
@@ -224,7 +196,7 @@ def test_a_model_that_left_is_freed(running: Running) -> None:
     gc.collect()
     assert there() is not None
     assert memory() is None
-    running.engine.replace("task", tiny())
+    running.engine.add("task", tiny(), replace=True)
     running.answer(IMAGE, model="task")
     running.engine.remove("task")
     running.answer(IMAGE)
@@ -250,13 +222,13 @@ def test_a_decoder_that_is_killed(running: Running) -> None:
         """The last process: the others are multiprocessing's own."""
         return processes_below(os.getpid())[-1]
 
-    before = engine.metrics.value("decoder_restarts_total")
+    before = engine.metrics.value("decoder_restarts")
     running(kill(decoder()))
     other = decoder()
     os.kill(other, signal.SIGKILL)  # while it has nothing to do: nobody notices
     running(until(lambda: not Path(f"/proc/{other}").exists()))
     assert running.answer(IMAGE)[0].probabilities is not None
-    assert engine.metrics.value("decoder_restarts_total") == before + 2
+    assert engine.metrics.value("decoder_restarts") == before + 2
     ignored = Path(f"/proc/{decoder()}/status").read_text().split("SigIgn:")[1].split()[0]
     assert int(ignored, 16) & 1 << (signal.SIGINT - 1)
 

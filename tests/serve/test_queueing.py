@@ -10,15 +10,14 @@ from vitlab.serve.limits import Limits
 
 
 def test_each_in_turn_and_in_order() -> None:
-    rounds: Rounds[int] = Rounds()
+    rounds: Rounds[str, int] = Rounds()
     for key, item in (("a", 1), ("a", 2), ("a", 3), ("b", 4), ("c", 5), ("b", 6)):
         rounds.push(key, item)
-    assert (len(rounds), list(rounds), list(rounds.line("a"))) == (6, ["a", "b", "c"], [1, 2, 3])
+    assert (len(rounds), list(rounds)) == (6, ["a", "b", "c"])
     assert [rounds.pop() for _ in range(4)] == [1, 4, 5, 2]
     assert rounds.pop("a") == 3
     assert rounds.pop() == 6
     assert len(rounds) == 0
-    assert not rounds.line("a")
 
 
 class Places:
@@ -51,7 +50,7 @@ def test_no_model_takes_all_places() -> None:
     assert held == {"a": 13, "b": 4, "c": 0}
     assert places.admitted(3, "c")
     assert not places.admitted(4, "c")
-    assert places.engine.metrics.value("model_shed_total", model="c") == 4
+    assert places.engine.metrics.value("images_shed_total", model="c") == 4
 
 
 def test_a_model_alone_may_take_all_places() -> None:

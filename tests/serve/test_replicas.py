@@ -68,17 +68,14 @@ def test_without_ray_its_extra_is_named(weights: str) -> None:
 
 
 def test_ray_is_told_what_a_replica_takes(weights: str, ray: dict[str, Any]) -> None:
-    options = vitlab.serve.deployment(weights, limits=Limits(queue=8), num_replicas=2, num_cpus=4)
-    assert options == "bound"
-    assert ray["num_replicas"] == 2
-    assert "autoscaling_config" not in ray
-    assert ray["ray_actor_options"] == {"num_cpus": 4, "num_gpus": 0}
+    options = {"num_replicas": 2, "ray_actor_options": {"num_cpus": 4}}
+    limits = Limits(queue=8)
+    assert vitlab.serve.deployment(weights, limits=limits, options=options) == "bound"
+    assert options.items() <= ray.items()
     assert ray["max_ongoing_requests"] > 8  # the queue is what sheds
     assert ray["max_queued_requests"] == 8
-    vitlab.serve.deployment(weights, autoscaling_config={"max_replicas": 3})
-    assert ray["autoscaling_config"] == {"max_replicas": 3}
-    with pytest.raises(OptionError, match="not both"):
-        vitlab.serve.deployment(weights, num_replicas=2, autoscaling_config={"max_replicas": 3})
+    vitlab.serve.deployment(weights, options={"max_queued_requests": 3})
+    assert ray["max_queued_requests"] == 3
 
 
 def test_a_replica_finds_what_was_named_elsewhere(weights: str, tmp_path: Path) -> None:
@@ -124,11 +121,10 @@ def test_no_request_changes_the_model_of_one_replica(
 
 
 def test_rays_configuration_is_checked(weights: str, ray: dict[str, Any]) -> None:
-    from pydantic import ValidationError
-
-    assert build({"weights": weights, "limits": {"queue": 4}, "num_replicas": "3"}) == "bound"
+    options = {"num_replicas": 3}
+    assert build({"weights": weights, "limits": {"queue": 4}, "options": options}) == "bound"
     assert (ray["num_replicas"], ray["max_queued_requests"]) == (3, 4)
-    with pytest.raises(ValidationError, match="Unexpected keyword argument"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'replicas'"):
         build({"weights": weights, "replicas": 2})
     with pytest.raises(OptionError, match="unknown option 'que'"):
         build({"weights": weights, "limits": {"que": 4}})

@@ -1,5 +1,7 @@
 """What only a real socket can do: slow and broken senders, lies about lengths, floods."""
 
+import asyncio
+import math
 import socket
 import time
 from typing import Any
@@ -7,6 +9,7 @@ from typing import Any
 from serve.fakes import FakeEngine, png
 from serve.sockets import head, read, served, status, talk
 from vitlab.serve.limits import Limits
+from vitlab.serve.overload import rest_of
 
 IMAGE = png()
 MEBI = 2**20
@@ -102,6 +105,21 @@ def test_hostile_bytes_are_refused_and_the_next_client_is_answered() -> None:
     assert service.app.state.serving.under_way == engine.metrics.value("body_bytes") == 0
 
 
+def test_a_client_that_closes_its_sending_side_has_left() -> None:
+    """TCP shows no difference between both: nothing is computed for them, and nothing fails."""
+    engine = FakeEngine(gate=asyncio.Event())  # no answer ever comes
+    found, service = served(
+        lambda port: (talk(port, [LENGTH + IMAGE], end=True), alive(port)), engine
+    )
+    assert found == (b"", 200)
+    assert len(engine.asked) == 1
+    assert service.app.state.serving.under_way == 0
+    labels = {"route": "/predict", "method": "POST"}
+    count = "request_seconds_count"
+    assert engine.metrics.value(count, status="499", **labels) == 1
+    assert engine.metrics.value(count, status="503", **labels) == 0
+
+
 def test_bodies_share_a_bounded_memory() -> None:
     """Slow senders hold what they sent; a third one is told to come again."""
     engine = FakeEngine(limits=Limits(max_body=0.5, max_memory=1.0, patience=5))
@@ -155,15 +173,46 @@ def test_what_has_no_room_is_refused_unread_and_watchers_are_answered() -> None:
             found = [read(opened)]
             opened.sendall(head("GET", "/health"))
             found.append(read(opened))
-            opened.sendall(head(Content_Length=len(large)) + large)
+            for _ in range(2):
+                opened.sendall(head(Content_Length=len(large)) + large)
+                found.append(read(opened))
+            engine.crowd = 0.0  # what was refused has been skipped
+            opened.sendall(LENGTH + IMAGE)
             found.append(read(opened))
-            assert opened.recv(1) == b""  # and that is the end of the connection
+            engine.crowd = 2.5
+            opened.sendall(CHUNKED + CHUNK)
+            found.append(read(opened))
+            assert opened.recv(1) == b""  # the end of the connection
         return found
 
-    (begun, watched, refused), _ = served(script, engine)
-    assert [status(each) for each in (begun, watched, refused)] == [200, 200, 503]
-    lines = refused.partition(b"\r\n\r\n")[0].decode().split("\r\n")
-    assert "Retry-After: 3" in lines
-    assert "Connection: close" in lines
+    found, _ = served(script, engine)
+    assert [status(each) for each in found] == [200, 200, 503, 503, 200, 503]
+    for each, connection in zip(found[2:], ("keep-alive", "keep-alive", "", "close"), strict=True):
+        lines = each.partition(b"\r\n\r\n")[0].decode().split("\r\n")
+        assert ("Retry-After: 3" in lines) is bool(connection)
+        assert (f"Connection: {connection}" in lines) is bool(connection)
     assert "X-Content-Type-Options: nosniff" in lines
-    assert len(engine.asked) == engine.metrics.value("requests_refused_unread_total") == 1
+    assert len(engine.asked) == 2
+    assert engine.metrics.value("images_shed_total", model="") == 3
+
+
+def test_only_a_plain_length_of_a_refused_request_is_believed() -> None:
+    """With any doubt, the refusal ends the connection: no request can hide in another one."""
+    line, body = "POST / HTTP/1.1", "\r\n\r\n123"
+    for fields, rest in {
+        "\r\nContent-Length: 9": 6,
+        "\r\nHost: a\r\ncontent-length:3": 0,
+        "\r\nContent-Length: 2": math.inf,  # and another request behind it
+        "": math.inf,
+        "\r\nContent-Length: 9\r\nContent-Length: 9": math.inf,
+        "\nContent-Length: 5\r\nContent-Length: 9": math.inf,
+        "\r\nX: Content-Length: 9": math.inf,
+        "\r\nContent-Length: +9": math.inf,
+        "\r\nContent-Length: 9, 9": math.inf,
+        "\r\nContent-Length: 9\r\nTransfer-Encoding: chunked": math.inf,
+        "\r\nContent-Length: 9\r\nExpect: 100-continue": math.inf,
+        "\r\nContent-Length: 9\r\nConnection: close": math.inf,
+    }.items():
+        assert rest_of((line + fields + body).encode()) == rest, fields
+    assert rest_of(b"POST / HTTP/1.0\r\nContent-Length: 9" + body.encode()) == math.inf
+    assert rest_of(b"POST / HTTP/1.1\r\nContent-Len") == math.inf

@@ -25,13 +25,11 @@ class Reply:
         status: of HTTP
         body: as it came
         retry_after: the header, "" without one
-        location: the header, "" without one
     """
 
     status: int
     body: bytes
     retry_after: str = ""
-    location: str = ""
 
 
 def said_by(reply: Reply) -> str:
@@ -54,8 +52,6 @@ def body_of(reply: Reply, place: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict):
-        if reply.location:
-            raise ServiceError(f"{place} redirects to {reply.location}: give that address")
         start = reply.body[:60].decode("utf-8", "replace")
         raise ServiceError(
             f"{place} does not answer as a service of vitlab does (status {reply.status}, "

@@ -9,7 +9,6 @@ import ipaddress
 import os
 import socket
 import stat
-from collections.abc import Sequence
 from pathlib import Path
 
 from starlette.datastructures import Headers
@@ -73,16 +72,15 @@ def hosts_of(host: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*LOCAL, written))) if is_loopback(host) else ()
 
 
-def read_token(file: str | Path) -> tuple[str, str]:
-    """Return the token in a file, and a warning if other users of this machine can read it.
+def read_token(file: str | Path) -> str:
+    """Return the token in a file.
 
     Raises:
         OptionError: the file cannot be read, others can write it, or it has no usable token.
     """
-    path = Path(file).expanduser()
     try:
-        with path.open("rb") as stream:
-            bits = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
+        with Path(file).expanduser().open("rb") as stream:
+            bits = os.fstat(stream.fileno()).st_mode
             content = stream.read(MOST + 2)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
@@ -95,39 +93,25 @@ def read_token(file: str | Path) -> tuple[str, str]:
             f"{file} must have one token of at least {LEAST} ASCII characters without spaces: "
             f"openssl rand -hex 32 > {file} makes one"
         )
-    others = bits & (stat.S_IRGRP | stat.S_IROTH)
-    warning = f"other users of this machine can read {file}: chmod 600 {file}" if others else ""
-    return token, warning
+    return token
 
 
-def check_token(headers: Headers, allowed: Sequence[str], lesser: str = "") -> None:
-    """Refuse a request without a token; the time does not depend on where it is wrong.
-
-    Args:
-        headers: of the request
-        allowed: tokens that will do; none if anyone may ask
-        lesser: token that is known, and too little for this request; empty for none
+def check_token(headers: Headers, *allowed: str) -> None:
+    """Refuse a request without one of the tokens that are not empty.
 
     Raises:
-        Refused: 401, there is no token, or an unknown one; 403, it is the lesser one.
+        Refused: 401, there is no token, or an unknown one.
     """
-    if not allowed:
-        return
-    scheme, _, given = headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not given.strip():
-        message = "a token is needed: send the header Authorization: Bearer TOKEN"
+    if not any(each and has_token(headers, each) for each in allowed):
+        message = "a valid token is needed: send the header Authorization: Bearer TOKEN"
         raise Refused(401, message, {"WWW-Authenticate": "Bearer"})
-    if any(_same(given, each) for each in allowed):
-        return
-    if lesser and _same(given, lesser):
-        problem = {"WWW-Authenticate": 'Bearer error="insufficient_scope"'}
-        raise Refused(403, "this token may ask, not change models", problem)
-    raise Refused(401, "the token is wrong", {"WWW-Authenticate": 'Bearer error="invalid_token"'})
 
 
-def _same(given: str, token: str) -> bool:
-    texts = (given.strip(), token)
+def has_token(headers: Headers, token: str) -> bool:
+    """Return whether a request has a token; the time does not depend on where it is wrong."""
+    scheme, _, given = headers.get("authorization", "").partition(" ")
     first, second = (
-        hashlib.sha256(each.encode("utf-8", "surrogateescape")).digest() for each in texts
+        hashlib.sha256(each.encode("utf-8", "surrogateescape")).digest()
+        for each in (given.strip(), token)
     )
-    return hmac.compare_digest(first, second)
+    return scheme.lower() == "bearer" and hmac.compare_digest(first, second)

@@ -1,10 +1,7 @@
 """Answers to a batch of images: one pass for all of one trunk, whatever their models.
 
-Here is also how many images to compute at once, measured on that very pass. A batch takes what
-waits when the device becomes free, so the number is reached only under load and costs a lone
-request nothing. At 70% load, with batches of at least eight, 99 of 100 requests that arrive at
-random take less than two of the largest batches, whatever the share of a batch's time that does
-not depend on its size.
+A batch takes what waits when the device becomes free: its largest size, measured on a blank image,
+is reached only under load and costs a lone request nothing.
 """
 
 import asyncio
@@ -30,13 +27,8 @@ from vitlab.serve.decoders import Decoded
 from vitlab.serve.registry import Served
 
 What = Literal["classes", "features", "attention"]
-NOT_A_NUMBER = "the model gives a probability that is not a number: its weights are damaged"
-SIZES = (1, 2, 4, 8, 16, 32)
-LEAST = 8
+MOST_CPU, MOST_GPU = 8, 32  # images of a batch: more of them are no faster
 LATENCY = 1.0  # seconds that a batch may take, unless it is of one image
-ENOUGH = 0.97  # of the best rate: the smallest batch that reaches it is chosen
-REPEATS = 3
-BUDGET = 5.0  # seconds for all of it
 
 
 @dataclass(frozen=True)
@@ -70,26 +62,15 @@ class Question:
         served: the model that it is for
         what: is asked
         image: decoded
+        due: when its request is given up, by `time.monotonic`
+        future: of the answer, if anyone waits for it
     """
 
     served: Served
     what: What
     image: Decoded
-
-
-@dataclass(frozen=True, eq=False)
-class Ticket(Question):
-    """A question that waits for its answer.
-
-    Attributes:
-        entered: when it was put, by `time.monotonic`
-        due: when its request is given up, likewise
-        future: of the answer
-    """
-
-    entered: float
-    due: float
-    future: asyncio.Future[Seen]
+    due: float = math.inf
+    future: asyncio.Future[Seen] | None = None
 
 
 def answers(questions: Sequence[Question]) -> list[Seen]:
@@ -110,8 +91,6 @@ def answers(questions: Sequence[Question]) -> list[Seen]:
                 found[place] = Seen(own, distance, box=question.image.box)
                 if question.what == "features":
                     found[place] = Seen(features=row.float().cpu().numpy(), box=question.image.box)
-                elif np.isnan(own).any():
-                    found[place] = Seen(box=question.image.box, error=NOT_A_NUMBER)
                 elif _looks(question) and not isinstance(images, Packed):
                     shown = _attention(question, images[place])
                     found[place] = replace(found[place], attention=shown)
@@ -156,48 +135,16 @@ def _attention(question: Question, image: Tensor) -> NDArray[np.float32] | None:
     return (flow / top).float().cpu().numpy()
 
 
-def best_batch(served: Served, most: int) -> tuple[int, float]:
-    """Return the smallest batch, from `LEAST` on, whose rate is as good as any; seconds an image.
-
-    Args:
-        served: a model
-        most: images at once
-    """
-    rates: dict[int, float] = {}
-    end = time.monotonic() + BUDGET
-    for size in (each for each in SIZES if each <= most):
-        seconds = _seconds(served, size, end)
-        if rates and seconds > LATENCY:
-            break
-        rates[size] = size / seconds
-        if 2 * seconds > LATENCY or time.monotonic() > end:
-            break
-    best = max(rates.values())
-    good = [size for size, rate in rates.items() if rate >= ENOUGH * best]
-    chosen = min((size for size in good if size >= LEAST), default=max(good))
-    return chosen, 1 / rates[chosen]
+def best_batch(served: Served) -> tuple[int, float]:
+    """Return how many images a batch may have, and the seconds of one."""
+    seconds = min(try_blank(served) for _ in range(2))
+    most = MOST_CPU if served.trunk.device.type == "cpu" else MOST_GPU
+    return max(1, min(most, int(LATENCY / seconds))), seconds
 
 
-def warm(served: Served, size: int) -> None:
-    """Compute one batch, so that the first request finds everything ready."""
-    _pass([_blank(served)] * size)
-
-
-def _seconds(served: Served, size: int, end: float) -> float:
-    """Return the least seconds of some passes with so many images."""
-    batch, found = [_blank(served)] * size, list[float]()
-    while not found or (len(found) < REPEATS and time.monotonic() < end):
-        found.append(_pass(batch))
-    return min(found)
-
-
-def _blank(served: Served) -> Question:
-    config = served.facts.config
+def try_blank(served: Served) -> float:
+    """Compute a blank image, so that the next one finds everything ready; return the seconds."""
+    config, start = served.facts.config, time.perf_counter()
     pixels = np.zeros((*config.size_for(*config.size), config.channels), np.uint8)
-    return Question(served, "classes" if config.classes else "features", Decoded(pixels))
-
-
-def _pass(batch: list[Question]) -> float:
-    start = time.perf_counter()
-    answers(batch)
+    answers([Question(served, "classes" if config.classes else "features", Decoded(pixels))])
     return time.perf_counter() - start

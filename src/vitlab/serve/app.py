@@ -8,14 +8,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse
 
 from vitlab.errors import UserError
 from vitlab.packages import version_of
 from vitlab.serve import bodies, replies
-from vitlab.serve.access import check_token
+from vitlab.serve.access import check_token, has_token
 from vitlab.serve.answers import Seen, What
 from vitlab.serve.engine import Engine
 from vitlab.serve.exchange import (
@@ -27,36 +26,20 @@ from vitlab.serve.exchange import (
     busy,
     exchange_of,
 )
-from vitlab.serve.limits import NAME, Limits
+from vitlab.serve.limits import NAME
 from vitlab.serve.logs import log
-from vitlab.serve.pages import REFERENCE, page_routes, reference
+from vitlab.serve.pages import page_routes
 from vitlab.serve.registry import ServedModel
 from vitlab.serve.replies import Problem
 
 ABOUT = "Vision Transformers over HTTP: classes, features, and where the model looked."
-PROBLEMS = {
-    400: "a malformed body or parameter",
-    401: "no token, or a wrong one",
-    403: "the token may not change models, or the service has none",
-    404: "an unknown model",
-    408: "a body that arrives too slowly",
-    413: "a body that is too large, or too many images",
-    415: "an unsupported type of body",
-    422: "no image can be used, or not a model whose base is served",
-    500: "the model failed, or nothing can be computed until the service is started anew",
-    503: "not now: try again after Retry-After",
-    504: "no answer within the time allowed",
-    507: "the disk is full",
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": Problem, "description": "what is asked cannot be answered"},
+    "5XX": {"model": Problem, "description": "a failure; 503: try again after Retry-After"},
 }
-Responses = dict[int | str, dict[str, Any]]
 ModelName = Annotated[str, Query(description="the model's name; the first one if it is not given")]
 NewName = Annotated[str, Path(pattern=f"^{NAME}$", description="by which requests name the model")]
 Top = Annotated[int, Query(ge=1, description="how many classes per image")]
-
-
-def _problems(*statuses: int) -> Responses:
-    """Return errors as OpenAPI describes them."""
-    return {each: {"model": Problem, "description": PROBLEMS[each]} for each in statuses}
 
 
 class Serving:
@@ -64,7 +47,6 @@ class Serving:
 
     Args:
         engine: that computes
-        limits: of requests
         token: that may ask; empty if anyone may
         admin_token: that may change models too; empty if the other one may
 
@@ -74,8 +56,8 @@ class Serving:
         counts: `requests` and `images` so far
     """
 
-    def __init__(self, engine: Engine, limits: Limits, token: str, admin_token: str) -> None:
-        self.engine, self.limits = engine, limits
+    def __init__(self, engine: Engine, token: str, admin_token: str) -> None:
+        self.engine, self.limits = engine, engine.limits
         self.token, self.admin_token = token, admin_token
         self.ending, self.under_way = False, 0
         self.counts = {"requests": 0, "images": 0}
@@ -99,7 +81,6 @@ class Serving:
 def application(
     engine: Engine,
     *,
-    limits: Limits | None = None,
     token: str = "",
     admin_token: str = "",
     hosts: Sequence[str] = (),
@@ -109,14 +90,12 @@ def application(
 
     Args:
         engine: with its models
-        limits: of requests; the engine's own limits should be the same
         token: that requests must carry; empty for none
         admin_token: that requests must carry that change models, and others may; empty for the
             same token. Without either no model can be changed
         hosts: names that requests may call the service by; none for any
         fixed: no request can change a model, even with the token: for one of several replicas
     """
-    limits = limits or Limits()
     app = FastAPI(
         title="ViTLab",
         description=ABOUT,
@@ -126,31 +105,27 @@ def application(
         redirect_slashes=False,  # a redirect would repeat the Host that a client made up
         exception_handlers={RequestValidationError: _invalid, HTTPException: _unknown},
         dependencies=[Depends(_check_query)],
+        responses=PROBLEMS,
     )
-    app.state.serving = Serving(engine, limits, token, admin_token)
+    app.state.serving = Serving(engine, token, admin_token)
 
     def done(exchange: Exchange) -> None:
         labels = (exchange.route, exchange.method, str(exchange.status))
-        engine.metrics.requests.labels(*labels).inc()
         seconds = time.perf_counter() - exchange.began
         engine.metrics.request_seconds.labels(*labels).observe(seconds)
 
+    limits = engine.limits
     memory = BodyMemory(int(max(limits.max_memory, limits.max_body) * MEBI))
-    engine.metrics.body_bytes.set_function(lambda: memory.used)
+    engine.metrics.gauge("body_bytes", "Bytes of bodies in memory", lambda: memory.used)
     app.add_middleware(Envelope, hosts=hosts, memory=memory, done=done)
-    scheme = Depends(HTTPBearer(auto_error=False, description="the token of --token-file"))
-    secret = _problems(401) if token else {}
+    scheme = [Depends(HTTPBearer(auto_error=False, description="the token of --token-file"))]
     app.include_router(state)
-    app.include_router(
-        asking,
-        dependencies=[scheme, Depends(_check_asker)] if token else [],
-        responses=secret,
-    )
+    asker = [*scheme, Depends(_check_asker)] if token else []
+    app.include_router(asking, dependencies=asker)
     app.router.routes.extend(page_routes())  # it asks for the token by itself
     if not fixed:
-        owner = [scheme, Depends(_check_owner)] if token or admin_token else [Depends(_check_owner)]
-        secret = _problems(401) if token or admin_token else {}
-        app.include_router(administering, dependencies=owner, responses=secret)
+        secret = scheme if token or admin_token else []
+        app.include_router(administering, dependencies=[*secret, Depends(_check_owner)])
     app.openapi()  # made once, here: it takes longer than a request may
     return app
 
@@ -176,26 +151,28 @@ async def _check_query(request: Request) -> None:
 
 async def _check_asker(request: Request) -> None:
     serving = _serving(request)
-    check_token(request.headers, [each for each in (serving.token, serving.admin_token) if each])
+    check_token(request.headers, serving.token, serving.admin_token)
 
 
 async def _check_owner(request: Request) -> None:
     serving = _serving(request)
     if not serving.token and not serving.admin_token:
         raise Refused(403, "models can be changed only if the service has a --token-file FILE")
-    lesser = serving.token if serving.admin_token else ""
-    check_token(request.headers, [serving.admin_token or serving.token], lesser)
+    check_token(request.headers, serving.token, serving.admin_token)
+    if serving.admin_token and not has_token(request.headers, serving.admin_token):
+        raise Refused(403, "this token may ask, not change models")
 
 
-async def _invalid(request: Request, error: RequestValidationError) -> Response:
+async def _invalid(request: Request, error: RequestValidationError) -> JSONResponse:
     """Refuse a parameter of a wrong type, in one line."""
     first = error.errors()[0]
     raise Refused(400, f"{first['loc'][-1]}: {first['msg']}")
 
 
-async def _unknown(request: Request, error: HTTPException) -> Response:
+async def _unknown(request: Request, error: HTTPException) -> JSONResponse:
     """Refuse an unknown address or method, as everything else is refused."""
-    messages = {404: "unknown address: see /docs", 405: "this address has other methods: see /docs"}
+    see = "see /openapi.json"
+    messages = {404: f"unknown address: {see}", 405: f"this address has other methods: {see}"}
     message = messages.get(error.status_code, str(error.detail))
     raise Refused(error.status_code, message, dict(error.headers or {}))
 
@@ -204,7 +181,7 @@ state = APIRouter()  # for those who watch over the service: no token, and no wa
 
 
 @state.head("/health", include_in_schema=False)
-@state.get("/health", response_model=replies.State, responses=_problems(500))
+@state.get("/health", response_model=replies.State)
 async def health(request: Request) -> JSONResponse:
     """Return that the service is alive, unless it has to be started anew."""
     if trouble := _serving(request).engine.trouble:
@@ -213,7 +190,7 @@ async def health(request: Request) -> JSONResponse:
 
 
 @state.head("/ready", include_in_schema=False)
-@state.get("/ready", response_model=replies.State, responses=_problems(503))
+@state.get("/ready", response_model=replies.State)
 async def ready(request: Request) -> JSONResponse:
     """Return whether the service takes requests."""
     serving = _serving(request)
@@ -223,13 +200,6 @@ async def ready(request: Request) -> JSONResponse:
         reason = serving.engine.trouble
         raise busy(reason or "no model is served yet: they may be warming up")
     return JSONResponse({"status": "ready"})
-
-
-@state.get("/docs", response_class=HTMLResponse)
-async def docs(request: Request) -> HTMLResponse:
-    """Return this description as a page."""
-    page = await asyncio.to_thread(reference, request.app.openapi())
-    return HTMLResponse(page, headers=REFERENCE)
 
 
 asking = APIRouter()
@@ -242,36 +212,19 @@ async def models(request: Request) -> JSONResponse:
     return JSONResponse({"models": [card.model_dump(mode="json") for card in cards]})
 
 
-@asking.get(
-    "/metrics",
-    response_class=Response,
-    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
-)
-async def metrics(request: Request) -> Response:
-    """Return figures for Prometheus."""
-    text = _serving(request).engine.metrics.text()
-    return Response(text, media_type=CONTENT_TYPE_LATEST)
-
-
-ASK: dict[str, Any] = {
-    "openapi_extra": bodies.IMAGES,
-    "responses": _problems(400, 404, 408, 413, 415, 422, 500, 503, 504, 507),
-}
-
-
-@asking.post("/predict", response_model=replies.Predictions, **ASK)
+@asking.post("/predict", response_model=replies.Predictions, openapi_extra=bodies.IMAGES)
 async def predict(request: Request, model: ModelName = "", top: Top = 5) -> JSONResponse:
     """Return the likeliest classes of images."""
     return await _answer(request, model, "classes", top)
 
 
-@asking.post("/attention", response_model=replies.Looks, **ASK)
+@asking.post("/attention", response_model=replies.Predictions, openapi_extra=bodies.IMAGES)
 async def attention(request: Request, model: ModelName = "", top: Top = 5) -> JSONResponse:
     """Return the likeliest classes of images, and where the model looked."""
     return await _answer(request, model, "attention", top)
 
 
-@asking.post("/features", response_model=replies.Features, **ASK)
+@asking.post("/features", response_model=replies.Features, openapi_extra=bodies.IMAGES)
 async def features(request: Request, model: ModelName = "") -> JSONResponse:
     """Return the features of images: what the classifier sees."""
     return await _answer(request, model, "features")
@@ -287,12 +240,10 @@ async def _answer(request: Request, model: str, what: What, top: int = 0) -> JSO
     serving.engine.check(1, card.name, what)  # before the body is read
     serving.under_way += 1
     try:
-        photos = await bodies.photos(request, serving.limits)
-        exchange.images = len(photos)
+        names, images = await bodies.photos(request, serving.limits)
+        exchange.images = len(images)
         serving.counts["requests"] += 1
-        serving.counts["images"] += len(photos)
-        names = [photo.name for photo in photos]
-        images = [photo.data for photo in photos]
+        serving.counts["images"] += len(images)
         seen = await _unless_left(exchange, serving.engine.answer(images, card.name, what))
     finally:
         serving.under_way -= 1
@@ -322,41 +273,36 @@ async def _unless_left(exchange: Exchange, answer: Any) -> list[Seen]:
         leaving.cancel()
 
 
-administering = APIRouter(responses=_problems(400, 403))
+administering = APIRouter()
 
 
 @administering.put(
     "/models/{name}",
     response_model=replies.Changed,
-    responses=_problems(408, 413, 422, 503, 507)
-    | {201: {"model": replies.Changed, "description": "the model was added"}},
+    responses={201: {"model": replies.Changed, "description": "the model was added"}},
     openapi_extra=bodies.MODEL,
 )
 async def put(request: Request, name: NewName) -> JSONResponse:
-    """Add or replace a model by the bytes of its file; a delta's base must be served.
-
-    The body is a delta, another model in one safetensors file, or a form with the config.json and
-    the model.safetensors that `vitlab.save` wrote.
-    """
+    """Add or replace a model by its safetensors file; a delta's base must be served."""
     serving, exchange = _serving(request), exchange_of(request)
-    engine, exchange.model = serving.engine, name
+    exchange.model = name
     if serving.loading.locked():
         raise busy("another model is being loaded: try again soon", 5)
     async with serving.loading, bodies.model(request, serving.limits.max_model * MEBI) as source:
-        old = any(card.name == name for card in engine.cards())
+        old = any(card.name == name for card in serving.engine.cards())
         try:
-            await asyncio.to_thread(engine.replace if old else engine.add, name, source)
+            await asyncio.to_thread(serving.engine.add, name, source, replace=old)
         except UserError as error:
             raise Refused(422, str(error)) from None
     return _changed(exchange, "replaced" if old else "added", 200 if old else 201)
 
 
-@administering.delete("/models/{name}", response_model=replies.Changed, responses=_problems(404))
+@administering.delete("/models/{name}", response_model=replies.Changed)
 async def delete(request: Request, name: NewName) -> JSONResponse:
-    """Remove a model; requests that wait for it get an error."""
+    """Remove a model; requests that wait for it are answered."""
     serving, exchange = _serving(request), exchange_of(request)
     exchange.model = serving.card(name).name
-    await asyncio.to_thread(serving.engine.remove, name)
+    serving.engine.remove(name)
     return _changed(exchange, "removed", 200)
 
 

@@ -37,12 +37,9 @@ ERROR = 500  # characters
 GRACE = 5.0  # seconds for the messages of an image
 MEMORY = 0.1  # share of the newest image in the average seconds
 NONE: Pixels = np.empty((0, 0, 0), np.uint8)
+Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-# How a process ends when an image finds a fault in a library.
-FAULTS = tuple(
-    -each for each in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-)
 
 
 @dataclass(frozen=True)
@@ -91,31 +88,26 @@ class Wanted:
         return cls("", None, 3 * side * side, side)
 
 
-class Rounds(Generic[Item]):
+class Rounds(Generic[Key, Item]):
     """Items that wait, by whom they are for: these take turns; items of one keep their order."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Hashable, deque[Item]] = {}  # in the order of their turns; none empty
+        self._waiting: dict[Key, deque[Item]] = {}  # in the order of their turns; none empty
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
-    def __iter__(self) -> Iterator[Hashable]:
+    def __iter__(self) -> Iterator[Key]:
         """Iterate over those for whom items wait, whose turn is next first."""
-        return iter(list(self._waiting))
+        return iter(self._waiting)
 
-    def push(self, key: Hashable, item: Item) -> None:
+    def push(self, key: Key, item: Item) -> None:
         """Add an item at the end of its line."""
         self._waiting.setdefault(key, deque()).append(item)
 
-    def line(self, key: Hashable) -> deque[Item]:
-        """Return the line of one, first come first."""
-        return self._waiting.get(key, deque())
-
-    def pop(self, key: Hashable | None = None) -> Item:
+    def pop(self, key: Key | None = None) -> Item:
         """Take the first item of whose turn it is, or of a given one, whose turn is then over."""
-        if key is None:
-            key = next(iter(self._waiting))
+        key = next(iter(self)) if key is None else key
         line = self._waiting.pop(key)
         item = line.popleft()
         if line:
@@ -157,8 +149,8 @@ class Decoders:
     def __init__(self, count: int, bounds: Bounds) -> None:
         self.count, self.bounds = count, bounds
         self.pace = 0.0  # seconds that one of them takes for an image
-        self.decoded = self.restarts = 0
-        self._jobs: Rounds[_Job] = Rounds()
+        self.decoded, self.restarts = 0, -count
+        self._jobs: Rounds[Hashable, _Job] = Rounds()
         self._waiting = asyncio.Semaphore(0)
         self._starting = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
@@ -200,6 +192,7 @@ class Decoders:
 
     async def _begin(self) -> _Process:
         """Start a process and connect to it."""
+        self.restarts += 1
         context = multiprocessing.get_context(METHOD)
         ours, theirs = context.Pipe()
         process = context.Process(  # type: ignore[attr-defined]
@@ -234,7 +227,7 @@ class Decoders:
             if decoder is None or not decoder.process.is_alive():  # it was killed meanwhile
                 if decoder is not None:
                     await decoder.end()
-                decoder = await self._another()
+                decoder = await self._begin()
             async with asyncio.timeout(2 * self.bounds.seconds + GRACE):
                 found, seconds = await asyncio.to_thread(_decoded, decoder.pipe, job)
             self.decoded += not found.error
@@ -251,13 +244,8 @@ class Decoders:
         settle(job.future, result)
         if decoder is None:
             with suppress(ServiceError):  # the next job tries again
-                decoder = await self._another()
+                decoder = await self._begin()
         return decoder
-
-    async def _another(self) -> _Process:
-        """Start a process in place of one that has ended."""
-        self.restarts += 1
-        return await self._begin()
 
 
 def _decoded(pipe: Connection, job: _Job) -> tuple[Decoded, float]:
@@ -295,9 +283,9 @@ def _start(process: BaseProcess) -> None:
         os.environ |= {SAFE: before} if before else {}
 
 
-def settle(future: asyncio.Future[Result], result: Result | ServiceError) -> None:
+def settle(future: asyncio.Future[Result] | None, result: Result | ServiceError) -> None:
     """Give a future its result, if anyone still waits for it."""
-    if future.done():
+    if future is None or future.done():
         return
     if isinstance(result, ServiceError):
         future.set_exception(result)
@@ -309,6 +297,6 @@ def _fate(status: int, name: str, bounds: Bounds) -> Decoded | ServiceError:
     """Return what became of an image whose decoder ended with a status."""
     if status == -signal.SIGPROF:
         return Decoded(NONE, error=f"{name}: takes over {bounds.seconds:g} seconds to decode")
-    if status in FAULTS:
+    if status < 0 and status != -signal.SIGKILL:  # the image has found a fault in a library
         return Decoded(NONE, error=f"{name}: damaged or unsupported image")
     return ServiceError("the process that decoded the image was killed: send the request again")

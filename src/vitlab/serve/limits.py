@@ -39,9 +39,6 @@ class Limits(Options):
     max_batch: int = option(
         0, "most images in one pass through a model (0: chosen by measuring)", at_least(0)
     )
-    max_delay: float = option(
-        5.0, "most milliseconds that an image waits for others to share its batch", at_least(0)
-    )
     decoders: int = option(
         0, "processes that decode images (0: one per four cores, at least one)", at_least(0)
     )

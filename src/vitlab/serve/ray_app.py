@@ -7,6 +7,7 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from vitlab.errors import OptionError
@@ -31,20 +32,13 @@ def deployment(
     device: str = "auto",
     precision: Literal["auto", "fp32", "bf16"] = "auto",
     token_file: str | Path = "",
-    name: str = "vitlab",
-    num_replicas: int | Literal["auto"] = 1,
-    autoscaling_config: Mapping[str, object] | None = None,
-    num_cpus: float = 1,
-    num_gpus: float = 0,
-    max_queued_requests: int | None = None,
-    health_check_period_s: float = 10,
-    graceful_shutdown_timeout_s: float = 60,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
     """Return the service as a Ray Serve application, for `ray.serve.run`.
 
     Each replica holds the models and answers as `vitlab serve` does. It takes as many requests as
-    its queue has places and answers 503 beyond them; `max_queued_requests` bounds those that wait
-    in front of the replicas. A model cannot be changed while it runs: deploy again.
+    its queue has places and answers 503 beyond them; as many more wait in front of the replicas. A
+    model cannot be changed while it runs: deploy again.
 
     Args:
         weights: a run folder, a saved folder, a file or a name on the Hub; or several by name.
@@ -53,42 +47,34 @@ def deployment(
         device: of each replica: auto, cpu or cuda
         precision: auto, fp32 or bf16, as `vitlab serve` has it
         token_file: with a token that requests must carry, on every node; empty for none
-        name: of the deployment
-        num_replicas: Ray's, as all that follow: how many, or "auto"
-        autoscaling_config: as `{"min_replicas": 1, "max_replicas": 8}`; instead of `num_replicas`
-        num_cpus: cores that Ray sets aside for a replica; PyTorch computes with as many threads
-        num_gpus: GPUs, or a share of one
-        max_queued_requests: in each proxy; beyond it Ray answers 503. None: the places of a queue
-        health_check_period_s: seconds between two checks of a replica
-        graceful_shutdown_timeout_s: seconds in which a replica answers what it has accepted
+        options: of `ray.serve.deployment`, as `{"num_replicas": 2, "ray_actor_options":
+            {"num_cpus": 4}}`: PyTorch computes with as many threads as a replica has cores
 
     Returns:
         A `ray.serve.Application`.
 
     Raises:
-        OptionError: no weights, or both `num_replicas` and `autoscaling_config`.
+        OptionError: no weights.
         WeightsError: weights that do not exist.
         PackageError: Ray Serve, or what the service needs, is not installed.
     """
-    serve = _ray_serve()
-    scale = _scale(num_replicas, autoscaling_config)
+    needed("fastapi", "vitlab.serve")
+    needed("ray", "vitlab.serve.deployment")
+    from ray import serve
+
     sources, token = named(weights), _absolute(token_file) if token_file else ""
 
     def build() -> "FastAPI":
         """Load everything in the process of a replica."""
         return service(sources, limits, device, precision, token)
 
-    queued = limits.queue if max_queued_requests is None else max_queued_requests
-    return serve.deployment(
-        serve.ingress(build)(Replica),
-        name=name,
-        ray_actor_options={"num_cpus": num_cpus, "num_gpus": num_gpus},
-        max_ongoing_requests=limits.queue + SPARE,
-        max_queued_requests=queued,
-        health_check_period_s=health_check_period_s,
-        graceful_shutdown_timeout_s=graceful_shutdown_timeout_s,
-        **scale,
-    ).bind()
+    usual = {
+        "name": "vitlab",
+        "max_ongoing_requests": limits.queue + SPARE,
+        "max_queued_requests": limits.queue,
+        "graceful_shutdown_timeout_s": 60,
+    }
+    return serve.deployment(serve.ingress(build)(Replica), **usual | dict(options)).bind()
 
 
 def build(args: dict[str, Any]) -> Any:
@@ -96,32 +82,9 @@ def build(args: dict[str, Any]) -> Any:
 
     Raises:
         UserError: as `deployment` does; also `limits` that cannot be.
-        ValueError: an argument that there is not, or of another type.
+        TypeError: an argument that there is not.
     """
-    from pydantic import validate_call
-
-    limits = Limits.of(**args.get("limits", {}))
-    checked = validate_call(config={"arbitrary_types_allowed": True})(deployment)
-    return checked(**args | {"limits": limits})
-
-
-def _scale(
-    num_replicas: int | Literal["auto"], autoscaling_config: Mapping[str, object] | None
-) -> dict[str, object]:
-    if autoscaling_config is None:
-        return {"num_replicas": num_replicas}
-    if num_replicas != 1:
-        raise OptionError("give num_replicas or autoscaling_config, not both")
-    return {"autoscaling_config": dict(autoscaling_config)}
-
-
-def _ray_serve() -> Any:
-    """Return Ray Serve, and see to what the replicas need."""
-    needed("fastapi", "vitlab.serve")
-    needed("ray", "vitlab.serve.deployment")
-    from ray import serve
-
-    return serve
+    return deployment(**args | {"limits": Limits.of(**args.get("limits", {}))})
 
 
 def named(weights: str | Path | Mapping[str, str | Path]) -> dict[str, str]:
@@ -168,8 +131,8 @@ def service(
     engine = Engine(limits=limits, device=device, precision=precision)
     for name, source in sources.items():
         engine.add(name, source)
-    token = read_token(token_file)[0] if token_file else ""
-    app = application(engine, limits=limits, token=token, fixed=True)
+    token = read_token(token_file) if token_file else ""
+    app = application(engine, token=token, fixed=True)
 
     @asynccontextmanager
     async def running(_: object) -> AsyncIterator[None]:

@@ -9,7 +9,10 @@ import logging
 import math
 import threading
 import time
+import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +24,7 @@ from torch import Tensor
 
 from vitlab.data.labels import MultiLabels, SingleLabels, kind_of
 from vitlab.device import autocast
-from vitlab.errors import OptionError, ServiceError, WeightsError
+from vitlab.errors import OptionError, WeightsError
 from vitlab.graphs.int8_form import int8_form
 from vitlab.inspect.attention import late_attention
 from vitlab.models.cost import cost
@@ -48,21 +51,31 @@ WORTH = 1e9  # multiply-adds of an image from which a fast form is worth its mem
 class ServedModel(BaseModel):
     """A model that is served."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    name: Annotated[str, Field(description="by which requests name it")]
-    model: Annotated[str, Field(description="its architecture, as ViT-B/16")]
+    name: str
+    """by which requests name it"""
+    model: str
+    """its architecture, as ViT-B/16"""
     classes: tuple[str, ...]
-    image_size: Annotated[tuple[int, int], Field(description="rows and columns of its input")]
+    image_size: tuple[int, int]
+    """rows and columns of its input"""
     features: int
-    several: Annotated[bool, Field(description="whether an image may have several classes")]
-    trunk: Annotated[str, Field(description="the trunk that it shares; empty if none")]
-    bytes: Annotated[int, Field(description="of its own weights")]
-    added: Annotated[float, Field(description="seconds since 1970")]
-    attention: Annotated[bool, Field(description="whether it can show where it looked")]
-    engine: Annotated[str, Field(description="plain, packed, openvino and so on")] = "plain"
-    precision: Annotated[str, Field(description="of its computing: fp32 or bf16")] = "fp32"
-    thresholds: Annotated[tuple[float, ...], Field(exclude=True)] = ()  # of each class, if several
+    several: bool
+    """whether an image may have several classes"""
+    trunk: str
+    """of a delta, the fingerprint of the base whose weights it shares"""
+    bytes: int
+    """of its own weights"""
+    added: float
+    """seconds since 1970"""
+    attention: bool
+    """whether it can show where it looked"""
+    engine: str = "plain"
+    """plain, packed, openvino and so on"""
+    precision: str = "fp32"
+    """of its computing: fp32 or bf16"""
+    thresholds: Annotated[tuple[float, ...], Field(exclude=True)] = ()
 
 
 class Trunk:
@@ -71,9 +84,8 @@ class Trunk:
     Attributes:
         base: on the device
         fast: what computes images of the base alone: its fast form, or the base
-        coming: images that are being decoded for any of its models
         pace: seconds that an image takes under load; 0 until it is known
-        bytes: of the base
+        left: tasks that no request holds any more; any thread may add to them
 
     Args:
         base: taken over, moved to the device and put into evaluation mode
@@ -92,8 +104,7 @@ class Trunk:
         self.base, self.device = base.to(device).eval().requires_grad_(False), device
         self.fast = fast_beside(self.base, device, precision, engine)
         self._precision = fixed(precision)
-        self.bytes = sum(tensor.nbytes for tensor in base.state_dict().values())
-        self.coming, self.pace = 0, 0.0
+        self.pace, self.left = 0.0, deque[str]()
         self._tasks: MultiTask | None = None
 
     @property
@@ -108,9 +119,6 @@ class Trunk:
 
     def is_base(self, wanted: Base) -> bool:
         """Return whether this is the model that a delta was made from."""
-        config = self.base.config
-        if (config.name, config.classes) != (wanted.name, wanted.classes):
-            return False  # without the sum over all weights
         try:
             return self.identity.fingerprint == wanted.fingerprint
         except WeightsError:  # it is fused
@@ -126,12 +134,14 @@ class Trunk:
             tasks = MultiTask(self.base)
             tasks.add(BASE, Delta(self.base.config, {}, self.identity, {}))
             self._tasks = tasks
+        self._purge()
         self._tasks.add(task, change)
 
-    def remove(self, task: str) -> None:
-        """Free what a delta alone used."""
-        if self._tasks is not None and task != BASE:
-            self._tasks.remove(task)
+    def _purge(self) -> None:
+        """Free what deltas alone used that have left."""
+        with suppress(IndexError):
+            while self._tasks is not None:
+                self._tasks.remove(self.left.popleft())
 
     def scored(
         self, images: Tensor | Packed | list[Tensor], tasks: Sequence[str]
@@ -141,6 +151,7 @@ class Trunk:
         Returns:
             (features,) and (classes,) for each image.
         """
+        self._purge()
         if self._tasks is not None and any(tasks):
             assert not isinstance(images, Packed)  # which have a trunk of their own
             with autocast(self.device, self._precision):
@@ -202,11 +213,9 @@ class Served:
         trunk: where its weights are
         task: its name there
         wanted: what its images are decoded to
-        batch: most images in one pass (0: to be measured)
         labels: the kind that they are
+        batch: most images in one pass (0: to be measured)
         held: its images that are accepted and not yet answered
-        gone: whether it was removed; what is computed then is thrown away
-        left: whether its weights are to be given up: it was removed or replaced
     """
 
     card: ServedModel
@@ -214,27 +223,9 @@ class Served:
     trunk: Trunk
     task: str
     wanted: Wanted
-    batch: int
     labels: type[SingleLabels] | type[MultiLabels]
+    batch: int = 0
     held: int = 0
-    gone: bool = False
-    left: bool = False
-
-    def check(self) -> None:
-        """Refuse to go on with a model that was removed.
-
-        Raises:
-            ServiceError: it was.
-        """
-        if self.gone:
-            raise ServiceError(f"the model {self.card.name!r} was removed")
-
-    def hold(self, images: int) -> None:
-        """Count images accepted, or answered if negative; free the weights after the last one."""
-        self.held += images
-        if self.left and not self.held:
-            self.left = False
-            self.trunk.remove(self.task)
 
 
 class Registry:
@@ -261,9 +252,6 @@ class Registry:
         self.models: dict[str, Served] = {}
         self._changing, self._numbers = threading.Lock(), itertools.count(1)
 
-    def __len__(self) -> int:
-        return len(self.models)
-
     def find(self, name: str) -> Served:
         """Return a model by name; the first one for an empty name.
 
@@ -273,42 +261,27 @@ class Registry:
         models = self.models
         if not models:
             raise OptionError("no model is served: add one")
-        if not name:
-            return next(iter(models.values()))
+        name = name or next(iter(models))
         check_known([name], models, "model")
         return models[name]
 
-    def add(self, name: str, source: Source) -> Served:
-        """Load a model, and serve it under a new name.
+    def add(self, name: str, source: Source, *, replace: bool = False) -> None:
+        """Load a model and serve it, in place of the one of its name or under a new name.
 
         Raises:
-            OptionError: the name is taken or empty.
+            OptionError: the name is empty; taken, or unknown if it should be replaced.
             WeightsError: it cannot be loaded.
         """
         if not name:
             raise OptionError("a model needs a name")
         with self._changing:
-            if name in self.models:
+            if replace:
+                check_known([name], self.models, "model")
+            elif name in self.models:
                 raise OptionError(f"there is a model {name!r} already: replace or remove it")
-            made = self._made(name, source)
-            self.models = self.models | {name: made}
-        return made
+            self.models = self.models | {name: self._made(name, source)}
 
-    def replace(self, name: str, source: Source) -> Served:
-        """Load a model, and serve it in place of another one, whose requests end as they began.
-
-        Raises:
-            OptionError: there is no model of this name.
-            WeightsError: it cannot be loaded.
-        """
-        with self._changing:
-            check_known([name], self.models, "model")
-            made, old = self._made(name, source), self.models[name]
-            self.models = self.models | {name: made}
-        old.left = True
-        return old
-
-    def remove(self, name: str) -> Served:
+    def remove(self, name: str) -> None:
         """Serve a model no longer.
 
         Raises:
@@ -316,21 +289,7 @@ class Registry:
         """
         with self._changing:
             check_known([name], self.models, "model")
-            old = self.models[name]
             self.models = {key: each for key, each in self.models.items() if key != name}
-        old.gone = old.left = True
-        return old
-
-    def cards(self) -> list[ServedModel]:
-        """Return what is said about each model."""
-        models = list(self.models.values())
-        trunks = [each.trunk for each in models]
-        return [
-            each.card.model_copy(update={"trunk": each.trunk.identity.fingerprint[:12]})
-            if each.task != BASE or trunks.count(each.trunk) > 1
-            else each.card
-            for each in models
-        ]
 
     def _made(self, name: str, source: Source) -> Served:
         """Load a model and make it ready."""
@@ -347,32 +306,25 @@ class Registry:
             trunk = Trunk(load_base(change, source), self.device, *self._how)
         if trunk is None:
             raise WeightsError(f"the delta needs its base {change.base}, which is not served")
-        return self._changed(name, change, trunk)
+        if change.config.fit == "native":  # images of different sizes are not mixed
+            return self._whole(name, change.apply(trunk.base))
+        with torch.device("meta"):
+            facts = build(change.config)
+        facts.provenance, facts.unlike = dict(change.provenance), change.unlike
+        task = f"{name} {next(self._numbers)}"
+        trunk.add(task, change)
+        weakref.finalize(facts, trunk.left.append, task)  # once no request holds it
+        return self._begin(name, facts, trunk, task, change.bytes)
 
     def _whole(self, name: str, model: Model) -> Served:
         """Serve a model of its own."""
         trunk = Trunk(model, self.device, *self._how)
-        return self._begin(name, trunk.base, trunk, BASE, trunk.bytes)
-
-    def _changed(self, name: str, change: Delta, trunk: Trunk) -> Served:
-        """Serve a delta on its base's weights."""
-        if change.config.fit == "native":  # images of different sizes are not mixed
-            return self._whole(name, change.apply(trunk.base))
-        task = f"{name} {next(self._numbers)}"
-        trunk.add(task, change)
-        try:
-            with torch.device("meta"):
-                facts = build(change.config)
-            facts.provenance, facts.unlike = dict(change.provenance), change.unlike
-            return self._begin(name, facts, trunk, task, change.bytes)
-        except BaseException:
-            trunk.remove(task)
-            raise
+        size = sum(tensor.nbytes for tensor in model.state_dict().values())
+        return self._begin(name, trunk.base, trunk, BASE, size)
 
     def _begin(self, name: str, facts: Model, trunk: Trunk, task: str, size: int) -> Served:
         """Describe a model and let it compute once."""
-        config = facts.config
-        kind = kind_of(facts)
+        config, kind = facts.config, kind_of(facts)
         card = ServedModel(
             name=name,
             model=config.name,
@@ -381,15 +333,14 @@ class Registry:
             features=config.features,
             several=kind.several,
             thresholds=facts.thresholds if kind.several else (),
-            trunk="",
+            trunk="" if task == BASE else trunk.identity.fingerprint[:12],
             bytes=size,
             added=time.time(),
             attention=has_attention(facts),
             engine=trunk.fast.engine,
             precision=trunk.precision,
         )
-        same = [each.batch for each in self.models.values() if each.trunk is trunk]
-        served = Served(card, facts, trunk, task, Wanted.by(config), max(same, default=0), kind)
+        served = Served(card, facts, trunk, task, Wanted.by(config), kind)
         facts.temperature  # noqa: B018 (a damaged one is refused now)
         self._ready(served)
         return served

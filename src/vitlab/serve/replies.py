@@ -13,22 +13,22 @@ from vitlab.serve.answers import Seen, What
 from vitlab.serve.exchange import Refused
 from vitlab.serve.registry import ServedModel
 
-Request = Annotated[str, Field(description="the id of the request, also in the log")]
-ModelName = Annotated[str, Field(description="the model that answered")]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class Answer(BaseModel):
     """Only the fields that it has."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
 class Problem(Answer):
     """Why there is no answer."""
 
-    error: Annotated[str, Field(description="one line")]
-    request: Request
+    error: str
+    """one line"""
+    request: str
+    """the id of the request, also in the log"""
 
 
 class State(Answer):
@@ -54,72 +54,38 @@ class Bad(Answer):
 class Prediction(Answer):
     """The likeliest classes of an image, best first."""
 
-    image: Annotated[str, Field(description="the name of the file, or `image 0`")]
+    image: str
+    """the name of the file, or `image 0`"""
     top: list[Likely]
-    predicted: Annotated[
-        list[str] | None,
-        Field(
-            description="every class above its threshold; only of a model for several classes "
-            "per image"
-        ),
-    ] = None
-    unlike: Annotated[
-        bool | None,
-        Field(
-            description="whether the image is unlike the training images; only of a model that "
-            "knows how far images are from them"
-        ),
-    ] = None
-    distance: Annotated[
-        float | None, Field(ge=0, description="how far it is from them; above 1 it is unlike them")
-    ] = None
-
-
-class Looked(Prediction):
-    """A prediction, and where the model looked."""
-
-    attention: Annotated[
-        list[list[Fraction]] | None,
-        Field(
-            description="where the last layers look, row by row; null for models without attention"
-        ),
-    ]
-    box: Annotated[
-        list[float],
-        Field(
-            description="left, top, right and bottom of the part of the image that the model saw, "
-            "as fractions",
-            min_length=4,
-            max_length=4,
-        ),
-    ]
+    predicted: list[str] | None = None
+    """every class above its threshold; only of a model for several classes per image"""
+    unlike: bool | None = None
+    """whether the image is unlike the training images, if the model knows how far it is"""
+    distance: Annotated[float | None, Field(ge=0)] = None
+    """how far it is from them; above 1 it is unlike them"""
+    attention: list[list[Fraction]] | None = None
+    """of /attention: where the last layers look, row by row; null for models without attention"""
+    box: Annotated[list[float] | None, Field(min_length=4, max_length=4)] = None
+    """of /attention: left, top, right, bottom of what the model saw, as fractions of the image"""
 
 
 class Predictions(Answer):
     """One prediction per image, in their order."""
 
-    model: ModelName
+    model: str
     predictions: list[Prediction | Bad]
-    request: Request
-
-
-class Looks(Answer):
-    """One prediction per image, and where the model looked."""
-
-    model: ModelName
-    predictions: list[Looked | Bad]
-    request: Request
+    request: str
 
 
 class Features(Answer):
     """The features of each image, in their order."""
 
-    model: ModelName
-    features: Annotated[
-        list[list[float] | None], Field(description="one list per image; null for a bad one")
-    ]
-    errors: Annotated[list[Bad], Field(description="the images without features, and why")]
-    request: Request
+    model: str
+    features: list[list[float] | None]
+    """one list per image; null for a bad one"""
+    errors: list[Bad]
+    """the images without features, and why"""
+    request: str
 
 
 class Models(Answer):
@@ -133,7 +99,7 @@ class Changed(Answer):
 
     model: str
     status: str
-    request: Request
+    request: str
 
 
 def answered(

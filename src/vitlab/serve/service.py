@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,12 +18,11 @@ from prometheus_client import start_http_server
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from vitlab.errors import FailedError, ServiceError
+from vitlab.errors import FailedError
 from vitlab.precision import Engine as EngineName
 from vitlab.precision import ServePrecision
 from vitlab.serve.access import hosts_of, is_loopback, listen, read_token, url_of
 from vitlab.serve.app import Serving, application
-from vitlab.serve.decoder import STATM
 from vitlab.serve.engine import Engine
 from vitlab.serve.limits import Limits
 from vitlab.serve.logs import log, log_to
@@ -91,7 +91,7 @@ class Service:
         self.app, self.engine, self.drain, self.signal = app, engine, drain, 0
         self.watched = watched
         self._asked = asyncio.Event()
-        http = shedding(engine.crowded, engine.metrics.refused_unread)
+        http = shedding(engine.crowded, partial(engine.metrics.count, "shed", "", 1))
         self._server = server_of(app, int(drain) + SPARE, http)
 
     async def run(self, opened: socket.socket) -> None:
@@ -103,40 +103,35 @@ class Service:
         """
         with self._signals(asyncio.get_running_loop()):
             serving = asyncio.create_task(self._server.serve([opened]))
-            starting = asyncio.create_task(self._start())
-            asked = asyncio.create_task(self._asked.wait())
             failing = asyncio.create_task(self._failing())
-            ends = {serving, asked, failing}
-            await asyncio.wait({starting, *ends}, return_when=asyncio.FIRST_COMPLETED)
-            failed = starting.exception() if starting.done() else None
-            if failed is None:
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            starting.cancel()
-            if failing.done():
-                failed = failing.result()
+            starting = asyncio.create_task(self._start())
+            tasks = {serving, failing, starting, asyncio.create_task(self._asked.wait())}
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             await self._stop(serving, 0 if failing.done() else self.drain)
-            for task in (asked, failing):
+            for task in tasks:
                 task.cancel()
-            if failed is not None:
-                raise failed
+            for task in ended:
+                task.result()  # or its error
 
-    async def _failing(self) -> ServiceError:
-        """Wait until the engine can compute no more; return why."""
+    async def _failing(self) -> None:
+        """Wait until the engine can compute no more."""
         while not (trouble := self.engine.trouble):
             await asyncio.sleep(PAUSE)
         log("failed", logging.ERROR, reason=trouble)
         await asyncio.sleep(NOTICED)
         error = FailedError(f"{trouble}: start the service anew")
         error.status = AGAIN
-        return error
+        raise error
 
     async def _start(self) -> None:
+        """Start the engine, and watch the folder as long as the service runs."""
         if self.watched is not None:  # what is there now is served before anyone asks
             await self.watched.begin()
         await self.engine.start()
         log("ready", models=[card.name for card in self.engine.cards()])
         if self.watched is not None:
             await self.watched.watch()
+        await asyncio.Event().wait()
 
     async def _stop(self, serving: "asyncio.Task[None]", drain: float) -> None:
         """Take no more connections, answer what is under way, and end the engine's processes."""
@@ -145,7 +140,7 @@ class Service:
         log("stopping", requests=serving_app.under_way, seconds=drain)
         self._server.should_exit = True
         await asyncio.wait({serving}, timeout=drain)
-        await self.engine.stop(0)  # what still waits gets an error
+        await self.engine.stop()  # what still waits gets an error
         await serving
         log("stopped")
 
@@ -209,28 +204,19 @@ def serve(
         KeyboardInterrupt: the signal was SIGINT.
     """
     log_to()
-    if not STATM.exists():
-        text = "this system sets no bound on the memory of the processes that decode images"
-        log("warning", logging.WARNING, reason=text)
-    tokens = []
-    for file in (token_file, admin_token_file):
-        token, warning = read_token(file) if file else ("", "")
-        tokens.append(token)
-        if warning:
-            log("warning", logging.WARNING, reason=warning)
+    token, admin = (read_token(file) if file else "" for file in (token_file, admin_token_file))
     core = Engine(
         limits=limits, allow_empty=allow_empty, device=device, precision=precision, engine=engine
     )
     for name, place in models:
         core.add(name, place)
     hosts = hosts_of(address[0])
-    app = application(core, limits=limits, token=tokens[0], admin_token=tokens[1], hosts=hosts)
+    app = application(core, token=token, admin_token=admin, hosts=hosts)
     watched = Watched(Path(watch), core) if watch else None
     opened = listen(*address)
     if metrics_port:
-        listen(address[0], metrics_port).close()  # else a port that is taken is no line
         start_http_server(metrics_port, address[0], core.metrics.registry)
-    if not tokens[0] and not is_loopback(address[0]):
+    if not token and not is_loopback(address[0]):
         text = f"anybody who reaches {address[0]} can use this service: --token-file FILE"
         log("warning", logging.WARNING, reason=text)
     url = url_of(opened)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -87,13 +86,13 @@ class Watched:
         found: dict[str, tuple[Path, Signature]] = {}
         for path in sorted(path for path in self.folder.iterdir() if path.name[0] != "."):
             with suppress(UserError, FileNotFoundError):  # it cannot be named, or has just gone
-                found.setdefault(name_of(str(path)), (path, tuple(_signature(path))))
+                found.setdefault(name_of(str(path)), (path, _signature(path)))
         return found
 
     def _load(self, name: str, path: Path) -> None:
         known = name in self._missed and any(card.name == name for card in self.engine.cards())
         try:
-            (self.engine.replace if known else self.engine.add)(name, path)
+            self.engine.add(name, path, replace=known)
         except Exception as error:  # also of a file that nobody expected: the others go on
             expected = isinstance(error, UserError)
             level = logging.WARNING if expected else logging.ERROR
@@ -113,14 +112,9 @@ class Watched:
         log("model removed", model=name)
 
 
-def _signature(path: Path) -> Iterator[tuple[str, int, int]]:
-    """Yield the size and time of change of a file, or of every file that matters in a folder."""
-    if path.is_file():
-        about = path.stat()
-        yield path.name, about.st_size, about.st_mtime_ns
-    elif path.is_dir():
-        folder = path / "model" if (path / "model").is_dir() else path  # of a run
-        files = [file for file in sorted(folder.iterdir()) if file.is_file()]
-        for file in files[:MOST]:
-            about = file.stat()
-            yield file.name, about.st_size, about.st_mtime_ns
+def _signature(path: Path) -> Signature:
+    """Return the size and time of change of a file, or of every file that matters in a folder."""
+    folder = path / "model" if (path / "model").is_dir() else path  # of a run
+    files = sorted(folder.iterdir()) if folder.is_dir() else [path]
+    found = [(file.name, file.stat()) for file in files[:MOST] if file.is_file()]
+    return tuple((name, about.st_size, about.st_mtime_ns) for name, about in found)

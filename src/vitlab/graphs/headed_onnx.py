@@ -41,7 +41,8 @@ def export_headed(run: str | Path, file: str | Path, kind: str) -> dict[str, Any
         PackageError: a package is missing.
         DiskError: the file cannot be written.
     """
-    path, worst, names = check_target("onnx", file), 0.0, ("mask",)
+    path, worst = check_target("onnx", file), 0.0
+    names: tuple[str, ...] = ("mask",)
     module: Segmenter | Detector
     if kind == "masks":
         module = load_segmenter(run)

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from vitlab.data.augment.augment import augment
-from vitlab.data.boxes import BoxLabels, moved
+from vitlab.data.boxes import BoxLabels
 from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.loader import loader
 from vitlab.data.settings import Augment
@@ -22,20 +22,18 @@ OWN = Augment(area=0.3, flip=True)
 
 
 def test_boxes_in_a_crop_are_those_computed_by_hand() -> None:
-    boxes = np.array([
-        [[0, 0.5, 0.5, 0.75, 1.0],  # inside
-         [1, 0.0, 0.0, 0.45, 0.4],  # center outside
-         [2, 0.2, 0.4, 0.6, 0.6],  # clipped
-         [-1, 0, 0, 0, 0]],
-        [[3, 0.1, 0.2, 0.4, 0.6], [-1, 0, 0, 0, 0], [-1, 0, 0, 0, 0], [-1, 0, 0, 0, 0]],
-    ], np.float32)  # fmt: skip
-    crops = np.array([[0.25, 0.5, 0.75, 1.0], [0.0, 0.0, 1.0, 1.0]])
-    found = moved(boxes, crops, np.array([False, True]))
-    assert found[0, 0].tolist() == [0, 0.5, 0, 1, 1]
-    assert found[0, 1].tolist() == pytest.approx([2, 0, 0, 0.7, 0.2])
-    assert found[1, 0].tolist() == pytest.approx([3, 0.6, 0.2, 0.9, 0.6])
-    assert (found[..., 0] >= 0).sum(1).tolist() == [2, 1]
-    assert np.array_equal(moved(boxes, crops, np.array([True, False]))[1], boxes[1])
+    objects = [[0, 0.5, 0.5, 0.75, 1.0],  # inside
+               [1, 0.0, 0.0, 0.45, 0.4],  # center outside
+               [2, 0.2, 0.4, 0.6, 0.6]]  # clipped  # fmt: skip
+    labels = BoxLabels.of([objects, [[3, 0.1, 0.2, 0.4, 0.6]]], 4)
+    found = labels.inside(0, (200, 100), (25, 100, 75, 200), (64, 64))
+    assert found[0].tolist() == [0, 0.5, 0, 1, 1]
+    assert found[1].tolist() == pytest.approx([2, 0, 0, 0.7, 0.2])
+    assert (found[:, 0] >= 0).sum() == 2
+    whole = labels.inside(1, (7, 9), (0, 0, 9, 7), (64, 64))
+    assert np.array_equal(whole, labels.boxes[1])
+    turned = labels.mirrored(torch.from_numpy(whole[None]))
+    assert turned[0, 0].tolist() == pytest.approx([3, 0.6, 0.2, 0.9, 0.6])
 
 
 def squares(images: int) -> tuple[np.ndarray, BoxLabels]:

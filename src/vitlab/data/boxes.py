@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vitlab.data.decode.crop import crop_resize
-from vitlab.data.decode.pixels import Pixels
+from vitlab.data.decode.pixels import Box, Pixels
 from vitlab.data.holdout import hold_out, without
-from vitlab.data.labels import Indices, MultiLabels
+from vitlab.data.labels import Indices, PlacedLabels
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.columns import check_known_columns
 from vitlab.data.sources.folders import Files
@@ -50,7 +52,7 @@ Drawn = tuple[Pixels, tuple[int, int, int, int]]
 
 
 @dataclass(frozen=True, eq=False)
-class BoxLabels(MultiLabels):
+class BoxLabels(PlacedLabels):
     """The objects of images: a class and a box each. As labels they are the classes there are.
 
     Attributes:
@@ -85,33 +87,30 @@ class BoxLabels(MultiLabels):
         """Return what a fingerprint has of them."""
         return super().content() + self.boxes.tobytes()
 
+    def inside(self, index: int, shape: tuple[int, int], box: Box, size: tuple[int, int]) -> Boxes:
+        """Return the objects within a box, (most, 5), those that are not there at the end.
+
+        Boxes end where the crop does; objects whose center is outside are left out (SSD: Liu et
+        al., 2016, section 2.2), where DETR keeps every sliver.
+        """
+        low, high = np.reshape(np.divide(box, (*shape[::-1], *shape[::-1])), (2, 2))
+        edges = (self.boxes[index, :, 1:].astype(np.float64).reshape(-1, 2, 2) - low) / (high - low)
+        centers = edges.mean(1)
+        names = np.where(((centers >= 0) & (centers < 1)).all(-1), self.boxes[index, :, 0], -1)
+        found = np.concatenate([names[:, None], edges.clip(0, 1).reshape(-1, 4)], -1)
+        return found[np.argsort(names < 0, kind="stable")].astype(np.float32)
+
+    @staticmethod
+    def mirrored(targets: Tensor) -> Tensor:
+        """Return objects with left and right exchanged."""
+        name, left, top, right, bottom = targets.unbind(-1)
+        return torch.stack([name, 1 - right, top, 1 - left, bottom], -1)
+
 
 def boxes_of(source: Source) -> Boxes:
     """Return the objects of a source of `open_boxes`."""
     assert isinstance(source.labels, BoxLabels)
     return source.labels.boxes
-
-
-def moved(boxes: Boxes, crops: NDArray[np.float64], mirrored: NDArray[np.bool_]) -> Boxes:
-    """Return the objects of images within crops of them, of which some are mirrored.
-
-    Boxes end where the crop does; objects whose center is outside are left out (SSD: Liu et al.,
-    2016, section 2.2), where DETR keeps every sliver.
-
-    Args:
-        boxes: of whole images
-        crops: left, top, right, bottom in shares of an image's sides, (n, 4)
-        mirrored: after the crop, left and right, (n,)
-    """
-    (low, high), edges = np.split(crops[:, None, None], 2, -1), boxes[..., 1:].astype(np.float64)
-    edges = (edges.reshape(*edges.shape[:2], 2, 2) - low) / (high - low)
-    centers = edges.mean(2)
-    edges = edges.clip(0, 1)
-    edges[mirrored, ..., 0] = 1 - edges[mirrored, ..., 0][..., ::-1]
-    names = np.where(((centers >= 0) & (centers < 1)).all(-1), boxes[..., 0], -1)
-    found = np.concatenate([names[..., None], edges.reshape(*names.shape, 4)], -1)
-    order = np.argsort(names < 0, axis=1, kind="stable")
-    return np.take_along_axis(found, order[..., None], 1).astype(np.float32)
 
 
 def open_boxes(options: Data, classes: Sequence[str] = ()) -> Splits:

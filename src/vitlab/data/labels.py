@@ -225,7 +225,23 @@ class TargetLabels(MultiLabels):
 
 
 @dataclass(frozen=True, eq=False)
-class PixelLabels(MultiLabels):
+class PlacedLabels(MultiLabels):
+    """Labels of places in images, which follow a crop and a mirror: boxes, or classes of pixels."""
+
+    def inside(
+        self, index: int, shape: tuple[int, int], box: Box, size: tuple[int, int]
+    ) -> NDArray[Any]:
+        """Return the targets of a box of an image of that shape, at another size."""
+        raise NotImplementedError
+
+    @staticmethod
+    def mirrored(targets: Tensor) -> Tensor:
+        """Return the targets of a batch, (B, m, n), with left and right exchanged."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class PixelLabels(PlacedLabels):
     """The classes of images' pixels, each read when its image is.
 
     Attributes:
@@ -239,7 +255,7 @@ class PixelLabels(MultiLabels):
     def inside(
         self, index: int, shape: tuple[int, int], box: Box, size: tuple[int, int]
     ) -> NDArray[np.int16]:
-        """Return the classes of a box of an image of that shape, at another size: the nearest."""
+        """Return the classes of the nearest pixels, (rows, columns)."""
         left, top, right, bottom = map(round, box)  # as training cuts images
         sides = zip((top, left), (bottom, right), size, shape, strict=True)
         rows, columns = (
@@ -248,6 +264,11 @@ class PixelLabels(MultiLabels):
         )
         whole = self.read(int(self.values[index, 0]), shape)
         return whole[np.ix_(rows.astype(np.int64), columns.astype(np.int64))]
+
+    @staticmethod
+    def mirrored(targets: Tensor) -> Tensor:
+        """Return classes of pixels with left and right exchanged."""
+        return targets.flip(-1)
 
 
 def _number(cell: Any) -> float:

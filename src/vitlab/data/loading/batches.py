@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from vitlab.data.augment.policy import mirrored
-from vitlab.data.boxes import BoxLabels, moved
+from vitlab.data.boxes import BoxLabels
 from vitlab.data.decode import crop
-from vitlab.data.decode.pixels import ChooseBox, Pixels
-from vitlab.data.labels import PixelLabels
+from vitlab.data.decode.pixels import Pixels
+from vitlab.data.labels import PlacedLabels
 from vitlab.data.loading.crops import View, center, copies_of, fitted_image, load_views, noted
 from vitlab.data.loading.order import Groups, batch_samples, draws, slice_of
 from vitlab.data.settings import Augment
@@ -125,17 +125,18 @@ class TrainingBatches(Dataset[Batch]):
         *ends, count = np.cumsum([view.draws for view in views]).tolist()
         randoms = np.stack([draws(self.seed, e, index, count, copy) for e, index, copy in samples])
         parts = np.split(randoms, ends, axis=1)
-        boxed = isinstance(self.source.labels, BoxLabels)
-        native, quick = boxed or self.spec.fit == "native", not self.views and self.augment.area < 1
+        own, seen = self.source.labels, [list[Any]() for _ in indices]
+        native = isinstance(own, BoxLabels) or self.spec.fit == "native"
+        quick = not self.views and self.augment.area < 1
         boxes = [
             [view.box(row[: crop.DRAWS], native=native) for row in part]
             for view, part in zip(views, parts, strict=True)
         ]
         if not self.views and not quick:
             boxes = [[center(self.spec)] * len(indices)]
-        crops = np.tile([0.0, 0.0, 1.0, 1.0], (len(indices), 1))
-        if boxed and quick:
-            boxes = [[noted(*each) for each in zip(boxes[0], crops, strict=True)]]
+        placed = isinstance(own, PlacedLabels)
+        if placed:
+            boxes = [[noted(*each) for each in zip(boxes[0], seen, strict=True)]]
         read_ahead(self.source, indices)
         copies = copies_of(self.source, indices, self.spec, boxes[0]) if quick else {}
 
@@ -149,16 +150,19 @@ class TrainingBatches(Dataset[Batch]):
 
         specs = [replace(self.spec.images, image_size=view.size) for view in self.views]
         rest = [part[:, crop.DRAWS :] for part in parts]
-        batch = _stacked(self.source, indices, load, specs or [self.spec], rest, boxes[0])
-        flips = mirrored(batch.draws.numpy()) & self.augment.flip
-        if isinstance(self.source.labels, PixelLabels):
-            half, labels = torch.from_numpy(flips)[:, None, None], batch.labels
-            return replace(batch, labels=torch.where(half, labels.flip(-1), labels))
-        if not boxed:
+
+        def truth(place: int) -> NDArray[Any]:
+            assert isinstance(own, PlacedLabels)
+            return own.inside(indices[place], *seen[place], self.spec.size)
+
+        batch = _stacked(
+            self.source, indices, load, specs or [self.spec], rest, truth if placed else None
+        )
+        if not isinstance(own, PlacedLabels) or not self.augment.flip:
             return batch
-        kept = ~np.isin(indices, [index for index, _ in batch.bad])
-        objects = moved(batch.labels.numpy(), crops[kept], flips)
-        return replace(batch, labels=torch.from_numpy(objects))
+        half = torch.from_numpy(mirrored(batch.draws.numpy()))[:, None, None]
+        labels = torch.where(half, own.mirrored(batch.labels), batch.labels)
+        return replace(batch, labels=labels)
 
 
 @dataclass(frozen=True)
@@ -196,7 +200,7 @@ def _stacked(
     load: Callable[[int], list[Pixels]],
     specs: Sequence[ImageSpec],
     randoms: Sequence[NDArray[np.float32]],
-    boxes: Sequence[ChooseBox] = (),
+    truth: Callable[[int], NDArray[Any]] | None = None,
 ) -> Batch:
     """Return a batch of the images that can be decoded, and messages about the others.
 
@@ -206,22 +210,20 @@ def _stacked(
         load: decodes and crops the image of a place in the batch; the views of each in turn
         specs: the size of each view
         randoms: for `augment`, (B, n) of each view
-        boxes: where each is cropped, to crop the classes of its pixels alike
+        truth: the targets of a place in the batch, once it is loaded; None for the labels
     """
     images, places, bad, truths = list[Pixels](), [], [], []
-    own = source.labels
     for place, index in enumerate(indices):
         try:
             loaded = load(place)
-            if boxes and isinstance(own, PixelLabels):
-                shape = source.image(index).shape()[:2]
-                truths.append(own.inside(index, shape, boxes[place](*shape), specs[0].size))
+            if truth is not None:
+                truths.append(truth(place))
             images.extend(loaded)
             places.append(place)
         except ImageError as error:
             bad.append((index, str(error)))
     chosen = np.array(indices, np.int64)[places]
-    labels = torch.from_numpy(np.stack(truths) if truths else own.take(chosen).targets())
+    labels = torch.from_numpy(np.stack(truths) if truths else source.labels.take(chosen).targets())
     first, *others = (
         Batch(
             joined_pixels(images[number :: len(specs)], spec),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,12 +57,12 @@ class View:
         return choose
 
 
-def noted(choose: ChooseBox, shares: NDArray[np.float64]) -> ChooseBox:
-    """Return what chooses the same box, and writes it down in shares of the image's sides, (4,)."""
+def noted(choose: ChooseBox, seen: list[Any]) -> ChooseBox:
+    """Return what chooses the same box, and notes the image's rows and columns, and the box."""
 
     def chosen(rows: int, columns: int) -> Box:
-        box = choose(rows, columns)
-        shares[:] = np.divide(box, (columns, rows, columns, rows))
+        seen[:] = (rows, columns), choose(rows, columns)
+        box: Box = seen[1]
         return box
 
     return chosen

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from onnxruntime import InferenceSession
 from PIL import Image
 from scipy.stats import norm
 from sklearn.linear_model import Ridge
@@ -298,6 +299,13 @@ def test_train_evaluate_predict(
     assert {*row} == {"image", "values", "deviations"}
     assert 1e6 < row["values"]["price"] < 1e6 + 600
     assert f"{photo}  price 1.000" in call(capsys, "predict", run, photo, *how[:-1])[1]
+    file = str(tmp_path / "numbers.onnx")
+    code, out, err = call(capsys, "export", run, "--to", "onnx", "--out", file, "--json")
+    assert code == 0, err
+    images = vitlab.preprocess(vitlab.load(run))([photo]).numpy()
+    found = InferenceSession(file).run(None, {"images": images})
+    for own, exact in zip(found, (row["values"], row["deviations"]), strict=True):
+        np.testing.assert_allclose(own[0], [*exact.values()], rtol=1e-5)
     (tmp_path / "bad.png").write_bytes(b"no picture")
     code, out, err = call(capsys, "predict", run, str(tmp_path / "bad.png"), photo, *how)
     assert code == 0, err
@@ -306,7 +314,6 @@ def test_train_evaluate_predict(
     assert good == row
     for words, said in (
         (["evaluate", run, str(table), "--flips"], "flips does not apply to a run of masks, boxes"),
-        (["export", run, "--to", "onnx", "--out", "x.onnx"], "numbers, which are not exported"),
         (["serve", run], "answers with numbers, which are not served: use vitlab predict"),
         (["finetune", str(table), "--targets", "price", "--task", "detect"], "objects are learned"),
         (["pretrain", str(table), "--recipe", "regress"], "learns from labels: use vitlab train"),

@@ -4,7 +4,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
-from vitlab.commands import WeightsOptions, head_of, refuse_besides, refuse_head
+from vitlab.commands import WeightsOptions, head_of, refuse_besides
 from vitlab.errors import OptionError
 from vitlab.graphs.targets import (
     IMAGES,
@@ -72,7 +72,6 @@ class Export(WeightsOptions):
 
 def begin(options: Export) -> None:
     """Refuse a file or folder that cannot be written, and missing packages."""
-    refuse_head(options.weights, "exported", "numbers")
     if kind := head_of(options.weights):
         refuse_besides(options, "weights to out bare")
         if options.to != "onnx":

@@ -1,11 +1,10 @@
-"""Segmenters and detectors as ONNX files: normalized images to masks, or to classes and boxes."""
+"""Masks, boxes and numbers as ONNX files: the answers of runs with heads, of normalized images."""
 
 import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from vitlab.errors import WeightsError
@@ -18,22 +17,24 @@ from vitlab.graphs.onnx_file import OPSET, staged, traced
 from vitlab.graphs.onnx_graph import strip
 from vitlab.graphs.targets import MODEL, check_target
 from vitlab.weights.detector import Detector, load_detector
+from vitlab.weights.regressor import Estimating, load_regressor
 from vitlab.weights.segmenter import Segmenter, load_segmenter
 
 
 def export_headed(run: str | Path, file: str | Path, kind: str) -> dict[str, Any]:
-    """Write a run's segmenter or detector as an ONNX file, and compare it with PyTorch.
+    """Write what a run answers with as an ONNX file, and compare it with PyTorch.
 
     It takes `images`, normalized float32 (batch, channels, H, W) of the model's input size. A
     segmenter gives `mask`, scores (batch, classes, H, W); a detector `probabilities` (batch,
     queries, classes) and `boxes` (batch, queries, 4): left, top, right, bottom in shares of the
-    image's sides. The metadata has the key `vitlab`: JSON with classes, normalization and what else
-    the head is. A folder has the file, and what checks it elsewhere.
+    image's sides; a regressor `values` and, with a spread, `deviations` (batch, targets). The
+    metadata has the key `vitlab`: JSON with classes, normalization and what else the head is. A
+    folder has the file, and what checks it elsewhere.
 
     Args:
         run: its folder
         file: new
-        kind: what the run answers with: masks or boxes
+        kind: what the run answers with: masks, boxes or numbers
 
     Raises:
         OptionError: the file exists, or its name has another ending than .onnx.
@@ -43,9 +44,12 @@ def export_headed(run: str | Path, file: str | Path, kind: str) -> dict[str, Any
     """
     path, worst = check_target("onnx", file), 0.0
     names: tuple[str, ...] = ("mask",)
-    module: Segmenter | Detector
+    module: Segmenter | Detector | Estimating
     if kind == "masks":
         module = load_segmenter(run)
+    elif kind == "numbers":
+        module = Estimating(load_regressor(run))
+        names = ("values", "deviations")[: 1 + module.about.spread]
     else:
         module, names = load_detector(run), ("probabilities", "boxes")
     model = module.model
@@ -64,7 +68,10 @@ def export_headed(run: str | Path, file: str | Path, kind: str) -> dict[str, Any
                 own = module(torch.from_numpy(images))
             every = own if isinstance(own, tuple) else (own,)
             for found, exact in zip(runs(session)(images), every, strict=True):
-                gap = np.abs(found - exact.numpy()).max() / exact.abs().max()
+                size = exact.abs().max()
+                if isinstance(module, Estimating):  # columns have units of their own
+                    size = exact.abs().amax(0) + module.scale[1]
+                gap = (torch.from_numpy(found) - exact).abs().div(size).max()
                 worst = max(worst, float(gap))
         if not worst <= TOLERANCE:
             raise WeightsError(f"onnxruntime gives other numbers than {run}: off by {worst}")

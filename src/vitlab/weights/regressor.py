@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from vitlab.files import REGRESS
 from vitlab.models.model import Model
@@ -73,6 +74,32 @@ class Regressor:
         arrays = {name: getattr(self, name) for name in ("weight", "bias", "scale")}
         tensors = {name: torch.from_numpy(each) for name, each in arrays.items()}
         save_beside(run / REGRESS, self.model, asdict(self.about), tensors)
+
+
+class Estimating(nn.Module):
+    """A regressor from normalized images, (B, channels, H, W), to values, (B, targets).
+
+    With a spread, to their standard deviations too, as many.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    scale: Tensor
+
+    def __init__(self, regressor: Regressor) -> None:
+        super().__init__()
+        self.model, self.about = regressor.model, regressor.about
+        for name in ("weight", "bias", "scale"):
+            self.register_buffer(name, torch.from_numpy(getattr(regressor, name)).float())
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Estimate the numbers of images."""
+        count, (mean, deviation) = len(self.about.targets), self.scale
+        outputs = self.model.features(images).flatten(1) @ self.weight.T + self.bias
+        values = outputs[:, :count] * deviation + mean
+        if not self.about.spread:
+            return (values,)
+        return values, (outputs[:, count:].clamp(math.log(TINY), MOST) / 2).exp() * deviation
 
 
 def load_regressor(run: str | Path) -> Regressor:

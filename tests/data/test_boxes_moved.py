@@ -57,8 +57,11 @@ def test_boxes_lie_where_the_pixels_are(kind: str, repeats: int, tmp_path: Path)
         for path, own in zip(paths, pixels[..., 0], strict=True):
             Image.fromarray(own).save(path, quality=95)
         source = Files(Path(), Names.of(paths), labels, ("square",))
-    options = Augment(area=0.3, flip=True, repeats=repeats)
+    options = Augment(area=0.3, aspect=1.0, flip=True, repeats=repeats)
     batch = TrainingBatches(source, SPEC, options, 0, 24)[0]
+    whole = batch.labels[((batch.labels[..., 1:] > 0) & (batch.labels[..., 1:] < 1)).all(-1)]
+    across, down = (whole[:, 3] - whole[:, 1]), (whole[:, 4] - whole[:, 2])
+    assert (across / down).numpy() == pytest.approx(120 / 200)  # crops have the image's own aspect
     shown = augment(batch.images, batch.draws, options, SPEC)[:, 0].numpy() > 0.5
     kept = 0
     for white, (name, *box) in zip(shown, batch.labels[:, 0].tolist(), strict=True):

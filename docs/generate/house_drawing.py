@@ -13,7 +13,7 @@ import sys
 from html import escape
 from pathlib import Path
 
-WIDTH, ROOM, STOREY, GAP = 440, 40, 66, 8
+WIDTH, ROOM, STOREY, GAP = 560, 40, 66, 8
 
 
 def imports(package: Path) -> dict[str, set[str]]:
@@ -104,11 +104,12 @@ def drawing(package: Path) -> str:
     height = STOREY * len(storeys)
     place: dict[str, tuple[float, float, float]] = {}  # left, top, width
     for number, rooms in enumerate(storeys):
-        wide = (WIDTH - GAP * (len(rooms) + 1)) / len(rooms)
-        wide = min(wide, 140.0)
-        left = (WIDTH - wide * len(rooms) - GAP * (len(rooms) - 1)) / 2
-        for index, room in enumerate(rooms):
-            place[room] = left + index * (wide + GAP), height - STOREY * (number + 1) + 13, wide
+        unit = (WIDTH - GAP * (len(rooms) + 1)) / sum(len(room) + 2 for room in rooms)
+        wide = [min(unit * (len(room) + 2), 140.0) for room in rooms]
+        left = (WIDTH - sum(wide) - GAP * (len(rooms) - 1)) / 2
+        for room, width in zip(rooms, wide, strict=True):
+            place[room] = left, height - STOREY * (number + 1) + 13, width
+            left += width + GAP
     size = {room: _files(package, room) for room in graph}
     arrows = [
         _arrow(place[a], place[b]) for a, others in direct(graph).items() for b in sorted(others)
@@ -136,9 +137,10 @@ def _files(package: Path, room: str) -> int:
 def _box(room: str, left: float, top: float, width: float, files: int) -> str:
     middle = left + width / 2
     count = f"{files} files" if files > 1 else "1 file"
+    size = f"font-size:{min(12.0, (width - 6) / (0.55 * len(room))):.1f}px"  # it fits into its box
     return (
         f'<g><rect x="{left:.1f}" y="{top}" width="{width:.1f}" height="{ROOM}" rx="4"/>'
-        f'<text x="{middle:.1f}" y="{top + 18}">{escape(room)}</text>'
+        f'<text x="{middle:.1f}" y="{top + 18}" style="{size}">{escape(room)}</text>'
         f'<text class="small" x="{middle:.1f}" y="{top + 32}">{count}</text></g>'
     )
 

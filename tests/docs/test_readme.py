@@ -46,7 +46,7 @@ def test_its_commands_print_what_it_shows(folder: Path, capsys: pytest.CaptureFi
     shown = [each.splitlines() for each in block.text.split("$ vitlab ")[1:]]
     for command, *lines in shown:
         words = [each for word in shlex.split(command) for each in _files(word)]
-        with pytest.raises(SystemExit, match="0"):
+        with pytest.raises(SystemExit, match=r"^0$"):
             main(words)
         caught = capsys.readouterr()
         printed = [

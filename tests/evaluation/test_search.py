@@ -291,13 +291,13 @@ def truncated(file: Path) -> None:
 
 
 HOSTILE: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "no table of ours": (plain, "is no table of vitlab embed: `vitlab embed WEIGHTS DATA --out"),
+    "no table of ours": (plain, "is not a table of vitlab embed: `vitlab embed WEIGHTS DATA --out"),
     "no Parquet": (lambda file: file.write_bytes(b"x" * 99), "cannot read"),
     "cut off": (truncated, "cannot read"),
     "a pipe": (os.mkfifo, "not a regular file"),
     "an empty folder": (Path.mkdir, "has no rows"),
     "huge lists": (features(pyarrow.list_(pyarrow.float32(), 2**31 - 1)), "not as it says"),
-    "lists of any length": (features(pyarrow.list_(pyarrow.float32())), "is no table of vitlab"),
+    "lists of any length": (features(pyarrow.list_(pyarrow.float32())), "is not a table of vitlab"),
     "other numbers": (features(pyarrow.list_(pyarrow.float64(), 4)), "not as it says"),
     "tokens": (
         features(pyarrow.list_(pyarrow.list_(pyarrow.float32(), 4), 5)),
@@ -306,12 +306,12 @@ HOSTILE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "nulls": (nulls, "has rows without features"),
     "a bomb": (bomb, "has row groups of more than 128 MiB, as embed never does"),
     "another dimension": (told(dimension=5), "not as it says"),
-    "what nobody takes": (told(what="all"), "is no table of vitlab embed"),
-    "a layer that is none": (told(layer=3), "is no table of vitlab embed"),
-    "a huge image": (told(image_size=[9, 2**30]), "is no table of vitlab embed"),
-    "a size that is none": (told(image_size="x"), "is no table of vitlab embed"),
-    "paths that are no text": (unreadable, "is no table of vitlab embed"),
-    "another precision": (told(precision=[]), "is no table of vitlab embed"),
+    "what nobody takes": (told(what="all"), "is not a table of vitlab embed"),
+    "a layer that is none": (told(layer=3), "is not a table of vitlab embed"),
+    "a huge image": (told(image_size=[9, 2**30]), "is not a table of vitlab embed"),
+    "a size that is none": (told(image_size="x"), "is not a table of vitlab embed"),
+    "paths that are no text": (unreadable, "is not a table of vitlab embed"),
+    "another precision": (told(precision=[]), "is not a table of vitlab embed"),
 }
 
 

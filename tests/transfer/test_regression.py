@@ -230,7 +230,7 @@ def test_cells_that_are_no_numbers_are_left_out_and_named(table: Path) -> None:
     splits = open_targets(table, ["odd", "price"], Data())
     assert len(splits.train) + len(splits.test) == COUNT - 4
     (note,) = (each for each in splits.notes if each.startswith("left out 4 of 80 images"))
-    assert "whose odd or price is no finite number: " in note
+    assert "whose odd or price is not finite: " in note
     assert f"{table.parent / '3.png'}, {table.parent / '5.png'}" in note
     assert np.isfinite(numbers_of(splits.train)).all()
 

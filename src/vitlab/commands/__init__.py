@@ -85,8 +85,8 @@ class EngineOptions(Options):
 
     engine: Engine = option(
         "auto",
-        "what computes: plain PyTorch, its packed form, compiled, onnxruntime, openvino; or auto: "
-        "for much work the fastest that agrees with plain, found by measuring",
+        "plain PyTorch, its packed form, compiled, onnxruntime, openvino; or auto: for many images "
+        "the fastest that agrees with plain, found by measuring",
     )
 
 

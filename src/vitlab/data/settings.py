@@ -30,26 +30,25 @@ class Columns(Options):
     label_column: tuple[str, ...] = option(
         (), "column of the labels; several columns of 0 and 1 are a class each"
     )
-    label_separator: str = option("", "what stands between several labels in one cell, such as '|'")
+    label_separator: str = option("", "separator of several labels in one cell, such as '|'")
     images: str = option(
         "",
         "folder of the images that a list, or a Parquet file, names (default: that of the list)",
     )
     group_column: str = option(
         "",
-        "column of what belongs together (a patient, a scene, a day): its images are never on both "
-        "sides of a split",
+        "column of groups (a patient, a scene, a day), whose images stay on one side of a split",
     )
     allow_outside: bool = option(
         False,
         "read images that a list or a Parquet file names outside of that folder: of data you trust",
     )
     cache_data: str = option(
-        "", "folder in which to keep what is read over a network, for the next epoch and start"
+        "", "folder that keeps images read over a network, for later epochs and runs"
     )
     cache_gb: float = option(
         20.0,
-        "gigabytes that it may hold: what was used longest ago is removed",
+        "gigabytes of that folder, at most: the least recently used are removed",
         above(0),
         only=when("cache_data"),
     )

@@ -54,7 +54,7 @@ def open_targets(data: Given, names: Sequence[str], options: Data) -> Splits:
             )
         bad = np.flatnonzero(np.isnan(numbers_of(source)).any(1))
         if len(bad):
-            line = f"of {len(source):,} images of {opened.title} whose {what} is no finite number"
+            line = f"of {len(source):,} images of {opened.title} whose {what} is not finite"
             listed = some([source.name(each) for each in bad[:NAMED].tolist()])
             notes.append(f"left out {len(bad):,} {line}: {listed}")
         if len(bad) == len(source):

@@ -286,7 +286,7 @@ METRICS = {metric.name: metric for metric in (
            moved_by="thresholds"),
     Metric("macro_f1", "Macro F1", "mean F1 of the classes", f1, hub="f1", moved_by="thresholds",
            key=True),
-    Metric("exact_match", "Exact match", "share of images of which the very labels are predicted",
+    Metric("exact_match", "Exact match", "share of images whose labels are predicted exactly",
            lambda given: given.mean(given.answers.right), "several", hub="exact_match",
            interval="wilson", least=5, moved_by="thresholds"),
     Metric("mcc", "MCC", "Matthews correlation coefficient of true and predicted classes: 0 for "

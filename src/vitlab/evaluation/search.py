@@ -379,7 +379,7 @@ def _about(file: Path, schema: Any) -> dict[str, Any]:
     except (LookupError, TypeError, ValueError, RecursionError):
         told = False
     if not told or not types.is_fixed_size_list(kind):
-        raise DataError(f"{file} is no table of vitlab embed: {EMBED}")
+        raise DataError(f"{file} is not a table of vitlab embed: {EMBED}")
     if types.is_fixed_size_list(kind.value_type):
         raise DataError(
             f"{file} has {kind.list_size} vectors an image (--what {about['what']}): search in "

@@ -187,7 +187,7 @@ class Schedule(Options):
     )
     drops: tuple[float, float, float] = option(
         (0.3, 0.6, 0.9),
-        "shares of the run after which they come (BiT)",
+        "shares of the run after which the rate drops tenfold (BiT)",
         above(0),
         below(1),
         only=when("schedule", "steps"),

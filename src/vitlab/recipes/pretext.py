@@ -35,7 +35,7 @@ class Pretext(Options):
     )
     target: Literal["mean-color", "downsized", "pixels"] = option(
         "mean-color",
-        "what a hidden patch is predicted as: its mean color, 3 bits per channel; the patch at 4x4 "
+        "prediction of a hidden patch: its mean color, 3 bits per channel; the patch at 4x4 "
         "pixels, each with 3 bits per channel; or its pixels, by their squared error",
         only=when("task", "masked-patch"),
     )
@@ -129,12 +129,12 @@ class Pretext(Options):
     )
     centering: Literal["mean", "sinkhorn"] = option(
         "mean",
-        "what keeps the teacher from one answer for all: less the mean of its answers (DINO), or "
-        "prototypes used equally often, by Sinkhorn-Knopp (DINOv2)",
+        "against collapse of the teacher: subtract the mean of its outputs (DINO), or use all "
+        "prototypes equally often, by Sinkhorn-Knopp (DINOv2)",
         only=DINO,
     )
     freeze_last: float = option(
-        1.0, "epochs in which the projector's last layer stays as it is", at_least(0), only=DINO
+        1.0, "epochs in which the projector's last layer is frozen", at_least(0), only=DINO
     )
     koleo: float = option(
         0.0, "weight of the KoLeo loss, which spreads features apart (DINOv2: 0.1)", at_least(0),
@@ -150,8 +150,8 @@ class Pretext(Options):
     )
     regularizer: Literal["sigreg", "visreg"] = option(
         "sigreg",
-        "what keeps embeddings an isotropic Gaussian: sigreg, their characteristic function "
-        "(LeJEPA), or visreg, their scale, shape and center",
+        "regularizer of embeddings toward an isotropic Gaussian: sigreg, by their characteristic "
+        "function (LeJEPA), or visreg, by their scale, shape and center",
         only=LEJEPA,
     )
     regularizer_weight: float = option(

@@ -32,9 +32,7 @@ class Named(Options):
     drop: tuple[str, ...] = option(
         (), "tensors to leave out, by name or pattern, such as 'head_aux.*'"
     )
-    base: str = option(
-        "", "what a LoRA adapter or a delta was made from, if it is not where that says"
-    )
+    base: str = option("", "base of a LoRA adapter or a delta, if it is not at its recorded place")
 
     def arguments(self) -> Fields:
         """Return the arguments of `vitlab.load` that were given."""

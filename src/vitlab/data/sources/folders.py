@@ -185,7 +185,7 @@ def open_files(request: Request) -> Found | None:
     if not images:
         raise DataError(f"no images among the {len(matches):,} files of {name}")
     left = len(matches) - len(images)
-    notes = [f"skipped {left:,} files of {name}, which are no images"] * bool(left)
+    notes = [f"skipped {left:,} files of {name} that are not images"] * bool(left)
     return Found([_by_folder(name, images, spelled)], notes)
 
 
@@ -284,7 +284,7 @@ def class_folders(root: Path) -> tuple[Files, list[str]]:
         raise DataError(f"{root} has classes of images, sounds or films together: keep one kind")
     if any(found.keys() == {images, masks} for images, masks, _ in MASK_LAYOUTS):
         raise DataError(
-            f"{root} has {' and '.join(found)}, which are no classes: vitlab probe --task segment "
+            f"{root} has {' and '.join(found)}, which are not classes: vitlab probe --task segment "
             "learns from images with masks; to tell the two apart all the same, rename one"
         )
     labels = np.repeat(np.arange(len(found)), [len(own) for own in found.values()])

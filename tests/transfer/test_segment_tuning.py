@@ -99,7 +99,7 @@ def test_the_report_shows_figures_and_the_worst_images(place: Path, tmp_path: Pa
         ("--from fitted --ema 0.9", "ema would keep other weights than the last ones"),
         ("--from fitted --mixup 0.2", "mixup needs labels of classes, not task=segment"),
         ("--from fitted --last-blocks 1", "last_blocks=1 applies only with tune=last"),
-        ("--from fitted --fit native", "task=segment needs windows of one size: not with fit="),
+        ("--from fitted --fit native", "segmentation slides windows of one size: not with fit="),
         ("--from fitted --recipe small", "task=segment, but recipe small is for task=classify"),
     ],
 )

@@ -5,11 +5,10 @@ lies over them; those of no object are the class `background`, number 0. The oth
 1, 2, … in the order of the file's categories. Shapes are drawn by pycocotools, as COCO does.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from vitlab.packages import check_installed
 
 BACKGROUND, CROWD = "background", 2**16 - 1
 LONGEST = 2**15  # pixels of a side
-FAR = 1.0  # sides of the image that a polygon may reach beyond it; more is a mistake, and slow
+FAR = 1.5  # sides of the image from its center that a polygon may reach; more is slow, and wrong
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,25 +144,17 @@ def _paired(
 
 def _fits(shape: Any, size: tuple[float, float]) -> bool:
     """Return whether a shape is one of an image of this width and height, not far beyond it."""
-    wide, high = size
     if isinstance(shape, dict):
-        counts, whole = shape.get("counts"), shape.get("size") == [high, wide]
-        packed = isinstance(counts, str) and counts != ""
-        return whole and (packed or _runs(counts, wide * high))
-    if not isinstance(shape, list) or not shape or not all(isinstance(p, list) for p in shape):
+        counts, (wide, high) = shape.get("counts"), size
+        if isinstance(counts, list):
+            good = all(isinstance(each, int) and each >= 0 for each in counts)
+            good = good and sum(counts) == wide * high
+        else:
+            good = isinstance(counts, str) and counts != ""
+        return good and shape.get("size") == [high, wide]
+    try:
+        parts = [np.array(own, np.float64).reshape(-1, 2) / size - 0.5 for own in shape]
+    except (TypeError, ValueError):
         return False
-    numbers = [*chain(*shape)]
-    if not all(isinstance(each, int | float) and math.isfinite(each) for each in numbers):
-        return False
-    near = all(
-        -FAR * side <= each <= (1 + FAR) * side
-        for own in shape
-        for each, side in zip(own, (wide, high) * (len(own) // 2), strict=False)
-    )
-    return near and all(len(own) >= 6 and not len(own) % 2 for own in shape)
-
-
-def _runs(counts: Any, pixels: float) -> bool:
-    """Return whether these are run lengths of an image."""
-    whole = isinstance(counts, list) and all(isinstance(each, int) and each >= 0 for each in counts)
-    return whole and sum(counts) == pixels
+    near = all(len(own) > 2 and (abs(own) <= FAR).all() for own in parts)
+    return near and bool(parts)

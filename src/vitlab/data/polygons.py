@@ -23,7 +23,7 @@ from vitlab.data.boxes import (
     read_annotations,
 )
 from vitlab.data.sources.paths import some
-from vitlab.errors import DataError, ImageError
+from vitlab.errors import DataError
 from vitlab.packages import check_installed
 
 BACKGROUND, CROWD = "background", 2**16 - 1
@@ -37,29 +37,23 @@ class DrawnMask:
 
     Attributes:
         size: rows and columns
-        objects: number, and polygons or run lengths; the first is the lowest
+        objects: number, and polygons or (n,) run lengths; the first is the lowest
     """
 
     size: tuple[int, int]
     objects: tuple[tuple[int, Any], ...]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.uint16]:
-        """Return the number of each pixel.
-
-        Raises:
-            ImageError: a shape that cannot be drawn.
-        """
+        """Return the number of each pixel."""
         from pycocotools import mask as drawing  # of the extra `coco`
 
         found = np.zeros(self.size, np.uint16)
         for number, shape in self.objects:
-            try:
-                counted = isinstance(shape, dict) and not isinstance(shape["counts"], list)
-                runs = shape if counted else drawing.frPyObjects(shape, *self.size)
-                runs = drawing.merge(runs) if isinstance(runs, list) else runs
-                found[drawing.decode(runs).astype(bool)] = number
-            except (ValueError, TypeError, IndexError) as error:
-                raise ImageError(f"a shape of its mask cannot be drawn: {error}") from None
+            if isinstance(shape, list):
+                inside = drawing.decode(drawing.merge(drawing.frPyObjects(shape, *self.size)))
+            else:
+                inside = np.repeat(np.arange(len(shape)) % 2, shape).reshape(self.size[::-1]).T
+            found[inside > 0] = number
         return found
 
 
@@ -113,7 +107,7 @@ def _paired(
                 f"known, {some([*known])}: leave it out"
             )
         size = said.images[image][1] if image in said.images else (0.0, 0.0)
-        if not _fits(shape, size):
+        if (shape := _checked(shape, size)) is None:
             odd.append(f"of image {image}")
         elif crowd and ignored is not None:
             objects[image].insert(0, (ignored, shape))
@@ -142,19 +136,29 @@ def _paired(
     ]
 
 
-def _fits(shape: Any, size: tuple[float, float]) -> bool:
-    """Return whether a shape is one of an image of this width and height, not far beyond it."""
-    if isinstance(shape, dict):
-        counts, (wide, high) = shape.get("counts"), size
-        if isinstance(counts, list):
-            good = all(isinstance(each, int) and each >= 0 for each in counts)
-            good = good and sum(counts) == wide * high
-        else:
-            good = isinstance(counts, str) and counts != ""
-        return good and shape.get("size") == [high, wide]
+def _checked(shape: Any, size: tuple[float, float]) -> list[list[float]] | NDArray[np.int64] | None:
+    """Return polygons, or run lengths, of an image of this width and height; None of others."""
     try:
-        parts = [np.array(own, np.float64).reshape(-1, 2) / size - 0.5 for own in shape]
-    except (TypeError, ValueError):
-        return False
-    near = all(len(own) > 2 and (abs(own) <= FAR).all() for own in parts)
-    return near and bool(parts)
+        if isinstance(shape, dict):
+            counts = shape["counts"]
+            runs = np.array(_unpacked(counts) if isinstance(counts, str) else counts, np.int64)
+            whole = runs.ndim == 1 and runs.min() >= 0 and sum(runs.tolist()) == size[0] * size[1]
+            return runs if whole and shape["size"] == [*size[::-1]] else None
+        parts = [np.array(own, np.float64).reshape(-1, 2) for own in shape]
+    except (TypeError, ValueError, LookupError, OverflowError):
+        return None
+    near = all(len(own) > 2 and (abs(own / size - 0.5) <= FAR).all() for own in parts)
+    return [own.ravel().tolist() for own in parts] if near and parts else None
+
+
+def _unpacked(text: str) -> list[int]:
+    """Return the run lengths in a string of COCO's; pycocotools would read beyond a wrong one."""
+    found, value, shift = list[int](), 0, 0
+    for byte in text.encode("ascii"):
+        value |= (byte - 48 & 31) << shift
+        shift += 5
+        if not byte - 48 & 32:  # the last of a number: its sign, and what it differs from
+            value -= (byte - 48 & 16) << shift - 4
+            found.append(value + (found[-2] if len(found) > 2 else 0))
+            value = shift = 0
+    return found

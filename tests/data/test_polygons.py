@@ -81,7 +81,9 @@ ODD = [
     [], {}, "x", [[1, 2, 3]], [[1, 2, 3, 4, 5, float("nan")]], [[0, 0, 1e9, 0, 1e9, 9]],
     [["a"] * 6],
     {"size": [3, 3], "counts": [9]}, {"size": [*SIZE], "counts": [5, -5, 1200]},
-    {"size": [*SIZE], "counts": [5]}, {"size": [*SIZE], "counts": ""}, None, [7] * 6,
+    {"size": [*SIZE], "counts": [5]}, {"size": [*SIZE], "counts": ""},
+    {"size": [*SIZE], "counts": "o~é"},
+    None, [7] * 6,
 ]  # fmt: skip
 
 

@@ -73,6 +73,18 @@ def test_evaluate_predict_and_export_know_the_run(
     assert code == 0, err
 
 
+def test_two_seeds_have_a_mean(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(place)
+    line = (
+        "finetune scenes --task segment --from fitted --steps 1 --seeds 2 --report no --workers 0"
+    )
+    code, out, err = call(capsys, *line.split(), "--out", "two")
+    assert code == 0, err
+    assert all(word in out for word in ("mean", "std", "mIoU", "two/seed-1"))
+
+
 @pytest.mark.drawn
 def test_the_report_shows_figures_and_the_worst_images(place: Path, tmp_path: Path) -> None:
     run = vitlab.finetune(str(place / "scenes"), place / "fitted", tmp_path / "run",
@@ -99,7 +111,7 @@ def test_the_report_shows_figures_and_the_worst_images(place: Path, tmp_path: Pa
         ("--from fitted --ema 0.9", "ema would keep other weights than the last ones"),
         ("--from fitted --mixup 0.2", "mixup needs labels of classes, not task=segment"),
         ("--from fitted --last-blocks 1", "last_blocks=1 applies only with tune=last"),
-        ("--from fitted --fit native", "task=segment needs windows of one size: not with fit="),
+        ("--from fitted --fit native", "segmentation slides windows of one size: not with fit="),
         ("--from fitted --recipe small", "task=segment, but recipe small is for task=classify"),
     ],
 )

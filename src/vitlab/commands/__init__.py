@@ -231,7 +231,8 @@ def show_targets(result: dict[str, Any]) -> None:
 def shown(result: dict[str, Any]) -> bool:
     """Print figures of masks, boxes or numbers; return whether these are any."""
     known = {"miou": show_masks, "ap50": show_boxes, "targets": show_targets}
-    show = next((own for key, own in known.items() if key in result), None)
+    one = "runs" not in result  # but a mean of several
+    show = next((own for key, own in known.items() if one and key in result), None)
     if show is not None:
         show(result)
     return show is not None

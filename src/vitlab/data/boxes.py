@@ -248,8 +248,10 @@ def _box(said: Any) -> list[float] | None:
     """Return left, top, width and height of an object; None of a crowd."""
     if said.get("iscrowd"):
         return None
-    left, top, width, height = said["bbox"]
-    return [float(left), float(top), float(width), float(height)]
+    box = [float(edge) for edge in said["bbox"]]
+    if len(box) != 4:
+        raise ValueError("a bbox is left, top, width, height")
+    return box
 
 
 def read_annotations(file: Path, shape: Callable[[Any], Any] = _box) -> Annotations:

@@ -40,7 +40,7 @@ from vitlab.evaluation.records import EvaluationRecord
 from vitlab.files import staged_folder
 from vitlab.images import ImageSpec
 from vitlab.progress import Meter
-from vitlab.weights.segmenter import Segmenter, load_segmenter
+from vitlab.weights.segmenter import Segmenter, check_spec, load_segmenter
 
 CHUNK, BATCH = 8, 16  # images that a process prepares at a time; windows that a model sees at once
 AREA, SCORES = 2**24, 2**28  # pixels of a resized image, and their scores, at most
@@ -77,16 +77,6 @@ class Mapped(NamedTuple):
 
 
 Bad = tuple[int, str]  # number and message of an image that cannot be used
-
-
-def check_spec(spec: ImageSpec) -> None:
-    """Refuse models whose images keep their own size.
-
-    Raises:
-        DataError: it is such a model.
-    """
-    if spec.fit == "native":
-        raise DataError("segmentation slides windows of one size: not with fit=native")
 
 
 def resized_sides(size: tuple[int, int], spec: ImageSpec, scale: float) -> tuple[int, int]:

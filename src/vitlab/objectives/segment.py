@@ -16,12 +16,11 @@ from torch.nn import functional as F
 
 from vitlab.data.loading.batches import Batch
 from vitlab.data.masks import IGNORED
-from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.recipes.pretext import Pretext
-from vitlab.weights.segmenter import DenseClasses, Segmenter, patch_scores
+from vitlab.weights.segmenter import DenseClasses, Segmenter, check_spec, patch_scores
 
 
 class Segment(PretextTask):
@@ -53,8 +52,7 @@ class Segment(PretextTask):
     @classmethod
     def check(cls, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:
         """Refuse a model whose images keep their own size."""
-        if config.fit == "native":
-            raise OptionError("task=segment needs windows of one size: not with fit=native")
+        check_spec(config)
 
     def loss(
         self, model: Model, batch: Batch, generator: torch.Generator

@@ -20,7 +20,7 @@ from vitlab.evaluation.probes.patch_heads import (
     find_patch_head,
     layer_sets,
 )
-from vitlab.evaluation.segmentation import Bad, check_spec, measure
+from vitlab.evaluation.segmentation import Bad, measure
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.progress import named_if_slow, say
@@ -34,7 +34,7 @@ from vitlab.weights.assembly import fitted, whole_state
 from vitlab.weights.identity import fingerprint as model_fingerprint
 from vitlab.weights.regressor import Regressor
 from vitlab.weights.save import save
-from vitlab.weights.segmenter import DenseClasses, Segmenter
+from vitlab.weights.segmenter import DenseClasses, Segmenter, check_spec
 
 CHOOSE = 0.2  # of the training images: on these a head is chosen, where the data has none for it
 ALWAYS = 5  # images that are skipped in any case, unless none may be

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.data.masks import MaskClasses
+from vitlab.errors import DataError
 from vitlab.files import SEGMENT
+from vitlab.images import ImageSpec
 from vitlab.models.model import Model
 from vitlab.weights.beside import load_beside, read_beside, save_beside
 
@@ -94,6 +96,16 @@ def load_segmenter(run: str | Path) -> Segmenter:
     """
     model, known, tensors = load_beside(run, SEGMENT, DenseClasses, COMMAND)
     return Segmenter(model, known, **tensors)
+
+
+def check_spec(spec: ImageSpec) -> None:
+    """Refuse models whose images keep their own size.
+
+    Raises:
+        DataError: it is such a model.
+    """
+    if spec.fit == "native":
+        raise DataError("segmentation slides windows of one size: not with fit=native")
 
 
 def read_layer(run: str | Path) -> tuple[DenseClasses, dict[str, Tensor]]:

@@ -15,7 +15,7 @@ from models.counting import counted_macs
 from vitlab.errors import OptionError
 from vitlab.models.config import ResNetConfig, ViTConfig, config_of
 from vitlab.models.create import assemble, build, resized
-from vitlab.models.names import MODELS, shape_of
+from vitlab.models.names import shape_of
 from vitlab.models.positions.resampling import resample
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -494,11 +494,6 @@ def test_random_configurations() -> None:
 @pytest.mark.campaign
 def test_a_thousand_configurations() -> None:
     random_configurations(1000)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_names_there_and_back(name: str) -> None:
-    assert config_of(name).name == name
 
 
 def test_odd_resnets_have_names_too() -> None:

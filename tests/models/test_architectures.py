@@ -14,7 +14,7 @@ import vitlab
 from models.counting import counted_macs
 from vitlab.errors import OptionError
 from vitlab.models.config import ResNetConfig, ViTConfig, config_of
-from vitlab.models.create import assemble, build, resized
+from vitlab.models.create import build
 from vitlab.models.names import shape_of
 from vitlab.models.positions.resampling import resample
 
@@ -371,27 +371,6 @@ def test_positions_resize_as_interpolation_does(resampling: Any) -> None:
     assert torch.equal(got[:, :2], table[:, :2])
     constant = resample(torch.ones(1, 24, 3), (4, 6), (7, 5), resampling)
     torch.testing.assert_close(constant, torch.ones(1, 35, 3))
-
-
-SIZED = (
-    "plain", "2d", "2d, every", "rope", "1d, every", "axial", "EVA-02", "RoPE-ViT, mixed and 1d",
-    "bias and 1d",
-)  # fmt: skip
-
-
-@pytest.mark.filterwarnings("ignore:torch.searchsorted")
-@pytest.mark.parametrize("case", SIZED)
-def test_any_position_takes_another_image_size(case: str) -> None:
-    model = a_model(case)
-    import dataclasses
-
-    config = dataclasses.replace(model.config, image_size=(48, 40))
-    other = assemble(config, resized(dict(model.state_dict()), model.config, config))
-    with torch.inference_mode():
-        assert other(torch.randn(2, 3, 48, 40)).shape == (2, 5)
-    relative = a_model("relative").config
-    with pytest.raises(ValueError, match="positions=relative cannot be resized"):
-        resized({}, relative, dataclasses.replace(relative, image_size=64))
 
 
 STEMS: dict[str, dict[str, Any]] = {  # what each may be drawn with

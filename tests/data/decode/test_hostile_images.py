@@ -78,10 +78,7 @@ def test_a_side_has_a_limit(size: tuple[int, int]) -> None:
 
 
 def peak(work: Callable[[], object]) -> int:
-    """Bytes of memory that some work takes at most, in a process of its own.
-
-    What earlier tests freed goes back to the system first: the work would reuse it unseen.
-    """
+    """Bytes of memory that some work takes at most, in a process of its own."""
     trim = ctypes.CDLL(None).malloc_trim
     read, write = os.pipe()
     if not (child := os.fork()):
@@ -114,10 +111,7 @@ IMAGES: dict[str, Callable[[], bytes]] = {
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("kind", IMAGES)
 def test_memory_of_an_image(kind: str) -> None:
-    """Four bytes per pixel in Pillow, three in the result; at 50 megapixels below 512 MB.
-
-    The allocator's pages add a few per cent, which differ from machine to machine.
-    """
+    """Four bytes per pixel in Pillow, three in the result; at 50 megapixels below 512 MB."""
     data = IMAGES[kind]()
     EncodedImage(encoded(photo(1), "PNG")).decode(3)  # so that everything is imported
     blocks = [bytearray(2**20 * size) for size in range(1, 30)]

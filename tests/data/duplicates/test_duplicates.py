@@ -261,10 +261,7 @@ CIFAR = os.environ.get("VITLAB_CIFAR10", "")
 @pytest.mark.skipif(not CIFAR, reason="VITLAB_CIFAR10 names no Parquet file")
 @pytest.mark.parametrize("kind", ALTERED)
 def test_recall_on_cifar10(kind: str) -> None:
-    """2,000 images and altered copies; `VITLAB_CIFAR10=test.parquet pytest -m campaign …`.
-
-    A pair of two images is right where the originals are a pair already: CIFAR-10 has some.
-    """
+    """2,000 images and altered copies, but for pairs that CIFAR-10 itself has."""
     import datasets
 
     rows = datasets.load_dataset("parquet", data_files=CIFAR)["train"].select(range(2000))

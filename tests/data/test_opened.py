@@ -64,10 +64,8 @@ def record(run: vitlab.Run) -> tuple[Any, ...]:
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("small", {}),
-    "seed": ("small", {"seed": 1}),
     "dev_share": ("small", {"dev_share": 0.3, "train_images": 40}),
     "fold": ("small", {"fold": "2/3"}),
-    "patience": ("small", {"patience": 1}),
     "share": ("small", {"train_images": 0.5}),
 }
 

@@ -14,8 +14,8 @@ import vitlab
 from models.counting import counted_macs
 from vitlab.errors import OptionError
 from vitlab.models.config import ResNetConfig, ViTConfig, config_of
-from vitlab.models.create import assemble, build, resized
-from vitlab.models.names import MODELS, shape_of
+from vitlab.models.create import build
+from vitlab.models.names import shape_of
 from vitlab.models.positions.resampling import resample
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -373,27 +373,6 @@ def test_positions_resize_as_interpolation_does(resampling: Any) -> None:
     torch.testing.assert_close(constant, torch.ones(1, 35, 3))
 
 
-SIZED = (
-    "plain", "2d", "2d, every", "rope", "1d, every", "axial", "EVA-02", "RoPE-ViT, mixed and 1d",
-    "bias and 1d",
-)  # fmt: skip
-
-
-@pytest.mark.filterwarnings("ignore:torch.searchsorted")
-@pytest.mark.parametrize("case", SIZED)
-def test_any_position_takes_another_image_size(case: str) -> None:
-    model = a_model(case)
-    import dataclasses
-
-    config = dataclasses.replace(model.config, image_size=(48, 40))
-    other = assemble(config, resized(dict(model.state_dict()), model.config, config))
-    with torch.inference_mode():
-        assert other(torch.randn(2, 3, 48, 40)).shape == (2, 5)
-    relative = a_model("relative").config
-    with pytest.raises(ValueError, match="positions=relative cannot be resized"):
-        resized({}, relative, dataclasses.replace(relative, image_size=64))
-
-
 STEMS: dict[str, dict[str, Any]] = {  # what each may be drawn with
     "linear": {"patch": [4, 7, 8], "stem_norm": NORMS, "stem_act": ["none", "gelu"]},
     "hmlp": {"patch": [8, 16], "stem_norm": NORMS},
@@ -494,11 +473,6 @@ def test_random_configurations() -> None:
 @pytest.mark.campaign
 def test_a_thousand_configurations() -> None:
     random_configurations(1000)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_names_there_and_back(name: str) -> None:
-    assert config_of(name).name == name
 
 
 def test_odd_resnets_have_names_too() -> None:

@@ -9,8 +9,6 @@ from torch import Tensor
 
 import vitlab
 from vitlab.errors import OptionError
-from vitlab.models.config import ViTConfig
-from vitlab.models.create import assemble, resized
 from vitlab.models.packed import Packed
 from vitlab.models.vit import VisionTransformer
 from vitlab.optim.optimizers import decayed
@@ -79,13 +77,6 @@ def test_the_mean_of_the_patches_can_be_pooled(pair: tuple[VisionTransformer, An
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("choices", [{}, {"qkv_bias": False, "talking_heads": False}])
-def test_the_fused_form_is_exact(choices: dict[str, Any]) -> None:
-    model = a_model(**choices)
-    torch.testing.assert_close(vitlab.fuse(model)(images()), model(images()), rtol=0, atol=1e-4)
-
-
-@torch.inference_mode()
 def test_attention_maps_are_over_all_tokens() -> None:
     """Patches attend in the blocks, the class token after them; the others to themselves."""
     model = a_model()
@@ -130,19 +121,7 @@ def test_every_parameter_learns_and_belongs_to_a_layer() -> None:
 
 
 @torch.inference_mode()
-def test_another_size_resizes_the_positions_of_patches() -> None:
-    model = a_model()
-    other = ViTConfig.from_dict(model.config.as_dict() | {"image_size": 24})
-    tensors = resized(model.state_dict(), model.config, other)
-    assert tensors["positions.0.table"].shape == (1, 36, 24)
-    assert assemble(other, tensors)(torch.zeros(1, 3, 24, 24)).shape == (1, 5)
-
-
-@torch.inference_mode()
-def test_packed_images_are_as_one_at_a_time() -> None:
-    model = a_model()
-    several = [images()[:1], torch.randn(1, 3, 8, 20), images()[1:]]
-    packed = Packed.of([each[0] for each in several], 4)
-    torch.testing.assert_close(model(packed), torch.cat([model(each) for each in several]), **CLOSE)
+def test_layers_of_packed_images_have_no_common_sequence() -> None:
+    model, packed = a_model(), Packed.of([*images()], 4)
     with pytest.raises(OptionError, match="class_blocks keep packed images apart"):
         model.intermediates(packed, [1])

@@ -23,7 +23,6 @@ from vitlab.models.resnets.body import (
     HybridBody,
     PostUnit,
     StdConv,
-    pad_same,
     standardize,
 )
 
@@ -191,27 +190,6 @@ def parameters(body: nn.Module) -> int:
 # --- convolutions -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [(8, 8), (7, 12), (13, 9)])
-@pytest.mark.parametrize("kernel", [1, 3, 7])
-def test_same_padding_takes_every_other_place_of_the_unstrided_map(
-    kernel: int, size: tuple[int, int]
-) -> None:
-    inputs, weight = images(2, 3, *size), images(4, 3, kernel, kernel)
-    everywhere = F.conv2d(inputs, weight, padding="same")
-    # On an even side windows end at the border (centers 1, 3, ...), on an odd one both ends count
-    first = [int(side % 2 == 0 and kernel > 1) for side in size]
-    want = everywhere[:, :, first[0] :: 2, first[1] :: 2]
-    got = F.conv2d(pad_same(inputs, kernel, 2), weight, stride=2)
-    torch.testing.assert_close(got, want)
-
-
-def test_same_padding_puts_the_odd_pixel_at_the_end() -> None:
-    padded = pad_same(torch.ones(1, 1, 8, 7), 7, 2, -torch.inf)[0, 0]
-    filled = (padded == 1).nonzero()
-    assert padded.shape == (8 + 2 + 3, 7 + 3 + 3)
-    assert (filled.min(0).values.tolist(), filled.max(0).values.tolist()) == ([2, 3], [9, 9])
-
-
 @pytest.mark.parametrize("flavor", [HYBRID, BIT, AXIAL])
 def test_standardized_kernels_against_a_plain_loop(flavor: Flavor) -> None:
     weight = images(5, 3, 3, 2) * torch.tensor([1e-6, 1e-4, 1e-2, 1, 100])[:, None, None, None] + 1
@@ -232,28 +210,7 @@ def test_a_constant_kernel_has_a_finite_gradient(flavor: Flavor) -> None:
     assert weight.grad.isfinite().all()
 
 
-def test_units_carry_the_stride_in_the_middle_and_project_only_where_shapes_change() -> None:
-    body = HybridBody((2, 2))
-    strides = [part.stride for part in body.modules() if isinstance(part, StdConv)]
-    # root; shortcut, reduce, middle, expand; reduce, middle, expand; and once more with stride 2
-    assert strides == [2, 1, 1, 1, 1, 1, 1, 1, 2, 1, 2, 1, 1, 1, 1]
-    bit = [part.stride for part in BiTBody((2, 2)).modules() if isinstance(part, StdConv)]
-    assert bit == [2, 1, 1, 1, 1, 1, 1, 1, 2, 1, 2, 1, 1, 1, 1]
-
-
 # --- axial --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("axis", [2, 3])
-def test_a_place_is_seen_along_its_line_only(axis: int) -> None:
-    attention = randomized(LineAttention(32, 2, (6, 5)[axis - 2], axis))
-    before, after = images(2, 32, 6, 5), images(2, 32, 6, 5)
-    after[0, :, 4, 1] += 1
-    with torch.inference_mode():
-        changed = (attention(after) - attention(before)).abs().amax(1) > 1e-6
-    line = torch.zeros(2, 6, 5, dtype=torch.bool)
-    line[(0, slice(None), 1) if axis == 2 else (0, 4)] = True
-    assert torch.equal(changed, line)
 
 
 def test_a_unit_attends_along_the_height_then_along_the_width_then_averages() -> None:

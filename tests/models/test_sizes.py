@@ -213,10 +213,7 @@ def test_a_fused_model_is_not_resized() -> None:
 def test_dinov2_resizes_its_table_as_its_own_code(
     old: tuple[int, int], new: tuple[int, int]
 ) -> None:
-    """The steps of `interpolate_pos_encoding` in facebookresearch/dinov2.
-
-    Its hub gives plain models an offset of 0.1, and those with registers antialiasing and none.
-    """
+    """By its steps: 0.1 is added for plain models; antialiasing for those with registers."""
     table = torch.randn(1, 1 + old[0] * old[1], 8)
     grid = table[:, 1:].reshape(1, *old, 8).permute(0, 3, 1, 2)
     scale = tuple(float(n + 0.1) / m for n, m in zip(new, old, strict=True))

@@ -39,29 +39,6 @@ def test_names_there_and_back(name: str) -> None:
     assert config.name == name
 
 
-def test_the_usual_fields_are_those_of_the_released_models() -> None:
-    dalle = config_of("DALL-E/8", mean=0, std=1, laplace=True)
-    assert vitlab.measure.cost(dalle).params == sum(
-        (inputs * side**2 + 1) * outputs for inputs, outputs, side in published_convolutions()
-    )
-
-
-def published_convolutions() -> list[tuple[int, int, int]]:
-    """Inputs, outputs and kernel of each convolution of openai/DALL-E."""
-    found = [(3, 256, 7), (2048, 8192, 1), (8192, 128, 1), (256, 6, 1)]
-    for decoding in (False, True):
-        widths = [256, 512, 1024, 2048][:: -1 if decoding else 1]
-        inputs = 128 if decoding else 256
-        for width in widths:
-            for entering in (inputs, width):
-                inner, first, last = width // 4, 1 if decoding else 3, 3 if decoding else 1
-                found += [(entering, inner, first), (inner, inner, 3), (inner, inner, 3)]
-                found += [(inner, width, last)]
-                found += [(entering, width, 1)] if entering != width else []
-            inputs = width
-    return found
-
-
 @pytest.mark.parametrize("name", [SMALL, "DALL-E(codes=12,code_width=6,width=8,depth=2)/4"])
 @pytest.mark.parametrize("laplace", [False, True])
 def test_shapes_on_every_way(name: str, laplace: bool) -> None:

@@ -37,19 +37,6 @@ def test_pre_logits_add_their_layer() -> None:
     assert small.features(images).abs().max() <= 1
 
 
-@pytest.mark.parametrize("pool", ["token", "mean"])
-def test_shapes(pool: str) -> None:
-    model = vitlab.create("ViT-Ti/8", 5, (16, 40), channels=1, pool=pool, depth=3).eval()
-    images = torch.randn(2, 1, 16, 40)
-    tokens = 10 + (pool == "token")
-    assert model(images).shape == (2, 5)
-    assert model.encode(images).shape == (2, tokens, 192)
-    assert [m.shape for m in model.attention_maps(images)] == [(2, 3, tokens, tokens)] * 3
-    pooled = model.encode(images)
-    pooled = pooled[:, 0] if pool == "token" else pooled.mean(1)
-    torch.testing.assert_close(model.features(images), pooled)
-
-
 def test_parallel_branches_add_up_and_show_their_heads() -> None:
     model = vitlab.create("ViT-Ti2x3/8", 5, 16).eval()
     images = torch.randn(2, 3, 16, 16)

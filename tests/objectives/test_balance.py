@@ -138,15 +138,6 @@ def test_the_losses_of_pieces_add_up(kind: Kind) -> None:
         torch.testing.assert_close(loss(objective, given), torch.as_tensor(parts) / len(given))
 
 
-@pytest.mark.parametrize("kind", ["softmax", "bce", "sigmoid"])
-def test_equal_weights_and_no_fading_change_nothing(kind: Kind) -> None:
-    given = batch(LABELS)
-    plain = loss(Classify(0.1, kind), given)
-    ones = np.ones(CLASSES, np.float32)
-    torch.testing.assert_close(loss(Classify(0.1, kind, weights=ones), given), plain)
-    torch.testing.assert_close(loss(Classify(0.1, kind, gamma=0.0), given), plain)
-
-
 # Focal loss
 
 

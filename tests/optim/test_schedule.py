@@ -180,12 +180,3 @@ def test_the_average_of_a_model_with_batch_norm_has_its_statistics() -> None:
         assert torch.equal(mine, new)
     assert average.model[1].num_batches_tracked == 1
     assert not average.model.training
-
-
-def test_the_first_update_of_a_warmed_up_average_has_a_decay_of_a_tenth() -> None:
-    model = torch.nn.Linear(1, 1, bias=False)
-    torch.nn.init.ones_(model.weight)
-    average = WeightAverage(model, 0.9999)
-    torch.nn.init.zeros_(model.weight)
-    average.update(model, 0)
-    assert average.model.weight.item() == pytest.approx(0.1)

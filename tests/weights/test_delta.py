@@ -115,15 +115,6 @@ def test_running_statistics_of_batch_norm_count(tmp_path: Path) -> None:
     assert equal(vitlab.load(change.save(tmp_path / "d.safetensors"), base=base), model)
 
 
-@pytest.mark.parametrize("name", ["BiT-R50x1", "Axial-ViT(width=16,depth=1,heads=2,mlp=32)/8"])
-def test_other_kinds_of_models(tmp_path: Path, name: str) -> None:
-    choices = {"stages": (1, 1)} if name.startswith("BiT") else {}
-    base = tiny(name=name, **choices)
-    model = nudged(base, "classify.")
-    assert len(vitlab.delta(model, base).tensors) == 2
-    assert equal(vitlab.delta(model, base).apply(base), model)
-
-
 def test_bits_are_compared_not_values() -> None:
     base = tiny()
     model = copy.deepcopy(base)

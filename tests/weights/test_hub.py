@@ -495,14 +495,3 @@ def test_the_snippet_runs(hub: Hub, tmp_path: Path) -> None:
     Image.new("RGB", (16, 16)).save("photo.jpg")
     folder = json.dumps(str(fetch(NAME)))
     exec(snippet.replace(json.dumps(NAME), folder), {})
-
-
-def test_a_card_names_the_kind_of_model_and_twenty_classes() -> None:
-    labels = [f"class {number}" for number in range(21)]
-    hybrid = vitlab.create("R26+ViT-Ti1/32", 21, 64, labels=labels)
-    assert "on top of a ResNet" in card(hybrid, NAME)
-    assert "class 19, …" in card(hybrid, NAME)
-    plain = vitlab.create("ViT-Ti1/8", 20, 16, labels=labels[:20])
-    assert "on top of a ResNet" not in card(plain, NAME)
-    assert "class 19" in card(plain, NAME)
-    assert "…" not in card(plain, NAME)

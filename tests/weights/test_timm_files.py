@@ -133,7 +133,17 @@ def agree(model: Any, other: Any, images: Tensor) -> None:
         close(vitlab.fuse(model)(images), other(images))
 
 
-@pytest.mark.parametrize("name", CASES)
+RELATED = (  # of the same tensors and words as others, for the campaign
+    "eva_large_patch14_196", "vit_so400m_patch16_siglip_gap_256", "vit_so150m_patch16_reg4_map_256",
+    "vit_base_patch32_siglip_256", "vit_small_patch14_dinov2", "vit_pe_core_gigantic_patch14_448",
+    "eva02_base_patch14_448", "test_vit3", "vit_small_patch16_dinov3_qkvb", "beit_base_patch16_384",
+)  # fmt: skip
+NAMES = [
+    pytest.param(name, marks=[pytest.mark.campaign] if name in RELATED else []) for name in CASES
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_by_name_or_content(name: str, tmp_path: Path) -> None:
     other, size = a_model(name), CASES[name]["img_size"]
     file = written(other, tmp_path / ("any.pth" if "deit" in name else "any.safetensors"))

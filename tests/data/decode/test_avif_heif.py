@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections import Counter
 from io import BytesIO
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from PIL import Image, ImageOps
 
 import vitlab
 from conftest import environment, photo
-from vitlab.data.decode.formats import FORMATS, format_of, unread_lines
+from vitlab.data.decode.formats import FORMATS, format_of
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.errors import ImageError
 
@@ -89,14 +88,6 @@ def test_a_heic_photograph_names_the_package_that_reads_it(
     with caplog.at_level("WARNING", logger="vitlab"):
         assert len(vitlab.classify(model, str(tmp_path))) == 1
     assert f"skipped 1 .heic file in {tmp_path}: " in caplog.text
-
-
-def test_files_that_nothing_reads_are_counted() -> None:
-    found = Counter({".mov": 3, ".svg": 2, ".pdf2": 1, "no ending": 1, ".heif": 12})
-    heif, others = unread_lines("photos", found)
-    assert heif == 'skipped 12 .heif files in photos: pip install "vitlab[heif]" reads .heif'
-    assert others.startswith("skipped 7 files in photos, not images")
-    assert "(3 with .mov, 2 with .svg, 1 with .pdf2, …)" in others
 
 
 STUB = """

@@ -100,7 +100,7 @@ sides = st.integers(1, 3000)
 unit = st.floats(0, 1, exclude_max=True)
 
 
-@settings(max_examples=500, deadline=None, database=None)
+@settings(max_examples=150, deadline=None, database=None)
 @given(
     sides,
     sides,

@@ -245,13 +245,6 @@ def test_lab_tiff():
     check(tiff(lab.astype(np.uint8).tobytes(), tags), expected, tolerance=2)
 
 
-def test_hsv():
-    """No accepted format stores it, but the conversion knows it."""
-    image = Image.frombytes("HSV", (3, 1), bytes([0, 255, 255, 85, 255, 100, 9, 0, 77]))
-    expected = [[[255, 0, 0], [0, 100, 0], [77, 77, 77]]]
-    assert np.array_equal(colors.recolored(image, 3), expected)
-
-
 # ---- more than 8 bits
 
 WIDE = np.array([[0, 1, 255, 256, 257, 511, 0x1234, 32767, 32768, 65279, 65280, 65535]], np.uint16)
@@ -744,17 +737,6 @@ def test_odd_metadata(which):
     assert warnings.filters == before
 
 
-def test_pillow_warns_about_these_files():
-    """Or the test above shows nothing."""
-    for which in (
-        "animation before the pixels",
-        "a broken list of pictures",
-        "a tag beyond the end",
-    ):
-        with pytest.warns(UserWarning, match="APNG|MPO|Tag data|Corrupt"):
-            Image.open(io.BytesIO(odd_files()[which])).load()
-
-
 def test_threads_leave_the_filters_alone():
     """`catch_warnings` in many threads at once would leave a filter behind."""
     data = odd_files()["a tag cut off"]
@@ -834,7 +816,7 @@ def test_samples_are_sound():
     assert all(survives(data, channels) for data in SAMPLES for channels in (1, 3, 4))
 
 
-@settings(max_examples=400, deadline=None, database=None)
+@settings(max_examples=150, deadline=None, database=None)
 @given(
     st.sampled_from(range(len(SAMPLES))),
     st.sampled_from([1, 3, 4]),
@@ -846,9 +828,3 @@ def test_damage(sample, channels, flips, keep):
     for place, bits in flips:
         data[int(place * len(data))] ^= bits
     survives(bytes(data[: None if keep is None else int(keep * len(data))]), channels)
-
-
-@settings(max_examples=200, deadline=None, database=None)
-@given(st.sampled_from(SAMPLES), st.binary(max_size=200))
-def test_noise_behind_a_true_start(sample, noise):
-    survives(sample[:16] + noise, 3)

@@ -64,16 +64,6 @@ def test_errors_name_the_image() -> None:
             call()
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
-def test_a_small_image_is_copied_as_it_is(kind: str) -> None:
-    file = encoded(photo(1, 30, 40), kind)
-    for side in (30, 31):
-        assert file.compact(side, 90) == (file.data, ENDINGS[kind][0])
-    data, ending = file.compact(29, 90)
-    assert ending == "jpg"
-    assert Image.open(BytesIO(data)).size == (39, 29)
-
-
 def test_pixels_are_copied_without_loss() -> None:
     for channels in (1, 3, 4):
         pixels = np.random.default_rng(channels).integers(0, 256, (9, 7, channels), np.uint8)

@@ -10,7 +10,6 @@ from PIL import Image
 
 from conftest import photo
 from vitlab.data.augment.policy import draws_needed
-from vitlab.data.decode import jpeg
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches
@@ -33,10 +32,9 @@ def same(a: Batch, b: Batch) -> bool:
     return all(torch.equal(getattr(a, key), getattr(b, key)) for key in tensors) and a.bad == b.bad
 
 
-@pytest.mark.parametrize("area", [1.0, 0.3])
-def test_batches_do_not_depend_on_workers_or_on_where_one_starts(photos: Path, area: float) -> None:
+def test_batches_do_not_depend_on_workers_or_on_where_one_starts(photos: Path) -> None:
     (photos / "red" / "003.png").write_bytes(b"no image")
-    source = batches(photos, Augment(area=area))
+    source = batches(photos, Augment(area=0.3))
     alone = list(loader(source, range(10), workers=0))
     for workers, start in ((1, 0), (2, 4)):
         again = list(loader(source, range(start, 10), workers))
@@ -121,18 +119,6 @@ def test_copies_of_a_jpeg_are_what_each_would_be_alone(tmp_path: Path, fit: str)
         assert torch.equal(together.images, torch.cat(alone))
         assert sorted(together.bad) == sorted(each for part in parts for each in part.bad)
         assert {index for index, _ in together.bad} <= {5, 6}
-
-
-def test_copies_of_a_jpeg_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(4):
-        photo(number, 30, 40).save(tmp_path / f"{number}.jpg")
-    source = Files(tmp_path, [f"{n}.jpg" for n in range(4)], SingleLabels.blank(4, 2), ("a", "b"))
-    calls: list[int] = []
-    decode = jpeg.decode
-    monkeypatch.setattr(jpeg, "decode", lambda *rest: calls.append(1) or decode(*rest))
-    whole = TrainingBatches(source, CONFIG, Augment(area=0.3, repeats=3), seed=3, batch=12)
-    assert len(whole[0]) == 12
-    assert len(calls) == 4  # all at full size
 
 
 def test_pieces_make_up_the_batch() -> None:

@@ -125,7 +125,7 @@ def test_every_form_is_the_folder(files: list[Path]) -> None:
 
 @pytest.mark.parametrize(
     "form",
-    [pytest.param("torch", marks=pytest.mark.workers), "Pillow", "datasets", "DataFrame of images"],
+    [pytest.param("torch", marks=pytest.mark.workers), "DataFrame of images"],
 )
 def test_processes_give_the_same_batches(files: list[Path], form: str) -> None:
     whole = open_to_learn(forms(files)[form]).whole

@@ -291,8 +291,7 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-@pytest.mark.parametrize("out", ["x.parquet", "x"])
-@pytest.mark.parametrize("command", ["embed", "predict"])
+@pytest.mark.parametrize(("command", "out"), [("embed", "x"), ("predict", "x.parquet")])
 def test_rows_are_neither_lost_nor_left_out(
     server: Objects, shards: str, model: Path, tmp_path: Path, command: str, out: str,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,

@@ -10,20 +10,15 @@ from pathlib import Path
 
 import fsspec
 import pytest
-import torch
 
 from conftest import photo
 from vitlab.data.holdout import fingerprint
 from vitlab.data.labels import UnlabeledError
 from vitlab.data.learning import open_to_learn
-from vitlab.data.loading.batches import TrainingBatches
-from vitlab.data.loading.loader import loader
 from vitlab.data.open import open_images
-from vitlab.data.settings import Augment
 from vitlab.data.sources import remote
 from vitlab.data.sources.tar_shards import index_shard
 from vitlab.errors import DataError
-from vitlab.models.config import ViTConfig
 
 
 def png(seed: int, tint: int = 0) -> bytes:
@@ -102,17 +97,6 @@ def test_several_labels(tmp_path: Path) -> None:
     whole = open_to_learn(str(write(tmp_path / "x.tar", *members))).whole
     assert whole is not None
     assert whole.labels.values.tolist() == [[1, 0], [1, 1], [0, 0], [0, 1]]
-
-
-def test_batches_are_those_of_the_same_files_whatever_the_workers(three: Path) -> None:
-    config = ViTConfig(width=16, heads=2, patch=4, image_size=8, classes=3)
-    source = open_to_learn(str(three)).train
-    batches = TrainingBatches(source, config, Augment(area=0.5), seed=1, batch=5)
-    alone = list(loader(batches, range(6), 0))
-    for workers in (1, 2):
-        for a, b in zip(alone, loader(batches, range(6), workers), strict=True):
-            assert torch.equal(a.images, b.images)
-            assert torch.equal(a.indices, b.indices)
 
 
 def test_the_index_is_kept_and_forgotten_when_the_shard_changes(

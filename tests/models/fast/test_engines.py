@@ -176,16 +176,6 @@ def test_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ranking(model, CPU, "fp32", 2)
 
 
-def test_another_machine_or_shape_is_measured_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, other = a_model("plain"), a_model("parallel")
-    name = room._file(model, CPU, "fp32", 1)
-    assert room._file(a_model("plain"), CPU, "fp32", 1) == name
-    assert room._file(other, CPU, "fp32", 1) != name
-    assert room._file(model, CPU, "fp32", 8) != name
-    monkeypatch.setattr("platform.node", lambda: "another")
-    assert room._file(model, CPU, "fp32", 1) != name
-
-
 def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     model = a_model("plain")
     with pytest.raises(OptionError, match="engine must be one of auto, plain, packed, compiled"):

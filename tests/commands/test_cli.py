@@ -8,12 +8,12 @@ import pytest
 
 import vitlab
 from conftest import call, environment, photo_folder
-from vitlab.cli import FOLDER as COMMANDS
 from vitlab.commands.recipes import Recipes
 from vitlab.errors import UserError
 
 BAD = {
     "no command": (["fly"], "unknown command 'fly'; choose from finetune, train, pretrain"),
+    "long": (["x" * 5000], "unknown command 'xxx"),
     "no data": (["train"], "no data given: name digits, a folder"),
     "no path": (["train", "{tmp}/nowhere"], "no such file or folder: {tmp}/nowhere"),
     "empty": (["train", "{tmp}/empty"], "{tmp}/empty is empty"),
@@ -48,23 +48,30 @@ BAD = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("bad")
+    (place / "empty").mkdir()
+    photo_folder(place / "one", {"only": 3})
+    photo_folder(place / "two", {"a": 3, "b": 3})
+    (place / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    return place
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_one_line_and_leaves_nothing(
-    capsys: pytest.CaptureFixture[str], digits_run: Path, tmp_path: Path, case: str
+    capsys: pytest.CaptureFixture[str], digits_run: Path, place: Path, case: str
 ) -> None:
     words, says = BAD[case]
-    (tmp_path / "empty").mkdir()
-    photo_folder(tmp_path / "one", {"only": 3})
-    photo_folder(tmp_path / "two", {"a": 3, "b": 3})
-    (tmp_path / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    before = sorted(tmp_path.rglob("*"))
-    filled = [word.format(tmp=tmp_path, run=digits_run) for word in words]
+    before = sorted(place.rglob("*"))
+    filled = [word.format(tmp=place, run=digits_run) for word in words]
     code, out, err = call(capsys, *filled)
     assert (code, out) == (2, "")
     *before_it, line = err.splitlines()
     assert len(before_it) <= (words[0] == "train"), err  # which says at once what it begins
-    assert says.format(tmp=tmp_path, run=digits_run) in line
-    assert sorted(tmp_path.rglob("*")) == before
+    assert says.format(tmp=place, run=digits_run) in line
+    assert len(line) < 400
+    assert sorted(place.rglob("*")) == before
     assert not list(Path().iterdir())  # no runs/ either
 
 
@@ -78,21 +85,13 @@ def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert call(capsys, "help", "models") == call(capsys, "models", "--help")
 
 
-def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_no_error() -> None:
     words = f"{sys.executable} -m vitlab models | head -n 1"
     done = subprocess.run(
         words, shell=True, capture_output=True, text=True, check=False, env=environment()
     )
     assert done.returncode == 0
     assert done.stderr == ""
-
-
-def test_python_dash_m_and_its_exit_status(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "vitlab", "train", str(tmp_path / "no")]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment())
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr == f"vitlab train: no such file or folder: {tmp_path}/no\n"
 
 
 def test_an_interrupt_and_what_another_process_has_reported(
@@ -114,22 +113,6 @@ def test_an_interrupt_and_what_another_process_has_reported(
         assert call(capsys, "recipes") == (status, "", words)
         raised.quiet = True  # type: ignore[attr-defined]
         assert call(capsys, "recipes") == (status, "", "")
-
-
-def test_a_very_long_command_is_shown_shortened(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = call(capsys, "x" * 5000)
-    assert code == 2
-    assert err.startswith("vitlab: unknown command 'xxx")
-    assert len(err) < 400
-
-
-def test_options_of_several_commands_are_declared_once() -> None:
-    """But for those whose help or default differs."""
-    own = {"workers": {"predict", "search"}, "device": {"measure"}, "engine": set(),
-           "weights": {"delta", "explore", "search", "soup", "vtab"}}  # fmt: skip
-    for name, others in own.items():
-        files = {file.stem for file in COMMANDS.glob("*.py") if f"    {name}: " in file.read_text()}
-        assert files - {"__init__"} == others, name
 
 
 def test_an_empty_result_prints_nothing(

@@ -12,8 +12,7 @@ from vitlab.models.cost import cost
 from vitlab.models.names import MODELS
 
 SMALLEST = (  # of each kind
-    "ViT-Ti/16", "ViT-S/32", "ViT-B13/16", "ViT-S18x2/16", "ViT-B12x3/16", "R26+ViT-S/32",
-    "R50+ViT-B/16", "Axial-ViT-B/32", "BiT-R50x1", "BiT-R50x2", "Axial-ResNet-50",
+    "ViT-Ti/16", "ViT-S18x2/16", "R26+ViT-S/32", "Axial-ViT-B/32", "BiT-R50x1", "Axial-ResNet-50",
 )  # fmt: skip
 
 

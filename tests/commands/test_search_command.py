@@ -1,30 +1,48 @@
 """`vitlab search`: its table, its JSON, its page, and wrong input."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 import vitlab
-from conftest import call, photo
+from conftest import call, photo, photo_folder
 from report.reading import fits, needs_chromium
 
 
-@pytest.fixture
-def table(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The features of sixty photographs, one of them with an odd name; weights are beside it."""
-    monkeypatch.chdir(tmp_path)
+    place = tmp_path_factory.mktemp("place")
+    photos = photo_folder(place / "photos", {"blue": 20, "green": 20, "red": 20})
     torch.manual_seed(0)
     model = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", classes=3, image_size=8)
     with torch.no_grad():
         for weight in model.parameters():
             weight.normal_(0, 0.3)
-    vitlab.save(model, "weights")
     (photos / "red" / "003.png").rename(photos / "red" / "<b>\n\x1b[2J.png")
-    vitlab.embed(vitlab.load("weights"), photos, "x.parquet", workers=0)
-    photo(3, 24, 32, 2).save("asked.png")
-    return "x.parquet"
+    photo(3, 24, 32, 2).save(place / "asked.png")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        vitlab.save(model, "weights")
+        model = vitlab.load("weights")
+        vitlab.embed(model, photos, "x.parquet", workers=0)
+        vitlab.embed(model, "asked.png", "tokens.parquet", what="patches", workers=0, quiet=True)
+        with torch.no_grad():
+            next(model.parameters()).add_(1)
+        vitlab.save(model, "other")
+    return place
+
+
+@pytest.fixture
+def table(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The table's name, in its folder; pages that a test leaves there go."""
+    monkeypatch.chdir(place)
+    yield "x.parquet"
+    for page in place.glob("*.html"):
+        page.unlink()
 
 
 def test_the_table_and_json(table: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,7 +92,7 @@ def test_the_page_is_one_file_with_its_words_escaped(
 def test_the_page_fits_a_phone(table: str, capsys: pytest.CaptureFixture[str]) -> None:
     long = Path("a_folder_with_quite_a_long_name_that_has_no_space", "asked.png")
     long.parent.mkdir()
-    Path("asked.png").rename(long)
+    long.write_bytes(Path("asked.png").read_bytes())
     code, _, err = call(capsys, "search", table, str(long), "--k", "3", "--out", "report.html")
     assert code == 0, err
     assert fits(Path.cwd())
@@ -127,12 +145,6 @@ def test_a_damaged_photograph_is_named_and_others_are_answered(
 def test_wrong_input(
     words: list[str], says: str, table: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = vitlab.load("weights")
-    vitlab.embed(model, "asked.png", "tokens.parquet", what="patches", workers=0, quiet=True)
-    with torch.no_grad():
-        next(model.parameters()).add_(1)
-    vitlab.save(model, "other")
-    capsys.readouterr()
     code, out, err = call(capsys, "search", *words)
     if not says:  # the size of the table counts
         assert code == 0

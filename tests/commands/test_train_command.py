@@ -47,40 +47,14 @@ def test_a_quiet_run_says_nothing_but_its_figures(
     assert "already finished" in call(capsys, "train", "--out", str(out), "--resume")[2]
 
 
-def test_a_run_is_not_overwritten(capsys: pytest.CaptureFixture[str], digits_run: Path) -> None:
-    code, _, err = call(capsys, "train", "digits", "--out", str(digits_run))
-    assert code == 2
-    advice = "pass --resume to continue it, or choose another --out"
-    assert err == f"vitlab train: {digits_run} already contains a run: {advice}\n"
-    code, _, err = call(
-        capsys, "train", "digits", "--out", str(digits_run), "--resume", "--lr", "0.5"
-    )
-    assert code == 2
-    assert "was started with lr=" in err
-    assert "not 0.5: leave the option out" in err
-
-
-def test_resume_finds_the_default_folder(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = call(capsys, "train", "digits", "--json", *QUICK)
-    assert code == 0, err
-    figures = json.loads(out)
-    assert figures["run"] == "runs/digits-ViT-4"
-    code, out, err = call(capsys, "train", "digits", "--resume", "--json")  # with QUICK's options
-    assert (code, json.loads(out)) == (0, figures), err
-    assert "already finished" in err
-
-
 def test_defaults_are_those_of_the_run_to_continue(digits_run: Path) -> None:
     continued = build(parse(Train, ["--out", str(digits_run), "--resume"], "vitlab train"))
     assert continued.recipe == RunFolder(digits_run).recipe
     assert continued.recipe.batch == 256
-    fresh = build(parse(Train, ["digits", "--out", str(digits_run)], "vitlab train"))
-    assert fresh.recipe.batch == 64
-
-
-def test_the_command_is_written_down(digits_run: Path) -> None:
     command = RunFolder(digits_run).tables["run"]["command"]
     assert command.startswith(f"vitlab train digits --out {digits_run} --model 'ViT(width=16,")
+    fresh = build(parse(Train, ["digits", "--out", str(digits_run)], "vitlab train"))
+    assert fresh.recipe.batch == 64
 
 
 def test_following_the_advice_of_schedule_free() -> None:

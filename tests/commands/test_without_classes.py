@@ -74,6 +74,26 @@ def test_what_needs_classes_is_refused_with_what_gives_them(
     assert sorted(each.name for each in Path().iterdir()) == ["image.png"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("evaluate", "{}", "digits"),
+        ("train", "digits", "--model", "dVAE/8", "--out", "run"),
+        ("finetune", "digits", "--from", "{}", "--out", "run"),
+    ],
+)
+def test_commands_that_need_classes_refuse_a_tokenizer(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "dVAE(codes=12,code_width=6,width=8)/4"
+    saved = vitlab.save(vitlab.create(name, image_size=8), tmp_path / "tokenizer")
+    code, out, err = call(capsys, *(word.format(saved) for word in words))
+    assert (code, out) == (2, "")
+    assert "is a tokenizer, which has no classes: " in err.splitlines()[-1]
+    code, out, _ = call(capsys, "load-check", str(saved))
+    assert (code, name in out) == (0, True)
+
+
 def test_its_advice_works(
     learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,6 @@ import vitlab
 from vitlab.data.learning import open_to_learn
 from vitlab.device import choose
 from vitlab.models.cost import cost
-from vitlab.recipes.recipe import Host
 from vitlab.studies.base import Base, small
 from vitlab.studies.design import Trained
 from vitlab.studies.grid import best_of, cells_of, tried
@@ -68,25 +67,3 @@ def test_measures_shares_of_the_accuracy_above_chance_that_are_kept(
     own["clean"] = 0.1
     assert not [key for key in measure(trained) if key.startswith("kept")]
     assert "kept_consistency_1" not in found
-
-
-def test_what_is_undefined_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figures = {"clean": 0.0, "occluded_50": 0.1, "shape_bias": float("nan")}
-    monkeypatch.setattr(advice, "inductive_bias", lambda *_, **__: dict(figures))
-    model = vitlab.create(TINY, 10, 8)
-    trained = Trained(model, small("digits"), open_to_learn("digits"), tmp_path, choose("cpu"))
-    assert measure(trained) == {"clean": 0.0, "occluded_50": 0.1}
-
-
-def test_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advice, "IMAGES", 40)
-    monkeypatch.setattr(advice, "RATES", ())
-    monkeypatch.setitem(advice.SMALL_RESNETS, "bias", "BiT-R(1)x1")
-    host, recipe = Host(device="cpu", workers=0), small("digits", TINY)
-    how = {"epochs": 0.02, "seeds": 1, "only": ("vit-1", "resnet-1"), "at_once": 1}
-    result = vitlab.study("bias", out=tmp_path, recipe=recipe, host=host, **how)
-    assert [row["name"] for row in result["rows"]] == ["vit-100", "resnet-100", "vit-1", "resnet-1"]
-    shown = {claim["claim"]: claim["verdict"] for claim in result["claims"]}
-    assert list(shown.values()).count("not testable at this size") == 2
-    assert "kept: 50% occluded" in result["head"]
-    assert (tmp_path / "picture.svg").is_file()

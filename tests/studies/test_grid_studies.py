@@ -12,15 +12,17 @@ from vitlab.studies.grid import cells_of
 from vitlab.studies.papers import STUDIES, study_named
 
 TINY = "ViT(width=32,depth=2,heads=2,mlp=32)/2"
-# two of those that the engine of grids runs alike; the others are run in their own tests
-RUN_HERE = ("axial", "positions")
+OWN = {"compute", "data-size", "optimizers", "self-supervision", "tune"}  # in their own tests
+RUN = [name if name == "positions" else pytest.param(name, marks=pytest.mark.campaign)
+       for name in STUDIES if name not in OWN]  # fmt: skip
 
 
 SCALES = (small("digits"), recipe("three-things", "digits", model="ViT-B/16"))
 
 
-@pytest.mark.parametrize("name", STUDIES)
-@pytest.mark.parametrize("start", SCALES, ids=["small", "as the paper"])
+@pytest.mark.parametrize(
+    ("name", "start"), [(name, SCALES[place % 2]) for place, name in enumerate(STUDIES)]
+)
 def test_arms_are_recipes_in_order_and_claims_are_about_them(name: str, start: Recipe) -> None:
     study = study_named(name)
     base = Base(start, downstream="digits")
@@ -40,7 +42,7 @@ def test_arms_are_recipes_in_order_and_claims_are_about_them(name: str, start: R
     assert study.picture.y in keys
 
 
-@pytest.mark.parametrize("name", RUN_HERE)
+@pytest.mark.parametrize("name", RUN)
 def test_runs_end_to_end_on_the_digits(name: str, tmp_path: Path) -> None:
     study, base = study_named(name), Base(small("digits", TINY))
     rows = [arm.name for arm in study.arms(base) if arm.row]

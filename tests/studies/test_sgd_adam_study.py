@@ -4,16 +4,12 @@ from pathlib import Path
 
 import pytest
 
-import vitlab
 from vitlab.experiments.timing import Cost, Plan
 from vitlab.models.cost import cost
-from vitlab.recipes.recipe import Host, Recipe
+from vitlab.recipes.recipe import Recipe
 from vitlab.studies.base import Base, small
 from vitlab.studies.grid import cells_of
-from vitlab.studies.papers import pretraining
 from vitlab.studies.papers.pretraining import resnet_arms as arms
-
-HOST = Host(device="cpu", workers=0, check_duplicates="no")
 
 
 def macs(trained: Recipe) -> int:
@@ -63,15 +59,3 @@ def test_a_plan_counts_fixed_steps_as_they_are() -> None:
     # an epoch takes 10 s in the last run and 9 s in two on nine tenths of the images; and 3 x 20 s
     assert plan.epochs == pytest.approx((340 - 60) / 28, abs=0.11)  # rounded down
     assert plan.macs(cells) == pytest.approx(2.8 * 1e9 * plan.epochs + 3 * 2e9)
-
-
-def test_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretraining, "RATES", ())
-    monkeypatch.setattr(pretraining, "FINE_TUNING", 10)
-    monkeypatch.setitem(pretraining.RESNETS, "small", "BiT-R(1)x1")
-    how = {"epochs": 0.1, "seeds": 1, "only": ("small-sgd",), "at_once": 1}
-    result = vitlab.study("sgd-adam", out=tmp_path, host=HOST, **how)
-    assert [row["name"] for row in result["rows"]] == ["small-sgd-pretraining", "small-sgd"]
-    assert result["rows"][1]["paper"]["CIFAR-10"] == 0.9746
-    assert "paper: CIFAR-10" in result["head"]
-    assert [each["verdict"] for each in result["claims"]] == ["not run", "not run"]

@@ -1,18 +1,12 @@
 """The study of stems: its arms, the paper's figures, and a run of it on the digits."""
 
-from pathlib import Path
-
 import pytest
 
-import vitlab
-from vitlab.models.config import ViTConfig
 from vitlab.models.cost import cost
 from vitlab.recipes.named import recipe
-from vitlab.recipes.recipe import Host
 from vitlab.studies.base import Base, small, table
 from vitlab.studies.design import Arm
 from vitlab.studies.papers.three_things import stem_arms
-from vitlab.weights.load import load
 
 # Three things, Table 7: stem, norm, activation; ImageNet-val and -V2 accuracy in percent, GFLOPs,
 # ImageNet-val accuracy after BEiT
@@ -86,14 +80,3 @@ def test_all_stems_have_the_same_patches(size: int) -> None:
     assert {config.patch for config in (*configs, *unlabeled)} == {8}
     assert len({arm.recipe.changed(model=own.model.model) for arm in arms}) == 1
     assert len({repr(config) for config in configs}) == len(arms)
-
-
-def test_run(tmp_path: Path) -> None:
-    how = {"epochs": 0.02, "seeds": 1, "at_once": 1, "only": ("beit-hmlp-bn",)}
-    found = vitlab.study("stems", out=tmp_path / "stems", host=Host(device="cpu"), **how)
-    assert [row["name"] for row in found["rows"]] == ["beit-hmlp-bn"]
-    assert all(row["mean"]["accuracy"] >= 0 for row in found["rows"])
-    assert "paper: ImageNet" in found["head"]
-    tuned = load(tmp_path / "stems" / "beit-hmlp-bn-seed-0" / "model")
-    assert isinstance(tuned.config, ViTConfig)
-    assert tuned.config.stem == "hmlp"

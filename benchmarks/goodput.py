@@ -52,7 +52,9 @@ def cores(pid: int) -> dict[str, float]:
     return found
 
 
-def measured(session: serve.Session, seconds: float, deadline: float) -> list[dict[str, Any]]:
+def measured(
+    session: serve.Session, watch: int, seconds: float, deadline: float
+) -> list[dict[str, Any]]:
     """Return a row per load."""
 
     def capacity() -> tuple[float, float]:
@@ -61,13 +63,13 @@ def measured(session: serve.Session, seconds: float, deadline: float) -> list[di
 
     rows, (before, usual) = [], capacity()
     for load in LOADS:
-        rate, first, mb = load * before, computed(session.port), processes.memory(session.pid)
+        rate, first, mb = load * before, computed(watch), processes.memory(session.pid)
         spent = cores(session.pid)
         done = session.run(
             lambda pool, rate=rate: traffic.arrive(pool, session.requests, rate, seconds, 1)
         )
         spent = {name: each - spent[name] for name, each in cores(session.pid).items()}
-        images, (after, _) = computed(session.port) - first, capacity()
+        images, (after, _) = computed(watch) - first, capacity()
         good = sum(each <= deadline for each in done.times(200))
         here = min(rate, (before + after) / 2)  # what could be answered
         free = 1 - max(0.0, done.cpu / done.wall - usual) / (len(os.sched_getaffinity(0)) - usual)
@@ -108,13 +110,15 @@ def main() -> None:
     args = parser.parse_args()
     args.patience = args.timeout + 5
     with tempfile.TemporaryDirectory() as folder:
-        saved, port = Path(folder) / "model", processes.free_port()
+        saved = Path(folder) / "model"
+        port, watch = processes.free_port(), processes.free_port()
         code = "import sys, vitlab; a, b, c = sys.argv[1:]; "
         code += "vitlab.save(vitlab.load(a, image_size=int(b)), c)"
         subprocess.run(
             [sys.executable, "-c", code, args.weights, str(args.size), saved], check=True
         )
         words = ["serve", f"model={saved}", "--port", str(port), "--timeout", str(args.timeout)]
+        words += ["--metrics-port", str(watch)]
         with (Path(folder) / "log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "vitlab", *words], stderr=log, start_new_session=True
@@ -126,7 +130,7 @@ def main() -> None:
                 session.requests = [
                     each.replace(b"POST /predict", b"POST /features") for each in session.requests
                 ]
-                measured(session, args.seconds, args.timeout)
+                measured(session, watch, args.seconds, args.timeout)
             finally:
                 process.terminate()
                 process.wait(60)

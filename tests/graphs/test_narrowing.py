@@ -98,7 +98,7 @@ def test_int8_by_hand(whole: Path, model: Model) -> None:
     """Steps from the smallest number to the largest, a scale per channel, a fifth left out."""
     old, made = weights(whole), onnx.load(whole)
     drawn = draw(model, Sample("digits", 50), bare=False)
-    scales = calibrated(made, calibrating(model, drawn, bare=False))
+    scales = calibrated(made, calibrating(model, drawn))
     inner = products_of(made.graph)
     quantize(made, scales)
     assert len(scales) == len(inner) == PRODUCTS * len(model.blocks)
@@ -201,7 +201,7 @@ def test_a_file_that_predicts_other_classes_is_refused(
     assert "images were learned from: figures are too good" in caplog.text
     words = r"another class than ViT.* for 100.0% of 20 images, more than 2.0%: choose another"
     with pytest.raises(WeightsError, match=words):
-        narrowing_cost(whole.read_bytes(), tmp_path / "turned.onnx", learned, drawn, bare=False)
+        narrowing_cost(whole.read_bytes(), tmp_path / "turned.onnx", learned, drawn)
 
 
 @pytest.mark.parametrize(
@@ -210,6 +210,7 @@ def test_a_file_that_predicts_other_classes_is_refused(
         ({"precision": "fp8"}, "precision must be one of fp32, fp16, int8, not 'fp8'"),
         ({"precision": "int8", "to": "torch"}, "precision=int8 applies only to onnx: leave it out"),
         ({"precision": "int8"}, r"precision=int8 needs data=… \(--data\): scales are taken"),
+        ({"precision": "int8", "data": "digits", "batch": 2}, "int8 files take any number of"),
         ({"to": "torch", "batch": 2}, "strings, batch or apart applies only to onnx: leave it out"),
         ({"data": "digits"}, "data applies only with precision=fp16 or int8: leave it out"),
     ],
@@ -220,9 +221,12 @@ def test_what_is_refused(model: Model, tmp_path: Path, options: dict[str, Any], 
         vitlab.export(model, tmp_path / f"a.{ending}", **options)
 
 
-def test_bare_files_are_measured_on_normalized_images(model: Model, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [{"precision": "int8"}, {"precision": "fp16", "batch": 3}], ids=str)
+def test_bare_files_are_measured_on_normalized_images(
+    model: Model, tmp_path: Path, how: dict[str, Any]
+) -> None:
     file = tmp_path / "bare.onnx"
-    found = vitlab.export(model, file, bare=True, precision="int8", data="digits", images=50)
+    found = vitlab.export(model, file, bare=True, data="digits", images=50, **how)
     assert found["images"] == 50
     assert found["agreement"] > 0.9
     assert found["largest_change"] < 0.2

@@ -98,21 +98,20 @@ def test_several_labels_of_squashed_images() -> None:
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], model: Model, tmp_path: Path) -> None:
-    """Bare: normalized images of any size to logits, and not a word of PyTorch's exporter."""
+    """Bare: normalized images to logits, and not a word of PyTorch's exporter."""
     vitlab.save(model, tmp_path / "saved")
     out = str(tmp_path / "bare.onnx")
     line = ("export", str(tmp_path / "saved"), "--to", "onnx", "--out", out, "--bare", "--json")
     code, stdout, stderr = call(capsys, *line)
     assert code == 0
     facts = json.loads(stdout)
-    assert facts["inputs"] == {"images": ["batch", 3, "8*rows", "8*columns"]}
+    assert facts["inputs"] == {"images": ["batch", 3, 32, 32]}
     assert facts["outputs"] == {"logits": ["batch", 3]}
     assert set(stderr.splitlines()) <= {"exporting …", "checking …"}
     session = onnxruntime.InferenceSession(out)
-    for size in ((32, 32), (40, 72), (96, 8)):  # positions follow
-        images = torch.randn(5, 3, *size, generator=torch.Generator().manual_seed(2))
-        found = session.run(None, {"images": images.numpy()})[0]
-        np.testing.assert_allclose(found, model(images).detach().numpy(), atol=1e-5)
+    images = torch.randn(5, 3, 32, 32, generator=torch.Generator().manual_seed(2))
+    found = session.run(None, {"images": images.numpy()})[0]
+    np.testing.assert_allclose(found, model(images).detach().numpy(), atol=1e-5)
     code, _, stderr = call(capsys, *line)
     assert code == 2
     assert stderr == f"vitlab export: {out} already exists: choose another --out\n"
@@ -121,11 +120,10 @@ def test_the_command(capsys: pytest.CaptureFixture[str], model: Model, tmp_path:
 def test_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     shapes = {"inputs": {"images": ["batch", 3, 32, 32]}, "outputs": {"logits": ["batch", 3]}}
     facts = {"model": "ViT-S/16", "format": "onnx", "file": "a.onnx", "bytes": 2_000_000}
-    figures = {"batches": [1, 2, 7], "difference": 3.4e-7, "fixed": "positions=relative"}
+    figures = {"batches": [1, 2, 7], "difference": 3.4e-7}
     export_command.show(facts | shapes | figures)
     out = capsys.readouterr().out
     assert "inputs: images (batch, 3, 32, 32)\noutputs: logits (batch, 3)\n" in out
-    assert "the size of the images is fixed: positions=relative holds for one size" in out
     assert "checked with 1, 2, 7 images: within 3e-07 of the model" in out
 
 
@@ -162,10 +160,9 @@ def test_what_can_be_exported_bare_only(
         vitlab.export(model, tmp_path / "a.onnx")
     assert "--bare (bare=True)" in str(caught.value)
     assert not [*tmp_path.iterdir()]
-    form = traceable(model, bare=True, any_size=True)
-    for size in ((32, 32), (16, 48)):
-        images = torch.randn(2, model.config.channels, *size)
-        torch.testing.assert_close(form.module(images), model(images), rtol=0, atol=1e-5)
+    images = torch.randn(2, model.config.channels, 32, 32)
+    form = traceable(model, bare=True)
+    torch.testing.assert_close(form.module(images), model(images), rtol=0, atol=1e-5)
 
 
 def test_weights_of_more_than_a_file_holds(

@@ -77,17 +77,10 @@ def reason(reply: Reply, place: str) -> str:
     return text + number[:MOST_SAID]
 
 
-def _about_token(reply: Reply) -> bool:
-    """Whether a token would help; a proxy that denies access does not say so in our form."""
-    try:
-        return "token" in reason(reply, "")
-    except ServiceError:
-        return True
-
-
 def refused(reply: Reply, place: str, token: bool) -> Exception:
     """Return the error of a reply that is not good, other than for one image or one model."""
-    if reply.status == 401 or (reply.status == 403 and _about_token(reply)):
+    said = said_by(reply)  # empty from a proxy, which does not answer in our form
+    if reply.status == 401 or (reply.status == 403 and ("token" in said or not said)):
         if token:
             return ServiceError(f"the service at {place} does not accept this token")
         return ServiceError(f"the service at {place} needs a token: Client({place!r}, token=…)")

@@ -116,8 +116,6 @@ def show(result: dict[str, Any]) -> None:
         shapes = [f"{name} {tuple(shape)}" for name, shape in result.get(kind, {}).items()]
         if shapes:
             print(f"{kind}: {', '.join(shapes)}".replace("'", ""))
-    if "fixed" in result:
-        print(f"the size of the images is fixed: {result['fixed']} holds for one size")
     batches = ", ".join(map(str, result["batches"]))
     print(f"checked with {batches} images: within {result['difference']:.1g} of the model")
     if "file" in result and "folder" in result:

@@ -27,7 +27,6 @@ def agree(
     bare: bool,
     where: str,
     logits: bool | None = None,
-    any_size: bool = False,
     counts: Sequence[int] = COUNTS,
     tolerance: float = TOLERANCE,
 ) -> dict[str, Any]:
@@ -39,7 +38,6 @@ def agree(
         bare: whether the file takes normalized images
         where: it runs, for the message
         logits: whether it gives logits; None: if it is bare
-        any_size: whether normalized images may be of another size than the model's
         counts: numbers of images in the batches
         tolerance: of probabilities; of logits, features and distances, relative to the largest
 
@@ -53,7 +51,7 @@ def agree(
     for number, count in enumerate(counts):
         images: NDArray[Any]
         if bare:
-            images = normal_noise(model, count, number if any_size else 0)
+            images = normal_noise(model, count)
             ready = torch.from_numpy(images)
         else:
             images = noise(model, count, number)
@@ -79,12 +77,10 @@ def noise(model: Model, count: int, number: int) -> Pixels:
     return draw.integers(0, 256, (count, high, wide, model.config.channels), dtype=np.uint8)
 
 
-def normal_noise(model: Model, count: int, number: int) -> NDArray[np.float32]:
-    """Return normalized images, (B, channels, H, W): of the model's size, or so many steps more."""
-    config, draw = model.config, np.random.default_rng(count)
-    rows, columns = config.size
-    shape = (rows + config.step * number, columns + 2 * config.step * number)
-    return draw.standard_normal((count, config.channels, *shape), np.float32)
+def normal_noise(model: Model, count: int) -> NDArray[np.float32]:
+    """Return normalized images, (B, channels, H, W)."""
+    shape = (count, model.config.channels, *model.config.size)
+    return np.random.default_rng(count).standard_normal(shape, np.float32)
 
 
 def wanted(model: Model, images: Tensor, logits: bool) -> list[NDArray[np.float64]]:

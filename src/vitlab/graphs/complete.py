@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from vitlab.data.labels import kind_of
 from vitlab.errors import OptionError
-from vitlab.graphs.any_size import fixed, follow_size
 from vitlab.graphs.raw_pixels import Pixels
 from vitlab.models.fuse import fuse
 from vitlab.models.model import Model
@@ -23,8 +22,7 @@ class Traceable:
     Attributes:
         module: in evaluation mode
         example: its one input
-        free: names of the axes of the input that may have any size, by their numbers; `16*rows`
-            for one that is a multiple of 16
+        free: names of the axes of the input that may have any size, by their numbers
         input: name of the input
         outputs: names of the outputs
     """
@@ -78,11 +76,9 @@ class Complete(FromFeatures):
 class Bare(nn.Module):
     """Normalized images to logits, (B, channels, H, W) -> (B, classes), or to features."""
 
-    def __init__(self, model: Model, any_size: bool = False, trunk: bool = False) -> None:
+    def __init__(self, model: Model, trunk: bool = False) -> None:
         super().__init__()
         self.model, self.scored = fuse(model), bool(model.config.classes) and not trunk
-        if any_size:
-            follow_size(self.model)
 
     def forward(self, images: Tensor) -> Tensor:
         """Compute class scores, or features of a trunk or a model without a classifier."""
@@ -90,19 +86,13 @@ class Bare(nn.Module):
 
 
 def traceable(
-    model: Model,
-    bare: bool = False,
-    any_size: bool = False,
-    *,
-    batch: int = 0,
-    trunk: bool = False,
+    model: Model, bare: bool = False, *, batch: int = 0, trunk: bool = False
 ) -> Traceable:
     """Return what is exported of a model.
 
     Args:
         model: not fused
         bare: without preprocessing and probabilities: normalized images to logits
-        any_size: of a bare one: for images of any size, if `fixed` says nothing against it
         batch: images in every batch; 0 for any number
         trunk: up to the features
 
@@ -115,14 +105,8 @@ def traceable(
     scored = bool(config.classes) and not trunk
     outputs: tuple[str, ...] = (("logits" if bare else "probabilities") if scored else "features",)
     if bare:
-        step = config.step
-        if any_size and not batch and not fixed(model):
-            rows, columns = rows + step, columns + 2 * step
-            prefix = f"{step}*" if step > 1 else ""
-            free |= {2: f"{prefix}rows", 3: f"{prefix}columns"}
         example = torch.zeros(count, config.channels, rows, columns)
-        form = Bare(model, any_size=len(free) > 1, trunk=trunk)
-        return Traceable(form.eval(), example, free, "images", outputs)
+        return Traceable(Bare(model, trunk).eval(), example, free, "images", outputs)
     check_answers(model)
     example = torch.zeros(count, rows + 8, columns + 24, config.channels, dtype=torch.uint8)
     if model.unlike is not None and scored:
@@ -154,9 +138,4 @@ def check_answers(model: Model) -> None:
 
 def dynamic_shapes(free: dict[int, str]) -> tuple[dict[int, Any]]:
     """Return the free axes as `torch.export.export` takes them."""
-    shapes: dict[int, Any] = {}
-    for axis, text in free.items():
-        step, _, name = text.rpartition("*")
-        size = torch.export.Dim(name)
-        shapes[axis] = int(step) * size if step else size
-    return (shapes,)
+    return ({axis: torch.export.Dim(name) for axis, name in free.items()},)

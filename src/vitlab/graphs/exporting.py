@@ -56,13 +56,13 @@ def export(
         to: onnx; torch, a package for PyTorch alone, which takes and gives the same without
             `labels` and `label`; or web, a page that a browser opens from a disk or a server
         bare: leave preprocessing and probabilities out: `images`, normalized float32 (batch,
-            channels, H, W), to `logits` or `features`; H and W are free where positions follow
+            channels, H, W), to `logits` or `features`
         precision: of the weights in an ONNX file: fp32, fp16 or int8
         data: labeled images, as `vitlab.evaluate` takes them, to measure on what fp16 or int8
             costs; int8 takes its scales from others of them
         images: at most so many of them, drawn at random
         strings: whether an ONNX file has `labels` and `label`, which TensorRT and Core ML cannot
-        batch: of an ONNX file: images in every batch, and their size if it is bare; 0: any number
+        batch: of an ONNX file: images in every batch; 0: any number
         apart: models with the trunk of `model`, by name: an ONNX folder with `trunk.onnx`, images
             to features, and `NAME.onnx` for each, its head, features to probabilities
 
@@ -83,6 +83,8 @@ def export(
     """
     path, inner = check_target(to, file), unwrapped(model)
     check_precision(to, precision, data is not None, bool(batch or apart or not strings))
+    if batch and precision == "int8":  # ONNX Runtime 1.31 fails at them
+        raise OptionError("int8 files take any number of images: leave batch out, or choose fp16")
     if apart and (path.suffix or batch or precision != "fp32"):
         raise OptionError(
             "apart is in fp32, for any batch, and in a folder: leave precision and batch out, and "

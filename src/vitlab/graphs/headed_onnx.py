@@ -53,7 +53,7 @@ def export_headed(run: str | Path, file: str | Path, kind: str) -> dict[str, Any
     else:
         module, names = load_detector(run), ("probabilities", "boxes")
     model = module.model
-    example = torch.from_numpy(normal_noise(model, BATCH, 0))
+    example = torch.from_numpy(normal_noise(model, BATCH))
     proto = traced(model, Traceable(module, example, {0: "batch"}, "images", names))
     blocks = blocks_of(proto)
     strip(proto)
@@ -63,7 +63,7 @@ def export_headed(run: str | Path, file: str | Path, kind: str) -> dict[str, Any
         draft.write_bytes(proto.SerializeToString())
         session = opened(draft)
         for count in COUNTS:
-            images = normal_noise(model, count, 0)
+            images = normal_noise(model, count)
             with torch.inference_mode():
                 own = module(torch.from_numpy(images))
             every = own if isinstance(own, tuple) else (own,)

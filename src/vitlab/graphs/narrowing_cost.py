@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 
 from vitlab.data.augment.augment import normalize
-from vitlab.data.decode.pixels import Pixels
 from vitlab.data.labels import Labels
 from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.request import Given, title_of
@@ -27,10 +27,8 @@ from vitlab.graphs.targets import IMAGES
 from vitlab.models.model import Model
 from vitlab.units import percent
 
-BATCH = 32
 CALIBRATING = 128  # images, at most, that scales are taken from
 CHANGED = 0.02  # a larger share of images whose prediction changes is refused
-Ready = tuple[list[int], NDArray[Any]]  # numbers of images, and what a file takes
 
 
 @dataclass(frozen=True)
@@ -50,12 +48,16 @@ class DrawnSample:
         numbers: of those that are measured on
         title: of the data
         others: images apart from them, of the training split or else of the same, and their numbers
+        bare: whether files take normalized images, not those that were decoded
+        batch: images that files take at once
     """
 
     asked: Chosen
     numbers: list[int]
     title: str
     others: tuple[Source, list[int]]
+    bare: bool
+    batch: int
 
 
 @dataclass
@@ -67,15 +69,15 @@ class Timed:
     seconds: float = 0.0
 
     def take(self, images: NDArray[Any]) -> None:
-        """Run a batch; the first one twice, since a file is slower at first."""
+        """Run a batch of one image; the first one twice, since a file is slower at first."""
         if not self.rows:
             self.run(images)
         start = time.perf_counter()
-        self.rows.append(self.run(images)[0])
+        self.rows.append(self.run(images)[0][:1])
         self.seconds += time.perf_counter() - start
 
 
-def draw(model: Model, sample: Sample, *, bare: bool) -> DrawnSample:
+def draw(model: Model, sample: Sample, *, bare: bool, batch: int = 1) -> DrawnSample:
     """Draw images to measure on, and others to take scales from.
 
     Raises:
@@ -96,18 +98,17 @@ def draw(model: Model, sample: Sample, *, bare: bool) -> DrawnSample:
         source = choose(model, sample.data, "train").source
         drawn = np.random.default_rng(0).permutation(len(source))[:CALIBRATING]
         others = source, drawn.tolist()
-    return DrawnSample(asked, sorted(order[: sample.images]), title_of(sample.data), others)
+    numbers, title = sorted(order[: sample.images]), title_of(sample.data)
+    return DrawnSample(asked, numbers, title, others, bare, batch)
 
 
-def calibrating(model: Model, drawn: DrawnSample, *, bare: bool) -> Iterator[NDArray[Any]]:
-    """Yield the images that scales are taken from, each by itself, as a file takes them."""
-    for _, images in batches(*drawn.others, model, bare=bare):
-        yield from (each[None] for each in images)
+def calibrating(model: Model, drawn: DrawnSample) -> Iterator[NDArray[Any]]:
+    """Yield the images that scales are taken from, as a file takes them."""
+    for _, images in batches(*drawn.others, model, drawn):
+        yield images
 
 
-def narrowing_cost(
-    before: bytes, file: Path, model: Model, drawn: DrawnSample, *, bare: bool
-) -> dict[str, Any]:
+def narrowing_cost(before: bytes, file: Path, model: Model, drawn: DrawnSample) -> dict[str, Any]:
     """Compare a file with the same one in fp32, both in onnxruntime on the same images.
 
     A file that takes raw images gets them as they are decoded.
@@ -117,7 +118,6 @@ def narrowing_cost(
         file: with narrower weights
         model: that both were made from
         drawn: labeled images
-        bare: whether the files take normalized images
 
     Returns:
         `accuracy` (`map` where images have several labels) of the file, and `accuracy_before`;
@@ -133,14 +133,14 @@ def narrowing_cost(
     source, count = drawn.asked.source, len(drawn.numbers)
     old, new = (Timed(runs(opened(each))) for each in (before, file))
     seen: list[int] = []
-    for numbers, images in batches(source, drawn.numbers, model, bare=bare):
-        seen += numbers
+    for number, images in batches(source, drawn.numbers, model, drawn):
+        seen.append(number)
         old.take(images)
         new.take(images)
     if not seen:
         raise DataError(f"none of the {count:,} images can be decoded")
     labels = source.labels.take(seen)
-    tables = [_chances(each.rows, labels, model, bare) for each in (old, new)]
+    tables = [_chances(each.rows, labels, model, drawn.bare) for each in (old, new)]
     compared = _compared(tables[0], tables[1], labels)
     if (changed := 1 - compared["agreement"]) > CHANGED + 1e-9:
         raise WeightsError(
@@ -179,29 +179,17 @@ def _chances(
     return (probabilities(table, model, labels) if bare else table).numpy()
 
 
-def batches(source: Source, numbers: Sequence[int], model: Model, *, bare: bool) -> Iterator[Ready]:
-    """Yield the images that can be decoded, neighbors of one size together."""
+def batches(
+    source: Source, numbers: Sequence[int], model: Model, drawn: DrawnSample
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield each image that can be decoded, as a batch of it alone that a file takes."""
     spec = model.config.images
-    held: list[tuple[int, Pixels]] = []
     for number in numbers:
-        try:
-            if bare:
-                pixels = fitted_image(source.image(number), spec)
-            else:
-                pixels = source.image(number).decode(spec.channels)
-        except ImageError:
-            continue
-        if held and (len(held) == BATCH or held[0][1].shape != pixels.shape):
-            yield _stacked(held, model, bare)
-            held = []
-        held.append((number, pixels))
-    if held:
-        yield _stacked(held, model, bare)
-
-
-def _stacked(held: Sequence[tuple[int, Pixels]], model: Model, bare: bool) -> Ready:
-    """Return images of one size as a file takes them."""
-    images, spec = np.stack([pixels for _, pixels in held]), model.config
-    if bare:
-        images = normalize(torch.from_numpy(images), spec).numpy()
-    return [number for number, _ in held], images
+        with suppress(ImageError):
+            image = source.image(number)
+            pixels = fitted_image(image, spec) if drawn.bare else image.decode(spec.channels)
+            images = np.repeat(pixels[None], drawn.batch, 0)
+            yield (
+                number,
+                normalize(torch.from_numpy(images), spec).numpy() if drawn.bare else images,
+            )

@@ -38,7 +38,6 @@ def check(file: Path, model: Model, bare: bool, tolerance: float = TOLERANCE) ->
         model,
         bare=bare,
         where="onnxruntime",
-        any_size=isinstance(entry.shape[2], str),
         counts=COUNTS if isinstance(batch, str) else (batch,),
         tolerance=tolerance,
     )

@@ -16,7 +16,6 @@ from vitlab.errors import WeightsError
 from vitlab.files import staged_file, staged_folder
 from vitlab.graphs.about import about, class_names
 from vitlab.graphs.agreement import TOLERANCE, agree, noise, normal_noise
-from vitlab.graphs.any_size import fixed
 from vitlab.graphs.certificate import LIMITS, blocks_of, certify
 from vitlab.graphs.complete import BATCH, Traceable, dynamic_shapes, head_of, traceable
 from vitlab.graphs.narrowing import calibrated, halve, quantize
@@ -61,8 +60,7 @@ def write(
         batch: images in every batch; 0 for any number
 
     Returns:
-        `opset`, `precision`, what `check` and `narrowing_cost` return, and if a bare file takes
-        images of one size only, `fixed`: the field of the configuration that is the reason.
+        `opset`, `precision`, and what `check` and `narrowing_cost` return.
 
     Raises:
         OptionError: preprocessing that cannot be part of a graph.
@@ -70,8 +68,8 @@ def write(
             other numbers than the model; nothing is written.
         DiskError: the file cannot be written.
     """
-    form = traceable(model, bare, any_size=True, batch=batch)
-    drawn = draw(model, sample, bare=bare) if sample else None
+    form = traceable(model, bare, batch=batch)
+    drawn = draw(model, sample, bare=bare, batch=batch or 1) if sample else None
     proto, blocks = _graph(model, form, strings=strings, precision=precision)
     before = proto.SerializeToString() if drawn else b""
     found: dict[str, Any] = {}
@@ -79,19 +77,18 @@ def write(
         halve(proto.graph)
     elif drawn and precision == "int8":
         with named_if_slow("calibrating"):
-            found["scales"] = calibrated(proto, calibrating(model, drawn, bare=bare))
+            found["scales"] = calibrated(proto, calibrating(model, drawn))
         quantize(proto, found["scales"])
     with staged(file) as draft:
         _save(proto, draft)
         with named_if_slow("checking"):  # images that tell are better judges than noise
             found |= check(draft, model, bare, math.inf if drawn else TOLERANCES[precision])
             if drawn:
-                found |= narrowing_cost(before, draft, model, drawn, bare=bare)
+                found |= narrowing_cost(before, draft, model, drawn)
         if not file.suffix:
             images = _reference(model, drawn, bare=bare, batch=batch)
             certify(draft, form.input, images, [*form.outputs], blocks, LIMITS[precision])
-    limit = {"fixed": reason} if bare and (reason := fixed(model)) else {}
-    return {"opset": OPSET, "precision": precision} | found | limit
+    return {"opset": OPSET, "precision": precision} | found
 
 
 def write_apart(
@@ -115,7 +112,7 @@ def write_apart(
     """
     worst = dict[str, Any]()
     with staged_folder(folder) as draft:
-        form = traceable(model, bare, any_size=True, trunk=True)
+        form = traceable(model, bare, trunk=True)
         _save(_graph(model, form, strings=False)[0], draft / "trunk.onnx")
         trunk = runs(opened(draft / "trunk.onnx"))
         for name, own in heads.items():
@@ -176,9 +173,9 @@ def _reference(model: Model, drawn: DrawnSample | None, *, bare: bool, batch: in
     """Return images to compare runtimes on: those that were drawn first, or noise."""
     count = batch or BATCH
     if drawn:
-        _, images = next(batches(drawn.asked.source, drawn.numbers, model, bare=bare))
+        _, images = next(batches(drawn.asked.source, drawn.numbers, model, drawn))
         return np.resize(images, (count, *images.shape[1:]))
-    return normal_noise(model, count, 0) if bare else noise(model, count, 1)
+    return normal_noise(model, count) if bare else noise(model, count, 1)
 
 
 def _save(proto: Any, file: Path) -> None:

@@ -47,8 +47,6 @@ class Serving:
 
     Args:
         engine: that computes
-        token: that may ask; empty if anyone may
-        admin_token: that may change models too; empty if the other one may
 
     Attributes:
         ending: whether the service has been asked to stop
@@ -56,9 +54,8 @@ class Serving:
         counts: `requests` and `images` so far
     """
 
-    def __init__(self, engine: Engine, token: str, admin_token: str) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine, self.limits = engine, engine.limits
-        self.token, self.admin_token = token, admin_token
         self.ending, self.under_way = False, 0
         self.counts = {"requests": 0, "images": 0}
         self.loading = asyncio.Lock()
@@ -107,7 +104,7 @@ def application(
         dependencies=[Depends(_check_query)],
         responses=PROBLEMS,
     )
-    app.state.serving = Serving(engine, token, admin_token)
+    app.state.serving = Serving(engine)
 
     def done(exchange: Exchange) -> None:
         labels = (exchange.route, exchange.method, str(exchange.status))
@@ -118,14 +115,25 @@ def application(
     memory = BodyMemory(int(max(limits.max_memory, limits.max_body) * MEBI))
     engine.metrics.gauge("body_bytes", "Bytes of bodies in memory", lambda: memory.used)
     app.add_middleware(Envelope, hosts=hosts, memory=memory, done=done)
+
+    async def check_asker(request: Request) -> None:
+        check_token(request.headers, token, admin_token)
+
+    async def check_owner(request: Request) -> None:
+        if not token and not admin_token:
+            raise Refused(403, "models can be changed only if the service has a --token-file FILE")
+        check_token(request.headers, token, admin_token)
+        if admin_token and not has_token(request.headers, admin_token):
+            raise Refused(403, "this token may ask, not change models")
+
     scheme = [Depends(HTTPBearer(auto_error=False, description="the token of --token-file"))]
     app.include_router(state)
-    asker = [*scheme, Depends(_check_asker)] if token else []
+    asker = [*scheme, Depends(check_asker)] if token else []
     app.include_router(asking, dependencies=asker)
     app.router.routes.extend(page_routes())  # it asks for the token by itself
     if not fixed:
         secret = scheme if token or admin_token else []
-        app.include_router(administering, dependencies=[*secret, Depends(_check_owner)])
+        app.include_router(administering, dependencies=[*secret, Depends(check_owner)])
     app.openapi()  # made once, here: it takes longer than a request may
     return app
 
@@ -147,20 +155,6 @@ async def _check_query(request: Request) -> None:
             raise Refused(400, f"unknown parameter {name[:80]!r}: {advice}")
         if names.count(name) > 1:
             raise Refused(400, f"the parameter {name!r} is given twice")
-
-
-async def _check_asker(request: Request) -> None:
-    serving = _serving(request)
-    check_token(request.headers, serving.token, serving.admin_token)
-
-
-async def _check_owner(request: Request) -> None:
-    serving = _serving(request)
-    if not serving.token and not serving.admin_token:
-        raise Refused(403, "models can be changed only if the service has a --token-file FILE")
-    check_token(request.headers, serving.token, serving.admin_token)
-    if serving.admin_token and not has_token(request.headers, serving.admin_token):
-        raise Refused(403, "this token may ask, not change models")
 
 
 async def _invalid(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -209,7 +203,7 @@ asking = APIRouter()
 async def models(request: Request) -> JSONResponse:
     """Return the models that are served."""
     cards = _serving(request).engine.cards()
-    return JSONResponse({"models": [card.model_dump(mode="json") for card in cards]})
+    return JSONResponse(replies.Models(models=cards).model_dump(mode="json"))
 
 
 @asking.post("/predict", response_model=replies.Predictions, openapi_extra=bodies.IMAGES)

@@ -24,6 +24,9 @@ from vitlab.serve.logs import log
 LINGER = 2.0  # seconds in which a refused client may read the response, if that is the end
 SILENCE = 10.0  # seconds between two log lines about refusals
 LENGTH = re.compile(rb"\r\ncontent-length: ?(\d{1,12})(?:\r\n|$)")
+ALWAYS = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n" + "".join(
+    f"{name}: {value}\r\n" for name, value in HEADERS.items()
+)
 UNCLEAR = (b"transfer-encoding", b"expect", b"close")  # perhaps of another length, or the last one
 
 
@@ -77,11 +80,11 @@ def shedding(crowded: Callable[[int], float], count: Callable[[], None]) -> type
 
 def rest_of(data: bytes) -> float:
     """Return how many bytes of a request are still to come; infinity if that is not plain."""
-    head, _, body = data.partition(b"\r\n\r\n")
-    head = head.lower()
+    end = data.find(b"\r\n\r\n")  # without a copy of the body
+    head = data[: max(end, 0)].lower()
     found, lengths = LENGTH.search(head), head.count(b"content-length")
     plain = b" http/1.1\r\n" in head and not any(each in head for each in UNCLEAR)
-    rest = int(found[1]) - len(body) if plain and found and lengths == 1 else -1
+    rest = int(found[1]) - (len(data) - end - 4) if plain and found and lengths == 1 else -1
     return math.inf if rest < 0 else rest
 
 
@@ -90,13 +93,8 @@ def refusal(seconds: float, *, end: bool) -> bytes:
     number, wait = secrets.token_hex(8), retry_after(seconds)
     error = f"the queue is full: try again in {wait} seconds"
     body = json.dumps({"error": error, "request": number}).encode()
-    fields = {
-        "Content-Type": "application/json",
-        "Content-Length": len(body),
-        "Connection": "close" if end else "keep-alive",
-        "Retry-After": wait,
-        "X-Request-ID": number,
-        **HEADERS,
-    }
-    lines = [f"{name}: {value}\r\n" for name, value in fields.items()]
-    return f"HTTP/1.1 503 Service Unavailable\r\n{''.join(lines)}\r\n".encode() + body
+    lines = (
+        f"{ALWAYS}Content-Length: {len(body)}\r\nConnection: {'close' if end else 'keep-alive'}\r\n"
+        f"Retry-After: {wait}\r\nX-Request-ID: {number}\r\n\r\n"
+    )
+    return lines.encode() + body

@@ -46,9 +46,9 @@ def filter_matrix(
     return torch.stack([coarse, units - coarse * PART]).float()
 
 
-def kernel(distance: Tensor, *, cubic: bool, sharpness: float = SHARPNESS) -> Tensor:
+def kernel(distance: Tensor, *, cubic: bool) -> Tensor:
     """Weights at distances in pixels of the result: of a triangle, or Keys' cubic (1981)."""
-    x, a = distance.abs(), sharpness
+    x, a = distance.abs(), SHARPNESS
     if not cubic:
         return (1 - x).clamp(min=0)
     near = ((a + 2) * x - (a + 3)) * x * x + 1

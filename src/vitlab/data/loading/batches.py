@@ -125,8 +125,8 @@ class TrainingBatches(Dataset[Batch]):
         *ends, count = np.cumsum([view.draws for view in views]).tolist()
         randoms = np.stack([draws(self.seed, e, index, count, copy) for e, index, copy in samples])
         parts = np.split(randoms, ends, axis=1)
-        own, seen = self.source.labels, [list[Any]() for _ in indices]
-        native = isinstance(own, BoxLabels) or self.spec.fit == "native"
+        truths, seen = self.source.labels, [list[Any]() for _ in indices]
+        native = isinstance(truths, BoxLabels) or self.spec.fit == "native"
         quick = not self.views and self.augment.area < 1
         boxes = [
             [view.box(row[: crop.DRAWS], native=native) for row in part]
@@ -134,7 +134,7 @@ class TrainingBatches(Dataset[Batch]):
         ]
         if not self.views and not quick:
             boxes = [[center(self.spec)] * len(indices)]
-        placed = isinstance(own, PlacedLabels)
+        placed = isinstance(truths, PlacedLabels)
         if placed:
             boxes = [[noted(*each) for each in zip(boxes[0], seen, strict=True)]]
         read_ahead(self.source, indices)
@@ -152,16 +152,17 @@ class TrainingBatches(Dataset[Batch]):
         rest = [part[:, crop.DRAWS :] for part in parts]
 
         def truth(place: int) -> NDArray[Any]:
-            assert isinstance(own, PlacedLabels)
-            return own.inside(indices[place], *seen[place], self.spec.size)
+            assert isinstance(truths, PlacedLabels)
+            shape, box = seen[place]
+            return truths.inside(indices[place], shape, box, self.spec.size)
 
         batch = _stacked(
             self.source, indices, load, specs or [self.spec], rest, truth if placed else None
         )
-        if not isinstance(own, PlacedLabels) or not self.augment.flip:
+        if not isinstance(truths, PlacedLabels) or not self.augment.flip:
             return batch
         half = torch.from_numpy(mirrored(batch.draws.numpy()))[:, None, None]
-        labels = torch.where(half, own.mirrored(batch.labels), batch.labels)
+        labels = torch.where(half, truths.mirrored(batch.labels), batch.labels)
         return replace(batch, labels=labels)
 
 

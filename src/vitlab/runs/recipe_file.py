@@ -68,9 +68,9 @@ def check_format(tables: dict[str, Any], file: Path) -> None:
     """Refuse the tables of a `run.toml` of another format.
 
     Raises:
-        RunError: they are of a newer format, or of none.
+        RunError: they state another one.
     """
-    number = tables.get("run", {}).get("format")
+    number = tables.get("run", {}).get("format", FORMAT)
     if number != FORMAT:
         raise RunError(
             f"{file} has format {number}, but this version of ViTLab reads format {FORMAT}: "

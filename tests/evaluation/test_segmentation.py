@@ -295,6 +295,18 @@ def test_the_layers_that_help_are_chosen() -> None:
     assert made[0].pixels == 700
 
 
+def test_scores_of_ridge_are_logits_of_held_out_pixels() -> None:
+    learn, held = (some_pixels(seed=seed) for seed in (0, 1))
+    found = find_patch_head(learn, held, [(3,)], "ridge", torch.device("cpu"), refit=False)
+    plain = learn.sums.ridge(found.head.l2, slice(None))
+    scores, truth = torch.from_numpy(found.head.logits(held.x)), torch.from_numpy(held.y)
+    ratio = plain.weights / found.head.weights
+    assert ratio == pytest.approx(np.full(ratio.shape, ratio[0, 0]))
+    losses = [F.cross_entropy(scores * by, truth).item() for by in (0.8, 1.0, 1.25)]
+    assert losses[1] == min(losses)
+    assert F.cross_entropy(scores * ratio[0, 0], truth).item() > losses[1]
+
+
 # With a model
 
 

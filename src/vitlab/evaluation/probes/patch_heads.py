@@ -10,7 +10,7 @@ images; logistic regression and the choice between heads keep pixels, up to a li
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -19,8 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
+from vitlab.data.labels import SingleLabels
 from vitlab.data.masks import IGNORED, MaskedImages
 from vitlab.errors import DataError
+from vitlab.evaluation.calibration import temperature_of
 from vitlab.evaluation.compute import Compute, borrowed
 from vitlab.evaluation.probes.heads import (
     PENALTIES,
@@ -234,7 +236,8 @@ def find_patch_head(
     """Choose a head by the mIoU of held-out pixels.
 
     Ridge says which layers; on these, logistic regression is tried too. Of equally good heads the
-    first is taken: of fewer layers, and the strongest penalty.
+    first is taken: of fewer layers, and the strongest penalty. Ridge's scores become logits by the
+    temperature of the held-out pixels.
 
     Args:
         learn: pixels to learn from; their features are those of the largest of the sets
@@ -264,6 +267,8 @@ def find_patch_head(
     head, used = best.head, learn.merged(held) if refit else learn
     if head.by == "ridge":
         final, pixels = used.sums.ridge(head.l2, own) if refit else head, used.sums.count
+        heat = temperature_of(head.logits(held.x[:, own]), SingleLabels(held.y))
+        final = replace(final, weights=final.weights / heat, bias=final.bias / heat)
     else:
         final, pixels = head, len(used.y)
         if refit:

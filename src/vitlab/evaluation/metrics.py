@@ -310,8 +310,9 @@ METRICS = {metric.name: metric for metric in (
     Metric("boundary_iou", "Boundary IoU", "mean IoU of the pixels within 2% of the diagonal of a "
            "boundary (Cheng et al., 2021)", None, "masks", least=20, key=True),
     Metric("ap50", "AP50", "mean over the classes of average precision, boxes being right from an "
-           "IoU of 0.5 on (COCO)", None, "boxes", key=True),
-    Metric("ap", "AP", "the same, the mean over IoUs from 0.5 to 0.95", None, "boxes", key=True),
+           "IoU of 0.5 on (COCO)", None, "boxes", least=200, key=True),
+    Metric("ap", "AP", "the same, the mean over IoUs from 0.5 to 0.95", None, "boxes",
+           least=200, key=True),
     Metric("r2", "R²", "share of a number's variance that is explained, the mean over the targets",
            None, "numbers", "decimal", interval="log", least=50, key=True),
     Metric("mae", "MAE", "mean absolute error", None, "numbers", "decimal", "low", interval="log",

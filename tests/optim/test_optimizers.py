@@ -426,7 +426,7 @@ def test_layer_decay_by_beits_rule() -> None:
 
 @pytest.mark.parametrize(("number", "kind"), [*enumerate(NAMES)])
 def test_the_classifier_has_its_own_rate(number: int, kind: str) -> None:
-    model, layer_decay = tiny(), (1.0, 0.5)[number % 2]
+    model, layer_decay = tiny(pre_logits=6), (1.0, 0.5)[number % 2]
     names = {id(weight): name for name, weight in model.named_parameters()}
     rates = {}
     for head_lr in (None, 0.7, 0.2):  # the last is that of all else

@@ -31,7 +31,6 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any], int]] = {
         {"num_register_tokens": 2}, 3,
     ),
 }  # fmt: skip
-Maps = list[NDArray[np.float64]]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

@@ -25,23 +25,10 @@ PRINTED: dict[str, tuple[str, dict[str, object], str, float]] = {
 
 # ViT paper, Table 6: exaFLOPs of pre-training on JFT's 303 million images, epochs
 EXAFLOPS = {
-    ("ViT-B/32", 7): 55,
     ("ViT-B/16", 7): 224,
     ("ViT-L/32", 7): 196,
-    ("ViT-L/16", 7): 783,
-    ("ViT-L/16", 14): 1567,
     ("ViT-H/14", 14): 4262,
-    ("BiT-R50x1", 7): 50,
-    ("BiT-R50x2", 7): 199,
-    ("BiT-R101x1", 7): 96,
-    ("BiT-R152x1", 7): 141,
     ("BiT-R152x2", 7): 563,
-    ("BiT-R152x2", 14): 1126,
-    ("BiT-R200x3", 14): 3306,
-    ("R50+ViT-B/32", 7): 106,
-    ("R50+ViT-B/16", 7): 274,
-    ("R50+ViT-L/32", 7): 246,
-    ("R50+ViT-L/16", 7): 859,
     ("R50+ViT-L/16", 14): 1668,
 }
 

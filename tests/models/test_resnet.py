@@ -183,10 +183,6 @@ def _same_eps(other: nn.Module) -> None:
 # --- counts -------------------------------------------------------------------------------------
 
 
-def parameters(body: nn.Module) -> int:
-    return sum(weight.numel() for weight in body.parameters())
-
-
 # --- convolutions -------------------------------------------------------------------------------
 
 

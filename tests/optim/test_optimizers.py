@@ -426,9 +426,9 @@ def test_layer_decay_by_beits_rule() -> None:
 
 @pytest.mark.parametrize(("number", "kind"), [*enumerate(NAMES)])
 def test_the_classifier_has_its_own_rate(number: int, kind: str) -> None:
-    model, layer_decay = tiny(), (1.0, 0.5)[number % 2]
+    model, layer_decay = tiny(pre_logits=6), (1.0, 0.5)[number % 2]
     names = {id(weight): name for name, weight in model.named_parameters()}
-    rates = {}
+    rates, own = {}, {"head.classify.weight", "head.classify.bias"}
     for head_lr in (None, 0.7, 0.2):  # the last is that of all else
         how = Optimization(optimizer=kind, lr=0.2, head_lr=head_lr, layer_decay=layer_decay)
         optimizer = build(model, how)
@@ -436,7 +436,9 @@ def test_the_classifier_has_its_own_rate(number: int, kind: str) -> None:
         found = {names[id(w)]: g["lr"] for g in optimizer.param_groups for w in g["params"]}
         assert found.keys() == set(names.values())
         rates[head_lr] = found
-    own = {"head.classify.weight", "head.classify.bias"}
+        set_rate(optimizer, 0.1, head_only=True)
+        moving = {names[id(w)] for g in optimizer.param_groups if g["lr"] for w in g["params"]}
+        assert moving == (own if head_lr else set())
     assert rates[0.2] == pytest.approx(rates[None])
     for name, rate in rates[0.7].items():
         assert rate == pytest.approx(0.35 if name in own else rates[None][name]), name

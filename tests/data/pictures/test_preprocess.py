@@ -1,6 +1,5 @@
 """Images from anywhere: the pixels of the commands, whatever form an image has."""
 
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,6 @@ def picture(rows: int = 40, columns: int = 60, seed: int = 0) -> Image.Image:
     generator = np.random.default_rng(seed)
     small = generator.integers(0, 256, (7, 9, 3), dtype=np.uint8)
     return Image.fromarray(small).resize((columns, rows), Image.Resampling.BICUBIC)
-
-
-def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
-    stream = BytesIO()
-    image.save(stream, kind, **options)
-    return stream.getvalue()
 
 
 def model(**choices: Any) -> Model:

@@ -92,20 +92,7 @@ def test_the_main_job_needs_no_extra(run: Run, photos: Path, tmp_path: Path) -> 
     done = run(
         [
             ["train", data, *TINY, "--out", model],
-            [
-                "finetune",
-                data,
-                "--from",
-                model,
-                "--tune",
-                "lora",
-                "--epochs",
-                "1",
-                "--workers",
-                "0",
-                "--out",
-                tuned,
-            ],
+            ["finetune", data, "--from", model, "--tune", "lora", *TINY[2:], "--out", tuned],
             ["evaluate", tuned, data, "--workers", "0", "--out", rows],
             ["predict", model, image, "--json"],
             ["export", tuned, "--to", "timm", "--out", theirs],

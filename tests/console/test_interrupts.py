@@ -30,8 +30,7 @@ def start(words: list[str], folder: Path) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("pause", [0.0, 0.4])
+@pytest.mark.parametrize(("number", "pause"), [(signal.SIGINT, 0.0), (signal.SIGTERM, 0.4)])
 def test_signals_while_pytorch_is_imported(
     tmp_path: Path, number: signal.Signals, pause: float
 ) -> None:

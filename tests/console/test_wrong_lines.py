@@ -113,7 +113,7 @@ def run(
 
 
 def test_a_sample_of_wrong_lines(tmp_path: Path) -> None:
-    assert run(tmp_path / "world", 10, 0, forks) == []
+    assert run(tmp_path / "world", 5, 0, forks) == []
 
 
 @pytest.mark.campaign

@@ -40,6 +40,7 @@ from vitlab.training.state import pick
 from vitlab.training.step import Trainer
 
 PLAIN = TINY | {"epochs": 1, "batch": 250, "lr": 3e-3}
+CAMPAIGN = pytest.mark.campaign
 TINY_8 = "ViT(width=32,depth=1,heads=2,mlp=64)/8"
 
 
@@ -223,9 +224,9 @@ def test_a_full_disk_in_one_process_ends_all_and_keeps_the_older_checkpoints(
     "how",
     [
         {"model": TINY_8, "stem": "hmlp", "stem_norm": "batch", "pool": "attention"},
-        {"model": f"Axial-{TINY_8}", "positions_at": "shared"},
         {"model": "BiT-R(1-1)x1", "image_size": 32},
-        {"model": TINY_8, "positions": "relative", "registers": 2, "ffn": "swiglu"},
+        pytest.param({"model": f"Axial-{TINY_8}", "positions_at": "shared"}, marks=CAMPAIGN),
+        pytest.param({"model": TINY_8, "positions": "relative", "registers": 2}, marks=CAMPAIGN),
     ],
 )
 def test_damaged_images_and_every_kind_of_model_as_with_one_process(

@@ -4,16 +4,11 @@ import inspect
 import re
 from pathlib import Path
 
-import pytest
-import torch
-
 import vitlab
 from vitlab.commands import pretrain
 from vitlab.commands.pretrain import Pretrain
 from vitlab.commands.train import Train, build
 from vitlab.console.parsing import parse
-from vitlab.errors import DeviceError
-from vitlab.training.guard import out_of_memory_explained
 
 SOURCE = Path(inspect.getfile(vitlab)).parent
 ROOMS = ("training", "distributed", "optim", "report", "runs")
@@ -50,16 +45,3 @@ def test_the_advice_of_every_message_is_followed() -> None:
             task = ["--task", "detect"] if option == "--object-queries" else []
             options = build(parse(Train, ["digits", *task, *words], "vitlab train"))
             assert isinstance(options, Train), each
-
-
-def test_out_of_memory_is_one_line_whose_advice_is_taken() -> None:
-    with (
-        pytest.raises(DeviceError, match="with 8 images per pass") as caught,
-        out_of_memory_explained(8),
-    ):
-        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 20 GiB")
-    assert "\n" not in str(caught.value)
-    words = ["digits", "--micro-batch", "auto", "--checkpoint-activations"]
-    options = build(parse(Train, words, "vitlab train"))
-    assert options.recipe.micro_batch == "auto"
-    assert options.host.checkpoint_activations

@@ -1,40 +1,43 @@
-"""A schedule that fits into a time, decided once, and what it is then the same as."""
+"""A schedule that fits into a time: how it is measured, decided once, cut, and refused."""
 
-import json
+import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import vitlab
 from conftest import TINY
-from steps import killed_before
-from vitlab.files import sha256
+from steps import each_step
+from training.kept import EACH, journal, killed, resumed, weights
+from vitlab.data.learning import open_to_learn
+from vitlab.data.loading.batches import Batch, TrainingBatches
+from vitlab.data.settings import Augment
+from vitlab.distributed.shares import counted
+from vitlab.distributed.world import ALONE
+from vitlab.errors import OptionError
+from vitlab.optim.optimizers import build
 from vitlab.recipes.decisions import Decisions
-from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training import budget, checkpoints, trial_steps
-from vitlab.training.budget import Pace, Pacer
-from vitlab.units import seconds
+from vitlab.training import budget, checkpoints, session, trial_steps
+from vitlab.training.budget import Pace, Pacer, enough, seconds_per_step
+from vitlab.training.guard import HalfwayError, given_up_when
+from vitlab.training.state import State
+from vitlab.training.step import Trainer
+from vitlab.training.stop import Interrupted, Stop
 
 QUICK = TINY | {"epochs": 30, "batch": 128, "warmup": 3, "dropout": 0.1}
+Ready = tuple[Trainer, State, Batch]
 
 
-def weights(run: vitlab.Run) -> str:
-    return sha256(run.folder / "model" / "model.safetensors")
+def unhurried(self: Pacer, total: int, done: int, every: float) -> int:
+    """In place of `Pacer.check`: nothing is ever cut."""
+    return total
 
 
-@pytest.mark.parametrize(
-    ("text", "want"), [("", 0), ("90s", 90), ("20m", 1200), ("1.5 h", 5400), ("2h", 7200)]
-)
-def test_times_are_read(text: str, want: float) -> None:
-    assert seconds(text) == want
-
-
-@pytest.mark.parametrize("text", ["20", "m", "-3m", "0s", "20 minutes", "1e3s"])
-def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="budget must be a time such as 90s, 20m or 2h"):
-        vitlab.recipe("small", budget=text)
+# The pace
 
 
 def test_the_most_steps_that_fit_are_taken() -> None:
@@ -43,6 +46,10 @@ def test_the_most_steps_that_fit_are_taken() -> None:
         steps = pace.fits(left)
         assert pace.takes(steps) <= left * (1 - budget.RESERVE) < pace.takes(steps + 1)
     assert pace.fits(1.0) == 0
+    rare = pace.with_saves(2.0, every=60.0)
+    assert (rare.step, rare.last) == (pytest.approx(0.5 + 2.0 * 0.5 / 60), 9.0)
+    assert pace.with_saves(2.0, every=0.0).step == 2.5  # one after each step, never more
+    assert (rare.evaluation, rare.every) == (10.0, 20)
 
 
 def test_a_plan_is_cut_where_it_would_overrun_and_never_grown() -> None:
@@ -68,13 +75,16 @@ def test_a_clock_that_turns_slow_ends_in_time(monkeypatch: pytest.MonkeyPatch) -
     assert total < 75
 
 
-def test_plans_are_in_force_from_their_step_on(tmp_path: Path) -> None:
-    plans = Decisions(micro_batch=8, plan=((0, 100), (60, 90), (70, 80)))
-    assert [plans.total_steps(at) for at in (0, 59, 60, 69, 70, 79)] == [100, 100, 90, 90, 80, 80]
-    (tmp_path / "run.toml").write_text("[run]\nstarted = 'now'\n")
-    RunFolder(tmp_path).decide(plans)
-    assert RunFolder(tmp_path).decisions == plans
-    assert "started" in (tmp_path / "run.toml").read_text()
+@pytest.mark.parametrize(
+    ("needed", "text"),
+    [(3, "10s"), (61, "70s"), (120, "120s"), (121, "3m"), (7200, "120m"), (7201, "3h")],
+)
+def test_recommended_times_are_round(needed: float, text: str) -> None:
+    assert enough(needed) == text
+    assert vitlab.recipe("small", budget=text).budget == text
+
+
+# Runs
 
 
 @pytest.fixture
@@ -82,7 +92,7 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of constant speed, whatever it really does: 40 steps fit."""
     monkeypatch.setattr(budget, "seconds_per_step", lambda *_: 1.0)
     monkeypatch.setattr(Pace, "fits", lambda self, left: 40)
-    monkeypatch.setattr(Pacer, "check", lambda self, total, done, every: total)
+    monkeypatch.setattr(Pacer, "check", unhurried)
 
 
 @pytest.mark.usefixtures("steady")
@@ -90,10 +100,9 @@ def test_a_run_with_a_budget_is_the_run_of_the_epochs_it_decided_on(tmp_path: Pa
     run = vitlab.train(vitlab.recipe("digits", **QUICK | {"budget": "100s"}), tmp_path / "a")
     assert RunFolder(run.folder).decisions.plan == ((0, 40),)
     epochs = 40 * 128 / 1438
-    alike = QUICK | {"epochs": epochs, "warmup": 3 * epochs / 30}
-    assert weights(run) == weights(vitlab.train(vitlab.recipe("digits", **alike), tmp_path / "b"))
-    lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if line["kind"] == "train"] == list(range(1, 41))
+    alike = vitlab.recipe("digits", **QUICK | {"epochs": epochs, "warmup": 3 * epochs / 30})
+    assert weights(run) == weights(vitlab.train(alike, tmp_path / "b"))
+    assert [line["step"] for line in journal(run, "train")] == list(range(1, 41))
 
 
 @pytest.mark.usefixtures("steady")
@@ -107,12 +116,9 @@ def test_a_resumed_run_keeps_its_plan_and_every_cut_of_it(
 
     with monkeypatch.context() as patch:
         patch.setattr(Pacer, "check", slow)
-        whole = vitlab.train(recipe, tmp_path / "whole")
-        with killed_before(23), pytest.raises(KeyboardInterrupt):
-            vitlab.train(recipe, tmp_path / "run", host=Host(checkpoint_every=0))
-    for step in (22, 23):  # the newest checkpoints: go back to before the cut
-        assert (tmp_path / "run" / "checkpoints" / f"step-{step:09d}").exists()
-    run = vitlab.train(recipe, tmp_path / "run", resume=True)  # on a machine that is not slow
+        whole = vitlab.train(recipe, tmp_path / "whole", host=EACH)
+        killed(23, recipe, tmp_path / "run")
+    run = resumed(recipe, tmp_path / "run")  # on a machine that is not slow
     assert RunFolder(run.folder).decisions.plan == ((0, 40), (20, 30))
     assert weights(run) == weights(whole)
     found, _ = checkpoints.load(run.folder / "checkpoints")
@@ -123,31 +129,162 @@ def test_a_resumed_run_keeps_its_plan_and_every_cut_of_it(
 def test_a_cut_holds_for_a_run_resumed_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = vitlab.recipe("digits", **QUICK | {"budget": "100s"})
     monkeypatch.setattr(trial_steps, "try_steps", lambda *_: None)
-    monkeypatch.setattr(Pacer, "check", lambda self, total, done, every: total)
-    plan = Decisions(plan=((0, 20), (8, 12)))
-    monkeypatch.setattr(RunFolder, "decisions", plan)
-    run = vitlab.train(recipe, tmp_path / "run")
-    lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
-    rates = [line["lr"] for line in lines if line["kind"] == "train"]
-    assert len(rates) == 12
-    assert rates[-1] == 0.0
+    monkeypatch.setattr(Pacer, "check", unhurried)
+    monkeypatch.setattr(RunFolder, "decisions", Decisions(plan=((0, 20), (8, 12))))
+    run = vitlab.train(vitlab.recipe("digits", **QUICK | {"budget": "100s"}), tmp_path / "run")
+    rates = [line["lr"] for line in journal(run, "train")]
+    assert (len(rates), rates[-1]) == (12, 0.0)
 
 
 def test_a_real_budget_is_about_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "REPORT", 0.0)
     monkeypatch.setattr(budget, "USEFUL", 2)
-    run = vitlab.train(vitlab.recipe("digits", **QUICK | {"budget": "4s"}), tmp_path / "run")
+    run = vitlab.train(vitlab.recipe("digits", **QUICK | {"budget": "3s"}), tmp_path / "run")
     found, _ = checkpoints.load(run.folder / "checkpoints")
     assert found is not None
-    assert found.state["spent"] < 8  # a busy machine is no failure; the figures are in the docs
+    assert found.state["spent"] < 7  # a busy machine is no failure; the figures are in the docs
     assert RunFolder(run.folder).decisions.plan[0][1] > 1
 
 
-def test_checkpoints_take_their_share_of_the_pace() -> None:
-    pace = Pace(step=0.5, evaluation=10.0, every=20, last=7.0)
-    rare = pace.with_saves(2.0, every=60.0)
-    assert (rare.step, rare.last) == (pytest.approx(0.5 + 2.0 * 0.5 / 60), 9.0)
-    assert pace.with_saves(2.0, every=0.0).step == 2.5  # one after each step, never more
-    assert (rare.evaluation, rare.every) == (10.0, 20)
+def test_a_budget_that_holds_no_useful_run_is_refused_with_what_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(trainer: Trainer, *_: Any) -> float:
+        return 30.0 * trainer.recipe.batch / 128
+
+    recipe = vitlab.recipe("digits", **TINY | {"batch": 128, "budget": "60s"})
+    with pytest.raises(OptionError, match=r"--budget 60s (has room|is over)"):
+        vitlab.train(recipe, tmp_path / "run", began=time.monotonic() - 59)  # as the command did
+    monkeypatch.setattr(budget, "seconds_per_step", slow)
+    monkeypatch.setattr(budget, "REPORT", 0.0)
+    monkeypatch.setattr(Pacer, "check", unhurried)
+    with pytest.raises(OptionError, match=r"^--budget 60s has room for 1 step, fewer") as error:
+        vitlab.train(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    advice = re.search(r"try --budget (\w+), or --batch (\d+)$", str(error.value))
+    assert advice is not None
+    run = vitlab.train(recipe.changed(batch=int(advice[2])), tmp_path / "run")
+    monkeypatch.setattr(session.Session, "run", lambda self: None)
+    monkeypatch.setattr("vitlab.training.run.conclude", lambda observer, stop: run)
+    vitlab.train(recipe.changed(budget=advice[1]), tmp_path / "longer")
+    for name in ("run", "longer"):
+        assert RunFolder(tmp_path / name).decisions.plan[0][1] >= 10
+
+
+def test_a_step_without_time_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = [False]
+    monkeypatch.setattr(session, "SOON", 0.0)
+    monkeypatch.setattr(Pacer, "late", property(lambda self: late[0]))
+    monkeypatch.setattr(Pacer, "check", unhurried)
+    recipe = vitlab.recipe("digits", **TINY | {"batch": 256, "budget": "60s"})
+
+    def before(trainer: Trainer, state: State, batch: Batch) -> None:
+        late[0] = state.step == 5
+
+    with each_step(before):
+        run = vitlab.train(recipe, tmp_path / "run")
+    assert RunFolder(run.folder).decisions.plan[-1] == (5, 5)
+    assert run.metrics["images"] == 359
+    assert all(line["step"] <= 5 for line in journal(run, "train"))
+    assert vitlab.train(recipe, tmp_path / "run", resume=True).metrics["nll"] == run.metrics["nll"]
+
+
+def test_a_stop_does_not_wait_for_a_slow_step(
+    whole: vitlab.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "SOON", 0.0)  # all of them are slow
+    recipe, asked = RunFolder(whole.folder).recipe, list[Stop]()
+    real = Stop.__enter__
+    monkeypatch.setattr(Stop, "__enter__", lambda self: (asked.append(self), real(self))[1])
+
+    def stop(trainer: Trainer, state: State, batch: Batch) -> None:
+        asked[0].asked = state.step == 2
+
+    with each_step(stop), pytest.raises(KeyboardInterrupt, match="stopped after step 2 of 12"):
+        vitlab.train(recipe, tmp_path / "run")
+    assert weights(vitlab.train(recipe, tmp_path / "run", resume=True)) == weights(whole)
+
+
+# Steps that are given up, and measured
+
+
+def network() -> Any:
+    """A model with batch norms."""
+    generator = torch.Generator().manual_seed(1)
+    model = "ViT(width=32,depth=1,heads=2,mlp=32)/16"
+    norms = {"stem": "hmlp", "stem_norm": "batch"}
+    return vitlab.create(model, 10, 16, channels=1, generator=generator, **norms)
+
+
+@pytest.fixture
+def ready() -> Ready:
+    """A trainer, the state it starts from, and a batch of 32."""
+    recipe = vitlab.recipe("digits", **TINY | {"batch": 32})
+    model = network()
+    state = State(model, None, build(model, recipe.optimizer))
+    batch = TrainingBatches(open_to_learn("digits").train, model.config, Augment(), 0, 32)[0]
+    return Trainer(model, recipe), state, counted(batch, ALONE)
+
+
+def test_a_step_that_is_given_up_leaves_everything_as_it_was(ready: Ready) -> None:
+    trainer, state, batch = ready
+    other = network()
+    plain = State(other, None, build(other, trainer.recipe.optimizer))
+    Trainer(other, trainer.recipe).step(plain, batch, 0.1, 1)
+    looks: list[int] = []
+    with given_up_when(lambda: bool(looks.append(1)), trainer.engine):
+        trainer.step(state, batch, 0.1, 1)
+    before = {name: tensor.clone() for name, tensor in state.checkpoint().tensors.items()}
+    theirs = plain.checkpoint().tensors
+    assert all(torch.equal(before[name], theirs[name]) for name in theirs), "looking changes it"
+    assert len(looks) > 20  # forward and backward
+    for after in (1, len(looks) // 3, len(looks) - 1):
+        seen: list[int] = []
+
+        def unwanted(limit: int = after, seen: list[int] = seen) -> bool:
+            seen.append(1)
+            return len(seen) > limit
+
+        with pytest.raises(HalfwayError), given_up_when(unwanted, trainer.engine):
+            trainer.step(state, batch, 0.1, 2)
+        assert len(seen) == after + 1
+        now = state.checkpoint()
+        assert now.state["step"] == 1
+        assert all(torch.equal(now.tensors[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize(
+    ("cost", "span", "pieces"),
+    [
+        (0.0, 1.0, [2, 2, 8, 32, 32]),  # quick: pieces, then whole steps
+        (0.01, 1.0, [2, 2, 8, 32, 32]),  # 0.02 twice, 0.08, 0.32 twice; no time for another
+        (0.1, 1.3, [2, 2, 8]),  # 0.2 twice, 0.8
+        (1.0, 1.0, [2, 2]),
+    ],
+)
+def test_a_slow_machine_measures_pieces(
+    ready: Ready, monkeypatch: pytest.MonkeyPatch, cost: float, span: float, pieces: list[int]
+) -> None:
+    trainer, state, batch = ready
+    now, seen = 0.0, []
+    real = Trainer.accumulate
+
+    def accumulate(self: Trainer, piece: Batch, seed: int) -> Any:
+        nonlocal now
+        now += cost * len(piece) + (0.3 if not cost and len(seen) > 3 else 0)
+        seen.append(len(piece))
+        return real(self, piece, seed)
+
+    monkeypatch.setattr(Trainer, "accumulate", accumulate)
+    monkeypatch.setattr(budget.time, "monotonic", lambda: now)
+    batches = iter([batch] * 9)
+    found = seconds_per_step(trainer, state, batches, batch, span, Stop())
+    assert seen[: len(pieces)] == pieces
+    assert set(seen[len(pieces) :]) <= {32}
+    assert found == pytest.approx(32 * cost if cost else 0.3)
+    assert now <= span + 4 * cost + 0.3
+    stop = Stop()
+    stop.asked = True
+    with pytest.raises(Interrupted):
+        seconds_per_step(trainer, state, batches, batch, span, stop)

@@ -10,11 +10,11 @@ import torch
 import vitlab
 from conftest import call
 from steps import asked_to_stop
+from training.kept import journal, outcome
 from vitlab.evaluation.probes.online_probe import Probe
 from vitlab.optim.optimizers import build
 from vitlab.recipes.choices import Optimization
 from vitlab.recipes.recipe import Host
-from vitlab.runs.run_folder import RunFolder
 from vitlab.training.stop import Interrupted
 
 HOST = Host(workers=0, report="no", probe="digits", probe_by="knn", checkpoint_every=0)
@@ -45,28 +45,22 @@ def test_what_would_ruin_features_ends_and_keeps_those_of_the_start(
     assert "the features got worse: 20-NN accuracy" in said
     assert "the best weights are those that the run started with" in said
     assert same(digits_run, run.folder)
-    lines = RunFolder(run.folder).journal.read()
+    lines = journal(run)
     curve = [line["knn"] for line in lines if line["kind"] == "held-out"]
     assert run.metrics["knn"] == curve[0] > max(curve[1:]) + 0.05
     assert f"{curve[0]:.1%} at the start, {curve[0]:.1%} of" in run.metrics["notes"][-1]
     assert max(line["step"] for line in lines if "step" in line) < QUICK["steps"]
 
 
-def test_a_watched_run_has_the_best_of_its_weights(digits_run: Path, tmp_path: Path) -> None:
-    run = go_on(digits_run, tmp_path / "run")
-    lines = RunFolder(run.folder).journal.read()
-    curve = [line["knn"] for line in lines if line["kind"] == "held-out"]
-    assert len(curve) > 3
-    assert run.metrics["knn"] >= max(curve)
-
-
 def test_stopped_and_resumed_it_ends_at_the_same_bits(digits_run: Path, tmp_path: Path) -> None:
+    """It has the best of its weights."""
     whole = go_on(digits_run, tmp_path / "whole")
+    curve = [line["knn"] for line in journal(whole, "held-out")]
+    assert len(curve) > 3
+    assert whole.metrics["knn"] >= max(curve)
     with asked_to_stop(5), pytest.raises(Interrupted):
         go_on(digits_run, tmp_path / "parts")
-    parts = go_on(digits_run, tmp_path / "parts")
-    assert same(whole.folder, parts.folder)
-    assert whole.metrics["knn"] == parts.metrics["knn"]
+    assert outcome(go_on(digits_run, tmp_path / "parts")) == outcome(whole)
 
 
 def test_a_run_that_is_watched_from_its_middle_on_ends(digits_run: Path, tmp_path: Path) -> None:

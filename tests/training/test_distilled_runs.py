@@ -1,7 +1,5 @@
 """Runs that learn from a teacher: what they keep, resumed, shared by processes, and refused."""
 
-import json
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,13 +12,12 @@ from torch import Tensor
 import vitlab
 from conftest import TINY, call
 from distributed.ranks import on_ranks
-from steps import killed_before
+from training.kept import EACH, journal, killed, outcome, resumed, weights
 from vitlab.models.config import ViTConfig
 from vitlab.objectives.distill.teacher import Teacher
-from vitlab.recipes.recipe import Host
+from vitlab.runs.run_folder import RunFolder
 
 STEPS: dict[str, Any] = TINY | {"steps": 6, "batch": 64, "warmup": 0.0, "lr": 3e-3}
-HOST = Host(workers=0, checkpoint_every=0, check_duplicates="no")
 STILL = {"rotate": 0, "shift": 0, "zoom": 0, "shear": 0}
 DIGITS = tuple("0123456789")
 
@@ -40,16 +37,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(folder: Path, teacher: Path, **options: Any) -> Any:
     recipe = vitlab.recipe("digits", **STEPS | {"teacher": str(teacher)} | options)
-    return vitlab.train(recipe, folder, resume=True, host=HOST)
-
-
-def tensors(folder: Path) -> dict[str, Tensor]:
-    return vitlab.load(folder).state_dict()
-
-
-def same(first: Path, second: Path) -> bool:
-    one, two = tensors(first), tensors(second)
-    return all(torch.equal(one[name], two[name]) for name in one)
+    return vitlab.train(recipe, folder, resume=True, host=EACH)
 
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -69,11 +57,10 @@ def whole(
 
 
 def test_killed_and_resumed_with_the_same_bits(whole: Path, teacher: Path, tmp_path: Path) -> None:
-    with killed_before(4), suppress(KeyboardInterrupt):
-        run(tmp_path / "cut", teacher, **WAYS[whole.name])
+    recipe = RunFolder(whole).recipe
+    killed(4, recipe, tmp_path / "cut")
     assert not (tmp_path / "cut" / "model").exists()
-    run(tmp_path / "cut", teacher, **WAYS[whole.name])
-    assert same(whole, tmp_path / "cut")
+    assert outcome(resumed(recipe, tmp_path / "cut")) == outcome(whole)
 
 
 def shared(folder: Path, teacher: Path, way: str) -> float:
@@ -83,7 +70,7 @@ def shared(folder: Path, teacher: Path, way: str) -> float:
 def test_two_processes_learn_what_one_does(whole: Path, teacher: Path, tmp_path: Path) -> None:
     for said in on_ranks(2, partial(shared, tmp_path / "two", teacher, whole.name), tmp_path):
         assert "value" in said, said.get("trace", said)
-    one, two = tensors(whole), tensors(tmp_path / "two")
+    one, two = (vitlab.load(each).state_dict() for each in (whole, tmp_path / "two"))
     for name, tensor in two.items():
         torch.testing.assert_close(tensor, one[name], rtol=0, atol=5e-4)
 
@@ -99,9 +86,8 @@ def test_what_is_learned_beside_the_model_is_in_checkpoints_alone(
     own = {name: t for name, t in load_file(files[-1]).items() if name.startswith("task")}
     assert {tuple(tensor.shape) for tensor in own.values()} == {(10,)}
     assert all(tensor.any() for tensor in own.values())
-    assert not any("difference" in name or "task" in name for name in tensors(tmp_path / "run"))
-    lines = (done.folder / "metrics.jsonl").read_text().splitlines()
-    assert {"accuracy", "agreed", "loss"} <= json.loads(lines[0]).keys()
+    assert not any("difference" in name or "task" in name for name in done.model.state_dict())
+    assert {"accuracy", "agreed", "loss"} <= journal(done)[0].keys()
     assert done.model.provenance["teacher"] == str(teacher)
 
 
@@ -120,7 +106,7 @@ def test_kept_answers_change_no_bit(
     for cache in ("auto", "no"):
         run(tmp_path / cache, teacher, cache_teacher=cache, **options)
     assert asked[0] == 2 + 6  # two batches are an epoch
-    assert same(tmp_path / "auto", tmp_path / "no")
+    assert weights(tmp_path / "auto") == weights(tmp_path / "no")
     run(tmp_path / "moving", teacher, **options | {"shift": 0.1, "steps": 3})
     assert asked[0] == 2 + 6 + 3
 
@@ -140,16 +126,12 @@ def test_refusals_leave_no_folder(
         "set precision=bf16": ["--teacher", str(teacher), "--precision", "bf16-pure"],
         "set fit=crop": ["--teacher", str(teacher), "--fit", "native"],
     }
-    for words, options in wrong.items():
-        code, _, err = call(capsys, "train", "digits", *tiny, "--out", "bad", *options)
+    lines = {words: ["train", "digits", *tiny, *options] for words, options in wrong.items()}
+    lines["needs weights with a distillation token"] = [
+        "finetune", "digits", "--from", str(teacher), "--teacher", str(teacher), "--distill-token",
+    ]  # fmt: skip
+    for words, line in lines.items():
+        code, _, err = call(capsys, *line, "--out", "bad")
         assert code == 2, err
         assert words in err.splitlines()[-1]
         assert not Path("bad").exists()
-
-
-def test_weights_without_the_token_are_not_fine_tuned_with_it(
-    capsys: pytest.CaptureFixture[str], teacher: Path
-) -> None:
-    words = ["finetune", "digits", "--from", str(teacher), "--teacher", str(teacher)]
-    code, _, err = call(capsys, *words, "--distill-token", "--out", "bad")
-    assert (code, "needs weights with a distillation token" in err) == (2, True)

@@ -10,33 +10,33 @@ from vitlab.training import trial_steps
 from vitlab.training.session import Session
 
 LONG = "n" * 300
-SEVERAL = [[], ["--folds", "2"], ["--seeds", "2"], ["--sweep", "1e-3"]]
 
 
-@pytest.mark.parametrize("several", SEVERAL)
 @pytest.mark.parametrize(
-    ("error", "out"),
-    [(OptionError, []), (DeviceError, ["--out", "a/b/run"]), (DiskError, ["--out", "run"])],
+    ("several", "error", "out"),
+    [
+        ([], OptionError, []),
+        (["--folds", "2"], DeviceError, ["--out", "a/b/run"]),
+        (["--seeds", "2"], DiskError, ["--out", "run"]),
+        (["--sweep", "1e-3"], None, []),
+        ([], None, ["--out", "a/b/run"]),
+    ],
 )
 def test_no_folder_is_left(
-    several: list[str], error: type[UserError], out: list[str],
+    several: list[str], error: type[UserError] | None, out: list[str],
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
+    """Of what fails in its first steps, or does not fit the data."""
+
     def refuse(session: Session) -> None:
+        assert error is not None
         raise error("no")
 
     monkeypatch.setattr(trial_steps, "try_steps", refuse)
-    code, _, err = call(capsys, "train", "digits", *QUICK, *several, *out)
-    assert (code, err.splitlines()[-1]) == (2, "vitlab train: no")
-    assert list(Path.cwd().iterdir()) == []
-
-
-@pytest.mark.parametrize("several", SEVERAL)
-def test_no_folder_is_left_of_what_does_not_fit_the_data(
-    several: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = call(capsys, "train", "digits", *QUICK, *several, "--classes", "3")
-    assert (code, "classes=3, but digits has 10 classes" in err) == (2, True)
+    wrong = [] if error else ["--classes", "3"]
+    code, _, err = call(capsys, "train", "digits", *QUICK, *several, *out, *wrong)
+    said = "vitlab train: no" if error else "classes=3, but digits has 10 classes"
+    assert (code, said in err.splitlines()[-1]) == (2, True)
     assert list(Path.cwd().iterdir()) == []
 
 
@@ -47,8 +47,15 @@ def test_the_users_own_folders_stay(capsys: pytest.CaptureFixture[str]) -> None:
     assert [str(each) for each in Path().rglob("*")] == ["mine"]
 
 
-@pytest.mark.parametrize("several", SEVERAL)
-@pytest.mark.parametrize(("out", "resume"), [([], ["--resume"]), (["--out", "x"], [])])
+@pytest.mark.parametrize(
+    ("several", "out", "resume"),
+    [
+        ([], [], ["--resume"]),
+        (["--folds", "2"], ["--out", "x"], []),
+        (["--seeds", "2"], [], ["--resume"]),
+        (["--sweep", "1e-3"], ["--out", "x"], []),
+    ],
+)
 def test_drafts_of_a_killed_start_are_in_nobodys_way(
     several: list[str], resume: list[str], out: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,7 @@ from pyarrow import parquet
 
 import vitlab
 from conftest import call, photo
+from training.kept import stopped
 from vitlab.data.learning import open_to_learn
 from vitlab.errors import DataError, OptionError, RunError
 from vitlab.evaluation.calibration import validation_of
@@ -100,13 +101,7 @@ def test_a_run_goes_on_with_the_same_images_only(
     pairs, out = pairs_of(folder), tmp_path / "run"
     whole = vitlab.train(recipe(), tmp_path / "whole", data=pairs, host=CPU)
 
-    def stop(line: dict[str, Any]) -> None:
-        if line["kind"] == "train" and line["step"] == 2:
-            raise KeyboardInterrupt
-
-    first = Host(device="cpu", workers=0, checkpoint_every=0)
-    with pytest.raises(KeyboardInterrupt):
-        vitlab.train(recipe(), out, data=pairs, host=first, on_line=stop)
+    stopped(2, recipe(), out, data=pairs)
     with pytest.raises(DataError, match=r"were in memory: give them again in Python, with data="):
         vitlab.train(RunFolder(out).recipe, out, resume=True, host=CPU)
     code, _, err = call(capsys, "train", "--out", str(out), "--resume")

@@ -9,12 +9,9 @@ import torch
 
 import vitlab
 from conftest import call, draw_reports, photo
-from steps import asked_to_stop
+from training.kept import resumed, stopped, weights
 from vitlab.errors import OptionError
-from vitlab.files import sha256
-from vitlab.models.packed import Packed
 from vitlab.recipes.recipe import Host
-from vitlab.training.stop import Interrupted
 
 SHAPES = [(24, 32), (40, 20), (64, 9), (16, 16), (13, 57)]
 FIELDS = {
@@ -44,10 +41,6 @@ def run(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
         return vitlab.train(recipe, tmp_path_factory.mktemp("runs") / "run", host=Host(workers=0))
 
 
-def weights(run: Path) -> str:
-    return sha256(run / "model" / "model.safetensors")
-
-
 def test_a_native_run_learns_and_its_model_stays_native(run: vitlab.Run) -> None:
     assert run.metrics["accuracy"] > 0.8
     config = vitlab.load(run.folder).config
@@ -59,10 +52,8 @@ def test_stopped_resumed_and_with_workers_the_bits_are_the_same(
     run: vitlab.Run, shapes: Path, tmp_path: Path
 ) -> None:
     recipe = vitlab.recipe("small", str(shapes), **FIELDS)
-    with asked_to_stop(5), pytest.raises(Interrupted):
-        vitlab.train(recipe, tmp_path / "r", host=Host(workers=2))
-    again = vitlab.train(recipe, tmp_path / "r", resume=True, host=Host(workers=1))
-    assert weights(again.folder) == weights(run.folder)
+    stopped(5, recipe, tmp_path / "r", Host(workers=2))
+    assert weights(resumed(recipe, tmp_path / "r", Host(workers=1))) == weights(run)
 
 
 def test_evaluating_and_predicting_see_the_same_pixels(
@@ -80,6 +71,9 @@ def test_evaluating_and_predicting_see_the_same_pixels(
         assert f"{best['probability']:.4f}"[:5] in row
     flipped = vitlab.evaluate(run.model, str(shapes), split="all", flips=True)
     assert flipped["nll"] != figures["nll"]
+    assert vitlab.embed(run.model, str(shapes), tmp_path / "rows.parquet")["images"] == 60
+    with pytest.raises(OptionError, match="with fit=native: take features"):
+        vitlab.embed(run.model, str(shapes), tmp_path / "more.parquet", what="tokens")
 
 
 def test_probabilities_are_those_of_one_image_at_a_time(run: vitlab.Run, shapes: Path) -> None:
@@ -108,30 +102,13 @@ def test_probabilities_are_those_of_one_image_at_a_time(run: vitlab.Run, shapes:
             assert chance == pytest.approx(float(chances[config.labels.index(name)]), abs=1e-5)
 
 
-def test_features_of_native_images_are_embedded(
-    run: vitlab.Run, shapes: Path, tmp_path: Path
-) -> None:
-    figures = vitlab.embed(run.model, str(shapes), tmp_path / "rows.parquet")
-    assert figures["images"] == 60
-    with pytest.raises(OptionError, match="with fit=native: take features"):
-        vitlab.embed(run.model, str(shapes), tmp_path / "more.parquet", what="tokens")
-
-
 def test_fine_tuning_goes_on_from_square_weights_and_back(
     run: vitlab.Run, shapes: Path, tmp_path: Path
 ) -> None:
-    some = {
-        "epochs": 1,
-        "batch": 12,
-        "warmup": 0,
-        "mixup": 0.0,
-        "cutmix": 0.0,
-        "test_fraction": 0.4,
-    }
+    some = {"steps": 1, "batch": 12, "test_fraction": 0.4}
     square = vitlab.finetune(str(shapes), run.folder, tmp_path / "square", fit="squash", **some)
     assert square.model.config.fit == "squash"
     back = vitlab.finetune(
         str(shapes), square.folder, tmp_path / "back", fit="native", tokens=30, **some
     )
     assert (back.model.config.fit, back.model.config.tokens) == ("native", 30)
-    assert isinstance(Packed.of([torch.zeros(3, 8, 8)], 4), Packed)

@@ -4,7 +4,7 @@ import math
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,110 +12,176 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import vitlab
 from conftest import TINY, call
 from distributed.ranks import on_ranks
-from steps import asked_to_stop, each_step, killed_before
+from steps import each_step
+from training.kept import EACH, journal, killed, outcome, stopped
 from vitlab.errors import DivergedError
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training import checkpoints
-from vitlab.training.guard import Figures
+from vitlab.training import checkpoints, plan
+from vitlab.training.guard import Figures, can_skip, take_step
 from vitlab.training.rollback import IN_A_ROW, ROLLBACKS
 from vitlab.training.state import State
 from vitlab.training.step import Trainer
 
 QUICK = TINY | {"steps": 20, "batch": 32, "lr": 1e-3, "test_every": 0.2}
+RECIPE = vitlab.recipe("digits", **QUICK)
 HMLP = {"model": "ViT(width=16,depth=1,heads=2,mlp=16)/8", "stem": "hmlp", "image_size": 16}
 NAN, INF, SPIKE = math.nan, math.inf, 1e9
+SEVERAL = dict.fromkeys(range(6, 6 + IN_A_ROW), NAN)
 
 
 @contextmanager
-def injected(faults: dict[int, float], rank: int = 0) -> Iterator[list[State]]:
+def injected(faults: dict[int, float], rank: int = 0) -> Iterator[None]:
     """Within the context, one process multiplies its pixels before these steps (from 0)."""
     handles: list[Any] = []
-    states: list[State] = []
 
     def before(trainer: Trainer, state: State, batch: object) -> None:
-        states[:] = [state]
         value = faults.get(state.step)
-        if value is None or trainer.world.rank != rank:
-            return
-
-        def spoil(module: object, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return (args[0] * value, *args[1:])
-
-        stem: Any = state.model.get_submodule("stem")
-        handles.append(stem.register_forward_pre_hook(spoil))
+        if value is not None and trainer.world.rank == rank:
+            stem: Any = state.model.get_submodule("stem")
+            spoil = lambda module, args: (args[0] * value, *args[1:])  # noqa: E731
+            handles.append(stem.register_forward_pre_hook(spoil))
 
     def after(trainer: Trainer, state: State, batch: object) -> None:
         for handle in handles:
             handle.remove()
 
     with each_step(before, after):
-        yield states
+        yield
 
 
 def run(folder: Path, faults: dict[int, float], every: float = 60, **how: Any) -> dict[str, Any]:
     """A run, or the rest of one; its figures."""
     with injected(faults):
-        host = Host(workers=0, check_duplicates="no", checkpoint_every=every)
-        recipe = vitlab.recipe("digits", **QUICK | how)
+        host = replace(EACH, checkpoint_every=every)
+        recipe = RECIPE.changed(**how)
         return vitlab.train(recipe, folder, resume=True, host=host).metrics
 
 
-def kept(folder: Path) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """The trained weights of a run, and its journal without times and places."""
-    clocks = ("seconds", "images_per_second", "peak_memory", "run", "report")
-    lines = RunFolder(folder).journal.read()
-    journal = [{key: line[key] for key in line if key not in clocks} for line in lines]
-    return vitlab.load(folder).state_dict(), journal
+# One step
 
 
-def same(ours: Path, theirs: Path) -> None:
-    (weights, journal), (other, lines) = kept(ours), kept(theirs)
-    assert all(torch.equal(weights[name], other[name]) for name in other)
-    assert journal == lines
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(("bad", "place"), [(NAN, 0), (INF, 2), (-INF, 0)])
+def test_a_step_that_is_not_finite_changes_nothing(late: bool, bad: float, place: int) -> None:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    assert can_skip(optimizer)
+    assert not can_skip(torch.optim.SGD(model.parameters(), lr=0.1))
+    numbers, start = torch.ones(3, dtype=torch.float64), [t.clone() for t in model.parameters()]
+    for weight in model.parameters():
+        weight.grad = torch.ones_like(weight)
+    assert take_step(optimizer, numbers, late)
+    before = [t.clone() for t in model.parameters()]
+    assert not any(map(torch.equal, before, start))
+    moments = [t.clone() for s in optimizer.state.values() for t in s.values()]
+    for weight in model.parameters():
+        weight.grad = torch.full_like(weight, bad)
+    numbers[place] = bad
+    assert take_step(optimizer, numbers, late) is late  # the host does not know yet
+    after = [t for s in optimizer.state.values() for t in s.values()]
+    assert all(map(torch.equal, before, model.parameters()))
+    assert all(map(torch.equal, moments, after))
 
 
-def of_kind(folder: Path, kind: str) -> list[dict[str, Any]]:
-    return [line for line in RunFolder(folder).journal.read() if line["kind"] == kind]
+def test_figures_name_what_is_not_finite() -> None:
+    numbers = torch.tensor([3.0, 2.0, 0.5], dtype=torch.float64)
+    figures = Figures(4, 8, numbers)
+    assert figures.sums == {"loss": 3.0, "correct": 2.0, "images": 8.0}
+    assert (figures.loss, figures.norm, figures.fault) == (3.0, 0.5, "")
+    for place, fault in ((0, "loss"), (1, "correct"), (2, "gradient")):
+        broken = numbers.clone()
+        broken[place] = -INF if place else NAN
+        assert Figures(4, 8, broken, late=True).fault == fault
 
 
-@pytest.mark.parametrize(("value", "late"), [(NAN, False), (INF, True), (-INF, False)])
+def test_read_late_a_run_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "LINES", 6)
+    reads: dict[bool, list[int]] = {False: [], True: []}
+    runs = []
+    for late in (False, True):
+
+        def read_late(trainer: Trainer, state: State, batch: object, late: bool = late) -> None:
+            trainer.late = late
+            reads[late].append(state.tally.seen)
+
+        with each_step(before=read_late):
+            recipe = vitlab.recipe("digits", **TINY | {"steps": 12, "batch": 8})
+            runs.append(vitlab.train(recipe, tmp_path / str(late)))
+    # of the two steps between lines, the first is counted while the second runs
+    assert reads[False][:5] == [0, 8, 16, 24, 32]
+    assert reads[True][:5] == [0, 0, 16, 16, 32]
+    assert outcome(runs[0]) == outcome(runs[1])
+
+
+@pytest.mark.parametrize(
+    ("late", "fault", "value"),
+    [(False, "loss", NAN), (True, "loss", INF), (False, "gradient", -INF),
+     (True, "gradient", NAN), (False, "gradient", 3e38)],  # the last overflows in the norm
+)  # fmt: skip
 def test_a_fault_leaves_weights_moments_average_and_statistics(
-    late: bool, value: float, tmp_path: Path
+    late: bool, fault: str, value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[int, dict[str, Tensor]]] = []
+    seen: dict[int, dict[str, Tensor]] = {}
+    real = Trainer.clip
 
     def look(trainer: Trainer, state: State, batch: object) -> None:
         trainer.late = late
-        tensors = state.checkpoint().tensors
-        seen.append((state.step, {name: t.clone() for name, t in tensors.items()}))
+        seen[state.step] = {n: t.clone() for n, t in state.checkpoint().tensors.items()}
 
+    def poisoned(self: Trainer) -> Tensor:
+        if max(seen, default=0) in (4, 9) and fault == "gradient":
+            grad = next(w.grad for w in self.model.parameters() if w.grad is not None)
+            grad.view(-1)[:9] = value
+        return real(self)
+
+    monkeypatch.setattr(Trainer, "clip", poisoned)
     with each_step(before=look):
-        done = run(tmp_path / "run", {4: value, 9: value}, **HMLP)
-    assert done["skipped_steps"] == 2
-    assert done["rollbacks"] == 0
-    lines = of_kind(tmp_path / "run", "skipped")
-    assert [(line["step"], line["fault"]) for line in lines] == [(5, "loss"), (10, "loss")]
-    for step, tensors in seen:
+        faults = {4: value, 9: value} if fault == "loss" else {}
+        done = run(tmp_path / "run", faults, 0, **HMLP)
+    assert (done["skipped_steps"], done["rollbacks"]) == (2, 0)
+    lines = journal(tmp_path / "run", "skipped")
+    assert [(line["step"], line["fault"]) for line in lines] == [(5, fault), (10, fault)]
+    for step, tensors in seen.items():
         assert all(t.isfinite().all() for t in tensors.values()), step
-    states = dict(seen)
     for step in (4, 9):
-        for name, before in states[step].items():
+        for name, before in seen[step].items():
             moved = late and name.startswith("average.")  # it takes the same weights in once more
-            assert moved or torch.equal(before, states[step + 1][name]), name
+            moved = moved or (fault == "gradient" and name.rpartition(".")[0].endswith("norm"))
+            assert moved or torch.equal(before, seen[step + 1][name]), name
     assert any("2 of 20 steps skipped" in note for note in done["notes"])
+    found, remarks = checkpoints.load(tmp_path / "run" / "checkpoints")
+    assert found is not None
+    assert not remarks
+    assert all(tensor.isfinite().all() for tensor in found.tensors.values())
 
 
-def test_a_spike_is_no_fault_but_is_bounded(tmp_path: Path) -> None:
-    done = run(tmp_path / "run", {3: SPIKE})
-    assert done["skipped_steps"] == 0
-    assert all(t.isfinite().all() for t in vitlab.load(tmp_path / "run").state_dict().values())
+def test_a_spike_is_no_fault_but_is_clipped_to_an_ordinary_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, moves = Trainer.clip, list[tuple[float, float]]()
+
+    def spiked(self: Trainer) -> Tensor:
+        grads = [w.grad for w in self.model.parameters() if w.grad is not None]
+        if len(moves) == 12:
+            torch._foreach_mul_(grads, 1e12)
+        norm = real(self)
+        moves.append((norm.item(), torch.nn.utils.get_total_norm(grads).item()))
+        return norm
+
+    monkeypatch.setattr(Trainer, "clip", spiked)
+    assert run(tmp_path / "run", {3: SPIKE})["skipped_steps"] == 0
+    assert moves[12][0] > 1e9
+    assert max(after for _, after in moves) <= 1.0 + 1e-4
+
+
+# Several steps in a row
 
 
 @pytest.mark.parametrize("every", [0, 60])
@@ -126,51 +192,40 @@ def test_after_several_in_a_row_it_goes_back_and_so_does_a_resumed_run(
 
     The weights after step 6 have only met faults: they are not known to be good.
     """
-    faults = dict.fromkeys(range(6, 6 + IN_A_ROW), NAN) | {11: INF}
+    faults, host = SEVERAL | {11: INF}, replace(EACH, checkpoint_every=every)
     done = run(tmp_path / "whole", faults, every)
     first = 5 if every == 0 else 0
     assert done["rollbacks"] == 1
     assert done["skipped_steps"] == 6 + IN_A_ROW - first + 1
     decided = RunFolder(tmp_path / "whole").decisions
     assert decided == Decisions(micro_batch=32, rollbacks=((first, 6 + IN_A_ROW),))
-    (line,) = of_kind(tmp_path / "whole", "rollback")
+    (line,) = journal(tmp_path / "whole", "rollback")
     assert (line["step"], line["to"]) == (6 + IN_A_ROW, first)
-    steps = [each["step"] for each in of_kind(tmp_path / "whole", "train")]
+    steps = [each["step"] for each in journal(tmp_path / "whole", "train")]
     assert steps == [*range(1, first + 1), *range(7 + IN_A_ROW, 12), *range(13, 21)]
-    for stop in (7, 9, 10, 13):
-        with injected(faults), killed_before(stop), suppress(KeyboardInterrupt):
-            host = Host(workers=0, check_duplicates="no", checkpoint_every=every)
-            recipe = vitlab.recipe("digits", **QUICK)
-            vitlab.train(recipe, tmp_path / "cut", resume=True, host=host)
+    with injected(faults):
+        for stop in (7, 9, 10, 13):
+            killed(stop, RECIPE, tmp_path / "cut", host)
     run(tmp_path / "cut", faults, every)
-    same(tmp_path / "cut", tmp_path / "whole")
+    assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
 
 
-def test_stopped_between_faults_it_goes_back_as_far(tmp_path: Path) -> None:
-    faults = dict.fromkeys(range(6, 6 + IN_A_ROW), NAN)
-    run(tmp_path / "whole", faults, 0)
-    with asked_to_stop(8), suppress(KeyboardInterrupt):
-        run(tmp_path / "cut", faults, 0)
-    newest = checkpoints.places(tmp_path / "cut" / "checkpoints")[0]
-    assert newest.name.endswith("8")  # two faults old
-    run(tmp_path / "cut", faults, 0)
-    same(tmp_path / "cut", tmp_path / "whole")
-
-
-def test_from_an_older_checkpoint_it_goes_on_where_it_went_on(tmp_path: Path) -> None:
-    """The newest checkpoints are lost: the rollback comes again where it came before."""
-    faults = dict.fromkeys(range(6, 6 + IN_A_ROW), NAN)
-    run(tmp_path / "whole", faults, 0)
-    with injected(faults), killed_before(12), suppress(KeyboardInterrupt):
-        recipe = vitlab.recipe("digits", **QUICK)
-        vitlab.train(
-            recipe,
-            tmp_path / "cut",
-            host=Host(workers=0, check_duplicates="no", checkpoint_every=0),
-        )
-    shutil.rmtree(tmp_path / "cut" / "checkpoints")
-    run(tmp_path / "cut", {}, 0)  # the batches skipped need not be bad any more
-    same(tmp_path / "cut", tmp_path / "whole")
+@pytest.mark.parametrize("lost", [False, True])
+def test_stopped_between_faults_or_without_its_checkpoints_it_goes_on_where_it_went_on(
+    lost: bool, tmp_path: Path
+) -> None:
+    run(tmp_path / "whole", SEVERAL, 0)
+    cut = tmp_path / "cut"
+    with injected(SEVERAL):
+        if lost:
+            killed(12, RECIPE, cut)
+            shutil.rmtree(cut / "checkpoints")
+        else:
+            stopped(8, RECIPE, cut)
+            newest = checkpoints.places(cut / "checkpoints")[0]
+            assert newest.name.endswith("8")  # two faults old
+    run(cut, {} if lost else SEVERAL, 0)  # the batches skipped need not be bad any more
+    assert outcome(cut) == outcome(tmp_path / "whole")
 
 
 def test_it_gives_up_in_the_end(tmp_path: Path) -> None:
@@ -185,26 +240,6 @@ def test_it_gives_up_in_the_end(tmp_path: Path) -> None:
     assert len(RunFolder(tmp_path / "run").decisions.rollbacks) == ROLLBACKS
 
 
-EXPLODING = ["train", "digits", "--optimizer", "sgd", "--lr", "100", "--clip", "0", "--steps", "60"]
-EXPLODING += ["--batch", "32", "--workers", "0", "--test-every", "9", "--report", "no"]
-EXPLODING += ["--model", TINY["model"], "--check-duplicates", "no"]
-
-
-@pytest.mark.parametrize("every", ["0", "60"])
-def test_the_advice_after_a_divergence_works(
-    every: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = ["--checkpoint-every", every, "--out", str(tmp_path / "run")]
-    code, _, said = call(capsys, *EXPLODING, *out)
-    assert code == 2
-    assert "the loss exploded from 2.3" in said  # it is finite: nothing is skipped for it
-    advice = re.search(r"as with (--resume --change --lr \S+)", said.splitlines()[-1])
-    assert advice is not None
-    code, table, said = call(capsys, "train", *out, *advice[1].split())
-    assert (code, "rollback" in said) == (0, False)
-    assert "diverge" not in table
-
-
 @pytest.mark.parametrize(("steps", "third", "to"), [(100, 40, 39), (100, 25, 0), (50, 25, 24)])
 def test_a_rollback_goes_further_back_until_the_run_has_recovered(
     steps: int, third: int, to: int, tmp_path: Path
@@ -217,6 +252,22 @@ def test_a_rollback_goes_further_back_until_the_run_has_recovered(
     run(tmp_path / "run", faults, 0, steps=steps)
     rollbacks = RunFolder(tmp_path / "run").decisions.rollbacks
     assert rollbacks == ((7, 11), (0, 15), (to, third + IN_A_ROW))
+
+
+def test_weights_that_are_not_finite_are_those_of_the_newest_good_checkpoint_again(
+    tmp_path: Path,
+) -> None:
+    def poison(trainer: Trainer, state: State, batch: object) -> None:
+        if state.step == 7:
+            next(state.model.parameters()).data.fill_(INF)
+
+    with each_step(before=poison):
+        done = vitlab.train(RECIPE, tmp_path / "run", host=EACH)
+    assert RunFolder(done.folder).decisions.rollbacks == ((6, 10),)  # 7 is not known to be good
+    assert all(tensor.isfinite().all() for tensor in done.model.state_dict().values())
+
+
+# A loss that explodes
 
 
 @contextmanager
@@ -242,8 +293,7 @@ def test_a_good_checkpoint_is_kept_while_the_newest_are_not(tmp_path: Path) -> N
         seen[state.step] = [int(each.name[5:]) for each in places]
 
     with enlarged(20, range(6, 9)), each_step(before=look):
-        done = run(tmp_path / "run", {}, 0)
-    assert done["rollbacks"] == 0
+        assert run(tmp_path / "run", {}, 0)["rollbacks"] == 0
     assert {step: seen[step] for step in (5, 6, 8, 9, 10)} == {
         5: [5, 4],
         6: [6, 5, 4],  # the weights after step 5 gave the first large loss
@@ -260,40 +310,66 @@ def test_a_run_goes_back_from_an_exploded_loss_and_so_does_a_resumed_one(tmp_pat
         assert (done["rollbacks"], done["skipped_steps"]) == (1, 2 + IN_A_ROW - 1)
         assert RunFolder(tmp_path / "whole").decisions.rollbacks == ((6, 10),)
         for stop in (7, 8, 9, 12):
-            with killed_before(stop), suppress(KeyboardInterrupt):
-                run(tmp_path / "cut", {}, 0)
+            killed(stop, RECIPE, tmp_path / "cut")
         run(tmp_path / "cut", {}, 0)
-    same(tmp_path / "cut", tmp_path / "whole")
+    assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
 
 
-def test_a_run_that_would_pass_over_most_of_its_batches_has_diverged(tmp_path: Path) -> None:
-    with pytest.raises(DivergedError, match="at step 4, after 0 rollbacks to earlier weights"):
-        run(tmp_path / "run", {}, lr=1e30, clip=0.0, warmup=0.0, steps=6)
+WORDS = ["train", "digits", "--batch", "32", "--workers", "0", "--report", "no", "--clip", "0"]
+WORDS += ["--model", TINY["model"], "--check-duplicates", "no"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--optimizer sgd --lr 100 --steps 60 --test-every 9", "the loss exploded from 2.3"),
+        ("--lr 1e30 --steps 14 --warmup 0", "as with --resume --change --lr 0.001"),
+    ],
+)
+def test_the_advice_after_a_divergence_works(
+    options: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ["--checkpoint-every", "0", "--out", str(tmp_path / "run")]
+    code, _, err = call(capsys, *WORDS, *options.split(), *out)
+    assert (code, said in err) == (2, True), err
+    advice = re.search(r"try a lower --lr, as with (--resume --change --lr \S+)", err)
+    assert advice is not None
+    lower = advice[1].split()
+    code, _, err = call(capsys, "train", *out, lower[0], *lower[2:])
+    assert (code, "or pass --change to continue with it" in err) == (2, True)
+    code, table, err = call(capsys, "train", *out, *lower)
+    assert (code, "rollback" in err, "diverge" in table) == (0, False, False)
+    assert "until step 0, lr=" in err
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"steps": 6}, "at step 4, after 0 rollbacks to earlier weights"),  # of most of its batches
+        ({"steps": 2}, r"diverged with lr=1e\+30; start again with a lower"),  # in its last step
+    ],
+)
+def test_a_run_that_has_diverged_leaves_no_model(
+    how: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DivergedError, match=said):
+        run(tmp_path / "run", {}, lr=1e30, clip=0.0, warmup=0.0, **how)
+    assert not (tmp_path / "run" / "model").exists()
+    if how["steps"] == 2:
+        assert all(line["accuracy"] == 0 for line in journal(tmp_path / "run", "test"))
 
 
 def together(folder: Path) -> dict[str, Any]:
     """One process of two; the second one's images are bad."""
-    faults = {2: NAN} | dict.fromkeys(range(6, 6 + IN_A_ROW), NAN)
-    host = Host(workers=0, check_duplicates="no", checkpoint_every=0)
-    with injected(faults, rank=1):
-        return vitlab.train(vitlab.recipe("digits", **QUICK), folder, host=host).metrics
+    with injected({2: NAN} | SEVERAL, rank=1):
+        return vitlab.train(RECIPE, folder, host=replace(EACH, checkpoint_every=60)).metrics
 
 
 def test_all_processes_pass_over_the_same_steps(tmp_path: Path) -> None:
-    said = on_ranks(2, partial(together, tmp_path / "run"), tmp_path)
-    for each in said:
+    for each in on_ranks(2, partial(together, tmp_path / "run"), tmp_path):
         assert "value" in each, each.get("trace", each)
         assert each["value"]["skipped_steps"] == 1 + 1 + IN_A_ROW  # and step 6, the last good one
         assert each["value"]["rollbacks"] == 1
-
-
-def test_a_run_that_diverges_in_its_last_step_leaves_no_model(tmp_path: Path) -> None:
-    recipe = vitlab.recipe("digits", **TINY | {"steps": 2, "lr": 1e30, "clip": 0.0, "warmup": 0.0})
-    with pytest.raises(DivergedError, match=r"diverged with lr=1e\+30; start again with a lower"):
-        vitlab.train(recipe, tmp_path / "run")
-    assert not (tmp_path / "run" / "model").exists()
-    points = [line for line in RunFolder(tmp_path / "run").journal.read() if line["kind"] == "test"]
-    assert all(line["accuracy"] == 0 for line in points)
 
 
 def test_a_task_tells_of_no_collapse_where_every_step_was_skipped(tmp_path: Path) -> None:

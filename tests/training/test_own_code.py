@@ -14,14 +14,12 @@ from torch.nn import functional as F
 
 import vitlab
 from conftest import call, photo_folder
-from steps import asked_to_stop
+from training.kept import EACH, resumed, stopped, weights
 from vitlab.errors import OptionError, RunError
 from vitlab.runs.recipe_file import recipe_in
 from vitlab.training.own_code import recorded
-from vitlab.training.stop import Interrupted
 
 TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "warmup": 0.0}
-WEIGHTS = "model/model.safetensors"
 STRENGTH = 2.0
 
 
@@ -36,18 +34,10 @@ def recipe(few: Path, **more: Any) -> vitlab.Recipe:
     return vitlab.recipe("small", str(few), **TINY | {"steps": 3, "batch": 8} | more)
 
 
-def weights(run: vitlab.Run) -> dict[str, Tensor]:
-    return load_file(run.folder / WEIGHTS)
-
-
-def same(one: vitlab.Run, other: vitlab.Run) -> bool:
-    theirs = weights(other)
-    return all(torch.equal(tensor, theirs[name]) for name, tensor in weights(one).items())
-
-
 def near(one: vitlab.Run, other: vitlab.Run) -> bool:
-    theirs = weights(other)
-    return all(torch.allclose(t, theirs[n], atol=2e-5) for n, t in weights(one).items())
+    file = "model/model.safetensors"
+    mine, theirs = (load_file(run.folder / file) for run in (one, other))
+    return all(torch.allclose(t, theirs[n], atol=2e-5) for n, t in mine.items())
 
 
 def noise(images: Tensor, generator: torch.Generator) -> Tensor:
@@ -74,12 +64,13 @@ def steep(scores: Tensor, targets: Tensor) -> Tensor:
 
 def test_a_loss_gets_the_targets_that_smoothing_and_mixing_leave(few: Path, tmp_path: Path) -> None:
     """So that cross-entropy written by hand is the recipe's own, and a scalar counts as a mean."""
-    usual = vitlab.train(recipe(few), tmp_path / "usual")
-    assert near(vitlab.train(recipe(few), tmp_path / "each", loss=entropy_each), usual)
-    assert not near(vitlab.train(recipe(few), tmp_path / "steep", loss=steep), usual)
-    mixed = recipe(few, label_smoothing=0.2, mixup=0.5, micro_batch=6)
-    usual = vitlab.train(mixed, tmp_path / "mixed")
-    assert near(vitlab.train(mixed, tmp_path / "mean", loss=entropy), usual)
+    for name, options, loss in (
+        ("each", recipe(few), entropy_each),
+        ("mean", recipe(few, label_smoothing=0.2, mixup=0.5, micro_batch=6), entropy),
+    ):
+        usual = vitlab.train(options, tmp_path / f"usual-{name}", host=EACH)
+        assert near(vitlab.train(options, tmp_path / name, host=EACH, loss=loss), usual)
+        assert not near(vitlab.train(options, tmp_path / f"{name}2", host=EACH, loss=steep), usual)
 
 
 def test_a_loss_is_computed_in_float32_whatever_the_precision(few: Path, tmp_path: Path) -> None:
@@ -90,7 +81,7 @@ def test_a_loss_is_computed_in_float32_whatever_the_precision(few: Path, tmp_pat
         seen.update({scores.dtype, targets.dtype, product.dtype, tuple(targets.shape)[1]})
         return -(scores.log_softmax(-1) * targets).sum(-1)
 
-    vitlab.train(recipe(few, precision="bf16"), tmp_path / "run", loss=loss)
+    vitlab.train(recipe(few, precision="bf16", steps=1), tmp_path / "run", loss=loss)
     assert seen == {torch.float32, 3}
 
 
@@ -111,17 +102,16 @@ def test_a_transform_gets_the_whole_batch_before_the_augmentation(
     assert batches[-3:] == [(torch.uint8, (8, 3, 16, 16), True, torch.device("cpu"))] * 3
     assert len(batches) in (3, 4)  # a trial before the run, and one call per step
     assert len(set(seeds[-3:])) == 3  # every step draws other numbers
-    assert same(own, vitlab.train(options, tmp_path / "usual"))
+    assert weights(own) == weights(vitlab.train(options, tmp_path / "usual"))
 
 
 def test_stopped_it_goes_on_to_the_same_bits(few: Path, tmp_path: Path) -> None:
-    whole = vitlab.train(recipe(few), tmp_path / "whole", transform=noise, loss=steep)
-    with pytest.raises(Interrupted), asked_to_stop(1):
-        vitlab.train(recipe(few), tmp_path / "run", transform=noise, loss=steep)
-    go_on = functools.partial(vitlab.train, recipe(few), tmp_path / "run", resume=True)
-    run = go_on(transform=noise, loss=steep, host=vitlab.Host(workers=1))
-    assert same(run, whole)
-    assert not same(whole, vitlab.train(recipe(few), tmp_path / "plain", loss=steep))
+    own = {"transform": noise, "loss": steep}
+    whole = vitlab.train(recipe(few), tmp_path / "whole", host=EACH, **own)
+    stopped(1, recipe(few), tmp_path / "run", **own)
+    assert weights(resumed(recipe(few), tmp_path / "run", **own)) == weights(whole)
+    plain = vitlab.train(recipe(few), tmp_path / "plain", host=EACH, loss=steep)
+    assert weights(plain) != weights(whole)
 
 
 @pytest.mark.drawn
@@ -155,7 +145,7 @@ def test_a_run_records_them_and_goes_on_with_no_others(
     assert recipe_in(out) is not None
     assert "which a recipe does not have" in caplog.text
     plain = tmp_path / "plain"
-    vitlab.train(recipe(few), plain)
+    vitlab.train(recipe(few), plain, host=EACH)
     assert "[code]" not in (plain / "run.toml").read_text()
     with pytest.raises(RunError, match="was started without loss: leave it out"):
         vitlab.train(recipe(few), plain, resume=True, loss=steep)
@@ -176,6 +166,9 @@ def test_the_digest_is_of_all_that_a_function_is() -> None:
     assert recorded("loss", torch.no_grad()(entropy)) == recorded("loss", entropy)
 
 
+# Refusals
+
+
 class Loss(nn.Module):
     def forward(self, scores: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(scores, targets)
@@ -185,25 +178,6 @@ def typed() -> Any:
     space: dict[str, Any] = {}
     exec("def typed(scores, targets):\n    return scores.sum()", space)
     return space["typed"]
-
-
-@pytest.mark.parametrize(
-    ("loss", "match"),
-    [
-        (lambda scores, targets: scores.sum(), "loss is a lambda.* write a function with def$"),
-        (Loss(), "a plain function, not a Loss: write one with def that calls it$"),
-        (functools.partial(entropy), "a plain function, not a partial"),
-        (math.sin, "a plain function, not a builtin_function_or_method"),
-        ("bce", "a function, not 'bce'; options of a recipe are set there"),
-        (typed(), "source of loss=typed cannot be read, .* in a file or in a notebook$"),
-    ],
-)
-def test_what_is_no_function_of_their_own_is_refused(
-    loss: Any, match: str, few: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(OptionError, match=match):
-        vitlab.train(recipe(few), tmp_path / "run", loss=loss)
-    assert not (tmp_path / "run").exists()
 
 
 def shape(scores: Tensor, targets: Tensor) -> Tensor:
@@ -234,27 +208,6 @@ def number(scores: Tensor, targets: Tensor) -> Any:
     return float(scores.detach().sum())
 
 
-@pytest.mark.parametrize(
-    ("loss", "match"),
-    [
-        (shape, r"each image, float32 \(8,\), or their mean, not float32 \(8, 3\)$"),
-        (counted, r"not int64 \(\)$"),
-        (detached, "does not depend on the scores: nothing is learned$"),
-        (infinite, "loss=infinite gives a loss that is not finite for scores of about 1: avoid"),
-        (steep_at_zero, "gives a gradient that is not finite for scores of 0: avoid"),
-        (missing, "loss=missing fails on a trial batch: TypeError: .* positional argument"),
-        (number, "loss must return a tensor, not a float$"),
-    ],
-)
-def test_a_loss_is_tried_before_anything_is_written(
-    loss: Any, match: str, few: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(OptionError, match=match) as caught:
-        vitlab.train(recipe(few), tmp_path / "run", loss=loss)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "run").exists()
-
-
 def floats(images: Tensor, generator: torch.Generator) -> Tensor:
     return images / 255
 
@@ -267,29 +220,48 @@ def nothing(images: Tensor, generator: torch.Generator) -> Any:
     images.zero_()
 
 
+LOSSES: list[tuple[Any, str]] = [
+    (lambda scores, targets: scores.sum(), "loss is a lambda.* write a function with def$"),
+    (Loss(), "a plain function, not a Loss: write one with def that calls it$"),
+    (functools.partial(entropy), "a plain function, not a partial"),
+    (math.sin, "a plain function, not a builtin_function_or_method"),
+    ("bce", "a function, not 'bce'; options of a recipe are set there"),
+    (typed(), "source of loss=typed cannot be read, .* in a file or in a notebook$"),
+    (shape, r"each image, float32 \(8,\), or their mean, not float32 \(8, 3\)$"),
+    (counted, r"not int64 \(\)$"),
+    (detached, "does not depend on the scores: nothing is learned$"),
+    (infinite, "loss=infinite gives a loss that is not finite for scores of about 1: avoid"),
+    (steep_at_zero, "gives a gradient that is not finite for scores of 0: avoid"),
+    (missing, "loss=missing fails on a trial batch: TypeError: .* positional argument"),
+    (number, "loss must return a tensor, not a float$"),
+]
+TRANSFORMS: list[tuple[Any, str]] = [
+    (floats, r"uint8 \(8, 3, 16, 16\) on cpu, not float32 \(8, 3, 16, 16\) on cpu$"),
+    (smaller, r"not uint8 \(8, 3, 16, 15\) on cpu$"),
+    (nothing, "transform must return a tensor, not a NoneType$"),
+    (entropy, "transform=entropy fails on a trial batch: "),
+]
+TOGETHER: list[tuple[dict[str, Any], dict[str, Any], str]] = [  # options, functions
+    ({"balance": "weights"}, {"loss": entropy}, "balance=weights changes the recipe's loss"),
+    ({"fit": "native", "tokens": 16}, {"transform": kept}, "transform needs images of one size"),
+]
+
+
 @pytest.mark.parametrize(
-    ("transform", "match"),
+    ("options", "own", "match"),
     [
-        (floats, r"uint8 \(8, 3, 16, 16\) on cpu, not float32 \(8, 3, 16, 16\) on cpu$"),
-        (smaller, r"not uint8 \(8, 3, 16, 15\) on cpu$"),
-        (nothing, "transform must return a tensor, not a NoneType$"),
-        (entropy, "transform=entropy fails on a trial batch: "),
+        *(({}, {"loss": loss}, match) for loss, match in LOSSES),
+        *(({}, {"transform": transform}, match) for transform, match in TRANSFORMS),
+        *TOGETHER,
     ],
 )
-def test_a_transform_is_tried_before_anything_is_written(
-    transform: Any, match: str, few: Path, tmp_path: Path
+def test_what_cannot_serve_is_refused_before_anything_is_written(
+    options: dict[str, Any], own: dict[str, Any], match: str, few: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(OptionError, match=match):
-        vitlab.train(recipe(few), tmp_path / "run", transform=transform)
+    with pytest.raises(OptionError, match=match) as caught:
+        vitlab.train(recipe(few, **options), tmp_path / "run", **own)
+    assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
-
-
-def test_what_does_not_go_with_them_is_refused(few: Path, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="balance=weights changes the recipe's loss"):
-        vitlab.train(recipe(few, balance="weights"), tmp_path / "run", loss=entropy)
-    native = recipe(few, fit="native", tokens=16)
-    with pytest.raises(OptionError, match="transform needs images of one size"):
-        vitlab.train(native, tmp_path / "run", transform=kept)
 
 
 def test_finetune_and_campaigns_pass_them_on(few: Path, tmp_path: Path) -> None:

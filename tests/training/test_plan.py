@@ -48,7 +48,9 @@ def test_a_short_run_is_evaluated_ten_times() -> None:
 def test_the_plan_in_force_decides_the_length_and_the_rate() -> None:
     recipe = vitlab.recipe("small", epochs=10, batch=100, budget="90s", seed=3)
     decisions = Decisions(plan=((0, 80), (40, 60)))
-    for step, total in ((39, 80), (40, 60)):
+    with pytest.raises(StopIteration):
+        Decisions().total_steps(0)
+    for step, total in ((0, 80), (39, 80), (40, 60)):
         plan = plan_for(recipe, decisions, images=1000, step=step)
         assert plan.total == total
         assert max(plan.evaluations) == total
@@ -68,12 +70,3 @@ def test_warm_up_and_cooldown_keep_their_share_of_the_run() -> None:
     shorter = Decisions(plan=((0, 500),)).applied_to(recipe, images=1000)
     assert (shorter.epochs, shorter.steps, shorter.schedule.warmup_steps) == (5.0, 0, 50)
     assert Decisions().applied_to(recipe, images=1000) == recipe
-
-
-def test_decisions_hold_from_their_step_on() -> None:
-    decisions = Decisions(plan=((0, 100), (60, 90), (70, 80)))
-    assert [decisions.total_steps(step) for step in (0, 59, 60, 69, 70, 79)] == [
-        100, 100, 90, 90, 80, 80,
-    ]  # fmt: skip
-    with pytest.raises(StopIteration):
-        Decisions().total_steps(0)

@@ -1,8 +1,6 @@
 """bf16 beside fp32 masters, and a compiled step, against plain forms of the same."""
 
 import copy
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +10,12 @@ from torch import nn
 
 import vitlab
 from conftest import TINY
-from steps import killed_before
-from vitlab.files import sha256
+from training.kept import PLAIN, weights
 from vitlab.models.cost import cost
 from vitlab.recipes.recipe import Host
 from vitlab.training import checkpoints
 from vitlab.training.precision import Engine
 from vitlab.training.run import worth_compiling
-
-QUICK = TINY | {"epochs": 2, "batch": 256, "dropout": 0.1, "micro_batch": 100}
-
-
-def weights(run: vitlab.Run) -> str:
-    return sha256(run.folder / "model" / "model.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -82,28 +73,17 @@ def test_pieces_are_added_up_in_fp32() -> None:
     assert model.weight.grad.item() == 1 + 2**-8
 
 
-@pytest.mark.parametrize("precision", ["bf16", "bf16-pure"])
-def test_every_precision_resumes_to_the_same_bits(precision: str, tmp_path: Path) -> None:
-    recipe = vitlab.recipe("digits", **QUICK | {"precision": precision})
-    whole = vitlab.train(recipe, tmp_path / "whole")
-    with killed_before(7), pytest.raises(KeyboardInterrupt):
-        vitlab.train(recipe, tmp_path / "run", host=Host(checkpoint_every=0))
-    again = vitlab.train(recipe, tmp_path / "run", resume=True)
-    assert weights(again) == weights(whole)
-    found, _ = checkpoints.load(again.folder / "checkpoints")
-    assert found is not None
-    assert {t.dtype for n, t in found.tensors.items() if "model." in n} == {torch.float32}
-
-
-def lightly(seen: list[int]) -> Callable[..., Any]:
-    """`torch.compile` with a compiler that counts and compiles nothing."""
+def compiled_by(patch: pytest.MonkeyPatch, seen: list[int], fail: str = "") -> None:
+    """Let `torch.compile` have a compiler that notes sizes of batches, or fails."""
     real = torch.compile
 
     def count(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
-        seen.append(next(len(t) for t in inputs if t.shape[1:] == (1, 8, 8)))
+        if fail:
+            raise OSError(fail)
+        seen.append(next(len(t) for t in inputs if t.ndim == 4 and t.shape[1] in (1, 3)))
         return graph.forward
 
-    return lambda model, dynamic: real(model, dynamic=dynamic, backend=count)
+    patch.setattr(torch, "compile", lambda m, dynamic: real(m, dynamic=dynamic, backend=count))
 
 
 @pytest.mark.slow
@@ -111,10 +91,10 @@ def lightly(seen: list[int]) -> Callable[..., Any]:
 def test_a_compiled_step_is_compiled_once_a_size_and_changes_no_name(
     precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choices = QUICK | {"precision": precision, "ema": 0.0}
+    choices = PLAIN | {"precision": precision, "ema": 0.0}
     plain = vitlab.train(vitlab.recipe("digits", **choices), tmp_path / "plain")
     seen: list[int] = []
-    monkeypatch.setattr(torch, "compile", lightly(seen))
+    compiled_by(monkeypatch, seen)
     run = vitlab.train(
         vitlab.recipe("digits", **choices), tmp_path / "run", host=Host(compile="yes")
     )
@@ -132,38 +112,24 @@ def test_batches_short_of_damaged_images_are_not_compiled(
 ) -> None:
     (photos / "red" / "003.png").write_bytes(b"\x89PNG no more")
     seen: list[int] = []
-    real = torch.compile
-
-    def count(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
-        seen.append(len(inputs))
-        return graph.forward
-
-    monkeypatch.setattr(
-        torch, "compile", lambda m, dynamic: real(m, dynamic=dynamic, backend=count)
-    )
+    compiled_by(monkeypatch, seen)
     recipe = vitlab.recipe("small", str(photos), **TINY | {"epochs": 4, "batch": 16})
     vitlab.train(recipe, tmp_path / "run", host=Host(compile="yes", workers=0, max_bad=0.1))
     assert len(seen) == 1
 
 
 def test_a_compiler_that_fails_is_told_of_and_done_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    whole: vitlab.Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    plain = vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path / "plain")
-    real = torch.compile
-
-    def broken(graph: object, inputs: object) -> Any:
-        raise OSError("no compiler\nand much more")
-
-    monkeypatch.setattr(
-        torch, "compile", lambda m, dynamic: real(m, dynamic=dynamic, backend=broken)
-    )
-    run = vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path / "run", host=Host(compile="yes"))
-    lines = [line for line in capsys.readouterr().err.splitlines() if "torch.compile" in line]
-    assert len(lines) == 1
-    assert "no compiler" in lines[0]
-    assert weights(run) == weights(plain)
-    assert json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[-1])["accuracy"] >= 0
+    compiled_by(monkeypatch, [], fail="no compiler\nand much more")
+    host = Host(compile="yes")
+    run = vitlab.train(vitlab.recipe("digits", **PLAIN), tmp_path / "run", host=host)
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "torch.compile" in line)
+    assert "no compiler" in line
+    assert weights(run) == weights(whole)
 
 
 def test_only_long_runs_on_a_gpu_are_compiled() -> None:

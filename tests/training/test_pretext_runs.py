@@ -22,6 +22,7 @@ from distributed.ranks import on_ranks
 from forked import Forked
 from made_scenes import scene_folder
 from steps import asked_to_stop, each_step, first_peaks
+from training.kept import journal
 from vitlab.commands.train import ANNOTATED
 from vitlab.data.loading.batches import Batch
 from vitlab.objectives.pretext_tasks import TASKS
@@ -109,14 +110,9 @@ def whole(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Callable[[s
 
 def outcome(run: Path) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
     """Every tensor that is left, of the task too, and the journal but for times."""
-    timed = {"seconds", "images_per_second", "peak_memory", "run", "report"}
-    lines = [
-        {key: value for key, value in line.items() if key not in timed}
-        for line in RunFolder(run).journal.read()
-    ]
     newest = sorted((run / "checkpoints").iterdir())[-1]
     files = [run / "model" / "model.safetensors", *sorted(newest.rglob("*.safetensors"))]
-    return {file.name: file.read_bytes() for file in files}, lines
+    return {file.name: file.read_bytes() for file in files}, journal(run)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -155,12 +151,6 @@ def test_recomputed_activations_give_the_same_bits_in_less_memory(
     kept, again = (load_file(tmp_path / each / WEIGHTS) for each in ("False", "True"))
     assert all(torch.equal(tensor, again[name]) for name, tensor in kept.items())
     assert peaks[1] < 0.7 * peaks[0]
-
-
-def test_a_tokenizer_has_no_blocks_to_recompute(train: Train, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="checkpoint_activations applies to Vision Transformers"):
-        train(tmp_path / "run", "tokenizer", host=replace(HOST, checkpoint_activations=True))
-    assert not (tmp_path / "run").exists()
 
 
 def die_at_four(trainer: Trainer, state: State, batch: Batch) -> None:

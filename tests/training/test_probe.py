@@ -1,6 +1,5 @@
 """`--probe`: it watches a run, and the run does not notice."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +9,10 @@ from numpy.typing import NDArray
 from sklearn.neighbors import KNeighborsClassifier
 
 import vitlab
-from conftest import TINY, call, draw_reports, photo_folder
+from conftest import call, draw_reports, photo_folder
 from distributed.ranks import on_ranks
 from steps import asked_to_stop
+from training.kept import PLAIN, journal, weights
 from vitlab.data.augment.augment import normalize
 from vitlab.data.sources.source import Source
 from vitlab.distributed.world import ALONE
@@ -22,28 +22,19 @@ from vitlab.evaluation.probes import online_probe as watching
 from vitlab.evaluation.probes.feature_options import Probing
 from vitlab.evaluation.probes.online_probe import KEYS, By, Probe
 from vitlab.evaluation.probes.probing import probe
-from vitlab.files import sha256
 from vitlab.models.model import Model
 from vitlab.recipes.recipe import Host
-from vitlab.runs.run_folder import RunFolder
 from vitlab.training.stop import Interrupted
-
-QUICK = TINY | {"epochs": 2, "batch": 256, "dropout": 0.1, "drop_path": 0.1, "micro_batch": 100}
-
-
-def weights(run: Path) -> str:
-    return sha256(run / "model" / "model.safetensors")
 
 
 def curve(run: Path, key: str = "probe") -> list[float | None]:
-    lines = RunFolder(run).journal.read()
-    return [line.get(key) for line in lines if line["kind"] == "test"]
+    return [line.get(key) for line in journal(run, "test")]
 
 
 def train(folder: Path, data: str = "digits", workers: int = 0, **how: object) -> Path:
     chosen = {k: how.pop(k) for k in ("shard", "probe_by") if k in how}
     host = Host(probe=data, workers=workers, **chosen)
-    recipe = vitlab.recipe("digits", **QUICK | {"test_every": 1} | how)
+    recipe = vitlab.recipe("digits", **PLAIN | how)
     return vitlab.train(recipe, folder, resume=True, host=host).folder
 
 
@@ -54,23 +45,14 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return train(tmp_path_factory.mktemp("watched") / "run")
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same run without a probe."""
-    with pytest.MonkeyPatch.context() as patch:
-        draw_reports(patch)
-        return train(tmp_path_factory.mktemp("plain") / "run", data="")
-
-
-def test_the_bits_are_those_of_a_run_without_it(watched: Path, plain: Path) -> None:
-    assert weights(watched) == weights(plain)
-    ours, theirs = (RunFolder(each).journal.read()[:-1] for each in (watched, plain))
-    timed = ("images_per_second", "seconds", "probe")
-    for a, b in zip(ours, theirs, strict=True):
-        assert {k: v for k, v in a.items() if k not in timed} == {
-            k: v for k, v in b.items() if k not in timed
-        }
-    assert curve(plain) == [None] * 2
+def test_the_bits_are_those_of_a_run_without_it_and_the_report_has_its_curve(
+    watched: Path, whole: vitlab.Run
+) -> None:
+    assert weights(watched) == weights(whole)
+    lines = [{k: v for k, v in line.items() if k != "probe"} for line in journal(watched)]
+    assert lines[:-1] == journal(whole)[:-1]
+    page, last = (watched / "report.html").read_text(), f"{curve(watched)[-1]:.1%}"
+    assert f'10 images per class</bdi></td><td class="n"><bdi>{last}' in page
 
 
 def test_the_figure_is_that_of_the_fewshot_command(watched: Path) -> None:
@@ -80,13 +62,6 @@ def test_the_figure_is_that_of_the_fewshot_command(watched: Path) -> None:
     assert len(values) == 2
     assert values[-1] == pytest.approx(found["fewshot"]["10"]["accuracy"], abs=1.5 / 359)
     assert len(set(values)) == 2, "it follows the weights"
-
-
-def test_the_report_has_its_curve(watched: Path, plain: Path) -> None:
-    page = (watched / "report.html").read_text()
-    last = f"{curve(watched)[-1]:.1%}"
-    assert f'10 images per class</bdi></td><td class="n"><bdi>{last}' in page
-    assert "10-shot accuracy" not in (plain / "report.html").read_text()
 
 
 def measured(own: Probe, model: Model) -> tuple[float, list[str]]:
@@ -176,7 +151,7 @@ def test_other_data_is_prepared_for_the_model_and_damage_is_told_once(
     assert len(told) == len(set(told)) >= 2
     assert err.count("10-shot accuracy on") == 2
     assert f"10-shot accuracy on {photos} after step 12: " in err
-    assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["damaged"] == 0
+    assert journal(run)[-1]["damaged"] == 0
 
 
 def test_a_class_with_too_few_images_is_refused_before_anything(

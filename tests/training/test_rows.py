@@ -1,6 +1,5 @@
 """The rows that a run prints: their figures, their columns, what they are measured on."""
 
-import json
 import re
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 
 import vitlab
 from conftest import TINY, photo
-from steps import killed_before
+from training.kept import journal, killed, resumed
 from vitlab.training.screen import Rows
 
 POSITION = {"epoch": 12.5, "step": 1234}
@@ -56,21 +55,17 @@ def test_rows_have_the_figures_of_the_journal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = vitlab.recipe("digits", **TINY, epochs=2, test_every=1, warmup=0.0)
-    with killed_before(30), pytest.raises(KeyboardInterrupt):
-        vitlab.train(recipe, tmp_path / "run", host=vitlab.Host(checkpoint_every=0))
-    before = capsys.readouterr().err
-    run = vitlab.train(recipe, tmp_path / "run", resume=True)
-    text = before + capsys.readouterr().err
+    killed(30, recipe, tmp_path / "run")
+    run = resumed(recipe, tmp_path / "run")
+    text = capsys.readouterr().err
     assert text.count("train loss  test loss  accuracy") == 2  # once per start
-    lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
-    tested = [line for line in lines if line["kind"] == "test"]
+    tested = journal(run, "test")
     rows = printed(text)
     assert [row[1] for row in rows] == [str(line["step"]) for line in tested] == ["22", "45"]
     for row, line in zip(rows, tested, strict=True):
         assert row[3] == f"{line['loss']:.3f}"
-    steps = [line for line in lines if line["kind"] == "train"]
     for row, (first, last) in zip(rows, ((1, 22), (23, 45)), strict=True):  # across the resume
-        losses = [line["loss"] for line in steps if first <= line["step"] <= last]
+        losses = [line["loss"] for line in journal(run, "train") if first <= line["step"] <= last]
         assert row[2] == f"{sum(losses) / len(losses):.3f}"
 
 
@@ -91,5 +86,4 @@ def test_validation_images_are_called_so(
     assert re.search(r"evaluated on the \d validation images every epoch\n", err)
     kinds = {line["kind"] for line in seen}
     assert kinds == {"train", "validation", "result"}
-    assert "validation" in (run.folder / "metrics.jsonl").read_text()
     assert "Loss on validation images against epoch" in Path(run.metrics["report"]).read_text()

@@ -127,9 +127,7 @@ def assert_same(mine: str, other: str) -> None:
 
 
 def interrupted(words: list[str], after: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run in `cut` that is stopped after some steps, beside a whole one in `whole`."""
-    code, _, err = call(capsys, *words, "--out", "whole")
-    assert code == 0, err
+    """A run in `cut` that is stopped after some steps."""
     with asked_to_stop(after):
         code, _, err = call(capsys, *words, "--out", "cut")
     assert code == 130, err
@@ -142,10 +140,14 @@ def test_the_same_line_goes_on(
     """With color and gray images and the digits in turn, the model by its name or its fields."""
     data = ("color", "gray", "gray" if name in ("detect", "segment") else "digits")[number % 3]
     words = words_of(name, place, data, number % 2 == 0) + small(name)
+    if RECIPES[name]().pretext.task == "classify":  # of other tasks: test_pretext_runs.py
+        code, _, err = call(capsys, *words, "--out", "whole")
+        assert code == 0, err
     interrupted(words, 1, capsys)
     code, _, err = call(capsys, *words, "--out", "cut", "--resume")
     assert code == 0, err
-    assert_same("cut", "whole")
+    if Path("whole").exists():
+        assert_same("cut", "whole")
     config, own = vitlab.load("cut").config, RECIPES[name]().model.mean
     assert config.channels == (3 if data == "color" else 1)
     if own is not None and data != "color":
@@ -165,6 +167,7 @@ def test_several_runs_go_on(
     name: str, several: list[str], place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [*words_of(name, place, "color"), *small(name), *several, "--test-every", "0.5"]
+    assert call(capsys, *words, "--out", "whole")[0] == 0
     interrupted(words, 1 if several[0] == "--patience" else 3, capsys)
     code, _, err = call(capsys, *words, "--out", "cut", "--resume")
     assert code == 0, err

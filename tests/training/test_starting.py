@@ -6,24 +6,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 import vitlab
 from conftest import call, photo_folder
 from oracles.peers import timm
-from steps import asked_to_stop
+from training.kept import resumed, stopped
 from vitlab.errors import HubError, OptionError, RunError, WeightsError
 from vitlab.models.model import Model
 from vitlab.recipes.named import BACKBONE
 from vitlab.recipes.recipe import Host
-from vitlab.training.stop import Interrupted
 from vitlab.tuning.free import free_names
 from vitlab.weights.identity import fingerprint
 
 SHAPE = "ViT(width=16,depth=2,heads=2,mlp=32)/4"
 QUICK: dict[str, Any] = {"steps": 3, "batch": 16, "ema": 0.5, "lr": 1e-2}
 HOST = Host(workers=0)
-MODES = ("all", "attention", "ffn", "head", "norms", "lora")
 
 
 @pytest.fixture(scope="module")
@@ -50,20 +47,20 @@ def bits(model: Model) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def runs(base: Path, data: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, vitlab.Run]:
-    """One run per mode."""
-    folder = tmp_path_factory.mktemp("runs")
-    return {
-        tune: vitlab.finetune(data, base, folder / tune, tune=tune, host=HOST, **QUICK)
-        for tune in MODES
-    }
+def ffn(base: Path, data: str, tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
+    """A run that trains MLPs alone."""
+    folder = tmp_path_factory.mktemp("runs") / "ffn"
+    return vitlab.finetune(data, base, folder, tune="ffn", host=HOST, **QUICK)
 
 
-@pytest.mark.parametrize("tune", MODES)
-def test_only_the_named_parameters_change(
-    tune: str, base: Path, runs: dict[str, vitlab.Run]
+@pytest.mark.parametrize("tune", ["all", "attention", "head", "norms", "lora"])
+def test_only_the_named_parameters_change_and_a_resumed_run_has_the_same_bits(
+    tune: str, base: Path, data: str, tmp_path: Path
 ) -> None:
-    before, model = bits(vitlab.load(base, classes=3)), runs[tune].model
+    recipe = vitlab.recipe("finetune", data, weights=str(base), tune=tune, **QUICK)
+    run = vitlab.train(recipe, tmp_path / "run", host=HOST)
+    start, model = vitlab.load(base, classes=3), run.model
+    before = bits(start)
     changed = {name for name, value in bits(model).items() if value != before[name]}
     batch_norm = {name for name in before if "running" in name or "num_batches" in name}
     assert batch_norm
@@ -72,49 +69,25 @@ def test_only_the_named_parameters_change(
     if tune == "lora":  # its products are in the matrices
         free |= {n for n in before if n.endswith(("qkv.weight", "project.weight"))}
     assert changed == free
-
-
-@pytest.mark.parametrize("tune", MODES)
-def test_the_model_is_whole_and_a_delta_lies_beside_it(
-    tune: str, base: Path, runs: dict[str, vitlab.Run]
-) -> None:
-    run = runs[tune]
-    assert bits(vitlab.load(run.folder)) == bits(run.model)
+    assert bits(vitlab.load(run.folder)) == bits(model)
+    mark = fingerprint(vitlab.load(base))
+    assert f'base = "{mark}"' in (run.folder / "run.toml").read_text()
     file = run.folder / "delta.safetensors"
     assert file.exists() == (tune != "all")
-    if tune != "all":
+    if tune == "all":
+        config, own = vars(model.config), {"classes": 3, "labels": ("blue", "green", "red")}
+        assert config == vars(vitlab.load(base).config) | own | {"zero_head": config["zero_head"]}
+    else:
         delta = vitlab.load(file)
-        assert bits(delta) == bits(run.model)
-        assert delta.provenance["tune"] == tune
-        assert delta.provenance["base_fingerprint"] == fingerprint(vitlab.load(base))
-
-
-def test_everything_but_the_classes_comes_from_the_weights(
-    base: Path, runs: dict[str, vitlab.Run]
-) -> None:
-    config, theirs = runs["all"].model.config, vitlab.load(base).config
-    assert (config.classes, config.labels) == (3, ("blue", "green", "red"))
-    own = ("classes", "labels", "zero_head")
-    assert {k: v for k, v in vars(config).items() if k not in own} == {
-        k: v for k, v in vars(theirs).items() if k not in own
-    }
-
-
-@pytest.mark.parametrize("tune", ["all", "norms", "lora"])
-def test_resumed_anywhere_the_bits_are_the_same(
-    tune: str, base: Path, data: str, runs: dict[str, vitlab.Run], tmp_path: Path
-) -> None:
-    recipe = vitlab.recipe("finetune", data, weights=str(base), tune=tune, **QUICK)
-    with asked_to_stop(1), pytest.raises(Interrupted):
-        vitlab.train(recipe, tmp_path, host=HOST)
-    run = vitlab.train(recipe, tmp_path, resume=True, host=HOST)
-    assert bits(run.model) == bits(runs[tune].model)
-    first = (runs[tune].folder / "run.toml").read_text()
-    assert f'base = "{fingerprint(vitlab.load(base))}"' in first
+        assert bits(delta) == bits(model)
+        assert (delta.provenance["tune"], delta.provenance["base_fingerprint"]) == (tune, mark)
+    if tune in ("all", "norms", "lora"):
+        stopped(1, recipe, tmp_path / "cut", HOST)
+        assert bits(resumed(recipe, tmp_path / "cut", HOST).model) == bits(model)
 
 
 def test_the_command_is_the_same_as_python(
-    base: Path, data: str, runs: dict[str, vitlab.Run], capsys: pytest.CaptureFixture[str]
+    base: Path, data: str, ffn: vitlab.Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--steps", "3", "--batch", "16", "--ema", "0.5", "--lr", "0.01", "--workers", "0"]
     words += ["--from", str(base), "--tune", "ffn"]
@@ -122,9 +95,9 @@ def test_the_command_is_the_same_as_python(
     assert code == 0
     assert f"starting from {base} (fingerprint " in err
     assert f"); tune=ffn trains {2 * 1072 + 37 * 16 + 51:,} parameters" in err
-    assert bits(vitlab.load("one")) == bits(runs["ffn"].model)
+    assert bits(vitlab.load("one")) == bits(ffn.model)
     assert call(capsys, "train", data, "--recipe", "finetune", *words, "--out", "two")[0] == 0
-    assert bits(vitlab.load("two")) == bits(runs["ffn"].model)
+    assert bits(vitlab.load("two")) == bits(ffn.model)
     assert call(capsys, "finetune", "--out", "two", "--resume")[0] == 0
     code, _, err = call(capsys, "finetune", data, "--out", "two", "--resume", "--lr", "0.1")
     assert code == 2
@@ -132,12 +105,12 @@ def test_the_command_is_the_same_as_python(
 
 
 def test_a_model_in_hand_starts_the_same_run_and_stays_as_it_is(
-    base: Path, data: str, runs: dict[str, vitlab.Run], tmp_path: Path
+    base: Path, data: str, ffn: vitlab.Run, tmp_path: Path
 ) -> None:
     model = vitlab.load(base)
     before = bits(model)
     run = vitlab.finetune(data, model, tmp_path / "a", tune="ffn", host=HOST, **QUICK)
-    assert bits(run.model) == bits(runs["ffn"].model)
+    assert bits(run.model) == bits(ffn.model)
     assert bits(model) == before
     recipe = vitlab.recipe("small", data, steps=1, batch=16)
     with pytest.raises(OptionError, match="not ViT-Ti/16: leave --model out"):
@@ -153,8 +126,7 @@ def test_a_model_in_hand_starts_the_same_run_and_stays_as_it_is(
 def test_other_weights_are_refused_on_resuming(base: Path, data: str, tmp_path: Path) -> None:
     mine = vitlab.save(vitlab.load(base), tmp_path / "mine")
     recipe = vitlab.recipe("finetune", data, weights=str(mine), **QUICK)
-    with asked_to_stop(1), pytest.raises(Interrupted):
-        vitlab.train(recipe, tmp_path / "run", host=HOST)
+    stopped(1, recipe, tmp_path / "run", HOST)
     model = vitlab.load(mine)
     with torch.no_grad():
         next(model.parameters()).mul_(2)
@@ -163,45 +135,15 @@ def test_other_weights_are_refused_on_resuming(base: Path, data: str, tmp_path: 
         vitlab.train(recipe, tmp_path / "run", resume=True, host=HOST)
 
 
-def test_the_same_classes_keep_their_classifier(base: Path, data: str, tmp_path: Path) -> None:
-    first = vitlab.finetune(data, base, tmp_path / "a", host=HOST, **QUICK).model
-    vitlab.save(first, tmp_path / "model")
-    again = vitlab.finetune(
-        data,
-        tmp_path / "model",
-        tmp_path / "b",
-        tune="norms",
-        host=HOST,
-        steps=1,
-        batch=16,
-        lr=1e-9,
-    ).model
-    assert bool(again.state_dict()["head.classify.weight"].any())
-    assert torch.allclose(
-        again.state_dict()["head.classify.weight"], first.state_dict()["head.classify.weight"]
-    )
-
-
-def test_positions_are_resized_as_the_family_does(base: Path, data: str, tmp_path: Path) -> None:
-    run = vitlab.finetune(
-        data, base, tmp_path, tune="head", image_size=32, host=HOST, steps=1, batch=16
-    )
-    want: Tensor = vitlab.load(base, image_size=32).state_dict()["positions.0.table"]
-    assert torch.equal(run.model.state_dict()["positions.0.table"], want)
-
-
 def test_any_field_can_be_overridden(base: Path, data: str, tmp_path: Path) -> None:
+    """Positions are resized as the family does."""
     choices = {"gelu": "exact", "pool": "mean", "drop_path": 0.2, "crop": 0.5, "mean": (0, 0, 0)}
-    run = vitlab.finetune(data, base, tmp_path, host=HOST, steps=1, batch=16, **choices)
+    choices |= {"image_size": 32}
+    few = {"steps": 1, "batch": 16, "tune": "head"}
+    run = vitlab.finetune(data, base, tmp_path, host=HOST, **few, **choices)
     assert {name: getattr(run.model.config, name) for name in choices} == choices
-
-
-def test_resnets_too(data: str, tmp_path: Path) -> None:
-    model = vitlab.create("BiT-R(1-1)x1", 5, 32, generator=torch.Generator().manual_seed(0))
-    vitlab.save(model, tmp_path / "resnet")
-    run = vitlab.finetune(data, tmp_path / "resnet", tmp_path / "run", host=HOST, **QUICK)
-    assert run.model.config.name == "BiT-R(1-1)x1"
-    assert run.model.config.classes == 3
+    want = vitlab.load(base, image_size=32).state_dict()["positions.0.table"]
+    assert torch.equal(run.model.state_dict()["positions.0.table"], want)
 
 
 def test_what_only_transformers_drop_is_left_out_of_a_resnet_with_a_remark(
@@ -229,9 +171,7 @@ def test_a_file_that_does_not_tell_enough_is_read_with_the_chosen_fields(
     with pytest.raises(WeightsError, match="heads"):
         vitlab.finetune(data, tmp_path / "own.pth", tmp_path / "a", host=HOST, steps=1)
     recipe = vitlab.recipe("finetune", data, weights=str(tmp_path / "own.pth"), heads=4, **QUICK)
-    with asked_to_stop(1), pytest.raises(Interrupted):
-        vitlab.train(recipe, tmp_path / "b", host=HOST)
-    run = vitlab.train(recipe, tmp_path / "b", resume=True, host=HOST)
+    run = vitlab.train(recipe, tmp_path / "b", host=HOST)
     assert run.model.config.heads == 4  # type: ignore[attr-defined]
 
 

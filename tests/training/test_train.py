@@ -1,75 +1,48 @@
-"""Whole runs, small ones: what they leave, how they go on, how they stop."""
+"""Whole runs, small ones: what they leave, what they learn on, when they end."""
 
-import json
-import math
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 import vitlab
-from conftest import TINY, stub_reports
-from forked import Forked
-from steps import asked_to_stop, each_step
+from conftest import TINY, call, photo, photo_folder, stub_reports
+from training.kept import CLOCKS, EACH, PLAIN, journal, resumed, weights
+from vitlab.data.holdout import with_validation
 from vitlab.data.learning import open_to_learn
 from vitlab.errors import DataError
-from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
+from vitlab.report import gather, pretext_report
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training import checkpoints
-from vitlab.training.state import State
-from vitlab.training.step import Trainer
-from vitlab.training.stop import Interrupted
+from vitlab.training import ending, observer
+from vitlab.training.session import Session
+from vitlab.training.state import Best
 
-QUICK = TINY | {"epochs": 2, "batch": 256, "dropout": 0.1, "micro_batch": 100}
-
-
-def weights(run: Path) -> str:
-    return sha256(run / "model" / "model.safetensors")
+FILES = {"run.toml", "metrics.jsonl", "checkpoints", "duplicates.json", "model",
+         "predictions.safetensors", "report.html", ".lock"}  # fmt: skip
+KEYS = {"accuracy", "top5", "nll", "ece", "images", "model", "params", "macs", *CLOCKS}
+SMALL = TINY | {"epochs": 1, "batch": 16}
 
 
-@pytest.fixture(scope="session")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
-    """A run that was never stopped."""
-    return vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path_factory.mktemp("whole") / "run")
-
-
-def test_a_run_leaves_all_it_should(whole: vitlab.Run) -> None:
-    names = {each.name for each in whole.folder.iterdir()} - {".lock"}
-    assert names == {
-        "run.toml",
-        "metrics.jsonl",
-        "checkpoints",
-        "duplicates.json",
-        "model",
-        "predictions.safetensors",
-        "report.html",
-    }
-    lines = [json.loads(line) for line in (whole.folder / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if line["kind"] == "train"] == list(range(1, 13))
-    assert [line["step"] for line in lines if line["kind"] == "test"] == [12]
-    assert lines[-1]["kind"] == "result"
-    keys = "accuracy top5 nll ece images model params macs images_per_second peak_memory seconds"
-    assert set(whole.metrics) >= {*keys.split(), "run", "report"}
-    assert lines[-2]["accuracy"] == whole.metrics["accuracy"]
+def test_a_run_leaves_all_it_should_and_the_model_that_was_tested(whole: vitlab.Run) -> None:
+    assert {each.name for each in whole.folder.iterdir()} == FILES
+    assert [line["step"] for line in journal(whole, "train")] == list(range(1, 13))
+    assert [line["step"] for line in journal(whole, "test")] == [6, 12]
+    lines = journal(whole)
+    assert (lines[-1]["kind"], lines[-2]["accuracy"]) == ("result", whole.metrics["accuracy"])
+    assert set(whole.metrics) >= KEYS
     assert whole.metrics["images"] == 359
     assert whole.metrics["params"] == sum(weight.numel() for weight in whole.model.parameters())
-
-
-def test_the_saved_model_is_the_one_that_was_tested(whole: vitlab.Run) -> None:
     loaded = vitlab.load(whole.folder)
     for name, tensor in whole.model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor)
     figures = vitlab.evaluate(loaded, "digits")
-    for key in ("accuracy", "top5", "nll", "ece", "images", "params", "macs", "model"):
+    for key in KEYS - CLOCKS:
         assert figures[key] == pytest.approx(whole.metrics[key]), key
     assert loaded.config.labels == tuple("0123456789")
 
@@ -78,153 +51,122 @@ def test_the_saved_model_is_the_one_that_was_tested(whole: vitlab.Run) -> None:
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(
     whole: vitlab.Run, tmp_path: Path
 ) -> None:
-    again = vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path / "a", host=Host(workers=2))
-    other = vitlab.train(vitlab.recipe("digits", **QUICK | {"seed": 1}), tmp_path / "b")
-    assert weights(again.folder) == weights(whole.folder)
-    assert weights(other.folder) != weights(whole.folder)
+    again = vitlab.train(vitlab.recipe("digits", **PLAIN), tmp_path / "a", host=Host(workers=2))
+    other = vitlab.train(vitlab.recipe("digits", **PLAIN | {"seed": 1}), tmp_path / "b")
+    assert weights(again) == weights(whole) != weights(other)
 
 
-def test_stopped_and_resumed_anywhere_the_bits_are_the_same(
-    whole: vitlab.Run, tmp_path: Path
-) -> None:
-    recipe, stops = vitlab.recipe("digits", **QUICK), 0
-    for steps, workers in ((3, 0), (5, 2), (2, 1), (99, 0)):
-        with asked_to_stop(steps):
-            try:
-                run = vitlab.train(recipe, tmp_path / "r", resume=True, host=Host(workers=workers))
-            except Interrupted as stop:
-                assert "stopped after step" in str(stop)
-                stops += 1
-    assert stops == 3
-    assert weights(run.folder) == weights(whole.folder)
-    ours, theirs = (
-        [json.loads(line) for line in (each.folder / "metrics.jsonl").read_text().splitlines()]
-        for each in (run, whole)
-    )
-    for a, b in zip(ours, theirs, strict=True):
-        for key in ("kind", "step", "epoch", "loss", "accuracy", "lr"):
-            assert a.get(key) == b.get(key)
-
-
-def command(folder: Path, *more: str) -> list[str]:
-    words = ["train", "digits", "--out", str(folder), *more]
-    for key, value in QUICK.items():
-        words += [f"--{key.replace('_', '-')}", str(value)]
-    return words
-
-
-def test_killed_at_random_moments_and_resumed_the_bits_are_the_same(
-    whole: vitlab.Run, tmp_path: Path
-) -> None:
-    generator, folder, kills = np.random.default_rng(0), tmp_path / "run", 0
-    for attempt in range(12):
-        workers = str(attempt % 3)
-        words = command(folder, "--resume", "--checkpoint-every", "0", "--workers", workers)
-        process = Forked(words)
-        journal = folder / "metrics.jsonl"
-        size = journal.stat().st_size if journal.exists() else 0
-        while process.poll() is None and kills < 3:  # with none, one and two workers
-            time.sleep(0.005)
-            if journal.exists() and journal.stat().st_size != size:  # it is taking steps
-                time.sleep(float(generator.uniform(0, 0.05)))
-                process.send_signal(signal.SIGKILL)
-                kills += process.wait() == -signal.SIGKILL
-        if process.wait() == 0:
-            break
-    assert kills >= 2
-    assert weights(folder) == weights(whole.folder)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_exits_with_130(tmp_path: Path, number: int) -> None:
-    folder = tmp_path / "run"
-    words = command(folder, "--checkpoint-every", "1000", "--workers", "1", "--json")
-    words[words.index("--epochs") + 1] = "500"
-    process = Forked(words)
-    while not (folder / "metrics.jsonl").exists() or not (folder / "metrics.jsonl").stat().st_size:
-        time.sleep(0.02)
-        assert process.poll() is None
-    process.send_signal(number)
-    assert process.wait() == 130
-    out, err = process.out, process.err
-    assert out == ""
-    assert "Traceback" not in err
-    last = err.splitlines()[-1]
-    assert last.startswith("vitlab train: stopped after step ")
-    assert "--resume" in last
-    found, _ = checkpoints.load(folder / "checkpoints")
-    assert found is not None
-    assert f"step {found.state['step']:,} " in last
-
-
-def test_a_finished_run_is_told_again_not_trained_again(whole: vitlab.Run, tmp_path: Path) -> None:
-    copy = shutil.copytree(whole.folder, tmp_path / "copy")
-    again = vitlab.train(vitlab.recipe("digits", **QUICK), copy, resume=True)
-    assert again.metrics == whole.metrics | {"run": str(copy), "report": str(copy / "report.html")}
-
-
-def test_a_folder_that_holds_a_run_is_kept(whole: vitlab.Run, tmp_path: Path) -> None:
-    before = weights(whole.folder)
+def test_a_folder_that_holds_a_run_is_kept(whole: vitlab.Run, photos: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(whole.folder, tmp_path / "run")
+    recipe = vitlab.recipe("digits", **PLAIN)
+    again = vitlab.train(recipe, run, resume=True)
+    assert again.metrics == whole.metrics | {"run": str(run), "report": str(run / "report.html")}
     with pytest.raises(ValueError, match="already contains a run: pass --resume to continue it"):
-        vitlab.train(vitlab.recipe("digits", **QUICK), whole.folder)
+        vitlab.train(recipe, run)
     with pytest.raises(ValueError, match="was started with seed=0, not 3"):
-        vitlab.train(vitlab.recipe("digits", **QUICK | {"seed": 3}), whole.folder, resume=True)
-    (tmp_path / "thesis.txt").write_text("mine")
+        vitlab.train(recipe.changed(seed=3), run, resume=True)
     with pytest.raises(ValueError, match="exists and contains no run"):
-        vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path)
-    assert weights(whole.folder) == before
+        vitlab.train(recipe, photos)
+    with (
+        RunFolder(tmp_path / "busy").locked(),
+        pytest.raises(ValueError, match="another process is training in"),
+    ):
+        vitlab.train(recipe, tmp_path / "busy")
+    assert weights(run) == weights(whole)
 
 
-def test_changed_data_is_noticed_on_resuming(photos: Path, tmp_path: Path) -> None:
-    recipe = vitlab.recipe("small", str(photos), **TINY | {"epochs": 1, "batch": 16})
-    vitlab.train(recipe, tmp_path / "run", host=Host(workers=0))
+def test_held_out_images_stay_held_out_and_changed_data_is_noticed(
+    photos: Path, tmp_path: Path
+) -> None:
+    recipe = vitlab.recipe("small", str(photos), **SMALL)
+    run = vitlab.train(recipe, tmp_path / "run", host=EACH)
+    model, count = vitlab.load(run.folder), run.metrics["images"]
+    assert 6 <= count <= 18
+    moved = shutil.copytree(photos, tmp_path / "elsewhere")
+    assert vitlab.evaluate(model, str(moved))["images"] == count  # known by its content
+    assert vitlab.evaluate(model, str(moved), split="all")["images"] == 60
+    assert vitlab.evaluate(model, str(photos), split="train")["images"] == 60 - count
+    shutil.rmtree(moved / "red")
+    held_out = open_to_learn(str(photos)).test
+    left = sum("red" not in held_out.name(number) for number in range(count))
+    assert vitlab.evaluate(model, str(moved))["images"] == left
     (photos / "red" / "007.png").unlink()
     with pytest.raises(ValueError, match=r"has changed since .* was started"):
-        vitlab.train(recipe, tmp_path / "run", resume=True)
+        resumed(recipe, run.folder)
 
 
-HOLD = """
-import os, sys, time
-from pathlib import Path
-from vitlab.runs.run_folder import RunFolder
-with RunFolder(sys.argv[1]).locked():
-    if os.fork() == 0:  # as a worker process that outlives its parent
-        time.sleep(20)
-        os._exit(0)
-    print("held", flush=True)
-    time.sleep(60)
-"""
+ViT = "ViT(width=32,depth=1,heads=2,mlp=64"
 
 
-def test_two_processes_cannot_share_a_run(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    words = [sys.executable, "-c", HOLD, str(folder)]
-    holder = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "held\n"
-    recipe = vitlab.recipe("digits", **QUICK | {"epochs": 0.1})
-    with pytest.raises(ValueError, match="another process is training in"):
-        vitlab.train(recipe, folder)
-    holder.kill()
-    holder.wait()
-    holder.stdout.close()
-    assert vitlab.train(recipe, folder).metrics["images"] == 359  # its orphan holds nothing
-
-
-def test_weights_that_are_not_finite_are_those_of_the_newest_good_checkpoint_again(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"model": "Axial-ResNet-(1-1)", "image_size": 32},
+        {"model": f"R(1)+{ViT},branches=2)/8", "layer_scale": 1e-4, "drop_path": 0.2, "ema": 0.0},
+        {"model": f"{ViT})/8", "stem": "hmlp", "stem_norm": "batch", "pool": "attention"},
+        {"model": f"Axial-{ViT})/8", "positions_at": "shared"},
+        {"model": f"{ViT})/8", "positions": "rope", "registers": 2, "ffn": "swiglu"},
+    ],
+)
+def test_every_kind_of_model_trains_saves_and_loads(
+    photos: Path, tmp_path: Path, how: dict[str, object]
 ) -> None:
-    def poison(trainer: Trainer, state: State, batch: object) -> None:
-        if state.step == 7:
-            with torch.no_grad():
-                next(state.model.parameters()).fill_(math.inf)
+    recipe = vitlab.recipe("small", str(photos), **{"epochs": 1, "batch": 16} | how)
+    run = vitlab.train(recipe, tmp_path / "run", host=EACH)
+    again = vitlab.evaluate(vitlab.load(run.folder), str(photos))
+    assert again["nll"] == pytest.approx(run.metrics["nll"])
+    assert again["macs"] == run.metrics["macs"]
 
-    folder = tmp_path / "run"
-    with each_step(before=poison):
-        recipe = vitlab.recipe("digits", **TINY | {"steps": 20, "batch": 64})
-        done = vitlab.train(recipe, folder, host=Host(checkpoint_every=0))
-    assert RunFolder(folder).decisions.rollbacks == ((6, 10),)  # 7 is not known to be good
-    assert all(torch.isfinite(tensor).all() for tensor in done.model.state_dict().values())
+
+def test_slots_are_not_for_classification(photos: Path, tmp_path: Path) -> None:
+    how = {"model": "ViT-Ti1/8", "pool": "attention", "queries": 3}
+    with pytest.raises(ValueError, match="queries=3 gives that many outputs per image"):
+        vitlab.train(vitlab.recipe("small", str(photos), **how), tmp_path / "run")
+
+
+def test_it_learns(photos: Path, tmp_path: Path) -> None:
+    how = TINY | {"epochs": 30, "batch": 16, "lr": 3e-3, "precision": "bf16"}
+    run = vitlab.train(vitlab.recipe("small", str(photos), **how), tmp_path / "run", host=EACH)
+    assert run.metrics["accuracy"] == 1.0
+    assert run.model.config.size == (24, 32)
+
+
+# Augmented and mixed images
+
+MIXED = TINY | {
+    "rand_ops": 2, "color_jitter": 0.2, "erase": 0.3, "mixup": 0.8, "cutmix": 1.0, "repeats": 3,
+    "loss": "bce", "bce_threshold": 0.0, "label_smoothing": 0.0,
+}  # fmt: skip
+
+
+def test_mixed_batches_in_pieces_give_the_gradient_of_the_whole(tmp_path: Path) -> None:
+    """Also of an odd number of images, and in pieces of an odd one."""
+    recipe = vitlab.recipe("digits", **MIXED | {"epochs": 0.5, "batch": 239, "dropout": 0.0})
+    states = [
+        vitlab.train(recipe.changed(micro_batch=micro), tmp_path / str(micro)).model.state_dict()
+        for micro in (0, 80, 33)
+    ]
+    for name, tensor in states[0].items():
+        for other in states[1:]:
+            torch.testing.assert_close(other[name], tensor, rtol=0, atol=2e-4)
+
+
+def test_a_mixed_run_has_the_same_bits_with_any_number_of_workers(
+    photos: Path, tmp_path: Path
+) -> None:
+    how = MIXED | {"epochs": 2, "batch": 16, "dropout": 0.1, "image_size": 16, "area": 0.4}
+    recipe = vitlab.recipe("small", str(photos), **how)
+    runs = [
+        vitlab.train(
+            recipe.changed(**more), tmp_path / f"{workers}{more}", host=Host(workers=workers)
+        )
+        for workers, more in ((0, {}), (2, {}), (0, {"mixup": 0.0}), (0, {"cutmix": 0.0}))
+    ]
+    sums = [weights(run) for run in runs]
+    assert (sums[0], len(set(sums))) == (sums[1], 3)  # each way of mixing matters
+
+
+# Damaged images
 
 
 @pytest.mark.drawn
@@ -237,7 +179,7 @@ def test_damaged_images_are_skipped_counted_and_limited(
     broken = ["red/000.png", "green/001.png", *(f"blue/{n:03d}.png" for n in range(4))]
     for name in broken:
         (photos / name).write_bytes(b"\x89PNG no more")
-    recipe = vitlab.recipe("small", str(photos), **TINY | {"epochs": 2, "batch": 16})
+    recipe = vitlab.recipe("small", str(photos), **SMALL)
     for limit, said in ((0.01, "1%"), (2, "2"), (0.05, "5%")):  # five are put up with
         words = f"6 of 60 .* --max-bad {said} allows: .*--max-bad 12$"
         with pytest.raises(DataError, match=words):
@@ -247,18 +189,14 @@ def test_damaged_images_are_skipped_counted_and_limited(
         assert not (tmp_path / "strict").exists()
     with pytest.raises(DataError, match="6 of 60 images are damaged, more than --max-bad 0%"):
         vitlab.train(recipe, tmp_path / "stricter", host=Host(max_bad=0.0))
-    followed = vitlab.train(recipe, tmp_path / "strict", resume=True, host=Host(max_bad=12))
+    followed = vitlab.train(recipe, tmp_path / "strict", host=Host(max_bad=12, workers=0))
     report = (followed.folder / "report.html").read_text()
     assert "red/000.png" in report
     assert "green/001.png" in report
     stub_reports(monkeypatch)
-    assert followed.metrics["damaged"] == 6
-    runs = [
-        vitlab.train(recipe, tmp_path / f"w{workers}", host=Host(max_bad=0.1, workers=workers))
-        for workers in (0, 2)
-    ]
-    assert [run.metrics["damaged"] for run in runs] == [6, 6]
-    assert weights(runs[0].folder) == weights(runs[1].folder)
+    other = vitlab.train(recipe, tmp_path / "workers", host=Host(max_bad=0.1, workers=2))
+    assert followed.metrics["damaged"] == other.metrics["damaged"] == 6
+    assert weights(followed) == weights(other)
 
 
 def test_a_few_damaged_of_few_are_named_before_the_first_step_and_left_out(
@@ -267,17 +205,15 @@ def test_a_few_damaged_of_few_are_named_before_the_first_step_and_left_out(
     broken = ["red/000.png", "green/001.png", "blue/019.png"]
     for name in broken:
         (photos / name).write_bytes((photos / name).read_bytes()[:200])
-    base = vitlab.create("ViT(width=32,depth=1,heads=2,mlp=64)/4", classes=3, image_size=24)
-    folder = vitlab.save(base, tmp_path / "base")
+    base = vitlab.create(f"{ViT})/4", classes=3, image_size=24)
     lines: list[str] = []
 
     def on_line(line: dict[str, object]) -> None:
         lines.append(capsys.readouterr().err + str(line["kind"]))
 
     run = vitlab.finetune(
-        str(photos), folder, tmp_path / "run", steps=2, batch=8, host=Host(workers=0),
-        on_line=on_line,
-    )  # fmt: skip
+        str(photos), base, tmp_path / "run", steps=2, batch=8, host=Host(workers=0), on_line=on_line
+    )
     assert all(f"{name}: damaged" in lines[0] for name in broken)
     assert all(lines[0].count(name) == 1 and name not in "".join(lines[1:]) for name in broken)
     assert run.metrics["damaged"] == 3
@@ -285,110 +221,153 @@ def test_a_few_damaged_of_few_are_named_before_the_first_step_and_left_out(
     assert any(each.startswith(note) for each in run.metrics["notes"])
 
 
-FULL = "Error while serializing: I/O error: No space left on device (os error 28)"
+# Patience
 
 
-@pytest.mark.parametrize("failure", [OSError(28, os.strerror(28)), SafetensorError(FULL)])
-def test_a_full_disk_keeps_the_last_good_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+def test_the_best_is_the_most_accurate_and_of_equals_the_less_surprised() -> None:
+    best, model = Best(), torch.nn.Linear(1, 1, bias=False)
+    looks = [(0.5, 1.0), (0.6, 1.2), (0.6, 1.1), (0.6, 1.1), (0.4, 0.1)]
+    for step, (accuracy, loss) in enumerate(looks, 1):
+        torch.nn.init.constant_(model.weight, step)
+        best.compare(step, accuracy, loss, model)
+    assert (best.step, best.since) == (3, 2)
+    assert [best.exhausted(patience) for patience in (0, 2, 3)] == [False, True, False]
+    best.restore(model)
+    assert model.weight.item() == 3
+
+
+def test_a_tenth_of_each_class_is_held_out_of_training_and_never_of_testing() -> None:
+    before = open_to_learn("digits")
+    after = with_validation(before)
+    assert after.validation is not None
+    assert len(after.train) + len(after.validation) == len(before.train) == 1438
+    assert after.test is before.test
+    held, of = (np.bincount(each.labels.values) for each in (after.validation, before.train))
+    assert 110 < held.sum() < 178  # three deviations around a tenth
+    assert np.all((held > 0) & (held < 0.25 * of))
+    pixels = {after.train.image(i).content() for i in range(len(after.train))}
+    others = [after.validation.image(i).content() for i in range(len(after.validation))]
+    assert sum(each in pixels for each in others) <= 1  # digits has a twin or two of its own
+    assert with_validation(after) is after
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+def test_a_run_ends_when_patience_does_and_keeps_the_best(
+    ema: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, saves = checkpoints.save_file, 0
+    """The third look is made the best one."""
+    seen: dict[int, dict[str, torch.Tensor]] = {}
+    real, point = Best.compare, observer.curve_point
 
-    def full(tensors: object, file: Path) -> None:
-        nonlocal saves
-        saves += 1
-        if saves == 4:
-            raise failure
-        real(tensors, file)
+    def look(self: Best, step: int, *rest: Any) -> None:
+        real(self, step, *rest)
+        seen[step] = {n: t.clone() for n, t in rest[-1].state_dict().items()}
 
-    monkeypatch.setattr(checkpoints, "save_file", full)
-    folder = tmp_path / "run"
-    with pytest.raises(ValueError, match=r"cannot write .*no space left on device"):
-        vitlab.train(vitlab.recipe("digits", **QUICK), folder, host=Host(checkpoint_every=0))
-    found, remarks = checkpoints.load(folder / "checkpoints")
-    assert found is not None
-    assert (found.state["step"], remarks) == (3, [])
+    def falling(*given: Any) -> dict[str, float]:
+        return point(*given) | {"accuracy": 1.0 - 0.1 * abs(len(seen) - 2)}
 
-
-def test_held_out_images_stay_held_out(photos: Path, tmp_path: Path) -> None:
-    recipe = vitlab.recipe("small", str(photos), **TINY | {"epochs": 1, "batch": 16})
-    run = vitlab.train(recipe, tmp_path / "run", host=Host(workers=0))
-    model = vitlab.load(run.folder)
-    moved = shutil.copytree(photos, tmp_path / "elsewhere")
-    count = run.metrics["images"]
-    assert 6 <= count <= 18
-    assert vitlab.evaluate(model, str(moved))["images"] == count  # known by its content
-    assert vitlab.evaluate(model, str(moved), split="all")["images"] == 60
-    assert vitlab.evaluate(model, str(photos), split="train")["images"] == 60 - count
-    shutil.rmtree(moved / "red")
-    held_out = open_to_learn(str(photos)).test
-    left = sum("red" not in held_out.name(number) for number in range(count))
-    assert vitlab.evaluate(model, str(moved))["images"] == left
+    monkeypatch.setattr(Best, "compare", look)
+    monkeypatch.setattr(observer, "curve_point", falling)
+    how = TINY | {"epochs": 8, "batch": 128, "patience": 2, "test_every": 0.5, "ema": ema}
+    run = vitlab.train(vitlab.recipe("digits", **how), tmp_path / "run")
+    assert len(seen) == 5
+    for name, tensor in vitlab.load(run.folder).state_dict().items():
+        assert torch.equal(tensor, list(seen.values())[2][name])
+    assert run.metrics["images"] == 359  # the test images, all of them, and only for the figures
+    assert max(line["step"] for line in journal(run) if "step" in line) == list(seen)[-1]
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"model": "BiT-R(1-1)x1", "image_size": 32},
-        {"model": "Axial-ResNet-(1-1)", "image_size": 32},
-        {
-            "model": "R(1)+ViT(width=32,depth=1,heads=2,mlp=64,branches=2)/8",
-            "layer_scale": 1e-4,
-            "drop_path": 0.2,
-            "ema": 0.0,
-        },
-        {
-            "model": "ViT(width=32,depth=1,heads=2,mlp=64)/8",
-            "stem": "hmlp",
-            "stem_norm": "batch",
-            "pool": "attention",
-        },
-        {"model": "Axial-ViT(width=32,depth=1,heads=2,mlp=64)/8", "positions_at": "shared"},
-        {
-            "model": "ViT(width=32,depth=1,heads=2,mlp=64)/8",
-            "positions": "rope",
-            "registers": 2,
-            "ffn": "swiglu",
-        },
-    ],
-)
-def test_every_kind_of_model_trains_saves_and_loads(
-    photos: Path, tmp_path: Path, how: dict[str, object]
+# What is not done twice, and not at all
+
+Counted = Callable[..., tuple[vitlab.Run, int]]
+
+
+@pytest.fixture
+def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counted:
+    """Train, and count how often whole sources are predicted beyond the points of the curve."""
+    real, calls = observer.predict, list[int]()
+
+    def count(model: Any, source: Any, *rest: Any, **options: Any) -> Any:
+        calls.append(len(source))
+        return real(model, source, *rest, **options)
+
+    monkeypatch.setattr(observer, "predict", count)
+
+    def train(name: str, data: str, **how: Any) -> tuple[vitlab.Run, int]:
+        calls.clear()
+        how = TINY | {"epochs": 2, "batch": 32, "test_every": 1, "image_size": 8} | how
+        run = vitlab.train(vitlab.recipe("small", data=data, **how), tmp_path / name)
+        return run, len(calls) - len(journal(run, "test") + journal(run, "validation"))
+
+    return train
+
+
+def test_what_was_just_predicted_is_not_predicted_again(
+    counted: Counted, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = vitlab.recipe("small", str(photos), **{"epochs": 1, "batch": 16} | how)
-    run = vitlab.train(recipe, tmp_path / "run", host=Host(workers=0))
-    again = vitlab.evaluate(vitlab.load(run.folder), str(photos))
-    assert again["nll"] == pytest.approx(run.metrics["nll"])
-    assert again["macs"] == run.metrics["macs"]
+    assert counted("whole", str(photos))[1] == 0
+    assert counted("patient", str(photos), patience=2)[1] == 1  # on the test images, at the end
+    for side, more in ((24, 0), (40, 1)):  # from four times the model's 8 pixels on,
+        lossy = photo_folder(tmp_path / f"jpeg{side}", {"a": 0, "b": 0})
+        for number in range(20):  # a test decodes a JPEG at half its size; what is cached is whole
+            for tint, name in enumerate("ab"):
+                photo(number, side, side, tint).save(lossy / name / f"{number}.jpg")
+        run, again = counted(f"lossy{side}", str(lossy))
+        assert again == more
+        nll = vitlab.evaluate(run.model, str(lossy))["nll"]
+        assert nll == pytest.approx(run.metrics["nll"], abs=1e-9)
+    real = Session.evaluate  # predictions of earlier steps are not those of the last
+    monkeypatch.setattr(Session, "evaluate", lambda self: real(self) if self.state.step < 3 else [])
+    run, again = counted("unmeasured", str(photos))
+    assert again == 1
+    assert vitlab.evaluate(run.model, str(photos))["nll"] == pytest.approx(run.metrics["nll"])
 
 
-def test_slots_are_not_for_classification(photos: Path, tmp_path: Path) -> None:
-    how = {"model": "ViT-Ti1/8", "pool": "attention", "queries": 3}
-    with pytest.raises(ValueError, match="queries=3 gives that many outputs per image"):
-        vitlab.train(vitlab.recipe("small", str(photos), **how), tmp_path / "run")
+@pytest.fixture
+def _no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail if anything is done for a page alone."""
+
+    def fail(*_: Any) -> None:
+        raise AssertionError("nobody wants this page")
+
+    for room, name in ((gather, "write_report"), (gather, "survey"), (ending, "_pictures"),
+                       (pretext_report, "write_pretext_report")):  # fmt: skip
+        monkeypatch.setattr(room, name, fail)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_it_learns(photos: Path, tmp_path: Path, precision: str) -> None:
-    recipe = vitlab.recipe(
-        "small",
-        str(photos),
-        **TINY | {"epochs": 30, "batch": 16, "lr": 3e-3, "precision": precision},
-    )
-    run = vitlab.train(recipe, tmp_path / "run", host=Host(workers=0))
-    assert run.metrics["accuracy"] == 1.0
-    assert run.model.config.size == (24, 32)
+@pytest.mark.usefixtures("_no_page")
+@pytest.mark.parametrize("name", ["digits", "mae"])
+def test_without_a_report_no_page_is_made_and_none_is_named(
+    name: str, tmp_path: Path, photos: Path
+) -> None:
+    host = Host(report="no", check_duplicates="no", workers=0)
+    recipe = vitlab.recipe(name, data=str(photos) if name == "mae" else "digits", **SMALL)
+    run = vitlab.train(recipe, tmp_path / "run", host=host)
+    folder = RunFolder(run.folder)
+    assert not folder.report.exists()
+    for found in (run.metrics, folder.result(), folder.journal.read()[-1]):
+        assert found is not None
+        assert found["run"] == str(run.folder)
+        assert "report" not in found
+    assert vitlab.train(recipe, run.folder, host=host, resume=True).metrics == folder.result()
 
 
-def test_accumulation_gives_the_same_gradient(tmp_path: Path) -> None:
-    base = TINY | {"epochs": 0.5, "batch": 240, "dropout": 0.0}
-    runs = [
-        vitlab.train(
-            vitlab.recipe("digits", **base | {"micro_batch": micro}), tmp_path / str(micro)
-        )
-        for micro in (0, 80, 100)
-    ]
-    states = [run.model.state_dict() for run in runs]
-    for name, tensor in states[0].items():
-        for other in states[1:]:
-            torch.testing.assert_close(other[name], tensor, rtol=0, atol=2e-4)
+def test_all_but_the_page_is_the_same(
+    whole: vitlab.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = shutil.copytree(whole.folder, tmp_path / "with")
+    host = Host(report="no")
+    other = vitlab.train(vitlab.recipe("digits", **PLAIN), tmp_path / "without", host=host).folder
+    assert FILES - {each.name for each in other.iterdir()} == {"report.html"}
+    assert (weights(one), journal(one)) == (weights(other), journal(other))
+    answers = [load_file(each / "predictions.safetensors") for each in (one, other)]
+    assert all((answers[0][name] == answers[1][name]).all() for name in answers[0])
+    page = tmp_path / "compare.html"
+    assert not call(capsys, "compare", str(one), str(other), "--out", str(page))[0]
+    assert "with/report.html" in page.read_text()
+    assert "without/report.html" not in page.read_text()
+    line = ("train", "digits", "--report", "no", "--out", str(other), "--resume")
+    code, out, err = call(capsys, *line)
+    assert (code, "report.html" in out + err) == (0, False)
+    (one / "report.html").unlink()  # what was removed by hand is not named either
+    assert "report" not in (RunFolder(one).result() or {})

@@ -8,7 +8,7 @@ import torch
 
 import vitlab
 from conftest import TINY, call, photo_folder
-from steps import asked_to_stop
+from training.kept import resumed, stopped, weights
 from vitlab.data.holdout import with_validation
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import TrainingBatches
@@ -17,9 +17,7 @@ from vitlab.data.loading.order import Groups
 from vitlab.data.settings import Augment
 from vitlab.data.sources.source import counts
 from vitlab.errors import OptionError
-from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
-from vitlab.training.stop import Interrupted
 
 QUICK = TINY | {"epochs": 2, "batch": 16, "image_size": 16}
 HOST = Host(workers=0)
@@ -35,10 +33,6 @@ def counted(folder: Path) -> tuple[dict[str, int], dict[str, int]]:
     """The images of each class to train and to test on."""
     splits = open_to_learn(str(folder))
     return counts(splits.train), counts(splits.test)
-
-
-def weights(run: vitlab.Run) -> str:
-    return sha256(run.folder / "model" / "model.safetensors")
 
 
 def table(run: Path, name: str) -> dict[str, object]:
@@ -71,12 +65,10 @@ def test_every_process_and_worker_gets_its_share_of_the_same_balanced_batches(un
 def test_stopped_and_resumed_the_bits_are_the_same(uneven: Path, tmp_path: Path) -> None:
     recipe = vitlab.recipe("small", str(uneven), balance="sampling", mixup=0.2, **QUICK)
     whole = vitlab.train(recipe, tmp_path / "whole", host=HOST)
-    with asked_to_stop(3), pytest.raises(Interrupted):
-        vitlab.train(recipe, tmp_path / "run", host=HOST)
-    run = vitlab.train(recipe, tmp_path / "run", resume=True, host=Host(workers=1))
-    assert weights(run) == weights(whole)
-    none = vitlab.recipe("small", str(uneven), balance="none", mixup=0.2, **QUICK)
-    assert weights(vitlab.train(none, tmp_path / "none", host=HOST)) != weights(whole)
+    stopped(3, recipe, tmp_path / "run", HOST)
+    assert weights(resumed(recipe, tmp_path / "run", Host(workers=1))) == weights(whole)
+    none = vitlab.train(recipe.changed(balance="none"), tmp_path / "none", host=HOST)
+    assert weights(none) != weights(whole)
 
 
 @pytest.mark.drawn
@@ -102,20 +94,22 @@ def test_very_uneven_classes_are_weighted_and_a_line_says_so(
     assert table(tmp_path / "run", "objective")["balance"] == "weights"
     named = vitlab.recipe("small", str(uneven), balance="weights", **QUICK)
     same = vitlab.train(named, tmp_path / "named", host=HOST)
-    assert weights(same) == sha256(tmp_path / "run" / "model" / "model.safetensors")
+    assert weights(same) == weights(tmp_path / "run")
     evaluated = vitlab.evaluate(same.model, str(uneven))
     for key in ("classes", "confused"):
         assert evaluated[key] == same.metrics[key]
 
 
 def test_a_run_that_goes_on_keeps_what_was_decided(uneven: Path, tmp_path: Path) -> None:
-    """Also one of the time before there was anything to decide."""
+    """Also one of the time before there was anything to decide; even classes are left alone."""
     auto = vitlab.recipe("small", str(uneven), **QUICK)
-    none = vitlab.recipe("small", str(uneven), balance="none", **QUICK)
     assert auto.objective.balance == "auto"
+    photos = photo_folder(tmp_path / "few", {"blue": 9, "red": 9}, 16, 16)
+    even = vitlab.train(auto.changed(data=str(photos), steps=1), tmp_path / "even", host=HOST)
+    assert table(even.folder, "objective")["balance"] == "none"
+    none = auto.changed(balance="none")
     whole = vitlab.train(none, tmp_path / "whole", host=HOST)
-    with asked_to_stop(3), pytest.raises(Interrupted):
-        vitlab.train(none, tmp_path / "run", host=HOST)
+    stopped(3, none, tmp_path / "run", HOST)
     file = tmp_path / "run" / "run.toml"
     old = "".join(
         line
@@ -126,13 +120,6 @@ def test_a_run_that_goes_on_keeps_what_was_decided(uneven: Path, tmp_path: Path)
     file.write_text(old)
     run = vitlab.train(auto, tmp_path / "run", resume=True, host=HOST)
     assert weights(run) == weights(whole)
-
-
-def test_even_classes_are_left_alone(photos: Path, tmp_path: Path) -> None:
-    run = vitlab.train(vitlab.recipe("small", str(photos), **QUICK), tmp_path / "a", host=HOST)
-    assert table(run.folder, "objective")["balance"] == "none"
-    none = vitlab.recipe("small", str(photos), balance="none", **QUICK)
-    assert weights(vitlab.train(none, tmp_path / "b", host=HOST)) == weights(run)
 
 
 # Some of the training images
@@ -148,13 +135,9 @@ def test_a_share_of_the_training_images(uneven: Path, tmp_path: Path) -> None:
     assert run.model.provenance["train_images"] == half
     text = (run.folder / "report.html").read_text()
     assert f"trained on {half} of {whole} training images" in text
-    named = vitlab.recipe("small", str(uneven), train_images=half, **QUICK)
-    same = vitlab.train(named, tmp_path / "same", host=HOST)
-    assert weights(same) == weights(run)
-    with asked_to_stop(2), pytest.raises(Interrupted):
-        vitlab.train(recipe, tmp_path / "stopped", host=HOST)
-    again = vitlab.train(named, tmp_path / "stopped", resume=True, host=HOST)
-    assert weights(again) == weights(run)
+    named = recipe.changed(train_images=half)
+    stopped(2, recipe, tmp_path / "stopped", HOST)
+    assert weights(resumed(named, tmp_path / "stopped", HOST)) == weights(run)
     with pytest.raises(ValueError, match=f"was started with train_images={half}, not 0"):
         every = vitlab.recipe("small", str(uneven), **QUICK)
         vitlab.train(every, tmp_path / "run", resume=True, host=HOST)

@@ -12,7 +12,6 @@ import vitlab
 from vitlab.errors import DiskError, RunError
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host
-from vitlab.runs.recipe_file import RENAMED
 from vitlab.runs.run_folder import RunFolder
 
 RESULT = {"kind": "result", "model": "ViT", "params": 1, "macs": 1, "images": 1, "seconds": 1.0}
@@ -37,10 +36,8 @@ def test_started_free_or_in_the_way(tmp_path: Path) -> None:
         assert (folder.started, folder.free) == (True, False)
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("mine")
-    assert (RunFolder(tmp_path / "thesis").started, RunFolder(tmp_path / "thesis").free) == (
-        False,
-        False,
-    )
+    other = RunFolder(tmp_path / "thesis")
+    assert (other.started, other.free) == (False, False)
 
 
 def test_the_file_is_parsed_once_and_again_after_no_change(
@@ -67,20 +64,12 @@ def test_decisions_stand_beside_the_recipe(folder: RunFolder) -> None:
     assert RunFolder(folder.path).fingerprint == "mark"
 
 
-@pytest.mark.parametrize("text", ["[run", "", "[recipe]\nepochs = 3\n", "\xff"])
-def test_a_damaged_file_is_named(folder: RunFolder, text: str) -> None:
-    (folder.path / "run.toml").write_bytes(text.encode("latin-1"))
-    with pytest.raises(RunError, match=r"run.toml is damaged or from another version") as caught:
-        _ = RunFolder(folder.path).recipe
-    assert "\n" not in str(caught.value)
-
-
-def test_names_of_the_code_before_the_release_are_read(folder: RunFolder) -> None:
-    file = folder.path / "run.toml"
-    text = file.read_text().replace("format = 2\n", "")
-    assert RENAMED["optimiser"] == "optimizer"
-    file.write_text(text.replace("optimizer", "optimiser"))
-    assert RunFolder(folder.path).recipe == folder.recipe
+def test_a_damaged_file_is_named(folder: RunFolder) -> None:
+    for text in ("[run", "", "[recipe]\nepochs = 3\n", "\xff"):
+        (folder.path / "run.toml").write_bytes(text.encode("latin-1"))
+        said = r"run.toml is damaged or from another version[^\n]*$"
+        with pytest.raises(RunError, match=said):
+            _ = RunFolder(folder.path).recipe
 
 
 def test_a_line_that_was_cut_short_is_skipped_by_every_reader(folder: RunFolder) -> None:
@@ -129,10 +118,8 @@ GARBLED = {
 @pytest.mark.parametrize("found", GARBLED.values(), ids=GARBLED)
 def test_a_garbled_journal_is_restored_from_the_copy(folder: RunFolder, found: bytes) -> None:
     folder.journal.file.write_bytes(found + lines(3))
-    state = "damaged"
-    assert folder.continue_from(lines(1, 2), 0) == (
-        f"{folder.journal.file} was {state}: restored from the checkpoint"
-    )
+    said = f"{folder.journal.file} was damaged: restored from the checkpoint"
+    assert folder.continue_from(lines(1, 2), 0) == said
     assert folder.journal.file.read_bytes() == folder.journal.content == lines(1, 2)
     assert folder.continue_from(lines(1, 2), 0) == ""
     assert not list(folder.path.glob(".*"))
@@ -185,24 +172,18 @@ def test_a_journal_is_never_created_again_and_one_that_cannot_be_read_is_named(
 
 def test_drafts_of_a_killed_process_go_and_nothing_else(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
-    ours = [
+    mine = (".model.mybackup", ".thesis.txt.draft-abcdefgh", ".run.toml.draft-1", "run.toml.draft")
+    folder.path.mkdir()
+    for name in (
         ".run.toml.draft-ab_12345",
         ".report.html.draft-abcdefgh",
         ".metrics.jsonl.draft-1_3_5_7_",
-    ]
-    theirs = [
-        ".model.mybackup",
-        ".thesis.txt.draft-abcdefgh",
-        ".run.toml.draft-1",
-        "run.toml.draft",
-    ]
-    folder.path.mkdir()
-    for name in ours:
+    ):
         (folder.path / name).write_text("draft")
     (folder.path / ".model.draft-abcdefgh").mkdir()
     (folder.path / ".model.draft-abcdefgh" / "config.json").write_text("{")
     assert (folder.started, folder.free) == (False, True)
-    for name in theirs:
+    for name in mine:
         (folder.path / name).write_text("mine")
         assert not folder.free
         with folder.locked():

@@ -1,6 +1,7 @@
 """Numbers for people, and the times they type."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 
@@ -8,93 +9,41 @@ from vitlab.errors import OptionError
 from vitlab.terminal import main_figures, print_figures, readable
 from vitlab.units import duration, epochs, percent, seconds, si, storage
 
-
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [
-        (0, "0.0%"),
-        (1, "100.0%"),
-        (0.5, "50.0%"),
-        (0.9996, "> 99.9%"),
-        (0.9994, "99.9%"),
-        (0.0004, "< 0.1%"),
-        (0.0006, "0.1%"),
-        (math.nan, "not finite"),
-        (math.inf, "not finite"),
-    ],
-)
-def test_percent(share: float, text: str) -> None:
-    assert percent(share) == text
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
-        (0, "0"),
-        (842, "842"),
-        (1200, "1.2 k"),
-        (5717416, "5.7 M"),
-        (17500000000.0, "17.5 G"),
-        (999949, "999.9 k"),
-        (999950, "1.0 M"),
-        (2000000000000.0, "2.0 T"),
-        (3.5, "3.5"),
-        (math.nan, "not finite"),
-    ],
-)
-def test_si(number: float, text: str) -> None:
-    assert si(number) == text
+WORDS: list[tuple[Callable[[float], str], dict[float, str]]] = [
+    (percent, {
+        0: "0.0%", 1: "100.0%", 0.5: "50.0%", 0.9996: "> 99.9%", 0.9994: "99.9%",
+        0.0004: "< 0.1%", 0.0006: "0.1%", math.nan: "not finite", math.inf: "not finite",
+    }),
+    (si, {
+        0: "0", 842: "842", 1200: "1.2 k", 5717416: "5.7 M", 17.5e9: "17.5 G", 2e12: "2.0 T",
+        999949: "999.9 k", 999950: "1.0 M", 3.5: "3.5", math.nan: "not finite",
+    }),
+    (storage, {
+        5: "5 bytes", 999: "999 bytes", 1000: "1 kB", 512e6: "512 MB", 1.44e9: "1.4 GB",
+        999.4e6: "999 MB", 999.5e6: "999.5 MB", 999.96e6: "1.0 GB",
+    }),
+    (duration, {
+        0: "0.0 s", 2.44: "2.4 s", 9.94: "9.9 s", 9.96: "10 s", 59.4: "59 s", 59.6: "1 min 0 s",
+        100: "1 min 40 s", 3599.6: "1 h 0 min", 11100: "3 h 5 min", 3719: "1 h 2 min",
+        math.inf: "not finite",
+    }),
+    (epochs, {
+        0.25: "0.25 epochs", 1.0: "1 epoch", 1.112: "1.11 epochs", 4000.4: "4,000 epochs",
+    }),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (5, "5 bytes"),
-        (999, "999 bytes"),
-        (1000, "1 kB"),
-        (512000000.0, "512 MB"),
-        (1440000000.0, "1.4 GB"),
-        (999400000.0, "999 MB"),
-        (999500000.0, "999.5 MB"),
-        (999960000.0, "1.0 GB"),
-    ],
-)
-def test_storage(size: float, text: str) -> None:
-    assert storage(size) == text
+@pytest.mark.parametrize(("said", "table"), WORDS, ids=lambda each: getattr(each, "__name__", ""))
+def test_numbers_in_words(said: Callable[[float], str], table: dict[float, str]) -> None:
+    assert {number: said(number) for number in table} == table
 
 
-@pytest.mark.parametrize(
-    ("time", "text"),
-    [
-        (0, "0.0 s"),
-        (2.44, "2.4 s"),
-        (9.94, "9.9 s"),
-        (9.96, "10 s"),
-        (59.4, "59 s"),
-        (59.6, "1 min 0 s"),
-        (100, "1 min 40 s"),
-        (3599.6, "1 h 0 min"),
-        (11100, "3 h 5 min"),
-        (3600 + 119, "1 h 2 min"),
-        (math.inf, "not finite"),
-    ],
-)
-def test_duration(time: float, text: str) -> None:
-    assert duration(time) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("", 0), ("90s", 90), ("20m", 1200), ("1.5 h", 5400), ("2h", 7200), (" 1d ", 86_400)],
-)
-def test_seconds(text: str, value: float) -> None:
-    assert seconds(text) == value
-
-
-@pytest.mark.parametrize("text", ["20", "m", "-3m", "0s", "0.0h", "20 minutes", "1e3s", "5ms"])
-def test_what_is_not_a_time(text: str) -> None:
-    with pytest.raises(OptionError, match="budget must be a time such as 90s, 20m or 2h, not"):
-        seconds(text)
+def test_times_that_people_type() -> None:
+    known = {"": 0, "90s": 90, "20m": 1200, "1.5 h": 5400, "2h": 7200, " 1d ": 86_400}
+    assert {text: seconds(text) for text in known} == known
+    for text in ("20", "m", "-3m", "0s", "0.0h", "20 minutes", "1e3s", "5ms"):
+        with pytest.raises(OptionError, match="budget must be a time such as 90s, 20m or 2h, not"):
+            seconds(text)
 
 
 def test_the_rows_of_a_table() -> None:
@@ -142,11 +91,6 @@ def test_top5_of_at_most_five_classes_is_not_printed() -> None:
         "top-5 accuracy",
         "classes",
     ]
-
-
-def test_epochs() -> None:
-    found = [epochs(number) for number in (0.25, 1.0, 1.112, 4000.4)]
-    assert found == ["0.25 epochs", "1 epoch", "1.11 epochs", "4,000 epochs"]
 
 
 def test_what_did_not_happen_is_not_in_the_table() -> None:

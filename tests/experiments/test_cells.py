@@ -11,23 +11,17 @@ import pytest
 
 import vitlab
 from conftest import call
+from experiments.small import HOST, TINY, recipe
 from steps import asked_to_stop
-from vitlab.errors import DivergedError, OptionError, RunError, UserError
+from vitlab.errors import OptionError, RunError, UserError
 from vitlab.experiments.cells import Cell, CellsLeftError
 from vitlab.experiments.side_by_side import SideBySide
 from vitlab.experiments.timing import Cost
 from vitlab.models.config import config_of
 from vitlab.models.cost import cost
-from vitlab.recipes.recipe import Host, Recipe
+from vitlab.recipes.recipe import Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.stop import Interrupted
-
-TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/8", "steps": 2, "batch": 8, "warmup": 0.0}
-HOST = Host(workers=0, device="cpu")
-
-
-def recipe(few: Path, **more: object) -> Recipe:
-    return vitlab.recipe("small", str(few), **TINY | {"seed": 4, "clip": 0.0} | more)
 
 
 @pytest.fixture(scope="session")
@@ -70,12 +64,6 @@ def test_the_command_line_says_both(
     words = ["train", "--out", str(folder), "--resume", "--sweep", "0.1"]
     code, _, err = call(capsys, *words)
     assert (code, "was started with sweep=[0.003, 0.03, 1e+30], not [0.1]" in err) == (2, True)
-
-
-def test_all_rates_diverged_ends_it(few: Path, tmp_path: Path) -> None:
-    with pytest.raises(DivergedError, match="all 2 runs of the sweep diverged"):
-        vitlab.repeat(recipe(few, steps=4), tmp_path / "a", 2, sweep=[1e29, 1e30], host=HOST)
-    assert not (tmp_path / "a" / "seed-4").exists()
 
 
 def test_parts_of_the_cells_come_to_the_same(

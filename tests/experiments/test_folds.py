@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +12,15 @@ from sklearn.metrics import accuracy_score, log_loss
 
 import vitlab
 from conftest import call, photo, photo_folder
+from experiments import small
+from experiments.small import HOST, TINY
 from steps import asked_to_stop
 from vitlab.data.labels import SingleLabels
 from vitlab.errors import DivergedError, OptionError, RunError
 from vitlab.evaluation.label_errors import find_label_errors
-from vitlab.recipes.recipe import Host, Recipe
 from vitlab.training.stop import Interrupted
 
-TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/8", "steps": 2, "batch": 8}
-HOST = Host(workers=0)
+recipe = partial(small.recipe, seed=0, clip=1.0)
 
 
 @pytest.fixture(scope="session")
@@ -29,10 +30,6 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
     photo_folder(folder, {"blue": 12, "red": 9}, 16, 16)
     photo(99, 16, 16, tint=0).save(folder / "red" / "004.png")
     return folder
-
-
-def recipe(few: Path, **more: object) -> Recipe:
-    return vitlab.recipe("small", str(few), **TINY | {"warmup": 0.0} | more)
 
 
 def read(file: object) -> list[dict[str, str]]:
@@ -81,19 +78,8 @@ def test_likely_label_errors_are_those_of_the_out_of_fold_predictions(
     assert listed[0]["likely"] == "blue"
     assert {row["image"] for row in listed} == {rows[s.place]["image"] for s in expected.suspects}
     page = Path(str(folded["report"])).read_text()
-    assert "Likely label errors" in page
-    assert listed[0]["image"] in page
-
-
-def test_mean_and_deviation_are_those_of_the_folds(folded: dict[str, object]) -> None:
-    for key in ("accuracy", "nll"):
-        values = [row[key] for row in folded["runs"]]
-        assert folded["mean"][key] == pytest.approx(sum(values) / 3)
-        spread = (sum((each - sum(values) / 3) ** 2 for each in values) / 2) ** 0.5
-        assert folded["std"][key] == pytest.approx(spread)
-    page = Path(folded["report"]).read_text()
-    assert "standard deviation" in page
-    assert "3/3" in page
+    for words in ("Likely label errors", listed[0]["image"], "standard deviation", "3/3"):
+        assert words in page
 
 
 def test_a_finished_one_is_told_again_and_another_one_refused(
@@ -134,6 +120,7 @@ def test_a_diverged_fold_ends_it(few: Path, tmp_path: Path) -> None:
     with pytest.raises(DivergedError, match=r"fold 1/2 diverged: .*: try a lower --lr and another"):
         wild = recipe(few, lr=1e30, clip=0.0, steps=4)
         vitlab.cross_validate(wild, tmp_path / "run", 2, host=HOST)
+    assert not (tmp_path / "run" / "fold-2-of-2").exists()
     with pytest.raises(OptionError, match="folds must be at least 2 and at most 9999, not 1"):
         vitlab.cross_validate(recipe(few), tmp_path / "b", 1)
     with pytest.raises(OptionError, match="leave fold and dev_share out"):
@@ -146,7 +133,7 @@ def test_several_labels_per_image(tmp_path: Path, few: Path) -> None:
     lines[0]["labels"] = []
     table = few.parent / "list.jsonl"
     table.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    many = vitlab.recipe("small", str(table), **TINY, loss="sigmoid", warmup=0.0)
+    many = vitlab.recipe("small", str(table), **TINY, loss="sigmoid")
     result = vitlab.cross_validate(many, tmp_path / "run", 2, host=HOST)
     rows = read(result["predictions"])
     labels = {row["image"]: row["labels"] for row in rows}

@@ -13,15 +13,12 @@ import pytest
 
 import vitlab
 from conftest import call
+from experiments.small import HOST, TINY, recipe
 from vitlab.errors import DataError, DiskError, OptionError, RunError
 from vitlab.experiments import side_by_side
 from vitlab.experiments.cells import Setup, with_room
 from vitlab.experiments.side_by_side import RayTasks
-from vitlab.recipes.recipe import Host, Recipe
 from vitlab.training.stop import Interrupted
-
-TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/8", "steps": 2, "batch": 8, "warmup": 0.0}
-HOST = Host(workers=0, device="cpu")
 
 
 class FakeRay(ModuleType):
@@ -80,10 +77,6 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRay]:
     monkeypatch.setitem(sys.modules, "ray.exceptions", fake.exceptions)
     yield fake
     side_by_side._received.cache_clear()
-
-
-def recipe(few: Path, **more: object) -> Recipe:
-    return vitlab.recipe("small", str(few), **TINY | {"seed": 4, "clip": 0.0} | more)
 
 
 def of_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from explore.made import SMALL, Exploring
 from serve.made import encoded, tiny
 from vitlab.explore import views
 from vitlab.explore.first_pass import first_pass
+from vitlab.explore.lru import Kept
 from vitlab.explore.views import Shown
 
 
@@ -150,3 +151,16 @@ def test_attention_that_is_too_much_to_keep() -> None:
     seen = first_pass(tiny(SMALL), torch.zeros(1, 3, 16, 16), attention=False)
     assert seen.attention == ()
     assert len(seen.layers) == 3
+
+
+def test_within_a_bound_of_bytes_what_was_used_longest_ago_goes_and_the_newest_stays() -> None:
+    kept: Kept[str, Any] = Kept(10)
+    for key in "abc":
+        kept.put(key, np.zeros(3, np.uint8))
+    assert kept.get("a") is not None
+    kept.peek("b")  # which is not a use
+    kept.put("d", np.zeros(4, np.uint8))
+    assert (list(kept), kept.bytes, kept.get("b")) == (["c", "a", "d"], 10, None)
+    for size in (50, 4):
+        kept.put("e", np.zeros(size, np.uint8))
+        assert (list(kept), kept.bytes) == (["e"], size)

@@ -7,6 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from report.reading import contrast
 from vitlab.evaluation.reliability import Bin
 from vitlab.pages.palette import DARK, LIGHT, SERIES
 from vitlab.report.charts import (
@@ -22,20 +23,11 @@ from vitlab.report.charts import (
 )
 
 
-def luminance(color: str) -> float:
-    """WCAG 2.2, relative luminance."""
-    shares = [value / 255 for value in bytes.fromhex(color[1:])]
-    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in shares]
-    return sum(weight * v for weight, v in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-
 def test_lines_stand_out_and_differ() -> None:
     """WCAG 2.2, 1.4.11: graphics need a contrast of 3."""
     for theme in (LIGHT, DARK):
-        ground = luminance(theme["card"])
         for number in range(len(SERIES)):
-            own = luminance(theme[f"series{number}"])
-            assert (max(own, ground) + 0.05) / (min(own, ground) + 0.05) >= 3, number
+            assert contrast(theme[f"series{number}"], theme["card"]) >= 3, number
 
 
 # Machado, Oliveira & Fernandes, A Physiologically-based Model for Simulation of Color Vision

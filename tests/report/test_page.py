@@ -20,9 +20,7 @@ from vitlab.report.run_page import FIRST, run_page
 EDGES = {
     "usual": some(),
     "two classes": some(2),
-    "thirty": some(30),
     "sixty": some(60),
-    "a thousand": some(1000, 3000),
     "two thousand": some(2000, 3000),
     "one image": replace(some(2, 1), mistakes=[]),
     "gray": some(channels=1),

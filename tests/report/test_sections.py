@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from made_facts import cells, point, some
+from report.reading import contrast
 from vitlab.evaluation.per_class import ClassFigures, Confusion
 from vitlab.evaluation.reliability import Bin
 from vitlab.report import headline
@@ -39,19 +40,6 @@ def section(text: str, name: str) -> str:
         .split("</details>")[0]
         .split("</section>")[0]
     )
-
-
-def contrast(one: str, other: str) -> float:
-    """WCAG 2.2: relative luminance and contrast ratio."""
-
-    def luminance(color: str) -> float:
-        digits = color[1:] if len(color) == 7 else "".join(2 * digit for digit in color[1:])
-        value = np.array([int(digits[place : place + 2], 16) for place in (0, 2, 4)]) / 255
-        linear = np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
-        return float(linear @ [0.2126, 0.7152, 0.0722])
-
-    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
 
 
 def test_everything_that_is_read_stands_out(tmp_path: Path) -> None:
@@ -242,15 +230,6 @@ def test_each_class_has_its_figures(tmp_path: Path) -> None:
     assert widths == pytest.approx([100 * each for each in sorted(f1)], abs=0.1)
     many = section(page(tmp_path, some(1000, 3000)), "classes")
     assert many.count('<th scope="row">') == MANY
-
-
-def test_a_class_without_test_images_has_no_row_of_zeros(tmp_path: Path) -> None:
-    full = ClassFigures("full", 0.5, 0.25, 1 / 3, 8)
-    empty = ClassFigures("empty", None, None, None, 0)
-    made = replace(some(2), per_class=[full, empty], predicted=[4, 0], classes=("full", "empty"))
-    text = section(page(tmp_path, made), "classes")
-    assert text.count('<th scope="row">') == 1
-    assert "1 of 2 classes has no test image (empty)." in text
 
 
 def test_doubtful_labels_say_what_they_show(tmp_path: Path) -> None:

@@ -12,15 +12,11 @@ from sklearn.linear_model import LogisticRegression
 import vitlab
 from conftest import call, photo_folder
 from vitlab.data.learning import open_to_learn
-from vitlab.errors import DataError, OptionError, RunError
+from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.probes.heads import LinearHead
-from vitlab.evaluation.probes.searching import (
-    FoundHead,
-    choices_of,
-    with_head,
-)
+from vitlab.evaluation.probes.searching import FoundHead, choices_of, with_head
 from vitlab.recipes.recipe import Host
 
 HOST = Host(workers=0, report="no")
@@ -154,16 +150,8 @@ def test_the_command_prints_what_was_tried(
     tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     weights = backbone(tmp_path)
-    words = (
-        "probe",
-        str(photos),
-        "--from",
-        weights,
-        "--out",
-        str(tmp_path / "run"),
-        "--layers",
-        "2",
-    )
+    words = ("probe", str(photos), "--from", weights, "--out", str(tmp_path / "run"))
+    words += ("--layers", "2")
     more = ("--by", "means", "--pool", "token", "--image-size", "16", "--workers", "0")
     code, out, err = call(capsys, *words, *more, "--report", "no", "--folds", "3")
     assert code == 0, err
@@ -180,7 +168,6 @@ def test_the_command_prints_what_was_tried(
     ("words", "message"),
     [
         (["--lr", "1e-3"], "is for training: vitlab probe fits a head to frozen features"),
-        (["--epochs", "3"], "is for training: vitlab probe fits a head to frozen features"),
         (["--precision", "bf16-pure"], "is for training: vitlab probe fits a head to frozen"),
         (["--folds", "1"], "folds must be at least 2"),
         (["--by", "svm"], "by must be one of auto, logistic, ridge, means, not svm"),
@@ -213,7 +200,6 @@ def test_several_labels_are_not_fitted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "more", "pools"),
     [
-        ("ViT(width=16,depth=2,heads=2,mlp=32)/4", {"pool": "mean"}, {"mean"}),
         ("ViT(width=16,depth=2,heads=2,mlp=32)/4", {"pool": "attention"}, {""}),
         ("BiT-R(1-1)x1", {"image_size": 32}, {""}),
     ],
@@ -251,8 +237,3 @@ def test_a_cut_model_computes_the_features_that_were_chosen(
         cut = with_head(model, FoundHead(choice, head, 0.5, 1.0, ()))
         own = features_in_memory(cut, source, compute).values
         np.testing.assert_allclose(own, choice.of(values), atol=1e-4)
-
-
-def test_another_run_in_the_folder(tmp_path: Path, digits_run: Path) -> None:
-    with pytest.raises(RunError, match="already contains a run"):
-        vitlab.probe("digits", backbone(tmp_path, channels=1), digits_run, host=HOST)

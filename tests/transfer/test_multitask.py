@@ -46,6 +46,7 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "BiT": ("BiT-R(1-1)x1", {}),
     "axial ResNet": ("Axial-ResNet-(1-1)", {}),
 }  # fmt: skip
+CAMPAIGN = {"attention pool", "relative", "local", "axial", "BiT"}  # the rest has their parts
 WORDS = {
     "attention": (".qkv.", ".project.", ".q.", ".kv.", "positions", "attend", "classify"),
     "ffn": (".expand.", ".contract.", "conv1", "classify"),
@@ -102,7 +103,13 @@ def mixed(names: Iterable[str], count: int) -> list[str]:
     return [names[place] for place in drawn]
 
 
-@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.campaign if kind in CAMPAIGN else ())
+        for kind in ARCHITECTURES
+    ],
+)
 def test_scores_are_those_of_the_separate_models(kind: str) -> None:
     """Tasks that changed attention, FFNs, norms, the head, single tensors, everything, nothing."""
     name, choices = ARCHITECTURES[kind]
@@ -130,7 +137,7 @@ def test_random_sets_of_tensors() -> None:
         check(MultiTask(base, models), models, noise(9), mixed("abcd", 9))
 
 
-@pytest.mark.parametrize("kind", ["parallel", "relative", "BEiT's bias", "axial"])
+@pytest.mark.parametrize("kind", ["parallel", "BEiT's bias"])
 def test_any_module_may_have_tensors_of_its_own(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A branch that runs by task gets the task's positions, if these have changed as well."""
     monkeypatch.setitem(PerRow.OF, Branch, frozenset())

@@ -243,3 +243,10 @@ def test_a_model_that_reads_one_patch() -> None:
         assert seen[f"occluded_nonsalient_{percent}"] == 1
         assert seen[f"occluded_{percent}"] == pytest.approx((rank >= dropped).mean())
     assert len(seen) == 9
+
+
+def test_small_images_are_shifted_less_and_a_model_that_is_always_wrong_can_be_consistent() -> None:
+    asked = probed(Linear(torch.zeros(2, 1, 4, 4)), noise(6, (4, 4)), [1] * 6)
+    seen = figures(asked, 0, "shift_", "consistency")
+    assert [*seen] == [f"{n}_{d}" for d in (1, 2, 3) for n in ("shift", "consistency")]
+    assert (seen["shift_2"], seen["consistency_2"]) == (0, 1)

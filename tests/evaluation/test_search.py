@@ -361,3 +361,14 @@ def test_weights_of_a_stranger_are_not_looked_for_in_odd_places(
     err = capsys.readouterr().err
     assert "odd\\x1b[2J" in err
     assert "\x1b" not in err
+
+
+def test_another_image_in_the_place_of_a_file_is_not_the_same(
+    model: vitlab.VisionTransformer, photos: Path, tmp_path: Path
+) -> None:
+    vitlab.embed(model, photos, tmp_path / "x.parquet", workers=0)
+    file = photos / "red" / "003.png"
+    photo(7, 24, 32, 1).save(file)
+    (answer,) = vitlab.search(tmp_path / "x.parquet", [str(file)], 60)
+    assert str(file) in {each.path for each in answer.neighbors}
+    assert not any(each.same for each in answer.neighbors)

@@ -28,7 +28,7 @@ def test_bash_completes(capsys: pytest.CaptureFixture[str]) -> None:
         ["bash", "-c", ASK], input=script, capture_output=True, text=True, check=True
     )
     assert ran.stdout.splitlines() == [
-        "finetune", "--tune", "all attention ffn head norms lora", "--no-flip",
+        "finetune", "--tune", "all attention ffn head last norms lora", "--no-flip",
     ]  # fmt: skip
 
 

@@ -112,4 +112,4 @@ def test_a_run_that_nothing_watches_says_so(
 ) -> None:
     words = f"--from {digits_run} --out {tmp_path / 'run'} --steps 1 --batch 8 --report no"
     _, _, err = call(capsys, "pretrain", "digits", "--task", "mae", *words.split())
-    assert "--probe LABELED measures them at each test" in err
+    assert "pass --probe LABELED to measure them at each test" in err

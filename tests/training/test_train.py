@@ -217,7 +217,7 @@ def test_a_few_damaged_of_few_are_named_before_the_first_step_and_left_out(
     assert all(f"{name}: damaged" in lines[0] for name in broken)
     assert all(lines[0].count(name) == 1 and name not in "".join(lines[1:]) for name in broken)
     assert run.metrics["damaged"] == 3
-    note = "no test image is a near-duplicate of a training image, as far as 3 damaged images"
+    note = "no test image is a near-duplicate of a training image (3 damaged images could not"
     assert any(each.startswith(note) for each in run.metrics["notes"])
 
 

@@ -25,6 +25,7 @@ def cells_of(
     place: Path,
     *,
     rates: Sequence[float] = (),
+    further: int = FURTHER,
     epochs: float = 1.0,
 ) -> list[Cell]:
     """Return all runs in the order in which they are started.
@@ -34,6 +35,7 @@ def cells_of(
         seeds: of the runs; the first one is that of the runs that choose a learning rate
         place: the folder of all runs
         rates: factors of every row's learning rate, in place of the arms' own
+        further: rates that a grid may grow by
         epochs: passes over the training images per relative epoch of an arm
 
     Raises:
@@ -49,7 +51,7 @@ def cells_of(
             _cell(arm, seed, seeds[0], place, epochs)
             for seed in (seeds[:1] if arm.name in guides else seeds)
         ]
-        searches = [] if arm.rate_of else _searches(arm, first, rates)
+        searches = [] if arm.rate_of else _searches(arm, first, rates, further)
         names = choices.get(arm.rate_of, tuple(each.name for each in searches))
         choices[arm.name] = names
         cells += searches
@@ -80,7 +82,7 @@ def _cell(arm: Arm, seed: int, first: int, place: Path, epochs: float) -> Cell:
     )
 
 
-def _searches(arm: Arm, first: Cell, rates: Sequence[float]) -> list[Cell]:
+def _searches(arm: Arm, first: Cell, rates: Sequence[float], further: int) -> list[Cell]:
     """Return the runs that choose the learning rate of an arm, if it has several.
 
     Raises:
@@ -93,7 +95,7 @@ def _searches(arm: Arm, first: Cell, rates: Sequence[float]) -> list[Cell]:
         raise OptionError("one learning rate leaves nothing to choose: set lr instead")
     own = replace(first, recipe=first.recipe.changed(dev_share=HELD_OUT), searches=True)
     found = [replace(_at(own, each), name=f"{arm.name}-lr-{each:g}") for each in factors]
-    for number in range(FURTHER):
+    for number in range(further):
         after = (*(each.name for each in found), *own.models)
         name = f"{arm.name}-lr-further-{number + 1}"
         found.append(replace(own, name=name, after=after, settle=_beyond_best))

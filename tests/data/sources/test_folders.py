@@ -8,6 +8,7 @@ import pytest
 from conftest import photo_folder
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.learning import open_to_learn
+from vitlab.data.open import open_images
 from vitlab.data.sources.folders import image_files, names_below
 from vitlab.data.sources.source import counts
 from vitlab.data.summary import input_shape
@@ -141,3 +142,22 @@ def test_millions_of_names_are_listed_as_text_in_the_order_of_paths(tmp_path: Pa
     assert images == sorted(each for each in expected if "__MACOSX" not in each.parts)
     assert len(images) == 11
     assert names_below(tmp_path)[1] == {".mp4": 5, "no ending": 5}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "classes"),
+    [
+        ("*/*.png", ("blue", "green", "red")),
+        ("{red,blue}/*.png", ("blue", "red")),
+        ("r[de]d/*.png", ()),
+        ("red/*.png", ()),
+        ("**/*.png", ()),
+    ],
+)
+def test_folders_that_a_pattern_leaves_open_are_classes(
+    photos: Path, pattern: str, classes: tuple[str, ...]
+) -> None:
+    opened = open_images(f"{photos}/{pattern}", "optional")
+    assert bool(opened.lacks) == (not classes)
+    if classes:
+        assert opened.every().classes == classes

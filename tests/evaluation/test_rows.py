@@ -16,6 +16,7 @@ from vitlab.data.learning import open_to_learn
 from vitlab.errors import DiskError, OptionError
 from vitlab.evaluation import infer
 from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.rows import unicode
 from vitlab.places import check_file
 
 CLASSES = ("blue", 'gr"een', "red, or so")
@@ -208,3 +209,7 @@ def test_classes_of_the_same_name_keep_their_columns(tmp_path: Path) -> None:
     classify_into(tmp_path / "rows.parquet", made.eval(), images, Compute("cpu"))
     names = parquet.read_schema(tmp_path / "rows.parquet").names
     assert names[-3:] == ["p(0: crane)", "p(1: heron)", "p(2: crane)"]
+
+
+def test_bytes_that_are_not_text_are_spelled_out_in_lists_too() -> None:
+    assert unicode(["caf\udce9", 3]) == ["caf\\udce9", 3]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from prometheus_client import generate_latest
 
 from deploy.deploy_files import (
     COMPOSE,
@@ -109,7 +110,7 @@ def test_probes_ask_what_the_service_answers() -> None:
 def test_alerts_and_dashboard_ask_for_metrics_that_there_are() -> None:
     engine = Engine(device="cpu")
     application(engine)
-    text = engine.metrics.text().decode()
+    text = generate_latest(engine.metrics.registry).decode()
     known = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
     known |= {f"{each}{end}" for each in known for end in ("_bucket", "_sum", "_count")}
     rules = [each["expr"] for each in objects()["PrometheusRule"]["spec"]["groups"][0]["rules"]]

@@ -16,6 +16,13 @@ from vitlab.serve.engine import Engine
 from vitlab.serve.limits import Limits
 
 T = TypeVar("T")
+
+
+def figure(engine: Engine, name: str, **labels: str) -> float:
+    """A number of the service's metrics by its name after `vitlab_`; 0 if there is none yet."""
+    return engine.metrics.registry.get_sample_value(f"vitlab_{name}", labels) or 0.0
+
+
 TINY = "ViT(width=16,depth=2,heads=2,mlp=32)/8"
 
 

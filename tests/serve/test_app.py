@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel
 
 from serve.calling import Reply, ask, form, send
 from serve.fakes import FakeEngine, card, png
+from serve.made import figure
 from vitlab.errors import BusyError, LateError, OptionError, ServiceError
 from vitlab.serve import replies
 from vitlab.serve.answers import Seen
@@ -186,7 +188,7 @@ def test_figures_for_prometheus() -> None:
     for path in ("/predict", "/predict?model=x", "/a", "/b", "/c"):
         ask(served, "POST", path, RED)
     ask(served, "BREW", "/health")
-    text = engine.metrics.text().decode()
+    text = generate_latest(engine.metrics.registry).decode()
     families = {each.name: each for each in text_string_to_metric_families(text)}
     count = {
         tuple(each.labels[name] for name in ("route", "method", "status")): each.value
@@ -198,7 +200,7 @@ def test_figures_for_prometheus() -> None:
     assert count[("other", "POST", "404")] == 3
     assert count[("/health", "other", "405")] == 1
     assert families["process_resident_memory_bytes"].samples[0].value > 1e6
-    assert engine.metrics.value("images_shed_total", model="first") == 5
+    assert figure(engine, "images_shed_total", model="first") == 5
     buckets = {s.labels.get("le"): s.value for s in families["vitlab_batch_images"].samples}
     assert (buckets["2.0"], buckets["4.0"], buckets["+Inf"]) == (0, 1, 1)
 

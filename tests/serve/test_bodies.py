@@ -6,6 +6,7 @@ import pytest
 
 from serve.calling import ask, form, send
 from serve.fakes import FakeEngine, png
+from serve.made import figure
 from vitlab.serve.app import application
 from vitlab.serve.limits import Limits
 
@@ -48,7 +49,7 @@ def test_the_answer_says_what_is_wrong(body: bytes, kind: str, status: int, word
     reply = ask(APP, "POST", "/predict", body, content_type=kind)
     assert words in reply.error
     assert reply.status == status
-    assert APP.state.serving.engine.metrics.value("body_bytes") == 0
+    assert figure(APP.state.serving.engine, "body_bytes") == 0
 
 
 def test_compressed_bodies_are_unsupported() -> None:

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 import vitlab
-from serve.made import TINY, Running, encoded, nudged, tiny
+from serve.made import TINY, Running, encoded, figure, nudged, tiny
 from vitlab.errors import BusyError, OptionError, WeightsError
 from vitlab.evaluation.unlike import fit_unlike
 from vitlab.serve.answers import best_batch
@@ -123,7 +123,7 @@ def test_a_bad_image_does_not_spoil_the_others(running: Running, data: bytes, re
     assert good.probabilities is not None
     assert reason in bad.error
     assert bad.probabilities is None
-    assert running.engine.metrics.value("decoder_restarts") == 0
+    assert figure(running.engine, "decoder_restarts") == 0
 
 
 def test_deltas_share_their_bases_weights_in_mixed_batches(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from conftest import environment
-from serve.made import Running, encoded, processes_below
+from serve.made import Running, encoded, figure, processes_below
 from vitlab.errors import ServiceError
 
 pytestmark = pytest.mark.campaign
@@ -97,11 +97,11 @@ def test_mutated_images(running: Running) -> None:
 
     running.loop.run_until_complete(all_of(mutated(200)))
     before = [resident(number) for number in (own, *processes_below(own))]
-    restarts = running.engine.metrics.value("decoder_restarts")
+    restarts = figure(running.engine, "decoder_restarts")
     good = running.loop.run_until_complete(all_of(mutated(5000)))
     after = [resident(number) for number in (own, *processes_below(own))]
     assert 0 < good < 5000
-    assert running.engine.metrics.value("decoder_restarts") == restarts
+    assert figure(running.engine, "decoder_restarts") == restarts
     assert all(late - soon < 20_000 for soon, late in zip(before, after, strict=True))
 
 

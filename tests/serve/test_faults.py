@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from serve.calling import ask, form
 from serve.fakes import FakeEngine, png
-from serve.made import Gate, Running, encoded, tiny, until
+from serve.made import Gate, Running, encoded, figure, tiny, until
 from vitlab.errors import BusyError, FailedError, LateError, ServiceError
 from vitlab.serve.access import listen
 from vitlab.serve.app import application
@@ -54,7 +55,7 @@ def test_a_lost_device_is_no_longer_healthy(
         "the device computes no more: CUDA error: device-side assert triggered"
     )
     assert not running.engine.ready
-    assert running.engine.metrics.value("images_broken_total", model="tiny") == FAILURES
+    assert figure(running.engine, "images_broken_total", model="tiny") == FAILURES
     records = [each for each in caplog.records if each.getMessage() == "batch failed"]
     assert len(records) == FAILURES
     assert all(each.exc_info for each in records)
@@ -62,7 +63,7 @@ def test_a_lost_device_is_no_longer_healthy(
     assert ask(app, "GET", "/health").status == 500
     assert "device-side assert" in ask(app, "GET", "/health").error
     assert ask(app, "GET", "/ready").status == 503
-    figures = running.engine.metrics.text().decode()
+    figures = generate_latest(running.engine.metrics.registry).decode()
     assert 'vitlab_images_broken_total{model="tiny"} 3.0' in figures
     assert "vitlab_models 1.0" in figures
     assert 'vitlab_request_seconds_bucket{le="0.005",method="GET",route="/ready"' in figures
@@ -77,7 +78,7 @@ def test_images_at_which_a_model_fails_do_not_end_the_service(
         with pytest.raises(FailedError):
             running.answer(IMAGE)
     assert running.engine.ready
-    assert running.engine.metrics.value("images_broken_total", model="tiny") == 2 * FAILURES
+    assert figure(running.engine, "images_broken_total", model="tiny") == 2 * FAILURES
 
 
 def test_a_batch_that_never_ends_is_noticed() -> None:
@@ -184,7 +185,7 @@ def test_what_cannot_be_ready_in_time_is_refused_at_once() -> None:
     async def crowd() -> None:
         gate.close()
         waiting = [asyncio.ensure_future(running.engine.answer([IMAGE])) for _ in range(2)]
-        await until(lambda: running.engine.metrics.value("decoded_images") == 2)
+        await until(lambda: figure(running.engine, "decoded_images") == 2)
         began = time.monotonic()
         with pytest.raises(BusyError, match="an answer would come too late") as refused:
             await running.engine.answer([IMAGE])
@@ -195,7 +196,7 @@ def test_what_cannot_be_ready_in_time_is_refused_at_once() -> None:
             assert seen.probabilities is not None
 
     running(crowd())
-    assert running.engine.metrics.value("images_shed_total", model="tiny") == 1
+    assert figure(running.engine, "images_shed_total", model="tiny") == 1
     running.close()
 
 
@@ -207,7 +208,7 @@ def test_what_will_not_be_done_in_time_is_not_begun() -> None:
     async def crowd() -> None:
         gate.close()
         waiting = [asyncio.ensure_future(running.engine.answer([IMAGE])) for _ in range(2)]
-        await until(lambda: running.engine.metrics.value("decoded_images") == 2)
+        await until(lambda: figure(running.engine, "decoded_images") == 2)
         await until(gate.reached.is_set)
         served.trunk.pace = 100.0  # it has become slow
         gate.open.set()
@@ -217,7 +218,7 @@ def test_what_will_not_be_done_in_time_is_not_begun() -> None:
 
     running(crowd())
     assert len(gate.sizes) == 1
-    assert running.engine.metrics.value("images_late_total", model="tiny") == 1
+    assert figure(running.engine, "images_late_total", model="tiny") == 1
     running.close()
 
 

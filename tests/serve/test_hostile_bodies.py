@@ -16,6 +16,7 @@ import torch
 import vitlab
 from serve.calling import Reply, send
 from serve.hostile import FILES, Hostile, requests
+from serve.made import figure
 from vitlab.models.model import Model
 from vitlab.serve.app import application
 from vitlab.serve.engine import Engine
@@ -99,7 +100,7 @@ async def run(seed: int, count: int, workers: int = 4) -> tuple[list[str], Count
     await asyncio.gather(*(work() for _ in range(workers)))
     good = await answer(app, Hostile("good", "/predict", [FILES["PNG"]]))
     assert good.status == 200, good.body
-    assert app.state.serving.under_way == engine.metrics.value("body_bytes") == 0
+    assert app.state.serving.under_way == figure(engine, "body_bytes") == 0
     await engine.stop()
     return bad, statuses, sizes[-1] - sizes[1]
 

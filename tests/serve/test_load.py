@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import vitlab
-from serve.made import Gate, Running, encoded, nudged, processes_below, tiny, until
+from serve.made import Gate, Running, encoded, figure, nudged, processes_below, tiny, until
 from vitlab.errors import BusyError, LateError, OptionError, ServiceError
 from vitlab.weights.deltas import Delta
 from vitlab.weights.identity import Base
@@ -70,7 +70,7 @@ def test_beyond_the_queue_the_answer_is_busy_at_once(running: Running, gate: Gat
 
     running(flood())
     assert held(running) == 0
-    assert running.engine.metrics.value("images_shed_total", model="slow") == 12
+    assert figure(running.engine, "images_shed_total", model="slow") == 12
 
 
 def test_late_and_cancelled_requests_are_not_computed(running: Running, gate: Gate) -> None:
@@ -97,7 +97,7 @@ def test_late_and_cancelled_requests_are_not_computed(running: Running, gate: Ga
     finally:
         engine.limits = usual
     assert gate.sizes == [1, 1]
-    assert engine.metrics.value("images_late_total", model="slow") == 1
+    assert figure(engine, "images_late_total", model="slow") == 1
 
 
 def test_what_waits_is_computed_together(running: Running, gate: Gate, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_what_waits_is_computed_together(running: Running, gate: Gate, tmp_path:
     def sizes() -> list[float]:
         """Batches of one image, and of up to four."""
         bounds = ("1.0", "4.0")
-        return [engine.metrics.value("batch_images_bucket", le=each) for each in bounds]
+        return [figure(engine, "batch_images_bucket", le=each) for each in bounds]
 
     before = sizes()
 
@@ -140,8 +140,8 @@ def test_models_take_turns(running: Running, gate: Gate) -> None:
         tasks += [asked(running, model="tiny")]
         for name, task in zip(["slow"] * 7 + ["tiny"], tasks, strict=True):
             task.add_done_callback(lambda _, name=name: done.append(name))
-        decoded = running.engine.metrics.value("decoded_images")
-        await until(lambda: running.engine.metrics.value("decoded_images") >= decoded + 8)
+        decoded = figure(running.engine, "decoded_images")
+        await until(lambda: figure(running.engine, "decoded_images") >= decoded + 8)
         gate.open.set()
         await asyncio.gather(first, *tasks)
 
@@ -219,13 +219,13 @@ def test_a_decoder_that_is_killed(running: Running) -> None:
         """The last process: the others are multiprocessing's own."""
         return processes_below(os.getpid())[-1]
 
-    before = engine.metrics.value("decoder_restarts")
+    before = figure(engine, "decoder_restarts")
     running(kill(decoder()))
     other = decoder()
     os.kill(other, signal.SIGKILL)  # while it has nothing to do: nobody notices
     running(until(lambda: not Path(f"/proc/{other}").exists()))
     assert running.answer(IMAGE)[0].probabilities is not None
-    assert engine.metrics.value("decoder_restarts") == before + 2
+    assert figure(engine, "decoder_restarts") == before + 2
     ignored = Path(f"/proc/{decoder()}/status").read_text().split("SigIgn:")[1].split()[0]
     assert int(ignored, 16) & 1 << (signal.SIGINT - 1)
 

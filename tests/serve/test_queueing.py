@@ -2,7 +2,7 @@
 
 import pytest
 
-from serve.made import tiny
+from serve.made import figure, tiny
 from vitlab.errors import BusyError
 from vitlab.serve.decoders import Rounds
 from vitlab.serve.engine import Engine
@@ -50,7 +50,7 @@ def test_no_model_takes_all_places() -> None:
     assert held == {"a": 13, "b": 4, "c": 0}
     assert places.admitted(3, "c")
     assert not places.admitted(4, "c")
-    assert places.engine.metrics.value("images_shed_total", model="c") == 4
+    assert figure(places.engine, "images_shed_total", model="c") == 4
 
 
 def test_a_model_alone_may_take_all_places() -> None:

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from serve.fakes import FakeEngine, png
+from serve.made import figure
 from serve.sockets import head, read, served, status, talk
 from vitlab.serve.limits import Limits
 from vitlab.serve.overload import rest_of
@@ -102,7 +103,7 @@ def test_hostile_bytes_are_refused_and_the_next_client_is_answered() -> None:
         name: found[name][0] for name, case in CASES.items() if found[name][0] not in case[2]
     } == {}
     assert max(seconds for _, seconds in found.values()) < 10
-    assert service.app.state.serving.under_way == engine.metrics.value("body_bytes") == 0
+    assert service.app.state.serving.under_way == figure(engine, "body_bytes") == 0
 
 
 def test_a_client_that_closes_its_sending_side_has_left() -> None:
@@ -116,8 +117,8 @@ def test_a_client_that_closes_its_sending_side_has_left() -> None:
     assert service.app.state.serving.under_way == 0
     labels = {"route": "/predict", "method": "POST"}
     count = "request_seconds_count"
-    assert engine.metrics.value(count, status="499", **labels) == 1
-    assert engine.metrics.value(count, status="503", **labels) == 0
+    assert figure(engine, count, status="499", **labels) == 1
+    assert figure(engine, count, status="503", **labels) == 0
 
 
 def test_bodies_share_a_bounded_memory() -> None:
@@ -143,7 +144,7 @@ def test_bodies_share_a_bounded_memory() -> None:
 
     found, service = served(script, engine)
     assert found == 200
-    assert service.app.state.serving.under_way == engine.metrics.value("body_bytes") == 0
+    assert service.app.state.serving.under_way == figure(engine, "body_bytes") == 0
 
 
 def test_a_refused_client_sees_the_answer_and_then_the_end() -> None:
@@ -193,7 +194,7 @@ def test_what_has_no_room_is_refused_unread_and_watchers_are_answered() -> None:
         assert (f"Connection: {connection}" in lines) is bool(connection)
     assert "X-Content-Type-Options: nosniff" in lines
     assert len(engine.asked) == 2
-    assert engine.metrics.value("images_shed_total", model="") == 3
+    assert figure(engine, "images_shed_total", model="") == 3
 
 
 def test_only_a_plain_length_of_a_refused_request_is_believed() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from serve.made import Gate, Running, encoded, processes_below, tiny, until
+from serve.made import Gate, Running, encoded, figure, processes_below, tiny, until
 from vitlab.errors import ServiceError
 from vitlab.serve.answers import Question, Seen
 from vitlab.serve.batcher import Batcher
@@ -30,7 +30,7 @@ def test_nothing_stays_behind_and_what_waits_is_refused() -> None:
     async def end() -> None:
         gate.close()
         tasks = [asyncio.ensure_future(engine.answer([IMAGE])) for _ in range(5)]
-        await until(lambda: engine.metrics.value("decoded_images") == 5)
+        await until(lambda: figure(engine, "decoded_images") == 5)
         stopping = asyncio.ensure_future(engine.stop())
         await until(lambda: not engine.ready)
         with pytest.raises(ServiceError, match="not ready: it is starting or stopping"):

@@ -13,7 +13,7 @@ the whole image is resized.
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -304,11 +304,7 @@ def _opened(
     objects: dict[str, list[Any]] = {image: [] for image in found.images}
     odd = list[str]()
     for image, own, given in found.objects:
-        if (name := found.names[own]) not in place:
-            raise DataError(
-                f"{file} has an object of class {name!r}, which is not among those known, "
-                f"{some(order)}: leave it out"
-            )
+        check_known(file, name := found.names[own], order)
         if image in objects and given and (box := _inside(given, found.images[image][1])):
             objects[image].append((place[name], *box))
         else:
@@ -317,14 +313,8 @@ def _opened(
     paths = annotated_paths(file, home, files)
     gone = [number for number, path in enumerate(paths) if not path]
     lost = [files[number] for number in gone]
-    for names, what in (
-        (odd, "boxes that are empty, outside of their image or around a crowd"),
-        (lost, "images that are not there"),
-    ):
-        if names:
-            notes.append(f"{file}: skipped {len(names):,} {what}: {some(names)}")
-    if len(gone) == len(paths):
-        raise DataError(f"{file} has no image that is there: put them beside it, or into images/")
+    what = "boxes that are empty, outside of their image or around a crowd"
+    notes += skipped(file, len(files), (what, odd), ("images that are not there", lost))
     labels = BoxLabels.of([*objects.values()], len(order))
     return without(Files(Path(), Names.of(paths), labels, order), gone)
 
@@ -337,6 +327,26 @@ def _inside(box: list[float], size: Sides) -> list[float]:
         return []
     low, high = (np.clip(each / size, 0, 1) for each in (low, high))
     return [*low.tolist(), *high.tolist()] if (low < high).all() else []
+
+
+def check_known(file: Path, name: str, known: Collection[str]) -> None:
+    """Refuse an object of a class that is not known."""
+    if name not in known:
+        raise DataError(
+            f"{file} has an object of class {name!r}, which is not among those known, "
+            f"{some([*known])}: leave it out"
+        )
+
+
+def skipped(file: Path, images: int, *kinds: tuple[str, Sequence[str]]) -> list[str]:
+    """Return remarks on what is skipped: a description and the names; images are the last kind.
+
+    Raises:
+        DataError: all the images of the file are.
+    """
+    if len(kinds[-1][1]) == images:
+        raise DataError(f"{file} has no image that is there: put them beside it, or into images/")
+    return [f"{file}: skipped {len(own):,} {what}: {some(own)}" for what, own in kinds if own]
 
 
 def annotated_paths(file: Path, home: Path, names: Sequence[str]) -> list[str]:

@@ -181,9 +181,7 @@ def chosen(source: Source, fraction: float, purpose: str) -> NDArray[np.int64]:
     return np.flatnonzero(taken)
 
 
-def held_out(
-    source: Source, fraction: float, purpose: str = "test"
-) -> tuple[Source, NDArray[np.int64]]:
+def held_out(source: Source, fraction: float, purpose: str) -> tuple[Source, NDArray[np.int64]]:
     """Return a source, which may know more now, and the images that are held out of it, sorted."""
     source = identified(source)
     return source, chosen(source, fraction, purpose)

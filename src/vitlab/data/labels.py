@@ -228,16 +228,16 @@ class TargetLabels(MultiLabels):
 class PlacedLabels(MultiLabels):
     """Labels of places in images, which follow a crop and a mirror: boxes, or classes of pixels."""
 
+    @abstractmethod
     def inside(
         self, index: int, shape: tuple[int, int], box: Box, size: tuple[int, int]
     ) -> NDArray[Any]:
         """Return the targets of a box of an image of that shape, at another size."""
-        raise NotImplementedError
 
     @staticmethod
+    @abstractmethod
     def mirrored(targets: Tensor) -> Tensor:
         """Return the targets of a batch, (B, m, n), with left and right exchanged."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)

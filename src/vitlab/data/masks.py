@@ -29,7 +29,7 @@ from vitlab.data.decode.headers import complaints_are_errors, opened, turn
 from vitlab.data.holdout import chances
 from vitlab.data.labels import PixelLabels, check_length
 from vitlab.data.loading.loader import in_chunks
-from vitlab.data.polygons import CROWD, read_polygons
+from vitlab.data.polygons import CROWD, Pairs, read_polygons
 from vitlab.data.settings import Columns
 from vitlab.data.sources.columns import find_paths, named
 from vitlab.data.sources.folders import MASK_LAYOUTS, image_paths, names_below, visible
@@ -341,7 +341,7 @@ def _layouts(root: Path) -> Layouts:
 
 def _below(root: Path, layouts: Layouts) -> tuple[dict[str, MaskedImages], int, list[str]]:
     """Return images and masks of a folder by split, the number that is ignored, and remarks."""
-    pairs: dict[str, list[tuple[str, str]]] = {}
+    pairs = Pairs()
     without: list[str] = []
     for outer, images, masks, _ in layouts:
         stems = _stems(masks)
@@ -376,12 +376,10 @@ def _stems(masks: Path) -> dict[str, Path]:
     return found
 
 
-def _by_lists(
-    folder: Path, pairs: dict[str, list[tuple[str, str]]]
-) -> dict[str, list[tuple[str, str]]]:
+def _by_lists(folder: Path, pairs: Pairs) -> Pairs:
     """Return pairs by the lists of VOC that name the images of a split; as they are without."""
     by_stem = {Path(image).stem: (image, mask) for own in pairs.values() for image, mask in own}
-    found: dict[str, list[tuple[str, str]]] = {}
+    found = Pairs()
     for file in sorted(folder.glob("*.txt")):
         if (split := SPLIT_OF.get(file.stem.lower(), "")) != "":
             stems = read_bytes(file, 2**28).decode("utf-8", "replace").split()
@@ -404,18 +402,18 @@ def _listed(file: Path, known: Columns) -> tuple[dict[str, MaskedImages], int, l
     masks = paths_of(lines, found[0], replace(places, ending=""), file)
     check_files([*images, *masks], places, file, known)
     splits, notes = row_splits(lines, names, column, file)
-    pairs: dict[str, list[tuple[str, str]]] = {}
+    pairs = Pairs()
     for split, *own in zip(splits, images, masks, strict=True):
         image, mask = (str(places.root / each) for each in own)
         pairs.setdefault(split, []).append((image, mask))
     return _parts(pairs), 255, notes
 
 
-def _parts(pairs: Mapping[str, Sequence[tuple[str, Any]]]) -> dict[str, MaskedImages]:
+def _parts(pairs: Pairs) -> dict[str, MaskedImages]:
     """Return files by split, `all` for what is in none."""
     names = sorted(name for name in pairs if name) or [""]
     one = len(names) < 2 or "train" not in names
-    by_split: dict[str, list[tuple[str, Any]]] = {}
+    by_split = Pairs()
     for name, own in pairs.items():
         by_split.setdefault("all" if one else name or "train", []).extend(own)
     return {

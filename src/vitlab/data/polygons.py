@@ -20,10 +20,10 @@ from vitlab.data.boxes import (
     annotated_classes,
     annotated_paths,
     annotations_in,
+    check_known,
     read_annotations,
+    skipped,
 )
-from vitlab.data.sources.paths import some
-from vitlab.errors import DataError
 from vitlab.packages import check_installed
 
 BACKGROUND, CROWD = "background", 2**16 - 1
@@ -101,11 +101,8 @@ def _paired(
     """Return the images of a file that are there, with their masks; say what is left out."""
     objects, odd = defaultdict[str, list[tuple[int, Any]]](list), list[str]()
     for image, own, (crowd, shape) in said.objects:
-        if not crowd and said.names[own] not in known:
-            raise DataError(
-                f"{file} has an object of class {said.names[own]!r}, which is not among those "
-                f"known, {some([*known])}: leave it out"
-            )
+        if not crowd:
+            check_known(file, said.names[own], known)
         size = said.images[image][1] if image in said.images else (0.0, 0.0)
         if (shape := _checked(shape, size)) is None:
             odd.append(f"of image {image}")
@@ -121,14 +118,10 @@ def _paired(
         )
     ]
     lost = [name for name, path in zip(names, paths, strict=True) if not path]
-    for left, what in (
-        (odd, "shapes that are empty, no polygons or run lengths, or far outside of their image"),
-        (lost, "images that are not there, or have no size"),
-    ):
-        if left:
-            notes.append(f"{file}: skipped {len(left):,} {what}: {some(left)}")
-    if len(lost) == len(names):
-        raise DataError(f"{file} has no image that is there: put them beside it, or into images/")
+    what = "shapes that are empty, no polygons or run lengths, or far outside of their image"
+    notes += skipped(
+        file, len(names), (what, odd), ("images that are not there, or have no size", lost)
+    )
     return [
         (path, DrawnMask((int(high), int(wide)), tuple(objects[image])))
         for path, (image, (_, (wide, high))) in zip(paths, said.images.items(), strict=True)

@@ -1,8 +1,6 @@
 """The images that a model is evaluated on: a split, or what training held out."""
 
 import logging
-import time
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,8 +11,6 @@ from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Given, Splits, title_of
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
-from vitlab.evaluation.records import EvaluationRecord
-from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.models.seen import Seen
 
@@ -152,21 +148,3 @@ def _held_out(model: Model, whole: Source) -> bool:
     if not model.provenance.get("held_out", 0.0):
         return False
     return fingerprint(whole) == model.provenance.get("fingerprint")
-
-
-def recorded(
-    model: Model, began: float, figures: Mapping[str, Any], notes: Iterable[str], bad: Iterable[str]
-) -> EvaluationRecord:
-    """Return figures as `vitlab evaluate` gives them: with the model, its cost, time and notes.
-
-    Args:
-        model: that was measured
-        began: when, by `time.monotonic()`
-        figures: with `data`
-        notes: lines for the user
-        bad: messages about images that were skipped
-    """
-    price = cost(model)
-    about = {"model": model.config.name, "params": price.params, "macs": price.macs}
-    rest = {"seconds": time.monotonic() - began, "notes": [*notes, *(f"skipped: {e}" for e in bad)]}
-    return EvaluationRecord({**figures, **about, **rest})

@@ -26,10 +26,10 @@ from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import Floats, ratio
-from vitlab.evaluation.choosing import Split, chosen, recorded
+from vitlab.evaluation.choosing import Split, chosen
 from vitlab.evaluation.compute import Compute, borrowed
 from vitlab.evaluation.intervals import affordable, bootstrapped, redrawn
-from vitlab.evaluation.records import EvaluationRecord
+from vitlab.evaluation.records import EvaluationRecord, recorded
 from vitlab.files import staged_folder
 from vitlab.objectives.detect import SURE, framed, overlap
 from vitlab.progress import Meter
@@ -161,7 +161,7 @@ def box_figures(
     is above that of many: of made scenes by 2 points with 80 objects a class.
     """
     size, once = len(THRESHOLDS) * sum(len(each.classes) for each in found), np.ones(len(found))
-    weights = np.vstack([once, redrawn(len(found), affordable(size))])
+    weights = np.vstack([once, *redrawn(len(found), affordable(size))])
     table = average_precision(found, truth, len(classes), weights)
     counts = [int((truth[..., 0] == number).sum()) for number in range(len(classes))]
     rows = [

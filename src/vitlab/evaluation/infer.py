@@ -28,8 +28,8 @@ from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.compute import Compute, FastForm, borrowed
 from vitlab.evaluation.probes.feature_options import Cuts, Pooled, Taken
+from vitlab.evaluation.records import cost_figures
 from vitlab.models.config import TokenizerConfig, ViTConfig
-from vitlab.models.cost import cost
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
@@ -370,12 +370,9 @@ class Predictions:
 
     def about(self, model: Model) -> dict[str, Any]:
         """Return what figures say of the model and of the pass, by the keys of the JSON."""
-        price = cost(model)
         return {
             "damaged": len(self.bad),
-            "model": model.config.name,
-            "params": price.params,
-            "macs": price.macs,
+            **cost_figures(model),
             "images_per_second": len(self.labels) / self.seconds,
             "seconds": self.seconds,
             "temperature": model.temperature,

@@ -11,7 +11,7 @@ A resample is a row of weights: how often it has each image.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -142,10 +142,19 @@ def resampled(
     return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
-def redrawn(images: int, resamples: int) -> Floats:
-    """Return how often each resample has each image, (resamples, images)."""
-    generator = np.random.default_rng(_SEED)
-    return generator.multinomial(images, np.full(images, 1 / images), resamples).astype(np.float64)
+def redrawn(images: int, resamples: int = RESAMPLES) -> Iterator[Floats]:
+    """Yield how often a resample has each image, (images,)."""
+    generator, shares = np.random.default_rng(_SEED), np.full(images, 1 / images)
+    for _ in range(resamples):
+        yield generator.multinomial(images, shares).astype(np.float64)
+
+
+def interval_of(metric: Metric, images: int, point: float, samples: Floats) -> list[float] | None:
+    """Return the interval of a figure of so many images by its resamples; None if it has none."""
+    if images < metric.least or not math.isfinite(point) or metric.interval not in SCALES:
+        return None
+    ends = transformed(metric.interval, point, samples)
+    return [*ends] if all(map(math.isfinite, ends)) else None
 
 
 def bootstrapped(values: dict[str, Floats], images: int, *, biased: bool = False) -> dict[str, Any]:
@@ -159,13 +168,10 @@ def bootstrapped(values: dict[str, Floats], images: int, *, biased: bool = False
     """
     points, found = {name: float(own[0]) for name, own in values.items()}, {}
     for name, point in points.items():
-        metric = METRICS[name]
-        if images >= metric.least and math.isfinite(point) and metric.interval in SCALES:
-            samples = values[name][1:]
-            middle = 2 * point - float(np.nanmean(samples)) if biased else point
-            low, high = transformed(metric.interval, middle, samples)
-            if math.isfinite(low) and math.isfinite(high):
-                found[name] = [min(low, point), max(high, point)]
+        samples = values[name][1:]
+        middle = 2 * point - float(np.nanmean(samples)) if biased else point
+        if ends := interval_of(METRICS[name], images, middle, samples):
+            found[name] = [min(ends[0], point), max(ends[1], point)]
     finite = {name: own if math.isfinite(own) else None for name, own in points.items()}
     return finite | {"intervals": found}
 

@@ -1,6 +1,11 @@
 """Typed records: what runs, `evaluate` and `embed` return, with keys that an editor completes."""
 
+import time
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from vitlab.models.cost import cost
+from vitlab.models.model import Model
 
 
 class AttributeDict(dict[str, Any]):
@@ -128,3 +133,25 @@ class EmbeddingRecord(AttributeDict):
     left: int
     own_parts: int
     own_images: int
+
+
+def cost_figures(model: Model) -> dict[str, Any]:
+    """Return a model's name, parameters and multiply-adds, by the keys of the commands' JSON."""
+    price = cost(model)
+    return {"model": model.config.name, "params": price.params, "macs": price.macs}
+
+
+def recorded(
+    model: Model, began: float, figures: Mapping[str, Any], notes: Iterable[str], bad: Iterable[str]
+) -> EvaluationRecord:
+    """Return figures as `vitlab evaluate` gives them: with the model, its cost, time and notes.
+
+    Args:
+        model: that was measured
+        began: when, by `time.monotonic()`
+        figures: with `data`
+        notes: lines for the user
+        bad: messages about images that were skipped
+    """
+    rest = {"seconds": time.monotonic() - began, "notes": [*notes, *(f"skipped: {e}" for e in bad)]}
+    return EvaluationRecord({**figures, **cost_figures(model), **rest})

@@ -22,19 +22,18 @@ from vitlab.data.sources.source import Source
 from vitlab.data.targets import numbers_of, open_targets
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import ratio
-from vitlab.evaluation.choosing import Split, chosen, recorded
+from vitlab.evaluation.choosing import Split, chosen
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory
-from vitlab.evaluation.intervals import transformed, wilson
+from vitlab.evaluation.intervals import interval_of, redrawn, wilson
 from vitlab.evaluation.metrics import METRICS
-from vitlab.evaluation.records import EvaluationRecord
+from vitlab.evaluation.records import EvaluationRecord, recorded
 from vitlab.evaluation.reliability import REACH
 from vitlab.options import options_of
 from vitlab.progress import Meter
 from vitlab.units import percent
 from vitlab.weights.regressor import Estimates, Regressor, load_regressor
 
-RESAMPLES, SEED = 1000, 0
 WITHIN = {"coverage_50": 0.6744897501960817, "coverage_90": 1.6448536269514722}  # deviations
 
 
@@ -55,7 +54,8 @@ def target_figures(truth: Numbers, found: Estimates, names: Sequence[str]) -> di
     """
     images, errors, centered = len(truth), truth - found.values, truth - truth.mean(0)
     table = np.stack([np.abs(errors), errors**2, centered, centered**2], 1)
-    points, samples = _figures(table.mean(0)[None]), _figures(_resampled(table))
+    drawn = [np.tensordot(each / images, table, 1) for each in redrawn(images)]
+    points, samples = _figures(table.mean(0)[None]), _figures(np.stack(drawn))
     rows = [{"target": name, "intervals": {}} for name in names]
     for number, row in enumerate(rows):
         for key, values in points.items():
@@ -65,15 +65,6 @@ def target_figures(truth: Numbers, found: Estimates, names: Sequence[str]) -> di
     result: dict[str, Any] = {"intervals": {}}
     _put(result, "r2", points["r2"].mean(), samples["r2"].mean(1), images)
     return result | {"images": images, "targets": rows}
-
-
-def _resampled(table: Numbers) -> Numbers:
-    """Return the means of n images' rows, (n, …), in resamples of the images: (b, …)."""
-    images, generator, found = len(table), np.random.default_rng(SEED), []
-    for _ in range(RESAMPLES):
-        drawn = generator.multinomial(images, np.full(images, 1 / images))
-        found.append(np.tensordot(drawn / images, table, 1))
-    return np.stack(found)
 
 
 def _figures(means: Numbers) -> dict[str, Numbers]:
@@ -89,14 +80,10 @@ def _figures(means: Numbers) -> dict[str, Numbers]:
 def _put(row: dict[str, Any], key: str, value: float, samples: Numbers, images: int) -> None:
     """Put a figure and its interval, if it has one, into a row; that of R² is of what it lacks."""
     row[key] = float(value) if math.isfinite(value) else None
-    if row[key] is None or images < METRICS[key].least:
-        return
-    if key == "r2":
-        high, low = (1 - each for each in transformed("log", 1 - value, 1 - samples))
-    else:
-        low, high = transformed("log", value, samples)
-    if math.isfinite(low) and math.isfinite(high):
-        row["intervals"][key] = [low, high]
+    lost = key == "r2"
+    of = (1 - value, 1 - samples) if lost else (value, samples)
+    if ends := interval_of(METRICS[key], images, *of):
+        row["intervals"][key] = [1 - each for each in ends[::-1]] if lost else ends
 
 
 def _put_spread(row: dict[str, Any], errors: Numbers, deviations: Numbers) -> None:

@@ -33,10 +33,10 @@ from vitlab.data.settings import Columns
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, ImageError
 from vitlab.evaluation.answers import Floats, ratio
-from vitlab.evaluation.choosing import Split, recorded
+from vitlab.evaluation.choosing import Split
 from vitlab.evaluation.compute import Compute, borrowed
-from vitlab.evaluation.intervals import RESAMPLES, bootstrapped, redrawn
-from vitlab.evaluation.records import EvaluationRecord
+from vitlab.evaluation.intervals import bootstrapped, redrawn
+from vitlab.evaluation.records import EvaluationRecord, recorded
 from vitlab.files import staged_folder
 from vitlab.images import ImageSpec
 from vitlab.progress import Meter
@@ -292,7 +292,7 @@ def mask_figures(counts: Counts, classes: Sequence[str]) -> dict[str, Any]:
         classes: their names
     """
     images = len(counts)
-    weights = np.vstack([np.ones(images), redrawn(images, RESAMPLES)])
+    weights = np.vstack([np.ones(images), *redrawn(images)])
     total = np.tensordot(weights, counts.astype(np.float64), 1)
     values = {name: each(total) for name, each in FIGURES.items()}
     whole, edges = iou(total[0, :, :3]), iou(total[0, :, 3:])

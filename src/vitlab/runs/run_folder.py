@@ -1,19 +1,20 @@
 """A run's folder: the only code that knows its files and their formats.
 
-run.toml        the recipe with every field, what started the run, and what the run decided
-metrics.jsonl   the journal: one JSON object per line
-duplicates.json test images among the training images, and which images were left out
-checkpoints/    step-000000123/ and so on (training/checkpoints.py)
-model/          the trained model, as `vitlab.save` writes it
-delta.safetensors  what a run that trained only some weights changed (`vitlab.Delta`)
-predictions.safetensors  what the model answered to each test image
-segment.safetensors  the classifier of patches, of a run that segments
-detect.safetensors  queries and heads, of a run that detects
-regress.safetensors the linear layer, of a run that answers with numbers
-report.html     the report
-sweep/          the runs that chose the learning rate (experiments/campaign_folder.py)
-.lock           held by the process that trains
+    run.toml        the recipe with every field, what started the run, and what the run decided
+    metrics.jsonl   the journal: one JSON object per line
+    duplicates.json test images among the training images, and which images were left out
+    checkpoints/    step-000000123/ and so on (training/checkpoints.py)
+    model/          the trained model, as `vitlab.save` writes it
+    delta.safetensors  what a run that trained only some weights changed (`vitlab.Delta`)
+    predictions.safetensors  what the model answered to each test image
+    segment.safetensors  the classifier of patches, of a run that segments
+    detect.safetensors  queries and heads, of a run that detects
+    regress.safetensors the linear layer, of a run that answers with numbers
+    report.html     the report
+    sweep/          the runs that chose the learning rate (experiments/campaign_folder.py)
+    .lock           held by the process that trains
 
+`run.toml` states its format, which `check_format` (runs/recipe_file.py) reads.
 """
 
 import json

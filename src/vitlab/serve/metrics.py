@@ -8,7 +8,6 @@ from prometheus_client import (
     Gauge,
     Histogram,
     ProcessCollector,
-    generate_latest,
 )
 
 IMAGES = (1, 2, 4, 8, 16, 32, 64)
@@ -46,14 +45,6 @@ class Metrics:
     def gauge(self, name: str, help_: str, value: Callable[[], float]) -> None:
         """Add a number that goes up and down, read whenever it is asked for."""
         Gauge(f"vitlab_{name}", help_, registry=self.registry).set_function(value)
-
-    def value(self, name: str, **labels: str) -> float:
-        """Return one number by its name after `vitlab_`; 0 if there is none yet."""
-        return self.registry.get_sample_value(f"vitlab_{name}", labels) or 0.0
-
-    def text(self) -> bytes:
-        """Return everything in Prometheus's text format."""
-        return generate_latest(self.registry)
 
     def _counter(self, name: str, help_: str, *labels: str) -> Counter:
         return Counter(f"vitlab_{name}", help_, labels, registry=self.registry)

@@ -66,7 +66,9 @@ def shedding(crowded: Callable[[int], float], count: Callable[[], None]) -> type
                 log("overloaded: requests are refused unread", logging.WARNING)
             self.skipped, end = rest, math.isinf(rest)
             self.transport.write(refusal(seconds, end=end))
-            self._unset_keepalive_if_required()
+            if self.timeout_keep_alive_task is not None:
+                self.timeout_keep_alive_task.cancel()
+                self.timeout_keep_alive_task = None
             if end:
                 self.transport.write_eof()
                 self.loop.call_later(LINGER, self.transport.abort)

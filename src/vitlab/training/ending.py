@@ -31,12 +31,11 @@ from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.metrics import METRICS, figures
 from vitlab.evaluation.paired_tests import pairs_of
 from vitlab.evaluation.per_class import class_figures, confused_pairs
-from vitlab.evaluation.records import RunRecord
+from vitlab.evaluation.records import RunRecord, cost_figures
 from vitlab.evaluation.regression import measure_targets
 from vitlab.evaluation.run_predictions import keep
 from vitlab.evaluation.segmentation import measure
 from vitlab.evaluation.unlike import learned_unlike
-from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
 from vitlab.models.unlike import Unlike
@@ -296,11 +295,9 @@ def _without_leaks(task: Task, predictions: Predictions) -> dict[str, Any]:
 
 def _cost_of(observer: Observer, model: Model) -> dict[str, Any]:
     """Return what a run cost and what went wrong in it, by the keys of the command's JSON."""
-    tally, price, device = observer.state.tally, cost(model), observer.device
+    tally, device = observer.state.tally, observer.device
     return {
-        "model": model.config.name,
-        "params": price.params,
-        "macs": price.macs,
+        **cost_figures(model),
         "images_per_second": tally.means["images_per_second"],
         "peak_memory": devices.peak_memory(device),
         "seconds": tally.seconds,

@@ -20,8 +20,8 @@ from vitlab.evaluation.probes.patch_heads import (
     find_patch_head,
     layer_sets,
 )
+from vitlab.evaluation.records import cost_figures
 from vitlab.evaluation.segmentation import Bad, measure
-from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.progress import named_if_slow, say
 from vitlab.recipes.head_search import HeadSearch, MaskOptions
@@ -159,11 +159,10 @@ def _about(found: FoundPatchHead, how: MaskOptions) -> dict[str, Any]:
 
 def cost_of(fitted: Segmenter | Regressor, compute: Compute) -> dict[str, Any]:
     """Return what a run cost, by the keys of the command's JSON."""
-    price = cost(fitted.model)
+    figures = cost_figures(fitted.model)
+    figures["params"] += len(fitted.bias) * (fitted.weight.shape[1] + 1)
     return {
-        "model": fitted.model.config.name,
-        "params": price.params + len(fitted.bias) * (fitted.weight.shape[1] + 1),
-        "macs": price.macs,
+        **figures,
         "peak_memory": devices.peak_memory(compute.where),
         "device": devices.described(compute.where),
     }

@@ -34,7 +34,7 @@ class Estimates(NamedTuple):
     """Numbers of images, (n, targets), and their standard deviations, if the regressor has any."""
 
     values: Doubles
-    deviations: Doubles | None
+    deviations: Doubles | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,12 +58,9 @@ class Regressor:
 
     def estimates(self, features: NDArray[np.float32]) -> Estimates:
         """Return the numbers of images by their features, (n, features), in the targets' units."""
-        count, (mean, deviation) = len(self.about.targets), self.scale
-        outputs = features.astype(np.float64) @ self.weight.T + self.bias
-        spread = None
-        if self.about.spread:
-            spread = np.exp(np.clip(outputs[:, count:], math.log(TINY), MOST) / 2) * deviation
-        return Estimates(outputs[:, :count] * deviation + mean, spread)
+        outputs = torch.from_numpy(features.astype(np.float64) @ self.weight.T + self.bias)
+        found = _in_units(outputs, self.about, torch.from_numpy(self.scale))
+        return Estimates(*(each.numpy() for each in found))
 
     def save(self, run: Path) -> None:
         """Write the layer and the scale into a run, whose model is saved.
@@ -94,12 +91,17 @@ class Estimating(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """Estimate the numbers of images."""
-        count, (mean, deviation) = len(self.about.targets), self.scale
         outputs = self.model.features(images).flatten(1) @ self.weight.T + self.bias
-        values = outputs[:, :count] * deviation + mean
-        if not self.about.spread:
-            return (values,)
-        return values, (outputs[:, count:].clamp(math.log(TINY), MOST) / 2).exp() * deviation
+        return _in_units(outputs, self.about, self.scale)
+
+
+def _in_units(outputs: Tensor, about: Targets, scale: Tensor) -> tuple[Tensor, ...]:
+    """Return values, and deviations if there are any, (B, targets), in the targets' units."""
+    count, (mean, deviation) = len(about.targets), scale
+    values = outputs[:, :count] * deviation + mean
+    if not about.spread:
+        return (values,)
+    return values, (outputs[:, count:].clamp(math.log(TINY), MOST) / 2).exp() * deviation
 
 
 def load_regressor(run: str | Path) -> Regressor:

@@ -16,7 +16,7 @@ from vitlab.data.boxes import BoxLabels
 from vitlab.data.decode import crop
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.labels import PlacedLabels
-from vitlab.data.loading.crops import View, center, copies_of, fitted_image, load_views, noted
+from vitlab.data.loading.crops import View, center, copies_of, fitted_image, load_views, noting
 from vitlab.data.loading.order import Groups, batch_samples, draws, slice_of
 from vitlab.data.settings import Augment
 from vitlab.data.sources.source import Source
@@ -125,8 +125,9 @@ class TrainingBatches(Dataset[Batch]):
         *ends, count = np.cumsum([view.draws for view in views]).tolist()
         randoms = np.stack([draws(self.seed, e, index, count, copy) for e, index, copy in samples])
         parts = np.split(randoms, ends, axis=1)
-        truths, seen = self.source.labels, [list[Any]() for _ in indices]
-        native = isinstance(truths, BoxLabels) or self.spec.fit == "native"
+        labels, seen = self.source.labels, [list[Any]() for _ in indices]
+        placed = labels if isinstance(labels, PlacedLabels) else None
+        native = isinstance(labels, BoxLabels) or self.spec.fit == "native"
         quick = not self.views and self.augment.area < 1
         boxes = [
             [view.box(row[: crop.DRAWS], native=native) for row in part]
@@ -134,9 +135,8 @@ class TrainingBatches(Dataset[Batch]):
         ]
         if not self.views and not quick:
             boxes = [[center(self.spec)] * len(indices)]
-        placed = isinstance(truths, PlacedLabels)
-        if placed:
-            boxes = [[noted(*each) for each in zip(boxes[0], seen, strict=True)]]
+        if placed is not None:
+            boxes = [[noting(*each) for each in zip(boxes[0], seen, strict=True)]]
         read_ahead(self.source, indices)
         copies = copies_of(self.source, indices, self.spec, boxes[0]) if quick else {}
 
@@ -150,20 +150,19 @@ class TrainingBatches(Dataset[Batch]):
 
         specs = [replace(self.spec.images, image_size=view.size) for view in self.views]
         rest = [part[:, crop.DRAWS :] for part in parts]
+        if placed is None:
+            return _stacked(self.source, indices, load, specs or [self.spec], rest)
 
         def truth(place: int) -> NDArray[Any]:
-            assert isinstance(truths, PlacedLabels)
             shape, box = seen[place]
-            return truths.inside(indices[place], shape, box, self.spec.size)
+            return placed.inside(indices[place], shape, box, self.spec.size)
 
-        batch = _stacked(
-            self.source, indices, load, specs or [self.spec], rest, truth if placed else None
-        )
-        if not isinstance(truths, PlacedLabels) or not self.augment.flip:
+        batch = _stacked(self.source, indices, load, [self.spec], rest, truth)
+        if not self.augment.flip:
             return batch
         half = torch.from_numpy(mirrored(batch.draws.numpy()))[:, None, None]
-        labels = torch.where(half, truths.mirrored(batch.labels), batch.labels)
-        return replace(batch, labels=labels)
+        turned = torch.where(half, placed.mirrored(batch.labels), batch.labels)
+        return replace(batch, labels=turned)
 
 
 @dataclass(frozen=True)

@@ -57,12 +57,12 @@ class View:
         return choose
 
 
-def noted(choose: ChooseBox, seen: list[Any]) -> ChooseBox:
+def noting(choose: ChooseBox, seen: list[Any]) -> ChooseBox:
     """Return what chooses the same box, and notes the image's rows and columns, and the box."""
 
     def chosen(rows: int, columns: int) -> Box:
-        seen[:] = (rows, columns), choose(rows, columns)
-        box: Box = seen[1]
+        box = choose(rows, columns)
+        seen[:] = (rows, columns), box
         return box
 
     return chosen

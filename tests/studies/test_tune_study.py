@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import vitlab
+from vitlab.errors import OptionError
 from vitlab.recipes.recipe import Host
 from vitlab.studies.base import Base, small
 from vitlab.studies.papers.three_things import tune_arms
@@ -22,6 +23,19 @@ def test_every_part_is_tuned_and_the_classifier_alone_and_nothing() -> None:
     assert {arm.after for arm in arms.values() if arm.row} == {"first"}
     assert arms["resolution-none"].recipe.model.image_size == 8
     assert arms["first"].recipe.model.image_size == 6
+
+
+def test_starts_from_trained_weights_at_three_quarters_of_the_size(tmp_path: Path) -> None:
+    vitlab.save(vitlab.create("ViT(width=32,depth=1,heads=2,mlp=32)/4", 3, 24), tmp_path)
+    recipe = vitlab.recipe("finetune", data="digits", weights=str(tmp_path))
+    for given, lower, full in ((recipe, 16, 24), (recipe.changed(image_size=16), 12, 16)):
+        arms = {arm.name: arm.recipe for arm in tune_arms(Base(given))}
+        assert arms["first"].start.weights == str(tmp_path)
+        assert arms["first"].model.image_size == lower
+        assert arms["resolution-adamw-attention"].model.image_size == full
+    vitlab.save(vitlab.create("BiT-R26x1", 3, 32), tmp_path / "resnet")
+    with pytest.raises(OptionError, match="weights of a ViT"):
+        list(tune_arms(Base(recipe.changed(weights=str(tmp_path / "resnet")))))
 
 
 def test_what_is_not_tuned_answers_as_before_and_seeds_are_paired(

@@ -6,14 +6,17 @@ one for fine-tuning after either.
 
 import tomllib
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
 from typing import Any, Self
 
+from vitlab.errors import OptionError
+from vitlab.models.config import ViTConfig
 from vitlab.models.names import shape_of, vit_name
 from vitlab.recipes.model_part import ModelPart
 from vitlab.recipes.named import of_weights, recipe
 from vitlab.recipes.recipe import Recipe
+from vitlab.weights.load import load
 
 DIGITS = "ViT(width=64,depth=4,heads=2,mlp=128)/2"
 SMALL = "ViT(width=96,depth=4,heads=3,mlp=192)/4"
@@ -89,6 +92,19 @@ class Base:
         """Pixels per side of the images, of the shorter side if they are not square."""
         size = self.recipe.model.config().image_size
         return size if isinstance(size, int) else min(size)
+
+    @cached_property
+    def grid(self) -> tuple[int, int]:
+        """Pixels per side of the images and of a patch; of the weights, if it starts from any."""
+        if not self.recipe.start.weights:
+            return self.image_size, self.shape.patch
+        config = load(self.recipe.start.weights).config
+        if not isinstance(config, ViTConfig):
+            raise OptionError(
+                "the parts to tune are those of a ViT: start from the weights of a ViT"
+            )
+        size = self.recipe.model.image_size or config.image_size
+        return (size if isinstance(size, int) else min(size)), config.patch
 
     @property
     def transferred(self) -> str:

@@ -43,10 +43,10 @@ def tune_arms(base: Base) -> Iterator[Arm]:
     What is fine-tuned is everything, attention, the FFNs or the classifier alone, for another
     resolution and for other data; beside them are the weights as they were before, which say what
     fine-tuning is worth at all. The model is trained on images of three quarters of the size, then
-    fine-tuned at the full size and, if `downstream` names other data, on it. The learning rates are
-    chosen on held-out images.
+    fine-tuned at the full size and, if `downstream` names other data, on it. It starts from trained
+    weights if the recipe names them. The learning rates are chosen on held-out images.
     """
-    size, patch = base.image_size, base.shape.patch
+    size, patch = base.grid
     lower = base.recipe.changed(image_size=max(size * 3 // 4 // patch, 1) * patch)
     yield Arm("first", lower, row=False)
     still = _tuned(base, "resolution", "sgd", "head").changed(lr=NOTHING, steps=1)
@@ -68,7 +68,7 @@ def _tuned(base: Base, task: str, optimizer: str, tune: str) -> Recipe:
         "finetune", "", data=base.downstream if there else own.data.data, batch=64, warmup=0.0,
         epochs=FEW if there else 0.25, test_every=1e6, precision=own.precision,
     ).changed(
-        image_size=base.image_size, optimizer=optimizer, lr=RATES[optimizer], tune=tune,
+        image_size=base.grid[0], optimizer=optimizer, lr=RATES[optimizer], tune=tune,
         layer_decay=1.0, head_start="zero", **decay,
     )  # fmt: skip
 

@@ -3,6 +3,7 @@
 import re
 
 from docs.pages import ROOT
+from prometheus_client import generate_latest
 from serve.fakes import FakeEngine
 from vitlab.serve.app import application
 from vitlab.serve.engine import Engine
@@ -39,7 +40,7 @@ def test_the_addresses_and_statuses_are_those_of_the_application() -> None:
 
 
 def test_the_figures_are_those_of_metrics() -> None:
-    text = Engine(device="cpu").metrics.text().decode()
+    text = generate_latest(Engine(device="cpu").metrics.registry).decode()
     for name in re.findall(r"`(vitlab_[a-z_]+)`", PAGE):
         family = name.removesuffix("_total")
         assert f"# TYPE {name} " in text or f"# TYPE {family} " in text, name

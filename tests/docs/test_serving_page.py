@@ -2,8 +2,9 @@
 
 import re
 
-from docs.pages import ROOT
 from prometheus_client import generate_latest
+
+from docs.pages import ROOT
 from serve.fakes import FakeEngine
 from vitlab.serve.app import application
 from vitlab.serve.engine import Engine

@@ -89,6 +89,9 @@ FIGURES = {
     "feature_rank": Curve(
         "Rank of features", best="high", note="directions that held-out images use (RankMe)"
     ),
+    "lidar": Curve(
+        "LiDAR", best="high", note="directions that tell images apart, whatever their crop"
+    ),
     "dead_features": Curve(
         "Dead features", True, "low", note="channels that hardly differ between images"
     ),

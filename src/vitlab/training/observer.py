@@ -1,6 +1,7 @@
 """Measuring a model while it is trained, and after it; counting damaged images."""
 
 from dataclasses import dataclass, field, replace
+from itertools import compress
 
 import numpy as np
 import torch
@@ -17,13 +18,15 @@ from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.infer import Predictions, predict
 from vitlab.evaluation.metrics import curve_point
 from vitlab.models.model import Model
-from vitlab.objectives.feature_health import feature_health
+from vitlab.objectives.feature_health import feature_health, lidar
 from vitlab.training.plan import batches_of, step_seed
 from vitlab.training.resolve import Task
 from vitlab.training.state import State, means
 from vitlab.training.step import Trainer
 
 MOST = 1024  # images without labels that the loss is measured on, evenly spaced
+CROPPED = 256  # of these, those that LiDAR looks at crop by crop
+CROPS = 8  # of each, at least
 AT_ONCE = 64  # images per pass; fewer where they are large
 PIXELS = 64 * 224 * 224
 ALWAYS = 5  # damaged images that end no run, unless none may be
@@ -75,6 +78,7 @@ class Observer:
             bad: Damage = []
             if self.world.first:
                 point, bad = self._losses()
+                point |= self._crops_told_apart()
             self.note_damage(bad)
             point |= self._health()
         else:
@@ -95,7 +99,7 @@ class Observer:
         trainer, recipe, config = self.trainer, self.task.recipe, self.task.config
         names = ("loss", *trainer.objective.figures)
         sums, images, bad = torch.zeros(len(names), dtype=torch.float64), 0, Damage()
-        size = max(1, min(AT_ONCE, PIXELS // config.area, len(self.held_out)))
+        size = self._at_once
         workers = choose_workers(self.held_out, self.task.host.workers)
         batches = batches_of(replace(recipe, batch=size), self.held_out, config, ALONE)
         count = len(self.held_out) // size
@@ -112,6 +116,38 @@ class Observer:
                 sums += torch.stack([each.to(widest(self.device)) for each in found]).cpu()
                 images += len(batch)
         return means(dict(zip(names, sums.tolist(), strict=True)) | {"images": float(images)}), bad
+
+    @property
+    def _at_once(self) -> int:
+        """Images per pass."""
+        return max(1, min(AT_ONCE, PIXELS // self.task.config.area, len(self.held_out)))
+
+    def _crops_told_apart(self) -> dict[str, float]:
+        """Return the LiDAR of the evaluated weights, if the task compares crops of an image."""
+        trainer, recipe, config = self.trainer, self.task.recipe, self.task.config
+        full = [view.size == config.size for view in trainer.views]
+        count = min(CROPPED, len(self.held_out)) // self._at_once  # passes over all images
+        if not any(full) or count * self._at_once < 2:
+            return {}
+        chosen = np.linspace(0, len(self.held_out) - 1, num=count * self._at_once, dtype=np.int64)
+        own = replace(recipe, batch=self._at_once)
+        batches = batches_of(own, Subset(self.held_out, chosen), config, ALONE)
+        model, found = plain(self.state.evaluated).eval(), dict[int, list[torch.Tensor]]()
+        times = max(2, -(-CROPS // sum(full)))
+        workers = choose_workers(self.held_out, self.task.host.workers)
+        with deaths_explained(), torch.no_grad():
+            for batch in filter(len, loader(batches, range(times * count), workers)):
+                moved = trainer.augmented(batch)
+                for view in compress((moved, *moved.views), full):
+                    for index, each in zip(
+                        batch.indices.tolist(), model.features(view.images), strict=True
+                    ):
+                        found.setdefault(index, []).append(each.cpu())
+        least = min(map(len, found.values()), default=0)  # with `repeats` some are drawn more often
+        if len(found) < 2 or least < 2:
+            return {}
+        crops = [torch.stack(each[:least]) for each in found.values()]
+        return {"lidar": lidar(torch.stack(crops).numpy())}
 
     def _health(self) -> dict[str, float]:
         """Return what the features of the held-out images are worth without labels."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.layers import reset_xavier
 from vitlab.models.model import Model
 from vitlab.models.positions.positions import check_extra
 from vitlab.models.vit import VisionTransformer
@@ -55,10 +56,8 @@ def reset_queries(
 ) -> None:
     """Draw the queries of a head and its linear layers."""
     nn.init.normal_(queries, std=0.05, generator=generator)
-    for layer in head.modules():
-        if isinstance(layer, nn.Linear):
-            nn.init.xavier_uniform_(layer.weight, generator=generator)
-            nn.init.zeros_(layer.bias)
+    layers = [each for each in head.modules() if isinstance(each, nn.Linear)]
+    reset_xavier([(each, 1) for each in layers], generator)
 
 
 def check_queries(config: ModelConfig, queries: int, blocks: int, what: str) -> None:

@@ -230,6 +230,7 @@ class FinetuneKeywords(DataKeywords, total=False):
     slices: int
     object_queries: int
     query_blocks: int
+    mask_queries: int
     teacher: str
     distill: Literal["hard", "soft", "features"]
     distill_token: bool

@@ -44,7 +44,7 @@ from vitlab.evaluation.segmentation import (
     voc_palette,
 )
 from vitlab.images import ImageSpec
-from vitlab.weights.segmenter import DenseClasses, Segmenter, patch_features
+from vitlab.weights.segmenter import DenseClasses, PatchLayer, Segmenter, patch_features
 
 SPEC = ImageSpec(image_size=16)
 CPU = Compute("cpu", workers=0)
@@ -321,7 +321,7 @@ def backbone() -> vitlab.VisionTransformer:
 def segmenter(backbone: vitlab.VisionTransformer) -> Segmenter:
     about = DenseClasses(CLASSES, (0, 1, 2, 3), 255, (1, 2), 1.0)
     torch.manual_seed(1)
-    return Segmenter(backbone, about, torch.randn(4, 32), torch.randn(4))
+    return Segmenter(backbone, PatchLayer(about, torch.randn(4, 32), torch.randn(4)))
 
 
 def test_an_image_of_the_inputs_size_is_the_modules_output(segmenter: Segmenter) -> None:

@@ -81,5 +81,5 @@ def test_the_loss_is_the_mean_cross_entropy_of_pixels_and_then_of_images() -> No
     right = [(s.argmax(0) == t)[t >= 0].float().mean() for s, t in zip(scores, truth, strict=True)]
     torch.testing.assert_close(figures["pixel_accuracy"], sum(right[:2], torch.zeros(())))
     loss.backward()
-    assert all(each.grad is not None and each.grad.any() for each in (task.weight, task.bias))
+    assert all(each.grad is not None and each.grad.any() for each in task.head.parameters())
     assert next(model.parameters()).grad is not None

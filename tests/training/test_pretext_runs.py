@@ -49,7 +49,9 @@ OWN: dict[str, dict[str, Any]] = {
     "detect": {"model": VIT[:-1] + "8", "image_size": 48, "query_blocks": 1, "object_queries": 9},
     "regress": {"model": VIT[:-1] + "8", "image_size": 48, "targets": "digits,sum"},
     "segment": {"model": ""},
+    "segment-queries": {"model": "", "mask_queries": 5, "query_blocks": 1},
 }  # fmt: skip
+KINDS = [*TASKS, "segment-queries"]
 WEIGHTS = "model/model.safetensors"
 HOST = Host(workers=0, checkpoint_every=0, device="cpu")
 Train = Callable[..., Path]
@@ -85,8 +87,9 @@ def train(codes: Path, fitted: Path, few: None) -> Train:
     def learn(
         folder: Path, task: str, resume: bool = False, host: Host = HOST, **chosen: Any
     ) -> Path:
+        own, task = OWN.get(task, {}), task.removesuffix("-queries")
         guide = {"beit": {"tokenizer": str(codes)}, "segment": {"weights": str(fitted)}}
-        chosen = TINY | OWN.get(task, {}) | guide.get(task, {}) | chosen
+        chosen = TINY | own | guide.get(task, {}) | chosen
         data = "digit-scenes" if task in ANNOTATED else "digits"
         data = str(fitted.parent / "scenes") if task == "segment" else data
         recipe = vitlab.recipe(task, data, **chosen)
@@ -115,7 +118,7 @@ def outcome(run: Path) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
     return {file.name: file.read_bytes() for file in files}, journal(run)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", KINDS)
 def test_a_run_that_is_stopped_and_then_killed_goes_on_to_the_same_bits(
     task: str, train: Train, whole: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -125,7 +128,7 @@ def test_a_run_that_is_stopped_and_then_killed_goes_on_to_the_same_bits(
         train(run, task)
 
     killer = each_step(before=die_at_four)
-    command = "train" if task in ANNOTATED else "pretrain"
+    command = "train" if task.startswith(ANNOTATED) else "pretrain"
     killed = Forked([command, "--out", str(run), "--resume", "--workers", "0", "--device", "cpu",
                      "--checkpoint-every", "0"], killer.__enter__)  # fmt: skip
     assert killed.wait() == -signal.SIGKILL, killed.err
@@ -158,7 +161,7 @@ def die_at_four(trainer: Trainer, state: State, batch: Batch) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", KINDS)
 def test_two_processes_learn_as_one(task: str, train: Train, tmp_path: Path) -> None:
     """SGD, whose steps would tell a gradient from twice the gradient."""
     how = {"optimizer": "sgd", "lr": 0.05, "batch": 8, "steps": 4, "ema": 0.0}

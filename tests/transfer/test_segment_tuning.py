@@ -50,7 +50,7 @@ def test_two_blocks_learn_and_segment_better(tuned: vitlab.Run, place: Path) -> 
     moved = {name for name, own in after.model.state_dict().items() if not own.equal(kept[name])}
     assert {name.split(".")[1] for name in moved if name.startswith("blocks.")} == {"1", "2"}
     assert all(name.startswith(("blocks.1.", "blocks.2.", "norm.")) for name in moved)
-    assert not torch.equal(before.weight, after.weight)
+    assert not torch.equal(before.head.weight, after.head.weight)
 
 
 def test_evaluate_predict_and_export_know_the_run(
@@ -71,6 +71,34 @@ def test_evaluate_predict_and_export_know_the_run(
     assert (mask == truth).mean() > 0.8
     code, _, err = call(capsys, "export", "tuned", "--to", "onnx", "--out", "tuned.onnx")
     assert code == 0, err
+
+
+def test_queries_take_the_place_of_the_head(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(place)
+    line = "finetune scenes --task segment --from fitted --mask-queries 6 --query-blocks 2"
+    rate = "--epochs 24 --lr 5e-3 --report no --workers 0 --device cpu --out queries --json"
+    code, out, err = call(capsys, *line.split(), *rate.split())
+    assert code == 0, err
+    run = json.loads(out)
+    assert run["miou"] > 0.4  # of four classes, the most frequent of which alone has 0.18
+    assert load_segmenter("queries").about.queries == 6
+    code, out, err = call(capsys, "evaluate", "queries", "scenes", "--json")
+    assert code == 0, err
+    assert json.loads(out)["miou"] == run["miou"]
+    code, _, err = call(capsys, "predict", "queries", "scenes/images/003.png", "--out", "found")
+    assert code == 0, err
+    mask, truth = (np.asarray(Image.open(f"{each}/003.png")) for each in ("found", "scenes/masks"))
+    assert (mask == truth).mean() > 0.6
+    code, out, err = call(
+        capsys, "export", "queries", "--to", "onnx", "--out", "queries.onnx", "--json"
+    )
+    assert code == 0, err
+    assert json.loads(out)["difference"] < 1e-4
+    code, _, err = call(capsys, *line.replace("fitted", "queries").split(), "--out", "again")
+    assert code == 2
+    assert "queries has queries, no linear layer to start from: name a run of" in err
 
 
 def test_two_seeds_have_a_mean(
@@ -112,6 +140,8 @@ def test_the_report_shows_figures_and_the_worst_images(place: Path, tmp_path: Pa
         ("--from fitted --mixup 0.2", "mixup needs labels of classes, not task=segment"),
         ("--from fitted --last-blocks 1", "last_blocks=1 applies only with tune=last"),
         ("--from fitted --fit native", "segmentation slides windows of one size: not with fit="),
+        ("--from fitted --query-blocks 2", "query_blocks=2 applies only with task=detect or mask_"),
+        ("--from fitted --mask-queries 5 --query-blocks 4", "query_blocks=4, but ViT("),
         ("--from fitted --recipe small", "task=segment, but recipe small is for task=classify"),
     ],
 )

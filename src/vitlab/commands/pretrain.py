@@ -21,7 +21,7 @@ TASKS = "masked-patch, tokenizer, beit, mae, dino or lejepa"
 LABELED = (
     *options_of(Objective), *options_of(Distill), "mixup", "cutmix", "mix_switch", "tune",
     "lora_rank", "lora_alpha", "lora_targets", "dev_share", "fold", "classes", "object_queries",
-    "query_blocks", "targets",
+    "query_blocks", "mask_queries", "targets",
 )  # fmt: skip
 
 

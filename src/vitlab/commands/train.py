@@ -21,7 +21,7 @@ from vitlab.terminal import main_figures, print_figures, print_rows
 
 SUMMARY = "Train a model, test it and write a report."
 OTHERWISE = "is for learning without labels: use vitlab pretrain"
-OF_LABELS = ("task", "object_queries", "query_blocks", "targets")
+OF_LABELS = ("task", "object_queries", "query_blocks", "mask_queries", "targets")
 ANNOTATED = ("detect", "regress", "segment")  # tasks whose recipes have their names
 
 

@@ -1,11 +1,10 @@
 """Object detection: learned queries are matched with the objects of each image (DETR).
 
-Carion et al., End-to-end object detection with transformers, 2020 (facebookresearch/detr): each
-image's queries and objects are paired at the least cost (the class's probability with weight 1, the
-L1 distance of boxes with 5, their generalized IoU with 2); the loss is the cross-entropy of the
-queries' classes, those of no object with weight 0.1, and 5 and 2 times the L1 distance and 1 - GIoU
-of pairs, summed over the last blocks, each with a matching of its own. Both are means over an image
-and then over images, where DETR's are over a batch: so passes and processes add up to a batch.
+Carion et al., End-to-end object detection with transformers, 2020 (facebookresearch/detr): the cost
+of a pair (objectives/matching.py) is that of the class's probability with weight 1, of the L1
+distance of boxes with 5, of their generalized IoU with 2; the loss is the cross-entropy of classes,
+and 5 and 2 times the L1 distance and 1 - GIoU of pairs, summed over the last blocks, each with a
+matching of its own.
 """
 
 from collections.abc import Sequence
@@ -16,23 +15,19 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
-from torch.nn import functional as F
 
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.loading.batches import Batch
-from vitlab.device import sent
 from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
+from vitlab.objectives.matching import Pairs, chances_of, class_loss, paired, shares_of
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.objectives.unit_pixels import as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext
-from vitlab.weights.detector import BoxClasses, BoxHead, Detector, check_queries, corners
+from vitlab.weights.detector import BoxClasses, BoxHead, Detector, check_boxes, corners
 
-L1, GIOU, NOTHING = 5.0, 2.0, 0.1  # weights: of distances, of overlaps, of queries without object
-TINY, BAD = 1e-9, 1e9
+L1, GIOU, TINY = 5.0, 2.0, 1e-9  # weights: of distances, of overlaps
 SURE = 0.5  # probability from which an object is drawn
-Pairs = tuple[Tensor, Tensor, Tensor]
-"""Numbers of images, of their queries and of their objects, int64 (pairs,) each."""
 
 
 class Detect(PretextTask):
@@ -60,7 +55,7 @@ class Detect(PretextTask):
     @classmethod
     def check(cls, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:
         """Refuse a model whose blocks queries cannot pass."""
-        check_queries(config, _about(options, ()))
+        check_boxes(config, _about(options, ()))
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw queries and heads."""
@@ -84,7 +79,7 @@ class Detect(PretextTask):
         assert pairs is not None
         image, query, own = pairs
         found, truth = corners(boxes[image, query]), objects[image, own]
-        each = _shares(objects)[image]
+        each = shares_of(objects[..., 0])[image]
         right = scores[image, query].argmax(-1) == truth[:, 0]
         figures = {
             "class_accuracy": (right * each).sum(),
@@ -146,42 +141,22 @@ def matched(scores: Tensor, boxes: Tensor, objects: Tensor) -> Pairs:
         boxes: centers and sides, (B, queries, 4)
         objects: `data.boxes.Boxes`
     """
-    from scipy.optimize import linear_sum_assignment  # slow to import
-
     classes, truth = objects[..., 0].long(), objects[..., 1:]
-    chances = scores.softmax(-1).gather(
-        2, classes.clamp(min=0)[:, None].expand(-1, scores.shape[1], -1)
-    )
     near = torch.cdist(boxes, centered(truth), p=1)
-    cost = L1 * near - chances - GIOU * overlap(corners(boxes)[:, :, None], truth[:, None])[1]
-    table, counts = cost.nan_to_num(BAD, BAD, -BAD).cpu().numpy(), (classes >= 0).sum(1).tolist()
-    found = [linear_sum_assignment(each[:, :n]) for each, n in zip(table, counts, strict=True)]
-    image = np.repeat(np.arange(len(found)), [len(rows) for rows, _ in found])
-    sides = [np.concatenate([each[side] for each in found]) for side in (0, 1)]
-    numbers, queries, own = (sent(torch.from_numpy(each), boxes.device) for each in (image, *sides))
-    return numbers, queries, own
+    shared = overlap(corners(boxes)[:, :, None], truth[:, None])[1]
+    cost = L1 * near - chances_of(scores, classes) - GIOU * shared
+    counts = (classes >= 0).sum(1).tolist()
+    return paired([each[:, :n] for each, n in zip(cost, counts, strict=True)])
 
 
 def detection_loss(scores: Tensor, boxes: Tensor, objects: Tensor, pairs: Pairs) -> Tensor:
     """Return DETR's loss of one block's answers, given as `matched` takes them."""
     image, query, own = pairs
-    nothing = scores.shape[-1] - 1
-    weights = scores.new_ones(nothing + 1)
-    weights[nothing] = NOTHING
-    classes = torch.full(scores.shape[:2], nothing, device=scores.device)
-    truth = objects[image, own]
-    classes[image, query] = truth[:, 0].long()
-    table = F.cross_entropy(scores.transpose(1, 2), classes, weights, reduction="none")
-    named = (table.sum(1) / weights[classes].sum(1)).mean()
-    found = boxes[image, query]
+    classes, truth, found = objects[..., 0].long(), objects[image, own], boxes[image, query]
     distance = (found - centered(truth[:, 1:])).abs().sum(-1)
     apart = 1 - overlap(corners(found), truth[:, 1:])[1]
-    return named + ((L1 * distance + GIOU * apart) * _shares(objects)[image]).sum() / len(objects)
-
-
-def _shares(objects: Tensor) -> Tensor:
-    """Return the share that each object of an image has in the image's figures, (B,)."""
-    return 1 / (objects[..., 0] >= 0).sum(1).clamp(min=1)
+    near = ((L1 * distance + GIOU * apart) * shares_of(classes)[image]).sum() / len(objects)
+    return class_loss(scores, classes, pairs) + near
 
 
 def centered(boxes: Tensor) -> Tensor:

@@ -3,12 +3,15 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vitlab.options import Options, above, at_least, at_most, below, option, when
+from vitlab.options import Only, Options, above, at_least, at_most, below, option, when
 from vitlab.weights.hub import check_weights
 
 DINO, LEJEPA = when("task", "dino"), when("task", "lejepa")
 CROPS = when("task", "dino", "lejepa")
 DETECT, REGRESS = when("task", "detect"), when("task", "regress")
+QUERIES = Only(
+    "with task=detect or mask_queries", lambda own: own.task == "detect" or own.mask_queries > 0
+)
 MAE, TOKENIZER = when("task", "mae"), when("task", "tokenizer")
 TaskName = Literal[
     "classify", "segment", "detect", "regress", "masked-patch", "tokenizer", "beit", "mae", "dino",
@@ -167,8 +170,15 @@ class Pretext(Options):
     )
     query_blocks: int = option(
         3, "last blocks, before which the queries join the patches (EoMT: 3 of ViT-S and -B)",
-        at_least(1), only=DETECT,
+        at_least(1), only=QUERIES,
     )  # fmt: skip
+    mask_queries: int = option(
+        0,
+        "learned queries, more than an image has classes, in place of the linear layer: each a "
+        "class and a mask (0: the layer; EoMT: 100)",
+        at_least(0),
+        only=when("task", "segment"),
+    )
 
     targets: str = option(
         "", "columns of the numbers that are learned, such as age,height", only=REGRESS

@@ -84,7 +84,7 @@ def regress_by(
         f"best of {len(found.tried)} that were tried: R² {about['r2']:.3f} of images left out"
     )
     say(line)
-    figures = tested | cost_of(regressor, compute) | {
+    figures = tested | cost_of(model, regressor, compute) | {
         "seconds": time.monotonic() - began, "damaged": len(bad), "images": len(train),
         "test_images": tested["images"], "task": "regress", "head": about, "tried": found.tried,
         "notes": [*splits.notes, line, *(f"skipped: {text}" for text in bad)],

@@ -34,7 +34,7 @@ from vitlab.weights.assembly import fitted, whole_state
 from vitlab.weights.identity import fingerprint as model_fingerprint
 from vitlab.weights.regressor import Regressor
 from vitlab.weights.save import save
-from vitlab.weights.segmenter import DenseClasses, Segmenter, check_spec
+from vitlab.weights.segmenter import DenseClasses, PatchLayer, Segmenter, check_spec
 
 CHOOSE = 0.2  # of the training images: on these a head is chosen, where the data has none for it
 ALWAYS = 5  # images that are skipped in any case, unless none may be
@@ -80,14 +80,15 @@ def segment_by(
     about = DenseClasses(known.classes, known.values, known.ignored, found.layers, how.scale)
     learned = seen_by(Splits(train.whole, test.whole), labeled=True)
     model.seen = np.union1d(model.seen, learned)
-    segmenter = Segmenter(model, about, *map(torch.from_numpy, (head.weights, head.bias)))
+    layer = PatchLayer(about, *map(torch.from_numpy, (head.weights, head.bias)))
+    segmenter = Segmenter(model, layer)
     with named_if_slow(f"testing on {len(test):,} images"):
         tested = measure(segmenter, test, compute)
     bad = [*found.bad, *tested.bad]
     check_damage(bad, len(train) + len(test), host.max_bad)
     say(line := _line(found))
     notes = [*opened.notes, line, *(f"skipped: {text}" for _, text in bad)]
-    figures = tested.figures | cost_of(segmenter, compute) | {
+    figures = tested.figures | cost_of(model, layer, compute) | {
         "seconds": time.monotonic() - began, "damaged": len(bad), "train_images": len(train),
         "split": "test", "head": _about(found, how), "tried": [*found.tried], "notes": notes,
     }  # fmt: skip
@@ -157,10 +158,10 @@ def _about(found: FoundPatchHead, how: MaskOptions) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def cost_of(fitted: Segmenter | Regressor, compute: Compute) -> dict[str, Any]:
+def cost_of(model: Model, layer: PatchLayer | Regressor, compute: Compute) -> dict[str, Any]:
     """Return what a run cost, by the keys of the command's JSON."""
-    figures = cost_figures(fitted.model)
-    figures["params"] += len(fitted.bias) * (fitted.weight.shape[1] + 1)
+    figures = cost_figures(model)
+    figures["params"] += len(layer.bias) * (layer.weight.shape[1] + 1)
     return {
         **figures,
         "peak_memory": devices.peak_memory(compute.where),

@@ -1,11 +1,10 @@
 """The detector: learned queries among a Vision Transformer's tokens, each a class and a box.
 
-Queries join the tokens of an image before the last blocks, as further tokens without positions, and
-leave as one object each, or none (EoMT: Kerssies et al., Your ViT is secretly an image segmentation
-model, 2025; the heads are DETR's: Carion et al., 2020). Each has a first box, which learns too and
-adds to its answer in logits (DAB-DETR: Liu et al., 2022), and begins as the token of the patch
-there plus a learned one: without that token, a small model learns much more slowly. A run keeps the
-model as any other does, in `model/`, and queries and heads in `detect.safetensors`.
+Queries (weights/queries.py) leave as one object each, or none; the heads are DETR's (Carion et al.,
+2020). Each has a first box, which learns too and adds to its answer in logits (DAB-DETR: Liu et
+al., 2022), and begins as the token of the patch there plus a learned one: without that token, a
+small model learns much more slowly. A run keeps the model as any other does, in `model/`, and
+queries and heads in `detect.safetensors`.
 """
 
 import math
@@ -20,9 +19,8 @@ from vitlab.errors import OptionError
 from vitlab.files import DETECT
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.model import Model
-from vitlab.models.positions.positions import check_extra
-from vitlab.models.vit import VisionTransformer
 from vitlab.weights.beside import load_beside, save_beside
+from vitlab.weights.queries import check_queries, leaving, reset_queries, three_layers
 
 FIRST = 0.25  # sides of the first boxes, in shares of the image's
 
@@ -46,7 +44,7 @@ class BoxHead(nn.Module):
     """Queries, and what reads a class and a box from each as it leaves a block.
 
     Args:
-        config: of the model, as `check_queries` has it
+        config: of the model, as `check_boxes` has it
         about: its classes and queries
     """
 
@@ -58,19 +56,14 @@ class BoxHead(nn.Module):
         self.queries = nn.Parameter(torch.empty(about.queries, width))
         self.places = nn.Parameter(torch.empty(about.queries, 4))
         self.classify = nn.Linear(width, len(about.classes) + 1)
-        layers = [nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
-        self.locate = nn.Sequential(*layers, nn.Linear(width, 4))
+        self.locate = three_layers(width, 4)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw every weight; the first boxes lie on a grid."""
-        nn.init.normal_(self.queries, std=0.05, generator=generator)
+        reset_queries(self, self.queries, generator)
         centers = first_centers(len(self.places))
         self.places.data.copy_(torch.cat([centers, torch.full_like(centers, FIRST)], 1).logit())
-        layers = [each for each in self.modules() if isinstance(each, nn.Linear)]
-        for layer in layers:
-            nn.init.xavier_uniform_(layer.weight, generator=generator)
-            nn.init.zeros_(layer.bias)
-        nn.init.zeros_(layers[-1].weight)  # of the boxes
+        nn.init.zeros_([*self.locate.parameters()][-2])
 
     def forward(self, model: Model, images: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Find objects in normalized images, (B, channels, H, W).
@@ -79,18 +72,12 @@ class BoxHead(nn.Module):
             Of each of the last blocks scores (B, queries, classes + 1), the last for no object, and
             boxes (B, queries, 4): centers and sides in shares of the image's.
         """
-        assert isinstance(model, VisionTransformer)
-        tokens, positions = model.begin(images)
-        first, count, found = len(model.blocks) - self.about.blocks, len(self.queries), []
-        for number, (block, own) in enumerate(zip(model.blocks, positions, strict=True)):
-            if number == first:
-                queries = tokens[:, self.under(model.config, images)] + self.queries
-                tokens = torch.cat([tokens, queries.to(tokens.dtype)], 1)
-            tokens = block(own.place(tokens), own)
-            if number >= first:
-                leaving = model.head.norm(model.norm(tokens[:, -count:]))
-                boxes = (self.locate(leaving) + self.places).sigmoid()
-                found.append((self.classify(leaving), boxes))
+        assert isinstance(model.config, ViTConfig)
+        found, under = [], self.under(model.config, images)
+        for tokens in leaving(model, images, self.queries, self.about.blocks, under):
+            queries = tokens[:, -len(self.queries) :]
+            boxes = (self.locate(queries) + self.places).sigmoid()
+            found.append((self.classify(queries), boxes))
         return found
 
     def under(self, config: ViTConfig, images: Tensor) -> Tensor:
@@ -108,25 +95,15 @@ def first_centers(count: int) -> Tensor:
     return torch.cartesian_prod(steps, steps)[chosen]
 
 
-def check_queries(config: ModelConfig, about: BoxClasses) -> None:
-    """Refuse a model whose blocks queries cannot pass.
+def check_boxes(config: ModelConfig, about: BoxClasses) -> None:
+    """Refuse a model whose blocks queries cannot pass, or that sees a part of an image.
 
     Raises:
         OptionError: the message says what would work.
     """
-    if not isinstance(config, ViTConfig):
-        raise OptionError(
-            f"task=detect needs a Vision Transformer, such as ViT-S/16, not {config.name}"
-        )
-    if about.blocks > config.depth:
-        raise OptionError(
-            f"query_blocks={about.blocks}, but {config.name} has {config.depth}: choose fewer"
-        )
+    check_queries(config, about.queries, about.blocks, "task=detect")
     if config.fit != "squash" or config.crop != 1:
         raise OptionError("task=detect needs the whole image: set fit=squash and crop=1")
-    with torch.device("meta"):
-        positions = VisionTransformer(config).positions[0]
-        check_extra(torch.empty(1, about.queries, config.width), config, positions)
 
 
 class Detector(nn.Module):

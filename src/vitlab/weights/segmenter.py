@@ -1,9 +1,12 @@
-"""The segmenter: a model, a linear classifier of its patches, and the file of that classifier.
+"""The segmenter: a model, a classifier of its patches, and the file of that classifier.
 
-As DINOv2's linear protocol (dinov2/eval/segmentation): the patch tokens of one layer, or of the
-last few one after the other, each after the final norm; one linear layer; class scores resized
-bilinearly to the pixels of the input. A run keeps the model as any other does, in `model/`, and the
-classifier in `segment.safetensors`, with the checksums of both.
+The classifier is linear, as in DINOv2's protocol (dinov2/eval/segmentation): the patch tokens of
+one layer, or of the last few one after the other, each after the final norm; one layer. Or it is
+learned queries (weights/queries.py), each a class, or none, and a mask, the product of the query
+and upscaled patches (EoMT, after Mask2Former: Cheng et al., 2022); a class has the sum over the
+queries of its probability times the mask's. Scores are resized bilinearly to the pixels of the
+input. A run keeps the model as any other does, in `model/`, and the classifier in
+`segment.safetensors`, with the checksums of both.
 """
 
 from dataclasses import asdict, dataclass
@@ -14,11 +17,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.data.masks import MaskClasses
-from vitlab.errors import DataError
+from vitlab.errors import DataError, WeightsError
 from vitlab.files import SEGMENT
 from vitlab.images import ImageSpec
+from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.model import Model
 from vitlab.weights.beside import load_beside, read_beside, save_beside
+from vitlab.weights.queries import leaving, reset_queries, three_layers
 
 COMMAND = "vitlab probe DATA --task segment"
 
@@ -33,10 +38,101 @@ class DenseClasses(MaskClasses):
         ignored: the number of pixels that do not count; None for none
         layers: whose patch tokens are seen, as `Model.intermediates` counts them
         scale: the shorter side of a resized image, in sides of the input; windows slide over it
+        queries: learned ones; 0 for a linear layer
+        blocks: the last ones, which queries pass
     """
 
     layers: tuple[int, ...] = ()
     scale: float = 1.0
+    queries: int = 0
+    blocks: int = 0
+
+
+class PatchLayer(nn.Module):
+    """A linear layer of patches.
+
+    Attributes:
+        about: its classes, and whose patches
+        weight: (classes, features); bias: (classes,)
+    """
+
+    def __init__(self, about: DenseClasses, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.about = about
+        self.weight = nn.Parameter(weight.float().contiguous())
+        self.bias = nn.Parameter(bias.float())
+
+    def scores(self, model: Model, images: Tensor) -> Tensor:
+        """Compute class scores of every patch: (B, classes, rows, columns)."""
+        features = patch_features(model, images, self.about.layers)
+        return F.conv2d(features, self.weight[:, :, None, None], self.bias)
+
+
+class Upscale(nn.Module):
+    """Twice the rows and columns of a map, by a transposed and a depthwise convolution (EoMT)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.wide = nn.Linear(width, 4 * width)
+        self.near = nn.Conv2d(width, width, 3, padding=1, groups=width, bias=False)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Upscale: (B, D, rows, columns) -> (B, D, 2 rows, 2 columns)."""
+        wide = F.pixel_shuffle(self.wide(maps.movedim(1, -1)).movedim(-1, 1), 2)
+        return self.norm(self.near(F.gelu(wide)).movedim(1, -1)).movedim(-1, 1)
+
+
+class MaskHead(nn.Module):
+    """Queries, and what reads a class and a mask from each as it leaves a block.
+
+    Args:
+        config: of the model, as `queries.check_queries` has it
+        about: its classes and queries
+    """
+
+    def __init__(self, config: ModelConfig, about: DenseClasses) -> None:
+        super().__init__()
+        assert isinstance(config, ViTConfig)
+        width, doublings = config.width, max(1, config.patch.bit_length() - 3)  # to 4 to 8 pixels
+        self.about = about
+        self.queries = nn.Parameter(torch.empty(about.queries, width))
+        self.classify = nn.Linear(width, len(about.classes) + 1)
+        self.embed = three_layers(width, width)
+        self.upscale = nn.Sequential(*(Upscale(width) for _ in range(doublings)))
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw every weight; a depthwise convolution begins as the identity."""
+        reset_queries(self, self.queries, generator)
+        for layer in self.upscale.modules():
+            if isinstance(layer, nn.Conv2d):
+                nn.init.dirac_(layer.weight, layer.groups)
+
+    def forward(self, model: Model, images: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Find segments in normalized images, (B, channels, H, W).
+
+        Returns:
+            Of each of the last blocks scores (B, queries, classes + 1), the last for no segment,
+            and masks in logits (B, queries, rows, columns), of 4 to 8 pixels each.
+        """
+        every = leaving(model, images, self.queries, self.about.blocks)
+        return [self.answer(model, images, tokens) for tokens in every]
+
+    def answer(self, model: Model, images: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Read classes and masks from the tokens that leave a block, as `forward` returns them."""
+        patches, queries = tokens.tensor_split([tokens.shape[1] - len(self.queries)], 1)
+        maps = self.upscale(model.as_map(patches, (images.shape[2], images.shape[3])).map)
+        return self.classify(queries), torch.einsum("bqd,bdhw->bqhw", self.embed(queries), maps)
+
+    def scores(self, model: Model, images: Tensor) -> Tensor:
+        """Compute the share of each class, (B, classes, rows, columns), after the last block."""
+        *_, last = leaving(model, images, self.queries, self.about.blocks)
+        return semantic(*self.answer(model, images, last))
+
+
+def semantic(scores: Tensor, masks: Tensor) -> Tensor:
+    """Return the share of each class in each place, (B, classes, rows, columns), of answers."""
+    return torch.einsum("bqc,bqhw->bchw", scores.softmax(-1)[..., :-1], masks.sigmoid())
 
 
 class Segmenter(nn.Module):
@@ -44,16 +140,18 @@ class Segmenter(nn.Module):
 
     Attributes:
         model: whose patch tokens are classified
-        about: its classes and layers
-        weight: of the linear layer, (classes, features); bias: (classes,)
+        head: that classifies them
     """
 
-    def __init__(self, model: Model, about: DenseClasses, weight: Tensor, bias: Tensor) -> None:
+    def __init__(self, model: Model, head: PatchLayer | MaskHead) -> None:
         super().__init__()
-        self.model, self.about = model, about
-        self.weight = nn.Parameter(weight.float().contiguous())
-        self.bias = nn.Parameter(bias.float())
+        self.model, self.head = model, head
         self.eval()
+
+    @property
+    def about(self) -> DenseClasses:
+        """Its classes."""
+        return self.head.about
 
     def forward(self, images: Tensor) -> Tensor:
         """Compute class scores of every pixel."""
@@ -61,8 +159,8 @@ class Segmenter(nn.Module):
         return F.interpolate(scores, images.shape[2:], mode="bilinear", align_corners=False)
 
     def coarse(self, images: Tensor) -> Tensor:
-        """Compute class scores of every patch: (B, classes, rows, columns)."""
-        return patch_scores(self.model, images, self.about, self.weight, self.bias)
+        """Compute class scores of every patch, or finer: (B, classes, rows, columns)."""
+        return self.head.scores(self.model, images)
 
     def save(self, run: Path) -> None:
         """Write the classifier into a run, whose model is saved.
@@ -70,16 +168,7 @@ class Segmenter(nn.Module):
         Raises:
             DiskError: it cannot be written.
         """
-        tensors = {name: getattr(self, name) for name in ("weight", "bias")}
-        save_beside(run / SEGMENT, self.model, asdict(self.about), tensors)
-
-
-def patch_scores(
-    model: Model, images: Tensor, about: DenseClasses, weight: Tensor, bias: Tensor
-) -> Tensor:
-    """Compute class scores of every patch by a linear layer: (B, classes, rows, columns)."""
-    features = patch_features(model, images, about.layers)
-    return F.conv2d(features, weight[:, :, None, None], bias)
+        save_beside(run / SEGMENT, self.model, asdict(self.about), self.head.state_dict())
 
 
 def patch_features(model: Model, images: Tensor, layers: tuple[int, ...]) -> Tensor:
@@ -95,7 +184,11 @@ def load_segmenter(run: str | Path) -> Segmenter:
         WeightsError: none is there, or it is damaged or of another model.
     """
     model, known, tensors = load_beside(run, SEGMENT, DenseClasses, COMMAND)
-    return Segmenter(model, known, **tensors)
+    if not known.queries:
+        return Segmenter(model, PatchLayer(known, **tensors))
+    head = MaskHead(model.config, known)
+    head.load_state_dict(tensors)
+    return Segmenter(model, head)
 
 
 def check_spec(spec: ImageSpec) -> None:
@@ -112,6 +205,9 @@ def read_layer(run: str | Path) -> tuple[DenseClasses, dict[str, Tensor]]:
     """Return what the segmenter of a run is, and its linear layer: weight and bias.
 
     Raises:
-        WeightsError: none is there, or it is damaged.
+        WeightsError: none is there, or it is damaged, or it has queries in place of the layer.
     """
-    return read_beside(run, SEGMENT, DenseClasses, COMMAND)[:2]
+    known, tensors, _ = read_beside(run, SEGMENT, DenseClasses, COMMAND)
+    if known.queries:
+        raise WeightsError(f"{run} has queries, no linear layer to start from: name a run of probe")
+    return known, tensors

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from vitlab.models.config import ViTConfig
 from vitlab.models.encoder.block import Block
 from vitlab.models.encoder.from_patches import gathered
-from vitlab.models.layers import modules, norm_of
+from vitlab.models.layers import modules, norm_of, reset_xavier
 from vitlab.models.packed import Grid
 from vitlab.models.positions.sincos import sines
 from vitlab.recipes.pretext import Pretext
@@ -58,9 +58,7 @@ class Decoder(nn.Module):
         nn.init.normal_(self.hidden, std=0.02, generator=generator)
         for block in self.blocks:
             block.reset_parameters(generator)
-        for dense in (self.embed, self.predict):
-            nn.init.xavier_uniform_(dense.weight, generator=generator)
-            nn.init.zeros_(dense.bias)
+        reset_xavier([(self.embed, 1), (self.predict, 1)], generator)
         self.norm.reset_parameters()
 
     def forward(self, tokens: Tensor, visible: Tensor, hidden: Tensor, grid: Grid) -> Tensor:

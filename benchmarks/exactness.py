@@ -49,7 +49,6 @@ TIMM: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("RoPE-ViT, axial and learned", "vit_small_patch16_rope_ape_224", {}),
     ("AIMv2", "aimv2_large_patch14_224", {}),
     ("norms after attention and MLP", "vit_base_patch16_rpn_224", {}),
-    ("CaiT", "cait_xxs24_224", {}),
 )
 # Family, class and fields of its configuration beside `num_hidden_layers`.
 TRANSFORMERS: tuple[tuple[str, str, dict[str, Any]], ...] = (

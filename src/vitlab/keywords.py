@@ -70,8 +70,6 @@ class ModelKeywords(TypedDict, total=False):
     drop_path: float
     drop_path_ramp: bool
     attention: Literal["global", "axial", "none"]
-    class_blocks: int
-    talking_heads: bool
     dropout: float
     qkv_bias: bool
     bias: bool

@@ -28,7 +28,6 @@ def kinds() -> dict[str, Any]:
         "pool": {"pool": "attention"},
         "branches": {"name": "ViT(width=16,depth=2,heads=2,mlp=32,branches=2)/4"},
         "axial": {"attention": "axial", "pool": "mean"},
-        "class-layers": {"class_blocks": 2, "talking_heads": True, "layer_scale": 0.1},
         "post-norm": {"norm_order": "after"},
         "rotary": {"positions": "rope"},
         "features": {"classes": 0},

@@ -307,7 +307,7 @@ def test_a_body_beyond_the_limit_is_refused(exploring: Exploring) -> None:
         ("/api/look/0/IMAGE/attention/17", None, 400, "token 17 of 17"),
         ("/api/look/0/IMAGE/attention/-1", None, 400, "whole number"),
         ("/api/look/0/IMAGE/attention/pool", None, 400, "no attention pool"),
-        ("/api/look/11/IMAGE/attention/0", None, 400, "no attention"),
+        ("/api/look/10/IMAGE/attention/0", None, 400, "no attention"),
         ("/api/look/0/IMAGE/map/magic", None, 404, "unknown view"),
         ("/api/look/0/IMAGE/map/gradcam?class=5", None, 400, "choose from 0 to 4"),
         ("/api/look/0/IMAGE/map/norms?layer=3", None, 400, "choose from 0 to 2"),
@@ -318,7 +318,7 @@ def test_a_body_beyond_the_limit_is_refused(exploring: Exploring) -> None:
         ("/api/look/0/IMAGE/without", {"patches": ["1"]}, 400, "the body must be"),
         ("/api/look/0/IMAGE/without", {"patches": [16]}, 400, "patch 16 of 16"),
         ("/api/look/0/IMAGE/without", {"patches": [0], "classes": [5]}, 400, "from 0 to 4"),
-        ("/api/look/8/IMAGE/without", {"patches": [0]}, 400, "no classifier"),
+        ("/api/look/7/IMAGE/without", {"patches": [0]}, 400, "no classifier"),
     ],
 )
 def test_what_cannot_be_asked(

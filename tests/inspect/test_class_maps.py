@@ -54,8 +54,6 @@ def test_every_kind_of_model_has_maps_of_its_classes(choices: dict[str, Any]) ->
 
 
 def last_norms(model: Any) -> list[Any]:
-    if model.config.class_blocks:
-        return [model.class_layers.blocks[-1].attention.norm]
     return [branch.norm for branch in model.blocks[-1].attention]
 
 
@@ -63,7 +61,6 @@ def last_norms(model: Any) -> list[Any]:
     "choices",
     [
         {"branches": 2, "registers": 1},
-        {"class_blocks": 2, "talking_heads": True},
         {"attention": "axial", "pool": "mean"},
         {"stem": "resnet", "stages": (1,), "pool": "attention", "queries": 2},
         {"norm_order": "after", "class_token": True, "pool": "mean"},
@@ -89,7 +86,7 @@ def test_gradcam_weighs_what_enters_the_last_attention(choices: dict[str, Any]) 
 
 
 def test_a_fused_model_has_the_same_relevance() -> None:
-    for choices in ({"branches": 2, "pool": "attention"}, {"class_blocks": 1, "layer_scale": 0.5}):
+    for choices in ({"branches": 2, "pool": "attention"}, {"layer_scale": 0.5}):
         model, images = tiny(**choices).double(), IMAGES.double()
         pair = (
             vitlab.inspect.relevance(each, images, CLASSES) for each in (model, vitlab.fuse(model))

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import vitlab
-from vitlab.models.encoder.attention import TalkingHeads
 
 KINDS: dict[str, dict[str, Any]] = {
     "class token": {"layer_scale": 0.5},
@@ -42,8 +41,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "relative in every block": {"positions": "relative", "positions_at": "shared"},
     "BEiT's bias": {"positions": "bias", "pool": "mean", "class_token": True},
     "rotary": {"positions": "rope", "registers": 2, "rope_kind": "grid"},
-    "talking heads": {"talking_heads": True},
-    "CaiT": {"class_blocks": 2, "talking_heads": True, "layer_scale": 0.5},
     "norms after": {"norm_order": "after", "norm_inner_attention": True, "ffn": "swiglu"},
 }  # fmt: skip
 GRID, PATCH = (3, 4), 8
@@ -86,19 +83,8 @@ def recorded() -> Iterator[list[Paid]]:
         paid.append(Paid(weights, weights))
         return torch.einsum("bhqk,bhkd->bhqd", weights, v)
 
-    def talking(self: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-        before, after = (
-            (each.weight, each.bias[:, None, None]) for each in (self.before, self.after)
-        )
-        logits = torch.einsum("gh,bhqk->bgqk", before[0], logits_of(q, k, bias)) + before[1]
-        weights = logits.softmax(-1)
-        used = torch.einsum("gh,bhqk->bgqk", after[0], weights) + after[1]
-        paid.append(Paid(weights, used))
-        return torch.einsum("bhqk,bhkd->bhqd", used, v)
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(F, "scaled_dot_product_attention", plain)
-        patch.setattr(TalkingHeads, "forward", talking)
         yield paid
 
 
@@ -114,9 +100,6 @@ def over_all(config: Any, layer: int, weights: Tensor, count: int) -> Tensor:
     """Attention within sequences, over the tokens of the image: -> (B, h, N, N)."""
     tokens = config.prefix + len(PLACES)
     full = torch.zeros(count, weights.shape[1], tokens, tokens)
-    if layer >= config.blocks:  # class attention: (B, h, 1, N)
-        full[:, :, :1] = weights
-        return full
     first = tokens - weights.shape[-1]
     if config.attention != "axial":
         full[:, :, first:, first:] = weights
@@ -135,7 +118,6 @@ def layers_of(model: Any, paid: list[Paid], count: int) -> list[list[tuple[Tenso
     """Of every layer and branch: the softmax, and attention times its gradient, over all tokens."""
     config, branches = model.config, model.config.branches
     order = [layer for layer in range(config.blocks) for _ in range(branches)]
-    order += [config.blocks + layer for layer in range(config.class_blocks)]
     result: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(max(order) + 1)]
     for layer, each in zip(order, paid, strict=False):
         product = (each.used * each.used.grad).detach()
@@ -203,8 +185,7 @@ def check_heads(model: Any, images: Tensor, layers: list[list[tuple[Tensor, Tens
         weights = torch.cat([softmax for softmax, _ in branches], 1)
         seen = weights[:, :, config.prefix :, config.prefix :]
         distances.append((seen * apart).sum(-1).mean((0, 2)))
-        own = weights[:, :, 1:, 1:] if config.class_blocks else weights
-        own = own / own.sum(-1, keepdim=True)
+        own = weights / weights.sum(-1, keepdim=True)
         entropies.append(-(own * own.clamp(min=1e-30).log2()).sum(-1).mean((0, 2)))
     distance = vitlab.inspect.attention_distance(model, images).float()
     torch.testing.assert_close(distance, torch.stack(distances), rtol=1e-4, atol=1e-4)

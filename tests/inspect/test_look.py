@@ -13,7 +13,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "class token": {},
     "attention pooling": {"pool": "attention", "queries": 2},
     "branches": {"branches": 2, "positions_at": "every"},
-    "CaiT": {"class_blocks": 2, "talking_heads": True, "layer_scale": 0.5, "dropout": 0.5},
 }
 OF_PATCHES = ("token_norms", "token_similarity", "norm_map", "similar_patches", "feature_colors")
 OF_ATTENTION = (

@@ -19,7 +19,7 @@ def model_of(name: str = "ViT(width=16,depth=2,heads=2,mlp=16)/8", **choices: An
 
 @pytest.mark.parametrize(
     ("choices", "prefix"),
-    [({"registers": 2}, 3), ({"pool": "attention"}, 0), ({"class_blocks": 1}, 1)],
+    [({"registers": 2}, 3), ({"pool": "attention"}, 0)],
 )
 def test_similarity_is_the_cosine_of_two_tokens(choices: dict[str, Any], prefix: int) -> None:
     model = model_of(**choices)

@@ -107,14 +107,6 @@ REFUSED: dict[str, dict[str, Any]] = {
     "pool_prefix=True applies only with pool=mean or attention": {"pool_prefix": True},
     "drop_path must be at least 0 and below 1, not 1.0": {"drop_path": 1.0},
     "registers must be at least 0, not -1": {"registers": -1},
-    "class_blocks=2 needs a class token: set class_token=True": {
-        "class_blocks": 2, "pool": "mean",
-    },
-    "class_blocks=2 needs positions=1d or none and registers=0": {
-        "class_blocks": 2, "registers": 1,
-    },
-    "class_blocks=2 needs positions=1d or none": {"class_blocks": 2, "positions": "rope"},
-    "talking_heads needs branches=1, not 2": {"talking_heads": True, "branches": 2},
     "stem_norm=batch applies only with stem=conv, hmlp or linear": {
         "stem": "local", "stem_norm": "batch",
     },

@@ -13,7 +13,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": (TINY, {}),
     "rope": (TINY, {"positions": "rope", "registers": 2}),
     "relative": (TINY, {"positions": "relative", "pool": "attention"}),
-    "class attention": (TINY, {"class_blocks": 1, "layer_scale": 0.1}),
     "axial": ("Axial-ViT(width=16,depth=1,heads=2,mlp=16)/8", {}),
     "hybrid": ("R(1)+ViT(width=16,depth=1,heads=2,mlp=16)/4", {}),
     "resnet": ("BiT-R(1)x1", {}),

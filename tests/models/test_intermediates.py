@@ -26,7 +26,6 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "no prefix": (TINY, {"pool": "attention", "positions": "2d"}),
     "two prefix tokens": (TINY, {"pool": "prefix", "registers": 1}),
     "norm on the pooled": (TINY, {"pool": "mean", "norm_at": "pooled"}),
-    "class attention": (TINY, {"class_blocks": 1, "layer_scale": 0.1}),
     "axial": ("Axial-ViT(width=16,depth=1,heads=2,mlp=16)/8", {"pool": "mean"}),
     "hybrid": ("R(1)+ViT(width=16,depth=2,heads=2,mlp=16)/8", {}),
     "axial hybrid": ("Axial-R(1)+ViT(width=16,depth=1,heads=2,mlp=16)/8", {}),
@@ -159,7 +158,7 @@ def test_packed_images_have_tokens_but_no_map() -> None:
     generator = torch.Generator().manual_seed(1)
     sizes = [(16, 16), (32, 16), (16, 16)]
     images = [torch.randn(3, *size, generator=generator) for size in sizes]
-    for choices in ({"positions": "rope"}, KINDS["class attention"][1]):
+    for choices in ({"positions": "rope"}, {"layer_scale": 0.1}):
         seer = vitlab.create(TINY, 3, 32, **choices).eval()
         random(seer)
         (tokens,) = seer.intermediates(Packed.of(images, 8), [1], norm=True)

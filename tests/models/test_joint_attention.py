@@ -105,7 +105,6 @@ def test_inference_has_the_same_bits(joint: list[Tensor], monkeypatch: pytest.Mo
         {"positions": "rope"},
         {"positions": "bias"},
         {"qk_norm": True},
-        {"talking_heads": True},
         {"pool": "mean", "class_token": False, "attention": "axial"},
     ],
 )

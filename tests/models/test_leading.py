@@ -32,7 +32,6 @@ WHOLE: dict[str, dict[str, Any]] = {
     "both": {"pool": "both"},
     "queries": {"pool": "attention"},
     "axial": {"attention": "axial", "pool": "mean", "class_token": False},
-    "class layers": {"class_blocks": 1},
 }
 
 

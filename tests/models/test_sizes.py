@@ -41,7 +41,6 @@ CASES: dict[str, dict[str, Any]] = {
     "axial": {"attention": "axial", "pool": "mean"},
     "conv": {"stem": "conv"},
     "local": {"stem": "local", "positions": "2d"},
-    "class blocks": {"class_blocks": 1, "talking_heads": True, "layer_scale": 0.1},
     "norms after": {"norm_order": "after", "norm": "rms", "norm_inner_attention": True},
     "padded stem": {"stem_padding": 1},
     "overlapping stem": {"stem_stride": 3},

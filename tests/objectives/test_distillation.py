@@ -464,7 +464,6 @@ def test_labels_of_another_kind_are_refused() -> None:
         (small(0, pool="mean").config, "pool=mean"),
         (small(0, pool="both").config, "pool=both"),
         (small(0, norm_at="pooled").config, "norm_at=pooled"),
-        (small(0, class_blocks=1).config, "class_blocks"),
         (small(0, pre_logits=8).config, "pre_logits"),
         (small(0, pool="prefix", registers=3, class_token=True).config, "pool=prefix sees 4"),
     ],

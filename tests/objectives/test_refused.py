@@ -44,7 +44,6 @@ REFUSED: dict[str, list[tuple[str, dict[str, Any], ModelConfig]]] = {
         (r"positions=1d\+bias, .*: positions=1d", {}, small(positions="1d+bias")),
         ("positions_at=every: .* and positions_at=stem", {}, small(positions_at="every")),
         ("attention=axial: attention=global", {}, small(attention="axial", pool="mean")),
-        ("class_blocks=1: class_blocks=0", {}, small(class_blocks=1)),
         ("fit=native: fit=crop", {}, small(fit="native")),
         ("normalize_pixels needs .* set normalize_pixels=False", {}, small(patch=1, channels=1)),
         ("BiT-R50x1 has none: use a Vision Transformer", {}, config_of("BiT-R50x1")),

@@ -39,7 +39,6 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "rotary": (NAME, {"positions": "rope", "registers": 2, "ffn": "swiglu"}),
     "BEiT": (NAME, {"positions": "bias", "pool": "mean", "class_token": True}),
     "pooled": (NAME, {"pool": "attention"}),
-    "CaiT": (NAME, {"class_blocks": 1, "talking_heads": True, "layer_scale": 0.1}),
     "axial": (NAME, {"attention": "axial", "pool": "mean"}),
     "ResNet": ("BiT-R(1-1)x1", {}),
 }

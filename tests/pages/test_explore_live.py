@@ -20,7 +20,7 @@ from vitlab.explore.explore_routes import application
 from vitlab.explore.explorer import Explorer
 from vitlab.explore.views import Shown
 
-KINDS = ("plain", "registers", "pool", "axial", "class-layers", "features", "resnet")
+KINDS = ("plain", "registers", "pool", "axial", "features", "resnet")
 
 
 @contextmanager

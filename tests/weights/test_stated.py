@@ -50,7 +50,7 @@ def test_load_check_settles_fields(capsys: pytest.CaptureFixture[str], bare: Pat
     assert "assumed: image_size 32, heads 3, gelu exact" in err
     rows = {line.split()[0]: line.split()[-1] for line in out.splitlines() if line.split()}
     assert (rows["heads"], rows["width"]) == ("assumed", "tensors")
-    assert "talking_heads" not in rows  # off, as in most models
+    assert "qk_norm" not in rows  # off, as in most models
 
 
 def test_commands_take_what_python_takes(

@@ -68,9 +68,6 @@ BEYOND: dict[str, dict[str, Any]] = {
     "vit_base_patch16_rpn_224": {"img_size": 32, "embed_dim": 96},
     "test_vit3": {"img_size": 32},
     "test_vit4": {"img_size": 32},
-    "cait_xxs24_224": {
-        "img_size": 32, "patch_size": 8, "embed_dim": 24, "num_heads": 3, "num_classes": 5,
-    },
 }  # fmt: skip
 CASES = {name: SMALL | choices for name, choices in PLAIN.items()} | {
     name: {"depth": 2} | choices for name, choices in BEYOND.items()
@@ -85,7 +82,6 @@ TELLING = {
     "aimv2_large_patch14_224": {"heads": 8, "norm": "rms", "norm_eps": 1e-5},
     "beit3_base_patch16_224": {"norm_eps": 1e-5, "norm_inner_mlp": True},
     "beit_base_patch16_224": {"positions": "1d+bias"},
-    "cait_xxs24_224": {"heads": 3, "class_blocks": 2, "talking_heads": True},
 }
 
 
@@ -149,8 +145,7 @@ def test_by_name_or_content(name: str, tmp_path: Path) -> None:
     file = written(other, tmp_path / ("any.pth" if "deit" in name else "any.safetensors"))
     heads = {"heads": CASES[name]["num_heads"]} if "num_heads" in CASES[name] else {}
     asked = size if name in BEYOND or "dinov3" in name else None  # no positions to tell by
-    called = {} if name.startswith("cait") else {"name": f"{name}.random"}  # content says it all
-    model = vitlab.load(file, None, asked, **called, **heads)
+    model = vitlab.load(file, None, asked, name=f"{name}.random", **heads)
     assert model.config.size == (size, size)
     agree(model, other, some_images(size, 3))
     if told := TELLING.get(name):
@@ -255,13 +250,6 @@ ARGUED: dict[str, tuple[str, dict[str, Any]]] = {
         "vit_pe_core_tiny_patch16_384", {"attn_pool_num_heads": 4, "attn_pool_mlp_ratio": 2.0},
     ),
     "inner norms": ("vit_small_patch16_224", {"scale_attn_norm": True, "scale_mlp_norm": True}),
-    "class blocks": (
-        "cait_xxs24_224",
-        {
-            "embed_dim": 24, "num_heads": 3, "mlp_ratio": 2, "mlp_ratio_token_only": 2,
-            "global_pool": "avg",
-        },
-    ),
 }  # fmt: skip
 
 
@@ -284,10 +272,6 @@ CONTRADICTED: dict[str, list[dict[str, Any]]] = {
         {"use_post_norm": True, "scale_attn_inner": True},
         {"scale_mlp": True},
     ],
-    "cait_xxs24_224": [
-        {"num_heads": 3}, {"depth_token_only": 3}, {"mlp_ratio_token_only": 2.0},
-        {"act_layer": "relu"}, {"attn_block": "x"},
-    ],
 }  # fmt: skip
 
 
@@ -300,108 +284,3 @@ def test_arguments_that_the_tensors_contradict(name: str, tmp_path: Path) -> Non
         file.write_text(json.dumps(content | {"model_args": content["model_args"] | arguments}))
         with pytest.raises(WeightsError, match="unsupported model_args"):
             vitlab.load(tmp_path)
-
-
-def test_what_is_missing_of_cait_is_named(tmp_path: Path) -> None:
-    state = a_model("cait_xxs24_224").state_dict()
-    without = {name: tensor for name, tensor in state.items() if "proj_" not in name}
-    save_file(without, tmp_path / "plain.safetensors")
-    with pytest.raises(WeightsError, match="how many heads a width of 24 has: give --heads"):
-        vitlab.load(tmp_path / "plain.safetensors")
-    assert not vitlab.load(tmp_path / "plain.safetensors", heads=3).config.talking_heads
-    del state["blocks_token_only.1.attn.k.weight"]
-    save_file(state, tmp_path / "damaged.safetensors")
-    with pytest.raises(WeightsError, match=r"blocks_token_only\.1\.attn\.k\.weight is missing"):
-        vitlab.load(tmp_path / "damaged.safetensors")
-
-
-@pytest.mark.parametrize("name", ["", "vit_tiny_patch16_224"])
-def test_a_rectangle_with_as_many_patches_as_a_square_is_what_the_user_says(
-    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    other = randomized(
-        peers.timm().create_model("vit_tiny_patch16_224", **SMALL, img_size=(16, 64))
-    )
-    file = written(other, tmp_path / "wide.pth")
-    images = torch.randn(2, 3, 16, 64, generator=torch.Generator().manual_seed(3))
-    with torch.inference_mode():
-        model = vitlab.load(file, name=name, image_size=(16, 64), heads=3)
-        close(model(images), other(images))
-    assert "image_size" not in caplog.text
-    vitlab.load(file, heads=3)
-    assert "assumed: image_size 32" in caplog.text  # a guess from their number
-
-
-def test_what_the_name_says(tmp_path: Path) -> None:
-    other = peers.timm().create_model("vit_base_patch16_clip_quickgelu_224", **SMALL)
-    model = vitlab.load(
-        written(other, tmp_path / "w.pth"), name="vit_base_patch16_clip_quickgelu_224"
-    )
-    config = model.config
-    assert (config.gelu, config.norm_eps, config.pre_norm) == ("quick", 1e-5, True)
-    assert config.mean == (0.48145466, 0.4578275, 0.40821073)
-    assert config.interpolation == "bicubic"
-
-
-def test_a_repositorys_config_says_it_all(tmp_path: Path) -> None:
-    """config.json as timm pushes it: odd heads, another size, normalization, labels."""
-    timm = peers.timm()
-    arguments = {"embed_dim": 48, "num_heads": 2, "depth": 2, "img_size": [32, 48]}
-    told = {
-        "mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6], "crop_pct": 0.8, "crop_mode": "squash",
-        "interpolation": "bilinear", "input_size": [3, 32, 48],
-    }  # fmt: skip
-    other = timm.create_model(
-        "vit_tiny_patch16_224", num_classes=3, pretrained_cfg_overlay=told, **arguments
-    )
-    randomized(other)
-    labels = {"label_names": ["cat", "dog", "owl"]}
-    timm.models.save_for_hf(
-        other, tmp_path, model_config=labels, model_args=arguments, safe_serialization=True
-    )
-    model = vitlab.load(tmp_path)
-    config = model.config
-    assert (config.heads, config.size, config.crop, config.fit) == (2, (32, 48), 0.8, "squash")
-    assert (config.mean, config.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
-    assert (config.labels, config.interpolation) == (("cat", "dog", "owl"), "bilinear")
-    images = torch.randn(2, 3, 32, 48)
-    with torch.inference_mode():
-        close(model(images), other(images))
-
-
-def test_a_stranger_s_config_is_not_its_own(tmp_path: Path) -> None:
-    """A file of another name beside some config.json stands for itself."""
-    other = randomized(peers.timm().create_model("vit_tiny_patch16_224", depth=1, num_classes=3))
-    file = written(other, tmp_path / "vit_tiny_patch16_224.pth")
-    (tmp_path / "config.json").write_text('{"model_type": "swin"}')
-    assert vitlab.load(file).config.classes == 3
-
-
-def test_questions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What neither file nor name says is asked for, or told of."""
-    timm = peers.timm()
-    odd = timm.create_model("vit_tiny_patch16_224", embed_dim=48, num_heads=2, depth=1)
-    file = written(odd, tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match=r"how many heads a width of 48 has: give --heads"):
-        vitlab.load(file)
-    assert vitlab.load(file, heads=2).config.heads == 2
-    for assumed in ("gelu exact", "norm_eps 1e-06", "mean 0.485", "crop 0.875", "--mean"):
-        assert assumed in caplog.text
-    wide = timm.create_model("vit_tiny_patch16_224", depth=1, img_size=(32, 48))
-    file = written(wide, tmp_path / "wide.safetensors")
-    with pytest.raises(
-        ValueError, match=r"7 positions do not form a square of patches: give their size"
-    ):
-        vitlab.load(file)
-    assert vitlab.load(file, image_size=(32, 48)).config.size == (32, 48)
-    with pytest.raises(
-        ValueError, match="unsupported model vit_relpos_small_patch16_224: it has positions from"
-    ):
-        vitlab.load(file, name="vit_relpos_small_patch16_224")
-
-
-def test_half_precision_becomes_float32(tmp_path: Path) -> None:
-    other = randomized(peers.timm().create_model("vit_tiny_patch16_224", depth=1)).bfloat16()
-    model = vitlab.load(written(other, tmp_path / "vit_tiny_patch16_224.pth"))
-    assert model.norm.weight.dtype == torch.float32
-    assert torch.equal(model.norm.weight, other.norm.weight.float())

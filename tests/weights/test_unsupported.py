@@ -27,6 +27,7 @@ FAMILIES = {
     "pvt_v2_b0": "PVT, Twins or Segformer",
     "twins_svt_small": "PVT, Twins or Segformer",
     "levit_128": "LeViT",
+    "cait_xxs24_224": "CaiT",
     "mixer_s16_224": "an MLP-Mixer",
     "volo_d1_224": "VOLO",
     "pit_ti_224": "PiT",
@@ -40,7 +41,7 @@ OURS = (
     "vit_tiny_patch16_224", "vit_tiny_r_s16_p8_224", "vit_small_patch16_18x2_224",
     "deit3_small_patch16_224", "deit_tiny_distilled_patch16_224", "beitv2_base_patch16_224",
     "eva02_tiny_patch14_224", "vit_small_patch16_dinov3", "vit_base_patch16_siglip_224",
-    "vit_pe_core_tiny_patch16_384", "cait_xxs24_224",
+    "vit_pe_core_tiny_patch16_384",
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from vitlab.device import exact
 from vitlab.evaluation.infer import probabilities
 from vitlab.inspect.attention import LATE, pool_attention, rollouts
-from vitlab.inspect.look import Look, attention_layers, look
+from vitlab.inspect.look import Look, look
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.model import DenseFeatures, Model
 from vitlab.models.vit import VisionTransformer
@@ -150,15 +150,14 @@ def attention_bytes(config: ModelConfig) -> int:
     if not isinstance(config, ViTConfig):
         return 0
     tokens = config.prefix + (config.tokens if config.fit == "native" else math.prod(config.grid))
-    return attention_layers(config) * config.branches * config.heads * tokens * (tokens + 4)
+    return config.blocks * config.branches * config.heads * tokens * (tokens + 4)
 
 
 def layer_names(config: ViTConfig) -> list[str]:
     """Return what each layer of `model.attention_maps` is called."""
     if config.attention == "axial":
         return [f"{n} {lines}" for n in range(1, config.depth + 1) for lines in ("rows", "columns")]
-    blocks = [str(number) for number in range(1, config.depth + 1)]
-    return [*blocks, *(f"class {number}" for number in range(1, config.class_blocks + 1))]
+    return [str(number) for number in range(1, config.depth + 1)]
 
 
 def prefix_names(config: ViTConfig) -> list[str]:

@@ -242,7 +242,7 @@ def attention_entropy(model: Model | Look, images: Tensor | Iterable[Tensor] = N
 
 def _among_patches(weights: Tensor, seen: Look) -> Tensor:
     """Return the attention that patches pay to patches, (B, h, P, P)."""
-    first = seen.transformer.config.leading
+    first = seen.transformer.config.prefix
     return weights[:, :, first:, first:]
 
 
@@ -263,10 +263,7 @@ def _mean(
     """Return the mean over images of what is measured, (B, h, N, N) -> (B, h)."""
     total, count = torch.zeros(0), 0
     for seen in looks(model, images):
-        config = seen.transformer.config
-        first = 1 if config.class_blocks else 0  # a class token takes no part in these layers
-        maps = (each[:, :, first:, first:] for each in islice(seen.attention(), config.blocks))
-        rows = torch.stack([measure(exact(each), seen).sum(0).cpu() for each in maps])
+        rows = torch.stack([measure(exact(each), seen).sum(0).cpu() for each in seen.attention()])
         total = total + rows if count else rows
         count += len(seen.images)
     return total / count

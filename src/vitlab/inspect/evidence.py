@@ -1,6 +1,6 @@
 """Evidence for a class: relevance, Grad-CAM (one pass and its gradients), and occlusion."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -11,9 +11,8 @@ from torch.nn import functional as F
 from vitlab.data.labels import kind_of
 from vitlab.errors import OptionError
 from vitlab.inspect.look import Grid, entering, together, transformer
-from vitlab.models.encoder.attention import Attention, across_heads
+from vitlab.models.encoder.attention import Attention
 from vitlab.models.encoder.block import Block
-from vitlab.models.encoder.class_attention import ClassAttention
 from vitlab.models.head import AttentionPool
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
@@ -32,8 +31,7 @@ def relevance(model: Model, images: Tensor, classes: Tensor) -> Tensor:
     attention times its gradient of the class score; parallel branches add theirs side by side.
     Source: Chefer et al., Generic Attention-Model Explainability, 2021, equations 5 and 6.
 
-    Class-attention layers carry to the class token alone. Talking heads count with the weights
-    that they mix after the softmax, which are those of the values. The rows that are read are those
+    The rows that are read are those
     that the model pools, as of `rollout`; attention pooling is a last layer of its own, whose
     queries start from nothing (equation 10, without its normalization). The score of a class is
     its logit; of several queries, the mean.
@@ -64,10 +62,9 @@ def gradcam(model: Model, images: Tensor, classes: Tensor) -> Tensor:
     class score, and what is negative is cut off. Source: Selvaraju et al., Grad-CAM, 2017,
     equations 1 and 2.
 
-    The last layer is the last block or, of CaiT, the last class-attention layer. The channels of
-    parallel branches, each with a norm of its own, stand side by side. Where norms come after
-    attention (norm_order=after) they are those of the block's input, on which the residual path
-    draws too. The score of a class is its logit; of several queries, the mean.
+    The channels of parallel branches, each with a norm of its own, stand side by side. Where norms
+    come after attention (norm_order=after) they are those of the block's input, on which the
+    residual path draws too. The score of a class is its logit; of several queries, the mean.
 
     Args:
         model: any with a classifier; used in evaluation mode, and afterwards as before
@@ -127,15 +124,11 @@ class Gradients:
             self.weighed = [_Seen(model.body.stages[-1], stack, gradient=True)]
         if not isinstance(model, VisionTransformer):
             return
-        after = [] if model.class_layers is None else list(model.class_layers.blocks)
-        self.layers = [_passes(block, stack) for block in (*model.blocks, *after)]
+        self.layers = [_passes(block, stack) for block in model.blocks]
         if model.head.attend is not None:
             self.pool = _Pass(model.head.attend, stack)
         last = model.blocks[-1]
-        if after:
-            bodies: Iterable[nn.Module] = [after[-1].attention.body]
-        else:
-            bodies = (each.body for each in last.attention) if isinstance(last, Block) else ()
+        bodies = (each.body for each in last.attention) if isinstance(last, Block) else ()
         self.weighed = [_Seen(body, stack, inputs=True, gradient=True) for body in bodies]
 
     @torch.no_grad()
@@ -217,7 +210,7 @@ class _Seen:
 
 def _passes(block: nn.Module, stack: ExitStack) -> list["_Pass"]:
     """Watch every attention of a block, fused or not."""
-    bodies = (part for part in block.modules() if isinstance(part, Attention | ClassAttention))
+    bodies = (part for part in block.modules() if isinstance(part, Attention))
     return [_Pass(body, stack) for body in bodies]
 
 
@@ -228,7 +221,7 @@ class _Pass:
     the product of the sum's gradient and the values.
     """
 
-    def __init__(self, body: Attention | ClassAttention | AttentionPool, stack: ExitStack) -> None:
+    def __init__(self, body: Attention | AttentionPool, stack: ExitStack) -> None:
         self.body = body
         pair = (body.qkv, body.norm) if isinstance(body, Attention) else (body.kv, body.project)
         projection, after = pair
@@ -251,8 +244,7 @@ class _Pass:
         each = product.relu().unflatten(1, (-1, heads)).mean(2).sum(1).float()
         if isinstance(self.body, Attention):
             return F.pad(each, (absent, 0, absent, 0))
-        below = tokens - 1 if isinstance(self.body, ClassAttention) else 0
-        return F.pad(each, (absent, 0, 0, below))
+        return F.pad(each, (absent, 0))
 
     def _product(self, grid: Grid) -> Tensor:
         """Return attention times its gradient, (B, h, queries, keys)."""
@@ -262,8 +254,6 @@ class _Pass:
             values = projected.chunk(2, -1)[1]
             return body.weights(self.entering.first) * _slopes(sums, values, body.heads)
         weights, pattern = body.weights(*self.entering.values), body.pattern
-        if body.talking is not None:  # places out of reach get a bias here, but have no gradient
-            weights = across_heads(body.talking.after, weights)
         sums, values = (pattern.fold(each, grid) for each in (sums, projected))
         return weights * pattern.spread(_slopes(sums, values.chunk(3, -1)[2], body.heads), grid)
 

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig
-from vitlab.models.encoder.class_attention import with_idle_token
 from vitlab.models.layers import evaluating
 from vitlab.models.model import DenseFeatures, Model
 from vitlab.models.packed import Packed
@@ -58,14 +57,12 @@ class Look:
     @property
     def depth(self) -> int:
         """How many layers have attention."""
-        return attention_layers(self.transformer.config)
+        return self.transformer.config.blocks
 
     @property
     def layers(self) -> list[Tensor]:
         """What leaves each layer, as `model.intermediates` has it."""
-        found = [each.to(self.outputs[0].dtype) for each in self.outputs]
-        joined = getattr(self.model, "class_layers", None)
-        return found if joined is None else [joined.before(each) for each in found]
+        return [each.to(self.outputs[0].dtype) for each in self.outputs]
 
     @cached_property
     @torch.inference_mode()
@@ -74,7 +71,7 @@ class Look:
         model, values = self.model, self.outputs[-1].to(self.outputs[0].dtype)
         with evaluating(model):
             if isinstance(model, VisionTransformer):
-                return model.finish(values)
+                return model.norm(values)
             return model.body.finish(values) if isinstance(model, ResNet) else values
 
     @cached_property
@@ -114,12 +111,7 @@ class Look:
         model = self.transformer
         steps = zip(model.blocks, self.positions, self.outputs, strict=False)
         for block, own, tokens in islice(steps, first - 1, None):
-            weights = block.attention_weights(own.place(tokens), own)
-            yield weights if model.class_layers is None else with_idle_token(weights)
-        if model.class_layers is not None:
-            with evaluating(model):
-                found = model.class_layers.attention_maps(self.outputs[-1])
-            yield from islice(found, max(0, first - 1 - len(model.blocks)), None)
+            yield block.attention_weights(own.place(tokens), own)
 
     @cached_property
     @torch.inference_mode()
@@ -222,18 +214,13 @@ def entering(model: Model, images: Tensor) -> Tensor:
     return images.to(home.device, home.dtype)
 
 
-def attention_layers(config: ViTConfig) -> int:
-    """Return how many layers have attention: those of `model.attention_maps`."""
-    return config.blocks + config.class_blocks
-
-
 def attention_bytes(model: Model, images: Tensor) -> int:
     """Return the bytes of one image's attention, as numbers of 4 bytes; 0 of a ResNet."""
     config = model.config
     if not isinstance(config, ViTConfig):
         return 0
     tokens = config.prefix + math.prod(config.grid_of((images.shape[2], images.shape[3])))
-    return 4 * attention_layers(config) * config.branches * config.heads * tokens**2
+    return 4 * config.blocks * config.branches * config.heads * tokens**2
 
 
 def together(model: Model, images: Tensor) -> int:

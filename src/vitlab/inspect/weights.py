@@ -82,7 +82,7 @@ def position_similarity(model: Model, table: int = 0) -> Tensor:
     none = next(model.parameters()).new_zeros(1, config.length, config.width)
     grid = config.grid
     scheme = tables[table].at(grid)
-    places = exact(scheme.place(scheme.start(none))[0, config.leading :])
+    places = exact(scheme.place(scheme.start(none))[0, config.prefix :])
     if not places.any():
         raise OptionError(
             f"{config.name} adds no positions to its tokens (positions={config.positions}): their "

@@ -17,11 +17,10 @@ from vitlab.models.tokenizers.tokenizer import Tokenizer
 
 # Which modules, by their names, are a part: the first that fits. Norms are those of the encoder.
 PARTS = {
-    "stem": r"stem|positions|token|registers|class_layers\.token",
+    "stem": r"stem|positions|token|registers",
     "attention": r"blocks\.\d+\.attention\.\d+\.body",
     "MLP": r"blocks\.\d+\.mlp\.\d+\.body",
     "norms": r"pre_norm|norm|head\.norm|blocks",
-    "class attention": r"class_layers",
     "body": r"body\.(?:root|stages\.\d+|norm)",
     "head": r"head\.\w+|classify",
     "encoder": "encoder",
@@ -78,8 +77,6 @@ def _cost(config: ModelConfig) -> Cost:
         norms = [each for name, each in model.named_modules() if re.fullmatch(NORMED, name)]
         elements = sum(each.normalized_shape[0] for each in norms if isinstance(each, NORMS))
         macs["norms"] = config.length * elements
-        if config.class_blocks:  # the class token alone enters the second norm of a block
-            macs["class attention"] += config.class_blocks * config.width * (config.length + 2)
     last = "" if isinstance(config, TokenizerConfig) else "head"  # listed without classes too
     names = [name for name in PARTS if params[name] or name == last]
     return Cost(tuple(Part(name, params[name], macs[name]) for name in names))

@@ -8,14 +8,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.models.config import ViTConfig
+from vitlab.models.encoder.attention import attention_weights
 from vitlab.models.encoder.block import MLP
-from vitlab.models.encoder.class_attention import CrossAttention
 from vitlab.models.layers import (
     classifier,
     norm_of,
     reset_classifier,
     reset_dense,
     reset_parts,
+    reset_xavier,
 )
 
 
@@ -66,10 +67,10 @@ class Head(nn.Module):
     def leading(self) -> int | None:
         """How many tokens the last block must compute, the first; None: all.
 
-        Class-attention layers need the others. (Rows and columns have no such tokens.)
+        (Rows and columns have no such tokens.)
         """
         read = {"token": 1, **dict.fromkeys(("prefix", "prefix-mean"), self.config.prefix)}
-        return None if self.config.class_blocks else read.get(self.config.pool)
+        return read.get(self.config.pool)
 
     def shares(self, tokens: Tensor) -> Tensor:
         """Return how much of each token enters the features: (B, N, D) -> (B, N), sums of 1.
@@ -100,17 +101,21 @@ class Head(nn.Module):
         return self.classify(features)
 
 
-class AttentionPool(CrossAttention):
+class AttentionPool(nn.Module):
     """Learned queries attend to all patches, then an MLP (MAP head; Zhai et al., 2022).
 
     Those of Perception Encoder have heads and an MLP of their own and see the class token too.
     One query gives one representation, (B, D); more of them are slots as in DETR, (B, queries, D).
     """
 
+    role: ClassVar[str] = "attention"
     undecayed: ClassVar[tuple[str, ...]] = ("queries",)
 
     def __init__(self, config: ViTConfig) -> None:
-        super().__init__(config, config.pool_heads or config.heads, qkv_bias=True, bias=True)
+        super().__init__()
+        self.heads, width = config.pool_heads or config.heads, config.width
+        self.q, self.kv = nn.Linear(width, width), nn.Linear(width, 2 * width)
+        self.project = nn.Linear(width, width)
         self.queries = nn.Parameter(torch.empty(1, config.queries, config.width))
         self.norm = norm_of(config)
         wide = config.pool_mlp or config.mlp
@@ -119,20 +124,23 @@ class AttentionPool(CrossAttention):
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw Xavier-uniform throughout, the queries too, as big_vision starts them."""
         nn.init.xavier_uniform_(self.queries[0], generator=generator)
-        super().reset_parameters(generator)
+        reset_xavier([(self.q, 1), (self.kv, 2), (self.project, 1)], generator)
         reset_parts(generator, self.norm, self.mlp)
-
-    def form(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Return the values that queries gather, by PyTorch's kernel in every precision."""
-        return F.scaled_dot_product_attention(q, k, v)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Pool tokens: (B, N, D) -> (B, D), or (B, queries, D) for more than one query."""
-        slots = self.gathered(self.queries, tokens)
+        gathered = F.scaled_dot_product_attention(*self._split(tokens))  # in every precision
+        slots = self.project(gathered.transpose(1, 2).flatten(2))
         slots = slots + self.mlp(self.norm(slots))
         return slots[:, 0] if slots.shape[1] == 1 else slots
 
     def weights(self, tokens: Tensor) -> Tensor:
         """Return the attention that `forward` pays: (B, N, D) -> (B, h, queries, N)."""
-        q, k, _ = self.split(self.queries, tokens)
-        return (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(dim=-1)
+        return attention_weights(*self._split(tokens)[:2])
+
+    def _split(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, (B, h, M, d), and keys and values, (B, h, N, d)."""
+        q = self.q(self.queries).expand(tokens.shape[0], -1, -1)
+        q = q.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        k, v = self.kv(tokens).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return q, k, v

@@ -151,15 +151,14 @@ class Model(nn.Module):
             images: normalized, (B, channels, H, W); or packed
             layers: their numbers
             norm: return each as if it were the last, with all that follows the blocks: the final
-                norm, CaiT's class-attention layers. That of the last layer is then what `encode`
-                returns. A ResNet's norm fits its last stage alone
+                norm. That of the last layer is then what `encode` returns. A ResNet's norm fits its
+                last stage alone
             maps: return each as a map of patches, apart from class token and registers
 
         Returns:
             For each layer, in the order asked for: tokens (B, prefix + patches, width), or the map
             (B, features, rows, columns) of a ResNet; with `maps`, a `DenseFeatures` of either.
-            Tokens of packed images are in one row, (1, T, width). Where the class token enters
-            after the blocks (CaiT), it is as it enters, unless `norm` is asked for.
+            Tokens of packed images are in one row, (1, T, width).
 
         Raises:
             OptionError: a layer that the model does not have, images of another shape, or maps of

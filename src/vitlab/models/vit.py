@@ -11,7 +11,6 @@ from vitlab.errors import OptionError
 from vitlab.images import Size
 from vitlab.models.config import Grid, ViTConfig
 from vitlab.models.encoder.block import Block, drop_rates
-from vitlab.models.encoder.class_attention import ClassLayers, with_idle_token
 from vitlab.models.encoder.mixed_sizes import PackedPositions, joined, parted
 from vitlab.models.encoder.patterns import Axis
 from vitlab.models.head import Head
@@ -28,7 +27,7 @@ class VisionTransformer(Model):
     """stem -> class token -> positions -> encoder -> norm -> pool -> head (ViT paper, section 3.1).
 
     Released models differ: `config.pre_norm` puts a norm before the encoder, `config.norm_at` the
-    last one after the pool; CaiT's class token enters after the encoder.
+    last one after the pool.
 
     Args:
         config: every choice of the architecture
@@ -44,8 +43,7 @@ class VisionTransformer(Model):
         """Create the modules that the configuration names."""
         config, width, registers = self.config, self.config.width, self.config.registers
         self.stem = stem_of(config)(config)
-        own_token = config.has_token and not config.class_blocks
-        self.token = nn.Parameter(torch.empty(1, 1, width)) if own_token else None
+        self.token = nn.Parameter(torch.empty(1, 1, width)) if config.has_token else None
         self.registers = nn.Parameter(torch.empty(1, registers, width)) if registers else None
         self.positions = modules(scheme_of(config).of_layers(config.at_positions))
         self.dropout = nn.Dropout(config.dropout)
@@ -54,7 +52,6 @@ class VisionTransformer(Model):
         self.blocks: Sequence[Block] = modules(
             Block(config, axis, rate) for rate in drop_rates(config) for axis in axes
         )
-        self.class_layers = ClassLayers(config) if config.class_blocks else None
         last = config.norm_at in ("tokens", "both")
         self.norm = norm_of(config) if last else nn.Identity()
         self.head = Head(config)
@@ -66,7 +63,7 @@ class VisionTransformer(Model):
             nn.init.zeros_(self.token)
         if self.registers is not None:
             nn.init.normal_(self.registers, std=0.02, generator=generator)
-        reset_parts(generator, *self.positions, *self.blocks, self.class_layers)
+        reset_parts(generator, *self.positions, *self.blocks)
         reset_parts(generator, self.pre_norm, self.norm, self.head)
 
     def scores(self, features: Tensor) -> Tensor:
@@ -100,7 +97,7 @@ class VisionTransformer(Model):
         last = self.blocks[-1]
         for block, own in zip(self.blocks, positions, strict=True):
             tokens = block(own.place(tokens), own, leading if block is last else None)
-        return self._finished(tokens, positions[-1])
+        return self.norm(tokens)
 
     def begin(
         self, images: Tensor | Packed, extra: Tensor | None = None
@@ -135,12 +132,6 @@ class VisionTransformer(Model):
         count, each = len(self.blocks), len(self.blocks) // len(positions)
         return [positions[number // each] for number in range(count)]
 
-    def finish(self, tokens: Tensor) -> Tensor:
-        """Return what leaves the blocks, (B, N, D), after class-attention layers and norm."""
-        if self.class_layers is not None:
-            tokens = self.class_layers(tokens)
-        return self.norm(tokens)
-
     @property
     def last_layer(self) -> int:
         """Number of the last block, as `intermediates` counts them."""
@@ -150,18 +141,13 @@ class VisionTransformer(Model):
         self, images: Tensor | Packed, layers: Collection[int], norm: bool
     ) -> dict[int, Tensor]:
         """Return the tokens that leave these blocks, (B, prefix + patches, width) each."""
-        if self.class_layers is not None and isinstance(images, Packed) and not norm:
-            raise OptionError("class_blocks keep packed images apart: pass one at a time")
         tokens, positions = self.begin(images)
         found, steps = {0: tokens}, [*zip(self.blocks, positions, strict=True)]
         for number, (block, own) in enumerate(steps[: max((0, *layers))], 1):
             tokens = block(own.place(tokens), own)
             if number in layers:
                 found[number] = tokens.to(found[0].dtype)  # fast blocks have their own
-        if norm:
-            return {layer: self._finished(found[layer], positions[0]) for layer in layers}
-        before = self.class_layers and self.class_layers.before
-        return {layer: before(found[layer]) if before else found[layer] for layer in layers}
+        return {layer: self.norm(found[layer]) if norm else found[layer] for layer in layers}
 
     def as_map(self, values: Tensor, size: tuple[int, int]) -> DenseFeatures:
         """Return tokens (B, prefix + patches, D) as a map of patches, apart from the prefix."""
@@ -171,8 +157,7 @@ class VisionTransformer(Model):
         """Return every layer's attention: (B, branches * heads, tokens, tokens).
 
         Rows sum to one. The weights are those the forward pass uses, computed once more beside it.
-        An axial block has two layers, for its rows and its columns. Class-attention layers come
-        last; tokens that do not take part in a layer attend to themselves.
+        An axial block has two layers, for its rows and its columns.
 
         Raises:
             OptionError: packed images, whose maps differ in size.
@@ -184,8 +169,6 @@ class VisionTransformer(Model):
             tokens = own.place(tokens)
             maps.append(block.attention_weights(tokens, own))
             tokens = block(tokens, own)
-        if self.class_layers is not None:
-            return [*map(with_idle_token, maps), *self.class_layers.attention_maps(tokens)]
         return maps
 
     def repatch(
@@ -219,22 +202,16 @@ class VisionTransformer(Model):
         first, *rest = name.split(".")
         if first == "blocks":
             return int(rest[0]) + 1 if rest else self.layers
-        return self.layers if first in ("", "class_layers", "norm", "head") else 0
+        return self.layers if first in ("", "norm", "head") else 0
 
     # Sizes mixed in one batch: each run of images of one size by itself (encoder/mixed_sizes.py)
     def _begin_packed(self, images: Packed) -> tuple[Tensor, list[Positions]]:
         """Return the encoder's input, (1, T, D), and the positions of each block."""
-        runs, leading = images.runs, self.config.leading
+        runs, leading = images.runs, self.config.prefix
         positions = [PackedPositions(each, runs, leading) for each in self.positions]
         patches = positions[0].parts(self.stem.packed(images)[None], prefix=0)
         tokens = joined([self._with_tokens(*part) for part in patches])
         return self.pre_norm(self.dropout(tokens)), self._of_blocks([*positions])
-
-    def _finished(self, tokens: Tensor, positions: Positions) -> Tensor:
-        """Return what `finish` makes of tokens, packed or not."""
-        if isinstance(positions, PackedPositions):
-            return positions.apart(tokens, self.finish)
-        return self.finish(tokens)
 
     def _packed_features(self, images: Packed) -> Tensor:
         """Compute the classifier's input of each image, (B, features), in their order."""

@@ -103,7 +103,6 @@ KINDS = {
     "pool": (None, {"pool": "attention"}, "", {"rollout", "relevance", "gradcam"}),
     "mean": (None, {"pool": "mean"}, "heads", {"rollout", "relevance", "gradcam"}),
     "axial": (None, {"attention": "axial", "pool": "mean"}, "heads", {"rollout"}),
-    "CaiT": (None, {"class_blocks": 1, "layer_scale": 0.1}, "", {"rollout", "relevance"}),
     "hybrid": ("R(1-1)+ViT(width=24,depth=2,heads=3,mlp=32)/8", {}, "", {"rollout", "gradcam"}),
     "relative": (None, {"positions": "relative"}, "positions", {"rollout"}),
 }  # fmt: skip

@@ -14,7 +14,7 @@ from weights.released.table import write_tensors
 from weights.released.test_released import doubts, read
 from weights.released.test_table import POOLS, facts
 
-FAMILIES = ("vit_", "deit", "beit", "eva", "flexivit", "cait", "samvit", "aimv2", "naflexvit")
+FAMILIES = ("vit_", "deit", "beit", "eva", "flexivit", "samvit", "aimv2", "naflexvit")
 # Their positions are resized to each image, so they are read with its aspect ratio.
 NATIVE = {"naflexvit_base_patch16_siglip.v2_webli", "naflexvit_so400m_patch16_siglip.v2_webli"}
 

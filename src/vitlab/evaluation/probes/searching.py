@@ -133,8 +133,7 @@ def choices_of(model: Model, layers: int, pool: Pool = "") -> tuple[Vectors, lis
 def _can_be_cut(config: ViTConfig) -> bool:
     """Return whether each block can be the last, and each pool be that of the model."""
     usual = config.pool in POOLS and not (config.pool_prefix or config.pre_logits)
-    whole = config.attention != "axial" and not config.class_blocks
-    return usual and whole and config.fit != "native"
+    return usual and config.attention != "axial" and config.fit != "native"
 
 
 def folds_of(

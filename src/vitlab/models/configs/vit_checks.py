@@ -10,7 +10,7 @@ from vitlab.errors import OptionError
 
 # Numbers that no model has; a hostile file may state them, and they would be built.
 MOST = {
-    "depth": 2000, "branches": 2000, "class_blocks": 2000, "width": 2**17, "registers": 2**16,
+    "depth": 2000, "branches": 2000, "width": 2**17, "registers": 2**16,
     "queries": 2**16, "stem_padding": 2**10, "stem_frames": 2**10, "rope_grid": 2**16,
 }  # fmt: skip
 MOST_BLOCKS, MOST_PARAMETERS = 2000, 10**11  # the largest published model has 22 billion
@@ -22,7 +22,7 @@ def check_together(config: Any) -> None:
     Raises:
         OptionError: the message says what would work.
     """
-    for check in (check_extent, check_heads, check_pool, check_parts):
+    for check in (check_extent, check_heads, check_pool):
         check(config)
 
 
@@ -32,7 +32,7 @@ def check_extent(config: Any) -> None:
         if (value := getattr(config, name)) > most:
             raise OptionError(f"{name} must be at most {most:,}, not {value:,}")
     blocks = config.depth * config.branches
-    if blocks + config.class_blocks > MOST_BLOCKS:
+    if blocks > MOST_BLOCKS:
         raise OptionError(
             f"depth={config.depth} and branches={config.branches} make {blocks:,} blocks; at most "
             f"{MOST_BLOCKS:,} are supported"
@@ -97,18 +97,3 @@ def check_pool(config: Any) -> None:
             f"attention=axial has no row or column for the extra tokens of {what}: "
             "set pool=mean and registers=0"
         )
-
-
-def check_parts(config: Any) -> None:
-    """Refuse class-attention layers and talking heads beside what they cannot go with."""
-    if config.class_blocks and not config.has_token:
-        raise OptionError(
-            f"class_blocks={config.class_blocks} needs a class token: set class_token=True"
-        )
-    if config.class_blocks and (config.registers or config.positions not in ("1d", "none")):
-        raise OptionError(
-            f"class_blocks={config.class_blocks} needs positions=1d or none and registers=0, "
-            "since the class token comes after the blocks"
-        )
-    if config.talking_heads and config.branches > 1:
-        raise OptionError(f"talking_heads needs branches=1, not {config.branches}")

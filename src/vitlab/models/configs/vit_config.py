@@ -201,15 +201,6 @@ class ViTConfig(ModelConfig):
     attention: Literal["global", "axial"] = option(
         "global", "what a token attends to: all, or its row, then its column, each with an MLP"
     )
-    class_blocks: int = option(
-        0,
-        "layers after the blocks in which the class token, which enters here, gathers from the "
-        "patches (CaiT has 2)",
-        at_least(0),
-    )
-    talking_heads: bool = option(
-        False, "mix the heads' attention before and after the softmax (CaiT)"
-    )
     dropout: float = option(
         0.0, "rate after positions and all dense layers but q, k and v", at_least(0), below(1)
     )
@@ -376,14 +367,9 @@ class ViTConfig(ModelConfig):
         return int(self.has_token) + self.registers
 
     @property
-    def leading(self) -> int:
-        """Tokens before the patches in the blocks: none if the class token comes after them."""
-        return 0 if self.class_blocks else self.prefix
-
-    @property
     def length(self) -> int:
         """Length of the sequence that the blocks see."""
-        return self.leading + math.prod(self.grid)
+        return self.prefix + math.prod(self.grid)
 
     @property
     def seen(self) -> int:

@@ -30,13 +30,12 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.qkv_bias)
         self.norms: nn.Module | None = HeadNorms(config) if config.qk_norm else None
         self.norm: nn.Module = norm_of(config) if config.norm_inner_attention else nn.Identity()
-        self.talking = TalkingHeads(config) if config.talking_heads else None
         self.project = nn.Linear(config.width, config.width, bias=config.bias)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw Xavier-uniform kernels: q, k and v each, since a stack would get a smaller bound."""
         reset_xavier([(self.qkv, 3), (self.project, 1)], generator)
-        reset_parts(generator, self.norms, self.norm, self.talking)
+        reset_parts(generator, self.norms, self.norm)
 
     def forward(
         self, tokens: Tensor, positions: Positions | None = None, leading: int | None = None
@@ -62,7 +61,7 @@ class Attention(nn.Module):
     def attended(self, qkv: Tensor, positions: Positions | None, leading: int | None) -> Tensor:
         """Return the values that each token attends to, heads side by side: (B, N, 3D) -> D."""
         own = self.norms is not None or self.pattern.axis is not None or leading is not None
-        own = own or self.talking is not None or (positions is not None and positions.relates)
+        own = own or (positions is not None and positions.relates)
         if not own and suits_joint(qkv, self.training):
             joint: Any = JointAttention.apply
             together: Tensor = joint(qkv, self.heads)
@@ -71,8 +70,7 @@ class Attention(nn.Module):
         if leading is not None:
             q = q[..., :leading, :]
             bias = None if bias is None else bias[..., :leading, :]
-        form = attend if self.talking is None else self.talking
-        found = form(q, k, v, bias).transpose(1, 2).flatten(2)
+        found = attend(q, k, v, bias).transpose(1, 2).flatten(2)
         return self.pattern.unfold(found, self._grid(positions))
 
     def split(self, qkv: Tensor, positions: Positions | None) -> Heads:
@@ -87,12 +85,10 @@ class Attention(nn.Module):
     def weights(self, tokens: Tensor, positions: Positions | None = None, *more: object) -> Tensor:
         """Return the attention that `forward` pays: (B, N, D) -> (B, h, N, N), rows sum to 1.
 
-        With talking heads, it is the softmax of the mixed logits, before it is mixed once more.
         What else `forward` takes makes no difference.
         """
         q, k, _, bias = self.split(self.qkv(tokens), positions)
-        form = attention_weights if self.talking is None else self.talking.weights
-        return self.pattern.spread(form(q, k, bias), self._grid(positions))
+        return self.pattern.spread(attention_weights(q, k, bias), self._grid(positions))
 
     def _grid(self, positions: Positions | None) -> tuple[int, int]:
         """Return rows and columns of the patches."""
@@ -117,37 +113,6 @@ class HeadNorms(nn.Module):
         return self.q(q), self.k(k)
 
 
-class TalkingHeads(nn.Module):
-    """Attention whose heads exchange logits before the softmax, and weights after it.
-
-    Source: Shazeer et al., Talking-Heads Attention, 2020; as in CaiT (Touvron et al., 2021).
-    """
-
-    def __init__(self, config: ViTConfig) -> None:
-        super().__init__()
-        self.before = nn.Linear(config.heads, config.heads)
-        self.after = nn.Linear(config.heads, config.heads)
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw truncated normals of 0.02, as CaiT's code."""
-        for layer in (self.before, self.after):
-            nn.init.trunc_normal_(layer.weight, std=0.02, generator=generator)
-            nn.init.zeros_(layer.bias)
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Gather values by mixed weights: each (B, h, N, d) -> (B, h, N, d)."""
-        return across_heads(self.after, self.weights(q, k, bias)) @ v
-
-    def weights(self, q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Compute the softmax of mixed logits: (B, h, N, d) twice -> (B, h, N, N)."""
-        return across_heads(self.before, attention_logits(q, k, bias)).softmax(-1)
-
-
-def across_heads(layer: nn.Linear, maps: Tensor) -> Tensor:
-    """Apply a layer over the heads at each pair of tokens: (B, h, N, N) -> (B, h, N, N)."""
-    return layer(maps.movedim(1, -1)).movedim(-1, 1)
-
-
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute softmax(q kT / sqrt(d) + bias) v over (B, h, N, d), by the form measured faster.
 
@@ -162,10 +127,5 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tenso
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute softmax(q kT / sqrt(d) + bias): (B, h, N, d) twice -> (B, h, N, N)."""
-    return attention_logits(q, k, bias).softmax(-1)
-
-
-def attention_logits(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute q kT / sqrt(d) + bias: (B, h, N, d) twice -> (B, h, N, N)."""
     logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
-    return logits if bias is None else logits + bias
+    return (logits if bias is None else logits + bias).softmax(-1)

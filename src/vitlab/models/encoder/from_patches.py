@@ -22,7 +22,7 @@ def encode_patches(model: VisionTransformer, patches: Tensor, grid: Grid) -> Ten
     tokens, positions = model.embed(patches, grid)
     for block, own in zip(model.blocks, positions, strict=True):
         tokens = block(own.place(tokens), own)
-    return model.finish(tokens)
+    return model.norm(tokens)
 
 
 def encode_visible(model: VisionTransformer, images: Tensor, visible: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ def encode_visible(model: VisionTransformer, images: Tensor, visible: Tensor) ->
     tokens = model.pre_norm(model.dropout(tokens))
     for block in model.blocks:
         tokens = block(tokens)
-    return model.finish(tokens)
+    return model.norm(tokens)
 
 
 def visible_patches(model: VisionTransformer, images: Tensor, visible: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ Neighbors of one size are a run, (images, tokens, D), and are computed together.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 import torch
@@ -48,10 +48,6 @@ class PackedPositions(Positions):
         parts = parted(tokens, self.runs, self.prefix if prefix is None else prefix)
         return [*zip(parts, self.schemes, strict=True)]
 
-    def apart(self, tokens: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return (1, T, D) with each run changed by itself."""
-        return joined([change(part) for part, _ in self.parts(tokens)])
-
     def place(self, tokens: Tensor) -> Tensor:
         """Return the tokens as a block's input: (1, T, D) -> (1, T, D)."""
         parts = self.parts(tokens)
@@ -61,7 +57,7 @@ class PackedPositions(Positions):
 
     def attended(self, attention: Attention, qkv: Tensor) -> Tensor:
         """Return what each token gathers within its image: (1, T, 3D) -> (1, T, D)."""
-        if attention.pattern.axis or attention.talking is not None:
+        if attention.pattern.axis:
             return joined([attention.attended(*part, None) for part in self.parts(qkv)])
         if attention.norms is None and not any(scheme.relates for scheme in self.schemes):
             q, k, v, _ = attention.split(qkv, None)

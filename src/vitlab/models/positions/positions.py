@@ -235,8 +235,7 @@ def check_extra(extra: Tensor, config: ViTConfig, positions: Positions) -> Tenso
     Raises:
         OptionError: another shape, or a model that knows the tokens of the image only.
     """
-    without = ["class_blocks"] if config.class_blocks else []
-    without += ["attention"] if config.attention == "axial" else []
+    without = ["attention"] if config.attention == "axial" else []
     without += [] if positions.takes_extra else ["positions"]
     if without:
         what = f"{without[0]}={getattr(config, without[0])}"

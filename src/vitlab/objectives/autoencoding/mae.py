@@ -196,7 +196,6 @@ def _check_encoder(config: ViTConfig) -> None:
             "positions=1d, 2d, sincos or none, and positions_at=stem",
         ),
         "attention=axial": (config.attention == "axial", "attention=global"),
-        f"class_blocks={config.class_blocks}": (config.class_blocks > 0, "class_blocks=0"),
         "fit=native": (config.fit == "native", "fit=crop"),
     }
     for what, (is_wrong, instead) in wrong.items():

@@ -54,8 +54,6 @@ def with_distillation_token(config: ModelConfig, trained: bool = False) -> ViTCo
             f"distill_token averages two tokens, but pool={config.pool}, norm_at={config.norm_at}: "
             "set pool=token and norm_at=tokens"
         )
-    if config.class_blocks:
-        raise OptionError(f"class_blocks see no distillation token: {WITHOUT}")
     both = (0, config.prefix) if config.registers else ()
     return replace(
         config,

@@ -201,8 +201,6 @@ def _check(model: Model, choices: Choices) -> None:
         names = ", ".join(classes[:10])
         raise OptionError(f"{choices.watch!r} is not a class of the model: {names}")
     last = model.last_layer
-    if isinstance(model.config, ViTConfig):
-        last += model.config.class_blocks
     if not 0 <= choices.layer <= last:
         raise OptionError(f"layer must be from 1 to {last}, not {choices.layer}")
 

@@ -52,12 +52,11 @@ class Layout(FoundParts):
 
 
 # timm's own, and of most of the papers' code. Source: timm's vision_transformer.py,
-# vision_transformer_hybrid.py, deit.py, cait.py, beit.py and eva.py; the checkpoints of
+# vision_transformer_hybrid.py, deit.py, beit.py and eva.py; the checkpoints of
 # facebookresearch (deit, mae, dino, dinov2, dinov3, RoPE-ViT) and microsoft/unilm (beit).
 # The first of several is timm's own; the others are those of the papers' code.
 TIMM = table("""
     block           blocks.{n}.
-    class_block     blocks_token_only.{n}.
     patch           patch_embed.proj
     patch_norm      patch_embed.norm
     stem            patch_embed.proj.{k}
@@ -84,8 +83,6 @@ TIMM = table("""
                     | masked(.attn.qkv.bias .attn.qkv.bias_mask)
     q_norm          .attn.q_norm
     k_norm          .attn.k_norm
-    before          .attn.proj_l
-    after           .attn.proj_w
     attn_norm       .attn.norm | .attn.inner_attn_ln
     project         .attn.proj
     norm2           .norm2
@@ -96,15 +93,6 @@ TIMM = table("""
     bias_table      .attn.relative_position_bias_table
     shared_table    rel_pos_bias.relative_position_bias_table
     freqs           rope.freqs | freqs
-    class_norm1     .norm1
-    class_scale1    .gamma_1
-    class_q         .attn.q
-    class_kv        .attn.k .attn.v
-    class_project   .attn.proj
-    class_norm2     .norm2
-    class_scale2    .gamma_2
-    class_expand    .mlp.fc1
-    class_contract  .mlp.fc2
     norm            norm
     pooled_norm     fc_norm
     pre_logits      pre_logits.fc
@@ -280,13 +268,6 @@ PERCEIVED = """
 """
 # The most particular first.
 DIALECTS = (
-    Dialect(
-        name="CaiT", roots=ROOTS, marks="blocks_token_only.0.norm1.weight", names=TIMM,
-        facts="""
-            @PLAIN, pool token, class_token true, resampling bicubic, @IMAGENET,
-            interpolation bicubic, crop 1.0, fit crop
-        """,
-    ),
     Dialect(
         name="DeiT's names of parallel branches", roots=ROOTS, marks="blocks.0.norm11.weight",
         names=BRANCHED, spellings=PARALLEL,

@@ -38,14 +38,13 @@ from vitlab.weights.source import Shape
 # Words of single tensors; all others are of layers.
 TENSORS = words("""
     token registers positions freqs shared_table queries bias_table block_freqs
-    scale1 scale2 class_scale1 class_scale2
+    scale1 scale2
 """)
 TURNED = ("qkv", "q_norm", "k_norm")  # the layers whose rows rotary positions turn
 # Fields that say whether a part is there, and how many rows one has.
 THERE = record("""
     bias project.bias, qkv_bias qkv.bias, qk_norm q_norm.weight, pre_norm pre_norm.weight,
-    norm_inner_attention attn_norm.weight, norm_inner_mlp mlp_norm.weight, class_token token,
-    talking_heads before.weight
+    norm_inner_attention attn_norm.weight, norm_inner_mlp mlp_norm.weight, class_token token
 """)
 LONG = record("classes head.weight, pre_logits pre_logits.weight")
 PARTS, PART = "weight|bias|running_mean|running_var|num_batches_tracked", "{part}"
@@ -53,8 +52,7 @@ PLACEHOLDER = re.compile(r"\\\{([a-z]1?)(?::02)?\\\}")
 Numbers = tuple[tuple[str, int], ...]
 OURS = table("""
     block           blocks.{n}.
-    class_block     class_layers.blocks.{n}.
-    token           token | class_layers.token
+    token           token
     registers       registers
     pre_norm        pre_norm
     norm1           .attention.{b}.norm
@@ -62,8 +60,6 @@ OURS = table("""
     qkv             .attention.{b}.body.qkv
     q_norm          .attention.{b}.body.norms.q
     k_norm          .attention.{b}.body.norms.k
-    before          .attention.{b}.body.talking.before
-    after           .attention.{b}.body.talking.after
     attn_norm       .attention.{b}.body.norm
     project         .attention.{b}.body.project
     norm2           .mlp.{b}.norm
@@ -71,15 +67,6 @@ OURS = table("""
     expand          .mlp.{b}.body.expand
     mlp_norm        .mlp.{b}.body.norm
     contract        .mlp.{b}.body.contract
-    class_norm1     .attention.norm
-    class_scale1    .attention.scale
-    class_q         .attention.body.q
-    class_kv        .attention.body.kv
-    class_project   .attention.body.project
-    class_norm2     .mlp.norm
-    class_scale2    .mlp.scale
-    class_expand    .mlp.body.expand
-    class_contract  .mlp.body.contract
     norm            norm
     pooled_norm     head.norm
     pre_logits      head.pre_logits
@@ -312,7 +299,6 @@ def fields_shown(path: object, parts: FoundParts, label: str) -> Fields:
         "layer_scale": 1e-5 if "scale1" in parts else 0,
         "norm_at": "pooled" if "pooled_norm.weight" in parts else after,
         "registers": parts.rows("registers"),
-        "class_blocks": len(parts.counted("n", ("class_q.weight",))),
         **{field: key in parts for field, key in THERE.items()},
         **{field: parts.shape(key)[0] for field, key in LONG.items()},
         **_stem(path, parts, label),
@@ -446,7 +432,7 @@ def _patterns(names: Names) -> list[_Pattern]:
     """Every template of a table, the parts of layers with any of their endings."""
     found = []
     for key in names:
-        if key in ("block", "class_block"):
+        if key == "block":
             continue
         for row in _rows(names, key, PART):
             for number, template in enumerate(row.names):
@@ -465,7 +451,7 @@ def _rows(names: Names, key: str, part: str = "") -> list[StoredAs]:
         end = f".{ending}"
     elif part and not ending and word not in TENSORS:
         end = f".{part}"
-    block = names.get("class_block" if word.startswith("class_") else "block")
+    block = names.get("block")
     base = block[0].names[0] if block else ""
     return [
         replace(

@@ -63,6 +63,8 @@ FAMILIES = r"""
         a convolutional network: no attention
     (^|\.)stages\.\d+\.(blocks\.\d+\.|\d+\.)
         a network in stages: stages of different widths
+    (^|\.)blocks_token_only\.
+        CaiT: attention of the class token alone, and talking heads
     \.(experts|moe)\.
         a mixture of experts: several MLPs in a block
     (^|\.)to_patch_embedding\.[23]\.

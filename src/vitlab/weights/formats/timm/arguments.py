@@ -48,10 +48,8 @@ ARGUMENTS = records("""
         attn_pool_num_heads pool_heads, attn_pool_mlp_ratio pool_mlp, dynamic_img_size image_size,
         swiglu_align_to mlp, use_post_transformer_norm norm_at
 """)
-# Arguments of others, as of CaiT, that are only read.
 READ = record("""
-    num_classes classes, norm_layer norm, depth_token_only class_blocks,
-    mlp_ratio_token_only mlp
+    num_classes classes, norm_layer norm
 """) | ARGUMENTS["vit"] | ARGUMENTS["beit"] | ARGUMENTS["eva"]  # fmt: skip
 # Reviewed: how training goes and weights start, names of tensors, what the tensors show anyway.
 WITHOUT_EFFECT = words("""
@@ -78,7 +76,6 @@ ALSO: dict[str, Callable[[ViTConfig, Any], bool]] = {
     "img_size": lambda c, v: floored(v, c.patch) == c.size,
     "patch_size": lambda c, v: v == [patch_size(c)] * 2,
     "mlp_ratio": lambda c, v: _fits(c, int(c.width * v)),
-    "mlp_ratio_token_only": lambda c, v: int(c.width * v) == c.mlp,
     "init_values": lambda c, v: v is not None and c.layer_scale > 0,
     "global_pool": lambda c, v: not (v or c.classes),  # without a classifier, no pool is any
     "act_layer": lambda c, v: v == "swish" and c.ffn == "swiglu",
@@ -136,7 +133,6 @@ def values_of(config: ViTConfig) -> Fields:
         "dynamic_img_size": True,
         "swiglu_align_to": int(gated),  # gate and value apart, with all their units
         "use_post_transformer_norm": config.norm_at == "tokens",
-        "mlp_ratio_token_only": None,
     }
 
 

@@ -105,7 +105,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         raise WeightsError(f"{source.path}: a distilled model without its first classifier")
     names = file.names
     if "positions" in file:
-        has_rows = own_row or not config.has_token or bool(config.class_blocks)
+        has_rows = own_row or not config.has_token
         names.update(placed(names, has_rows, register_rows))
     if "freqs" in file:
         names["freqs"] = [frequencies(first_name(names, "freqs"), known.pairs == "xy")]
@@ -302,7 +302,7 @@ def _positions(known: Known) -> tuple[bool, bool]:
     if "positions" not in file:
         _unplaced(known, [*stated, *wanted])
         return True, False
-    certain = bool(known.architecture) or "class_q.weight" in file
+    certain = bool(known.architecture)
     # DeiT-III's own names, which RoPE-ViT's files with positions have too
     own = any(name.endswith("blocks.0.gamma_1") for name in file.stored.values())
     alike = own and "blocks.0.attn.qkv.bias" in file.tensors and not file.counted("b")
@@ -345,7 +345,7 @@ def _unplaced(known: Known, sizes: list[Size]) -> None:
 
 def _layouts(file: Layout, registers: int) -> list[tuple[bool, bool]]:
     """Which of class token and registers may have positions, the usual layout first."""
-    token = "token" in file and "class_q.weight" not in file
+    token = "token" in file
     if "dist_token" in file.tensors:
         return [(token, True)]
     return [(token, False), (False, False), *([(token, True)] if registers else [])]

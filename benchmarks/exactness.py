@@ -45,7 +45,6 @@ TIMM: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("Perception Encoder, core", "vit_pe_core_tiny_patch16_384", {"img_size": 224}),
     ("Perception Encoder, spatial", "vit_pe_spatial_tiny_patch16_512", {"img_size": 224}),
     ("RoPE-ViT, axial", "vit_small_patch16_rope_224", {}),
-    ("RoPE-ViT, mixed", "vit_small_patch16_rope_mixed_224", {}),
     ("RoPE-ViT, axial and learned", "vit_small_patch16_rope_ape_224", {}),
     ("AIMv2", "aimv2_large_patch14_224", {}),
     ("norms after attention and MLP", "vit_base_patch16_rpn_224", {}),

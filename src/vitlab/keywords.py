@@ -31,7 +31,6 @@ class ModelKeywords(TypedDict, total=False):
     stem_norm: Literal["none", "batch", "layer"]
     stem_act: Literal["none", "gelu"]
     stem_bias: bool
-    stem_padding: int
     stem_stride: int
     stem_frames: int
     stages: Sequence[int]
@@ -77,7 +76,7 @@ class ModelKeywords(TypedDict, total=False):
     ffn: Literal["mlp", "swiglu"]
     gelu: Literal["exact", "tanh", "quick"]
     norm_eps: float
-    rope_kind: Literal["image", "grid", "mixed", "free"]
+    rope_kind: Literal["image", "grid"]
     rope_base: float
     rope_rounded: bool
     rope_grid: int

@@ -64,7 +64,7 @@ def a_digits_model() -> Model:
     return made.eval()
 
 
-@pytest.mark.parametrize("case", ["plain", "RoPE-ViT, mixed", "axial, parallel", "BiT"])
+@pytest.mark.parametrize("case", ["plain", "rope, parallel", "axial, parallel", "BiT"])
 def test_architectures_have_the_same_probabilities(case: str, eager: None) -> None:
     model = a_model(case)
     source = source_for(model, 2)

@@ -106,7 +106,6 @@ def test_from_the_first_line_to_the_last(
         (["good.png"], "name a model to explore"),
         (["saved", "gone.png"], "no such file: gone.png"),
         (["saved", "*.gif"], "no such file: *.gif"),
-        (["saved", "--data", "nowhere"], "no such file or folder: nowhere"),
         (["saved", "--host", "0.0.0.0"], "unknown option 'host'"),
         (["saved", "--port", "99999"], "port must be at least 0 and at most 65535"),
         (["saved", "--max-pixels", "60"], "max_pixels must be above 0 and at most 50"),

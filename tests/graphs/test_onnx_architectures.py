@@ -25,7 +25,7 @@ SMALL = {
     "BiT": ("BiT-R(1)x1", {}),
 }
 
-COMPLETE = ("BEiT", "Axial ResNet", "BiT", "EVA-02", "Perception Encoder", "CAPI", "relative")
+COMPLETE = ("BEiT", "Axial ResNet", "BiT", "EVA-02", "Perception Encoder", "relative")
 
 
 def with_noise(name: str, **choices: object) -> torch.nn.Module:

@@ -75,20 +75,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "RoPE-ViT, axial": ("ViT-Ti2/8", {"positions": "rope", "rope_kind": "grid", "registers": 2}),
-    "RoPE-ViT, mixed": ("ViT-Ti2x2/8", {"positions": "rope", "rope_kind": "mixed"}),
-    "RoPE-ViT, mixed and 1d": ("ViT-Ti2/8", {"positions": "1d+rope", "rope_kind": "mixed"}),
-    "CAPI": (
-        "ViT-Ti2/8",
-        {
-            "norm": "rms",
-            "positions": "rope",
-            "rope_kind": "free",
-            "registers": 8,
-            "pool": "mean",
-            "bias": False,
-            "qkv_bias": False,
-        },
-    ),
+    "rope, parallel": ("ViT-Ti2x2/8", {"positions": "rope"}),
     "AIMv2": (
         "ViT-Ti2/8",
         {
@@ -128,13 +115,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Axial ResNet": ("Axial-ResNet-(1-2)", {}),
 }
 FUSED_OTHERWISE = (  # one of each kind of change that fusing makes to the graph
-    "plain", "parallel", "linear stem, BN, GELU", "conv, BN", "RoPE-ViT, mixed", "swiglu",
+    "plain", "parallel", "linear stem, BN, GELU", "conv, BN", "rope, parallel", "swiglu",
     "attention pooling", "axial, parallel", "BiT",
 )  # fmt: skip
 OF_EACH_PART = (  # every part is in one of them
     *FUSED_OTHERWISE,
     "hMLP, BN", "local", "hybrid", "1d, every", "2d, shared", "relative", "BEiT", "EVA-02",
-    "EVA-02-CLIP, enormous", "Perception Encoder", "CAPI", "mean of all", "prefix", "Axial ResNet",
+    "EVA-02-CLIP, enormous", "Perception Encoder", "mean of all", "prefix", "Axial ResNet",
 )  # fmt: skip
 PARTS = [  # the others are for the campaign
     pytest.param(case, marks=[] if case in OF_EACH_PART else pytest.mark.campaign) for case in CASES
@@ -239,7 +226,7 @@ def test_parameters_and_multiply_adds_are_those_of_the_modules(
     assert 2 * (price.macs - norms) == counter.get_total_flops()
 
 
-COMPILED = ("plain", "RoPE-ViT, mixed", "axial, parallel", "BiT")  # the others take a minute
+COMPILED = ("plain", "rope, parallel", "axial, parallel", "BiT")  # the others take a minute
 
 
 @pytest.mark.parametrize(
@@ -386,7 +373,7 @@ POSITIONS: dict[str, dict[str, Any]] = {
     "2d": {"positions_at": ["stem", "every", "shared"]},
     "relative": {"positions_at": ["stem", "every", "shared"]},
     "bias": {"positions_at": ["stem", "shared"], "registers": [0]},
-    "rope": {"rope_base": [100.0, 10000.0], "rope_kind": ["image", "grid", "mixed"]},
+    "rope": {"rope_base": [100.0, 10000.0], "rope_kind": ["image", "grid"]},
     "1d+rope": {"rope_kind": ["grid"], "rope_grid": [0, 4], "rope_offset": [0.0, 1.0]},
     "1d+bias": {"positions_at": ["stem", "shared"], "registers": [0]},
 }

@@ -70,8 +70,6 @@ REFUSED: dict[str, dict[str, Any]] = {
     "stem=conv needs a patch of 2, 4, 8, …, not 14": {"stem": "conv", "patch": 14},
     "stem=local needs a patch that is a multiple of 4, not 14": {"stem": "local", "patch": 14},
     "stem_act=gelu applies only with stem=linear": {"stem": "hmlp", "stem_act": "gelu"},
-    "stem_padding=8 must be less than half of patch=16: 7 at most": {"stem_padding": 8},
-    "stem_padding=1 applies only with stem=linear": {"stem": "conv", "stem_padding": 1},
     "queries=3 applies only with pool=attention": {"queries": 3},
     "queries must be at least 1, not 0": {"queries": 0},
     "positions_at=every applies only with positions=1d, 1d+bias, 2d, bias, relative or sincos": {
@@ -83,9 +81,6 @@ REFUSED: dict[str, dict[str, Any]] = {
     "positions=1d+rope needs a head width (width / heads) that is a multiple of 4, not 6": {
         "positions": "1d+rope", "width": 12, "heads": 2,
     },
-    "rope_kind=free has places for registers on four edges, and none for a class token: set": {
-        "positions": "rope", "rope_kind": "free", "registers": 4,
-    },
     "positions=1d+bias has no offset for registers: set registers=0": {
         "positions": "1d+bias", "registers": 2,
     },
@@ -94,7 +89,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     },
     "rope_kind=grid applies only with positions=1d+rope or rope": {"rope_kind": "grid"},
     "rope_grid=16 applies only with rope_kind=grid": {
-        "positions": "rope", "rope_kind": "mixed", "rope_grid": 16,
+        "positions": "rope", "rope_grid": 16,
     },
     "rope_offset=1.0 applies only with rope_kind=grid": {
         "positions": "rope", "rope_offset": 1.0,

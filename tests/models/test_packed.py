@@ -35,11 +35,10 @@ CASES: dict[str, dict[str, Any]] = {
     "conv": {"stem": "conv"},
     "hmlp": {"stem": "hmlp", "stem_norm": "batch", "patch": 8},
     "local": {"stem": "local"},
-    "mixed rope": {"positions": "1d+rope", "rope_kind": "mixed"},
+    "1d+rope": {"positions": "1d+rope"},
     "grid rope": {"positions": "rope", "rope_kind": "grid", "rope_grid": 4},
     "1d+bias": {"positions": "1d+bias"},
     "norms after": {"norm_order": "after", "norm": "rms", "norm_inner_attention": True},
-    "padded stem": {"stem_padding": 1},
     "hybrid": {"stem": "resnet", "stages": (1,)},
 }
 

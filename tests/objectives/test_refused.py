@@ -39,7 +39,6 @@ REFUSED: dict[str, list[tuple[str, dict[str, Any], ModelConfig]]] = {
         ("decoder_width=18 is not a multiple of 4, .* 16 is", {"decoder_width": 18}, small()),
         ("stem=conv: stem=linear or hmlp", {}, small(stem="conv")),
         ("stem=resnet: stem=linear or hmlp", {}, small(stem="resnet", stages=(1,))),
-        ("stem_padding=2: stem_padding=0", {}, small(stem_padding=2)),
         ("positions=rope, .*: positions=1d, 2d, sincos or none", {}, small(positions="rope")),
         (r"positions=1d\+bias, .*: positions=1d", {}, small(positions="1d+bias")),
         ("positions_at=every: .* and positions_at=stem", {}, small(positions_at="every")),

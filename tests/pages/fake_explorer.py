@@ -88,50 +88,17 @@ ALONE = FakeModel(
 )
 
 
-def data_map(count: int = 400) -> dict[str, Any]:
-    """Ten heaps of points, some of them with another label or another guess than their heap's."""
-    generator = np.random.default_rng(7)
-    truth = np.arange(count) % 10
-    angle = 2 * np.pi * truth / 10
-    middles = np.stack([np.cos(angle), np.sin(angle)], 1) * 0.35 + 0.5
-    points = np.clip(middles + 0.05 * generator.standard_normal((count, 2)), 0, 1)
-    guess = truth.copy()
-    guess[::29] = (guess[::29] + 1) % 10
-    suspects = [
-        {"index": int(i), "truth": int(truth[i]), "better": int(guess[i]), "score": 0.01 + i / 1000}
-        for i in range(0, count, 29)
-    ]
-    return {
-        "points": points.tolist(),
-        "truth": truth.tolist(),
-        "guess": guess.tolist(),
-        "confidence": np.linspace(0.5, 1, count).tolist(),
-        "names": [f"digit {number}.png" for number in range(count)],
-        "classes": [f"class {number}" for number in range(10)],
-        "suspects": suspects,
-        "sheet": {"side": 16, "columns": 20},
-        "images": count,
-        "of": 2 * count,
-        "note": "A note.",
-    }
-
-
 @dataclass
 class FakeExplorer:
     """An application with its models and images; `asked` are the paths of all requests.
 
     Args:
         models: that the page shows
-        mapped: whether there is a map of data
     """
 
     models: Sequence[FakeModel]
-    mapped: bool = False
     images: dict[str, tuple[str, Image.Image]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
-    waits: int = 1  # how often the map is not there yet
-    labels: dict[int, str] = field(default_factory=dict)
-    classes: list[str] = field(default_factory=list)  # that have been named
 
     def application(self) -> Starlette:
         """Return it with all its routes."""
@@ -147,11 +114,6 @@ class FakeExplorer:
             Route(f"{look}/map/{{kind}}", self.map),
             Route(f"{look}/colors", self.colors),
             Route(f"{look}/without", self.without, methods=["POST"]),
-            Route("/api/map", self.points),
-            Route("/api/map/sheet", self.sheet),
-            Route("/api/map/{index:int}", self.open_mapped, methods=["POST"]),
-            Route("/api/labels", self.label, methods=["GET", "POST"]),
-            Route("/api/labels.csv", self.label_list),
         ]
         return Starlette(routes=routes)
 
@@ -174,9 +136,7 @@ class FakeExplorer:
         models = [each.described() for each in self.models]
         images = [self._described(each) for each in self.images]
         limits = {"body": 2**20}
-        return JSONResponse(
-            {"models": models, "images": images, "map": self.mapped, "limits": limits}
-        )
+        return JSONResponse({"models": models, "images": images, "limits": limits})
 
     async def upload(self, request: Request) -> JSONResponse:
         try:
@@ -230,50 +190,6 @@ class FakeExplorer:
         top = model.top(len(body["patches"]))
         chances = {each["class"]: each["probability"] for each in top}
         return JSONResponse({"top": top, "chances": [chances[each] for each in body["classes"]]})
-
-    async def points(self, request: Request) -> JSONResponse:
-        self.waits -= 1
-        if self.waits >= 0:
-            return JSONResponse({"progress": 0.4, "what": "Reading the images"}, 202)
-        return JSONResponse(data_map())
-
-    async def sheet(self, request: Request) -> Response:
-        generator = np.random.default_rng(3)
-        pixels = generator.integers(0, 256, (20, 1, 20, 1, 3)).repeat(16, 1).repeat(16, 3)
-        stream = io.BytesIO()
-        Image.fromarray(pixels.reshape(320, 320, 3).astype(np.uint8)).save(stream, "PNG")
-        return Response(stream.getvalue(), media_type="image/png")
-
-    async def label(self, request: Request) -> JSONResponse:
-        """The head guesses the first class for every image; those without a label come next."""
-        if request.method == "POST":
-            body = await request.json()
-            if body["class"] not in ("", *self.classes):
-                self.classes.append(body["class"])
-            self.labels |= dict.fromkeys(body["images"], body["class"])
-        labels = [self.labels.get(index, "") for index in range(400)]
-        numbers = [self.classes.index(name) if name else -1 for name in labels]
-        two = len({*numbers}) > 2
-        answer = {
-            "classes": self.classes,
-            "labels": numbers,
-            "guess": [0] * 400 if two else [],
-            "margin": [0.1] * 400 if two else [],
-            "accuracy": 0.5 if two else None,
-            "next": [index for index, name in enumerate(labels) if not name][:12],
-            "folder": "/photos",
-        }
-        return JSONResponse(answer)
-
-    async def label_list(self, request: Request) -> Response:
-        lines = [f"digit {index}.png,{name}" for index, name in self.labels.items() if name]
-        return Response("\n".join(["path,label", *lines, ""]), media_type="text/csv")
-
-    async def open_mapped(self, request: Request) -> JSONResponse:
-        number = request.path_params["index"]
-        stream = io.BytesIO()
-        Image.new("RGB", (64, 64), (number % 256, 90, 160)).save(stream, "PNG")
-        return JSONResponse(self.open(stream.getvalue(), f"digit {number}.png"), 201)
 
 
 def sent(name: str) -> Any:

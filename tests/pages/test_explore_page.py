@@ -14,7 +14,7 @@ from PIL import Image
 from playwright.sync_api import expect
 
 from pages.conftest import PHONE, dropped
-from pages.fake_explorer import ALONE, FIRST, NASTY, SECOND, FakeExplorer, data_map
+from pages.fake_explorer import ALONE, FIRST, NASTY, SECOND, FakeExplorer
 from pages.fake_service import refusal, serving
 
 FILES = "input[type=file] >> nth=0"
@@ -24,7 +24,7 @@ PHOTO = ".frame canvas"
 
 @pytest.fixture
 def explorer(pictures: Path) -> FakeExplorer:
-    explorer = FakeExplorer([FIRST, SECOND, ALONE], mapped=True)
+    explorer = FakeExplorer([FIRST, SECOND, ALONE])
     explorer.open((pictures / "china.jpg").read_bytes(), "china.jpg")
     return explorer
 
@@ -107,7 +107,6 @@ def test_from_nothing_by_pasting(opened: Callable[..., Any], pictures: Path) -> 
     with serving(FakeExplorer([FIRST]).application()) as place:
         page = opened(place)
         expect(page.get_by_role("status")).to_have_text("Choose a photo to begin.")
-        expect(page.get_by_text("Map of the data")).not_to_be_visible()
         text = b64encode((pictures / "flower.jpg").read_bytes()).decode()
         page.locator("body").evaluate(PASTE, text)
         page.wait_for_selector(SHOWN)
@@ -234,7 +233,7 @@ def test_two_models_side_by_side(page: Any) -> None:
 
 
 def test_two_models_alone_begin_side_by_side(pictures: Path, opened: Callable[..., Any]) -> None:
-    explorer = FakeExplorer([FIRST, SECOND], mapped=False)
+    explorer = FakeExplorer([FIRST, SECOND])
     explorer.open((pictures / "china.jpg").read_bytes(), "china.jpg")
     with serving(explorer.application()) as place:
         page = opened(place)
@@ -373,125 +372,6 @@ def test_a_long_computation_is_given_up_for_another(page: Any, explorer: FakeExp
     expect(page.locator(".panel")).to_have_attribute("data-shown", re.compile("rollout"))
 
 
-def test_the_map_of_the_data(page: Any) -> None:
-    page.get_by_role("button", name="Map of the data").click()
-    expect(page.locator("#map")).to_contain_text("Reading the images …")
-    suspects = page.locator(".suspect")
-    expect(suspects).to_have_count(14)
-    expect(page.locator(".plane")).to_contain_text("400 of 800 images")
-    expect(page.locator(".marks li")).to_have_count(10)
-    expect(suspects.first).to_have_text("class 0 → class 1digit 0.png · label 1.0%")
-    suspects.nth(1).hover()
-    expect(page.locator(".detail")).to_contain_text(
-        "digit 29.png: labeled class 9, predicted class 0"
-    )
-    page.get_by_label("Color by").select_option("mistake")
-    expect(page.locator(".marks li")).to_have_text(["right (386)", "wrong (14)"])
-    plane = page.locator(".plane > canvas")
-    plane.focus()
-    page.keyboard.press("Escape")
-    expect(page.locator(".detail")).not_to_be_visible()
-    page.keyboard.press("ArrowRight")
-    expect(page.get_by_role("status")).to_contain_text("labeled class")
-    for _ in range(8):
-        page.keyboard.press("+")
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("status")).to_have_text(re.compile(r"digit \d+.png: pagoda, 75.0%"))
-    expect(page.locator(".thumb")).to_have_count(2)
-    page.wait_for_selector(SHOWN)
-    page.get_by_role("button", name="Map of the data").click()
-    suspects.first.click()
-    expect(page.get_by_role("status")).to_have_text("digit 0.png: pagoda, 75.0%")
-
-
-def test_pointing_at_the_map(opened: Callable[..., Any], address: str) -> None:
-    page = opened(f"{address}#tab=map")
-    page.wait_for_selector(".suspect")
-    plane = page.locator(".plane > canvas")
-    place = plane.evaluate("canvas => [canvas.clientWidth, canvas.clientHeight]")
-    x, y = data_map()["points"][7]
-    left, top = (
-        (at - 0.5) * 0.94 * side + side / 2 for at, side in zip((x, y), place, strict=True)
-    )
-    plane.hover(position={"x": left, "y": top})
-    expect(page.locator(".detail")).to_contain_text("labeled class 7")
-    page.mouse.wheel(0, -1200)
-    page.mouse.down()
-    page.mouse.move(5, 500, steps=3)  # drags the map
-    page.mouse.up()
-    expect(page.locator("#map")).to_be_visible()
-    page.get_by_role("button", name="Whole map").click()
-    plane.click(position={"x": left, "y": top})
-    expect(page.locator(".panel h2")).to_be_visible()
-
-
-def test_labels_by_mouse_and_keyboard(
-    opened: Callable[..., Any], address: str, explorer: FakeExplorer, tmp_path: Path
-) -> None:
-    """A class is named, then given by clicks and keys; lists of labels are saved and loaded."""
-    page = opened(f"{address}#tab=map")
-    corner = page.get_by_role("region", name="Label images")
-    expect(corner).to_contain_text("0 of 400 images have a label")
-    corner.locator(".proposal").first.click()
-    expect(page.get_by_role("status")).to_have_text("Choose a class first, or add one.")
-    box = corner.get_by_label("Name of a new class")
-    box.fill(NASTY)
-    box.press("Enter")
-    expect(page.get_by_role("status")).to_have_text(f"A click gives the class {NASTY}.")
-    corner.locator(".proposal").first.click()
-    expect(page.get_by_role("status")).to_have_text(f"digit 0.png: {NASTY}")
-    expect(corner.locator(".proposal").first).to_be_focused()
-    box.fill("two")
-    box.press("Enter")
-    corner.locator(".proposal").nth(3).focus()  # digit 4
-    page.keyboard.press("2")
-    expect(corner).to_contain_text("2 of 400 images have a label")
-    expect(corner).to_contain_text("50.0% of them are guessed right")
-    assert explorer.labels == {0: NASTY, 4: "two"}
-    expect(corner.locator(".proposal").first).to_have_text(f"{NASTY}?")
-    plane = page.locator(".plane > canvas")
-    plane.focus()
-    page.keyboard.press("Escape")
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("Enter")  # the class that was chosen last
-    expect(corner).to_contain_text("3 of 400 images have a label")
-    expect(page.locator(".detail")).to_contain_text("your label two")
-    page.keyboard.press("Delete")
-    expect(corner).to_contain_text("2 of 400 images have a label")
-    page.get_by_label("Color by").select_option("own")
-    expect(page.locator(".marks li")).to_have_text([NASTY, "two"])
-    with page.expect_download() as download:
-        corner.get_by_role("button", name="Save labels").click()
-    assert download.value.path().read_text().splitlines()[1:] == [
-        f"digit 0.png,{NASTY}", "digit 4.png,two",
-    ]  # fmt: skip
-    (tmp_path / "own.csv").write_text(
-        'path,label\r\ndigit 7.png,"a ""third"", one"\nfar/digit 8.png,two\ngone.png,two\n'
-    )
-    corner.locator("input[type=file]").set_input_files(tmp_path / "own.csv")
-    expect(page.get_by_role("status")).to_have_text("1 of 3 labels are of images on this map.")
-    assert explorer.labels[7] == 'a "third", one'
-    assert 8 not in explorer.labels
-    box.fill("two")
-    box.press("Enter")  # it is there, and stays the one that clicks give
-    expect(page.get_by_role("status")).to_have_text("A click gives the class two.")
-    corner.get_by_role("button", name="two").click()  # the same again: clicks open images
-    expect(page.get_by_role("status")).to_have_text("A click opens an image.")
-    plane.focus()
-    page.keyboard.press("Enter")
-    expect(page.locator(".panel h2")).to_be_visible()
-
-
-def test_labels_on_a_phone(opened: Callable[..., Any], address: str) -> None:
-    page = opened(f"{address}#tab=map", color_scheme="dark", **PHONE)
-    corner = page.get_by_role("region", name="Label images")
-    corner.get_by_label("Name of a new class").fill("a class with a rather long name " * 5)
-    corner.get_by_role("button", name="Add").tap()
-    corner.locator(".proposal").nth(5).tap()
-    expect(corner).to_contain_text("1 of 400 images have a label")
-    assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [390, 390]
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone(opened: Callable[..., Any], address: str, scheme: str) -> None:
     page = opened(address, color_scheme=scheme, reduced_motion="reduce", **PHONE)
@@ -509,9 +389,6 @@ def test_a_phone(opened: Callable[..., Any], address: str, scheme: str) -> None:
     page.get_by_label("One scale for all heads").check()
     widths = "[document.documentElement.scrollWidth, innerWidth]"
     assert page.evaluate(widths) == [390, 390]
-    page.get_by_role("button", name="Map of the data").click()
-    page.wait_for_selector(".suspect")
-    assert page.evaluate(widths) == [390, 390]
     dark = page.locator("body").evaluate("body => getComputedStyle(body).backgroundColor")
     assert (dark == "rgb(17, 19, 22)") == (scheme == "dark")
 
@@ -525,8 +402,6 @@ def test_nothing_leaves_the_machine_and_nothing_foreign_can_run(
     page.goto(address)
     page.wait_for_selector(SHOWN)
     page.get_by_role("button", name="Feature colors").click()
-    page.get_by_role("button", name="Map of the data").click()
-    page.wait_for_selector(".suspect")
     assert {each for each in asked if not each.startswith((address, "data:,"))} == set()
     answer = page.request.get(address)
     assert "unsafe" not in answer.headers["content-security-policy"]

@@ -144,7 +144,6 @@ LARGE: dict[str, Any] = {
     "depth": [10**9, 10**6, 2001], "branches": [10**9, 10**6], "channels": [10**9, 5000],
     "classes": [10**12], "width": [10**9, 10**6], "heads": [10**9], "mlp": [10**12],
     "image_size": [10**9, 2**14], "patch": [10**9], "registers": [10**9], "queries": [10**9],
-    "stem_padding": [10**6],
     "pool_mlp": [10**13], "pre_logits": [10**12], "mean": [[float("nan")], [1e400], "0.5"],
     "std": [[0.0], [float("nan")]], "labels": ["ant", [1, 2, 3], [["a"], "b", "c"], [None] * 3],
     "stages": [[10**9], [1] * 20], "tokens": [10**9], "norm_eps": [float("inf")],

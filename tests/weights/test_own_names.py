@@ -11,7 +11,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import vitlab
-from oracles.capi import CAPI
 from vitlab.errors import WeightsError
 from weights.test_timm_files import a_model, agree, some_images
 
@@ -121,45 +120,6 @@ def test_others(
     torch.save({prefix + key: tensor for key, tensor in tensors.items()}, tmp_path / "own.pt")
     size = other.patch_embed.img_size
     agree(vitlab.load(tmp_path / "own.pt", image_size=size), other, some_images(size))
-
-
-def test_frequencies_of_rope_vit_side_by_side(tmp_path: Path) -> None:
-    other = a_model("vit_small_patch16_rope_mixed_224")
-    tensors = dict(other.state_dict())
-    tensors["freqs"] = tensors.pop("rope.freqs").flatten(2)
-    tensors |= {"freqs_t_x": torch.zeros(9), "freqs_t_y": torch.zeros(9)}
-    torch.save({"model": tensors}, tmp_path / "rope_mixed.pth")
-    agree(vitlab.load(tmp_path / "rope_mixed.pth", image_size=48), other, some_images(48))
-
-
-@pytest.mark.parametrize("size", [(28, 42), (14, 56)])
-def test_capi(size: tuple[int, int], tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    other = CAPI(192, 3, 2, 14, 16).eval()
-    for name, weight in other.named_parameters():
-        torch.nn.init.normal_(weight, 1.0 if "norm" in name else 0.0, 0.1)
-    tensors = {f"backbone.{name}": tensor for name, tensor in other.state_dict().items()}
-    tensors |= {"backbone.decoder.blocks.0.residual1.norm.weight": torch.ones(192)}
-    torch.save(tensors, tmp_path / "capi_vitl14_in1k.pth")
-    model: Any = vitlab.load(tmp_path / "capi_vitl14_in1k.pth", image_size=size)
-    assert (model.config.registers, model.config.heads, model.config.norm) == (16, 3, "rms")
-    images = some_images(size)
-    with torch.inference_mode():
-        want = other(images)
-        torch.testing.assert_close(model.encode(images), want, atol=1e-5, rtol=0)
-        torch.testing.assert_close(vitlab.fuse(model).encode(images), want, atol=1e-5, rtol=0)
-        small = vitlab.load(tmp_path / "capi_vitl14_in1k.pth", image_size=14)
-        torch.testing.assert_close(small.encode(images), want, atol=1e-5, rtol=0)
-
-
-def test_capis_frequencies_start_as_its_own() -> None:
-    other = CAPI(64, 2, 1, 8, 4)
-    model: Any = vitlab.create(
-        "ViT(width=64,depth=1,heads=2,mlp=256)/8", 0, 16, positions="rope", rope_kind="free",
-        registers=4, pool="mean",
-    )  # fmt: skip
-    want = other.encoder.blocks[0].residual1.fn.rope.freqs  # type: ignore[union-attr]
-    torch.testing.assert_close(model.positions[0].freqs[:, 0], want)
 
 
 CONFIG = {

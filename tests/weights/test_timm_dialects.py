@@ -179,21 +179,7 @@ def sapiens(folder: Path, size: int, width: int) -> tuple[Path, Any]:
     return folder / "pretrain.pth", model
 
 
-@torch.inference_mode()
-def test_positions_for_1024_pixels_are_sapiens(tmp_path: Path) -> None:
-    file, theirs = sapiens(tmp_path, 1024, 8)
-    theirs.patch_embed.proj.padding = (2, 2)
-    ours = vitlab.load(file, heads=2)
-    assert (ours.config.stem_padding, ours.config.image_size) == (2, 1024)
-    images = torch.randn(1, 3, 1024, 1024, generator=torch.Generator().manual_seed(1))
-    close(ours.encode(images), theirs.forward_features(images))
-
-
-@pytest.mark.parametrize(("width", "origin"), [(8, "family"), (1024, "assumed")])
-def test_other_sizes_have_no_padding_or_leave_it_open(
-    width: int, origin: str, tmp_path: Path
-) -> None:
-    found = load_check(sapiens(tmp_path, 32, width)[0], heads=2)
-    assert found.config["stem_padding"] == 0
-    assert found.origins["stem_padding"] == origin
-    assert ("stem_padding" in " ".join(found.notes)) == (origin == "assumed")
+def test_sapiens_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match="zeros around the image, as Sapiens"):
+        vitlab.load(sapiens(tmp_path, 1024, 8)[0], heads=2)
+    assert vitlab.load(sapiens(tmp_path, 32, 8)[0], heads=2).config.image_size == 32

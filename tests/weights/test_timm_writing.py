@@ -54,7 +54,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "gelu": st.sampled_from(["exact", "tanh", "quick"]),
     "norm_eps": st.sampled_from([1e-6, 1e-5, 1e-4]),
     "rope_base": st.sampled_from([100.0, 50.0]),
-    "rope_kind": st.sampled_from(["image", "grid", "mixed"]),
+    "rope_kind": st.sampled_from(["image", "grid"]),
     "rope_grid": st.sampled_from([0, 5]),
     "rope_offset": st.sampled_from([0.0, 1.0]),
     "norm": st.sampled_from(["layer", "layer", "rms"]),
@@ -152,11 +152,11 @@ PARTICULAR: dict[str, tuple[str, dict[str, Any]]] = {
             "norm_eps": 1e-5, "pre_norm": True, "stem_bias": False,
         },
     ),
-    "RoPE-ViT, mixed": (
-        "ViT-Ti1/16", {"positions": "rope", "rope_kind": "mixed", "qk_norm": True},
+    "RoPE-ViT": (
+        "ViT-Ti1/16", {"positions": "rope", "rope_kind": "grid", "qk_norm": True},
     ),
     "registers with positions, rotated": (
-        "ViT-Ti1/16", {"positions": "1d+rope", "rope_kind": "mixed", "registers": 2},
+        "ViT-Ti1/16", {"positions": "1d+rope", "rope_kind": "grid", "registers": 2},
     ),
     "BEiT with both": ("ViT-Ti1/16", {"positions": "1d+bias"}),
     "BEiT with SwiGLU": ("ViT-Ti1/16", {"positions": "bias", "ffn": "swiglu", "mlp": 100}),

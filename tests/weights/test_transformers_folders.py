@@ -93,8 +93,7 @@ def randomized(model: nn.Module) -> nn.Module:
 def made(name: str, **choices: Any) -> nn.Module:
     """A model of transformers with random tensors, by the name of its class."""
     kind = getattr(peers.transformers(), name)
-    alien = {"Siglip2": "image_size", "Tipsv2": "intermediate_size",
-             "VitPose": "intermediate_size"}  # fmt: skip
+    alien = {"Siglip2": "image_size", "Tipsv2": "intermediate_size"}
     unused = {key for start, key in alien.items() if name.startswith(start)}
     config = kind.config_class(**{k: v for k, v in SMALL.items() if k not in unused} | choices)
     config._attn_implementation = "eager"
@@ -465,26 +464,6 @@ def test_image_models_inside_of_larger_ones(tmp_path: Path) -> None:
     with torch.inference_mode():
         want = detector.owlv2.get_image_features(some_images())
         close(vitlab.load(tmp_path / "owl")(some_images()), want)
-
-
-@pytest.mark.parametrize("size", [32, (48, 24)])
-def test_vitpose(size: Any, tmp_path: Path) -> None:
-    """Its pictures are padded, and the first row of its positions is added to all others."""
-    stages = {"mlp_ratio": 2, "image_size": size, "out_indices": [1]}
-    backbone = made("VitPoseBackbone", **stages)
-    backbone.save_pretrained(tmp_path / "backbone")
-    transformers = peers.transformers()
-    whole = transformers.VitPoseForPoseEstimation(
-        transformers.VitPoseConfig(backbone_config=backbone.config, num_labels=2)
-    )
-    whole.backbone.load_state_dict(backbone.state_dict())
-    whole.save_pretrained(tmp_path / "whole")
-    rows, columns = (size, size) if isinstance(size, int) else size
-    images = torch.randn(2, 3, rows, columns)
-    for folder in ("backbone", "whole"):
-        model = vitlab.load(tmp_path / folder)
-        with torch.inference_mode():
-            close(model.encode(images), backbone(images).feature_maps[-1])
 
 
 def test_internvit_by_its_own_names(tmp_path: Path) -> None:

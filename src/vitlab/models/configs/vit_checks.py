@@ -11,7 +11,7 @@ from vitlab.errors import OptionError
 # Numbers that no model has; a hostile file may state them, and they would be built.
 MOST = {
     "depth": 2000, "branches": 2000, "width": 2**17, "registers": 2**16,
-    "queries": 2**16, "stem_padding": 2**10, "stem_frames": 2**10, "rope_grid": 2**16,
+    "queries": 2**16, "stem_frames": 2**10, "rope_grid": 2**16,
 }  # fmt: skip
 MOST_BLOCKS, MOST_PARAMETERS = 2000, 10**11  # the largest published model has 22 billion
 

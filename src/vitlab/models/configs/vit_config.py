@@ -59,13 +59,6 @@ class ViTConfig(ModelConfig):
         "give the stem's linear map a bias (CLIP's has none)",
         only=where_used("stem", "stem_bias"),
     )
-    stem_padding: int = option(
-        0,
-        "pixels of zeros around the image before the stem's linear map (Sapiens has 2); the grid "
-        "stays as it is",
-        at_least(0),
-        only=where_used("stem", "stem_padding"),
-    )
     stem_stride: int = option(
         0,
         "pixels from one patch to the next, fewer than patch where they overlap (AST has 10; what "
@@ -215,18 +208,15 @@ class ViTConfig(ModelConfig):
         "exact", "GELU: exact (erf), Google's tanh form, or CLIP's x * sigmoid(1.702 x)"
     )
     norm_eps: float = option(1e-6, "epsilon of every norm", above(0))
-    rope_kind: Literal["image", "grid", "mixed", "free"] = option(
+    rope_kind: Literal["image", "grid"] = option(
         "image",
         "what rotary positions turn by: coordinates from -1 to 1 over the image (DINOv3), numbers "
-        "of rows and columns (EVA-02, Perception Encoder, RoPE-ViT), those numbers times learned "
-        "frequencies of each block and head (RoPE-ViT, mixed), or learned frequencies of each "
-        "block and channel, for registers too (free; CAPI)",
+        "of rows and columns (EVA-02, Perception Encoder, RoPE-ViT)",
         only=where_used("positions", "rope_kind"),
     )
     rope_base: float = option(
         100.0,
-        "longest period of rotary positions, as a power base; where frequencies are learned, of "
-        "their initial values",
+        "longest period of rotary positions, as a power base",
         above(1),
         only=where_used("positions", "rope_base"),
     )

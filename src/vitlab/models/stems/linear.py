@@ -15,38 +15,32 @@ class Linear(Convolutions):
     """
 
     name = "linear"
-    uses = ("stem_norm", "stem_act", "stem_bias", "stem_padding", "stem_stride")
+    uses = ("stem_norm", "stem_act", "stem_bias", "stem_stride")
 
     def __init__(self, config: ViTConfig) -> None:
         channels, width, patch = config.channels, config.width, config.patch
         act = [nn.GELU()] if config.stem_act == "gelu" else []
-        step, padding = config.stem_stride or patch, config.stem_padding
-        layer = nn.Conv2d(channels, width, patch, step, padding, bias=config.stem_bias)
+        step = config.stem_stride or patch
+        layer = nn.Conv2d(channels, width, patch, step, bias=config.stem_bias)
         super().__init__(config, [layer, *norm(config, width), *act])
-        self.mixes = padding > 0 or config.stem_stride > 0  # both move the kernel across patches
+        self.mixes = config.stem_stride > 0  # which moves the kernel across patches
 
     @staticmethod
     def repatched(
         tensors: dict[str, Tensor], config: ViTConfig, patch: int, interpolation: Filter
     ) -> dict[str, Tensor]:
         """Resample the kernel by the pseudo-inverse; all else does not depend on the patch."""
-        for name in ("stem_padding", "stem_stride"):
-            if getattr(config, name):
-                raise OptionError(f"{name} keeps the patch as it is: set {name}=0")
+        if config.stem_stride:
+            raise OptionError("stem_stride keeps the patch as it is: set stem_stride=0")
         kernel = resample_kernels(tensors["layers.0.weight"], patch, interpolation)
         return tensors | {"layers.0.weight": kernel}
 
     @staticmethod
     def check(config: ViTConfig) -> None:
-        """Refuse padding that would make more patches, and strides with gaps or without tiles."""
+        """Refuse strides with gaps or without tiles."""
         if config.stem_stride > config.patch:
             raise OptionError(
                 f"stem_stride={config.stem_stride} must be at most patch={config.patch}"
             )
-        if config.stem_stride and (config.fit == "native" or config.stem_padding):
-            raise OptionError("stem_stride needs stem_padding=0, and images of one size: fit=crop")
-        if 2 * config.stem_padding >= config.patch:
-            raise OptionError(
-                f"stem_padding={config.stem_padding} must be less than half of patch="
-                f"{config.patch}: {(config.patch - 1) // 2} at most"
-            )
+        if config.stem_stride and config.fit == "native":
+            raise OptionError("stem_stride needs images of one size: fit=crop")

@@ -189,8 +189,7 @@ def _check_encoder(config: ViTConfig) -> None:
     scheme = scheme_of(config)
     inner = scheme.relate is not Positions.relate or config.positions_at != "stem"
     wrong = {
-        f"stem={config.stem}": (mixes and not config.stem_padding, "stem=linear or hmlp"),
-        f"stem_padding={config.stem_padding}": (config.stem_padding > 0, "stem_padding=0"),
+        f"stem={config.stem}": (mixes, "stem=linear or hmlp"),
         f"positions={config.positions}, positions_at={config.positions_at}": (
             inner,
             "positions=1d, 2d, sincos or none, and positions_at=stem",

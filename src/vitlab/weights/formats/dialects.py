@@ -11,8 +11,8 @@ from os.path import commonprefix
 from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
 from vitlab.weights.containers.parts import some
-from vitlab.weights.formats.entries import Names, Pairs, frequencies, table
-from vitlab.weights.formats.names import OURS, STEMS, FoundParts, first_name, found, placed
+from vitlab.weights.formats.entries import Names, table
+from vitlab.weights.formats.names import OURS, STEMS, FoundParts, found, placed
 from vitlab.weights.formats.records import rules
 from vitlab.weights.source import Shape, Source
 
@@ -92,7 +92,6 @@ TIMM = table("""
     contract        .mlp.fc2 | .mlp.w3
     bias_table      .attn.relative_position_bias_table
     shared_table    rel_pos_bias.relative_position_bias_table
-    freqs           rope.freqs | freqs
     norm            norm
     pooled_norm     fc_norm
     pre_logits      pre_logits.fc
@@ -206,21 +205,6 @@ AIMV2_NAMES = """
     contract    .mlp.fc2
 """
 AIMV2 = table(AIMV2_NAMES + "head head")
-CAPI = table("""
-    block        encoder.blocks.{n}.
-    patch        patch_embed
-    token        cls_token
-    registers    registers
-    norm1        .residual1.norm
-    qkv          .residual1.fn.q_proj .residual1.fn.k_proj .residual1.fn.v_proj
-    block_freqs  of_one_head(.residual1.fn.rope.freqs)
-    project      .residual1.fn.proj
-    norm2        .residual2.norm
-    expand       .residual2.fn.fc1
-    contract     .residual2.fn.fc2
-    norm.weight  no_scale()
-    head         head
-""")
 LUCIDRAINS = table("""
     block         transformer.layers.{n}.
     patch.weight  patches(to_patch_embedding.1.weight)
@@ -316,13 +300,6 @@ DIALECTS = (
         facts="interpolation bicubic, crop 1.0, pool mean, @OPENAI", sizes=True,
     ),
     Dialect(
-        name="CAPI's names", roots="patch_embed.weight", names=CAPI, sizes=True,
-        marks="encoder.blocks.0.residual1.fn.rope.freqs",
-        facts="""
-            positions rope, rope_kind free, norm_at tokens, norm_eps 1e-5, gelu exact, @IMAGENET
-        """,
-    ),
-    Dialect(
         name="vit-pytorch's names", roots="to_patch_embedding.1.weight",
         marks="pos_embedding cls_token", names=LUCIDRAINS, facts="norm_eps 1e-5, gelu exact",
         usual="pool token",
@@ -414,11 +391,6 @@ def respelled(names: list[str], spellings: dict[str, str]) -> dict[str, str]:
     return renamed
 
 
-def pairs_for(config: ViTConfig) -> Pairs:
-    """Return how channels that rotary positions turn together lie where timm stores a model."""
-    return "ij" if "rope" in config.positions and config.rope_kind == "mixed" else ""
-
-
 def names_for(config: ViTConfig) -> Names:
     """Return the names under which timm stores a model."""
     biased, turned = "bias" in config.positions, "rope" in config.positions
@@ -428,8 +400,6 @@ def names_for(config: ViTConfig) -> Names:
         names |= table("expand .mlp.fc1_g .mlp.fc1_x" if config.ffn == "swiglu" else "")
     if biased:
         names = names | table("qkv.bias keyless(.attn.q_bias .attn.v_bias)")
-    if turned:
-        names = names | {"freqs": [frequencies(first_name(names, "freqs"), False)]}
     if config.stem == "resnet" and not config.stages:
         backbone = "patch_embed.backbone"
         names = names | table(f"root_conv {backbone}.conv\nroot_norm {backbone}.norm")

@@ -229,10 +229,6 @@ _EACH: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] 
     "flat_table": (lambda t: t[None], lambda t: t[0]),
     # positions (1, 1 + N, D) without their first row, of the class token, which is zero
     "without_first_row": (_with_zeros, _without_zeros),
-    # positions (1, N, D) with a first row that is added to all the others
-    "with_added_row": (lambda t: t[:, 1:] + t[:, :1], _with_zeros),
-    # frequencies (2, h, d) of one head for all
-    "of_one_head": (lambda t: t[:, None], lambda t: t[:, 0]),
     # a kernel (D, C, P, P) as (P, P, C, D)
     "kernel_of_flax": (lambda t: t.permute(3, 2, 0, 1), lambda t: t.permute(2, 3, 1, 0)),
     # a matrix (outputs, inputs) as a kernel of one pixel: (C, D, 1, 1), (1, 1, C, D)
@@ -256,7 +252,6 @@ CONVERSIONS: dict[str, Callable[..., StoredAs]] = {
         )
     },
     "no_bias": lambda: computed(lambda config: torch.zeros(config.classes)),  # of a classifier
-    "no_scale": lambda: computed(lambda config: torch.ones(config.width)),  # of a norm
 }  # fmt: skip
 
 
@@ -276,12 +271,11 @@ def paired(entry: Entry, config: ViTConfig, columns_first: bool) -> Entry:
         entry: of one of our tensors, whose rows are queries, keys and values (3 D, …), or the
             channels of one head (d)
         config: of the model
-        columns_first: the pairs that turn with the column come first there; learned frequencies
-            are for pairs in any order, so that they only have to be exchanged themselves
+        columns_first: the pairs that turn with the column come first there
     """
     head = config.width // config.heads
     order = torch.arange(head).unflatten(0, (2, head // 4, 2))  # axes, frequencies, pair
-    order = order.flip(0) if columns_first and config.rope_kind != "mixed" else order
+    order = order.flip(0) if columns_first else order
     halves = order.movedim(2, 0).flatten()  # where each channel of ours is there
 
     def turned(tensor: Tensor, order: Tensor) -> Tensor:
@@ -293,24 +287,3 @@ def paired(entry: Entry, config: ViTConfig, columns_first: bool) -> Entry:
         read=lambda tensors: [turned(entry.read(tensors)[0], halves)],
         write=lambda tensors: entry.write([turned(tensors[0], halves.argsort())]),
     )
-
-
-def frequencies(name: str, columns_first: bool) -> StoredAs:
-    """Store learned frequencies of all blocks, each (2, heads, d / 2), as (2, depth, heads, d / 2).
-
-    Args:
-        name: of theirs; `freqs` is RoPE-ViT's own, with heads side by side
-        columns_first: theirs are for columns, then rows
-    """
-    flat, columns = name == "freqs", [0] * columns_first
-
-    def read(tensors: Tensors, config: Any) -> Tensors:
-        heads = getattr(config, "heads", 1)
-        stored = tensors[0].unflatten(2, (heads, -1)) if flat else tensors[0]
-        return list(stored.flip(columns).unbind(1))
-
-    def write(tensors: Tensors, config: Any) -> Tensors:
-        stored = torch.stack(tensors, 1).flip(columns)
-        return [stored.flatten(2) if flat else stored]
-
-    return StoredAs((name,), read, write)

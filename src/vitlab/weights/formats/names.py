@@ -37,7 +37,7 @@ from vitlab.weights.source import Shape
 
 # Words of single tensors; all others are of layers.
 TENSORS = words("""
-    token registers positions freqs shared_table queries bias_table block_freqs
+    token registers positions shared_table queries bias_table
     scale1 scale2
 """)
 TURNED = ("qkv", "q_norm", "k_norm")  # the layers whose rows rotary positions turn
@@ -133,7 +133,6 @@ def ours(config: ModelConfig) -> Names:
     own = {
         "1d": f"positions positions.0.{'added.' * (len(kinds) > 1)}table",
         "bias": f"{'shared_table' if shared else 'bias_table'} {at}table",
-        "rope": f"{'freqs' if config.rope_kind == 'mixed' else 'block_freqs'} {at}freqs",
     }
     for kind in kinds:
         names |= table(own.get(kind, ""))

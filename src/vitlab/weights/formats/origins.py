@@ -23,7 +23,7 @@ SILENT = (
     "image_size", "center", "heads", "gelu", "norm_eps", "norm_order", "norm_at", "pool",
     "pool_heads", "pool_prefix", "pool_tokens", "positions", "positions_at", "rope_kind",
     "rope_base", "rope_rounded", "rope_grid", "rope_offset", "resampling", "resnet", "stem_act",
-    "stem_padding", "queries", "mean", "std", "interpolation", "crop",
+    "queries", "mean", "std", "interpolation", "crop",
     "fit", "tokens",
 )  # fmt: skip
 # Fields that no output depends on: how weights start, and what only training does.
@@ -92,11 +92,8 @@ def assumed(config: ModelConfig, origins: Mapping[str, str]) -> Fields:
 
 
 def _matters(config: ModelConfig, name: str) -> bool:
-    if isinstance(config, ViTConfig):
-        if name == "gelu":
-            return config.ffn == "mlp" or config.pool == "attention"
-        if name == "rope_base":
-            return config.rope_kind not in ("mixed", "free")  # else only where learned ones start
+    if isinstance(config, ViTConfig) and name == "gelu":
+        return config.ffn == "mlp" or config.pool == "attention"
     return name != "resampling"  # of another image size, for which the model says it
 
 

@@ -39,6 +39,7 @@ WHOLE_NAME = re.compile(
 # Families that our model cannot represent, and why.
 UNSUPPORTED = rules(r"""
     .*_(sapiens2|radio_v\d).*                     other norms or positions
+    .*_rope_mixed_.*                              learned frequencies of rotary positions
     .*_xp_.*|vit_d(little|wee|pwee).*|vit_pwee.*  another order of norms and branches
     .*_s?relpos(_.*)?                             positions from an MLP
     samvit_.*                                     windows of attention
@@ -71,7 +72,7 @@ FIELDS = records(r"""
     _clip_|^eva_|^eva02|^aimv2|vit_betwixt_.*_rope            @OPENAI
     ^deit|^beitv2|^beit3|dino|lingbot|intern300m              @IMAGENET
     vit_(huge|giant)_patch\d+_gap|vit_small_patch8_224        @IMAGENET
-    eva_giant_patch14_560|_rope_((mixed|ape)_)*\d{3}$         @IMAGENET
+    eva_giant_patch14_560|_rope_(ape_)?\d{3}$         @IMAGENET
     _reg\d_gap_256|medium_patch16_gap|flexivit|^test          crop 0.95
     ^(?!.*(siglip|eva_giant_.*_clip|patch32_clip_quickgelu|medium_patch|eva02.*_224)).*(dino
         |intern300m|_(378|384|448|512|560)$|(huge|giant|gigantic|large).*_clip_|_clip_(2[45]\d|3)
@@ -98,12 +99,10 @@ VARY = {"vit_large_patch14_clip_224", "vit_large_patch14_clip_336"}
 ROTARY = records(r"""
     EVA02     use_rot_pos_emb true, ref_feat_shape 16
     ROPE_VIT  use_rot_pos_emb true, rope_grid_indexing xy, rope_temperature 100.0
-    MIXED     @ROPE_VIT, rope_type mixed, rope_temperature 10.0
     PE        use_rot_pos_emb true, rope_grid_indexing xy, rope_grid_offset 1.0, ref_feat_shape 32
     DINOV3    use_rot_pos_emb true, rope_type dinov3, rope_temperature 100.0, rope_rotate_half true
     ^eva02_(?!enormous)|_rope_reg\d   @EVA02
     _rope_(ape_)?\d{3}$               @ROPE_VIT
-    _rope_mixed_                      @MIXED
     ^vit_pe_                          @PE
     ^vit_pe_core_(tiny|small|large)_  ref_feat_shape 24
     ^vit_pe_core_base_                ref_feat_shape 14
@@ -243,9 +242,6 @@ FAMILIES = f"""
     blocks.0.attn.q_bias positions 1792  # EVA-02-CLIP-E
         @PLAIN, norm_order after, heads EVEN
         crop 0.9, resampling antialiased, @OPENAI
-    rope.freqs  # RoPE-ViT
-        @PLAIN
-        resampling antialiased, crop 0.9
     bias_table|shared_table  # BEiT, BEiT v2
         @PLAIN
         @INCEPTION
@@ -275,6 +271,8 @@ FAMILIES = f"""
 BEYOND = rules("""
     blocks.0.attn.rel_pos.mlp.fc1.weight  positions from an MLP
     shared_rel_pos.mlp.fc1.weight         positions from an MLP
+    rope.freqs                            learned frequencies of rotary positions
+    freqs                                 learned frequencies of rotary positions
     blocks.0.attn.lambda_q1               differential attention
     blocks.0.in_proj.weight               attention and MLP in one layer
     neck.0.weight                         a neck of convolutions, as in EfficientSAM
@@ -296,6 +294,9 @@ def check_content(path: object, file: Layout, certain: bool) -> None:
     reasons = [why for name, why in BEYOND.items() if name in file.tensors]
     if holds(file, "scale1 !scale2"):
         reasons.append("LayerScale on attention alone, as in Sapiens 2")
+    side, places = file.shape("patch.weight")[-1:], file.rows("positions")
+    if file.dialect.name == "mmpretrain's names" and side and math.isqrt(places) * side[0] == 1024:
+        reasons.append("zeros around the image, as Sapiens")
     if not certain and holds(file, "registers token !ends"):
         reasons.append("registers without a last norm, as in C-RADIO")
     if reasons:
@@ -340,8 +341,6 @@ def facts_by_content(source: Source, file: Layout, certain: bool) -> Facts:
 
 def rotary_by_content(file: Layout) -> Fields:
     """Return the arguments of timm's eva.py that tensors give away; empty without rotary."""
-    if "freqs" in file:
-        return ROTARY["MIXED"]
     if holds(file, PERCEPTION):
         token = "token" in file
         side: int | None = math.isqrt(file.shape("positions")[1] - token)  # of the same grid

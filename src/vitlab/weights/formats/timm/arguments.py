@@ -20,7 +20,7 @@ NAME = "timm"
 ACTS = {"gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick"}
 POOLS = {"token": "token", "avg": "mean", "map": "attention"}
 NORMS = {"layernorm": "layer", "rmsnorm": "rms"}  # whose epsilon is 1e-6
-KINDS = {"cat": "grid", "mixed": "mixed", "dinov3": "image"}
+KINDS = {"cat": "grid", "dinov3": "image"}
 Family = Literal["vit", "beit", "eva"]
 
 # Which field each argument of a constructor is about: with the field's value, but for those of
@@ -125,7 +125,7 @@ def values_of(config: ViTConfig) -> Fields:
         "attn_type": "rope",  # the kind whose keys may have a bias
         "use_rot_pos_emb": turned,
         "rope_type": _word(KINDS, config.rope_kind),
-        "rope_rotate_half": config.rope_kind != "mixed",
+        "rope_rotate_half": True,
         "ref_feat_shape": [config.rope_grid] * 2 if config.rope_grid else None,
         "use_post_norm": config.norm_order == "after",
         "attn_pool_num_heads": config.pool_heads or config.heads,
@@ -224,7 +224,7 @@ def _fits(config: ViTConfig, units: int) -> bool:
     return any(-(-units // to) * to in (config.mlp, packed) for to in (1, 8, 64))
 
 
-# The defaults of eva.py for rotary positions, which leave no tensor, or learned frequencies alone.
+# The defaults of eva.py for rotary positions, which leave no tensor.
 DEFAULTS: Fields = record("""
     use_rot_pos_emb false, rope_type cat, rope_temperature 10000.0, rope_grid_offset 0.0,
     rope_grid_indexing ij, rope_rotate_half false, ref_feat_shape null, rope_mrope_section null

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from vitlab.errors import WeightsError
 from vitlab.images import Size
 from vitlab.models.config import ModelConfig, ViTConfig
-from vitlab.weights.formats.dialects import Layout, layout_of, names_for, notes_beside, pairs_for
-from vitlab.weights.formats.entries import Pairs, frequencies
+from vitlab.weights.formats.dialects import Layout, layout_of, names_for, notes_beside
+from vitlab.weights.formats.entries import Pairs
 from vitlab.weights.formats.format_api import Hints, Reading, Writing
 from vitlab.weights.formats.names import (
     entries,
     fields_shown,
-    first_name,
     fitting,
     patches_of,
     placed,
@@ -61,7 +60,6 @@ LEFT_OUT = rules(r"""
 """)
 # The MLPs of MoCo-v3 and MSN, which batch norms tell from a classifier.
 PROJECTOR = re.compile(r"((head\.\d+|fc\.bn\d)\.)running_mean")
-SAPIENS = (1024, 1280, 1536, 1920)  # the widths of facebookresearch/sapiens
 
 
 @dataclass(kw_only=True)
@@ -107,8 +105,6 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     if "positions" in file:
         has_rows = own_row or not config.has_token
         names.update(placed(names, has_rows, register_rows))
-    if "freqs" in file:
-        names["freqs"] = [frequencies(first_name(names, "freqs"), known.pairs == "xy")]
     if "pooled_norm.weight" not in file:
         names["pooled_norm"] = names.get("norm", [])
     table = file.entries(config, file.dialect.name, known.pairs or "")
@@ -131,7 +127,7 @@ def writes(config: ModelConfig, provenance: Fields) -> Writing:
     """
     vit = check_written(config)
     stored = stored_as(vit)
-    table = entries(stored, names_for(stored), NAME, pairs_for(stored))
+    table = entries(stored, names_for(stored), NAME)
     return Writing(table, {CONFIG: written(vit, stored)}, stored=stored, resampling="antialiased")
 
 
@@ -219,18 +215,6 @@ def _put_dialect(known: Known) -> None:
         known.fill("assumed", {"heads": width // 64})
     if dialect.name == "open_clip's names" and "pre_norm.weight" not in file:
         known.put("assumed", "pool mean, norm_at pooled")  # CLIPA, OpenVision
-    if dialect.name == "mmpretrain's names":
-        _put_padding(known)
-
-
-def _put_padding(known: Known) -> None:
-    """Put the padding of Sapiens' stem: certain with positions for 1024 pixels, else by width."""
-    file = known.file
-    side, places = file.shape("patch.weight")[-1], file.rows("positions")
-    if places and math.isqrt(places) * side == 1024:
-        known.put("family", "stem_padding 2, @IMAGENET")
-    elif file.width in SAPIENS:
-        known.put("assumed", "stem_padding 0")
 
 
 def _put_shown(known: Known) -> tuple[bool, bool]:

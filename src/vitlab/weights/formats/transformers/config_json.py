@@ -78,7 +78,6 @@ _OF_CLASSES = records("""
     vit                        @POOLED
     vit_mae                    @VIT
     vit_msn                    @VIT, layer_norm_eps 1e-6
-    vitpose_backbone           @RATIO, image_size [256,192], patch_size [16,16]
 """)
 DEFAULTS = {
     model_type: {key: value for key, value in keys.items() if value is not None}

@@ -42,7 +42,7 @@ def _pooled(config: ViTConfig) -> bool:
     return config.pool in pools and own == (True, "tokens", 0)
 
 
-# The plain Vision Transformers: ViT, MSN, MAE, I-JEPA, DeiT, BEiT, data2vec, InternViT, ViTPose.
+# The plain Vision Transformers: ViT, MSN, MAE, I-JEPA, DeiT, BEiT, data2vec, InternViT.
 VIT = Family(
     title="vit ViTModel ViTForImageClassification",
     names=table("""
@@ -159,14 +159,6 @@ INTERN_OWN = read_only(  # of its authors' own code (OpenGVLab/InternVL)
         scale2     .ls2
     """,
     "intern_vit_6b InternVLVisionModel",
-)  # fmt: skip
-VITPOSE = read_only(
-    VIT, """
-        positions  with_added_row(embeddings.position_embeddings)
-    """,
-    "vitpose_backbone VitPoseBackbone", classified=False, prefix="",
-    reads="pool mean, stem_padding 2",
-    prepared="@IMAGENET, interpolation bilinear, crop 1.0, fit squash",
 )  # fmt: skip
 DPT = read_only(
     VIT, "", "dpt DPTModel", classified=False, prefix="dpt.", spellings={},
@@ -359,7 +351,7 @@ AIMV2_OWN = read_only(  # of its authors' own code (apple/ml-aim), which the Hub
 # Models are written as the first of these that fits them.
 WRITTEN = (BEIT, DINOV3, CLIP, SIGLIP, DEIT, VIT, MSN, IJEPA, DINOV2, REGISTERS)
 READ_ONLY = (
-    AST, MAE, DATA2VEC, TIPS, NAFLEX, AIMV2, *OF_CLIP, *BLIP, *IDEFICS, INTERN, VITPOSE, DPT,
+    AST, MAE, DATA2VEC, TIPS, NAFLEX, AIMV2, *OF_CLIP, *BLIP, *IDEFICS, INTERN, DPT,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {family.model_type: family for family in (*WRITTEN, *READ_ONLY)}
 # By a model_type that only their authors' own code has, not transformers.

@@ -1,4 +1,4 @@
-"""One base and many tasks: the separate models' scores, one product for what they share."""
+"""One base and many tasks: the separate models' scores, at the memory of what differs."""
 
 import copy
 import re
@@ -9,14 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch import Tensor
 
 import vitlab
 from vitlab import MultiTask
 from vitlab.errors import OptionError, WeightsError
-from vitlab.models.encoder.block import Branch
-from vitlab.transfer.multitask import PerRow
 from vitlab.tuning.lora import inject, merged
 
 TINY = "ViT(width=32,depth=2,heads=2,mlp=48)/8"
@@ -137,47 +134,16 @@ def test_random_sets_of_tensors() -> None:
         check(MultiTask(base, models), models, noise(9), mixed("abcd", 9))
 
 
-@pytest.mark.parametrize("kind", ["parallel", "BEiT's bias"])
-def test_any_module_may_have_tensors_of_its_own(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A branch that runs by task gets the task's positions, if these have changed as well."""
-    monkeypatch.setitem(PerRow.OF, Branch, frozenset())
-    name, choices = ARCHITECTURES[kind]
-    base = tiny(name, **choices | {"layer_scale": 0.5})
-    models = {str(seed): nudged(base, ".scale", "positions", seed=seed) for seed in range(2)}
-    models |= {"scale": nudged(base, ".scale"), "places": nudged(base, "positions")}
-    check(MultiTask(base, models), models, noise(9), mixed(models, 9))
-
-
-class Products(TorchFunctionMode):
-    """Counts, by weight, the rows of each dense layer's calls."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows: dict[int, list[int]] = {}
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is nn.functional.linear:
-            self.rows.setdefault(args[1].data_ptr(), []).append(len(args[0]))
-        return func(*args, **(kwargs or {}))
-
-
-def test_what_no_task_changed_is_one_product_over_all_rows() -> None:
+def test_tasks_with_classifiers_of_their_own_alone_pass_together() -> None:
     base = tiny(layer_scale=0.5)
-    models = {name: nudged(base, ".qkv.", seed=seed) for seed, name in enumerate("abc")}
-    models["scaled"] = nudged(base, ".scale", "token")  # which need no product of their own
-    models["head"] = nudged(base, "head.classify")
-    multi = MultiTask(base, models)
-    with Products() as count:
-        multi(noise(9), ["c", "a", "b", "a", "scaled", "head", "scaled", "a", "b"])
-    for name, weight in base.named_parameters():
-        if ".expand.weight" in name or ".contract.weight" in name or ".project.weight" in name:
-            assert count.rows.pop(weight.data_ptr()) == [9], name
-        if ".qkv.weight" in name:
-            assert count.rows.pop(weight.data_ptr()) == [3], name  # the rows of `scaled` and `head`
-            own = [models[task].get_parameter(name).data_ptr() for task in "abc"]
-            assert not count.rows.keys() & set(own)  # copies, until `Delta` is asked for them
-    assert count.rows.pop(base.head.classify.weight.data_ptr()) == [8]
-    assert sorted(count.rows.values()) == 3 * [[1]] + 2 * [[2]] + 2 * [[3]]  # head, c; b; a
+    models = {name: nudged(base, "classify", seed=seed) for seed, name in enumerate("abc")}
+    models["own"] = nudged(base, ".qkv.")
+    multi, rows = MultiTask(base, models), list[int]()
+    for name in models:
+        multi.body(name).blocks[0].register_forward_hook(lambda *given: rows.append(len(given[2])))
+    check(multi, models, noise(9), ["a", "own", "b", "a", "c", "own", "c", "a", "b"])
+    assert multi.body("a") is multi.body("b") is not multi.body("own")
+    assert rows[:4] == [7, 7, 7, 2]  # one pass of the three, whose block has three hooks
 
 
 def test_memory_is_the_base_and_the_deltas() -> None:
@@ -191,10 +157,10 @@ def test_memory_is_the_base_and_the_deltas() -> None:
         str(seed): vitlab.delta(nudged(base, *WORDS[word], seed=seed), base)
         for seed, word in enumerate(["attention", "ffn", "head", "norms", "attention", "all"])
     }
-    expected = tensors + places  # which all tasks of one structure share
+    expected = tensors
     for name, change in deltas.items():
         multi.add(name, change)
-        expected += change.bytes
+        expected += change.bytes + places  # which follow from the grid
         assert multi.bytes == expected
     for name in deltas:
         multi.remove(name)

@@ -1,4 +1,4 @@
-"""Peak rates of a device, measured: operations per second and bytes per second."""
+"""Peak rate of a device, measured: operations per second of matrix products."""
 
 import statistics
 import time
@@ -16,7 +16,6 @@ from vitlab.measure.timing import Pass, waiter
 from vitlab.models.fast.packed_form import can_pack
 
 SIDE = {"cpu": 1536, "cuda": 8192, "mps": 4096}  # of the square matrices
-COPIED = {"cpu": 2**27, "cuda": 2**30, "mps": 2**29}  # bytes
 REPEATS = {"cpu": 5, "cuda": 20, "mps": 20}
 TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
 
@@ -29,13 +28,11 @@ class Rates:
         device: in words
         products: operations per second of a large matrix product, two for each multiply-add, by
             precision: fp32, bf16, and on a GPU tf32 (fp32 is then without it)
-        bandwidth: bytes per second that a large copy reads and writes
         tf32: whether fp32 products of this process use TF32
     """
 
     device: str
     products: dict[str, float]
-    bandwidth: float
     tf32: bool
 
     def of(self, precision: str) -> float:
@@ -46,11 +43,11 @@ class Rates:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the rates as JSON."""
-        return {"products": self.products, "bandwidth": self.bandwidth, "tf32": self.tf32}
+        return {"products": self.products, "tf32": self.tf32}
 
 
 def device_rates(device: str = "auto") -> Rates:
-    """Measure a device: medians of several products and copies, in one or two seconds.
+    """Measure a device: medians of several products, in one or two seconds.
 
     On a CPU a product is taken plain and with its second factor laid out beforehand, as for
     weights that stay, and the faster one counts.
@@ -66,7 +63,6 @@ def device_rates(device: str = "auto") -> Rates:
     return Rates(
         devices.described(where),
         {kind: _product_rate(where, kind) for kind in kinds},
-        _bandwidth(where),
         where.type == "cuda" and torch.get_float32_matmul_precision() != "highest",
     )
 
@@ -81,13 +77,6 @@ def _product_rate(where: torch.device, kind: str) -> float:
         works.append(lambda: torch.ops.mkldnn._linear_pointwise(a, packed, None, "none", [], ""))
     with _products_in(kind, where):
         return 2 * side**3 / min(_median(work, where) for work in works)
-
-
-def _bandwidth(where: torch.device) -> float:
-    size = COPIED[where.type]
-    source = torch.ones(size, dtype=torch.uint8, device=where)
-    target = torch.zeros_like(source)
-    return 2 * size / _median(lambda: target.copy_(source), where)
 
 
 def _median(work: Pass, where: torch.device) -> float:

@@ -11,7 +11,6 @@ import torch
 from vitlab import device as devices
 from vitlab.measure.modes import Precision
 from vitlab.measure.rates import Rates
-from vitlab.measure.roofline import Shares, Work, shares
 from vitlab.measure.search import MOST, Best, best_batch, largest_batch
 from vitlab.measure.timing import QUICK, Pass, time_passes, waiter
 
@@ -46,18 +45,21 @@ class Limits:
     """What a subject is measured against.
 
     Attributes:
-        work: what the model computes and moves
+        macs: multiply-adds of an image
         device: what the device can do
         training: whether a pass is a training step
     """
 
-    work: Work
+    macs: int
     device: Rates
     training: bool = False
 
-    def shares(self, subject: Subject, batch: int, seconds: float) -> Shares:
-        """Return how close passes come to what the device can do."""
-        return shares(self.work, self.device, subject.precision, batch, seconds, self.training)
+    def share(self, precision: str, rate: float) -> float:
+        """Return the share of the matrix-product rate at so many images per second (MFU).
+
+        A multiply-add is two operations, and six with the backward pass.
+        """
+        return (6 if self.training else 2) * self.macs * rate / self.device.of(precision)
 
 
 def timed(
@@ -83,19 +85,16 @@ def timed(
         _give_back(subject.where)
         return None
     times, memory = measured
-    found = limits.shares(subject, batch, times.median)
+    rate = batch / times.median
     return {
         "batch": batch,
         "latency": times.median,
         "latency_p5": times.p5,
         "latency_p95": times.p95,
         "passes": times.passes,
-        "images_per_second": batch / times.median,
+        "images_per_second": rate,
         "peak_memory": memory,
-        "share_of_products": found.of_products,
-        "share_of_roofline": found.of_roofline,
-        "intensity": found.intensity,
-        "bound": found.bound,
+        "share_of_products": limits.share(subject.precision, rate),
     }
 
 

@@ -21,10 +21,10 @@ from vitlab.files import staged_file, write_text
 from vitlab.inspect.plots.canvas import blank, themed
 from vitlab.measure.modes import Mode, Passes, Precision
 from vitlab.measure.rates import Rates, device_rates
-from vitlab.measure.roofline import work_of
 from vitlab.measure.subject import Limits, Subject, best, largest, timed
 from vitlab.measure.summary import measure, opened
 from vitlab.models.config import ModelConfig
+from vitlab.models.cost import cost
 from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.pages.palette import SERIES
@@ -36,7 +36,7 @@ from vitlab.units import percent, si, storage
 SHARE = 0.25  # of the time for a figure that each batch of a search gets
 INCHES = (6.0, 4.2)
 METADATA = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
-HEAD = ("size", "ms", "5-95%", "best", "per s", "MFU", "roof", "memory", "largest")
+HEAD = ("size", "ms", "5-95%", "best", "per s", "MFU", "memory", "largest")
 
 HOW = ("device", "mode", "precision")
 
@@ -126,8 +126,8 @@ def _measured(
     config: ModelConfig, weights: Model | None, how: How, device: Rates, meter: Meter
 ) -> dict[str, Any]:
     """Measure a model at one image size."""
-    label, work = f"{config.name} at {config.image_size}", work_of(config)
-    figures: dict[str, Any] = {"image_size": config.image_size, "macs": work.macs}
+    label, macs = f"{config.name} at {config.image_size}", cost(config).macs
+    figures: dict[str, Any] = {"image_size": config.image_size, "macs": macs}
     where, compiled = devices.choose(how.device), how.mode == "compiled"
     makers: dict[str, Callable[[Model], Subject]] = {
         "inference": lambda model: Passes(model, how.mode, how.precision, where),
@@ -144,7 +144,7 @@ def _measured(
             raise DeviceError(
                 f"the weights of {label} do not fit into memory: choose a smaller model"
             ) from None
-        limits = Limits(work, device, training=kind == "training")
+        limits = Limits(macs, device, training=kind == "training")
         figures[kind] = _figures(subject, limits, how, f"{kind} of {label}", meter)
     return figures
 
@@ -180,14 +180,13 @@ def tables_of(row: Measured) -> Iterator[tuple[str, tuple[str, ...], list[tuple[
     """Yield tables of a model, each with a title and a head: the device, then each kind of passes.
 
     Those of passes have a row per size: milliseconds and their percentiles are those of one image,
-    the next five columns those of the best batch.
+    the next four columns those of the best batch.
     """
     rates, most = row["rates"], row["sizes"][0]["inference"]["largest"]
     counted = most["how"] != "tried"
     yield "  device", ("device", "value"), [
         *((key, row[key]) for key in HOW),
         *((f"{kind} products", f"{si(rate)}FLOP/s") for kind, rate in rates["products"].items()),
-        ("memory copied", f"{storage(rates['bandwidth'])}/s"),
         ("largest batch", f"counted, for about {storage(most['free'])}" if counted else "tried"),
     ]  # fmt: skip
     for kind in ("inference", "training"):
@@ -209,7 +208,6 @@ def _line(
         f"{best['batch']:,}",
         f"{best['images_per_second']:,.4g}",
         percent(best["share_of_products"]),
-        percent(best["share_of_roofline"]),
         storage(best["peak_memory"]),
         f"{largest['batch']:,}",
     )

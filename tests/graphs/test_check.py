@@ -3,19 +3,14 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 from onnx import numpy_helper
 
 import vitlab
-from conftest import call
-from graphs.conftest import model_of
-from vitlab.errors import OptionError, WeightsError
 from vitlab.graphs import check
 from vitlab.models.model import Model
 
@@ -115,52 +110,3 @@ def test_a_fixed_batch_without_strings(model: Model, tmp_path: Path) -> None:
     assert [*found["outputs"]] == ["probabilities", "distance"]
     types = {each.type.tensor_type.elem_type for each in onnx.load(found["file"]).graph.output}
     assert types == {onnx.TensorProto.FLOAT}
-
-
-def on_trunk(model: Model, seed: int, **choices: Any) -> Model:
-    """Another head on a model's trunk."""
-    other = model_of(**choices)
-    other.load_state_dict(model.state_dict())
-    with torch.no_grad():
-        noise = torch.randn(
-            other.head.classify.weight.shape, generator=torch.Generator().manual_seed(seed)
-        )  # type: ignore[union-attr,arg-type]
-        other.head.classify.weight.add_(noise)  # type: ignore[union-attr,operator]
-    return other
-
-
-def test_heads_on_one_trunk(
-    capsys: pytest.CaptureFixture[str], model: Model, tmp_path: Path
-) -> None:
-    other = on_trunk(model, 1, labels=("a", "b", "c"))
-    for name, each in (("pets", model), ("letters", other)):
-        vitlab.save(each, tmp_path / name)
-    out = tmp_path / "apart"
-    heads = [f"{tmp_path / 'pets'}", f"abc={tmp_path / 'letters'}"]
-    line = ["export", str(tmp_path / "pets"), "--to", "onnx", "--out", str(out), "--apart", *heads]
-    code, stdout, stderr = call(capsys, *line)
-    assert code == 0, stderr
-    assert "abc.onnx, pets.onnx, trunk.onnx" in stdout
-    run = {
-        name: onnxruntime.InferenceSession(str(out / f"{name}.onnx")).run
-        for name in ("trunk", "pets", "abc")
-    }
-    image = np.random.default_rng(0).integers(0, 256, (5, 50, 40, 3), dtype=np.uint8)
-    features = run["trunk"](None, {"image": image})[0]
-    for name, each in (("pets", model), ("abc", other)):
-        found, label = run[name](["probabilities", "label"], {"features": features})
-        for row, text, answer in zip(found, label, vitlab.classify(each, [*image]), strict=True):
-            assert text == answer.classes[0][0]
-            assert abs(row.max() - answer.classes[0][1]) < 5e-6
-
-
-def test_a_head_of_another_trunk_is_refused(model: Model, tmp_path: Path) -> None:
-    other = model_of()
-    with torch.no_grad():
-        for weight in other.parameters():
-            weight.mul_(1.5)
-    with pytest.raises(WeightsError, match=r"other.onnx on this trunk, more than .* nothing is"):
-        vitlab.export(model, tmp_path / "a", apart={"other": other})
-    with pytest.raises(OptionError, match="apart is in fp32, for any batch, and in a folder"):
-        vitlab.export(model, tmp_path / "a.onnx", apart={"other": other})
-    assert not [*tmp_path.iterdir()]

@@ -63,11 +63,6 @@ class Export(WeightsOptions):
     batch: int = option(
         0, "images in every batch (0: any number)", at_least(0), only=when("to", "onnx")
     )
-    apart: tuple[str, ...] = option(
-        (),
-        "models with the trunk of WEIGHTS, each NAME=WEIGHTS: a folder of trunk.onnx, NAME.onnx …",
-        only=when("to", "onnx"),
-    )
 
 
 def begin(options: Export) -> None:
@@ -94,10 +89,6 @@ def run(options: Export) -> dict[str, Any]:
     model = options.load()
     if options.to in TARGETS:
         how = options.values("bare precision data images strings batch")
-        how["apart"] = {
-            name or Path(place).stem: vitlab.load(place)
-            for name, _, place in (each.rpartition("=") for each in options.apart)
-        }
         return vitlab.export(model, options.out, options.to, **how)
     folder = str(vitlab.save(model, options.out, to=options.to, base=options.file.base))
     return {"model": model.config.name, "format": options.to, "folder": folder}

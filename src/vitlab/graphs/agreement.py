@@ -26,7 +26,6 @@ def agree(
     *,
     bare: bool,
     where: str,
-    logits: bool | None = None,
     counts: Sequence[int] = COUNTS,
     tolerance: float = TOLERANCE,
 ) -> dict[str, Any]:
@@ -37,7 +36,6 @@ def agree(
         model: on any device
         bare: whether the file takes normalized images
         where: it runs, for the message
-        logits: whether it gives logits; None: if it is bare
         counts: numbers of images in the batches
         tolerance: of probabilities; of logits, features and distances, relative to the largest
 
@@ -56,9 +54,7 @@ def agree(
         else:
             images = noise(model, count, number)
             ready = preprocess(model)([*images])
-        for found, own in zip(
-            run(images), wanted(model, ready, bare if logits is None else logits), strict=True
-        ):
+        for found, own in zip(run(images), wanted(model, ready, bare), strict=True):
             away = np.abs(found - own).max() / max(1.0, np.abs(own).max())
             worst = max(worst, float(away))
     if not worst <= tolerance:

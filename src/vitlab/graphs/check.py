@@ -90,28 +90,17 @@ def field(number: int, content: bytes) -> bytes:
 
 
 def onnxruntime(
-    graph: bytes, given: Numbers, names: list[str], settings: dict[str, str], provider: str = "CPU"
+    graph: bytes, given: Numbers, names: list[str], settings: dict[str, str]
 ) -> Numbers:
-    """Run a graph by ONNX Runtime on a processor, or by another of its providers.
-
-    Settings are of the provider, or, those that begin with `session.`, of the session.
-    """
+    """Run a graph by ONNX Runtime on a processor; settings are of the session."""
     import onnxruntime
 
-    options, kind = onnxruntime.SessionOptions(), f"{provider}ExecutionProvider"
+    options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    own = {key: each for key, each in settings.items() if not key.startswith("session.")}
-    for key in settings.keys() - own.keys():
-        options.add_session_config_entry(key, settings[key])
-    session = onnxruntime.InferenceSession(graph, options, [(kind, own)])
-    if kind not in session.get_providers():
-        sys.exit(f"this ONNX Runtime has no {kind}")
+    for key, value in settings.items():
+        options.add_session_config_entry(key, value)
+    session = onnxruntime.InferenceSession(graph, options, ["CPUExecutionProvider"])
     return dict(zip(names, session.run(names, given), strict=True))
-
-
-def coreml(graph: bytes, given: Numbers, names: list[str], settings: dict[str, str]) -> Numbers:
-    """Run a graph by Core ML, through ONNX Runtime."""
-    return onnxruntime(graph, given, names, settings, "CoreML")
 
 
 def openvino(graph: bytes, given: Numbers, names: list[str], settings: dict[str, str]) -> Numbers:
@@ -124,45 +113,9 @@ def openvino(graph: bytes, given: Numbers, names: list[str], settings: dict[str,
     return {name: found[compiled.output(name)] for name in names}
 
 
-def tensorrt(graph: bytes, given: Numbers, names: list[str], settings: dict[str, str]) -> Numbers:
-    """Run a graph by TensorRT, with PyTorch's memory."""
-    import tensorrt as trt
-    import torch
-
-    logger = trt.Logger(trt.Logger.ERROR)
-    builder = trt.Builder(logger)
-    network, config = builder.create_network(0), builder.create_builder_config()
-    parser = trt.OnnxParser(network, logger)
-    if not parser.parse(graph):
-        sys.exit(f"TensorRT cannot read the file: {parser.get_error(0)}")
-    for flag, value in settings.items():  # FP16=1
-        (config.set_flag if int(value) else config.clear_flag)(getattr(trt.BuilderFlag, flag))
-    profile = builder.create_optimization_profile()
-    for name, each in given.items():
-        profile.set_shape(name, each.shape, each.shape, each.shape)
-    config.add_optimization_profile(profile)
-    plan = builder.build_serialized_network(network, config)
-    engine = trt.Runtime(logger).deserialize_cuda_engine(plan)
-    context, held = engine.create_execution_context(), {}
-    for name, each in given.items():
-        held[name] = torch.from_numpy(each).cuda()
-        context.set_input_shape(name, each.shape)
-    for number in range(engine.num_io_tensors):
-        name = engine.get_tensor_name(number)
-        if name not in held:
-            held[name] = torch.empty(tuple(context.get_tensor_shape(name)), device="cuda")
-        context.set_tensor_address(name, held[name].data_ptr())
-    stream = torch.cuda.Stream()
-    context.execute_async_v3(stream.cuda_stream)
-    stream.synchronize()
-    return {name: held[name].cpu().numpy() for name in names}
-
-
 RUNTIMES = {
     "onnxruntime": onnxruntime,
     "openvino": openvino,
-    "tensorrt": tensorrt,
-    "coreml": coreml,
 }
 
 if __name__ == "__main__":

@@ -34,67 +34,50 @@ class Traceable:
     outputs: tuple[str, ...]
 
 
-class FromFeatures(nn.Module):
-    """Features to probabilities: (B, features) -> (B, classes).
+class Complete(nn.Module):
+    """Raw images to probabilities: uint8 (B, rows, columns, channels) -> (B, classes).
 
-    Logits are divided by the temperature, and become probabilities that sum to one, or one for each
-    class by itself where images have several labels. A model that knows how far images are from its
-    training images gives that too, (B,).
+    Pixels are prepared as `vitlab.preprocess` does it; then come features, and logits, which are
+    divided by the temperature, and become probabilities that sum to one, or one for each class by
+    itself where images have several labels. A model that knows how far images are from its training
+    images gives that too, (B,); one without a classifier gives its features.
     """
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.model = fuse(model)
+        self.model, self.pixels = fuse(model), Pixels(model.config.images)
         self.several = kind_of(model).several
 
-    def forward(self, features: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Classify."""
+    def forward(self, image: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """Classify images of one size, or compute their features."""
+        features = self.model.features(self.pixels(image))
+        if not self.model.config.classes:
+            return features
         logits = self.model.scores(features) / self.model.temperature
         found = logits.sigmoid() if self.several else logits.softmax(-1)
         unlike = self.model.unlike
         return found if unlike is None else (found, unlike.distances(features))
 
 
-class Complete(FromFeatures):
-    """Raw images to probabilities: uint8 (B, rows, columns, channels) -> (B, classes).
-
-    Pixels are prepared as `vitlab.preprocess` does it; then come features, and what is made of
-    them. A model without a classifier, or a trunk, gives its features.
-    """
-
-    def __init__(self, model: Model, trunk: bool = False) -> None:
-        super().__init__(model)
-        self.pixels = Pixels(model.config.images)
-        self.scored = bool(model.config.classes) and not trunk
-
-    def forward(self, image: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Classify images of one size, or compute their features."""
-        features = self.model.features(self.pixels(image))
-        return super().forward(features) if self.scored else features
-
-
 class Bare(nn.Module):
     """Normalized images to logits, (B, channels, H, W) -> (B, classes), or to features."""
 
-    def __init__(self, model: Model, trunk: bool = False) -> None:
+    def __init__(self, model: Model, *, trunk: bool = False) -> None:
         super().__init__()
         self.model, self.scored = fuse(model), bool(model.config.classes) and not trunk
 
     def forward(self, images: Tensor) -> Tensor:
-        """Compute class scores, or features of a trunk or a model without a classifier."""
+        """Compute class scores, or features."""
         return self.model(images) if self.scored else self.model.features(images)
 
 
-def traceable(
-    model: Model, bare: bool = False, *, batch: int = 0, trunk: bool = False
-) -> Traceable:
+def traceable(model: Model, bare: bool = False, *, batch: int = 0) -> Traceable:
     """Return what is exported of a model.
 
     Args:
         model: not fused
         bare: without preprocessing and probabilities: normalized images to logits
         batch: images in every batch; 0 for any number
-        trunk: up to the features
 
     Raises:
         OptionError: preprocessing or answers that cannot be part of a graph.
@@ -102,25 +85,17 @@ def traceable(
     config = model.config
     rows, columns = config.size
     free, count = ({}, batch) if batch else ({0: "batch"}, BATCH)
-    scored = bool(config.classes) and not trunk
-    outputs: tuple[str, ...] = (("logits" if bare else "probabilities") if scored else "features",)
+    scores = "logits" if bare else "probabilities"
+    outputs: tuple[str, ...] = (scores if config.classes else "features",)
     if bare:
         example = torch.zeros(count, config.channels, rows, columns)
-        return Traceable(Bare(model, trunk).eval(), example, free, "images", outputs)
+        return Traceable(Bare(model).eval(), example, free, "images", outputs)
     check_answers(model)
     example = torch.zeros(count, rows + 8, columns + 24, config.channels, dtype=torch.uint8)
-    if model.unlike is not None and scored:
+    if model.unlike is not None and config.classes:
         outputs = *outputs, "distance"
     free |= {1: "rows", 2: "columns"}
-    return Traceable(Complete(model, trunk).eval(), example, free, "image", outputs)
-
-
-def head_of(model: Model) -> Traceable:
-    """Return the part of a model that makes probabilities of features."""
-    check_answers(model)
-    outputs = ("probabilities",) if model.unlike is None else ("probabilities", "distance")
-    example = torch.zeros(BATCH, model.config.features)
-    return Traceable(FromFeatures(model).eval(), example, {0: "batch"}, "features", outputs)
+    return Traceable(Complete(model).eval(), example, free, "image", outputs)
 
 
 def check_answers(model: Model) -> None:

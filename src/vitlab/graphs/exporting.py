@@ -2,7 +2,6 @@
 
 import copy
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ def export(
     images: int = IMAGES,
     strings: bool = True,
     batch: int = 0,
-    apart: Mapping[str, nn.Module] | None = None,
 ) -> dict[str, Any]:
     """Write a model as a file that runs without ViTLab, checked against the model.
 
@@ -63,8 +61,6 @@ def export(
         images: at most so many of them, drawn at random
         strings: whether an ONNX file has `labels` and `label`, which TensorRT and Core ML cannot
         batch: of an ONNX file: images in every batch; 0: any number
-        apart: models with the trunk of `model`, by name: an ONNX folder with `trunk.onnx`, images
-            to features, and `NAME.onnx` for each, its head, features to probabilities
 
     Returns:
         `model`, `format`, `file` or `folder`, `bytes`, and what was compared: `batches`,
@@ -82,23 +78,13 @@ def export(
         DiskError: the file exists, or cannot be written.
     """
     path, inner = check_target(to, file), unwrapped(model)
-    check_precision(to, precision, data is not None, bool(batch or apart or not strings))
+    check_precision(to, precision, data is not None, bool(batch or not strings))
     if batch and precision == "int8":  # ONNX Runtime 1.31 fails at them
         raise OptionError("int8 files take any number of images: leave batch out, or choose fp16")
-    if apart and (path.suffix or batch or precision != "fp32"):
-        raise OptionError(
-            "apart is in fp32, for any batch, and in a folder: leave precision and batch out, and "
-            "name out without an ending"
-        )
     whole_state(inner)
     whole, inner = inner, on_processor(inner)
     sample = None if data is None else Sample(data, images)
     written: dict[str, Any] = {"model": inner.config.name, "format": to}
-    if apart:
-        from vitlab.graphs.onnx_file import write_apart
-
-        parts = {name: on_processor(unwrapped(each)) for name, each in apart.items()}
-        return written | write_apart(inner, path, parts, bare=bare, strings=strings)
     how = {"precision": precision, "sample": sample, "strings": strings, "batch": batch}
     found = TARGETS[to].write(inner, path, bare, **(how if TARGETS[to].narrow else {}))
     if precision == "fp16" and sample is None:

@@ -6,6 +6,7 @@ import logging
 import shlex
 import statistics
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from vitlab.errors import DiskError, OptionError
 from vitlab.files import write_text
-from vitlab.graphs.complete import traceable
+from vitlab.graphs.complete import Bare, traceable
 from vitlab.graphs.narrowing import products_of, quantize
 from vitlab.graphs.onnx_check import opened
 from vitlab.models.fast.accelerate import accelerate, pass_seconds
@@ -49,7 +50,10 @@ def int8_form(model: Model, engine: Engine = "auto") -> Model:
     from vitlab.graphs.onnx_file import traced
 
     scales, form = _scales(model), copy.deepcopy(model).float()
-    proto = traced(form, traceable(form, bare=True, trunk=True))
+    trunk = replace(
+        traceable(form, bare=True), module=Bare(form, trunk=True).eval(), outputs=("features",)
+    )
+    proto = traced(form, trunk)
     quantize(proto, scales[: len(products_of(proto.graph))])
     session, plain = opened(proto.SerializeToString()), form.features
 

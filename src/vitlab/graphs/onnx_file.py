@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from vitlab.errors import WeightsError
 from vitlab.files import staged_file, staged_folder
 from vitlab.graphs.about import about, class_names
-from vitlab.graphs.agreement import TOLERANCE, agree, noise, normal_noise
+from vitlab.graphs.agreement import TOLERANCE, noise, normal_noise
 from vitlab.graphs.certificate import LIMITS, blocks_of, certify
-from vitlab.graphs.complete import BATCH, Traceable, dynamic_shapes, head_of, traceable
+from vitlab.graphs.complete import BATCH, Traceable, dynamic_shapes, traceable
 from vitlab.graphs.narrowing import calibrated, halve, quantize
 from vitlab.graphs.narrowing_cost import (
     DrawnSample,
@@ -27,7 +27,7 @@ from vitlab.graphs.narrowing_cost import (
     draw,
     narrowing_cost,
 )
-from vitlab.graphs.onnx_check import check, opened, runs
+from vitlab.graphs.onnx_check import check
 from vitlab.graphs.onnx_graph import add_labels, keep_padding, strip
 from vitlab.graphs.targets import MODEL, Precision
 from vitlab.models.model import Model
@@ -89,51 +89,6 @@ def write(
             images = _reference(model, drawn, bare=bare, batch=batch)
             certify(draft, form.input, images, [*form.outputs], blocks, LIMITS[precision])
     return {"opset": OPSET, "precision": precision} | found
-
-
-def write_apart(
-    model: Model, folder: Path, heads: Mapping[str, Model], *, bare: bool, strings: bool
-) -> dict[str, Any]:
-    """Write a trunk, `trunk.onnx`, and heads that make probabilities of its features.
-
-    Args:
-        model: whose trunk it is
-        folder: new
-        heads: models with this trunk, by the names of their files
-        bare: whether the trunk takes normalized images
-        strings: whether answers have names, which are strings
-
-    Returns:
-        `opset`, `precision`, `files`, `batches` and `difference`: each head on the trunk was
-        compared with its own model.
-
-    Raises:
-        WeightsError: a model has another trunk; nothing is written.
-    """
-    worst = dict[str, Any]()
-    with staged_folder(folder) as draft:
-        form = traceable(model, bare, trunk=True)
-        _save(_graph(model, form, strings=False)[0], draft / "trunk.onnx")
-        trunk = runs(opened(draft / "trunk.onnx"))
-        for name, own in heads.items():
-            if (own.config.features, own.config.images) != (
-                model.config.features,
-                model.config.images,
-            ):
-                raise WeightsError(f"{name} has another trunk than {model.config.name}")
-            file = draft / f"{name}.onnx"
-            _save(_graph(own, head_of(own), strings=strings)[0], file)
-            head = runs(opened(file))
-            found = agree(
-                lambda images, head=head: head(trunk(images)[0]),  # type: ignore[misc]
-                own,
-                bare=bare,
-                where=f"{name}.onnx on this trunk",
-                logits=False,
-            )
-            worst = max(worst, found, key=lambda each: each.get("difference", 0.0))
-        files = sorted(each.name for each in draft.iterdir())
-    return {"opset": OPSET, "precision": "fp32", "files": files} | worst
 
 
 @contextmanager

@@ -50,7 +50,6 @@ ROWS: dict[str, dict[str, Any]] = {
     "masked-patch pixels": {"target": "pixels"},
     "beit": {"mask_ratio": 75 / 196},
     "dino": {},
-    "dino ibot": {"ibot": 1.0, "koleo": 0.1},
     "mae 512x4": {"mask_ratio": 0.75, "decoder_depth": 4},  # width and blocks of the decoder
     "mae 192x4": {"mask_ratio": 0.75} | _decoder(192),  # the recipe's for ViT-S
     "mae 96x4": {"mask_ratio": 0.75} | _decoder(96),  # for ViT-Ti

@@ -219,8 +219,6 @@ class FinetuneKeywords(DataKeywords, total=False):
     teacher_temperature: tuple[float, float]
     centering: Literal["mean", "sinkhorn"]
     freeze_last: float
-    koleo: float
-    ibot: float
     embedding: int
     regularizer: Literal["sigreg", "visreg"]
     regularizer_weight: float

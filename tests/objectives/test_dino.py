@@ -15,19 +15,16 @@ from vitlab.data.settings import Augment
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitlab.models.create import build
 from vitlab.models.model import Model
-from vitlab.models.vit import VisionTransformer
-from vitlab.objectives.dino.centering import balanced, koleo
+from vitlab.objectives.dino.centering import balanced
 from vitlab.objectives.dino.crops_and_models import crop_views
 from vitlab.objectives.dino.feature_pictures import principal_colors
 from vitlab.objectives.dino.projector import Projector
 from vitlab.objectives.dino.schedules import follow, momentum_at, temperature_at
 from vitlab.objectives.dino.self_distillation import SelfDistillation
 from vitlab.objectives.dino.view_loss import (
-    at_patches,
     between_views,
     collapse,
     entropy,
-    shares_of,
     spread,
 )
 from vitlab.objectives.objective_module import Learner
@@ -123,22 +120,6 @@ def test_sinkhorn_uses_prototypes_equally_often_as_the_paper_s_algorithm_does() 
     assert balanced(torch.full((3, 4), 1.0), 1e-3).isfinite().all()  # exp(1000) is not
 
 
-def test_koleo_is_the_distance_to_the_nearest_neighbor() -> None:
-    given = np.random.default_rng(1).normal(size=(9, 4))
-    unit = given / np.linalg.norm(given, axis=1, keepdims=True)
-    apart = np.linalg.norm(unit[:, None] - unit[None], axis=2) + 9 * np.eye(9)
-    wanted = -np.log(apart.min(1)).mean()
-    assert float(koleo(torch.from_numpy(given))) == pytest.approx(wanted, abs=1e-6)
-    alone = torch.ones(1, 4, requires_grad=True)
-    koleo(alone).backward()
-    assert alone.grad is not None
-    assert not alone.grad.any()
-    same = torch.ones(4, 3, requires_grad=True)
-    koleo(same).backward()
-    assert same.grad is not None
-    assert same.grad.isfinite().all()
-
-
 def test_momentum_and_temperature_follow_their_schedules() -> None:
     assert momentum_at(0, 100, 0.996) == pytest.approx(0.996)
     assert momentum_at(50, 100, 0.996) == pytest.approx(0.998)
@@ -172,7 +153,7 @@ def test_buffers_of_the_teacher_are_the_student_s() -> None:
 
 
 def test_the_center_is_the_mean_over_all_passes_and_processes() -> None:
-    model, task = made(ibot=1.0)
+    model, task = made()
     first, second = batch_of(seed=1), batch_of(seed=2, count=2)
     given = []
     for batch in (first, second):
@@ -181,7 +162,6 @@ def test_the_center_is_the_mean_over_all_passes_and_processes() -> None:
     mean = torch.cat(given).mean(0)
     task.stepped(model, lambda sums: sums.mul_(2))  # two processes that saw the same
     torch.testing.assert_close(task.center, 0.1 * mean)
-    assert task.patch_center.any()
     task.drop()
     center = task.center.clone()
     task.stepped(model, lambda sums: None)  # every image was damaged
@@ -189,7 +169,7 @@ def test_the_center_is_the_mean_over_all_passes_and_processes() -> None:
 
 
 def test_nothing_is_collected_in_evaluation() -> None:
-    model, task = made(ibot=1.0)
+    model, task = made()
     learner = Learner(model, task).eval()
     before = {name: value.clone() for name, value in learner.state_dict().items()}
     with torch.no_grad():
@@ -201,7 +181,7 @@ def test_nothing_is_collected_in_evaluation() -> None:
         torch.testing.assert_close(value, before[name])  # an average of equal weights rounds
 
 
-@pytest.mark.parametrize("chosen", [{}, {"ibot": 1.0, "koleo": 0.1, "centering": "sinkhorn"}])
+@pytest.mark.parametrize("chosen", [{}, {"centering": "sinkhorn"}])
 def test_gradients_reach_all_of_the_student_and_nothing_of_the_teacher(
     chosen: dict[str, Any],
 ) -> None:
@@ -240,60 +220,6 @@ def test_the_teacher_has_neither_dropout_nor_stochastic_depth() -> None:
     assert torch.equal(task.teacher.features(images), task.teacher.features(images))
     assert not torch.equal(model.features(images), model.features(images))
     assert task.projector.training
-
-
-def test_hidden_patches_alone_are_learned_from_and_each_image_counts_the_same() -> None:
-    rng = np.random.default_rng(0)
-    masks = torch.tensor([[True, True, False], [False, False, False], [True, False, False]])
-    taught, logs = softmax(rng.normal(size=(3, 5)), 1), log_softmax(rng.normal(size=(3, 5)), 1)
-    each = -(taught * logs).sum(1)
-    wanted = (each[:2].mean() + 0 + each[2]) / 3  # the mean over three images, one without any
-    shares = shares_of(masks)
-    found = at_patches(torch.from_numpy(taught), torch.from_numpy(logs), shares.double())
-    assert float(found) == pytest.approx(wanted)
-
-
-def test_ibot_s_loss_is_that_of_the_teacher_s_answers_at_hidden_patches() -> None:
-    model, task = made(ibot=1.0, local_crops=0)
-    assert isinstance(model, VisionTransformer)
-    assert isinstance(task.teacher, VisionTransformer)
-    moved_apart(task)
-    assert task.mask_token is not None
-    with torch.no_grad():
-        task.mask_token += 1
-    large = torch.cat(images_of(batch := batch_of(local_crops=0)))
-    drawn = torch.Generator().manual_seed(7)
-    masks = task._masks(large, [drawn, drawn])
-    assert masks is not None
-    prefix = CONFIG.prefix
-    patches = torch.where(masks[..., None], task.mask_token, model.stem(large))
-    tokens, positions = model.embed(patches, (4, 4))
-    for block, own in zip(model.blocks, positions, strict=True):
-        tokens = block(own.place(tokens), own)
-    tokens = model.finish(tokens)
-    given = task.teacher.encode(large)
-    wanted = 0.0
-    for image, hidden in enumerate(masks):
-        if hidden.any():
-            seen = answers(task.projector, tokens[image, prefix:][hidden])
-            q = softmax(answers(task.taught_projector, given[image, prefix:][hidden]) / 0.04, 1)
-            wanted -= (q * log_softmax(seen / 0.1, 1)).sum(1).mean() / len(masks)
-    q = softmax((answers(task.taught_projector, given[:, 0]) - task.center.numpy()) / 0.04, 1)
-    p = log_softmax(answers(task.projector, tokens[:, 0]) / 0.1, 1)
-    images = -(q[:4] * p[4:]).sum(1).mean() / 2 - (q[4:] * p[:4]).sum(1).mean() / 2
-    loss, _ = task.loss(model, batch, torch.Generator().manual_seed(7))
-    assert loss.item() == pytest.approx(images + wanted, rel=1e-5)
-
-
-def test_half_of_the_large_crops_have_patches_hidden() -> None:
-    _, task = made(ibot=1.0)
-    large = torch.zeros(2000, 3, 16, 16)
-    masks = task._masks(large, [torch.Generator().manual_seed(0)])
-    assert masks is not None
-    counts = masks.sum(1)
-    some = counts[counts > 0]
-    assert abs(len(some) / 2000 - 0.5) < 4 * 0.5 / math.sqrt(2000)
-    assert (int(some.min()), int(some.max())) == (2, 8)  # of 16 patches
 
 
 def test_figures_are_sums_over_the_images() -> None:

@@ -16,7 +16,7 @@ QUICK: dict[str, Any] = {
     "mean": 0.5, "std": 0.5, "precision": "fp32", "drop_path": 0.2, "freeze_last": 0.05,
     "test_every": 0.1,
 }  # fmt: skip
-MORE = {"ibot": 1.0, "koleo": 0.1, "registers": 1}
+MORE = {"registers": 1}
 
 
 def train(folder: Path, **chosen: Any) -> Path:

@@ -40,7 +40,7 @@ OWN: dict[str, dict[str, Any]] = {
     "beit": {"mask_ratio": 0.4, "min_block": 2, "drop_path": 0.0, "mean": 0.5, "std": 0.5},
     "mae": {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2, "mean": 0.5, "std": 0.5},
     "dino": {"prototypes": 16, "head_width": 16, "bottleneck": 8, "local_crops": 2,
-             "freeze_last": 0.05, "ibot": 1.0, "registers": 1, "drop_path": 0.0, "mean": 0.5,
+             "freeze_last": 0.05, "registers": 1, "drop_path": 0.0, "mean": 0.5,
              "std": 0.5},
     "lejepa": {"embedding": 8, "head_width": 16, "local_crops": 2, "drop_path": 0.0, "mean": 0.5,
                "std": 0.5, "slices": 8,

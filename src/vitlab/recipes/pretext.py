@@ -139,14 +139,6 @@ class Pretext(Options):
     freeze_last: float = option(
         1.0, "epochs in which the projector's last layer is frozen", at_least(0), only=DINO
     )
-    koleo: float = option(
-        0.0, "weight of the KoLeo loss, which spreads features apart (DINOv2: 0.1)", at_least(0),
-        only=DINO,
-    )  # fmt: skip
-    ibot: float = option(
-        0.0, "weight of iBOT's loss: the teacher's outputs at hidden patches", at_least(0),
-        only=DINO,
-    )  # fmt: skip
 
     embedding: int = option(
         128, "channels of the embeddings that crops are compared by", at_least(1), only=LEJEPA

@@ -73,14 +73,11 @@ def check_crops(options: Pretext, config: ModelConfig) -> None:
         raise OptionError(f"local_area={least:g}, {most:g} must go from the least to the greatest")
     if options.local_crops:
         _check_local(options, config)
-    for name, does in (("ibot", "hides"), ("anchor", "compares")):
-        if getattr(options, name) and not isinstance(config, ViTConfig):
-            raise OptionError(
-                f"{name} {does} patches; {config.name} has none: set {name}=0, or use a Vision "
-                "Transformer"
-            )
-    if isinstance(config, ViTConfig) and options.ibot:
-        _check_hidden(config)
+    if options.anchor and not isinstance(config, ViTConfig):
+        raise OptionError(
+            f"anchor compares patches; {config.name} has none: set anchor=0, or use a Vision "
+            "Transformer"
+        )
 
 
 def _check_local(options: Pretext, config: ModelConfig) -> None:
@@ -105,15 +102,3 @@ def _check_local(options: Pretext, config: ModelConfig) -> None:
         raise OptionError(
             f"{config.name} takes images of one size only: set local_crops=0"
         ) from None
-
-
-def _check_hidden(config: ViTConfig) -> None:
-    if config.features != config.width:
-        raise OptionError(
-            f"ibot needs features as wide as tokens, {config.width}, not {config.features}: "
-            "set ibot=0, or pool=token"
-        )
-    if math.prod(config.grid) < 2:
-        raise OptionError(
-            f"ibot needs several patches, and image_size={config.image_size} is one: set ibot=0"
-        )

@@ -1,23 +1,21 @@
 """DINO: the student learns a momentum teacher's answers to other crops of the same image."""
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.crops import View
 from vitlab.data.settings import Augment
 from vitlab.device import widest
-from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.config import ModelConfig
 from vitlab.models.create import build
-from vitlab.models.encoder.from_patches import encode_patches
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.anchor import anchor_of
-from vitlab.objectives.dino.centering import balanced, koleo, sharpened
+from vitlab.objectives.dino.centering import balanced, sharpened
 from vitlab.objectives.dino.crops_and_models import (
     BY_PASS,
     check_crops,
@@ -25,18 +23,10 @@ from vitlab.objectives.dino.crops_and_models import (
     local_size,
 )
 from vitlab.objectives.dino.feature_pictures import principal_colors, random_crop
-from vitlab.objectives.dino.ibot_masks import hidden_by_chance
 from vitlab.objectives.dino.projector import Projector
 from vitlab.objectives.dino.schedules import follow, momentum_at, temperature_at
-from vitlab.objectives.dino.view_loss import (
-    at_patches,
-    between_views,
-    collapse,
-    figures_of,
-    shares_of,
-)
+from vitlab.objectives.dino.view_loss import between_views, collapse, figures_of
 from vitlab.objectives.objective_module import Sum
-from vitlab.objectives.per_sample_rng import Draws, draws_of
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.objectives.unit_pixels import as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext
@@ -52,10 +42,7 @@ class SelfDistillation(PretextTask):
     average of the student with its projector, is evaluated and saved. It computes without dropout
     and stochastic depth, and batch norms with their running statistics, which is our choice.
 
-    Options add iBOT's loss at hidden patches (Zhou et al., 2021), with the projector that images
-    have too, as in its released models, and blocks as in DINOv2: half of the large crops have 10%
-    to 50% of their patches hidden. KoLeo is DINOv2's, over each large crop by itself. KoLeo and
-    Sinkhorn-Knopp look at the images of one pass in one process; the center is that of all of them.
+    Sinkhorn-Knopp looks at the images of one pass in one process; the center is that of all.
 
     The figures, of the teacher: entropy of its answers, and of the mean answer to the images of a
     pass; how far features are spread (`spread`). Between the two: the KL divergence of the
@@ -68,10 +55,8 @@ class SelfDistillation(PretextTask):
         "disagreement",
         "feature_spread",
     )
-    undecayed: ClassVar[tuple[str, ...]] = ("mask_token",)
     temperature: Tensor
     center: Tensor
-    patch_center: Tensor
 
     def __init__(self, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:
         super().__init__(options, config, guide)
@@ -82,14 +67,9 @@ class SelfDistillation(PretextTask):
         self.teacher.eval()
         self.register_buffer("center", torch.zeros(options.prototypes))
         self.register_buffer("temperature", torch.zeros(()))
-        self.mask_token = None
-        if options.ibot:
-            assert isinstance(config, ViTConfig)
-            self.register_buffer("patch_center", torch.zeros(options.prototypes))
-            self.mask_token = nn.Parameter(torch.empty(1, 1, config.width))
         self.anchor = anchor_of(options, config)
         self.momentum, self.frozen = options.momentum_teacher, False
-        self._seen: list[Tensor] = []
+        self._seen: Tensor | None = None
         self.begin(0, 1, 1.0)
 
     @classmethod
@@ -116,24 +96,13 @@ class SelfDistillation(PretextTask):
         )
         beside = f" and {count} of {small[0]}x{small[1]}" if count else ""
         lines = [f"crops of each image: 2 of {rows}x{columns} pixels{beside}"]
-        apart = [
-            name
-            for name, used in (
-                ("Sinkhorn-Knopp", options.centering == "sinkhorn"),
-                ("KoLeo", options.koleo),
-            )
-            if used
-        ]
-        if apart:
-            one = "looks" if len(apart) == 1 else "look"
-            lines.append(f"{' and '.join(apart)} {one} {BY_PASS}")
+        if options.centering == "sinkhorn":
+            lines.append(f"Sinkhorn-Knopp looks {BY_PASS}")
         return lines
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the projector, which is the teacher's too, and iBOT's mask token of zeros."""
+        """Draw the projector, which is the teacher's too."""
         self.projector.reset_parameters(generator)
-        if self.mask_token is not None:
-            nn.init.zeros_(self.mask_token)
         follow(self.taught_projector, self.projector, 0)
 
     def start(self, model: Model) -> None:
@@ -162,30 +131,22 @@ class SelfDistillation(PretextTask):
         images = [each.images for each in (batch, *batch.views)]
         views = [each for each in images if isinstance(each, Tensor)]
         large, count = torch.cat(views[:2]), len(batch)
-        hiding = (batch, *batch.views[:1]) if self.options.ibot else ()
-        masks = self._masks(large, [draws_of(each, generator) for each in hiding])
         with torch.no_grad():
-            taught, patches, features = self._teach(large, masks)
-        seen, tokens = self._encoded(model, large, masks)
-        hidden, moved = None, 0.0 if self.anchor is None else self.anchor(large, tokens)
-        if masks is not None and tokens is not None:
+            taught, features = self._teach(large)
+        moved: Tensor | float = 0.0
+        if self.anchor is None:
+            seen = model.features(large)
+        else:
             assert isinstance(model, VisionTransformer)
-            hidden = self.projector(self._patches(model, tokens)[masks], self.frozen)
+            tokens = model.encode(large)
+            seen, moved = model.head.features(tokens), self.anchor(large, tokens)
         answers = [self.projector(seen, self.frozen)]
         if views[2:]:
             answers.append(self.projector(model.features(torch.cat(views[2:])), self.frozen))
         with torch.autocast(large.device.type, enabled=False):
             logs = self._logs(torch.cat(answers)).unflatten(0, (-1, count))
             taught = taught.unflatten(0, (2, count))
-            loss = between_views(taught, logs)
-            if hidden is not None and masks is not None:
-                loss = loss + self.options.ibot * at_patches(
-                    patches, self._logs(hidden), shares_of(masks)
-                )
-            if self.options.koleo:
-                spreading = [koleo(each.float()) for each in seen.chunk(2)]
-                loss = loss + self.options.koleo * torch.stack(spreading).sum()
-            loss = loss + self.options.anchor * moved
+            loss = between_views(taught, logs) + self.options.anchor * moved
             figures = figures_of(taught, logs.detach(), features.float())
         return loss, {name: value * count for name, value in figures.items()}
 
@@ -193,52 +154,34 @@ class SelfDistillation(PretextTask):
         """Return the student's log-probabilities of answers, (…, prototypes)."""
         return F.log_softmax(answers.float() / self.options.student_temperature, dim=-1)
 
-    def _teach(self, large: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the teacher's probabilities for images and at hidden patches, and its features."""
-        if masks is None:
-            features, answers = self.teacher.features(large), None
-        else:
-            assert isinstance(self.teacher, VisionTransformer)
-            tokens = self.teacher.encode(large)
-            features = self.teacher.head.features(tokens)
-            answers = self.taught_projector(self._patches(self.teacher, tokens)[masks]).float()
-        given = self.taught_projector(features).float()
+    def _teach(self, large: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the teacher's probabilities for images, and its features."""
+        features = self.teacher.features(large)
+        answers = self.taught_projector(features).float()
         with torch.autocast(large.device.type, enabled=False):
-            taught = self._targets(given, self.center)
-            self._collect(given, answers)
-            if answers is None:
-                return taught, given[:0], features
-            return taught, self._targets(answers, self.patch_center), features
-
-    def _targets(self, answers: Tensor, center: Tensor) -> Tensor:
-        """Return the teacher's probabilities: (N, prototypes) of answers."""
-        if self.options.centering == "sinkhorn":
-            return balanced(answers, self.temperature)
-        return sharpened(answers, center, self.temperature)
-
-    def _collect(self, answers: Tensor, patches: Tensor | None) -> None:
-        """Add up answers for the centers, while there is something to learn."""
-        if not self.training or self.options.centering == "sinkhorn":
-            return
-        sums = [_summed(each) for each in (answers, patches) if each is not None]
-        self._seen = [a + b for a, b in zip(self._seen, sums, strict=True)] if self._seen else sums
+            if self.options.centering == "sinkhorn":
+                return balanced(answers, self.temperature), features
+            if self.training:
+                own = _summed(answers)
+                self._seen = own if self._seen is None else self._seen + own
+            return sharpened(answers, self.center, self.temperature), features
 
     def stepped(self, model: Model, add: Sum) -> None:
-        """Let the teacher follow the student, and the centers the teacher's answers."""
+        """Let the teacher follow the student, and the center the teacher's answers."""
         follow(self.teacher, model, self.momentum)
         follow(self.taught_projector, self.projector, self.momentum)
         if self.options.centering == "sinkhorn":
             return
-        centers = [self.center, *([self.patch_center] if self.options.ibot else [])]
-        none = [each.new_zeros(len(each) + 1, dtype=widest(each.device)) for each in centers]
-        for center, sums in zip(centers, self._seen or none, strict=True):
-            add(sums)
-            mean = (sums[:-1] / sums[-1].clamp(min=1)).float()
-            center.lerp_(torch.where(sums[-1] > 0, mean, center), 1 - CENTER)
+        center, sums = self.center, self._seen
+        if sums is None:
+            sums = center.new_zeros(len(center) + 1, dtype=widest(center.device))
+        add(sums)
+        mean = (sums[:-1] / sums[-1].clamp(min=1)).float()
+        center.lerp_(torch.where(sums[-1] > 0, mean, center), 1 - CENTER)
 
     def drop(self) -> None:
         """Forget the answers that were collected."""
-        self._seen = []
+        self._seen = None
 
     def kept(self, model: Model) -> Model:
         """Return the teacher, with the student's provenance."""
@@ -266,37 +209,6 @@ class SelfDistillation(PretextTask):
         }
         maps = self.teacher.intermediates(images, [-1], norm=True, maps=True)[0].map
         return shown | {"features": principal_colors(maps, size)}
-
-    def _encoded(
-        self, model: Model, large: Tensor, masks: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the student's features of large crops, (N, F), and all tokens if they count."""
-        if self.anchor is None and self.mask_token is None:
-            return model.features(large), None
-        assert isinstance(model, VisionTransformer)
-        patches = model.stem(large)
-        if masks is not None and self.mask_token is not None:
-            patches = torch.where(masks[..., None], self.mask_token.to(patches.dtype), patches)
-        tokens = encode_patches(model, patches, model.config.grid_of(large.shape[-2:]))
-        return model.head.features(tokens), tokens
-
-    def _patches(self, model: Model, tokens: Tensor) -> Tensor:
-        """Return final patch tokens, (N, P, D), normed as the features are."""
-        assert isinstance(model, VisionTransformer)
-        normed: Tensor = model.head.norm(tokens[:, model.config.prefix :])
-        return normed
-
-    def _masks(self, large: Tensor, draws: Sequence[Draws]) -> Tensor | None:
-        """Draw the hidden patches of large crops, (N, P) bool; None without iBOT's loss.
-
-        Args:
-            large: the first large crop of each image, then the second, (N, C, H, W)
-            draws: for the first crops, and for the second
-        """
-        if not self.options.ibot or not isinstance(self.config, ViTConfig):
-            return None
-        grid, count = self.config.grid_of(large.shape[-2:]), len(large) // len(draws)
-        return torch.cat([hidden_by_chance(grid, count, each) for each in draws]).to(large.device)
 
 
 def _summed(answers: Tensor) -> Tensor:

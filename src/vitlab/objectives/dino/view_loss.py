@@ -23,23 +23,6 @@ def between_views(taught: Tensor, logs: Tensor) -> Tensor:
     return (table.diagonal().sum() - table.sum()) / (pairs * taught.shape[1])
 
 
-def at_patches(taught: Tensor, logs: Tensor, shares: Tensor) -> Tensor:
-    """Return iBOT's loss: the cross-entropy at hidden patches (Zhou et al., 2021, equation 2).
-
-    Args:
-        taught: the teacher's probabilities at the hidden patches, (M, prototypes)
-        logs: the student's log-probabilities there, (M, prototypes)
-        shares: what each patch counts, (M,): an image's hidden patches 1 together, over the images
-    """
-    return -((taught * logs).sum(-1) * shares).sum()
-
-
-def shares_of(masks: Tensor) -> Tensor:
-    """Return what each hidden patch counts, (M,), from masks (N, P): those of an image 1 / N."""
-    counts = masks.sum(1, keepdim=True).clamp(min=1)
-    return (masks / counts / len(masks))[masks]
-
-
 def figures_of(taught: Tensor, logs: Tensor, features: Tensor) -> dict[str, Tensor]:
     """Return the means of the figures over a pass.
 

@@ -19,7 +19,7 @@ OF_LOSS = (
     "--loss", "--bce-threshold", "--label-smoothing", "--balance", "--weight-beta", "--focal-gamma",
     "--mixup", "--cutmix", "loss= (Python)", "--mask-ratio", "--target", "--tokenizer",
     "--normalize-pixels", "--reconstruction", "--kl-weight", "--prototypes", "--centering",
-    "--student-temperature", "--teacher-temperature", "--koleo", "--ibot",
+    "--student-temperature", "--teacher-temperature",
 )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def test_a_folder_of_pictures_numbers_and_a_page(
     photo(5, 200, 200).save(damaged[1])
     damaged[1].write_bytes(damaged[1].read_bytes()[:600])
     out = tmp_path / "look"
-    words = ["inspect", str(model), str(tmp_path / "images"), "--occlusion", "1"]
+    words = ["inspect", str(model), str(tmp_path / "images")]
     code, printed, said = call(capsys, *words, "--out", str(out))
     assert code == 0, said
     assert f"2 images: {out / 'inspect.html'}" in printed
@@ -62,11 +62,10 @@ def test_a_folder_of_pictures_numbers_and_a_page(
             assert np.shape(each[kind]) == (4, 4)
         assert np.shape(each["heads"]) == (3, 4, 4)
         assert {one["class"] for one in each["top"]} == set(CLASSES)
-    assert ["occlusion" in each for each in facts["seen"]] == [True, False]
     names = {file.stem for file in out.glob("*.png")}
     kinds = {"rollout", "relevance", "gradcam", "norm_map", "similar_patches", "heads", "colors"}
     kinds |= {"late_attention"}
-    assert names == {"01-occlusion"} | {f"0{n}-{kind}" for kind in kinds for n in (1, 2)} | {
+    assert names == {f"0{n}-{kind}" for kind in kinds for n in (1, 2)} | {
         "distance", "entropy", "filters", "positions", "norms", "similarity",
     }  # fmt: skip
     assert {file.stem for file in out.glob("*.svg")} == names
@@ -79,7 +78,7 @@ def test_a_folder_of_pictures_numbers_and_a_page(
     assert not re.findall(r"url\((?!data:|#)", page)
     assert page.count('class="plot"') == 6  # with filters and positions
     assert (
-        len(re.findall(r'class="lens[" ]', page)) == len(files) * (8 + 3) + 1
+        len(re.findall(r'class="lens[" ]', page)) == len(files) * (8 + 3)
     )  # maps, photo, heads
     assert "CKA: it compares at least 4 images, and there are 2" in page
     assert f"vitlab inspect {model}" in page
@@ -90,7 +89,7 @@ def test_the_class_and_the_layer_can_be_named(
 ) -> None:
     file = images(tmp_path / "images")[-1]
     out = tmp_path / "look"
-    words = ["inspect", str(model), file, "--occlusion", "0", "--out"]
+    words = ["inspect", str(model), file, "--out"]
     code, printed, _ = call(capsys, *words, str(out), "--watch", CLASSES[1], "--layer=1", "--json")
     assert code == 0
     assert json.loads(printed)["images"] == 1
@@ -124,7 +123,7 @@ def test_a_resnet_shows_what_it_has_beside_another_model(
         photo(seed, 30, 30).save(folder / f"{seed}.png")
     saved = vitlab.save(vitlab.create("BiT-R(1-1)x1", 3, 32, zero_head=False), tmp_path / "resnet")
     out = tmp_path / "look"
-    words = ["inspect", str(saved), str(folder), "--beside", str(model), "--occlusion", "0"]
+    words = ["inspect", str(saved), str(folder), "--beside", str(model)]
     code, _, said = call(capsys, *words, "--out", str(out))
     assert code == 0, said
     names = {each.stem for each in out.glob("*.png")}

@@ -8,29 +8,8 @@ import torch
 import vitlab
 from vitlab.errors import OptionError
 from vitlab.explore.first_pass import first_pass
-from vitlab.explore.views import MOST, pixels_of, squares
+from vitlab.explore.views import pixels_of
 from vitlab.inspect.evidence import without
-
-
-@pytest.mark.parametrize(
-    ("grid", "expected"),
-    [
-        ((1, 1), (1, 1)),
-        ((4, 7), (4, 7)),
-        ((14, 14), (7, 7)),
-        ((16, 24), (8, 8)),
-        ((13, 37), (8, 8)),
-        ((10, 9), (5, 8)),
-    ],
-)
-def test_every_patch_is_in_one_square(grid: tuple[int, int], expected: tuple[int, int]) -> None:
-    found, parts = squares(grid)
-    assert found == expected
-    assert len(parts) == found[0] * found[1] <= MOST**2
-    assert sorted(patch for part in parts for patch in part) == list(range(grid[0] * grid[1]))
-    assert grid != (14, 14) or parts[0::8][0] == [0, 1, 14, 15]  # in raster order
-    sizes = {len(part) for part in parts}
-    assert max(sizes) <= 4 * min(sizes)  # two patches beside one, both ways, at worst
 
 
 def test_covered_pixels_have_the_mean_color() -> None:

@@ -68,7 +68,7 @@ def test_state(exploring: Exploring, image: str) -> None:
     views = {each["name"]: each["views"] for each in state["models"]}
     assert "no attention" in views["resnet"]["attention"]
     assert {name for name, why in views["features"].items() if why} == {
-        "relevance", "gradcam", "occlusion",
+        "relevance", "gradcam",
     }  # fmt: skip
     assert {"id": image, "name": "red.png", "width": 32, "height": 24} in state["images"]
     assert state["limits"] == {"body": MOST_BODY}
@@ -131,7 +131,7 @@ def test_attention_of_the_pool(exploring: Exploring, image: str, kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("view", ["rollout", "relevance", "gradcam", "occlusion"])
+@pytest.mark.parametrize("view", ["rollout", "relevance", "gradcam"])
 def test_maps_are_those_of_inspect(exploring: Exploring, image: str, kind: str, view: str) -> None:
     model, path = exploring.models[kind], look(exploring, kind, image)
     number = exploring.names.index(kind)
@@ -143,9 +143,6 @@ def test_maps_are_those_of_inspect(exploring: Exploring, image: str, kind: str, 
     images = prepared(model)
     if view == "rollout":
         expected = inspect.rollout(model, images)
-    elif view == "occlusion":
-        size = images.shape[-2] // reply.json["grid"][0]
-        expected = inspect.occlusion(model, images, torch.tensor([3]), size=size)
     else:
         expected = getattr(inspect, view)(model, images, torch.tensor([3]))
     assert reply.json["grid"] == list(expected.shape[1:])

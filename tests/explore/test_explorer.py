@@ -40,34 +40,6 @@ def test_one_pass_however_many_ask(exploring: Exploring, monkeypatch: pytest.Mon
     assert sizes == [1]
 
 
-def test_occlusion_lets_others_have_their_turn_and_stops_when_nobody_waits(
-    exploring: Exploring, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Four patches a pass: the brush comes in between, and nothing follows the third."""
-    monkeypatch.setattr(views, "AT_ONCE", 4 * 3 * 16 * 16)
-    explorer, order = exploring.explorer, []
-
-    async def ask() -> None:
-        image = await explorer.gallery.open(encoded(41), "forty-one")
-        await explorer.look(0, image)
-
-        async def wanted() -> bool:
-            order.append("part")
-            return order.count("part") < 4
-
-        async def brush() -> None:
-            await explorer.without(0, image, [3])
-            order.append("brushed")
-
-        common: dict[str, Any] = {"label": 1, "layer": None, "token": 0, "wanted": wanted}
-        with pytest.raises(vitlab.UserError, match="nobody"):
-            await asyncio.gather(explorer.view(0, image, "occlusion", **common), brush())
-        assert order.index("brushed") < order.index("part", 2)
-
-    exploring(ask())
-    assert order.count("part") == 4
-
-
 def test_what_was_used_longest_ago_is_computed_again() -> None:
     model = tiny(SMALL)
     exploring = Exploring(("one", model), most=1)
@@ -109,12 +81,9 @@ def test_damaged_weights_are_said_to_be_so() -> None:
     image = exploring.ask("/api/images?name=x", encoded(0)).json["id"]
     path = f"/api/look/0/{image}"
     assert exploring.ask(path).json["top"] == []
-    for reply in (
-        exploring.ask(f"{path}/map/occlusion?class=0"),
-        exploring.ask(f"{path}/without", {"patches": [1], "classes": [0]}),
-    ):
-        assert reply.status == 422
-        assert "weights are damaged" in reply.error
+    reply = exploring.ask(f"{path}/without", {"patches": [1], "classes": [0]})
+    assert reply.status == 422
+    assert "weights are damaged" in reply.error
     exploring.close()
 
 

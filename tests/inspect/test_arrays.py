@@ -209,37 +209,3 @@ def test_cka_has_no_answer_where_all_images_look_the_same() -> None:
         model.blocks[1].mlp[0].body.contract.weight.normal_()
     found = vitlab.inspect.cka(model, torch.randn(8, 3, 16, 16))
     assert found.isnan().all()
-
-
-def test_occlusion_finds_the_patch_that_the_class_needs() -> None:
-    model = small(depth=1, positions="none", pool="mean", class_token=False)
-    images, classes = torch.randn(2, 3, 16, 24), torch.tensor([2, 0])
-    found = vitlab.inspect.occlusion(model, images, classes)
-    assert found.shape == (2, 4, 6)
-    model.eval()
-    with torch.inference_mode():
-        covered = images[:1].clone()
-        covered[0, :, 4:8, 12:16] = 0
-        before, after = (model(each).log_softmax(-1)[0, 2] for each in (images[:1], covered))
-    assert found[0, 1, 3] == pytest.approx((before - after).item(), abs=1e-5)
-    dense = vitlab.inspect.occlusion(model, images, classes, size=8, step=4)
-    assert dense.shape == (2, 3, 5)
-    resnet = small(RESNET, 28)
-    for side in (14, 28):  # by default a fourteenth of it is covered
-        pixels = torch.randn(2, 3, side, side)
-        assert vitlab.inspect.occlusion(resnet, pixels, classes).shape == (2, 14, 14)
-    for wrong in ({"size": 17}, {"size": 4, "step": -1}):
-        with pytest.raises(OptionError, match="size must be from 1 to 16"):
-            vitlab.inspect.occlusion(model, images, classes, **wrong)
-
-
-def test_occlusion_watches_each_class_by_itself_where_images_have_several() -> None:
-    model = small(pool="attention", queries=2).eval()
-    model.provenance["multi_label"] = True
-    images, classes = torch.randn(1, 3, 16, 16), torch.tensor([1])
-    covered = images.clone()
-    covered[0, :, 12:, :4] = 0
-    with torch.inference_mode():  # the mean of two queries, (1, 2, 3)
-        before, after = (model(each)[0, :, 1].sigmoid().log().mean() for each in (images, covered))
-    found = vitlab.inspect.occlusion(model, images, classes)
-    assert found[0, 3, 0] == pytest.approx((before - after).item(), abs=1e-5)

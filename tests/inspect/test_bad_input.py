@@ -24,7 +24,6 @@ LOOKS: dict[str, Any] = {
     "similar_patches": lambda model, images: vitlab.inspect.similar_patches(model, images, 0),
     "relevance": lambda model, images: vitlab.inspect.relevance(model, images, LABELS),
     "gradcam": lambda model, images: vitlab.inspect.gradcam(model, images, LABELS),
-    "occlusion": lambda model, images: vitlab.inspect.occlusion(model, images, LABELS),
 }
 REFUSE = LOOKS | {}
 WRONG: dict[str, tuple[Any, str]] = {

@@ -127,7 +127,7 @@ def test_attention_of_a_pool_sums_to_one_over_the_patches() -> None:
 def test_what_has_no_meaning_is_refused_with_what_has() -> None:
     with pytest.raises(OptionError, match=r"no class token \(pool=mean\): vitlab.inspect.rollout"):
         vitlab.inspect.class_attention(tiny(pool="mean"), IMAGES)
-    for explain in (vitlab.inspect.relevance, vitlab.inspect.gradcam, vitlab.inspect.occlusion):
+    for explain in (vitlab.inspect.relevance, vitlab.inspect.gradcam):
         with pytest.raises(OptionError, match="classes must be from 0 to 2"):
             explain(tiny(), IMAGES, torch.tensor([3, 0]))
         with pytest.raises(OptionError, match=r"classes must be int64, one per image: \(2,\)"):

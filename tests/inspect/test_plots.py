@@ -20,13 +20,13 @@ SHAPES = {
     "attention_distance": (3, 4), "attention_entropy": (3, 4), "token_norms": (2, 4, 7),
     "token_similarity": (2, 4), "cka": (4, 3), "embedding_filters": (9, 4, 4, 3),
     "position_similarity": (3, 4, 3, 4), "rollout": (3, 4), "relevance": (3, 4), "gradcam": (3, 4),
-    "late_attention": (3, 4), "occlusion": (3, 4), "similar_patches": (3, 4), "norm_map": (3, 4),
+    "late_attention": (3, 4), "similar_patches": (3, 4), "norm_map": (3, 4),
     "class_attention": (2, 3, 4), "feature_colors": (3, 4, 3),
 }  # fmt: skip
 UNITS = {
     "attention_distance": "pixels", "attention_entropy": "bits", "token_norms": "length",
     "token_similarity": "cosine", "cka": "CKA", "position_similarity": "cosine",
-    "rollout": "share", "relevance": "share", "gradcam": "share", "occlusion": "nats",
+    "rollout": "share", "relevance": "share", "gradcam": "share",
     "late_attention": "share",
     "similar_patches": "cosine", "norm_map": "length", "class_attention": "%",
 }  # fmt: skip
@@ -112,12 +112,6 @@ def test_a_map_lies_where_its_patches_are() -> None:
     assert np.array_equal(over.get_array(), values / 5)  # its share of the sum
     assert over.get_extent() == gray.get_extent() == [0, 64, 48, 0]
     assert over.get_interpolation() == "bicubic"
-
-
-def test_both_signs_of_occlusion_have_the_same_range() -> None:
-    figure = plots.occlusion(np.array([[0.5, -2.0]]))
-    assert figure.axes[0].images[0].get_clim() == (-2, 2)
-    assert labels(figure).strip() == "loss of log-probability (nats)"
 
 
 def test_the_patch_that_others_are_like_is_framed() -> None:

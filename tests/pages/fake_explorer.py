@@ -22,7 +22,7 @@ from vitlab.serve.pages import HEADERS
 
 NASTY = "<img src=x onerror=alert(1)>"
 VIEWS = (
-    "attention", "late", "rollout", "colors", "relevance", "gradcam", "occlusion", "similarity",
+    "attention", "late", "rollout", "colors", "relevance", "gradcam", "similarity",
     "norms",
 )  # fmt: skip
 NO_ATTENTION = "a ResNet has no attention"
@@ -175,7 +175,7 @@ class FakeExplorer:
     async def map(self, request: Request) -> JSONResponse:
         """Rising to the right; what is signed has its zero in the middle."""
         rows, columns = (model := self._model(request)).grid
-        low = -1.0 if request.path_params["kind"] == "occlusion" else 0.0
+        low = -1.0 if request.path_params["kind"] == "gradcam" else 0.0
         values = np.tile(np.linspace(low, 1, columns), (rows, 1)).tolist()
         return JSONResponse({"grid": model.grid, "values": values, "unit": "made up"})
 

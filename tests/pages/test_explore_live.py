@@ -98,7 +98,7 @@ def test_every_view_of_every_kind_of_model(opened: Callable[..., Any], address: 
     """It is drawn, or the reason why not can be read; nothing fails."""
     page = opened(address)
     views = page.locator(".view")
-    expect(views).to_have_count(9)
+    expect(views).to_have_count(8)
     for number in range(len(KINDS)):
         page.locator("#model").select_option(str(number))
         shown(page, f"^api/look/{number}/")
@@ -109,7 +109,7 @@ def test_every_view_of_every_kind_of_model(opened: Callable[..., Any], address: 
             shown(page, f"^api/look/{number}/.*{view.get_attribute('data-view')}")
             expect(page.locator(".wrong")).to_have_count(0)
         why = page.locator("#absent li")
-        assert why.count() + page.locator(".view:visible").count() == 9
+        assert why.count() + page.locator(".view:visible").count() == 8
         assert all(len(each.text_content()) > 20 for each in why.all())
     page.locator("#model").select_option("2")
     page.get_by_role("button", name="Attention", exact=True).click()

@@ -250,14 +250,13 @@ def test_views_and_the_class_to_explain(page: Any) -> None:
         "Rollout": "map/rollout?layer=12",
         "Relevance": "map/relevance?class=0",
         "Grad-CAM": "map/gradcam?class=0",
-        "Occlusion": "map/occlusion?class=0",
         "Token norms": "map/norms?layer=12",
         "Feature colors": "colors?layer=12",
     }
     for view, path in wanted.items():
         page.get_by_role("button", name=view).click()
         expect(page.locator(".panel")).to_have_attribute("data-shown", re.compile(re.escape(path)))
-    page.get_by_role("button", name="Occlusion").click()
+    page.get_by_role("button", name="Grad-CAM").click()
     expect(page.locator(".scale")).to_have_text("−11made up")
     expect(page.locator(".readout")).to_have_text("pagoda · highest at row 1, column 14: 1")
     page.mouse.move(*spot(page, 2, 1))
@@ -362,13 +361,13 @@ def test_a_server_that_does_not_answer(page: Any) -> None:
 
 
 def test_a_long_computation_is_given_up_for_another(page: Any, explorer: FakeExplorer) -> None:
-    page.route("**/map/occlusion*", lambda route: None)  # no answer
-    page.get_by_role("button", name="Occlusion").click()
-    expect(page.locator(".news-line")).to_have_text("Computing occlusion …")
+    page.route("**/map/relevance*", lambda route: None)  # no answer
+    page.get_by_role("button", name="Relevance").click()
+    expect(page.locator(".news-line")).to_have_text("Computing relevance …")
     page.wait_for_timeout(100)
     with page.expect_event("requestfailed") as failed:
         page.get_by_role("button", name="Rollout").click()
-    assert "occlusion" in failed.value.url
+    assert "relevance" in failed.value.url
     expect(page.locator(".panel")).to_have_attribute("data-shown", re.compile("rollout"))
 
 

@@ -32,12 +32,6 @@ class Inspect(DeviceOptions, WeightsOptions):
         "whose heads, colors and token maps are shown, from 1 (0: the last layer, or the pool)",
         at_least(0),
     )
-    occlusion: int = option(
-        3,
-        "images, the first ones, whose squares are covered in turn: up to 49 passes of the model "
-        "for each",
-        at_least(0),
-    )
     beside: str | None = option(
         None,
         "weights of another model, whose layers are compared with this one's (None: with each "
@@ -59,7 +53,7 @@ def run(options: Inspect) -> dict[str, Any]:
     model = options.load()
     other = vitlab.load(options.beside) if options.beside else None
     source = open_images(options.paths, "ignored").every()
-    choices = Choices(options.watch, options.layer, options.occlusion, other)
+    choices = Choices(options.watch, options.layer, other)
     with Meter(len(source), title="looking") as meter:
         device = devices.choose(options.device)
         found = look(model, source, device, choices, lambda done: meter.show(done, "images"))

@@ -115,9 +115,6 @@ class Routes:
         if kind not in views.UNITS:
             raise Refused(404, f"unknown view {kind[:40]!r}: choose from {', '.join(views.UNITS)}")
 
-        async def wanted() -> bool:
-            return not await request.is_disconnected()
-
         values = await self.explorer.view(
             number,
             image,
@@ -125,7 +122,6 @@ class Routes:
             label=_given(request, "class"),
             layer=_given(request, "layer"),
             token=_given(request, "token") or 0,
-            wanted=wanted,
         )
         return JSONResponse(
             {"grid": list(values.shape), "values": values.tolist(), "unit": views.UNITS[kind]}

@@ -3,7 +3,7 @@
 import asyncio
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -25,13 +25,12 @@ from vitlab.explore.views import Shown
 from vitlab.files import read_bytes
 from vitlab.inspect.evidence import without
 from vitlab.inspect.tokens import colors_of
-from vitlab.models.model import Model
 from vitlab.serve.decoders import Decoders, Wanted
 
 Result = TypeVar("Result")
 LATEST = 16  # images that share their colors
 MOST_BYTES = 2**31  # of what is kept of images and models
-MOST_MAPS = 2**24  # of relevance, Grad-CAM and occlusion
+MOST_MAPS = 2**24  # of relevance and Grad-CAM
 
 
 class Worker:
@@ -176,7 +175,6 @@ class Explorer:
         label: int | None,
         layer: int | None,
         token: int,
-        wanted: Callable[[], Awaitable[bool]],
     ) -> NDArray[np.float32]:
         """Return a view as numbers on the patch grid, (rows, columns).
 
@@ -187,7 +185,6 @@ class Explorer:
             label: the class that is explained; None for the likeliest
             layer: as `model.intermediates` counts; None for the last
             token: that others are compared with
-            wanted: whether somebody still waits
 
         Raises:
             OptionError: the model does not have the view, the class, the layer or the token.
@@ -196,39 +193,18 @@ class Explorer:
         if reason := shown.why_not[kind]:
             raise OptionError(reason)
         seen = await self.look(number, image)
-        if kind not in (*views.BY_GRADIENT, "occlusion"):
+        if kind not in views.BY_GRADIENT:
             return _array(views.of_pass(seen, kind, layer, token))
         chosen = shown.label(seen, label)
         key = (number, image.id, kind, chosen)
         if (kept := self._maps.get(key)) is not None:
             return kept
-        kinds = [kind]
-        if kind == "occlusion":
-            found = [await self._occluded(shown.model, seen, chosen, wanted)]
-        else:
-            kinds = [each for each in views.BY_GRADIENT if not shown.why_not[each]]
-            found = await self._worker.do(
-                partial(views.explained, shown.model, seen, chosen, kinds)
-            )
+        kinds = [each for each in views.BY_GRADIENT if not shown.why_not[each]]
+        found = await self._worker.do(partial(views.explained, shown.model, seen, chosen, kinds))
         made = {each: _array(tensor) for each, tensor in zip(kinds, found, strict=True)}
         for each, values in made.items():
             self._maps.put((number, image.id, each, chosen), values)
         return made[kind]
-
-    async def _occluded(
-        self, model: Model, seen: FirstPass, label: int, wanted: Callable[[], Awaitable[bool]]
-    ) -> Tensor:
-        """Cover square after square, and let others have their turn between them."""
-        grid, parts = views.squares(seen.grid)
-        rows, few = [], max(1, views.AT_ONCE // seen.image.numel())
-        for first in range(0, len(parts), few):
-            if not await wanted():
-                raise OptionError("nobody waits for this map any more")
-            some = [views.pixels_of(seen, each) for each in parts[first : first + few]]
-            job = partial(without, model, seen.image, some)
-            rows.append((await self._worker.do(job))[:, label].cpu())
-        whole = float(np.log(max(seen.probabilities[label], np.finfo(np.float64).tiny)))
-        return (whole - torch.cat(rows)).unflatten(0, grid)
 
     async def colors(
         self, number: int, image: OpenImage, layer: int | None
@@ -260,7 +236,7 @@ class Explorer:
             OptionError: there is no such patch, or the model has no classifier.
         """
         shown = self.models[number]
-        if reason := shown.why_not["occlusion"]:
+        if reason := shown.why_not["gradcam"]:
             raise OptionError(reason)
         seen = await self.look(number, image)
         if not patches:

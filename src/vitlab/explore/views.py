@@ -13,7 +13,6 @@ from vitlab.data.labels import kind_of
 from vitlab.errors import OptionError
 from vitlab.explore.first_pass import (
     FirstPass,
-    Grid,
     attention_bytes,
     has_classes,
     layer_names,
@@ -26,15 +25,12 @@ from vitlab.models.model import DenseFeatures, Model
 from vitlab.units import storage
 
 MOST_ATTENTION = 2**30  # bytes of one image's
-AT_ONCE = 2**18  # numbers of covered images in one pass: others have their turn soon
-MOST = 8  # squares along a side
 BY_GRADIENT = ("relevance", "gradcam")
 UNITS = {
     "late": "share of what the last three layers bring to the classifier",
     "rollout": "share of what reaches the classifier",
     "relevance": "relevance to the class, no unit",
     "gradcam": "evidence for the class, no unit",
-    "occlusion": "nats that the class's log-probability falls by when the square is covered",
     "similarity": "cosine",
     "norms": "length of the token, no unit",
 }
@@ -145,7 +141,7 @@ def why_not(model: Model) -> dict[str, str]:
     if config.classes and config.answers > 1:
         reason = f"{config.name} scores the classes once per query, not once per image"
     if not has_classes(model):
-        found |= dict.fromkeys(("relevance", "gradcam", "occlusion"), reason)
+        found |= dict.fromkeys(("relevance", "gradcam"), reason)
     return found
 
 
@@ -202,24 +198,6 @@ def explained(model: Model, seen: FirstPass, label: int, kinds: Sequence[str]) -
     """Return relevance or Grad-CAM, or both by one pass more: (rows, columns) each."""
     found = Gradients(model, seen.image, torch.tensor([label], device=seen.image.device))
     return [(found.relevance() if kind == "relevance" else found.gradcam())[0] for kind in kinds]
-
-
-def squares(grid: Grid) -> tuple[Grid, list[list[int]]]:
-    """Return squares of patches to cover one after the other: their grid, and each one's patches.
-
-    There are at most `MOST` by `MOST`, each of which takes a pass through the model: single patches
-    of a small grid, 7 x 7 squares of 2 x 2 patches of a grid of 14 x 14.
-    """
-    (rows, columns), (down, across) = grid, (_divided(each) for each in grid)
-    bands, lanes = np.arange(rows) * down // rows, np.arange(columns) * across // columns
-    places = bands[:, None] * across + lanes
-    return (down, across), [np.flatnonzero(places == n).tolist() for n in range(down * across)]
-
-
-def _divided(side: int) -> int:
-    """Return how many squares there are along a side: equal ones, if that leaves enough of them."""
-    equal = max(count for count in range(1, MOST + 1) if side % count == 0)
-    return equal if equal > MOST // 2 else min(side, MOST)
 
 
 def pixels_of(seen: FirstPass, patches: Sequence[int]) -> list[Square]:

@@ -11,7 +11,7 @@ from vitlab.inspect.attention import (
     late_attention,
     rollout,
 )
-from vitlab.inspect.evidence import gradcam, occlusion, relevance
+from vitlab.inspect.evidence import gradcam, relevance
 from vitlab.inspect.look import Look, look
 from vitlab.inspect.tokens import (
     cka,
@@ -36,7 +36,6 @@ __all__ = [
     "late_attention",
     "look",
     "norm_map",
-    "occlusion",
     "position_similarity",
     "receptive_field",
     "relevance",

@@ -1,4 +1,4 @@
-"""Evidence for a class: relevance, Grad-CAM (one pass and its gradients), and occlusion."""
+"""Evidence for a class: relevance, Grad-CAM (one pass and its gradients)."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -20,7 +20,6 @@ from vitlab.models.resnets.resnet import ResNet
 from vitlab.models.vit import VisionTransformer
 
 FEW = 16  # images whose every layer is kept for the gradients
-COVERED = 2**23  # numbers of covered images in memory
 Square = tuple[int, int, int, int]  # of an image: its first row and column, and those after it
 
 
@@ -262,51 +261,6 @@ def _slopes(sums: Tensor, values: Tensor, heads: int) -> Tensor:
     """Return the gradient of attention: (B, q, D) and (B, N, D) -> (B, h, q, N)."""
     sums, values = (each.unflatten(-1, (heads, -1)).transpose(1, 2) for each in (sums, values))
     return sums @ values.transpose(-2, -1)
-
-
-@torch.inference_mode()
-def occlusion(
-    model: Model, images: Tensor, classes: Tensor, *, size: int = 0, step: int = 0
-) -> Tensor:
-    """Compute how much the log-probability of a class falls when a square is covered.
-
-    The cover is zero, the mean of the pixels that the model was trained with. Source: Zeiler and
-    Fergus, Visualizing and Understanding Convolutional Networks, 2014, section 4.2. It asks
-    nothing of the architecture, and takes a forward pass per place. Where images have several
-    classes, a class has a probability by itself; of several queries it is the mean over them.
-
-    Args:
-        model: any with a classifier; used in evaluation mode, and afterwards as before
-        images: normalized, (B, channels, H, W)
-        classes: of each image, whose probability is watched, (B,)
-        size: pixels per side of the square; 0 for the model's patch, or a 14th of a ResNet's image
-        step: pixels from one place to the next; 0 for `size`
-
-    Returns:
-        (B, rows, columns), in nats, one for each place in raster order: positive where the class
-        needs what was covered.
-
-    Raises:
-        OptionError: images that do not fit, no such class, or a square larger than the image.
-    """
-    images, classes = asked(model, images, classes)
-    high, wide = images.shape[-2:]
-    size = size or getattr(model.config, "patch", max(1, min(high, wide) // 14))
-    step = step or size
-    if not 0 < size <= min(high, wide) or step < 1:
-        raise OptionError(f"size must be from 1 to {min(high, wide)} and step at least 1")
-    tops, lefts = range(0, high - size + 1, step), range(0, wide - size + 1, step)
-    squares = [[(top, left, top + size, left + size)] for top in tops for left in lefts]
-    few, rows = max(1, COVERED // images[0].numel()), []
-    with evaluating(model):
-        whole = scores_of(log_chances(model, images), classes)
-        for number, label in enumerate(classes):
-            found = [
-                without(model, images[number : number + 1], squares[first : first + few])
-                for first in range(0, len(squares), few)
-            ]
-            rows.append(whole[number] - scores_of(torch.cat(found), label.expand(len(squares))))
-    return torch.stack(rows).unflatten(1, (len(tops), len(lefts)))
 
 
 @torch.inference_mode()

@@ -184,7 +184,7 @@ def transformer(model: Model) -> VisionTransformer:
     if not isinstance(model, VisionTransformer):
         raise OptionError(
             f"{model.config.name} has no attention maps: use a Vision Transformer, or "
-            "vitlab.inspect.occlusion, which works for every model"
+            "vitlab.inspect.gradcam, which works for every model"
         )
     return model
 

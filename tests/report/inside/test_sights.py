@@ -48,21 +48,13 @@ def test_a_map_has_a_pixel_for_each_patch_in_the_colors_of_its_scale() -> None:
     assert f"highest in row {row + 1} of 3, column {column + 1} of 4" in text
 
 
-def test_what_a_class_loses_is_around_the_middle_of_its_scale() -> None:
-    pixels, text = lens("occlusion", np.array([[0.0, 0.25], [-0.5, 0.1]]), watched="cat")
-    assert "Occlusion for cat: 4 squares covered in turn" in text
-    assert "<span>−0.5</span><span>+0.5 nats lost</span>" in text
-    middle = colormaps["PuOr_r"](0.5, bytes=True)[:3]
-    assert np.abs(pixels[0, 0, :3].astype(int) - middle).max() <= 2
-
-
 def test_the_patch_that_others_are_like_is_framed() -> None:
     _, text = lens("similar_patches", GENERATOR.random((3, 4)), patch=(2, 1))
     assert "left:25.00%;top:66.67%;width:25.00%;height:33.33%" in text
 
 
 def test_a_flat_map_is_drawn_evenly() -> None:
-    for kind in ("rollout", "norm_map", "occlusion", "similar_patches"):
+    for kind in ("rollout", "norm_map", "similar_patches"):
         for value in (0.0, 1.0):
             pixels, _ = lens(kind, np.full((2, 2), value))
             assert (pixels == pixels[0, 0]).all()

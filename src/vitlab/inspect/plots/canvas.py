@@ -17,7 +17,7 @@ from vitlab.pages.palette import DARK, LIGHT, Theme
 Array = Tensor | NDArray[Any]
 Floats = NDArray[np.float32]
 
-HEAT, COSINES, BOTH = "inferno", "cividis", "PuOr_r"  # each also for the color-blind
+HEAT, COSINES = "inferno", "cividis"  # each also for the color-blind
 STYLE: dict[str, Any] = {
     "font.size": 11, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False,
     "text.parse_math": False, "legend.frameon": False, "svg.hashsalt": "vitlab",

@@ -14,7 +14,6 @@ from PIL import Image
 
 from vitlab.errors import OptionError
 from vitlab.inspect.plots.canvas import (
-    BOTH,
     COSINES,
     HEAT,
     Array,
@@ -67,19 +66,6 @@ def rollout(
 
 # Where the last layers look, and what speaks for a class: shares of the sum too.
 late_attention = relevance = gradcam = rollout
-
-
-def occlusion(
-    values: Array, image: Pixels | None = None, title: str = "", *, dark: bool = False
-) -> Figure:
-    """Draw how much a class loses without each square; arguments and errors as of `rollout`.
-
-    What the class needs is orange, what speaks against it purple.
-    """
-    found = numbers(values, 2, MAP)
-    most = max(float(np.abs(found).max()), 1e-12)
-    layer = _Layer(found, BOTH, -most, most, unit="loss of log-probability (nats)")
-    return _over(layer, image, title, dark=dark)
 
 
 def similar_patches(

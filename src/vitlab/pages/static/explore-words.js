@@ -25,10 +25,6 @@ export const VIEWS = {
     title: "Grad-CAM", by: ["class"],
     says: "Features weighted by the gradient of one class’s score: where raising them would raise the score.",
   },
-  occlusion: {
-    title: "Occlusion", by: ["class"],
-    says: "How far the class’s log-probability falls when a part of the photo is covered: what the answer needs.",
-  },
   similarity: {
     title: "Similarity", by: ["place", "features"],
     says: "How alike the features of every patch and of the outlined one are.",

@@ -33,7 +33,7 @@ const page = {
   explain(panel, number) {
     const chosen = { class: number, name: panel.model.classes[number] };
     const explains = VIEWS[page.seen.view].by.includes("class");
-    const view = ["relevance", "gradcam", "occlusion"].find((each) => !panel.model.views[each]);
+    const view = ["relevance", "gradcam"].find((each) => !panel.model.views[each]);
     if (explains || view) change({ chosen, view: explains ? page.seen.view : view });
   },
   changed(panel) {
@@ -81,7 +81,7 @@ function drawNow() {
   if (!seen.image) return writeLink();
   controls.show(seen, panels.map((panel) => panel.look));
   panels.forEach((panel) => panel.update({ ...seen, out: outOf(panel) }));
-  const brushes = seen.models.some((number) => !page.facts.models[number].views.occlusion);
+  const brushes = seen.models.some((number) => !page.facts.models[number].views.gradcam);
   for (const name of ["brush", "undo", "clear"]) byId(name).hidden = !brushes;
   byId("undo").disabled = !page.brush.past.length;
   byId("clear").disabled = !page.brush.out.size;

@@ -22,7 +22,6 @@ from vitlab.inspect.evidence import Gradients
 from vitlab.inspect.look import Look, attention_bytes
 from vitlab.inspect.tokens import FEWEST, colors_of
 from vitlab.inspect.weights import first_kernel
-from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
 from vitlab.report.thumbnails import in_colors
 from vitlab.units import si
@@ -31,9 +30,8 @@ Floats = NDArray[np.float32]
 SHOWN, GLANCED = 12, 4  # images with pictures of their own, and of a glance
 COMPARED, TOGETHER = 64, 8  # images that CKA compares, at most, and how many at a time
 FILTERS = 28  # as in the ViT paper
-SQUARES = 49  # places of an image that are covered, each a pass of the model
 MOST = 2**32  # bytes of an image's attention maps
-WATCHING = ("relevance", "gradcam", "occlusion")  # maps that are for a class
+WATCHING = ("relevance", "gradcam")  # maps that are for a class
 NAMES = {  # of the maps that are called otherwise than their functions
     "norm_map": "token norms",
     "similar_patches": "similar patches",
@@ -65,14 +63,12 @@ class Choices:
     Attributes:
         watch: name of the class to explain; empty for each image's likeliest
         layer: whose heads, colors, norms and similar patches are shown; 0 for the last one
-        covered: number of images that are explained by occlusion, up to 49 passes each
         beside: another model, whose layers are compared; None to compare the model's own
         glance: where the last layers look, heads, norms and colors of a few images alone
     """
 
     watch: str = ""
     layer: int = 0
-    covered: int = 0
     beside: Model | None = None
     glance: bool = False
 
@@ -86,9 +82,9 @@ class SeenImage:
         pixels: the part of it that the model sees, uint8 (H, W) or (H, W, 3)
         label: its class, or its classes, if they are known
         top: the likeliest classes with their probabilities, best first
-        watched: the class that `relevance`, `gradcam` and `occlusion` are for
+        watched: the class that `relevance` and `gradcam` are for
         maps: by the name of the function that made them, (rows, columns): late_attention,
-            rollout, relevance, gradcam, occlusion, similar_patches, norm_map
+            rollout, relevance, gradcam, similar_patches, norm_map
         patch: row and column of the patch that `similar_patches` compares the others with
         heads: attention of each head of the class token, or of the pool, (heads, rows, columns)
         colors: principal components of its patch features, (rows, columns, 3), 0 to 1
@@ -347,8 +343,7 @@ def _see(found: Looked, one: SeenImage, seen: Look, choices: Choices) -> SeenIma
     chances, classes = _chances(seen), model.config.class_names
     order = np.argsort(-chances, kind="stable")[:5].tolist()
     target = classes.index(choices.watch) if choices.watch else (order or [0])[0]
-    covered = len(found.images) < choices.covered
-    explaining = _explaining(seen, target, covered=covered)
+    explaining = _explaining(seen, target)
     if choices.glance:
         explaining = {"late_attention": explaining["late_attention"]}
     maps, patch = made(explaining | norms), None
@@ -368,35 +363,17 @@ def _see(found: Looked, one: SeenImage, seen: Look, choices: Choices) -> SeenIma
     )
 
 
-def _explaining(seen: Look, target: int, *, covered: bool) -> dict[str, Callable[[], Tensor]]:
+def _explaining(seen: Look, target: int) -> dict[str, Callable[[], Tensor]]:
     """Return what explains a prediction, by the name of its function."""
     model, image = seen.model, seen.images
     label = torch.tensor([target], device=image.device)
     gradients = lru_cache(1)(lambda: Gradients(model, image, label))  # relevance and Grad-CAM
-    found: dict[str, Callable[[], Tensor]] = {
+    return {
         "late_attention": lambda: inspect.late_attention(roomy(seen)),
         "rollout": lambda: inspect.rollout(roomy(seen)),
         "relevance": lambda: (roomy(seen), gradients())[1].relevance(),
         "gradcam": lambda: gradients().gradcam(),
     }
-    if covered:
-        size = square(model, (image.shape[2], image.shape[3]))
-        found["occlusion"] = partial(inspect.occlusion, model, image, label, size=size)
-    return found
-
-
-def square(model: Model, size: tuple[int, int]) -> int:
-    """Return the side of the squares of an image that are covered one by one, in pixels.
-
-    The smallest that covers the whole image in at most `SQUARES` passes; whole patches if no such
-    square fits exactly.
-    """
-    high, wide = size
-    patch = model.config.patch if isinstance(model.config, ViTConfig) else 1
-    sides = range(patch, max(patch, min(high, wide)) + 1)
-    few = [side for side in sides if (high // side) * (wide // side) <= SQUARES]
-    exact = (side for side in few if not high % side and not wide % side)
-    return next(exact, next((side for side in few if not side % patch), patch))
 
 
 def _peak(maps: dict[str, Floats], grid: tuple[int, ...]) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from vitlab.files import staged_folder
 from vitlab.inspect import plots
-from vitlab.inspect.plots.canvas import BOTH, COSINES, HEAT
+from vitlab.inspect.plots.canvas import COSINES, HEAT
 from vitlab.report import thumbnails
 from vitlab.report.charts import NO_METADATA, WIDTH, svg
 from vitlab.report.inside.looking import MEASURED, WATCHING, Floats, Looked, SeenImage
@@ -38,7 +38,6 @@ TITLES = {  # the first one that a model has is the first picture
     "rollout": "Attention rollout, through all layers",
     "relevance": "Relevance",
     "gradcam": "Grad-CAM",
-    "occlusion": "Occlusion",
     "norm_map": "Token norms",
     "similar_patches": "Similar to the framed patch",
 }
@@ -193,7 +192,7 @@ def image_blocks(found: Looked) -> list[Block]:
             f" Under “more”, the small maps show where each head of {which} looks from the class "
             "token or the attention pool, and the most that one patch gets."
         )
-    scales = {name: thumbnails.gradient(name) for name in (HEAT, COSINES, BOTH)}
+    scales = {name: thumbnails.gradient(name) for name in (HEAT, COSINES)}
     sights = Sights([_sight(each, folder) for each in found.images], scales)
     return [Prose(text.strip(), note=True), sights]
 
@@ -238,11 +237,7 @@ def _map(kind: str, values: Floats, image: SeenImage) -> Lens:
     title, ring = TITLES[kind], ()
     if kind in WATCHING and image.watched:
         title += f" for {image.watched}"
-    if kind == "occlusion":
-        high = max(abs(low), abs(high), 1e-12)
-        low, shades, ends = -high, BOTH, (f"−{high:.2g}", f"+{high:.2g} nats lost")
-        title += f": {values.size} squares covered in turn"
-    elif kind == "similar_patches":
+    if kind == "similar_patches":
         high, shades, ends = 1.0, COSINES, (f"cosine {low:.2f}", "1")
         if image.patch is not None:
             (row, column), (rows, columns) = image.patch, values.shape

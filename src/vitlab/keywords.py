@@ -231,7 +231,6 @@ class FinetuneKeywords(DataKeywords, total=False):
     distill_token: bool
     distill_weight: float
     distill_temperature: float
-    cache_teacher: Literal["auto", "no"]
     optimizer: Literal[
         "sgd",
         "adam",

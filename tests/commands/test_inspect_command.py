@@ -77,9 +77,7 @@ def test_a_folder_of_pictures_numbers_and_a_page(
     assert not re.findall(r"(?:src|href)=\"(?!data:|#)", page)
     assert not re.findall(r"url\((?!data:|#)", page)
     assert page.count('class="plot"') == 6  # with filters and positions
-    assert (
-        len(re.findall(r'class="lens[" ]', page)) == len(files) * (8 + 3)
-    )  # maps, photo, heads
+    assert len(re.findall(r'class="lens[" ]', page)) == len(files) * (8 + 3)  # maps, photo, heads
     assert "CKA: it compares at least 4 images, and there are 2" in page
     assert f"vitlab inspect {model}" in page
 

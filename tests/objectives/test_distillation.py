@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -23,12 +22,7 @@ from vitlab.models.configs.tokenizer_config import TokenizerConfig
 from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Classify
-from vitlab.objectives.distill import teacher as teachers
-from vitlab.objectives.distill.distillation import (
-    AnswerDistillation,
-    FeatureDistillation,
-    distillation,
-)
+from vitlab.objectives.distill.distillation import Distillation
 from vitlab.objectives.distill.teacher import Teacher, check_teacher, remarks_of
 from vitlab.objectives.distill.two_heads import with_distillation_token
 from vitlab.objectives.objective_module import Learner
@@ -58,7 +52,7 @@ def some(count: int = 4, size: int = 16, seed: int = 5) -> Batch:
 
 def made(student: Model, guide: Model, loss: Classify | None = None, **options: Any) -> Any:
     chosen = Distill(teacher="teacher", **options)
-    task = distillation(chosen, loss or Classify(), student.config, guide)
+    task = Distillation(chosen, loss or Classify(), student.config, guide)
     task.reset_parameters(torch.Generator().manual_seed(1))
     return task
 
@@ -146,7 +140,7 @@ def test_several_labels() -> None:
     several = replace(batch, labels=labels)
     for how in ("hard", "soft"):
         chosen = Distill(teacher="teacher", distill=how)  # type: ignore[arg-type]
-        task = distillation(chosen, Classify(kind="bce"), student.config, guide, several=True)
+        task = Distillation(chosen, Classify(kind="bce"), student.config, guide, several=True)
         loss, _ = task.loss(student, several, GENERATOR)
         with torch.no_grad():
             z, theirs = student(batch.images).double().numpy(), guide(batch.images).numpy()
@@ -254,69 +248,6 @@ def test_registers_stay_beside_a_distillation_token() -> None:
         torch.testing.assert_close(model.features(some().images), want)
 
 
-# Tokens
-
-
-def cosine(a: Any, b: Any) -> Any:
-    return (a * b).sum(-1) / np.sqrt((a * a).sum(-1) * (b * b).sum(-1))
-
-
-@pytest.mark.parametrize(
-    ("own", "theirs"),
-    [
-        ({}, {}),
-        ({"pool": "mean"}, {}),  # no class token of the student
-        ({}, {"width": 24, "registers": 2}),
-        ({"registers": 1}, {"size": 32}),  # 2x2 patches see 4x4
-    ],
-)
-def test_features_by_hand(own: dict[str, Any], theirs: dict[str, Any]) -> None:
-    student, guide, batch = small(0, **own), small(1, **theirs), some()
-    task = made(student, guide, distill="features", distill_weight=0.25)
-    assert isinstance(task, FeatureDistillation)
-    assert (task.projector is not None) == ("width" in theirs)
-    loss, figures = task.loss(student, batch, GENERATOR)
-    with torch.no_grad():
-        scores = student(batch.images)
-        tokens = student.encode(batch.images)
-        mine = tokens.numpy()
-        if task.projector is not None:
-            mine = mine @ task.projector.weight.numpy().T + task.projector.bias.numpy()
-        images = task.teacher.images(batch.images)
-        other = guide.encode(images).numpy()
-    first, begin = student.config.prefix, guide.config.prefix  # type: ignore[attr-defined]
-    grid = other[:, begin:]
-    if "size" in theirs:  # each is the mean of four neighbors and, by less, of those around them
-        square = torch.from_numpy(grid).reshape(4, 4, 4, -1).permute(0, 3, 1, 2)
-        half = np.array([[3, 3, 1, 0], [0, 1, 3, 3]]) / 7  # a triangle, two places wide
-        grid = np.einsum("ri,cj,bdij->brcd", half, half, square.numpy()).reshape(4, 4, -1)
-    found = cosine(mine[:, first:], grid).mean(1)
-    if student.config.has_token:  # type: ignore[attr-defined]
-        found = (found + cosine(mine[:, 0], other[:, 0])) / 2
-    base = nn.functional.cross_entropy(scores, batch.labels)
-    assert loss.item() == pytest.approx(0.75 * base.item() + 0.25 * (1 - found.mean()), rel=1e-4)
-    assert figures["cosine"].item() == pytest.approx(found.sum(), rel=1e-4)
-
-
-def test_features_of_a_resnet_and_without_classes() -> None:
-    """A ResNet's map is its patches; neither needs to know the classes."""
-    guide = vitlab.create("BiT-R50x1", 0, 32, stages=(1, 1), generator=GENERATOR.manual_seed(0))
-    student = small(0, 32)
-    task = made(student, guide, distill="features")
-    check_teacher(task.distill, student.config, guide)
-    assert task.projector.out_features == guide.config.features
-    loss, _ = task.loss(student.train(), some(2, 32), GENERATOR)
-    loss.backward()
-    assert all(weight.grad is not None for weight in task.parameters())
-    other = made(guide_with(guide), student, distill="features")
-    assert other.loss(guide_with(guide), some(2, 32), GENERATOR)[0].isfinite()
-
-
-def guide_with(guide: Model) -> Model:
-    """A ResNet student of five classes."""
-    return build(replace(guide.config, classes=5, labels=NAMES), torch.Generator().manual_seed(4))
-
-
 # What the teacher sees
 
 
@@ -379,46 +310,7 @@ def test_classes_are_matched_by_name() -> None:
         got = made(student, more, distill=how).loss(student, batch, GENERATOR)
         torch.testing.assert_close(got, want)
     unnamed = small(1, labels=())
-    assert "data's order" in remarks_of(student.config, unnamed, Distill(teacher="teacher"))[0]
-
-
-# Answers that are kept
-
-
-@pytest.mark.parametrize("how", ["hard", "soft", "features"])
-def test_kept_answers_have_the_same_bits(how: Any) -> None:
-    whole = some(12, seed=9)
-    orders = [torch.randperm(12, generator=GENERATOR.manual_seed(n)) for n in range(4)]
-    batches = [whole._mapped(lambda t, r=rows: t[r]) for o in orders for rows in o.split(4)]
-    found, calls = [], []
-    for kept in (0, 12):
-        student, guide = small(0, width=32), small(1)
-        chosen = Distill(teacher="teacher", distill=how)
-        task = distillation(chosen, Classify(), student.config, guide, kept=kept)
-        task.reset_parameters(torch.Generator().manual_seed(1))
-        with mock.patch.object(task.teacher, "asked", wraps=task.teacher.asked) as asked:
-            losses = learned(student, task, len(batches), batches)
-        found.append((losses, [weight.clone() for weight in student.parameters()]))
-        calls.append(asked.call_count)
-    assert found[0][0] == found[1][0]
-    assert all(torch.equal(a, b) for a, b in zip(found[0][1], found[1][1], strict=True))
-    assert calls == [12, 3]
-
-
-def test_what_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    student, guide, batch = small(0), small(1), some()
-    teacher = Teacher(guide, student.config, "soft", kept=4)
-    teacher.answers(batch, learning=False)
-    assert teacher.kept is not None
-    assert teacher.kept.answers is None
-    monkeypatch.setattr(teachers, "MOST_KEPT", 4 * 5 * 4 - 1)
-    teacher.answers(batch, learning=True)
-    assert teacher.kept.answers is None
-    monkeypatch.setattr(teachers, "MOST_KEPT", 4 * 5 * 4)
-    want = teacher.answers(batch, learning=True)
-    other = replace(batch, images=torch.zeros_like(batch.images))  # type: ignore[arg-type]
-    assert torch.equal(teacher.answers(other, learning=True), want)
-    assert not torch.equal(teacher.answers(other, learning=False), want)
+    assert "data's order" in remarks_of(student.config, unnamed)[0]
 
 
 # Refusals
@@ -427,7 +319,7 @@ def test_what_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("student", "guide", "options", "words"),
     [
-        ({}, {"classes": 0, "labels": ()}, {}, "no classifier: set distill=features"),
+        ({}, {"classes": 0, "labels": ()}, {}, "no classifier: fine-tune it"),
         ({}, {"classes": 3, "labels": ()}, {}, "3 classes without names, but the data have 5"),
         ({}, {"labels": ("x", *NAMES[1:])}, {}, "does not know class 'ant': fine-tune it"),
         ({}, {"labels": tuple("vwxyz")}, {}, "'ant' and 4 others: fine-tune it"),
@@ -442,14 +334,12 @@ def test_teachers_without_use_are_refused(
     config = small(0, **student).config
     with pytest.raises(OptionError, match=words):
         check_teacher(Distill(teacher="teacher", **options), config, small(1, **guide))
-    if "features" in words:  # what is advised works
-        check_teacher(Distill(teacher="t", distill="features"), config, small(1, **guide))
 
 
 def test_a_tokenizer_is_no_teacher() -> None:
     guide = build(TokenizerConfig(image_size=16, classes=0), GENERATOR)
     with pytest.raises(OptionError, match="is a tokenizer, not a teacher"):
-        check_teacher(Distill(teacher="t", distill="features"), small(0).config, guide)
+        check_teacher(Distill(teacher="t"), small(0).config, guide)
 
 
 def test_labels_of_another_kind_are_refused() -> None:
@@ -486,8 +376,6 @@ def test_trained_weights_need_the_token() -> None:
         {"distill": "soft"},
         {"distill_token": True},
         {"distill_weight": 0.1},
-        {"cache_teacher": "no"},
-        {"teacher": "t", "distill": "features", "distill_token": True},
         {"teacher": "t", "distill_temperature": 2.0},
         {"teacher": "t", "distill_weight": 0.0},
     ],
@@ -503,7 +391,7 @@ def test_the_loss_is_finite_for_certain_teachers() -> None:
     guide.head.classify.weight.data.mul_(1e4)
     for kind in ("softmax", "bce"):
         task = made(student, guide, Classify(kind=kind), distill="soft")  # type: ignore[arg-type]
-        assert isinstance(task, AnswerDistillation)
+        assert isinstance(task, Distillation)
         loss = task.loss(student, batch, GENERATOR)[0]
         loss.backward()
         assert math.isfinite(loss.item())

@@ -90,9 +90,6 @@ class OwningObjective(nn.Module):
     def drop(self) -> None:
         """Forget what a loss has collected for a step that is not taken."""
 
-    def forget(self) -> None:
-        """Forget what is remembered of images from one step to the next: a teacher's answers."""
-
     def kept(self, model: Model) -> Model:
         """Return the weights to evaluate and to save: the model's, or a momentum teacher's."""
         return model

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from vitlab.options import Only, Options, above, at_most, option, when
+from vitlab.options import Options, above, at_most, option, when
 from vitlab.weights.hub import check_weights
 
 ON = when("teacher")
@@ -18,20 +18,16 @@ class Distill(Options):
         "weights of a model to learn from, anything that --from takes (empty: none)",
         check=check_weights,
     )
-    distill: Literal["hard", "soft", "features"] = option(
+    distill: Literal["hard", "soft"] = option(
         "hard",
-        "what to learn from the teacher: hard: its predicted class; soft: its probabilities; "
-        "features: its tokens, by their cosine",
+        "what to learn from the teacher: hard: its predicted class; soft: its probabilities",
         only=ON,
     )
     distill_token: bool = option(
         False,
         "learn the teacher's predictions with a second token, whose logits are averaged with the "
         "class token's in tests (DeiT)",
-        only=Only(
-            "with a teacher and distill=hard or soft",
-            lambda options: bool(options.teacher) and options.distill != "features",
-        ),
+        only=ON,
     )
     distill_weight: float = option(
         0.5, "share of the loss that is the teacher's", above(0), at_most(1), only=ON
@@ -41,9 +37,4 @@ class Distill(Options):
         "temperature of both models' logits",
         above(0),
         only=when("distill", "soft"),
-    )
-    cache_teacher: Literal["auto", "no"] = option(
-        "auto",
-        "cache the teacher's outputs if every epoch shows it the same pixels",
-        only=ON,
     )

@@ -15,7 +15,6 @@ import torch.distributed as dist
 
 from vitlab.data.holdout import VALIDATION_SHARE, seen_by, with_train_images
 from vitlab.data.labels import SingleLabels
-from vitlab.data.settings import Augment
 from vitlab.data.sources.source import Source
 from vitlab.device import with_float64
 from vitlab.distributed.parallel import shard
@@ -35,7 +34,7 @@ from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Classify
 from vitlab.objectives.detect import Detect
-from vitlab.objectives.distill.distillation import distillation
+from vitlab.objectives.distill.distillation import Distillation
 from vitlab.objectives.objective_module import OwningObjective
 from vitlab.objectives.pretext_tasks import TASKS
 from vitlab.objectives.regress import Regress
@@ -108,10 +107,7 @@ def _beside(task: Task, device: torch.device, generator: torch.Generator) -> Own
     elif guide is not None:
         classify, labels = task.objective, task.splits.train.labels
         assert isinstance(classify, Classify)
-        # where every epoch shows the teacher the same pixels, it is asked once
-        plain = replace(recipe.augment, repeats=1) == Augment() and task.hooks.transform is None
-        kept = len(labels) if plain and recipe.distill.cache_teacher == "auto" else 0
-        own = distillation(recipe.distill, classify, config, guide, labels.several, kept)
+        own = Distillation(recipe.distill, classify, config, guide, labels.several)
     else:
         return None
     own.reset_parameters(generator)

@@ -218,4 +218,4 @@ def check_guide(
     if guide is None:
         return []
     check_teacher(taught, config, guide, labels.several)
-    return remarks_of(config, guide, taught)
+    return remarks_of(config, guide)

@@ -91,8 +91,6 @@ def undone(state: State) -> Iterator[None]:
         yield
     finally:
         state.restore(before)
-        if state.task is not None:
-            state.task.forget()
 
 
 def compile_for(trainer: Trainer, state: State, batch: Batch) -> None:

@@ -8,16 +8,13 @@ from torch.nn import functional as F
 
 from vitlab.data.labels import kind_of
 from vitlab.data.loading.batches import Batch
-from vitlab.device import sent
 from vitlab.errors import OptionError
 from vitlab.images import ImageSpec
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitlab.models.model import Model
 from vitlab.recipes.distilling import Distill
 
-MOST_KEPT = 2**30  # bytes of answers that are kept in memory
-
-Wanted = Literal["hard", "soft", "features"]
+Wanted = Literal["hard", "soft"]
 
 
 class Normalization(NamedTuple):
@@ -42,35 +39,6 @@ class Normalization(NamedTuple):
         return images * scale + shift
 
 
-class Kept:
-    """Answers by the number of their image, in memory, for images that never change.
-
-    A batch is answered from here if all of its images are known, and as a whole by the teacher
-    otherwise, so that the teacher always sees batches of one size.
-
-    Args:
-        images: how many there are
-    """
-
-    def __init__(self, images: int) -> None:
-        self.known = torch.zeros(images, dtype=torch.bool)
-        self.answers: Tensor | None = None
-
-    def get(self, indices: Tensor) -> Tensor | None:
-        """Return the answers for images, int64 (B,), on the host; None if one is not known."""
-        if self.answers is None or not self.known[indices].all():
-            return None
-        return self.answers[indices]
-
-    def put(self, indices: Tensor, answers: Tensor) -> None:
-        """Keep the answers (B, …) for images, int64 (B,), if all of them fit into memory."""
-        if answers[:1].nbytes * len(self.known) > MOST_KEPT:
-            return
-        if self.answers is None:
-            self.answers = answers.new_empty(len(self.known), *answers.shape[1:], device="cpu")
-        self.answers[indices], self.known[indices] = answers.cpu(), True
-
-
 class Teacher:
     """A frozen model that sees a student's images as it takes them, in the student's precision.
 
@@ -82,45 +50,30 @@ class Teacher:
         model: the teacher
         config: of the student
         wanted: what is asked of it
-        kept: how many images there are whose answers are worth keeping (0: they change, so none)
     """
 
-    def __init__(self, model: Model, config: ModelConfig, wanted: Wanted, kept: int = 0) -> None:
+    def __init__(self, model: Model, config: ModelConfig, wanted: Wanted) -> None:
         self.model = model.eval().requires_grad_(False)
         self.wanted = wanted
         self.normalized = Normalization.between(config, model.config)
         self.resized = None if model.config.size == config.size else model.config.size
-        self.columns = None if wanted == "features" else columns_of(config, model.config)
-        self.kept = Kept(kept) if kept else None
+        self.columns = columns_of(config, model.config)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
-    def answers(self, batch: Batch, learning: bool) -> Tensor:
+    def answers(self, batch: Batch) -> Tensor:
         """Return what the teacher says of a batch.
 
         Args:
             batch: the student's normalized images, (B, C, H, W)
-            learning: these are training images, by whose numbers answers may be kept
 
         Returns:
             hard: the class of the highest score, int64 (B,), or of several labels which classes
             an image has, float32 (B, classes); soft: scores, float32 (B, classes), in the order of
-            the student's classes; features: tokens, float32 (B, prefix + patches, D).
+            the student's classes.
         """
-        kept = self.kept if learning else None
-        found = None if kept is None else kept.get(batch.indices)
-        if found is not None:
-            return sent(found, batch.labels.device)
         assert isinstance(batch.images, Tensor)
-        answers = self.asked(self.images(batch.images.float()))
-        if kept is not None:
-            kept.put(batch.indices, answers)
-        return answers
-
-    def forget(self) -> None:
-        """Forget the answers that are kept."""
-        if self.kept is not None:
-            self.kept = Kept(len(self.kept.known))
+        return self.asked(self.images(batch.images.float()))
 
     def images(self, images: Tensor) -> Tensor:
         """Return a student's images, float32 (B, C, H, W), as the teacher takes them."""
@@ -131,8 +84,6 @@ class Teacher:
 
     def asked(self, images: Tensor) -> Tensor:
         """Return what the teacher itself says of images as it takes them, as `answers` does."""
-        if self.wanted == "features":
-            return self.model.encode(images).float()
         found: Tensor = self.model(images)
         chosen = slice(None) if self.columns is None else self.columns
         scores = (found.float() / self.model.temperature)[:, chosen]
@@ -157,7 +108,7 @@ def columns_of(config: ModelConfig, theirs: ModelConfig) -> list[int] | None:
         if theirs.classes != config.classes:
             raise OptionError(
                 f"the teacher has {theirs.classes} classes without names, but the data have "
-                f"{config.classes}: choose a teacher of these classes, or distill=features"
+                f"{config.classes}: choose a teacher of these classes"
             )
         return None
     unknown = [name for name in config.labels if name not in theirs.labels]
@@ -165,7 +116,7 @@ def columns_of(config: ModelConfig, theirs: ModelConfig) -> list[int] | None:
         others = f" and {len(unknown) - 1} others" if len(unknown) > 1 else ""
         raise OptionError(
             f"the teacher does not know class {unknown[0]!r}{others}: fine-tune it on these "
-            "classes first, or set distill=features"
+            "classes first"
         )
     columns = [theirs.labels.index(name) for name in config.labels]
     return None if columns == list(range(theirs.classes)) else columns
@@ -198,30 +149,25 @@ def check_teacher(
         )
     if config.fit == "native":
         raise OptionError("a teacher needs images of one size: set fit=crop")
-    if options.distill == "features":
-        return
     if not theirs.classes:
-        raise OptionError(
-            "the teacher has no classifier: set distill=features, or fine-tune it on these classes "
-            "first"
-        )
+        raise OptionError("the teacher has no classifier: fine-tune it on these classes first")
     if theirs.answers > 1:
         raise OptionError(
-            f"the teacher gives {theirs.answers} outputs per image: set distill=features"
+            f"the teacher gives {theirs.answers} outputs per image: choose another one"
         )
     columns_of(config, theirs)
     if several != kind_of(guide).several:
         kinds = ("one label", "several labels")
         raise OptionError(
             f"the teacher was trained on images with {kinds[not several]} each, and these have "
-            f"{kinds[several]}: set distill=features"
+            f"{kinds[several]}: choose another one"
         )
 
 
-def remarks_of(config: ModelConfig, guide: Model, options: Distill) -> list[str]:
+def remarks_of(config: ModelConfig, guide: Model) -> list[str]:
     """Return what the user should know of a teacher, for screen and report."""
     theirs, found = guide.config, []
-    if options.distill != "features" and not theirs.labels:
+    if not theirs.labels:
         found.append("the teacher does not name its classes: they are taken in the data's order")
     if theirs.size != config.size:
         rows, columns = theirs.size

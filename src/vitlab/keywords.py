@@ -203,10 +203,8 @@ class FinetuneKeywords(DataKeywords, total=False):
     decoder_depth: int
     decoder_heads: int
     normalize_pixels: bool
-    reconstruction: Literal["mse", "smooth-l1", "laplace"]
     temperature: tuple[float, float]
     kl_weight: float
-    straight_through: bool
     local_crops: int
     local_size: int
     local_area: tuple[float, float]

@@ -17,7 +17,6 @@ from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.objectives.dino.centering import balanced
 from vitlab.objectives.dino.crops_and_models import crop_views
-from vitlab.objectives.dino.feature_pictures import principal_colors
 from vitlab.objectives.dino.projector import Projector
 from vitlab.objectives.dino.schedules import follow, momentum_at, temperature_at
 from vitlab.objectives.dino.self_distillation import SelfDistillation
@@ -308,27 +307,6 @@ def test_views_have_the_sizes_and_chances_of_dino() -> None:
     found = [(v.augment.blur, v.augment.solarize, v.area) for v in (first, second, small[0])]
     large = (0.25, 1.0)
     assert found == [(1.0, 0.0, large), (0.1, 0.2, large), (0.5, 0.0, (0.05, 0.4))]
-
-
-def test_pictures_show_crops_and_features() -> None:
-    model, task = made()
-    images = torch.randn(3, 3, 16, 16)
-    found = task.pictures(model, images, torch.Generator().manual_seed(0))
-    assert list(found) == ["image", "large crop", "small crop", "features"]
-    assert {(tuple(each.shape), each.dtype) for each in found.values()} == {
-        ((3, 16, 16, 3), torch.uint8)
-    }
-
-
-def test_feature_colors_are_the_principal_components() -> None:
-    maps = torch.randn(2, 6, 3, 4, generator=torch.Generator().manual_seed(0))
-    points = maps.permute(0, 2, 3, 1).reshape(-1, 6).double().numpy()
-    values = points - points.mean(0)
-    scores = values @ np.linalg.svd(values)[2][:3].T
-    found = principal_colors(maps, (3, 4)).reshape(-1, 3).numpy() / 255
-    for color, score in zip(found.T, scores.T, strict=True):
-        unit = (score - score.min()) / (score.max() - score.min())
-        assert min(np.abs(color - unit).max(), np.abs(1 - color - unit).max()) < 1 / 255
 
 
 def test_the_projector_starts_the_same_for_both_and_is_kept_out_of_the_model() -> None:

@@ -15,9 +15,6 @@ from vitlab.models.tokenizers.tokenizer import Tokenizer
 from vitlab.objectives.objective_module import Learner
 from vitlab.objectives.tokenizing.discrete import (
     gumbel_softmax,
-    laplace_loss,
-    reconstruction_loss,
-    straight_through,
     uniform_divergence,
 )
 from vitlab.objectives.tokenizing.tokenize import RECENT, Tokenize
@@ -31,7 +28,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def setup(name: str = NAME, **options: Any) -> tuple[Tokenizer, Tokenize]:
-    chosen = {key: options.pop(key) for key in ("laplace", "mean", "std") if key in options}
+    chosen = {key: options.pop(key) for key in ("mean", "std") if key in options}
     model = vitlab.create(name, image_size=16, generator=seeded(), **chosen)
     assert isinstance(model, Tokenizer)
     task = Tokenize(Pretext(task="tokenizer", **options), model.config)
@@ -65,47 +62,12 @@ def test_shares_are_those_of_the_formula() -> None:
     np.testing.assert_allclose(cold.amax(1), 1, atol=1e-3)
 
 
-def test_straight_through_is_one_code_with_the_gradient_of_the_shares() -> None:
-    logits = torch.randn(2, 5, 3, 3, generator=seeded(), requires_grad=True)
-    weights = torch.randn(2, 5, 3, 3, generator=seeded(1))
-    shares = logits.softmax(1)
-    hard = straight_through(shares)
-    torch.testing.assert_close(hard.detach().amax(1), torch.ones(2, 3, 3))
-    torch.testing.assert_close(hard.detach().sum(1), torch.ones(2, 3, 3))
-    assert torch.equal(hard.argmax(1), shares.argmax(1))
-    through = torch.autograd.grad((hard * weights).sum(), logits)[0]
-    soft = torch.autograd.grad((logits.softmax(1) * weights).sum(), logits)[0]
-    assert torch.equal(through, soft)
-
-
 def test_divergence_from_uniform_codes() -> None:
     logits = torch.randn(2, 5, 3, 3, generator=seeded()) * 3
     shares = special.softmax(logits.double().numpy(), axis=1)
     expected = stats.entropy(shares, np.full_like(shares, 1 / 5), axis=1)
     np.testing.assert_allclose(uniform_divergence(logits), expected, atol=1e-5)
     assert torch.allclose(uniform_divergence(torch.zeros(1, 5, 1, 1)), torch.zeros(1), atol=1e-6)
-
-
-def test_the_logit_laplace_density() -> None:
-    """It is the density of a Laplace variable's sigmoid: SciPy's, with the change of variables."""
-    x = torch.rand(4, 3, 5, 5, generator=seeded()) * 0.8 + 0.1
-    centers = torch.randn(4, 3, 5, 5, generator=seeded(1))
-    logs = torch.randn(4, 3, 5, 5, generator=seeded(2)) * 0.5
-    found = laplace_loss(torch.cat([centers, logs], 1), x)
-    pixels = x.double().numpy()
-    density = stats.laplace.pdf(special.logit(pixels), centers.numpy(), np.exp(logs.numpy()))
-    np.testing.assert_allclose(found, -np.log(density / (pixels * (1 - pixels))), rtol=1e-4)
-    grid = torch.linspace(1e-4, 1 - 1e-4, 20_001).view(1, 1, 1, -1)
-    outputs = torch.tensor([0.5, -0.7]).view(1, 2, 1, 1).expand(1, 2, 1, grid.shape[-1])
-    assert torch.trapezoid((-laplace_loss(outputs, grid)).exp(), grid).item() == pytest.approx(
-        1, abs=0.01
-    )
-
-
-def test_the_other_losses() -> None:
-    a, b = torch.tensor([[0.0, 2.0]]), torch.tensor([[0.5, -1.0]])
-    assert reconstruction_loss("mse", a, b).item() == pytest.approx((0.25 + 9) / 2)
-    assert reconstruction_loss("smooth-l1", a, b).item() == pytest.approx((0.125 + 2.5) / 2)
 
 
 def test_the_loss_is_reconstruction_and_weighted_divergence() -> None:
@@ -134,14 +96,8 @@ def test_schedules_depend_on_the_step_alone() -> None:
     assert [each for _, each in seen] == pytest.approx([0, 3 * 5 / 10.1, 3 * 10 / 10.1, 3, 3])
 
 
-@pytest.mark.parametrize("reconstruction", ["mse", "smooth-l1", "laplace"])
-@pytest.mark.parametrize("through", [False, True])
-def test_gradients_reach_every_weight(reconstruction: str, through: bool) -> None:
-    model, task = setup(
-        laplace=reconstruction == "laplace",
-        reconstruction=reconstruction,
-        straight_through=through,
-    )
+def test_gradients_reach_every_weight() -> None:
+    model, task = setup()
     task.begin(1, 20, 5.0)
     loss, _ = Learner(model, task)(batch(8), seeded())
     loss.backward()

@@ -65,11 +65,6 @@ class Pretext(Options):
         True, "predict each patch's pixels less their mean, by their deviation",
         only=MAE,
     )  # fmt: skip
-    reconstruction: Literal["mse", "smooth-l1", "laplace"] = option(
-        "mse",
-        "error of the tokenizer's reconstructions; laplace: DALL-E's logit-Laplace likelihood",
-        only=TOKENIZER,
-    )
     temperature: tuple[float, float] = option(
         (1.0, 0.0625),
         "temperature of the Gumbel-softmax over the codes at the start and at the end, a cosine "
@@ -82,11 +77,6 @@ class Pretext(Options):
         "weight of the KL divergence of the codes from uniform ones, which grows from 0 over the "
         "first tenth of the run",
         at_least(0),
-        only=TOKENIZER,
-    )
-    straight_through: bool = option(
-        False,
-        "decode one code per place, and pass gradients as if it were the soft mixture",
         only=TOKENIZER,
     )
     local_crops: int = option(

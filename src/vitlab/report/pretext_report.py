@@ -105,7 +105,6 @@ COLUMNS = {
     "decoded": "the tokenizer's picture of the predicted codes, and of the true ones elsewhere",
     "from its codes": "what the tokenizer makes of the image's codes alone",
     "found": "objects that are likelier than not",
-    "features": "patches of like features in like colors: their first three principal components",
 }
 
 

@@ -22,13 +22,11 @@ from vitlab.objectives.dino.crops_and_models import (
     crop_views,
     local_size,
 )
-from vitlab.objectives.dino.feature_pictures import principal_colors, random_crop
 from vitlab.objectives.dino.projector import Projector
 from vitlab.objectives.dino.schedules import follow, momentum_at, temperature_at
 from vitlab.objectives.dino.view_loss import between_views, collapse, figures_of
 from vitlab.objectives.objective_module import Sum
 from vitlab.objectives.pretext_task import PretextTask
-from vitlab.objectives.unit_pixels import as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext
 
 CENTER = 0.9  # momentum of the center (facebookresearch/dino)
@@ -192,23 +190,6 @@ class SelfDistillation(PretextTask):
     def warnings(self, means: dict[str, float]) -> list[str]:
         """Tell of a collapse."""
         return collapse(means, self.options.prototypes, self.options.centering)
-
-    @torch.no_grad()
-    def pictures(
-        self, model: Model, images: Tensor, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        """Return images, a large and a small crop, and the teacher's features as colors."""
-        size, columns = (images.shape[2], images.shape[3]), {"image": images}
-        views = crop_views(self.options, self.config, Augment())
-        named = dict(zip(("large crop", "small crop"), (views[0], views[-1]), strict=True))
-        for name, view in named.items():
-            cropped = random_crop(images, view.size, view.area, generator)
-            columns[name] = F.interpolate(cropped, size, mode="nearest")
-        shown = {
-            name: as_pictures(unit_pixels(each, self.config)) for name, each in columns.items()
-        }
-        maps = self.teacher.intermediates(images, [-1], norm=True, maps=True)[0].map
-        return shown | {"features": principal_colors(maps, size)}
 
 
 def _summed(answers: Tensor) -> Tensor:

@@ -11,17 +11,11 @@ from vitlab.data.loading.batches import Batch
 from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, TokenizerConfig
 from vitlab.models.model import Model
-from vitlab.models.tokenizers.tokenizer import Tokenizer, squeezed
+from vitlab.models.tokenizers.tokenizer import Tokenizer
 from vitlab.objectives.objective_module import Sum
 from vitlab.objectives.per_sample_rng import draws_of
 from vitlab.objectives.pretext_task import PretextTask
-from vitlab.objectives.tokenizing.discrete import (
-    gumbel_softmax,
-    laplace_loss,
-    reconstruction_loss,
-    straight_through,
-    uniform_divergence,
-)
+from vitlab.objectives.tokenizing.discrete import gumbel_softmax, uniform_divergence
 from vitlab.recipes.pretext import Pretext
 
 GROWING = 0.1  # share of the run in which the weight of the divergence grows
@@ -32,7 +26,7 @@ UNSEEN = 1e-3  # share of uniform frequencies among them, so that no code has no
 class Tokenize(PretextTask):
     """Reconstruct images from codes that are drawn by a Gumbel-softmax.
 
-    The loss is that of the reconstruction, a mean over all values of the images, plus `kl_weight`
+    The loss is the squared error, a mean over all values of the images, plus `kl_weight`
     times the divergence of the codes from uniform ones. The divergence is added up over the places
     of an image and divided by the number of its values, as the released results of DALL-E imply
     (the paper does not say it), so that its weight of 6.6 means the same here.
@@ -75,14 +69,10 @@ class Tokenize(PretextTask):
             )
         if not config.decoder:
             raise OptionError("--task tokenizer needs a tokenizer with its decoder: add --decoder")
-        if options.reconstruction == "laplace" and not config.laplace:
+        if config.laplace:
             raise OptionError(
-                "--reconstruction laplace needs a decoder that gives scales too: add --laplace"
-            )
-        if options.reconstruction != "laplace" and config.laplace:
-            raise OptionError(
-                f"{config.name} has a decoder that gives scales (--laplace): add --reconstruction "
-                "laplace"
+                f"{config.name} has a decoder that gives scales, and squared errors have none: "
+                "set laplace=False"
             )
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -117,14 +107,13 @@ class Tokenize(PretextTask):
         if model.training:
             # on a GPU the noise is too much to bring there, and no bits are promised
             draws = generator if logits.is_cuda else draws_of(batch, generator)
-            shares = gumbel_softmax(logits, self.temperature, draws)
-            chosen = straight_through(shares) if self.options.straight_through else shares
+            chosen = gumbel_softmax(logits, self.temperature, draws)
             self._count(codes)
         else:
             chosen = codes
         outputs = model.outputs(chosen).float()
         divergence = uniform_divergence(logits).mean() / self.values
-        loss = self._reconstruction(model, outputs, images.float()) + self.weight * divergence
+        loss = F.mse_loss(outputs, images.float()) + self.weight * divergence
         return loss, self._figures(model, outputs.detach(), images.float(), codes)
 
     def stepped(self, model: Model, add: Sum) -> None:
@@ -170,13 +159,6 @@ class Tokenize(PretextTask):
         found = torch.zeros(self.codes, dtype=torch.int64, device=codes.device)
         found.scatter_add_(0, codes.flatten(), ones)
         self.counts = found if self.counts is None else self.counts + found
-
-    def _reconstruction(self, model: Tokenizer, outputs: Tensor, images: Tensor) -> Tensor:
-        """Return the loss of a reconstruction."""
-        if self.options.reconstruction == "laplace":
-            pixels = model.pixels(images).clamp(0, 1)  # rounding may leave [0, 1]
-            return laplace_loss(outputs, squeezed(pixels)).mean()
-        return reconstruction_loss(self.options.reconstruction, outputs, images)
 
     def _figures(
         self, model: Tokenizer, outputs: Tensor, images: Tensor, codes: Tensor

@@ -18,7 +18,7 @@ Progress = Callable[[str, int, int], None]
 OF_LOSS = (
     "--loss", "--bce-threshold", "--label-smoothing", "--balance", "--weight-beta", "--focal-gamma",
     "--mixup", "--cutmix", "loss= (Python)", "--mask-ratio", "--target", "--tokenizer",
-    "--normalize-pixels", "--reconstruction", "--kl-weight", "--prototypes", "--centering",
+    "--normalize-pixels", "--kl-weight", "--prototypes", "--centering",
     "--student-temperature", "--teacher-temperature",
 )  # fmt: skip
 

@@ -78,7 +78,6 @@ def test_a_folder_of_pictures_numbers_and_a_page(
     assert not re.findall(r"url\((?!data:|#)", page)
     assert page.count('class="plot"') == 6  # with filters and positions
     assert len(re.findall(r'class="lens[" ]', page)) == len(files) * (8 + 3)  # maps, photo, heads
-    assert "CKA: it compares at least 4 images, and there are 2" in page
     assert f"vitlab inspect {model}" in page
 
 
@@ -99,7 +98,6 @@ def test_the_class_and_the_layer_can_be_named(
         (["--watch", "horse"], "'horse' is not a class of the model: cat, <b>dog</b>"),
         (["--layer", "3"], "layer must be from 1 to 2, not 3"),
         (["--layer", "-1"], "layer must be at least 0"),
-        (["--beside", "nothing"], "nothing"),
     ):
         code, _, said = call(capsys, *words, str(tmp_path / "no"), *wrong)
         assert code == 2
@@ -108,8 +106,7 @@ def test_the_class_and_the_layer_can_be_named(
         assert not (tmp_path / "no").exists()
 
 
-def test_a_resnet_shows_what_it_has_beside_another_model(
-    model: Path,
+def test_a_resnet_shows_what_it_has(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -121,11 +118,11 @@ def test_a_resnet_shows_what_it_has_beside_another_model(
         photo(seed, 30, 30).save(folder / f"{seed}.png")
     saved = vitlab.save(vitlab.create("BiT-R(1-1)x1", 3, 32, zero_head=False), tmp_path / "resnet")
     out = tmp_path / "look"
-    words = ["inspect", str(saved), str(folder), "--beside", str(model)]
+    words = ["inspect", str(saved), str(folder)]
     code, _, said = call(capsys, *words, "--out", str(out))
     assert code == 0, said
     names = {each.stem for each in out.glob("*.png")}
-    assert {each for each in names if not each[0].isdigit()} == {"cka", "filters", "similarity"}
+    assert {each for each in names if not each[0].isdigit()} == {"filters", "similarity"}
     assert {each[3:] for each in names if each[0] == "0"} == {
         "colors", "gradcam", "norm_map", "similar_patches",
     }  # fmt: skip
@@ -135,8 +132,7 @@ def test_a_resnet_shows_what_it_has_beside_another_model(
     names += "rollout, relevance, heads: "
     assert lines[0].startswith(names)
     facts = json.loads((out / "inspect.json").read_text())
-    assert np.shape(facts["cka"]) == (3, 3)
-    assert facts["beside"].startswith("ViT")
+    assert facts["model"].startswith("BiT")
 
 
 def test_nothing_is_left_of_images_that_are_none(

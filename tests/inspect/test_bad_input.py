@@ -48,11 +48,11 @@ def test_images_that_do_not_fit_are_refused(name: str) -> None:
         assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["attention_distance", "attention_entropy", "cka"])
+@pytest.mark.parametrize("name", ["attention_distance", "attention_entropy"])
 def test_streams_are_checked_batch_by_batch(name: str) -> None:
     measure = getattr(vitlab.inspect, name)
     for batches in ([], [torch.zeros(0, 3, 16, 16)]):
-        with pytest.raises(OptionError, match=r"no images|at least 4 images"):
+        with pytest.raises(OptionError, match="no images"):
             measure(MODEL, batches)
     with pytest.raises(OptionError, match="not finite"):
         measure(MODEL, [torch.ones(4, 3, 16, 16), torch.full((4, 3, 16, 16), torch.inf)])

@@ -18,14 +18,14 @@ GENERATOR = np.random.default_rng(0)
 PHOTO = GENERATOR.integers(0, 256, (48, 64, 3), np.uint8)
 SHAPES = {
     "attention_distance": (3, 4), "attention_entropy": (3, 4), "token_norms": (2, 4, 7),
-    "token_similarity": (2, 4), "cka": (4, 3), "embedding_filters": (9, 4, 4, 3),
+    "token_similarity": (2, 4), "embedding_filters": (9, 4, 4, 3),
     "position_similarity": (3, 4, 3, 4), "rollout": (3, 4), "relevance": (3, 4), "gradcam": (3, 4),
     "late_attention": (3, 4), "similar_patches": (3, 4), "norm_map": (3, 4),
     "class_attention": (2, 3, 4), "feature_colors": (3, 4, 3),
 }  # fmt: skip
 UNITS = {
     "attention_distance": "pixels", "attention_entropy": "bits", "token_norms": "length",
-    "token_similarity": "cosine", "cka": "CKA", "position_similarity": "cosine",
+    "token_similarity": "cosine", "position_similarity": "cosine",
     "rollout": "share", "relevance": "share", "gradcam": "share",
     "late_attention": "share",
     "similar_patches": "cosine", "norm_map": "length", "class_attention": "%",
@@ -84,14 +84,6 @@ def test_norms_are_of_patches_only() -> None:
     mean, longest = (line.get_ydata() for line in figure.axes[0].lines)
     assert np.allclose(mean, values[:, :, 3:].mean((0, 2)))
     assert np.allclose(longest, values[:, :, 3:].max((0, 2)))
-
-
-def test_the_first_model_goes_up_and_the_other_one_right() -> None:
-    values, figure = made("cka", names=("one", "two"))
-    axes = figure.axes[0]
-    assert np.array_equal(axes.images[0].get_array(), values)
-    assert axes.images[0].origin == "lower"
-    assert (axes.get_ylabel(), axes.get_xlabel()) == ("layer of one", "layer of two")
 
 
 def test_a_tile_for_each_position() -> None:

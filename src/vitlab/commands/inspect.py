@@ -8,7 +8,6 @@ from vitlab.commands import DeviceOptions, WeightsOptions
 from vitlab.data.exists import check_each
 from vitlab.options import argument, at_least, option
 from vitlab.places import check_new_folder
-from vitlab.weights.hub import check_weights
 
 SUMMARY = "Look inside a model: attention, filters, positions, features."
 
@@ -32,18 +31,11 @@ class Inspect(DeviceOptions, WeightsOptions):
         "whose heads, colors and token maps are shown, from 1 (0: the last layer, or the pool)",
         at_least(0),
     )
-    beside: str | None = option(
-        None,
-        "weights of another model, whose layers are compared with this one's (None: with each "
-        "other)",
-        check=check_weights,
-    )
     command: str = ""
 
 
 def run(options: Inspect) -> dict[str, Any]:
     """Look, draw and write."""
-    import vitlab
     from vitlab import device as devices
     from vitlab.data.open import open_images
     from vitlab.progress import Meter, named_if_slow, say
@@ -51,9 +43,8 @@ def run(options: Inspect) -> dict[str, Any]:
     from vitlab.report.inside.sights import write_inspection
 
     model = options.load()
-    other = vitlab.load(options.beside) if options.beside else None
     source = open_images(options.paths, "ignored").every()
-    choices = Choices(options.watch, options.layer, other)
+    choices = Choices(options.watch, options.layer)
     with Meter(len(source), title="looking") as meter:
         device = devices.choose(options.device)
         found = look(model, source, device, choices, lambda done: meter.show(done, "images"))

@@ -14,7 +14,6 @@ from vitlab.inspect.attention import (
 from vitlab.inspect.evidence import gradcam, relevance
 from vitlab.inspect.look import Look, look
 from vitlab.inspect.tokens import (
-    cka,
     feature_colors,
     norm_map,
     similar_patches,
@@ -28,7 +27,6 @@ __all__ = [
     "attention_distance",
     "attention_elsewhere",
     "attention_entropy",
-    "cka",
     "class_attention",
     "embedding_filters",
     "feature_colors",

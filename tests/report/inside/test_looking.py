@@ -54,7 +54,6 @@ def test_figures_are_those_of_all_images_at_once(model: Any, files: list[str]) -
         ("token_norms", inspect.token_norms(model, images)[:, :, 1:].mean((0, 2))),
         ("longest_tokens", inspect.token_norms(model, images)[:, :, 1:].amax((0, 2))),
         ("token_similarity", inspect.token_similarity(model, images).mean(0)),
-        ("cka", inspect.cka(model, [images[:8], images[8:]])),
     ):
         assert found.arrays[key] == pytest.approx(want.numpy(), **near)
     assert len(found.images) == 12
@@ -82,19 +81,9 @@ def test_one_layer_can_be_chosen(model: Any, files: list[str]) -> None:
     norms = inspect.norm_map(model, image, layer=1)[0].numpy()
     assert one.maps["norm_map"] == pytest.approx(norms, rel=1e-5)
     assert one.watched == "dog"
-    assert found.remarks == ["CKA: it compares at least 4 images, and there are 1"]
+    assert found.remarks == []
     with pytest.raises(OptionError, match="layer must be from 1 to 2, not 3"):
         look(model, opened(files[:1]), CPU, Choices(layer=3))
-
-
-def test_layers_of_two_models_are_compared(model: Any, files: list[str]) -> None:
-    other = tiny("BiT-R(1-1)x1", 48)
-    found = look(model, opened(files[:9]), CPU, Choices(beside=other))
-    pairs = [vitlab.preprocess(each)(files[:9]) for each in (model, other)]
-    want = inspect.cka(model, pairs[0], other, other_images=pairs[1])  # 9 = 8 + 1: one batch
-    assert found.beside == other.config.name
-    assert found.arrays["cka"] == pytest.approx(want.numpy(), abs=1e-5)
-    assert found.compared == 9
 
 
 KINDS = {
@@ -118,7 +107,7 @@ def test_what_has_no_meaning_is_said_once_and_the_rest_goes_on(kind: str, files:
     for each in found.images:
         assert made <= {*each.maps}
         assert each.colors is not None
-    assert {"cka", "embedding_filters"} <= {*found.arrays}
+    assert "embedding_filters" in found.arrays
 
 
 def test_a_model_without_classes_shows_its_tokens(files: list[str]) -> None:
@@ -144,7 +133,6 @@ def test_images_of_several_sizes_share_their_colors(files: list[str], tmp_path: 
     found = look(model, source, CPU)
     shapes = {each.colors.shape for each in found.images if each.colors is not None}
     assert len(shapes) == 2
-    assert "CKA: the images have several sizes, each with tokens of its own" in found.remarks
     assert "attention_distance" in found.arrays
 
 
@@ -169,7 +157,6 @@ def test_a_report_glances_at_a_few_images(model: Any, files: list[str]) -> None:
     assert found.arrays["attention_distance"] == pytest.approx(
         inspect.attention_distance(model, images).numpy(), abs=1e-5
     )
-    assert "cka" not in found.arrays
     assert [each.name for each in found.images] == files[:4]
     assert all({*each.maps} == {"late_attention", "norm_map"} for each in found.images)
 

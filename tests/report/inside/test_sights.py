@@ -65,8 +65,8 @@ def test_weights_and_layers_are_drawn() -> None:
     positions = GENERATOR.random((2, 3, 2, 3), np.float32)
     table = GENERATOR.random((3, 4), np.float32)
     found = Looked(
-        "m", compared=8, beside="n", arrays={
-            "embedding_filters": filters, "position_similarity": positions, "cka": table,
+        "m", arrays={
+            "embedding_filters": filters, "position_similarity": positions,
             "attention_distance": table, "attention_entropy": table, "token_norms": table[0],
             "longest_tokens": table[1], "token_similarity": table[2],
         },
@@ -74,11 +74,10 @@ def test_weights_and_layers_are_drawn() -> None:
     (plots,) = inside_blocks(found)
     assert isinstance(plots, Plots)
     titles = [each.title for each in plots.items]
-    assert titles[-3:] == ["Filters", "Positions", "Layers"]
-    assert len(titles) == 7 == len([*model_figures(found)])
+    assert titles[-2:] == ["Filters", "Positions"]
+    assert len(titles) == 6 == len([*model_figures(found)])
     text = "".join(str(each.drawing) for each in plots.items)
     assert "var(--blue)" in text  # in the colors of the page
-    assert "layer of n" in text
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids))
 

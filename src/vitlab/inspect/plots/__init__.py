@@ -12,7 +12,6 @@ its own name, since matplotlib takes a moment.
 from vitlab.inspect.plots.charts import (
     attention_distance,
     attention_entropy,
-    cka,
     embedding_filters,
     position_similarity,
     through_depth,
@@ -33,7 +32,6 @@ from vitlab.inspect.plots.overlays import (
 __all__ = [
     "attention_distance",
     "attention_entropy",
-    "cka",
     "class_attention",
     "embedding_filters",
     "feature_colors",

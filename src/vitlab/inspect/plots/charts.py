@@ -4,7 +4,7 @@ Each takes a title, and `dark` for a dark page; another shape of array is an `Op
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -96,33 +96,6 @@ def through_depth(
         _by_layer(axes, unit)
         if len(lines) > 1:
             _named_above(axes)
-        return figure
-
-
-def cka(
-    values: Array, title: str = "", *, names: Sequence[str] = ("", ""), dark: bool = False
-) -> Figure:
-    """Draw how alike the layers of two models are, layer 0 at the bottom left.
-
-    Args:
-        values: of `vitlab.inspect.cka`, (layers, other layers)
-        title: of the figure
-        names: of the model, which goes up, and of the other one, which goes right
-        dark: for a dark page
-
-    Raises:
-        OptionError: an array of another shape.
-    """
-    table = numbers(values, 2, "(layers, other layers)")
-    up, right = (f"layer of {name}" if name else "layer" for name in names)
-    with themed(dark=dark):
-        figure = blank((5.2, 4.4), title)
-        axes = figure.subplots()
-        drawn = axes.imshow(table, cmap=COSINES, vmin=0, vmax=1, origin="lower")
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-        _by_layer(axes, up)
-        axes.set_xlabel(right)
-        _scale(figure, axes, drawn, "CKA (1: alike but for a rotation)")
         return figure
 
 

@@ -1,7 +1,6 @@
 """Look inside a model with images: maps of each one, and figures of all of them together."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -20,7 +19,7 @@ from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.evaluation.compute import borrowed
 from vitlab.inspect.evidence import Gradients
 from vitlab.inspect.look import Look, attention_bytes
-from vitlab.inspect.tokens import FEWEST, colors_of
+from vitlab.inspect.tokens import colors_of
 from vitlab.inspect.weights import first_kernel
 from vitlab.models.model import Model
 from vitlab.report.thumbnails import in_colors
@@ -28,7 +27,6 @@ from vitlab.units import si
 
 Floats = NDArray[np.float32]
 SHOWN, GLANCED = 12, 4  # images with pictures of their own, and of a glance
-COMPARED, TOGETHER = 64, 8  # images that CKA compares, at most, and how many at a time
 FILTERS = 28  # as in the ViT paper
 MOST = 2**32  # bytes of an image's attention maps
 WATCHING = ("relevance", "gradcam")  # maps that are for a class
@@ -63,13 +61,11 @@ class Choices:
     Attributes:
         watch: name of the class to explain; empty for each image's likeliest
         layer: whose heads, colors, norms and similar patches are shown; 0 for the last one
-        beside: another model, whose layers are compared; None to compare the model's own
         glance: where the last layers look, heads, norms and colors of a few images alone
     """
 
     watch: str = ""
     layer: int = 0
-    beside: Model | None = None
     glance: bool = False
 
 
@@ -112,9 +108,7 @@ class Looked:
         layer: whose heads, colors, norms and similar patches are shown; 0 for the last one
         arrays: means over all images, by their keys in `MEASURED`: (layers, heads) of attention,
             (layers + 1,) of tokens; `embedding_filters`, (count, rows, columns, channels);
-            `position_similarity`, (rows, columns, rows, columns); `cka`, (layers, other layers)
-        beside: name of the other model of `cka`; empty for the model itself
-        compared: images behind `cka`
+            `position_similarity`, (rows, columns, rows, columns)
         missing: what has no meaning here, by the reason
         notes: further remarks, such as images that cannot be read
     """
@@ -124,8 +118,6 @@ class Looked:
     count: int = 0
     layer: int = 0
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
-    beside: str = ""
-    compared: int = 0
     missing: dict[str, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -185,8 +177,6 @@ def look(
         if not read:
             raise DataError(found.notes[0].removeprefix("skipped: "))
         _finish(found, features)
-        if not choices.glance:
-            _compare(model, found, source, read[:COMPARED], device, choices.beside)
     return found
 
 
@@ -273,37 +263,6 @@ def _finish(found: Looked, features: Sequence[Tensor]) -> None:
         replace(image, colors=each[0].cpu().numpy())
         for image, each in zip(found.images, colors, strict=True)
     ]
-
-
-def _compare(
-    model: Model,
-    found: Looked,
-    source: Source,
-    indices: Sequence[int],
-    device: torch.device,
-    other: Model | None,
-) -> None:
-    """Compare the layers of a model, or of two, over images that are read again."""
-    found.beside = "" if other is None else other.config.name
-    if len(indices) < FEWEST:
-        found.lacks("CKA", f"it compares at least {FEWEST} images, and there are {len(indices)}")
-        return
-    parts = [indices[first : first + TOGETHER] for first in range(0, len(indices), TOGETHER)]
-    if len(parts[-1]) < FEWEST:
-        parts[-2:] = [[*parts[-2], *parts[-1]]]
-
-    def batches(seer: Model) -> Iterator[Tensor]:
-        for part in parts:
-            images = [_entering(seer, source, index, device)[1] for index in part]
-            if len({image.shape for image in images}) > 1:
-                raise OptionError("the images have several sizes, each with tokens of its own")
-            yield torch.cat(images)
-
-    with nullcontext() if other is None else borrowed(other, device):
-        others = None if other is None else batches(other)
-        make = partial(inspect.cka, model, batches(model), other, other_images=others)
-        if (table := _tried(found, "CKA", make)) is not None:
-            found.arrays["cka"], found.compared = table, len(indices)
 
 
 def roomy(seen: Look) -> Look:

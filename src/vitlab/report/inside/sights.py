@@ -89,13 +89,6 @@ CHARTS: dict[str, tuple[str, str, str, Draw | None]] = {  # file -> array, title
         "others, a tile for each patch.",
         None,
     ),
-    "cka": (
-        "cka", "Layers", "How alike two layers are in what they tell apart (CKA): 1 for the same "
-        "up to a rotation.",
-        lambda found, values, title: plots.cka(
-            values, title, names=(found.model, found.beside or found.model)
-        ),
-    ),
 }  # fmt: skip
 
 
@@ -161,7 +154,7 @@ def model_figures(found: Looked, *, titled: bool = True) -> Iterator[tuple[str, 
     """Yield the name and the figure of each array of the model; one at a time is in memory."""
     for name, (key, _, _, draw) in CHARTS.items():
         if (values := found.arrays.get(key)) is not None:
-            count = found.count if key in MEASURED else found.compared * (key == "cka")
+            count = found.count if key in MEASURED else 0
             title = found.model + f", {counted(count, 'image')}" * bool(count)
             title *= titled
             yield name, draw(found, values, title) if draw else getattr(plots, key)(values, title)
@@ -268,13 +261,12 @@ def _save(figure: Figure, file: Path) -> None:
 
 def _facts(found: Looked) -> dict[str, Any]:
     """Return the numbers, as lists."""
-    keys = (*MEASURED, "position_similarity", "embedding_filters", "cka")
+    keys = (*MEASURED, "position_similarity", "embedding_filters")
     return {
         "model": found.model,
         "images": found.count,
         "layer": found.layer or None,
         **{key: _listed(found.arrays.get(key)) for key in keys},
-        "beside": found.beside or None,
         "seen": [
             {
                 "image": image.name,

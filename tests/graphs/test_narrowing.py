@@ -211,7 +211,7 @@ def test_a_file_that_predicts_other_classes_is_refused(
         ({"precision": "int8", "to": "torch"}, "precision=int8 applies only to onnx: leave it out"),
         ({"precision": "int8"}, r"precision=int8 needs data=… \(--data\): scales are taken"),
         ({"precision": "int8", "data": "digits", "batch": 2}, "int8 files take any number of"),
-        ({"to": "torch", "batch": 2}, "strings or batch applies only to onnx: leave it out"),
+        ({"to": "torch", "batch": 2}, "batch applies only to onnx: leave it out"),
         ({"data": "digits"}, "data applies only with precision=fp16 or int8: leave it out"),
     ],
 )

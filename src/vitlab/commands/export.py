@@ -55,11 +55,6 @@ class Export(WeightsOptions):
     images: int = option(
         IMAGES, "images to measure on, at most, drawn at random", at_least(1), only=when("data")
     )
-    strings: bool = option(
-        True,
-        "answer with class names too; no-strings for TensorRT and Core ML",
-        only=when("to", "onnx"),
-    )
     batch: int = option(
         0, "images in every batch (0: any number)", at_least(0), only=when("to", "onnx")
     )
@@ -88,7 +83,7 @@ def run(options: Export) -> dict[str, Any]:
 
     model = options.load()
     if options.to in TARGETS:
-        how = options.values("bare precision data images strings batch")
+        how = options.values("bare precision data images batch")
         return vitlab.export(model, options.out, options.to, **how)
     folder = str(vitlab.save(model, options.out, to=options.to, base=options.file.base))
     return {"model": model.config.name, "format": options.to, "folder": folder}

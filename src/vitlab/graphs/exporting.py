@@ -30,7 +30,6 @@ def export(
     precision: Precision = "fp32",
     data: Given | None = None,
     images: int = IMAGES,
-    strings: bool = True,
     batch: int = 0,
 ) -> dict[str, Any]:
     """Write a model as a file that runs without ViTLab, checked against the model.
@@ -59,7 +58,6 @@ def export(
         data: labeled images, as `vitlab.evaluate` takes them, to measure on what fp16 or int8
             costs; int8 takes its scales from others of them
         images: at most so many of them, drawn at random
-        strings: whether an ONNX file has `labels` and `label`, which TensorRT and Core ML cannot
         batch: of an ONNX file: images in every batch; 0: any number
 
     Returns:
@@ -78,14 +76,14 @@ def export(
         DiskError: the file exists, or cannot be written.
     """
     path, inner = check_target(to, file), unwrapped(model)
-    check_precision(to, precision, data is not None, bool(batch or not strings))
+    check_precision(to, precision, data is not None, bool(batch))
     if batch and precision == "int8":  # ONNX Runtime 1.31 fails at them
         raise OptionError("int8 files take any number of images: leave batch out, or choose fp16")
     whole_state(inner)
     whole, inner = inner, on_processor(inner)
     sample = None if data is None else Sample(data, images)
     written: dict[str, Any] = {"model": inner.config.name, "format": to}
-    how = {"precision": precision, "sample": sample, "strings": strings, "batch": batch}
+    how = {"precision": precision, "sample": sample, "batch": batch}
     found = TARGETS[to].write(inner, path, bare, **(how if TARGETS[to].narrow else {}))
     if precision == "fp16" and sample is None:
         logging.getLogger("vitlab").warning(

@@ -45,7 +45,6 @@ def write(
     precision: Precision = "fp32",
     sample: Sample | None = None,
     *,
-    strings: bool = True,
     batch: int = 0,
 ) -> dict[str, Any]:
     """Write an ONNX file, and check it; a folder has the file and what checks it elsewhere.
@@ -56,7 +55,6 @@ def write(
         bare: normalized images to logits, without preprocessing
         precision: of the weights
         sample: labeled images to measure on what that costs
-        strings: whether answers have names, which are strings
         batch: images in every batch; 0 for any number
 
     Returns:
@@ -70,7 +68,7 @@ def write(
     """
     form = traceable(model, bare, batch=batch)
     drawn = draw(model, sample, bare=bare, batch=batch or 1) if sample else None
-    proto, blocks = _graph(model, form, strings=strings, precision=precision)
+    proto, blocks = _graph(model, form, precision)
     before = proto.SerializeToString() if drawn else b""
     found: dict[str, Any] = {}
     if precision == "fp16":
@@ -102,9 +100,7 @@ def staged(file: Path) -> Iterator[Path]:
             yield folder / MODEL
 
 
-def _graph(
-    model: Model, form: Traceable, *, strings: bool, precision: Precision = "fp32"
-) -> tuple[Any, list[str]]:
+def _graph(model: Model, form: Traceable, precision: Precision) -> tuple[Any, list[str]]:
     """Return a graph with names and facts, and what leaves its blocks."""
     weights = [*form.module.parameters(), *form.module.buffers()]
     if (size := sum(each.nbytes for each in weights)) > LARGEST:
@@ -117,7 +113,7 @@ def _graph(
     blocks = blocks_of(proto)
     strip(proto)
     keep_padding(proto)
-    if strings and "probabilities" in form.outputs:
+    if "probabilities" in form.outputs:
         add_labels(proto, class_names(model))
     facts = about(model) | {"precision": precision}
     proto.metadata_props.add(key="vitlab", value=json.dumps(facts))

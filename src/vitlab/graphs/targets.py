@@ -121,7 +121,7 @@ def check_precision(to: str, precision: str, measured: bool, others: bool = Fals
         raise OptionError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
     if (precision != "fp32" or others) and not TARGETS[to].narrow:
         having = ", ".join(name for name, target in TARGETS.items() if target.narrow)
-        given = "strings or batch" if others else f"precision={precision}"
+        given = "batch" if others else f"precision={precision}"
         raise OptionError(f"{given} applies only to {having}: leave it out")
     if precision == "int8" and not measured:
         raise OptionError(

@@ -12,6 +12,7 @@ import vitlab
 from conftest import call, photo, photo_folder
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
+from vitlab.explore.dataset_map import _looked_at
 
 CLASSES = ("a", "b")
 
@@ -180,6 +181,8 @@ def test_every_command_opens_the_same_images(
     assert twin == 2 * images if kind not in ("splits", "flat splits") else twin == images
     assert len(open_images(data, "ignored").every()) == images  # inspect
     assert len(vitlab.classify(model, data)) == images
+    looked = _looked_at(model, data)  # explore --data
+    assert len(looked.source) == images if "splits" not in kind else 2
     if images > 1:
         opened = open_to_learn(data, unlabeled=True)  # pretrain
         assert len(opened.train) + len(opened.test) == images

@@ -59,7 +59,7 @@ def test_the_page_and_its_files(exploring: Exploring) -> None:
 def test_state(exploring: Exploring, image: str) -> None:
     state = exploring.ask("/api/state").json
     assert [each["name"] for each in state["models"]] == list(KINDS)
-    assert set(state) == {"models", "images", "limits"}
+    assert set(state) == {"models", "images", "map", "limits"}
     first = state["models"][0]
     assert (first["notation"], first["image_size"], first["patch"]) == (
         "ViT(width=16,depth=2,heads=2,mlp=32)/4", [16, 16], 4,
@@ -71,7 +71,7 @@ def test_state(exploring: Exploring, image: str) -> None:
         "relevance", "gradcam",
     }  # fmt: skip
     assert {"id": image, "name": "red.png", "width": 32, "height": 24} in state["images"]
-    assert state["limits"] == {"body": MOST_BODY}
+    assert (state["map"], state["limits"]) == (False, {"body": MOST_BODY})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -316,6 +316,7 @@ def test_a_body_beyond_the_limit_is_refused(exploring: Exploring) -> None:
         ("/api/look/0/IMAGE/without", {"patches": [16]}, 400, "patch 16 of 16"),
         ("/api/look/0/IMAGE/without", {"patches": [0], "classes": [5]}, 400, "from 0 to 4"),
         ("/api/look/7/IMAGE/without", {"patches": [0]}, 400, "no classifier"),
+        ("/api/map", None, 404, "--data"),
     ],
 )
 def test_what_cannot_be_asked(

@@ -15,7 +15,9 @@ import uvicorn
 from playwright.sync_api import expect
 
 import vitlab
+from conftest import photo_folder
 from explore.made import InProcess, kinds
+from vitlab.explore.dataset_map import MapJob, dataset_map
 from vitlab.explore.explore_routes import application
 from vitlab.explore.explorer import Explorer
 from vitlab.explore.views import Shown
@@ -54,11 +56,17 @@ def models() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def address(models: dict[str, Any], pictures: Path) -> Iterator[str]:
+def address(
+    models: dict[str, Any], pictures: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    data = photo_folder(tmp_path_factory.mktemp("data") / "p", {"a": 12, "b": 12})
+    own = models["plain"]
+    charted = own.remade(own.config, own.state_dict())
     explorer = Explorer(
         [Shown.of(name, model, torch.device("cpu")) for name, model in models.items()],
         InProcess(),
         images=[str(pictures / "china.jpg")],
+        map_job=MapJob(lambda told: dataset_map(charted, str(data), progress=told)),
     )
     with running(explorer) as place:
         yield place
@@ -117,11 +125,37 @@ def test_every_view_of_every_kind_of_model(opened: Callable[..., Any], address: 
     expect(page.locator(".readout")).to_contain_text("Attention pool: looks most at row")
 
 
-def test_files(opened: Callable[..., Any], address: str, pictures: Path) -> None:
+def test_files_and_the_map(opened: Callable[..., Any], address: str, pictures: Path) -> None:
     page = opened(address)
     shown(page, "attention/0 ")
     files = [pictures / "notes.txt", pictures / "broken.jpg", pictures / "turned.jpg"]
     page.set_input_files("input[type=file] >> nth=0", files)
     expect(page.locator("#refused li")).to_have_count(2)
     expect(page.locator(".thumb")).to_have_count(2)
+    page.get_by_role("button", name="Map of the data").click()
+    expect(page.locator(".plane")).to_contain_text("24 images")
+    page.locator(".plane > canvas").focus()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    expect(page.locator(".thumb")).to_have_count(3)
     shown(page, "attention/0 ")
+
+
+def test_labels_are_learned_and_saved(opened: Callable[..., Any], address: str) -> None:
+    """The two classes of the data are its labels; an image that is given another keeps it."""
+    page = opened(f"{address}#tab=map")
+    corner = page.get_by_role("region", name="Label images")
+    expect(corner).to_contain_text("24 of 24 images have a label")
+    expect(corner.locator(".chip")).to_have_text(["a1", "b2"])
+    page.locator(".plane > canvas").focus()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("0")
+    expect(corner).to_contain_text("23 of 24 images have a label")
+    expect(corner.locator(".proposal")).to_have_count(1)
+    page.keyboard.press("2")
+    with page.expect_download() as download:
+        corner.get_by_role("button", name="Save labels").click()
+    lines = download.value.path().read_text().splitlines()
+    assert lines[0] == "path,label"
+    assert len(lines) == 25
+    assert all(re.fullmatch(r"(train/|val/|test/)?[ab]/.*,[ab]", line) for line in lines[1:])

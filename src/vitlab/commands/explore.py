@@ -1,12 +1,17 @@
 """`vitlab explore`."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitlab.commands import DeviceOptions
+from vitlab.data.exists import check_data
 from vitlab.explore.parse_inputs import parse_inputs
 from vitlab.options import above, argument, at_least, at_most, option
 from vitlab.weights.stated import Stated
+
+if TYPE_CHECKING:
+    from vitlab.explore.dataset_map import MapJob
+    from vitlab.models.model import Model
 
 SUMMARY = "Look inside models in the browser, patch by patch."
 NEEDS = ("fastapi", "uvicorn")
@@ -21,6 +26,12 @@ class Explore(DeviceOptions):
         "models (a run folder, a saved model, a weights file, user/name on the Hugging Face Hub; "
         "NAME=WEIGHTS names it), and image files, folders or glob patterns, in any order",
         default=(),
+    )
+    data: str = option(
+        "",
+        "any DATA of `vitlab train`: a map of its images as the first model sees them, and the "
+        "labels that are likely wrong",
+        check=check_data,
     )
     port: int = option(
         8765, "port to listen on, on this machine alone; 0 for any", at_least(0), at_most(65535)
@@ -73,6 +84,7 @@ def run(options: Explore) -> dict[str, Any]:
         models,
         Decoders(1, bounds),
         images=images,
+        map_job=_map_job(models[0].model, options.data) if options.data else None,
         say=say,
     )
     with listen(HOST, options.port) as opened:
@@ -85,6 +97,15 @@ def run(options: Explore) -> dict[str, Any]:
 
         explore(explorer, opened, ready)
     return {}
+
+
+def _map_job(model: "Model", data: str) -> "MapJob":
+    """Return who makes the map, with modules of its own around the same weights."""
+    from vitlab.explore.dataset_map import MapJob, dataset_map
+    from vitlab.progress import say
+
+    own = model.remade(model.config, model.state_dict())
+    return MapJob(lambda progress: dataset_map(own, data, progress=progress), say)
 
 
 def show(result: dict[str, Any]) -> None:

@@ -4,9 +4,6 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from vitlab.data.holdout import fingerprint, fold_of, hold_out, learned, moved, without
 from vitlab.data.labels import UnknownClassError
 from vitlab.data.open import open_images
@@ -42,13 +39,6 @@ class Chosen:
         """What figures of these images say of them, by the keys of the command's JSON."""
         learned_from = {"learned_from": self.learned_from} if self.learned_from else {}
         return {"split": self.split, "notes": [*self.notes]} | learned_from
-
-
-def sample(count: int, most: int, seed: int) -> NDArray[np.int64]:
-    """Choose at most so many of `count` numbers at random, all equally likely; ascending."""
-    if count <= most:
-        return np.arange(count)
-    return np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
 
 
 def choose(model: Model, data: Given, split: Split, columns: Columns | None = None) -> Chosen:

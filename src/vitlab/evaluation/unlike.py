@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from vitlab.data.sources.source import Source, Subset
 from vitlab.distributed.world import World
-from vitlab.evaluation.choosing import sample
 from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.embedding_map import sample
 from vitlab.evaluation.features import features_of
 from vitlab.models.model import Model
 from vitlab.models.unlike import Unlike

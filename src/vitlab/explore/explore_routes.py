@@ -1,7 +1,9 @@
 """The explorer over HTTP: its page, and what the page asks."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -12,12 +14,13 @@ from starlette.routing import Route
 
 from vitlab.errors import OptionError, one_line
 from vitlab.explore import views
+from vitlab.explore.dataset_map import DatasetMap, MapJob
 from vitlab.explore.explorer import Explorer
 from vitlab.explore.first_pass import attended
 from vitlab.explore.gallery import FORMATS, OpenImage, is_supported
 from vitlab.pages.assets import EXPLORE
 from vitlab.serve.access import LOCAL
-from vitlab.serve.exchange import BodyMemory, Envelope, Refused, exchange_of
+from vitlab.serve.exchange import BodyMemory, Envelope, Refused, busy, exchange_of
 from vitlab.serve.pages import page_routes
 
 MOST_BODY = 64 * 2**20  # bytes of an image file
@@ -50,10 +53,16 @@ class Routes:
             f"{look}/attention/{{token}}": self.attention,
             f"{look}/map/{{kind}}": self.map,
             f"{look}/colors": self.colors,
+            "/api/map": self.points,
+            "/api/map/sheet": self.sheet,
+            "/api/labels": self.labels,
+            "/api/labels.csv": self.label_list,
         }
         written = {
             "/api/images": self.open,
             f"{look}/without": self.without,
+            "/api/map/{index:int}": self.open_point,
+            "/api/labels": self.give_labels,
         }
         return [
             Route(path, own_page(answer), methods=[method])
@@ -68,6 +77,7 @@ class Routes:
             {
                 "models": [each.described() for each in self.explorer.models],
                 "images": self.explorer.gallery.described(),
+                "map": self.explorer.map_job is not None,
                 "limits": {"body": MOST_BODY},
             }
         )
@@ -146,6 +156,58 @@ class Routes:
         chances = [float(found[each]) for each in classes]
         return JSONResponse({"top": shown.top(found), "chances": chances})
 
+    async def points(self, request: Request) -> Response:
+        """Return the map of the data set, or how far it is."""
+        made, share, what = self._map_job().state()
+        if made is None:
+            return JSONResponse({"progress": share, "what": what}, 202)
+        return JSONResponse(await asyncio.to_thread(made.as_dict))
+
+    async def sheet(self, request: Request) -> Response:
+        """Return the thumbnails of the map."""
+        return Response(self._made().sheet, media_type="image/png")
+
+    async def open_point(self, request: Request) -> Response:
+        """Open an image of the map."""
+        place: int = request.path_params["index"]
+        made = self._made()
+        if place >= len(made.points):
+            raise Refused(404, f"image {place} of {len(made.points)}: they are counted from 0")
+        name, data = await asyncio.to_thread(made.content, place)
+        image = await self.explorer.gallery.open(data, name)
+        return JSONResponse(image.described(), 201)
+
+    async def labels(self, request: Request) -> Response:
+        """Return the labels of the map, and what follows from them."""
+        return JSONResponse(await asyncio.to_thread(self._made().labeling.state))
+
+    async def give_labels(self, request: Request) -> Response:
+        """Give some images of the map a class, or take theirs away; return what follows."""
+        labeling, asked = self._made().labeling, _json(await self._body(request, MOST_ASKED))
+        places, name = asked.get("images", ()), asked.get("class")
+        if not _whole_numbers(places) or not isinstance(name, str):
+            raise Refused(400, 'the body must be {"images": [numbers], "class": "a name"}')
+        return JSONResponse(await asyncio.to_thread(labeling.give, places, name))
+
+    async def label_list(self, request: Request) -> Response:
+        """Return the labels as a file that every command reads."""
+        text = await asyncio.to_thread(self._made().labeling.as_csv)
+        saved = {"Content-Disposition": 'attachment; filename="labels.csv"'}
+        return Response(
+            text.encode("utf-8", "surrogateescape"), media_type="text/csv", headers=saved
+        )
+
+    def _map_job(self) -> MapJob:
+        if self.explorer.map_job is None:
+            raise Refused(404, "there is no map: start the explorer with --data DATA")
+        return self.explorer.map_job
+
+    def _made(self) -> DatasetMap:
+        made, _, _ = self._map_job().state()
+        if made is None:
+            raise busy("the map is not ready: try again soon")
+        return made
+
     async def _body(self, request: Request, most: int) -> bytes:
         """Return the body of a request, within a bound.
 
@@ -218,15 +280,20 @@ def _asked(body: bytes) -> dict[str, list[int]]:
     Raises:
         Refused: it is anything else.
     """
-    try:
-        form = json.loads(body)
-    except (ValueError, RecursionError):
-        form = None
-    form = form if isinstance(form, dict) else {}
+    form = _json(body)
     lists = {name: form.get(name, []) for name in ("patches", "classes")}
     if not form or any(not _whole_numbers(each) for each in lists.values()):
         raise Refused(400, 'the body must be {"patches": [numbers], "classes": [numbers]}')
     return lists
+
+
+def _json(body: bytes) -> dict[str, Any]:
+    """Return an object that a page sent; nothing of what is none."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {}
 
 
 def _whole_numbers(values: object) -> bool:

@@ -18,6 +18,7 @@ from vitlab.data.augment.augment import normalize
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.errors import ImageError, OptionError, UserError, WeightsError
 from vitlab.explore import views
+from vitlab.explore.dataset_map import MapJob
 from vitlab.explore.first_pass import FirstPass, first_pass
 from vitlab.explore.gallery import Gallery, OpenImage
 from vitlab.explore.lru import Kept
@@ -77,6 +78,7 @@ class Explorer:
         decoders: that turn files into pixels; they are started and stopped here
         images: files that are opened at the start, in this order
         most: bytes of first passes that are kept
+        map_job: makes the map of a data set; None without one
         say: tells a person which of the images cannot be opened
     """
 
@@ -87,9 +89,10 @@ class Explorer:
         *,
         images: Sequence[str] = (),
         most: int = MOST_BYTES,
+        map_job: MapJob | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.models = list(models)
+        self.models, self.map_job = list(models), map_job
         self._images, self._say = list(images), say
         self._opening: asyncio.Task[None] | None = None
         self._decoders = decoders
@@ -108,6 +111,8 @@ class Explorer:
         await self._decoders.start()
         self._worker.start()
         self._opening = asyncio.create_task(self._open_all())
+        if self.map_job is not None:
+            self.map_job.start()
 
     async def ready(self) -> None:
         """Wait until the images that were named at the start are open."""
@@ -129,6 +134,8 @@ class Explorer:
         for task in (*self._coming.values(), self._opening):
             if task is not None:
                 task.cancel()
+        if self.map_job is not None:
+            self.map_job.stop()
         self._worker.stop()
         await self._decoders.stop()
 

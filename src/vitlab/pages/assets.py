@@ -8,12 +8,12 @@ SERVICE = (*SHARED, "service.css", "heat.js", "service.js")  # what service.html
 WEB = (*SHARED, "pixels.js", "runner.js", "web.js")  # what web.html asks for, beside its parts
 # What explore.html asks for, and the modules that its own one imports.
 EXPLORE = (
-    *SHARED, "heat.js", "explore.css", "explore.js",
+    *SHARED, "heat.js", "explore.css", "explore-map.css", "explore.js",
     *(
         f"explore-{name}.js"
         for name in (
-            "asking", "bars", "brush", "classes", "controls", "hands", "heads", "link",
-            "maps", "paint", "panel", "picture", "poster", "strip",
+            "asking", "bars", "brush", "classes", "controls", "hands", "heads", "labels", "link",
+            "map", "maps", "paint", "panel", "picture", "points", "poster", "strip", "suspects",
             "wanted", "words",
         )
     ),

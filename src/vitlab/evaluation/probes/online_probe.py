@@ -12,8 +12,9 @@ from vitlab.data.loading.cache import cached
 from vitlab.data.sources.source import Source, Subset
 from vitlab.distributed.world import World
 from vitlab.errors import DataError
-from vitlab.evaluation.choosing import sample, unlearned
+from vitlab.evaluation.choosing import unlearned
 from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.embedding_map import sample
 from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.intervals import wilson
 from vitlab.evaluation.metrics import METRICS

@@ -5,6 +5,7 @@ import { VIEWS } from "./explore-words.js";
 /* seen: of explore.js; -> "#view=attention&…"; what is as at the start is left out */
 export function linkOf(seen) {
   const words = new URLSearchParams();
+  if (seen.tab !== "photo") words.set("tab", seen.tab);
   words.set("models", seen.models.join());
   if (seen.image) words.set("image", seen.image);
   words.set("view", seen.view);
@@ -30,6 +31,7 @@ export function linkedFields(hash, models) {
   const shown = [...new Set(numbers("models"))].filter((each) => Number.isInteger(each) && each >= 0 && each < models.length).slice(0, 2);
   const at = numbers("at");
   const found = {
+    tab: words.get("tab") === "map" ? "map" : "photo",
     models: shown.length ? shown : models.length === 2 ? [0, 1] : [0],
     image: words.get("image"),
     view: Object.hasOwn(VIEWS, words.get("view")) ? words.get("view") : undefined,

@@ -6,6 +6,7 @@ import { Brush, samePart } from "./explore-brush.js";
 import { Controls } from "./explore-controls.js";
 import { Hands } from "./explore-hands.js";
 import { linkOf, linkedFields } from "./explore-link.js";
+import { DataMap } from "./explore-map.js";
 import { toldOf } from "./explore-maps.js";
 import { Panel } from "./explore-panel.js";
 import { posterOf, saveCanvas } from "./explore-poster.js";
@@ -14,12 +15,12 @@ import { VIEWS } from "./explore-words.js";
 
 const byId = (id) => document.getElementById(id);
 
-/* models: numbers of those shown; image: its id; depth: of the layer, 0 to 1; head:
+/* tab: photo or map; models: numbers of those shown; image: its id; depth: of the layer, 0 to 1; head:
    its number, null for the mean; at: where it looks from, fractions of the photo; token: its name
    where it is no patch; held: whether the pointer leaves `at` alone; chosen: {class, name} to explain,
    null for the likeliest; same: one scale for all heads; strength: of the colors; lines: the grid */
 const START = {
-  models: [0], image: null, view: "attention", depth: 1, head: null, at: null, token: null,
+  tab: "photo", models: [0], image: null, view: "attention", depth: 1, head: null, at: null, token: null,
   held: false, chosen: null, same: false, strength: 0.8, lines: true,
 };
 const page = {
@@ -44,6 +45,7 @@ const page = {
 const hands = new Hands(page);
 const strip = new Strip(byId("strip"), (image) => change({ image: image.id }));
 let controls;
+let map = null;
 
 /* Changes, and what follows from them. */
 
@@ -75,10 +77,16 @@ function draw() {
 
 function drawNow() {
   const { seen, panels } = page;
+  const onMap = seen.tab === "map" && map !== null;
+  byId("photos").hidden = onMap;
+  byId("map").hidden = !onMap;
+  byId("tab-photo").setAttribute("aria-pressed", String(!onMap));
+  byId("tab-map").setAttribute("aria-pressed", String(onMap));
+  if (onMap) map.open();
   byId("inside").hidden = !seen.image;
   byId("incoming").classList.toggle("empty", !seen.image);
   strip.mark(seen.image);
-  if (!seen.image) return writeLink();
+  if (!seen.image || onMap) return writeLink();
   controls.show(seen, panels.map((panel) => panel.look));
   panels.forEach((panel) => panel.update({ ...seen, out: outOf(panel) }));
   const brushes = seen.models.some((number) => !page.facts.models[number].views.gradcam);
@@ -131,7 +139,7 @@ function arrived(panel) {
   if (seen.token ? !page.panels.some(has) : !seen.at) page.seen = { ...seen, ...beginning(panel.look) };
   panel.seen = page.seen;
   panel.drawBars();
-  vitlab.say(`${panel.image.name}: ${panel.bars.words()}${page.panels.length > 1 ? ` (${panel.model.name})` : ""}`);
+  if (seen.tab === "photo") vitlab.say(`${panel.image.name}: ${panel.bars.words()}${page.panels.length > 1 ? ` (${panel.model.name})` : ""}`);
   drawNow();
   if (page.brush.out.size) brushed();
 }
@@ -159,6 +167,7 @@ function writeLink() {
 
 function readLink() {
   const { out, ...fields } = linkedFields(location.hash, page.facts.models);
+  if (fields.tab === "map" && !map) fields.tab = "photo";
   const missing = fields.image && !strip.find(fields.image);
   if (!fields.image || missing) fields.image = strip.images[0]?.id ?? null;
   const { lines, strength } = page.seen; // a matter of taste
@@ -183,7 +192,7 @@ async function take(files) {
 
 function show(images) {
   images.forEach((image) => strip.add(image));
-  if (images.length) change({ image: images.at(-1).id, at: null, token: null, held: false });
+  if (images.length) change({ image: images.at(-1).id, tab: "photo", at: null, token: null, held: false });
 }
 
 /* What is taken away. */
@@ -230,6 +239,7 @@ addEventListener("keydown", (event) => {
     undo();
   } else if (event.key === "Escape" && page.seen.held) change({ held: false });
 });
+for (const tab of ["photo", "map"]) byId(`tab-${tab}`).addEventListener("click", () => change({ tab }));
 addEventListener("hashchange", () => page.facts && readLink());
 vitlab.photos(take, (text) => vitlab.say(text));
 
@@ -244,6 +254,10 @@ async function start() {
   const { models, images } = page.facts;
   controls = new Controls(models, change);
   images.forEach((image) => strip.add(image));
+  if (page.facts.map) {
+    map = new DataMap(byId("map"), (image) => show([image]));
+    byId("tabs").hidden = false;
+  }
   document.title = `${models.map((model) => model.name).join(", ")}: look inside`;
   vitlab.say(images.length ? "" : "Choose a photo to begin.");
   readLink();

@@ -1,0 +1,313 @@
+"""The map of a data set: images as points, thumbnails, doubtful labels, and how it is made."""
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.data.labels import SingleLabels
+from vitlab.data.open import open_images, stripped
+from vitlab.data.sources.request import Given
+from vitlab.data.sources.source import Joined, Relabeled, Source
+from vitlab.errors import DataError, ImageError, UserError
+from vitlab.evaluation.choosing import choose
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.embedding_map import Sampled, embedding_map, look_at, sample
+from vitlab.evaluation.label_errors import Suspect, find_label_errors
+from vitlab.evaluation.rows import unicode
+from vitlab.explore.gallery import as_png
+from vitlab.explore.labeling import Labeling
+from vitlab.models.model import Model
+
+MOST = 10_000  # images of a map
+SEED = 0  # of a sample, and of the places
+UNKNOWN = -1  # the class of an image without a label beside labeled ones
+SUSPECTS = 200  # that are listed
+SIDES = ((1_000, 64), (2_500, 48), (MOST, 32))  # pixels of a thumbnail, by images at most
+OPENED, QUALITY = 1_024, 95  # of a file that the page opens
+PASS, PLACED = 0.6, 0.95  # share of the work that is done after the model, and after t-SNE
+
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class DatasetMap:
+    """A map, ready to be shown.
+
+    Attributes:
+        points: float32 (n, 2), x and y from 0 to 1
+        truth: int64 (n,), the class of each image; -1 where it is unknown or there are several
+        guess: int64 (n,), the likeliest class; -1 where the model has no such classes
+        confidence: float64 (n,), its probability
+        names: what the source calls each image
+        classes: names of the classes
+        suspects: the labels that are likely wrong, likeliest error first; `place` is the point
+        sheet: the thumbnails in raster order, a PNG
+        side: pixels of a thumbnail
+        columns: thumbnails in a row of the sheet
+        of: images that the data has
+        note: what the reader must know, in sentences; empty if there is nothing
+        labeling: the labels that a person gives
+    """
+
+    points: NDArray[np.float32]
+    truth: NDArray[np.int64]
+    guess: NDArray[np.int64]
+    confidence: NDArray[np.float64]
+    names: tuple[str, ...]
+    classes: tuple[str, ...]
+    suspects: tuple[Suspect, ...]
+    sheet: bytes = field(repr=False)
+    side: int
+    columns: int
+    of: int
+    note: str
+    labeling: Labeling = field(repr=False)
+    _source: Source = field(repr=False)
+    _indices: NDArray[np.int64] = field(repr=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the map as JSON holds it."""
+        return {
+            "points": self.points.astype(np.float64).round(4).tolist(),
+            "truth": self.truth.tolist(),
+            "guess": self.guess.tolist(),
+            "confidence": self.confidence.round(4).tolist(),
+            "names": [unicode(name) for name in self.names],
+            "classes": [unicode(name) for name in self.classes],
+            "suspects": [
+                {
+                    "index": each.place,
+                    "truth": each.given[0],
+                    "better": each.better[0],
+                    "score": round(each.own, 4),
+                }
+                for each in self.suspects
+            ],
+            "sheet": {"side": self.side, "columns": self.columns},
+            "images": len(self.points),
+            "of": self.of,
+            "note": self.note,
+        }
+
+    def content(self, place: int) -> tuple[str, bytes]:
+        """Return the name of an image and a file of it that every decoder takes.
+
+        It is the file itself if that is a JPEG, PNG or WebP file of at most `OPENED` pixels for
+        the shorter side; else a smaller JPEG, or a PNG of pixels in memory.
+
+        Args:
+            place: number of the point, from 0
+
+        Raises:
+            ImageError: the image is no longer there, damaged, or not of 1, 3 or 4 channels.
+        """
+        name, stored = unicode(self.names[place]), self._source.image(int(self._indices[place]))
+        if stored.shape()[2] not in (1, 3, 4):
+            raise ImageError(f"{name} has {stored.shape()[2]} channels and cannot be shown")
+        return name, stored.compact(OPENED, QUALITY)[0]
+
+
+@dataclass(frozen=True)
+class _LookedAt:
+    """Images, whether their labels mean anything, and whether they are of the model's classes."""
+
+    source: Source
+    labeled: bool
+    matched: bool
+    note: str = ""
+
+
+def dataset_map(
+    model: Model,
+    data: Given,
+    *,
+    most: int = MOST,
+    progress: Progress = lambda share, what: None,
+) -> DatasetMap:
+    """Make the map of a data set as a model sees it.
+
+    Each image goes through the model once. Data whose classes are not the model's, or that has no
+    labels, has a map too: without guesses, and the note says why.
+
+    Args:
+        model: any; its device and mode are the same afterwards
+        data: as for training, or images without labels: a folder, a file, a glob pattern
+        most: images, chosen at random if there are more
+        progress: called with the share of the work that is done, from 0 to 1, and what is being
+            done; what it raises ends the work
+
+    Raises:
+        DataError: no such data, no image that can be decoded, or a model whose answers are not
+            numbers.
+    """
+    opened = _looked_at(model, data)
+    source, chosen = opened.source, sample(len(opened.source), most, SEED)
+    side = next((side for limit, side in SIDES if len(chosen) <= limit), SIDES[-1][1])
+    what = f"looking at {len(chosen):,} images"
+    progress(0.0, what)
+    seen = look_at(
+        model,
+        source,
+        chosen,
+        side,
+        Compute(next(model.parameters()).device, workers=0),
+        lambda done, total: progress(PASS * done / max(total, 1), what),
+    )
+    if not len(seen.indices):
+        raise DataError(next(iter(seen.bad.values()), "there are no images"))
+    progress(PASS, f"arranging {len(seen.indices):,} images by what the model sees in them")
+    points = embedding_map(seen.features, SEED)
+    progress(PLACED, "drawing the thumbnails")
+    return _made(opened, seen, points, _note(opened, seen, len(chosen)))
+
+
+def _made(opened: _LookedAt, seen: Sampled, points: NDArray[np.float32], note: str) -> DatasetMap:
+    """Put together what the page is told."""
+    source, count = opened.source, len(seen.indices)
+    labels, nothing = source.labels.take(seen.indices), np.full(count, -1)
+    single = isinstance(labels, SingleLabels) and opened.labeled
+    suspects: tuple[Suspect, ...] = ()
+    if single and opened.matched:
+        known = np.flatnonzero(labels.values != UNKNOWN)
+        errors = find_label_errors(seen.probabilities[known], labels.take(known)).suspects
+        places = known.tolist()
+        suspects = tuple(replace(each, place=places[each.place]) for each in errors[:SUSPECTS])
+    guessed = opened.matched and seen.probabilities.shape[1] > 0
+    sheet, columns = sheet_of(seen.thumbnails)
+    truth = labels.values if isinstance(labels, SingleLabels) and single else nothing
+    names = tuple(source.name(index) for index in seen.indices.tolist())
+    return DatasetMap(
+        points,
+        truth,
+        seen.probabilities.argmax(1) if guessed else nothing,
+        seen.probabilities.max(1) if guessed else np.zeros(count),
+        names,
+        source.classes,
+        suspects,
+        as_png(sheet),
+        seen.thumbnails.shape[1],
+        columns,
+        len(source),
+        note,
+        Labeling(seen.features, names, truth, source.classes if single else ()),
+        source,
+        seen.indices,
+    )
+
+
+def sheet_of(thumbnails: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
+    """Return thumbnails in raster order in one nearly square picture, and how many are in a row.
+
+    Args:
+        thumbnails: uint8 (n, side, side, 3)
+    """
+    count, side = thumbnails.shape[:2]
+    columns = max(1, math.ceil(math.sqrt(count)))
+    rows = max(1, -(-count // columns))
+    grid = np.zeros((rows * columns, side, side, 3), np.uint8)
+    grid[:count] = thumbnails
+    table = grid.reshape(rows, columns, side, side, 3).swapaxes(1, 2)
+    return table.reshape(rows * side, columns * side, 3), columns
+
+
+def _looked_at(model: Model, data: Given) -> _LookedAt:
+    """Open labeled images of the model's classes; else all images, with or without labels."""
+    reason = f"{model.config.name} has no classifier"
+    opened = open_images(data, "optional")
+    if model.config.classes and not opened.lacks:
+        try:
+            source = choose(model, data, "auto").source
+            if opened.loose is not None and isinstance(source.labels, SingleLabels):
+                unknown = SingleLabels(np.full(len(opened.loose), UNKNOWN))
+                source = Joined((source, Relabeled(opened.loose, unknown, source.classes)))
+            return _LookedAt(source, labeled=True, matched=True)
+        except DataError as error:
+            reason = str(error)
+    if opened.lacks or opened.loose is not None:
+        matched, note = model.config.classes > 0, "the images have no labels"
+        return _LookedAt(stripped(opened.every()), labeled=False, matched=matched, note=note)
+    source = opened.every() if opened.unsplit else opened.splits().test
+    return _LookedAt(source, labeled=True, matched=False, note=f"no predictions: {reason}")
+
+
+def _note(opened: _LookedAt, seen: Sampled, chosen: int) -> str:
+    """Return what the reader must know, in sentences."""
+    notes = []
+    if chosen < len(opened.source):
+        notes.append(f"{chosen:,} of {len(opened.source):,} images, chosen at random (seed {SEED})")
+    if seen.bad:
+        count, damaged = len(seen.bad), next(iter(seen.bad.values()))
+        left = "damaged image is left out" if count == 1 else "damaged images are left out"
+        notes.append(f"{count:,} {left} ({damaged})")
+    if opened.note:
+        notes.append(opened.note)
+    if opened.labeled and opened.source.labels.several:
+        notes.append("the images have several labels each, so that no color stands for a class")
+    return " ".join(f"{each[:1].upper()}{each[1:]}." for each in notes)
+
+
+class MapJob:
+    """Makes one map in a thread of its own, while the page shows how far it is.
+
+    Args:
+        make: makes it, and calls its argument with the share of the work that is done and what is
+            being done; it must share no modules with what else computes at the same time
+        say: tells a person that there will be no map
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Progress], DatasetMap],
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._make, self._say = make, say
+        self._state: tuple[DatasetMap | None, float, str] = (None, 0.0, "beginning")
+        self._error = ""
+        self._thread = threading.Thread(target=self._run, name="vitlab-map", daemon=True)
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Give up at the next step."""
+        self._stopped = True
+
+    def state(self) -> tuple[DatasetMap | None, float, str]:
+        """Return the map if it is made, the share of the work done, and what is being done.
+
+        Raises:
+            DataError: there will be no map.
+        """
+        if self._error:
+            raise DataError(self._error)
+        return self._state
+
+    def _run(self) -> None:
+        try:
+            made = self._make(self._progress)
+            self._state = (made, 1.0, "")
+        except _StoppedError:
+            pass
+        except UserError as error:
+            self._error = str(error)
+            self._say(f"no map: {error}")
+        except Exception as error:  # a bug: the page goes on without a map
+            self._error = f"the map cannot be made ({type(error).__name__})"
+            logging.getLogger("vitlab").exception("no map")
+
+    def _progress(self, share: float, what: str) -> None:
+        if self._stopped:
+            raise _StoppedError
+        self._state = (None, share, what)
+
+
+class _StoppedError(Exception):
+    """The explorer ends."""

@@ -1,0 +1,138 @@
+"""The explorer's map: what the page is told, of data of every kind."""
+
+import json
+import shutil
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitlab
+from conftest import photo_folder
+from vitlab.errors import DataError, ImageError
+from vitlab.explore.dataset_map import DatasetMap, dataset_map, sheet_of
+from vitlab.models.model import Model
+
+KEYS = {
+    "points", "truth", "guess", "confidence", "names", "classes", "suspects", "sheet", "images",
+    "of", "note",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    tiny = "ViT(width=16,depth=1,heads=2,mlp=32)/8"
+    return vitlab.create(tiny, classes=3, image_size=32, labels=("blue", "green", "red"))
+
+
+@pytest.fixture(scope="module")
+def colors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return photo_folder(tmp_path_factory.mktemp("map") / "p", {"blue": 20, "green": 9, "red": 9})
+
+
+@pytest.fixture(scope="module")
+def made(model: Model, colors: Path) -> tuple[DatasetMap, list[tuple[float, str]]]:
+    told: list[tuple[float, str]] = []
+    found = dataset_map(model, str(colors), progress=lambda share, what: told.append((share, what)))
+    return found, told
+
+
+def test_what_the_page_is_told(made: tuple[DatasetMap, list[tuple[float, str]]]) -> None:
+    found, told = made
+    page = json.loads(json.dumps(found.as_dict()))
+    assert set(page) == KEYS
+    assert page["images"] == page["of"] == 38
+    for key in ("points", "truth", "guess", "confidence", "names"):
+        assert len(page[key]) == 38
+    assert page["classes"] == ["blue", "green", "red"]
+    assert [Path(name).parent.name for name in page["names"]] == [
+        page["classes"][truth] for truth in page["truth"]
+    ]
+    assert all(0 <= value <= 1 for point in page["points"] for value in point)
+    assert all(1 / 3 <= value <= 1 for value in page["confidence"])
+    assert page["note"] == ""
+    for each in page["suspects"]:
+        assert page["truth"][each["index"]] == each["truth"] != each["better"]
+        assert 0 <= each["score"] <= 0.5
+    shares = [share for share, _ in told]
+    assert shares == sorted(shares)
+    assert 0 <= shares[0] <= shares[-1] < 1
+    assert told[0][1] == "looking at 38 images"
+
+
+def test_the_sheet_has_the_thumbnails_in_order(
+    made: tuple[DatasetMap, list[tuple[float, str]]],
+) -> None:
+    found, _ = made
+    sheet = Image.open(BytesIO(found.sheet))
+    assert sheet.size == (found.columns * found.side, -(-38 // found.columns) * found.side)
+    for place, truth in ((0, 0), (37, 2)):
+        row, column = divmod(place, found.columns)
+        at = (column * found.side + found.side // 2, row * found.side + found.side // 2)
+        assert int(np.argmax(sheet.getpixel(at))) == truth  # photos are tinted by class
+    squares = np.arange(5 * 4 * 4 * 3).reshape(5, 4, 4, 3).astype(np.uint8)
+    table, columns = sheet_of(squares)
+    assert (table.shape, columns) == ((8, 12, 3), 3)
+    assert (table[4:, 4:8] == squares[4]).all()
+    assert (table[4:, 8:] == 0).all()
+
+
+def test_an_image_of_the_map_can_be_opened(
+    made: tuple[DatasetMap, list[tuple[float, str]]], model: Model
+) -> None:
+    found, _ = made
+    name, content = found.content(5)
+    assert name == found.names[5]
+    assert content == Path(name).read_bytes()
+    digits = dataset_map(
+        vitlab.create(
+            "ViT(width=16,depth=1,heads=2,mlp=32)/4", classes=10, channels=1, image_size=8
+        ),
+        "digits",
+        most=12,
+    )
+    _, content = digits.content(3)
+    assert Image.open(BytesIO(content)).size == (8, 8)
+    assert digits.as_dict()["note"] == "12 of 359 images, chosen at random (seed 0)."
+    Path(found.names[7]).rename(found.names[7] + ".gone")
+    with pytest.raises(ImageError):
+        found.content(7)
+    Path(found.names[7] + ".gone").rename(found.names[7])
+
+
+def test_data_of_other_classes_and_without_labels(model: Model, colors: Path) -> None:
+    other = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/8", classes=2, image_size=32)
+    found = dataset_map(other, str(colors), most=10)
+    assert (set(found.guess), found.suspects) == ({-1}, ())
+    assert set(found.truth) == {0, 1, 2}
+    assert "No predictions: " in found.note
+    assert "3 classes, but the model has 2" in found.note
+    bare = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/8", classes=0, image_size=32)
+    assert "has no classifier" in dataset_map(bare, str(colors), most=8).note
+    for each in (model, bare):
+        flat = dataset_map(each, str(colors / "blue"), most=8)
+        assert set(flat.truth) == {-1}
+        assert flat.note.endswith("The images have no labels.")
+        assert (set(flat.guess) == {-1}) == (each is bare)
+    with pytest.raises(DataError, match="no such file or folder: nowhere"):
+        dataset_map(model, "nowhere")
+
+
+def test_damaged_images_and_several_labels(model: Model, colors: Path, tmp_path: Path) -> None:
+    files = [shutil.copy(file, tmp_path) for file in sorted((colors / "blue").iterdir())[:9]]
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(Path(files[0]).read_bytes()[:60])
+    lines = [{"path": str(file), "labels": ["blue", "red"]} for file in [*files, broken]]
+    (tmp_path / "list.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = dataset_map(model, str(tmp_path / "list.jsonl"))
+    assert (len(found.points), found.of) == (9, 10)
+    assert set(found.truth) == {-1}
+    assert "1 damaged images" not in found.note
+    assert "1 damaged image is left out (" in found.note
+    assert "several labels each" in found.note
+    (tmp_path / "only").mkdir()
+    (tmp_path / "only" / "x.png").write_bytes(broken.read_bytes())
+    with pytest.raises(DataError, match=r"x\.png"):
+        dataset_map(model, str(tmp_path / "only"))

@@ -1,6 +1,7 @@
-"""`vitlab search`: its table, its JSON, and wrong input."""
+"""`vitlab search`: its table, its JSON, its page, and wrong input."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 import vitlab
 from conftest import call, photo, photo_folder
+from report.reading import fits, needs_chromium
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +37,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def table(place: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The table's name, in its folder."""
+def table(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The table's name, in its folder; pages that a test leaves there go."""
     monkeypatch.chdir(place)
-    return "x.parquet"
+    yield "x.parquet"
+    for page in place.glob("*.html"):
+        page.unlink()
 
 
 def test_the_table_and_json(table: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,26 +70,59 @@ def test_the_table_and_json(table: str, capsys: pytest.CaptureFixture[str]) -> N
     assert "blue/001.png" not in {Path(each["path"]).name for each in second["nearest"]}
 
 
-def test_a_long_answer_is_cut(
+def test_the_page_is_one_file_with_its_words_escaped(
+    table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("search", table, "asked.png", "--k", "5", "--out", "page.html")
+    code, out, _ = call(capsys, *words)
+    assert (code, out.splitlines()[-1]) == (0, "page.html")
+    page = Path("page.html").read_text()
+    assert page.count('src="data:image/') == 6
+    assert "<b>" not in page
+    assert "&lt;b&gt;" in page
+    assert 'src="http' not in page
+    code, _, err = call(capsys, *words)
+    assert (code, "already exists: pass --replace" in err) == (2, True)
+    data = ("--data", "photos/blue", "--replace")
+    assert call(capsys, *words, *data)[0] == 0
+    assert 0 < Path("page.html").read_text().count("no picture") <= 5, "only of the named data"
+
+
+@needs_chromium
+def test_the_page_fits_a_phone(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    long = Path("a_folder_with_quite_a_long_name_that_has_no_space", "asked.png")
+    long.parent.mkdir()
+    long.write_bytes(Path("asked.png").read_bytes())
+    code, _, err = call(capsys, "search", table, str(long), "--k", "3", "--out", "report.html")
+    assert code == 0, err
+    assert fits(Path.cwd())
+
+
+def test_digits_have_pictures_too(
     digits_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = str(tmp_path / "digits.parquet")
+    table, page = str(tmp_path / "digits.parquet"), str(tmp_path / "page.html")
     vitlab.embed(vitlab.load(digits_run), "digits", table, workers=0)
-    code, out, err = call(capsys, "search", table, "digits", "--k", "3", "--not-self")
+    words = ("search", table, "digits", "--k", "3", "--not-self")
+    code, out, err = call(capsys, *words, "--out", page, "--data", "digits")
     assert code == 0, err
     assert "7,088 more lines: --json has them all" in out
+    text = Path(page).read_text()
+    assert text.count('src="data:image/') == 600
+    assert "1,647 more photographs are not shown" in text
 
 
 def test_a_damaged_photograph_is_named_and_others_are_answered(
     table: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("bad.png").write_bytes(b"x")
-    words = ("search", table, "bad.png", "asked.png", "--k", "1")
+    words = ("search", table, "bad.png", "asked.png", "--k", "1", "--out", "page.html")
     code, out, err = call(capsys, *words, "--json")
     found = json.loads(out)
     assert (code, found["images"], found["damaged"]) == (0, 1, 1)
     assert "bad.png" in err
     assert [*found["found"][0]] == ["image", "error"]
+    assert "bad.png: " in Path("page.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -100,6 +137,8 @@ def test_a_damaged_photograph_is_named_and_others_are_answered(
         (["x.parquet", "asked.png", "--k", "0"], "k must be at least 1"),
         (["x.parquet", "asked.png", "--from", "other"], "other weights than x.parquet"),
         (["x.parquet", "asked.png", "--image-size", "12"], ""),
+        (["x.parquet", "asked.png", "--out", "page.txt"], "must be a file name that ends in .html"),
+        (["x.parquet", "asked.png", "--data", "photos"], "applies only with"),
         (["tokens.parquet", "asked.png"], "has 4 vectors an image (--what patches): search in"),
     ],
 )

@@ -1,14 +1,15 @@
 """`vitlab search`."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from vitlab.commands import WORKERS, DeviceOptions, WorkersOptions, say_skipped
-from vitlab.data.exists import check_each
+from vitlab.commands import WORKERS, DeviceOptions, PageOptions, WorkersOptions, say_skipped
+from vitlab.data.exists import check_data, check_each
 from vitlab.data.settings import Columns
 from vitlab.errors import DataError, one_line
 from vitlab.machine.open_files import check_open_files
-from vitlab.options import argument, at_least, option
+from vitlab.options import argument, at_least, option, when
 from vitlab.places import exists
 from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Stated
@@ -19,8 +20,8 @@ _LINES = 100  # of the answer on the terminal
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search(WorkersOptions, DeviceOptions):
-    """A table of features, and photographs to look for."""
+class Search(WorkersOptions, DeviceOptions, PageOptions):
+    """A table of features, photographs to look for; `command` is what the user typed."""
 
     table: str = argument(
         "the Parquet file, or the folder of parts, that `vitlab embed` wrote, with one vector an "
@@ -37,15 +38,23 @@ class Search(WorkersOptions, DeviceOptions):
         flag="from",
         check=check_weights,
     )
+    data: str = option(
+        "",
+        "the DATA that was embedded, for the pictures of the page (empty: image files at the paths "
+        "that the table names)",
+        only=when("out"),
+        check=check_data,
+    )
     columns: Columns = Columns()
     file: Stated = Stated()
     workers: int | None = option(0, WORKERS, at_least(0), check=check_open_files)
 
 
 def begin(options: Search) -> None:
-    """Refuse a table that is not there."""
+    """Refuse a table that is not there, and a page that cannot be written."""
     if not exists(options.table):
         raise DataError(f"no such file or folder: {options.table}")
+    options.check_page()
 
 
 def run(options: Search) -> dict[str, Any]:
@@ -54,6 +63,7 @@ def run(options: Search) -> dict[str, Any]:
     from vitlab.data.open import open_images
     from vitlab.evaluation.search import FeatureTable
     from vitlab.progress import say
+    from vitlab.report.search_page import write_search
 
     table = FeatureTable.open(options.table)
     model = table.model(options.weights or None, **options.file.arguments())
@@ -65,7 +75,7 @@ def run(options: Search) -> dict[str, Any]:
     found = vitlab.search(table, photos, weights=model, **how)
     damaged = [each.error for each in found if each.error]
     say_skipped(damaged)
-    return {
+    result: dict[str, Any] = {
         "table": options.table,
         "rows": table.rows,
         "model": model.config.name,
@@ -73,6 +83,11 @@ def run(options: Search) -> dict[str, Any]:
         "damaged": len(damaged),
         "found": [each.as_dict() for each in found],
     }
+    if options.out:
+        embedded = open_images(options.data, "ignored").every() if options.data else None
+        about = options.table, options.command
+        result["report"] = str(write_search(Path(options.out), found, photos, embedded, *about))
+    return result
 
 
 def show(result: dict[str, Any]) -> None:
@@ -88,4 +103,7 @@ def show(result: dict[str, Any]) -> None:
     for line in lines[:_LINES]:
         print(one_line(line))
     if len(lines) > _LINES:
-        print(f"{len(lines) - _LINES:,} more lines: --json has them all")
+        left = f"{len(lines) - _LINES:,} more lines"
+        print(f"{left}: --json has them all, --out FILE.html shows them")
+    if "report" in result:
+        print(result["report"])

@@ -18,7 +18,7 @@ from vitlab.commands.train import Train
 from vitlab.console.leaves import all_leaves
 from vitlab.evaluation.answers import SingleAnswers
 from vitlab.evaluation.paired_tests import mcnemar
-from vitlab.evaluation.run_predictions import kept
+from vitlab.evaluation.run_predictions import kept, reopened
 from vitlab.models.names import shape_of
 from vitlab.report.comparing.recipe_diff import options_in
 from vitlab.runs.kept_arrays import read_arrays, write_arrays
@@ -100,16 +100,32 @@ def test_figures_tests_recipes_and_a_page(
     assert not re.findall(r"(?:src|srcset|action)=\"(?!data:)", page)
     ids = re.findall(r"\bid=\"([^\"]+)\"", page)
     assert len(ids) == len(set(ids))
-    assert {"tests", "curves", "recipe", "cost"} <= set(ids)
+    assert {"tests", "curves", "recipe", "cost", "disagreements"} <= set(ids)
     assert set(re.findall(r"href=\"#([^\"]+)\"", page)) <= set(ids)
+    lost = ~right[0] & ~right[1] & ~right[2]
+    assert f"All wrong</bdi>: {lost.sum()} images" in page
+    alone = right[0] & ~right[1] & ~right[2]
+    assert f"Only 1 a is right</bdi>: {alone.sum()} image" in page
+    assert page.count("<figure>") > 20
     code, printed, _ = call(capsys, "compare", *words[:2])
     assert code == 0
     assert "second minus first" in printed
 
 
-def test_the_first_sentence_of_two_runs(runs: list[RunFolder], tmp_path: Path) -> None:
+def test_the_most_confident_mistakes_come_first(runs: list[RunFolder], tmp_path: Path) -> None:
+    one, other = (answers_of(each) for each in runs[:2])
     vitlab.compare([each.path for each in runs[:2]], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
+    section = page[page.index("is right</bdi>:") :]
+    names = re.findall(r"<bdi dir=\"ltr\">digit (\d+)</bdi>", section[: section.index("</ul>")])
+    found = kept(runs[0])
+    assert found is not None
+    mine = np.flatnonzero(one.right & ~other.right)
+    best = mine[np.argsort(-other.confidence[mine], kind="stable")]
+    source = reopened(runs[0]).test
+    want = [source.name(int(found.indices[place])).split()[-1] for place in best[: len(names)]]
+    assert names == want
+    assert len(names) == 16
     assert "has the higher accuracy on 359 test images" in page
     assert "more than chance explains (McNemar" in page
 
@@ -130,6 +146,7 @@ def test_what_cannot_be_compared_is_said_and_the_rest_goes_on(
     assert "c: not compared image by image, because" in said
     assert "contains no model" in said
     page = out.read_text()
+    assert 'id="disagreements"' not in page
     assert "no two of them can be compared image by image" in page
     assert "Training loss" in page
     journal = whole.journal.file
@@ -140,11 +157,13 @@ def test_what_cannot_be_compared_is_said_and_the_rest_goes_on(
 
 
 def test_images_that_are_gone_are_counted(digits_run: Path, tmp_path: Path) -> None:
-    """Data at another place: answers are kept."""
+    """Data at another place: answers are kept, pictures are not."""
     folders = [changed(digits_run, tmp_path / name, seed, 5 * seed, data='"gone"')
                for seed, name in enumerate(("one", "two"))]  # fmt: skip
-    found = vitlab.compare([each.path for each in folders])
+    page = tmp_path / "page.html"
+    found = vitlab.compare([each.path for each in folders], page)
     assert found["pairs"][0]["only_first"] == 5
+    assert "The images are not at hand (no such file or folder: gone)" in page.read_text()
     for folder in folders:
         folder.predictions.unlink()
     found = vitlab.compare([each.path for each in folders])

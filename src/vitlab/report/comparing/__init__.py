@@ -1,1 +1,1 @@
-"""Several runs as one page: figures, tests, curves and recipes."""
+"""Several runs as one page: figures, tests, curves, recipes, and where they disagree."""

@@ -1,4 +1,4 @@
-"""Page of a comparison of runs: figures, paired tests, curves, recipes, cost, classes."""
+"""Page of a comparison of runs: figures, paired tests, curves, recipes, cost, classes, pictures."""
 
 import os
 from collections import Counter
@@ -12,6 +12,7 @@ from markupsafe import Markup
 from vitlab.evaluation.metrics import METRICS, Metric
 from vitlab.evaluation.paired_tests import Pair
 from vitlab.report.charts import DASHES, SERIES_COLORS
+from vitlab.report.comparing.disagreements import disagreements
 from vitlab.report.comparing.entry import Entry
 from vitlab.report.comparing.recipe_diff import Rows, differing, options_in, surroundings
 from vitlab.report.comparing.run_comparison import Compared, seeds_of
@@ -46,6 +47,7 @@ def write_comparison(file: Path, compared: Compared, command: str = "") -> Path:
     sections = [
         Section("figures", "Figures", _figures(compared, file), folded=False),
         Section("tests", "Paired tests", _tests(compared), folded=False),
+        Section("disagreements", "Where they disagree", disagreements(compared)),
         Section("all-figures", "All figures", [_differences(compared)] if two else []),
         Section("seeds", "Seeds of one recipe", _seeds(entries)),
         Section("curves", "Learning curves", _curves(entries)),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE, ROWS = DOCS / "results.md", DOCS / "results" / "rows.json"
 KEPT = ("name", "after", "diverged", "edge")
+CLAIMS = ("claim", "here", "difference ± 95%", "the paper's")
 COUNTS = re.compile(r"(?<=## Counts\n\n).*?(?=\n## )", re.DOTALL)
 TABLE = re.compile(r"^\| claim \|.*?(?=^!)", re.DOTALL | re.MULTILINE)  # up to the picture
 
@@ -68,15 +69,28 @@ def lines_of(name: str) -> list[tuple["Verdict", tuple[str, ...]]]:
 
 
 def claims_of(name: str) -> str:
-    """Return a study's claims as a table, and which rates are at the edge of those tried."""
-    from vitlab.studies.results import CLAIMS, markdown
+    """Return a study's claims as a table, and how many rates are at the edge of those tried."""
+    from vitlab.studies.claims import UNTESTED
+    from vitlab.studies.results import markdown
 
-    at_edge = [row["name"] for row in stored()[name] if row["edge"]]
-    of = len(stored()[name])
-    note = f"{len(at_edge)} of {of} rows chose a rate at the edge of those tried: {{}}.\n\n"
-    return f"{markdown(CLAIMS, [line for _, line in lines_of(name)])}\n" + (
-        note.format(", ".join(at_edge)) if at_edge else ""
+    lines = [line for _, line in lines_of(name)]
+    one = len({source.partition(",")[0] for _, source, *_ in lines}) == 1  # the section names it
+    table, left = [], []
+    for claim, source, here, difference, theirs, margin, _ in lines:
+        named = f"{claim} ({source.rpartition(', ')[2] if one else source})"
+        within = f", margin {margin}" if margin else ""
+        if here == UNTESTED:
+            left.append(named)
+        else:
+            table.append((named, here, difference + within, theirs))
+    columns = [cells for cells in zip(CLAIMS, *table, strict=True) if any(cells[1:])]
+    head, *body = zip(*columns, strict=True)
+    at_edge, rows = sum(bool(row["edge"]) for row in stored()[name]), len(stored()[name])
+    notes = [f"{UNTESTED.capitalize()}: {'; '.join(left)}."] if left else []
+    notes += (
+        [f"{at_edge} of {rows} rows chose a rate at the edge of those tried."] if at_edge else []
     )
+    return f"{markdown(head, body)}\n" + "".join(f"{note}\n\n" for note in notes)
 
 
 def counts() -> str:

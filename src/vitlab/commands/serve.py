@@ -9,7 +9,7 @@ from vitlab.options import argument, at_least, at_most, option, when
 from vitlab.precision import ServePrecision
 from vitlab.serve.limits import Limits, check_served, split
 
-SUMMARY = "Serve models over HTTP: classes, masks, boxes, numbers, features, attention."
+SUMMARY = "Serve models over HTTP: classes, masks, boxes, numbers, features."
 NEEDS = ("fastapi", "uvicorn", "prometheus_client")
 
 

@@ -121,11 +121,11 @@ def masks(segmenter: Segmenter, images: Sequence[Decoded]) -> list[Row | None]:
 def boxes(detector: Detector, images: Tensor, decoded: Sequence[Decoded]) -> list[Row | None]:
     """Return the objects in each of a batch of normalized images, (B, channels, H, W)."""
     chances, places = detector(images)
+    fine = chances.isfinite().flatten(1).all(1).tolist()
+    rows = zip(detections(chances, places), decoded, fine, strict=True)
+    classes = detector.about.classes
     return [
-        {"objects": objects_of(each, own.size, detector.about.classes)} if fine else None
-        for each, own, fine in zip(
-            detections(chances, places), decoded, chances.isfinite().all(-1).all(-1), strict=True
-        )
+        {"objects": objects_of(own, each.size, classes)} if ok else None for own, each, ok in rows
     ]
 
 

@@ -17,7 +17,7 @@ from PIL import Image
 from conftest import photo
 from made_heads import SHAPES, save_heads, segmenter
 from serve.calling import ask, form, send
-from serve.fakes import FakeEngine, png
+from serve.fakes import FakeEngine, card, png
 from serve.made import Running, encoded, tiny
 from vitlab.errors import OptionError
 from vitlab.evaluation.compute import Compute
@@ -151,6 +151,23 @@ def test_kinds_replace_each_other(runs: dict[str, Path]) -> None:
     assert engine.cards()[1].answers == "features"
 
 
+def test_a_model_replaced_while_the_body_arrives_answers_as_what_it_is() -> None:
+    engine, data = FakeEngine(names=("masks",)), png()
+    app = application(engine)  # type: ignore[arg-type]
+
+    async def both() -> Any:
+        head = [("content-type", "image/png"), ("accept", "image/png")]
+        chunks = [data[:9], data[9:]]
+        asked = asyncio.create_task(send(app, "POST", "/predict", chunks, head, pause=0.2))
+        await asyncio.sleep(0.1)
+        engine.models = {"masks": card("first").model_copy(update={"name": "masks"})}
+        return await asked
+
+    reply = asyncio.run(both())
+    assert reply.status == 200
+    assert "top" in reply.json["predictions"][0]
+
+
 @pytest.mark.parametrize(
     ("kind", "how", "works"),
     [
@@ -182,9 +199,9 @@ def test_numbers_that_are_not_finite_are_an_error(kind: str, tmp_path: Path) -> 
     finally:
         running.close()
     assert seen.found is None
-    card = running.engine.cards()[0]
+    own = running.engine.cards()[0]
     with pytest.raises(Exception, match=r"a\.png: the model gives numbers that are not finite"):
-        replies.answered(["a.png"], [seen], card, "classes", 5)
+        replies.answered(["a.png"], [seen], own, "classes", 5)
 
 
 def test_images_of_too_many_scores_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

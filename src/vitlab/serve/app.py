@@ -223,8 +223,9 @@ async def predict(request: Request, model: ModelName = "", top: Top = TOP) -> Re
             400, f"top is of classes, and this model answers with {answers}: leave it out"
         )
     found = await _answer(request, model, "classes", top)
-    if answers == "masks" and PNG in request.headers.get("accept", ""):
-        if len(rows := found["predictions"]) > 1:
+    rows = found["predictions"]
+    if any("mask" in row for row in rows) and PNG in request.headers.get("accept", ""):
+        if len(rows) > 1:
             raise Refused(400, f"{PNG} holds one mask: send one image, or accept application/json")
         return Response(base64.b64decode(rows[0]["mask"]), media_type=PNG)
     return JSONResponse(found)
@@ -253,7 +254,7 @@ async def _answer(request: Request, model: str, what: What, top: int = 0) -> dic
     serving.under_way += 1
     try:
         names, images = await bodies.photos(request, serving.limits)
-        exchange.images = len(images)
+        exchange.images, card = len(images), serving.card(card.name)  # perhaps replaced by now
         serving.counts["requests"] += 1
         serving.counts["images"] += len(images)
         seen = await _unless_left(exchange, serving.engine.answer(images, card.name, what))

@@ -8,7 +8,7 @@ import torch
 import vitlab
 from vitlab.weights.detector import BoxClasses, BoxHead, Detector
 from vitlab.weights.regressor import Regressor, Targets
-from vitlab.weights.segmenter import DenseClasses, Segmenter
+from vitlab.weights.segmenter import DenseClasses, MaskHead, PatchLayer, Segmenter
 
 SMALL = "ViT(width=16,depth=2,heads=2,mlp=32)/4"
 SHAPES = ("ground", "disk", "square")
@@ -26,7 +26,14 @@ def segmenter(scale: float = 1.0) -> Segmenter:
     generator = torch.Generator().manual_seed(1)
     weight = torch.randn(3, 32, generator=generator)
     about = DenseClasses(SHAPES, VALUES, 255, (1, 2), scale)
-    return Segmenter(backbone(1), about, weight, torch.zeros(3))
+    return Segmenter(backbone(1), PatchLayer(about, weight, torch.zeros(3)))
+
+
+def query_segmenter() -> Segmenter:
+    model, about = backbone(4), DenseClasses(SHAPES, VALUES, 255, queries=4, blocks=1)
+    head = MaskHead(model.config, about)
+    head.reset_parameters(torch.Generator().manual_seed(4))
+    return Segmenter(model, head)
 
 
 def detector() -> Detector:
@@ -44,8 +51,9 @@ def regressor() -> Regressor:
 
 
 def save_heads(root: Path) -> dict[str, Path]:
-    """Write a run of each kind; return their folders."""
-    made = {"masks": segmenter(), "boxes": detector(), "numbers": regressor()}
+    """Write a run of each kind, two of masks; return their folders."""
+    made = {"masks": segmenter(), "queries": query_segmenter()}
+    made |= {"boxes": detector(), "numbers": regressor()}
     for name, head in made.items():
         (root / name).mkdir(parents=True)
         vitlab.save(head.model, root / name / "model")

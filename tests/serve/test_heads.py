@@ -66,11 +66,12 @@ def served(running: Running, files: list[Path], kind: str) -> list[Any]:
     return [each.found for each in running.answer(*data, model=kind)]
 
 
+@pytest.mark.parametrize("name", ["masks", "queries"])
 def test_masks_are_those_of_predict(
-    running: Running, runs: dict[str, Path], files: list[Path], tmp_path: Path
+    running: Running, runs: dict[str, Path], files: list[Path], tmp_path: Path, name: str
 ) -> None:
-    known = write_masks(runs["masks"], [*map(str, files)], tmp_path / "masks", CPU)["masks"]
-    for file, own, row in zip(files, served(running, files, "masks"), known, strict=True):
+    known = write_masks(runs[name], [*map(str, files)], tmp_path / "masks", CPU)["masks"]
+    for file, own, row in zip(files, served(running, files, name), known, strict=True):
         assert own["shares"] == row["shares"]
         data = base64.b64decode(own["mask"])
         assert data == Path(row["mask"]).read_bytes()
@@ -190,7 +191,7 @@ def test_numbers_that_are_not_finite_are_an_error(kind: str, tmp_path: Path) -> 
     """Weights are checked as they are loaded, so that only sums can overflow."""
     run = save_heads(tmp_path)[kind]
     head: Any = load_head(run)
-    large = {"masks": "weight", "boxes": "head.classify.weight", "numbers": "scale"}[kind]
+    large = {"masks": "head.weight", "boxes": "head.classify.weight", "numbers": "scale"}[kind]
     attrgetter(large)(head)[:] = 1e308 if kind == "numbers" else 3e38
     head.save(run)
     running = Running(("broken", str(run)), timeout=60)

@@ -107,7 +107,8 @@ def masks(segmenter: Segmenter, images: Sequence[Decoded]) -> list[Row | None]:
     """
     spec, about, rows = segmenter.model.config.images, segmenter.about, list[Row | None]()
     scenes = [Scene(number, each.pixels, each.size, None) for number, each in enumerate(images)]
-    for found in maps_of(segmenter.coarse, scenes, spec, segmenter.weight.device):
+    device = next(segmenter.parameters()).device
+    for found in maps_of(segmenter.coarse, scenes, spec, device):
         labels, stream = segmented(found, spec).predicted, io.BytesIO()
         mask_image(labels, about).save(stream, "PNG")
         row = {

@@ -22,6 +22,7 @@ MODEL_FOLDER = "model"  # of a run: RunFolder writes it, vitlab.load finds it
 SEGMENT = "segment.safetensors"  # of a run that segments: the classifier of patches
 DETECT = "detect.safetensors"  # of a run that detects: queries and heads
 REGRESS = "regress.safetensors"  # of a run that answers with numbers: the layer and their scale
+HEADS = {SEGMENT: "masks", DETECT: "boxes", REGRESS: "numbers"}  # what such a run answers with
 SWEEP_FOLDER = "sweep"  # of a run: the runs that chose its learning rate
 LOCK = ".lock"  # of a run or a campaign
 CAMPAIGN_FILE = "campaign.json"  # of several runs: what they are and have come to
@@ -32,6 +33,11 @@ WRITTEN = (  # names in such folders of what is a draft first
 BUSY = (errno.EAGAIN, errno.EACCES)  # of a lock: another process has it
 FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)  # macOS's fsync asks the drive only
 DRAFT = re.compile(r"\.(?P<name>.+)\.draft-[a-z0-9_]{8}")
+
+
+def head_of(weights: str | Path) -> str:
+    """Return what the head of a run answers with: masks, boxes, numbers; empty for classes."""
+    return next((kind for file, kind in HEADS.items() if (Path(weights) / file).is_file()), "")
 
 
 def write_text(file: Path, text: str) -> None:

@@ -14,6 +14,7 @@ from conftest import photo
 from serve.fakes import FakeEngine, png
 from serve.made import encoded, tiny
 from serve.sockets import served
+from vitlab.client.reading import HeadAnswer, answers
 from vitlab.errors import BusyError, ImageError, LateError, OptionError, ServiceError, UserError
 from vitlab.serve.app import application
 from vitlab.serve.engine import Engine
@@ -64,6 +65,40 @@ def test_questions_and_answers() -> None:
             refused(b"no")
     with pytest.raises(ImageError, match=r"^image 1: cannot be decoded$"):
         client.features([RED, b"no image", BLUE])
+
+
+def test_masks_objects_and_numbers_have_types() -> None:
+    client = client_of(FakeEngine(names=("masks", "boxes", "numbers")))
+    mask, wrong = client.predict([RED, b"no image"], model="masks")
+    assert isinstance(mask, HeadAnswer)
+    assert mask.mask is not None
+    assert (mask.mask.shape, mask.mask.dtype) == ((10, 12), np.uint8)
+    assert [int((mask.mask == number).sum()) for number in range(3)] == [0, 90, 30]
+    assert mask.as_dict() == {"image": "image 0", "shares": {"dog": 0.75, "<b>owl</b>": 0.25}}
+    assert wrong.error == "image 1: cannot be decoded"
+    found = client.predict(BLUE, model="boxes")
+    assert isinstance(found, HeadAnswer)
+    assert found.objects is not None
+    assert found.objects[0] == {
+        "class": "<b>owl</b>", "probability": 0.9, "box": (3.0, 2.0, 9.0, 7.0),
+    }  # fmt: skip
+    assert found.as_dict()["objects"][1]["class"] == "cat"
+    numbers = client.predict(BLUE, model="numbers")
+    assert isinstance(numbers, HeadAnswer)
+    assert numbers.values == {"age": 41.5, "height": 170.25}
+    assert numbers.as_dict()["deviations"] == {"age": 2.0, "height": 3.0}
+    assert (numbers.shares, numbers.mask, numbers.objects) == (None, None, None)
+    with pytest.raises(ServiceError, match="top is of classes, and this model answers with boxes"):
+        client.predict(RED, model="boxes", top=1)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [{}, {"objects": [3]}, {"mask": "%", "shares": {}}, {"mask": "UE5H"}, {"values": []}],
+)
+def test_answers_that_make_no_sense_are_an_error(entry: dict[str, object]) -> None:
+    with pytest.raises(ServiceError, match="answered what this version does not understand"):
+        answers({"predictions": [entry]}, ["photo.jpg"], "http://localhost")
 
 
 @pytest.mark.parametrize(
@@ -119,8 +154,8 @@ def test_over_a_socket_the_answers_are_those_of_this_machine(tmp_path: Path) -> 
     want = vitlab.classify(model, images)
     with torch.inference_mode():
         features = model.features(vitlab.preprocess(model)(images))
-    for answers, vectors in both:
-        assert [each.image for each in answers] == [each.image for each in want]
-        for got, right in zip(answers, want, strict=True):
+    for found, vectors in both:
+        assert [each.image for each in found] == [each.image for each in want]
+        for got, right in zip(found, want, strict=True):
             assert dict(got.classes) == pytest.approx(dict(right.classes), abs=1e-6)
         np.testing.assert_allclose(vectors, features, atol=1e-5)

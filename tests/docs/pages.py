@@ -12,6 +12,8 @@ import pytest
 
 from vitlab.cli import command_module, main
 from vitlab.console import leaves, parsing
+from vitlab.serve.engine import Engine
+from vitlab.serve.limits import split
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -61,6 +63,14 @@ def understood(name: str, given: list[str]) -> Any:
     return getattr(command, "build", lambda values: kind.of(**values))(values)
 
 
+def begun(name: str, *words: str) -> None:
+    """Begin a command that would not end; what it serves is loaded, and has answered once."""
+    options = understood(name, [*words, "--port", "0"])
+    command_module(name).begin(options)
+    for each in getattr(options, "models", ()):
+        Engine(device="cpu").add(*split(each))
+
+
 def run(page: Path) -> None:
     """Run the `python` and `sh` blocks of a page in order, in one process, here.
 
@@ -75,6 +85,9 @@ def run(page: Path) -> None:
             continue
         for program, *words in commands(block):
             assert program == "vitlab", f"{page.name}:{block.line} runs {program}"
+            if words[0] in ("serve", "explore"):
+                begun(*words)
+                continue
             with pytest.raises(SystemExit) as stop:
                 main(words)
             assert not stop.value.code, f"{page.name}:{block.line}: vitlab {shlex.join(words)}"

@@ -1,11 +1,23 @@
 """The page about the service has its addresses, statuses and figures as they are."""
 
+import io
 import re
+import shlex
+import shutil
+import subprocess
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any, cast
 
+from PIL import Image
 from prometheus_client import generate_latest
 
+import vitlab
+from conftest import photo
 from docs.pages import ROOT
+from made_heads import save_heads
 from serve.fakes import FakeEngine
+from serve.sockets import served
 from vitlab.serve.app import application
 from vitlab.serve.engine import Engine
 from vitlab.serve.limits import Limits
@@ -38,6 +50,36 @@ def test_the_addresses_and_statuses_are_those_of_the_application() -> None:
     raised = {int(status) for status in re.findall(r"Refused\(\s*(\d{3})", text)}
     assert len(raised) > 10
     assert raised <= rows
+
+
+def test_the_example_of_masks_boxes_and_numbers_runs(tmp_path: Path) -> None:
+    """Its curl and its Python, against runs of these names."""
+    runs = save_heads(tmp_path)
+    engine = Engine(limits=Limits(decoders=1, timeout=60), device="cpu")
+    for name, kind in (("scenes", "masks"), ("things", "boxes"), ("ages", "numbers")):
+        engine.add(name, str(runs[kind]))
+    photo(1).save("photo.jpg")
+    section = PAGE.partition("## Masks, boxes and numbers")[2].partition("\n## ")[0]
+    curl = next(shlex.split(line) for line in section.splitlines() if line.startswith("curl "))
+    code = section.partition("```py\n")[2].partition("```")[0]
+
+    def script(port: int) -> str:
+        out, place = io.StringIO(), f"127.0.0.1:{port}"
+        with vitlab.Client(f"http://{place}", retries=20) as client:  # until it is ready
+            client.predict("photo.jpg")
+        if shutil.which("curl"):
+            subprocess.run([each.replace("127.0.0.1:8000", place) for each in curl], check=True)
+        with redirect_stdout(out):
+            exec(code.replace("127.0.0.1:8000", place), {"vitlab": vitlab})
+        return out.getvalue()
+
+    text, _ = served(script, cast(Any, engine))
+    assert re.fullmatch(
+        r"\(24, 32\)\n((cat|dog) 0\.\d+ \(.*\)\n)+\{'age': .*, 'height': .*\}\n", text
+    )
+    if shutil.which("curl"):
+        with Image.open("mask.png") as mask:
+            assert (mask.size, mask.mode) == ((32, 24), "P")
 
 
 def test_the_figures_are_those_of_metrics() -> None:

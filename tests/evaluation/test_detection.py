@@ -337,8 +337,6 @@ def test_the_onnx_file_gives_probabilities_and_boxes(
         patch.setattr("sys.argv", ["check.py", "--folder", found["folder"]])
         assert check.main() == 0
     assert "no block of 2 deviates" in capsys.readouterr().out
-    code, _, err = call(capsys, "serve", str(run))
-    assert (code, "boxes, which are not served: use vitlab predict" in err) == (2, True)
 
 
 def test_a_head_of_another_model_is_refused(few_scenes: None, tmp_path: Path) -> None:

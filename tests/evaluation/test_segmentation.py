@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 import vitlab
 from made_scenes import CLASSES, scene
+from vitlab.data.loading.crops import resized_sides
 from vitlab.data.masks import IGNORED, MaskClasses, open_masks
 from vitlab.evaluation import segmentation
 from vitlab.evaluation.compute import Compute
@@ -38,7 +39,6 @@ from vitlab.evaluation.segmentation import (
     mask_figures,
     mask_image,
     measure,
-    resized_sides,
     segment,
     stitched,
     voc_palette,
@@ -79,10 +79,10 @@ def test_windows_cover_every_pixel(size: tuple[int, int]) -> None:
 @pytest.mark.parametrize("size", [(500, 375), (375, 500), (10, 900), (3, 3), (1200, 1200)])
 @pytest.mark.parametrize("scale", [1.0, 2.5])
 def test_the_shorter_side_becomes_that_of_the_input(size: tuple[int, int], scale: float) -> None:
-    rows, columns = resized_sides(size, SPEC, scale)
+    rows, columns = resized_sides(size, SPEC.size, scale)
     assert min(rows, columns) == round(16 * scale)
     assert rows / columns == pytest.approx(size[0] / size[1], rel=0.04)
-    wide = resized_sides(size, ImageSpec(image_size=(16, 32)), scale)
+    wide = resized_sides(size, (16, 32), scale)
     assert wide >= (16, 32)
 
 

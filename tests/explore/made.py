@@ -15,6 +15,7 @@ from vitlab.explore.gallery import FORMATS
 from vitlab.explore.views import Shown
 from vitlab.serve.decoder import Bounds, _answered
 from vitlab.serve.decoders import Decoded, Decoders, Wanted
+from vitlab.weights.segmenter import Segmenter
 
 T = TypeVar("T")
 SMALL = "ViT(width=16,depth=2,heads=2,mlp=32)/4"
@@ -51,8 +52,7 @@ class InProcess(Decoders):
         pass
 
     async def decode(self, data: bytes, name: str, key: Hashable, wanted: Wanted) -> Decoded:
-        asked = {"name": name, "config": wanted.text, "side": wanted.side}
-        answer, pixels = _answered(asked, data, self.bounds)
+        answer, pixels = _answered(wanted.asked(name), data, self.bounds)
         if answer["error"]:
             return Decoded(pixels, error=answer["error"])
         return Decoded(pixels.copy(), answer["box"], size=answer["size"])
@@ -66,7 +66,12 @@ class Exploring:
         device = torch.device("cpu")
         self.names = [name for name, _ in models]
         self.models = dict(models)
-        shown = [Shown.of(name, model, device) for name, model in models]
+        shown = [
+            Shown.of(name, each.model, device, each)
+            if isinstance(each, Segmenter)
+            else Shown.of(name, each, device)
+            for name, each in models
+        ]
         self.explorer = Explorer(shown, InProcess(), **options)
         self.app = application(self.explorer)
         self(self.explorer.start())

@@ -15,6 +15,7 @@ from explore.made import Exploring, kinds
 from serve.made import encoded
 from vitlab import inspect, preprocess
 from vitlab.data.augment.augment import normalize
+from vitlab.data.decode.stored import EncodedImage
 from vitlab.explore.explore_routes import MOST_BODY
 from vitlab.explore.first_pass import has_classes
 from vitlab.pages.assets import EXPLORE
@@ -40,7 +41,7 @@ def prepared(model: Any) -> torch.Tensor:
     """The file as `vitlab.preprocess` makes it, but for images of their own size: not packed."""
     if model.config.fit != "native":
         return preprocess(model)(FILE)
-    pixels, _ = decoded(FILE, "the file", model.config, 10**6)
+    pixels, _ = decoded(EncodedImage(FILE, "the file"), model.config)
     return normalize(torch.from_numpy(pixels)[None], model.config)
 
 

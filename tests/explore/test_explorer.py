@@ -11,6 +11,7 @@ import torch
 import vitlab
 from conftest import photo
 from explore.made import SMALL, Exploring
+from made_heads import SHAPES, segmenter
 from serve.made import encoded, tiny
 from vitlab.explore import views
 from vitlab.explore.first_pass import first_pass
@@ -38,6 +39,27 @@ def test_one_pass_however_many_ask(exploring: Exploring, monkeypatch: pytest.Mon
 
     exploring(ask())
     assert sizes == [1]
+
+
+def test_the_mask_of_a_run_that_segments() -> None:
+    own = segmenter()
+    exploring = Exploring(("scenes", own), ("plain", tiny(SMALL)))
+    try:
+        image = exploring.ask("/api/images?name=a", encoded(3)).json["id"]
+        found = exploring.ask(f"/api/look/0/{image}/mask").json
+        refused = exploring.ask(f"/api/look/1/{image}/mask")
+        views = [each["views"] for each in exploring.ask("/api/state").json["models"]]
+    finally:
+        exploring.close()
+    with torch.inference_mode():
+        labels = own(vitlab.preprocess(own.model)(encoded(3)))[0].argmax(0)
+    assert found["labels"] == labels.tolist()
+    assert found["names"] == [*SHAPES]
+    assert len({tuple(each) for each in found["colors"]} - {(0, 0, 0)}) == 3
+    assert (refused.status, refused.error) == (
+        400, "plain makes no mask: explore a run of --task segment",
+    )  # fmt: skip
+    assert [each.get("mask") for each in views] == ["", None]
 
 
 def test_what_was_used_longest_ago_is_computed_again() -> None:

@@ -16,7 +16,9 @@ from playwright.sync_api import expect
 
 import vitlab
 from conftest import photo_folder
-from explore.made import InProcess, kinds
+from explore.made import SMALL, InProcess, kinds
+from made_heads import SHAPES, segmenter
+from serve.made import tiny
 from vitlab.explore.dataset_map import MapJob, dataset_map
 from vitlab.explore.explore_routes import application
 from vitlab.explore.explorer import Explorer
@@ -101,12 +103,29 @@ def test_what_is_shown_is_what_the_model_does(
     expect(value).to_have_text(f"{100 * chances[best]:.1f}% → {100 * without[best]:.1f}%")
 
 
+def test_the_mask_of_a_run_that_segments(opened: Callable[..., Any], pictures: Path) -> None:
+    own, device = segmenter(), torch.device("cpu")
+    image = vitlab.preprocess(own.model)(pictures / "china.jpg")
+    with torch.no_grad():
+        labels = own(image)[0].argmax(0)
+    both = [Shown.of("scenes", own.model, device, own), Shown.of("plain", tiny(SMALL), device)]
+    with running(Explorer(both, InProcess(), images=[str(pictures / "china.jpg")])) as place:
+        page = opened(f"{place}#at=0.55,0.51")
+        page.get_by_role("button", name="Mask").click()
+        shown(page, "^api/look/0/.*/mask")
+        middle = int(labels[10, 10])  # of the patch in row 3, column 3 of 4 x 4
+        expect(page.locator(".readout").first).to_have_text(f"row 3, column 3: {SHAPES[middle]}")
+        page.locator("#model").select_option("1")
+        expect(page.get_by_role("button", name="Mask")).to_be_hidden()
+        assert "Mask" not in page.locator("#absent").inner_text()
+
+
 @pytest.mark.slow
 def test_every_view_of_every_kind_of_model(opened: Callable[..., Any], address: str) -> None:
     """It is drawn, or the reason why not can be read; nothing fails."""
     page = opened(address)
     views = page.locator(".view")
-    expect(views).to_have_count(8)
+    expect(views).to_have_count(9)  # the mask is of segmenters alone
     for number in range(len(KINDS)):
         page.locator("#model").select_option(str(number))
         shown(page, f"^api/look/{number}/")

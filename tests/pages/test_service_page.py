@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from pages.conftest import PHONE, dropped
 from pages.fake_service import NASTY, application, refusal, serving
-from serve.fakes import FakeEngine
+from serve.fakes import FakeEngine, png
 from vitlab.serve.app import application as service
 
 FILES = "input[type=file] >> nth=0"
@@ -234,6 +234,40 @@ def test_the_services_own_routes_answer_it(opened: Callable[..., Any], pictures:
         photo, part = (first.locator(each).bounding_box() for each in (".photo img", ".map"))
         assert part["height"] == pytest.approx(photo["height"] / 2, abs=0.1)
         assert part["width"] == pytest.approx(photo["width"], abs=0.1)
+
+
+def test_masks_boxes_and_numbers(opened: Callable[..., Any], tmp_path: Path) -> None:
+    """A mask and frames lie where they are of the photo, 12 x 10 pixels, as wide as it is shown."""
+    (tmp_path / "red.png").write_bytes(png())
+    with serving(service(FakeEngine(names=("masks", "boxes", "numbers")))) as place:
+        page = opened(place)
+        expect(page.locator("#about")).to_contain_text("masks names each pixel of a photo, out of")
+        page.set_input_files(FILES, tmp_path / "red.png")
+        expect(page.locator(".answer .value")).to_have_text(["75.0%", "25.0%"])
+        photo, over = (
+            page.locator(each).bounding_box() for each in (".photo > img >> nth=0", ".mask")
+        )
+        assert over == photo
+        assert page.locator(".mask").evaluate(
+            "mask => [mask.naturalWidth, mask.naturalHeight]"
+        ) == [12, 10]
+        bar = page.locator(".track > span").first
+        expect(bar).to_have_css("background-color", "rgb(128, 0, 0)")
+        page.get_by_label("The mask").uncheck()
+        expect(page.locator(".mask")).to_be_hidden()
+        page.get_by_label("The mask").check()
+        page.get_by_label("Model", exact=True).select_option("boxes")
+        expect(page.locator(".frame bdi")).to_have_text(["<b>owl</b>"])  # the other one is not sure
+        expect(page.locator(".answer .value")).to_have_text(["90.0%", "20.0%"])
+        expect(page.locator(".mask")).to_have_count(0)
+        frame = page.locator(".frame").bounding_box()
+        assert frame["x"] - photo["x"] == pytest.approx(photo["width"] * 3 / 12, abs=0.6)
+        assert frame["width"] == pytest.approx(photo["width"] * 6 / 12, abs=0.6)
+        assert frame["height"] == pytest.approx(photo["height"] * 5 / 10, abs=0.6)
+        expect(page.get_by_role("status")).to_have_text("red.png: 1 object of at least 50%")
+        page.get_by_label("Model", exact=True).select_option("numbers")
+        expect(page.locator(".numbers dd")).to_have_text(["41.5 ± 2", "170.25 ± 3"])
+        expect(page.locator("#looks")).to_be_hidden()
 
 
 def test_nothing_foreign_can_run(page: Any) -> None:

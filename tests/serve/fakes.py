@@ -1,8 +1,10 @@
 """An engine without a model: the signatures of the real one, and answers at once or on command."""
 
 import asyncio
+import base64
 import io
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -14,6 +16,16 @@ from vitlab.serve.metrics import Metrics
 from vitlab.serve.registry import ServedModel
 
 CLASSES = ("cat", "dog", "<b>owl</b>")
+FOUND: dict[str, dict[str, Any]] = {
+    "masks": {"shares": {"dog": 0.75, "<b>owl</b>": 0.25}},
+    "boxes": {
+        "objects": [
+            {"class": "<b>owl</b>", "probability": 0.9, "box": [3.0, 2.0, 9.0, 7.0]},
+            {"class": "cat", "probability": 0.2, "box": [0.0, 0.0, 12.0, 10.0]},
+        ]
+    },
+    "numbers": {"values": {"age": 41.5, "height": 170.25}, "deviations": {"age": 2, "height": 3}},
+}
 
 
 def png(color: tuple[int, int, int] = (200, 30, 30), size: tuple[int, int] = (12, 10)) -> bytes:
@@ -23,8 +35,19 @@ def png(color: tuple[int, int, int] = (200, 30, 30), size: tuple[int, int] = (12
     return stream.getvalue()
 
 
+def palette_png(shape: tuple[int, ...]) -> bytes:
+    """A mask of an image: number 1, and 2 in the right quarter."""
+    numbers, stream = np.ones(shape[:2], np.uint8), io.BytesIO()
+    numbers[:, 3 * shape[1] // 4 :] = 2
+    mask = Image.fromarray(numbers)
+    mask.putpalette([0, 0, 0, 128, 0, 0, 0, 128, 0])
+    mask.save(stream, "PNG")
+    return stream.getvalue()
+
+
 def card(name: str, several: bool = False, attention: bool = True) -> ServedModel:
-    """What the fake says of a model."""
+    """What the fake says of a model; one named after a kind of answers gives them."""
+    answers: Any = {"answers": name} if name in FOUND else {}
     return ServedModel(
         name=name,
         model="ViT-Ti/16",
@@ -37,6 +60,9 @@ def card(name: str, several: bool = False, attention: bool = True) -> ServedMode
         bytes=1000,
         added=1.0,
         attention=attention,
+        numbers=(0, 1, 2) if name == "masks" else (),
+        targets=("age", "height") if name == "numbers" else (),
+        **answers,
     )
 
 
@@ -103,15 +129,18 @@ class FakeEngine:
             raise self.error
         if not self.ready:
             raise ServiceError("the service is stopping")
-        return [self._seen(image, what) for image in images]
+        return [self._seen(image, what, model) for image in images]
 
-    def _seen(self, image: bytes, what: str) -> Seen:
+    def _seen(self, image: bytes, what: str, model: str) -> Seen:
         try:
             with Image.open(io.BytesIO(image)) as opened:
                 pixels = np.asarray(opened.convert("RGB"), np.float64) + 1
         except (OSError, SyntaxError, ValueError) as error:
             assert not isinstance(error, UserError)
             return Seen(error="cannot be decoded")
+        if self.models[model].answers in FOUND:
+            mask = {"mask": base64.b64encode(palette_png(pixels.shape)).decode()}
+            return Seen(found=FOUND[model] | (mask if model == "masks" else {}))
         mean = pixels.mean((0, 1))
         if what == "features":
             return Seen(features=np.array([*mean, 1.0], np.float32))

@@ -314,7 +314,6 @@ def test_train_evaluate_predict(
     assert good == row
     for words, said in (
         (["evaluate", run, str(table), "--flips"], "flips does not apply to a run of masks, boxes"),
-        (["serve", run], "answers with numbers, which are not served: use vitlab predict"),
         (["finetune", str(table), "--targets", "price", "--task", "detect"], "objects are learned"),
         (["pretrain", str(table), "--recipe", "regress"], "learns from labels: use vitlab train"),
         (["train", str(table), "--targets", "slope", "--sweep"], "a sweep chooses by classes"),

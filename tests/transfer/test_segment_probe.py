@@ -169,7 +169,6 @@ def test_predict_names_damaged_images(
         (("probe", "DATA", "--from", "W", "--task", "mae"), "task must be"),
         (("train", "DATA", "--task", "segment"), "vitlab p"),
         (("train", "DATA"), "which are not classes: vitlab probe --task segment"),
-        (("serve", "RUN"), "answers with masks, which are not served: use vitlab predict"),
         (("probe", "DATA/images", "--from", "W", "--task", "segment"), "has no images with masks"),
     ],
 )

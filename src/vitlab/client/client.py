@@ -123,13 +123,15 @@ class Client:
     @overload
     def predict(self, images: Some, model: str = "", top: int = 5) -> Answer | list[Answer]: ...
     def predict(self, images: Some, model: str = "", top: int = 5) -> Answer | list[Answer]:
-        """Return the likeliest classes, as `vitlab.classify` does.
+        """Return the likeliest classes, as `vitlab.classify` does; or what else the model gives.
+
+        That is a `reading.HeadAnswer`, of a run that segments, detects or regresses.
 
         Args:
             images: one image or any number of them, as `vitlab.preprocess` takes them; files are
                 sent as they are, others as PNG
             model: its name, if the service has several
-            top: number of classes per image
+            top: number of classes per image; of classifiers alone
 
         Returns:
             An answer for one image, a list of them for a list or a batch. In a list, an image that

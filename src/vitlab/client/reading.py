@@ -1,13 +1,16 @@
 """Replies of a service as answers, features and errors."""
 
+import base64
+import io
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Self, TypedDict, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from vitlab.errors import ImageError, LateError, OptionError, ServiceError
 from vitlab.evaluation.classification import Answer
@@ -15,6 +18,53 @@ from vitlab.evaluation.classification import Answer
 T = TypeVar("T")
 MOST_SAID = 300  # characters of the words of a service in a message
 _SENT = re.compile(r"^image( \d+)?: ")  # how the service calls what this client sends
+
+
+# An object in an image; its box is left, top, right and bottom in pixels.
+FoundObject = TypedDict(
+    "FoundObject", {"class": str, "probability": float, "box": tuple[float, ...]}
+)
+
+
+@dataclass(frozen=True)
+class HeadAnswer(Answer):
+    """What a run that segments, detects or regresses says of an image; None of what it does not.
+
+    Attributes:
+        shares: of the pixels, by class, the largest first
+        mask: uint8 or uint16 (rows, columns) of the image: the numbers of the training masks
+        objects: likeliest first
+        values: by target, in its units; deviations: likewise
+    """
+
+    shares: dict[str, float] | None = None
+    mask: NDArray[Any] | None = field(default=None, compare=False)
+    objects: tuple[FoundObject, ...] | None = None
+    values: dict[str, float] | None = None
+    deviations: dict[str, float] | None = None
+
+    @classmethod
+    def read(cls, image: str, found: dict[str, Any]) -> Self:
+        """Return the answer in what a service says of an image."""
+        tables: dict[str, Any] = {
+            key: {str(name): float(value) for name, value in found[key].items()}
+            for key in ("shares", "values", "deviations")
+            if found.get(key) is not None
+        }
+        if "objects" in found:
+            rows = [each | {"box": tuple(map(float, each["box"]))} for each in found["objects"]]
+            return cls(image, objects=tuple(cast(FoundObject, each) for each in rows))
+        if "values" in found:
+            return cls(image, **tables)
+        stream = io.BytesIO(base64.b64decode(found["mask"], validate=True))
+        with Image.open(stream, formats=("PNG",)) as opened:
+            return cls(image, mask=np.array(opened), **tables)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the answer as JSON holds it, without the mask."""
+        names = ("shares", "objects", "values", "deviations")
+        found = {name: own for name in names if (own := getattr(self, name)) is not None}
+        return {"image": self.image} | found
 
 
 @dataclass(frozen=True)
@@ -101,6 +151,8 @@ def answers(body: dict[str, Any], names: Sequence[str], place: str) -> list[Answ
     """Return what /predict says about each image."""
 
     def one(name: str, found: dict[str, Any]) -> Answer:
+        if "top" not in found:
+            return HeadAnswer.read(name, found)
         top = tuple((str(each["class"]), float(each["probability"])) for each in found["top"])
         several = found.get("predicted")
         return Answer(name, top, predicted=None if several is None else tuple(map(str, several)))
@@ -141,7 +193,7 @@ def _each(
             continue
         try:
             result.append(one(name, entry))
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, OSError, TypeError, ValueError):
             text = json.dumps(entry)[:60]
             raise ServiceError(
                 f"{place} answered what this version does not understand: {text}"

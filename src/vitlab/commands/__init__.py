@@ -12,11 +12,9 @@ The options that several commands have are declared here, once, as classes to in
 """
 
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from vitlab.errors import OptionError
-from vitlab.files import DETECT, REGRESS, SEGMENT
 from vitlab.machine.open_files import check_open_files
 from vitlab.options import Only, Options, argument, at_least, option, options_of, when
 from vitlab.places import PART, On, check_page, is_folder
@@ -156,25 +154,6 @@ def say_skipped(messages: Any) -> None:
 
     for message in messages:
         say(f"skipped: {message}")
-
-
-def head_of(weights: str) -> str:
-    """Return what the head of a run answers with: masks, boxes, numbers; empty for classes."""
-    files = {SEGMENT: "masks", DETECT: "boxes", REGRESS: "numbers"}
-    return next((kind for file, kind in files.items() if (Path(weights) / file).is_file()), "")
-
-
-def refuse_head(weights: str, what: str, *kinds: str) -> None:
-    """Refuse a run whose head answers with something that is not served, or exported.
-
-    Raises:
-        OptionError: it is one of these kinds.
-    """
-    if (kind := head_of(weights)) in kinds:
-        raise OptionError(
-            f"{weights} answers with {kind}, which are not {what}: use vitlab predict, or name "
-            f"{Path(weights) / 'model'} for its features"
-        )
 
 
 def refuse_besides(options: Options, names: str) -> None:

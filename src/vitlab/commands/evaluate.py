@@ -12,13 +12,13 @@ from vitlab.commands import (
     Split,
     WeightsOptions,
     WorkersOptions,
-    head_of,
     refuse_besides,
     say_skipped,
     shown,
 )
 from vitlab.data.exists import check_data
 from vitlab.data.settings import Columns
+from vitlab.files import head_of
 from vitlab.options import Only, argument, at_least, below, option, when
 from vitlab.places import check_files
 from vitlab.runs.run_folder import RunFolder

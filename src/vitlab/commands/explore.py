@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from vitlab.commands import DeviceOptions
 from vitlab.data.exists import check_data
 from vitlab.explore.parse_inputs import parse_inputs
+from vitlab.files import head_of
 from vitlab.options import above, argument, at_least, at_most, option
 from vitlab.weights.stated import Stated
 
@@ -66,6 +67,7 @@ def run(options: Explore) -> dict[str, Any]:
     from vitlab.serve.access import listen, url_of
     from vitlab.serve.decoder import Bounds
     from vitlab.serve.decoders import Decoders
+    from vitlab.weights.segmenter import load_segmenter
 
     told = parse_inputs(options.weights)
     images: list[str] = []
@@ -77,8 +79,9 @@ def run(options: Explore) -> dict[str, Any]:
     device = devices.choose(options.device)
     models = []
     for name, place in told.weights:
-        model = vitlab.load(place, **options.file.arguments())
-        models.append(Shown.of(name, model, device))
+        segmenter = load_segmenter(place) if head_of(place) == "masks" else None
+        model = segmenter.model if segmenter else vitlab.load(place, **options.file.arguments())
+        models.append(Shown.of(name, model, device, segmenter))
     bounds = Bounds(max_pixels=int(options.max_pixels * 1e6), formats=FORMATS)
     explorer = Explorer(
         models,

@@ -4,8 +4,9 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
-from vitlab.commands import WeightsOptions, head_of, refuse_besides
+from vitlab.commands import WeightsOptions, refuse_besides
 from vitlab.errors import OptionError
+from vitlab.files import head_of
 from vitlab.graphs.targets import (
     IMAGES,
     PRECISION,

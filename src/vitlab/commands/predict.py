@@ -19,13 +19,13 @@ from vitlab.commands import (
     FlipsOptions,
     PartsOptions,
     WeightsOptions,
-    head_of,
     refuse_besides,
     say_skipped,
 )
 from vitlab.data.exists import check_each
 from vitlab.data.settings import Columns
 from vitlab.errors import OptionError, one_line
+from vitlab.files import head_of
 from vitlab.machine.open_files import check_open_files
 from vitlab.options import argument, at_least, option, options_of
 from vitlab.packages import check_installed

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-from vitlab.commands import DeviceOptions, EngineOptions, refuse_head
+from vitlab.commands import DeviceOptions, EngineOptions
 from vitlab.errors import OptionError
 from vitlab.options import argument, at_least, at_most, option, when
 from vitlab.precision import ServePrecision
 from vitlab.serve.limits import Limits, check_served, split
 
-SUMMARY = "Serve models over HTTP: classes, features, attention."
+SUMMARY = "Serve models over HTTP: classes, masks, boxes, numbers, features."
 NEEDS = ("fastapi", "uvicorn", "prometheus_client")
 
 
@@ -64,8 +64,6 @@ def begin(options: Serve) -> None:
 
     if not options.models and not options.watch:
         raise OptionError("name a model to serve, or a folder of them with --watch FOLDER")
-    for place in (split(each)[1] for each in options.models):
-        refuse_head(place, "served", "masks", "boxes", "numbers")
     for file in (options.token_file, options.admin_token_file):
         if file:
             read_token(file)

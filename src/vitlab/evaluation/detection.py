@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vitlab.data.augment.augment import normalize
 from vitlab.data.boxes import Boxes, boxes_of, open_boxes
@@ -68,11 +69,36 @@ def detect(
         for batch in loader(batches, range(len(batches)), workers):
             if len(batch):
                 images = normalize(batch.images.to(compute.where), spec)
-                chances, boxes = (each.double().cpu().numpy() for each in detector(images))
-                for number, own, places in zip(batch.indices.tolist(), chances, boxes, strict=True):
-                    best, order = own.max(-1), np.argsort(-own.max(-1), kind="stable")[:MOST]
-                    yield number, Detections(own.argmax(-1)[order], best[order], places[order])
+                yield from zip(batch.indices.tolist(), detections(*detector(images)), strict=True)
             yield from batch.bad
+
+
+def detections(chances: Tensor, boxes: Tensor) -> list[Detections]:
+    """Return the objects of images by what a detector outputs."""
+    found, arrays = [], [each.double().cpu().numpy() for each in (chances, boxes)]
+    for own, places in zip(*arrays, strict=True):
+        best, order = own.max(-1), np.argsort(-own.max(-1), kind="stable")[:MOST]
+        found.append(Detections(own.argmax(-1)[order], best[order], places[order]))
+    return found
+
+
+def objects_of(
+    found: Detections, size: tuple[int, int], classes: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return class, probability and box of the objects that `predict` names.
+
+    Args:
+        found: in an image
+        size: its rows and columns; boxes are in its pixels
+        classes: the names of all
+    """
+    high, wide = size
+    rows = zip(found.classes, found.chances, found.boxes * (wide, high, wide, high), strict=True)
+    return [
+        {"class": classes[own], "probability": float(chance), "box": box.tolist()}
+        for own, chance, box in rows
+        if chance >= LEAST
+    ]
 
 
 # Average precision
@@ -264,15 +290,7 @@ def find_objects(
                 row["error"] = found
                 continue
             image = source.image(number)
-            high, wide = image.shape()[:2]
-            boxes, names = found.boxes * (wide, high, wide, high), detector.about.classes
-            row["objects"] = [
-                {"class": names[own], "probability": chance, "box": box}
-                for own, chance, box in zip(
-                    found.classes, found.chances.tolist(), boxes.tolist(), strict=True
-                )
-                if chance >= LEAST
-            ]
+            row["objects"] = objects_of(found, image.shape()[:2], detector.about.classes)
             if folder is not None:
                 name = f"{number:06d}-{Path(row['image']).stem}.png"
                 sure = [each for each in row["objects"] if each["probability"] >= SURE]

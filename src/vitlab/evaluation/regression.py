@@ -160,6 +160,15 @@ def evaluate_targets(
     return recorded(model, began, figures | {"data": data} | images.about, images.notes, bad)
 
 
+def named_estimates(found: Estimates, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return `values`, and `deviations` if there are any, of each image by target."""
+    tables = {key: own.tolist() for key, own in found._asdict().items() if own is not None}
+    return [
+        {key: dict(zip(names, table[number], strict=True)) for key, table in tables.items()}
+        for number in range(len(found.values))
+    ]
+
+
 def estimate(
     run: str | Path, data: Any, compute: Compute, columns: Columns | None = None
 ) -> dict[str, Any]:
@@ -183,10 +192,9 @@ def estimate(
     rows: list[dict[str, Any]] = [{"image": source.name(each)} for each in range(len(source))]
     with Meter(len(source), title="estimating") as meter:
         seen = features_in_memory(regressor.model, source, compute, progress=meter.images)
-    for key, table in regressor.estimates(seen.values)._asdict().items():
-        if table is not None:
-            for number, own in zip(seen.indices, table.tolist(), strict=True):
-                rows[number][key] = dict(zip(names, own, strict=True))
+    found = named_estimates(regressor.estimates(seen.values), names)
+    for number, own in zip(seen.indices, found, strict=True):
+        rows[number] |= own
     damaged = np.setdiff1d(np.arange(len(rows)), seen.indices)
     for number, text in zip(damaged, seen.bad, strict=True):
         rows[number]["error"] = text

@@ -23,9 +23,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitlab.data.augment.augment import normalize
-from vitlab.data.decode.crop import crop_resize
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.holdout import learned
+from vitlab.data.loading.crops import whole_image
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.masks import IGNORED, MaskClasses, MaskedImages, MaskSplits, Truth, open_masks
 from vitlab.data.open import open_images
@@ -79,15 +79,6 @@ class Mapped(NamedTuple):
 Bad = tuple[int, str]  # number and message of an image that cannot be used
 
 
-def resized_sides(size: tuple[int, int], spec: ImageSpec, scale: float) -> tuple[int, int]:
-    """Return the rows and columns that an image is resized to: at least those of the input."""
-    factor = scale * max(own / side for own, side in zip(spec.size, size, strict=True))
-    rows, columns = (
-        max(own, round(side * factor)) for own, side in zip(spec.size, size, strict=True)
-    )
-    return rows, columns
-
-
 def corners_of(sides: Sequence[int], window: Sequence[int]) -> list[tuple[int, int]]:
     """Return the upper left corners of the windows over a resized image."""
     starts = []
@@ -105,18 +96,10 @@ def _scenes(
     found: list[Scene | Bad | DataError] = []
     for index in indices:
         try:
-            pixels = source.image(index).decode(spec.channels)
-            size = (pixels.shape[0], pixels.shape[1])
-            rows, columns = resized_sides(size, spec, scale)
-            if rows * columns > most:
-                raise ImageError(
-                    f"{source.name(index)}: {size[0]} x {size[1]} pixels become {rows} x {columns} "
-                    "for the model, too many: crop the image, or lower the scale"
-                )
+            image, name = source.image(index), source.name(index)
+            pixels, size = whole_image(image, name, spec, scale, most)
             truth = source.truth(index, size) if isinstance(source, MaskedImages) else None
-            whole = (0, 0, size[1], size[0])
-            small = crop_resize(pixels, whole, rows, columns, spec.interpolation)
-            found.append(Scene(index, small, size, truth))
+            found.append(Scene(index, pixels, size, truth))
         except ImageError as error:
             found.append((index, str(error)))
         except DataError as error:  # of all the data: the caller raises it
@@ -146,28 +129,43 @@ def mapped(
     Raises:
         DataError: a mask has a number that is no class.
     """
-    most = min(AREA, SCORES // classes)
+    most = most_pixels(classes)
     make = partial(_scenes, spec=spec, scale=scale, most=most)
     workers = 0 if len(source) <= CHUNK else compute.workers
     for chunk in in_chunks(source, make, CHUNK, workers):
         scenes = [each for each in chunk if isinstance(each, Scene)]
-        corners = [corners_of(each.pixels.shape[:2], spec.size) for each in scenes]
-        rows, columns = spec.size
-        views = [
-            each.pixels[top : top + rows, left : left + columns]
-            for each, own in zip(scenes, corners, strict=True)
-            for top, left in own
-        ]
-        parts = []
-        for first in range(0, len(views), BATCH):
-            batch = torch.from_numpy(np.stack(views[first : first + BATCH])).to(compute.where)
-            parts.append(compute_map(normalize(batch, spec)))
-        maps = iter(torch.cat(parts).split([len(own) for own in corners]) if parts else ())
-        places = iter(corners)
+        maps = iter(maps_of(compute_map, scenes, spec, compute.where))
         for each in chunk:
             if isinstance(each, DataError):
                 raise each
-            yield Mapped(each, next(maps), next(places)) if isinstance(each, Scene) else each
+            yield next(maps) if isinstance(each, Scene) else each
+
+
+def most_pixels(classes: int) -> int:
+    """Return how many pixels a resized image may have, so that scores of classes fit in memory."""
+    return min(AREA, SCORES // classes)
+
+
+def maps_of(
+    compute_map: Callable[[Tensor], Tensor],
+    scenes: Sequence[Scene],
+    spec: ImageSpec,
+    device: torch.device,
+) -> list[Mapped]:
+    """Return the maps of all windows of images, a batch of windows at a time."""
+    corners = [corners_of(each.pixels.shape[:2], spec.size) for each in scenes]
+    rows, columns = spec.size
+    views = [
+        each.pixels[top : top + rows, left : left + columns]
+        for each, own in zip(scenes, corners, strict=True)
+        for top, left in own
+    ]
+    parts = []
+    for first in range(0, len(views), BATCH):
+        batch = torch.from_numpy(np.stack(views[first : first + BATCH])).to(device)
+        parts.append(compute_map(normalize(batch, spec)))
+    maps = torch.cat(parts).split([len(own) for own in corners]) if parts else ()
+    return [Mapped(*each) for each in zip(scenes, maps, corners, strict=True)]
 
 
 def stitched(found: Mapped, window: tuple[int, int]) -> Tensor:
@@ -218,11 +216,12 @@ def segment(segmenter: Segmenter, source: Source, compute: Compute) -> Iterator[
     with borrowed(segmenter, compute.where):
         args = source, spec, about.scale, compute, len(about.classes)
         for found in mapped(segmenter.coarse, *args):
-            if isinstance(found, Mapped):
-                scores = stitched(found, spec.size)
-                yield Segmented(found.scene, labels_at(scores, found.scene.size))
-            else:
-                yield found
+            yield segmented(found, spec) if isinstance(found, Mapped) else found
+
+
+def segmented(found: Mapped, spec: ImageSpec) -> Segmented:
+    """Return the class of each of an image's own pixels."""
+    return Segmented(found.scene, labels_at(stitched(found, spec.size), found.scene.size))
 
 
 # Figures

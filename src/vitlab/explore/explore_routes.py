@@ -53,6 +53,7 @@ class Routes:
             f"{look}/attention/{{token}}": self.attention,
             f"{look}/map/{{kind}}": self.map,
             f"{look}/colors": self.colors,
+            f"{look}/mask": self.mask,
             "/api/map": self.points,
             "/api/map/sheet": self.sheet,
             "/api/labels": self.labels,
@@ -143,6 +144,11 @@ class Routes:
         found, basis = await self.explorer.colors(number, image, _given(request, "layer"))
         grid = list(found.shape[:2])
         return JSONResponse({"grid": grid, "colors": found.tolist(), "basis": basis})
+
+    async def mask(self, request: Request) -> Response:
+        """Return the class of each pixel that a segmenter sees, and their names and colors."""
+        number, image = self._model(request), self._image(request)
+        return JSONResponse(await self.explorer.mask(number, image))
 
     async def without(self, request: Request) -> Response:
         """Return what the prediction becomes where some patches are covered."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitlab.data.augment.augment import normalize
 from vitlab.data.decode.headers import MAX_BYTES
-from vitlab.errors import ImageError, OptionError, UserError, WeightsError
+from vitlab.errors import ImageError, OptionError, UserError
 from vitlab.explore import views
 from vitlab.explore.dataset_map import MapJob
 from vitlab.explore.first_pass import FirstPass, first_pass
@@ -234,6 +234,18 @@ class Explorer:
         found = await self._worker.do(partial(colors_of, maps))
         return (255 * found[-1][0]).round().to(torch.uint8).numpy(), chosen
 
+    async def mask(self, number: int, image: OpenImage) -> dict[str, Any]:
+        """Return the class of each pixel that a model sees, as `views.mask_of`.
+
+        Raises:
+            OptionError: it is not of a run that segments.
+        """
+        shown = self.models[number]
+        if shown.segmenter is None:
+            raise OptionError(f"{shown.name} makes no mask: explore a run of --task segment")
+        seen = await self.look(number, image)
+        return await self._worker.do(partial(views.mask_of, shown.segmenter, seen))
+
     async def without(
         self, number: int, image: OpenImage, patches: Sequence[int]
     ) -> NDArray[np.float64]:
@@ -250,7 +262,7 @@ class Explorer:
             return seen.probabilities
         job = partial(without, shown.model, seen.image, [views.pixels_of(seen, patches)])
         found = (await self._worker.do(job))[0].double().exp().cpu().numpy()
-        check_finite(found)
+        views.check_finite(found)
         return found
 
 
@@ -261,17 +273,5 @@ def _array(values: Tensor) -> NDArray[np.float32]:
         WeightsError: some are not numbers.
     """
     found: NDArray[np.float32] = values.detach().float().cpu().numpy()
-    check_finite(found)
+    views.check_finite(found)
     return found
-
-
-def check_finite(values: NDArray[np.floating[Any]]) -> None:
-    """Refuse what cannot be shown.
-
-    Raises:
-        WeightsError: some are not numbers.
-    """
-    if not np.isfinite(values).all():
-        raise WeightsError(
-            "the model gives values that are not finite numbers: its weights are damaged"
-        )

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.data.labels import kind_of
-from vitlab.errors import OptionError
+from vitlab.errors import OptionError, WeightsError
+from vitlab.evaluation.segmentation import DEEP, voc_palette
 from vitlab.explore.first_pass import (
     FirstPass,
     attention_bytes,
@@ -23,6 +24,7 @@ from vitlab.inspect.tokens import likeness
 from vitlab.models.config import ViTConfig
 from vitlab.models.model import DenseFeatures, Model
 from vitlab.units import storage
+from vitlab.weights.segmenter import Segmenter
 
 MOST_ATTENTION = 2**30  # bytes of one image's
 BY_GRADIENT = ("relevance", "gradcam")
@@ -46,21 +48,28 @@ class Shown:
         name: as the page calls it
         model: in evaluation mode, on its device
         why_not: of each view, why the model does not have it; empty if it does
+        segmenter: around the model, of a run that segments
     """
 
     name: str
     model: Model
     why_not: dict[str, str]
+    segmenter: Segmenter | None = None
 
     @classmethod
-    def of(cls, name: str, model: Model, device: torch.device) -> "Shown":
-        """Take over a model.
+    def of(
+        cls, name: str, model: Model, device: torch.device, segmenter: Segmenter | None = None
+    ) -> "Shown":
+        """Take over a model, and the segmenter around it.
 
         Raises:
             WeightsError: the temperature or thresholds saved with it are damaged.
         """
         own = model.to(device).eval().requires_grad_(False)
-        shown = cls(name, own, why_not(own))
+        if segmenter is not None:
+            segmenter.to(device).requires_grad_(False)
+        masks = {} if segmenter is None else {"mask": ""}
+        shown = cls(name, own, why_not(own) | masks, segmenter)
         shown.described()
         return shown
 
@@ -179,6 +188,33 @@ def of_pass(seen: FirstPass, kind: str, layer: int | None, token: int) -> Tensor
         down, across = (2 * row + 1) * high // (2 * rows), (2 * column + 1) * wide // (2 * columns)
         token = prefix + down * wide + across
     return likeness(found, token)[0]
+
+
+@torch.inference_mode()
+def mask_of(segmenter: Segmenter, seen: FirstPass) -> dict[str, Any]:
+    """Return the class of each pixel that a model sees, (rows, columns), names and colors.
+
+    The colors are those of the report: VOC's, none of them black.
+
+    Raises:
+        WeightsError: the scores are not numbers.
+    """
+    scores, names = segmenter(seen.image)[0], segmenter.about.classes
+    check_finite(scores.cpu().numpy())
+    colors = voc_palette()[(np.arange(len(names)) + 1) % DEEP].tolist()
+    return {"labels": scores.argmax(0).tolist(), "names": list(names), "colors": colors}
+
+
+def check_finite(values: NDArray[np.floating[Any]]) -> None:
+    """Refuse what cannot be shown.
+
+    Raises:
+        WeightsError: some are not numbers.
+    """
+    if not np.isfinite(values).all():
+        raise WeightsError(
+            "the model gives values that are not finite numbers: its weights are damaged"
+        )
 
 
 def of_layer(seen: FirstPass, layer: int | None) -> DenseFeatures:

@@ -4,7 +4,8 @@ import importlib.resources
 
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 SHARED = ("look.css", "photos.js", "answers.js")  # by all pages
-SERVICE = (*SHARED, "service.css", "heat.js", "service.js")  # what service.html asks for
+# What service.html asks for.
+SERVICE = (*SHARED, "service.css", "heat.js", "overlays.js", "service.js")
 WEB = (*SHARED, "pixels.js", "runner.js", "web.js")  # what web.html asks for, beside its parts
 # What explore.html asks for, and the modules that its own one imports.
 EXPLORE = (

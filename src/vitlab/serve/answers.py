@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,9 +22,12 @@ from vitlab.data.loading.batches import joined_pixels
 from vitlab.device import exact
 from vitlab.errors import UserError
 from vitlab.models.packed import Packed
+from vitlab.serve import heads
 from vitlab.serve.decoder import WHOLE
 from vitlab.serve.decoders import Decoded
 from vitlab.serve.registry import Served
+from vitlab.weights.detector import Detector
+from vitlab.weights.segmenter import Segmenter
 
 What = Literal["classes", "features", "attention"]
 MOST_CPU, MOST_GPU = 8, 32  # images of a batch: more of them are no faster
@@ -37,6 +40,7 @@ class Seen:
 
     Attributes:
         probabilities: float64 (classes,), those of `vitlab.classify`; for classes and attention
+        found: what a head answers with instead, as `serve.heads` has it; None if it is not finite
         distance: from the training images, likewise; NaN if the model does not know
         features: float32 (features,), for features
         attention: float32 (rows, columns), where the last layers look, divided by its largest
@@ -52,6 +56,7 @@ class Seen:
     attention: NDArray[np.float32] | None = None
     box: Box = WHOLE
     error: str = ""
+    found: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +65,7 @@ class Question:
 
     Attributes:
         served: the model that it is for
-        what: is asked
+        what: is asked; classes stand for what the model answers with
         image: decoded
         due: when its request is given up, by `time.monotonic`
         future: of the answer, if anyone waits for it
@@ -76,8 +81,14 @@ class Question:
 def answers(questions: Sequence[Question]) -> list[Seen]:
     """Answer questions about images of one trunk, in their order."""
     trunk, found = questions[0].served.trunk, dict[int, Seen]()
+    head, decoded = trunk.head, [each.image for each in questions]
     with torch.inference_mode():
+        if isinstance(head, Segmenter):
+            return [Seen(found=each) for each in heads.masks(head, decoded)]
         images = _images(questions)
+        if isinstance(head, Detector):
+            assert isinstance(images, Tensor)  # squashed
+            return [Seen(found=each) for each in heads.boxes(head, images, decoded)]
         pairs = trunk.scored(images, [question.served.task for question in questions])
         for served, places in _groups(questions).items():
             parts = zip(*(pairs[place] for place in places), strict=True)
@@ -86,9 +97,11 @@ def answers(questions: Sequence[Question]) -> list[Seen]:
             far = [math.nan] * len(places)
             if (unlike := served.facts.unlike) is not None:
                 far = unlike.distances(features).tolist()
-            for place, row, own, distance in zip(places, features, chances, far, strict=True):
+            rows = heads.numbers(head, features) if head else [None] * len(places)
+            each = zip(places, features, chances, far, rows, strict=True)
+            for place, row, own, distance, numbers in each:
                 question = questions[place]
-                found[place] = Seen(own, distance, box=question.image.box)
+                found[place] = Seen(own, distance, box=question.image.box, found=numbers)
                 if question.what == "features":
                     found[place] = Seen(features=row.float().cpu().numpy(), box=question.image.box)
                 elif _looks(question) and not isinstance(images, Packed):
@@ -146,5 +159,6 @@ def try_blank(served: Served) -> float:
     """Compute a blank image, so that the next one finds everything ready; return the seconds."""
     config, start = served.facts.config, time.perf_counter()
     pixels = np.zeros((*config.size_for(*config.size), config.channels), np.uint8)
-    answers([Question(served, "classes" if config.classes else "features", Decoded(pixels))])
+    what: What = "features" if served.card.answers == "features" else "classes"
+    answers([Question(served, what, Decoded(pixels, size=pixels.shape[:2]))])
     return time.perf_counter() - start

@@ -1,6 +1,7 @@
 """HTTP application of a service: its routes, who may ask them, and the way to the engine."""
 
 import asyncio
+import base64
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from vitlab.errors import UserError
 from vitlab.packages import version_of
@@ -32,7 +33,8 @@ from vitlab.serve.pages import page_routes
 from vitlab.serve.registry import ServedModel
 from vitlab.serve.replies import Problem
 
-ABOUT = "Vision Transformers over HTTP: classes, features, and where the model looked."
+ABOUT = "Vision Transformers over HTTP: classes, masks, objects, numbers, features, attention."
+PNG, TOP = "image/png", 5
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": Problem, "description": "what is asked cannot be answered"},
     "5XX": {"model": Problem, "description": "a failure; 503: try again after Retry-After"},
@@ -206,25 +208,42 @@ async def models(request: Request) -> JSONResponse:
     return JSONResponse(replies.Models(models=cards).model_dump(mode="json"))
 
 
-@asking.post("/predict", response_model=replies.Predictions, openapi_extra=bodies.IMAGES)
-async def predict(request: Request, model: ModelName = "", top: Top = 5) -> JSONResponse:
-    """Return the likeliest classes of images."""
-    return await _answer(request, model, "classes", top)
+@asking.post(
+    "/predict",
+    response_model=replies.Predictions,
+    responses={200: {"content": {PNG: {"schema": bodies.BINARY}}}},
+    openapi_extra=bodies.IMAGES,
+)
+async def predict(request: Request, model: ModelName = "", top: Top = TOP) -> Response:
+    """Return what images show: the likeliest classes, or the mask, objects or numbers of each."""
+    serving = _serving(request)
+    answers = serving.card(model).answers if serving.engine.ready else "classes"
+    if top != TOP and answers != "classes":
+        raise Refused(
+            400, f"top is of classes, and this model answers with {answers}: leave it out"
+        )
+    found = await _answer(request, model, "classes", top)
+    rows = found["predictions"]
+    if any("mask" in row for row in rows) and PNG in request.headers.get("accept", ""):
+        if len(rows) > 1:
+            raise Refused(400, f"{PNG} holds one mask: send one image, or accept application/json")
+        return Response(base64.b64decode(rows[0]["mask"]), media_type=PNG)
+    return JSONResponse(found)
 
 
 @asking.post("/attention", response_model=replies.Predictions, openapi_extra=bodies.IMAGES)
-async def attention(request: Request, model: ModelName = "", top: Top = 5) -> JSONResponse:
+async def attention(request: Request, model: ModelName = "", top: Top = TOP) -> JSONResponse:
     """Return the likeliest classes of images, and where the model looked."""
-    return await _answer(request, model, "attention", top)
+    return JSONResponse(await _answer(request, model, "attention", top))
 
 
 @asking.post("/features", response_model=replies.Features, openapi_extra=bodies.IMAGES)
 async def features(request: Request, model: ModelName = "") -> JSONResponse:
     """Return the features of images: what the classifier sees."""
-    return await _answer(request, model, "features")
+    return JSONResponse(await _answer(request, model, "features"))
 
 
-async def _answer(request: Request, model: str, what: What, top: int = 0) -> JSONResponse:
+async def _answer(request: Request, model: str, what: What, top: int = 0) -> dict[str, Any]:
     """Ask the engine about the images of a request; what it refuses, the middleware answers."""
     serving, exchange = _serving(request), exchange_of(request)
     if not serving.engine.ready:
@@ -235,14 +254,14 @@ async def _answer(request: Request, model: str, what: What, top: int = 0) -> JSO
     serving.under_way += 1
     try:
         names, images = await bodies.photos(request, serving.limits)
-        exchange.images = len(images)
+        exchange.images, card = len(images), serving.card(card.name)  # perhaps replaced by now
         serving.counts["requests"] += 1
         serving.counts["images"] += len(images)
         seen = await _unless_left(exchange, serving.engine.answer(images, card.name, what))
     finally:
         serving.under_way -= 1
     found = replies.answered(names, seen, card, what, top)
-    return JSONResponse({"model": card.name, **found, "request": exchange.id})
+    return {"model": card.name, **found, "request": exchange.id}
 
 
 async def _unless_left(exchange: Exchange, answer: Any) -> list[Seen]:

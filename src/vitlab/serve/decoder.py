@@ -8,7 +8,6 @@ import json
 import os
 import resource
 import signal
-from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -24,7 +23,7 @@ from PIL import Image
 from vitlab.data.decode.crop import crop_resize, whole_box
 from vitlab.data.decode.pixels import Box, Pixels
 from vitlab.data.decode.stored import EncodedImage
-from vitlab.data.loading.crops import center, fitted_image
+from vitlab.data.loading.crops import center, fitted_image, noting, whole_image
 from vitlab.data.loading.loader import end_with_parent
 from vitlab.errors import ImageError
 from vitlab.models.config import ModelConfig, ViTConfig
@@ -64,7 +63,7 @@ def serve_connection(connection: Connection, bounds: Bounds) -> None:
     for kind in bounds.formats:  # decode one of each, so that nothing is left to import
         file = BytesIO()
         Image.new("RGB", (40, 24)).save(file, kind)
-        decoded(file.getvalue(), "image", WARM, 1000, bounds.formats)
+        decoded(EncodedImage(file.getvalue(), "image", bounds.formats, 1000), WARM)
     confine(bounds.memory)
     connection.send_bytes(b"ready")
     with suppress(EOFError, OSError):
@@ -88,9 +87,7 @@ def confine(memory: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def decoded(
-    data: bytes, name: str, config: ModelConfig, max_pixels: int, formats: Collection[str] = FORMATS
-) -> tuple[Pixels, Box]:
+def decoded(image: EncodedImage, config: ModelConfig) -> tuple[Pixels, Box]:
     """Decode an image as `vitlab.predict` does.
 
     Returns:
@@ -98,49 +95,41 @@ def decoded(
         right, bottom, as fractions.
 
     Raises:
-        ImageError: it cannot be decoded, or is not an image that a service accepts.
+        ImageError: it cannot be decoded.
     """
-    choose, seen = center(config), []
-
-    def noted(rows: int, columns: int) -> Box:
-        box = choose(rows, columns)
-        left, top, right, bottom = box
-        seen.append((left / columns, top / rows, right / columns, bottom / rows))
-        return box
-
-    pixels = fitted_image(EncodedImage(data, name, formats, max_pixels), config, noted)
-    return pixels, seen[-1]
+    seen: list[Any] = []
+    pixels = fitted_image(image, config, noting(center(config), seen))
+    (rows, columns), (left, top, right, bottom) = seen
+    return pixels, (left / columns, top / rows, right / columns, bottom / rows)
 
 
-def preview(
-    data: bytes, name: str, side: int, max_pixels: int, formats: Collection[str] = FORMATS
-) -> tuple[Pixels, tuple[int, int]]:
-    """Decode a whole image for a person: upright, in RGB, its longer side at most `side` pixels.
-
-    Returns:
-        uint8 (rows, columns, 3), and the rows and columns of the image itself.
+def preview(image: EncodedImage, size: tuple[int, int], side: int) -> Pixels:
+    """Decode a whole image of a size for a person: in RGB, its longer side at most `side` pixels.
 
     Raises:
-        ImageError: it cannot be decoded, or is not an image that a service accepts.
+        ImageError: it cannot be decoded.
     """
-    image = EncodedImage(data, name, formats, max_pixels)
-    size = image.shape()[:2]
     share = min(1.0, side / max(size))
     rows, columns = (max(1, round(each * share)) for each in size)
     pixels, box = image.decode_box(3, partial(whole_box, crop=1.0), (rows, columns))
-    return crop_resize(pixels, box, rows, columns), size
+    return crop_resize(pixels, box, rows, columns)
 
 
 def _answered(asked: dict[str, Any], data: bytes, bounds: Bounds) -> tuple[dict[str, Any], Pixels]:
     """Return the answer to a request, and pixels (none if it is an error)."""
     none = np.empty((0, 0, 0), np.uint8)
     name, most, formats = asked["name"], bounds.max_pixels, bounds.formats
-    box, size = WHOLE, (0, 0)
+    image, box = EncodedImage(data, name, formats, min(most, asked["pixels"])), WHOLE
     try:
-        if side := asked["side"]:
-            pixels, size = preview(data, name, side, most, formats)
+        size = image.shape()[:2]
+        if asked["side"]:
+            pixels = preview(image, size, asked["side"])
+        elif asked["scale"]:
+            config = _config(asked["text"])
+            area = asked["most"] // config.channels
+            pixels, _ = whole_image(image, name, config, asked["scale"], area)
         else:
-            pixels, box = decoded(data, name, _config(asked["config"]), most, formats)
+            pixels, box = decoded(image, _config(asked["text"]))
     except ImageError as error:
         return {"error": str(error)}, none
     except Exception as error:  # such as PyTorch's about memory

@@ -15,14 +15,15 @@ import time
 from collections import deque
 from collections.abc import Hashable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from vitlab.data.decode.pixels import Box, Pixels
+from vitlab.data.loading.crops import resized_sides
 from vitlab.errors import ServiceError, one_line
 from vitlab.models.config import ModelConfig
 from vitlab.serve.decoder import WHOLE, Bounds, serve_connection
@@ -50,7 +51,7 @@ class Decoded:
         pixels: uint8 (rows, columns, channels)
         box: left, top, right, bottom, as fractions of the upright image
         error: one line; empty for pixels
-        size: rows and columns of the upright image; of a preview only
+        size: rows and columns of the upright image
     """
 
     pixels: Pixels
@@ -67,6 +68,8 @@ class Wanted:
         text: the configuration as JSON
         shape: rows, columns, channels; None where each image has its own
         most: bytes of an image
+        pixels: of the image itself, at most
+        scale: of a whole image, for windows of that shape, as `resized_sides` has it; 0 for a crop
         side: of a preview, most rows and columns; 0 for a model's image
     """
 
@@ -74,6 +77,8 @@ class Wanted:
     shape: tuple[int, int, int] | None
     most: int
     side: int = 0
+    pixels: int = 2**32
+    scale: float = 0.0
 
     @classmethod
     def by(cls, config: ModelConfig) -> "Wanted":
@@ -81,6 +86,16 @@ class Wanted:
         text = json.dumps(description(replace(config, labels=())))
         shape = None if config.fit == "native" else (*config.size, config.channels)
         return cls(text, shape, config.area * config.channels)
+
+    def asked(self, name: str) -> dict[str, Any]:
+        """Return what a decoder is told of an image."""
+        return asdict(self) | {"name": name}
+
+    def shape_of(self, size: tuple[int, int]) -> tuple[int, int, int] | None:
+        """Return the shape that an image of a size is decoded to; None for any."""
+        if self.shape is None or not self.scale:
+            return self.shape
+        return *resized_sides(size, self.shape[:2], self.scale), self.shape[2]
 
     @classmethod
     def preview(cls, side: int) -> "Wanted":
@@ -229,7 +244,8 @@ class Decoders:
                     await decoder.end()
                 decoder = await self._begin()
             async with asyncio.timeout(2 * self.bounds.seconds + GRACE):
-                found, seconds = await asyncio.to_thread(_decoded, decoder.pipe, job)
+                most = self.bounds.max_pixels
+                found, seconds = await asyncio.to_thread(_decoded, decoder.pipe, job, most)
             self.decoded += not found.error
             result = found
             self.pace += (seconds - self.pace) * (MEMORY if self.pace else 1)
@@ -248,26 +264,29 @@ class Decoders:
         return decoder
 
 
-def _decoded(pipe: Connection, job: _Job) -> tuple[Decoded, float]:
+def _decoded(pipe: Connection, job: _Job, most: int) -> tuple[Decoded, float]:
     """Send an image and read the answer, which is checked: it may be hostile; and the seconds.
 
     They are taken here: a busy event loop would add its own, and refuse what can be decoded.
     """
     began = time.monotonic()
-    asked = {"name": job.name, "config": job.wanted.text, "side": job.wanted.side}
+    wanted = job.wanted
+    asked = wanted.asked(job.name)
     pipe.send_bytes(json.dumps(asked).encode())
     pipe.send_bytes(job.data)
     answer = json.loads(pipe.recv_bytes(LONGEST))
-    pixels = pipe.recv_bytes(job.wanted.most)
+    pixels = pipe.recv_bytes(wanted.most)
     seconds = time.monotonic() - began
     if answer["error"]:
         return Decoded(NONE, error=one_line(str(answer["error"])[:ERROR])), seconds
     shape = tuple(map(int, answer["shape"]))
     left, top, right, bottom = map(float, answer["box"])
     box = (left, top, right, bottom)
-    if job.wanted.shape not in (None, shape) or not all(0 <= edge <= 1 for edge in box):
-        raise ValueError("another shape, or a box outside of the image")
     rows, columns = map(int, answer["size"])
+    if min(rows, columns) < 1 or rows * columns > most:
+        raise ValueError("a size that no image has")
+    if wanted.shape_of((rows, columns)) not in (None, shape) or not all(0 <= e <= 1 for e in box):
+        raise ValueError("another shape, or a box outside of the image")
     array = np.frombuffer(bytearray(pixels), np.uint8).reshape(shape)
     return Decoded(array, box, size=(rows, columns)), seconds
 

@@ -16,6 +16,7 @@ from vitlab.serve.answers import Question, Seen, What, best_batch
 from vitlab.serve.batcher import Batcher
 from vitlab.serve.decoder import Bounds
 from vitlab.serve.decoders import Decoders
+from vitlab.serve.heads import Kind
 from vitlab.serve.limits import Limits
 from vitlab.serve.metrics import Metrics
 from vitlab.serve.registry import Registry, Served, ServedModel
@@ -25,6 +26,13 @@ DECODING = 10.0  # seconds of computing that one image may take
 CORES = 4  # for each decoder, if their number is not chosen
 IN_TIME = 0.8  # of the time limit, within which an answer is expected, or the request refused
 LEAST_WAIT, MOST_WAIT = 0.05, 60.0  # seconds after which a refused request may come again
+ASKED: dict[Kind, tuple[What, ...]] = {
+    "classes": ("classes", "features", "attention"),
+    "features": ("features",),
+    "masks": ("classes",),
+    "boxes": ("classes",),
+    "numbers": ("classes", "features"),
+}  # of models, by what they answer with
 OPEN = 2  # times the free places: what one of several models may hold
 
 
@@ -163,11 +171,11 @@ class Engine:
         Args:
             images: JPEG, PNG or WebP files
             model: its name; empty for the first one
-            what: "classes" for probabilities; "features"; or "attention" for probabilities and
-                where the model looked
+            what: "classes" for probabilities, or the masks, boxes or numbers that the model answers
+                with; "features"; or "attention" for probabilities and where the model looked
 
         Raises:
-            OptionError: no such model, or it has no classifier.
+            OptionError: no such model, or it does not answer this.
             BusyError: the queue is full, or the answer could not be there in time.
             LateError: the answer was not there in time.
             FailedError: the model failed.
@@ -201,10 +209,12 @@ class Engine:
             why = self.trouble or "it is starting or stopping, or has no model"
             raise ServiceError(f"the service is not ready: {why}")
         served, places = self._registry.find(model), self.limits.queue
-        if what != "features" and not served.facts.config.classes:
+        if what not in ASKED[kind := served.card.answers]:
+            path, none = ("features", "classifier") if kind == "features" else ("predict", what)
+            besides = "; the folder model/ of its run has features" * (what == "features")
             raise OptionError(
-                f"{served.card.name} outputs features: it has no classifier; POST /features gives "
-                "them"
+                f"{served.card.name} outputs {kind}: it has no {none}; POST /{path} gives them"
+                + besides
             )
         # One of several models may hold twice as many places as are left free, so that there are
         # always some for the others (dynamic thresholds: Choudhury and Hahne, IEEE/ACM

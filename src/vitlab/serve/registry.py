@@ -36,6 +36,7 @@ from vitlab.models.vit import VisionTransformer
 from vitlab.options import check_known
 from vitlab.precision import Engine, ServePrecision, fixed
 from vitlab.serve.decoders import Wanted
+from vitlab.serve.heads import Head, Kind, form_of, load_head, told, wanted_by
 from vitlab.transfer.multitask import MultiTask
 from vitlab.weights.deltas import Delta
 from vitlab.weights.identity import Base
@@ -57,7 +58,7 @@ class ServedModel(BaseModel):
     """by which requests name it"""
     model: str
     """its architecture, as ViT-B/16"""
-    classes: tuple[str, ...]
+    classes: tuple[str, ...] = ()
     image_size: tuple[int, int]
     """rows and columns of its input"""
     features: int
@@ -75,6 +76,12 @@ class ServedModel(BaseModel):
     """plain, packed, openvino and so on"""
     precision: str = "fp32"
     """of its computing: fp32 or bf16"""
+    answers: Kind = "classes"
+    """what /predict gives; a model without a classifier has features alone"""
+    targets: tuple[str, ...] = ()
+    """of numbers: their names"""
+    numbers: tuple[int, ...] = ()
+    """of masks: the number of each class"""
     thresholds: Annotated[tuple[float, ...], Field(exclude=True)] = ()
 
 
@@ -83,6 +90,7 @@ class Trunk:
 
     Attributes:
         base: on the device
+        head: what answers with masks, boxes or numbers; None of other models
         fast: what computes images of the base alone: its fast form, or the base
         pace: seconds that an image takes under load; 0 until it is known
         left: tasks that no request holds any more; any thread may add to them
@@ -92,6 +100,7 @@ class Trunk:
         device: that computes
         precision: auto, fp32, bf16 or int8
         engine: that computes images of the base alone
+        head: around the base, or None
     """
 
     def __init__(
@@ -100,8 +109,12 @@ class Trunk:
         device: torch.device,
         precision: ServePrecision = "fp32",
         engine: Engine = "auto",
+        head: Head | None = None,
     ) -> None:
         self.base, self.device = base.to(device).eval().requires_grad_(False), device
+        self.head = head
+        if isinstance(head, torch.nn.Module):
+            head.to(device).requires_grad_(False)
         self.fast = fast_beside(self.base, device, precision, engine)
         self._precision = fixed(precision)
         self.pace, self.left = 0.0, deque[str]()
@@ -301,7 +314,8 @@ class Registry:
             return self._whole(name, source if here else copy.deepcopy(source))
         change = source if isinstance(source, Delta) else load_delta(source)
         if isinstance(source, str | Path) and change is None:
-            return self._whole(name, load(source))
+            head = load_head(source)
+            return self._whole(name, head.model if head else load(source), head)
         assert change is not None
         models = self.models.values()
         trunk = next((each.trunk for each in models if each.trunk.is_base(change.base)), None)
@@ -319,9 +333,10 @@ class Registry:
         weakref.finalize(facts, trunk.left.append, task)  # once no request holds it
         return self._begin(name, facts, trunk, task, change.bytes)
 
-    def _whole(self, name: str, model: Model) -> Served:
+    def _whole(self, name: str, model: Model, head: Head | None = None) -> Served:
         """Serve a model of its own."""
-        trunk = Trunk(model, self.device, *self._how)
+        how = self._how if head is None else form_of(head, *self._how)
+        trunk = Trunk(model, self.device, *how, head)
         size = sum(tensor.nbytes for tensor in model.state_dict().values())
         return self._begin(name, trunk.base, trunk, BASE, size)
 
@@ -331,7 +346,6 @@ class Registry:
         card = ServedModel(
             name=name,
             model=config.name,
-            classes=config.class_names,
             image_size=config.size,
             features=config.features,
             several=kind.several,
@@ -339,11 +353,12 @@ class Registry:
             trunk="" if task == BASE else trunk.identity.fingerprint[:12],
             bytes=size,
             added=time.time(),
-            attention=has_attention(facts),
+            attention=trunk.head is None and has_attention(facts),
             engine=trunk.fast.engine,
             precision=trunk.precision,
+            **told(trunk.head or config),
         )
-        served = Served(card, facts, trunk, task, Wanted.by(config), kind)
+        served = Served(card, facts, trunk, task, wanted_by(config, trunk.head), kind)
         facts.temperature  # noqa: B018 (a damaged one is refused now)
         self._ready(served)
         return served

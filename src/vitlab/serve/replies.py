@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from vitlab.errors import one_line
 from vitlab.evaluation.classification import Answer as Answered
+from vitlab.files import HEADS
 from vitlab.serve.answers import Seen, What
 from vitlab.serve.exchange import Refused
 from vitlab.serve.registry import ServedModel
@@ -69,11 +70,44 @@ class Prediction(Answer):
     """of /attention: left, top, right, bottom of what the model saw, as fractions of the image"""
 
 
+class MaskReply(Answer):
+    """The class of each pixel of an image."""
+
+    image: str
+    shares: dict[str, Fraction]
+    """of the pixels, by class, the largest first"""
+    mask: Annotated[str, Field(json_schema_extra={"contentEncoding": "base64"})]
+    """a PNG of the size of the image, in base64; Accept: image/png gives it alone, as it is"""
+
+
+class Located(Likely):
+    """An object: its class and probability, and where it is."""
+
+    box: Annotated[list[float], Field(min_length=4, max_length=4)]
+    """left, top, right and bottom, in pixels of the upright image"""
+
+
+class ObjectsReply(Answer):
+    """The objects in an image, likeliest first."""
+
+    image: str
+    objects: list[Located]
+
+
+class NumbersReply(Answer):
+    """The numbers of an image, in the units of the training data."""
+
+    image: str
+    values: dict[str, float]
+    deviations: dict[str, float] | None = None
+    """standard deviations, of a model that knows them"""
+
+
 class Predictions(Answer):
-    """One prediction per image, in their order."""
+    """One answer per image, in their order: what the model answers with."""
 
     model: str
-    predictions: list[Prediction | Bad]
+    predictions: list[Prediction | MaskReply | ObjectsReply | NumbersReply | Bad]
     request: str
 
 
@@ -120,17 +154,21 @@ def answered(
     rows: list[Any] = []
     bad = []
     for number, (name, each) in enumerate(zip(names, seen, strict=True)):
-        numbers: NDArray[Any] | None = each.features if what == "features" else each.probabilities
-        if each.error or numbers is None or not np.isfinite(numbers).all():
+        headed = what == "classes" and card.answers in HEADS.values()
+        numbers = each.features if what == "features" else each.probabilities
+        values: NDArray[Any] = np.array(np.nan) if numbers is None else numbers
+        if each.error or not (each.found if headed else np.isfinite(values).all()):
             reason = one_line(each.error or "the model gives numbers that are not finite")
             reason = f"{name}: {reason.removeprefix(f'image {number}: ')}"
             bad.append({"image": name, "error": reason})
             rows.append(None if what == "features" else bad[-1])
+        elif headed:
+            rows.append({"image": name} | (each.found or {}))
         elif what == "features":
-            rows.append(numbers.tolist())
+            rows.append(values.tolist())
         else:
             above = card.thresholds if card.several else None
-            row = Answered.of(name, numbers, card.classes, top, above, each.distance).as_dict()
+            row = Answered.of(name, values, card.classes, top, above, each.distance).as_dict()
             if what == "attention":
                 row["attention"] = None if each.attention is None else each.attention.tolist()
                 row["box"] = list(each.box)

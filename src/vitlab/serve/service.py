@@ -221,7 +221,7 @@ def serve(
         log("warning", logging.WARNING, reason=text)
     url = url_of(opened)
     cards = core.cards()
-    line = example(url, token_file, classes=not cards or bool(cards[0].classes))
+    line = example(url, token_file, classes=not cards or cards[0].answers != "features")
     log("listening", url=url, example=line)
     say(f"listening on {url}; try: {line}")
     service = Service(app, core, drain, watched)
@@ -237,7 +237,7 @@ def example(url: str, token_file: str = "", *, classes: bool = True) -> str:
     Args:
         url: of the service
         token_file: that holds the token it asks for
-        classes: whether the model has a classifier; else its features are asked for
+        classes: whether the model answers at /predict; else its features are asked for
     """
     header = f'-H "Authorization: Bearer $(cat {token_file})" ' if token_file else ""
     return f"curl {header}-F image=@photo.jpg {url}/{'predict' if classes else 'features'}"

@@ -72,7 +72,7 @@ def test_samples_are_scaled_as_the_file_says_at_every_door(
         "data": open_images(str(path), "ignored").every().image(0).decode(1),
         "Pillow, decoded": stored(held).decode(1),
         "a loader's box": EncodedImage(data).decode_box(1, lambda r, c: (0, 0, c, r), (1, 1))[0],
-        "service": decoded(data, "a", config, 10**6, (kind,))[0],
+        "service": decoded(EncodedImage(data, "a", (kind,), 10**6), config)[0],
     }
     with Image.open(path) as opened:
         doors["Pillow, opened"] = stored(opened).decode(1)

@@ -104,6 +104,39 @@ def fitted_image(
     return crop.crop_resize(pixels, box, *size, spec.interpolation, whole)
 
 
+def resized_sides(size: tuple[int, int], window: tuple[int, int], scale: float) -> tuple[int, int]:
+    """Return the rows and columns that windows slide over: at least those of one window.
+
+    The shorter side is that of the window, or `scale` times it.
+    """
+    factor = scale * max(own / side for own, side in zip(window, size, strict=True))
+    rows, columns = (max(own, round(side * factor)) for own, side in zip(window, size, strict=True))
+    return rows, columns
+
+
+def whole_image(
+    image: StoredImage, name: str, spec: ImageSpec, scale: float, most: int
+) -> tuple[Pixels, tuple[int, int]]:
+    """Decode an image and resize all of it, to at most so many pixels, as `resized_sides` has it.
+
+    Returns:
+        uint8 (rows, columns, channels), and the image's own rows and columns.
+
+    Raises:
+        ImageError: it cannot be decoded, or would have too many pixels; it is called by `name`.
+    """
+    size = image.shape()[:2]
+    rows, columns = resized_sides(size, spec.size, scale)
+    if rows * columns > most:
+        raise ImageError(
+            f"{name}: {size[0]} x {size[1]} pixels become {rows} x {columns} for the model, too "
+            "many: crop the image, or lower the scale"
+        )
+    whole = (0, 0, size[1], size[0])
+    pixels = image.decode(spec.channels)
+    return crop.crop_resize(pixels, whole, rows, columns, spec.interpolation), size
+
+
 def load_views(
     image: StoredImage, spec: ImageSpec, views: Sequence[View], choices: Sequence[ChooseBox]
 ) -> list[Pixels]:

@@ -22,7 +22,8 @@ vitlab.say = function (text) {
   document.getElementById("state").textContent = text;
 };
 
-vitlab.bars = function (top) {
+/* top: [{class, probability}, …]; color: of a class, for its bar */
+vitlab.bars = function (top, color = () => "") {
   const list = vitlab.element("ol", "bars");
   for (const { class: name, probability } of top) {
     const item = document.createElement("li");
@@ -31,6 +32,7 @@ vitlab.bars = function (top) {
     const bar = track.appendChild(document.createElement("span"));
     const value = vitlab.element("span", "value", vitlab.percent(probability));
     value.title = String(probability);
+    bar.style.background = color(name);
     bar.style.width = `${100 * Math.min(1, Math.max(0, probability))}%`;
     track.setAttribute("aria-hidden", "true");
     item.append(label, value, track);
@@ -73,12 +75,17 @@ vitlab.Card = class {
 
   /* top: [{class, probability}, …], best first; notes: lines in small print */
   show(top, notes, unlike = false) {
-    this.root.removeAttribute("aria-busy");
     const doubt = "Unlike the training images: none of these classes may be right.";
     const warning = unlike ? [vitlab.element("p", "wrong", doubt)] : [];
-    this.fill(...warning, vitlab.bars(top), ...notes.map((line) => vitlab.element("p", "small", line)));
     const [best] = top;
-    vitlab.say(`${this.name}: ${best.class}, ${vitlab.percent(best.probability)}${unlike ? `. ${doubt}` : ""}`);
+    this.tell([...warning, vitlab.bars(top)], notes, `${best.class}, ${vitlab.percent(best.probability)}${unlike ? `. ${doubt}` : ""}`);
+  }
+
+  /* parts: elements; notes: lines in small print; text: the same in a line */
+  tell(parts, notes, text) {
+    this.root.removeAttribute("aria-busy");
+    this.fill(...parts, ...notes.map((line) => vitlab.element("p", "small", line)));
+    vitlab.say(`${this.name}: ${text}`);
   }
 
   /* text: one sentence; again: what a second try does, if it can help */

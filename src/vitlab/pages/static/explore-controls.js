@@ -57,9 +57,10 @@ export class Controls {
     const reasons = [];
     for (const button of this.views) {
       const { view } = button.dataset;
-      const why = models.every((model) => model.views[view]) ? models[0].views[view] : "";
+      const has = models.some((model) => model.views[view] === "");
+      const why = has ? "" : models[0].views[view];
       button.setAttribute("aria-pressed", String(view === seen.view));
-      button.hidden = Boolean(why);
+      button.hidden = !has;
       if (why) reasons.push(`${VIEWS[view].title}: ${why}`);
     }
     const absent = byId("absent");

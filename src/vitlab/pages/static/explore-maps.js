@@ -11,6 +11,10 @@ import { VIEWS, capital, largestOf, patchWords, quantityWords, shortPercent } fr
 export function mapOf({ look, data, seen }) {
   const { value } = data;
   if (data.view === "colors") return { tile: colorTile(value.colors, seen.strength), colored: true };
+  if (data.view === "mask") {
+    const colors = value.labels.map((row) => row.map((label) => value.colors[label]));
+    return { tile: colorTile(colors, seen.strength), colored: true };
+  }
   const map = data.view === "attention" ? attention(look, data, seen) : {
     values: value.values.flat(), grid: value.grid, unit: value.unit, label: value.unit,
   };
@@ -33,6 +37,7 @@ export function readingOf(panel) {
   const { map, look, model, data } = panel;
   const { by } = VIEWS[data.view];
   if (map.one) return attentionWords(panel);
+  if (data.view === "mask") return maskWords(panel);
   if (map.colored) return "";
   if (by.includes("place")) return similarityWords(panel);
   const whose = by.includes("class") ? `${model.classes[classOf(panel)]} · ` : "";
@@ -43,6 +48,21 @@ export function readingOf(panel) {
   }
   const cell = patchAt(middleOf(at, look), { box: look.box, grid: map.grid }); // a layer may have its own
   return `${whose}${patchWords(at, look.grid)}: ${quantityWords(map.values[cell])}`; // the unit is on the scale
+}
+
+/* The class in the middle of the patch that is pointed at; else the share of each. */
+function maskWords(panel) {
+  const { look, data: { value: { labels, names } } } = panel;
+  const at = panel.patch();
+  if (at !== null) {
+    const [row, column] = [Math.floor(at / look.grid[1]), at % look.grid[1]].map((place, axis) =>
+      Math.floor(((place + 0.5) / look.grid[axis]) * (axis ? labels[0] : labels).length));
+    return `${patchWords(at, look.grid)}: ${names[labels[row][column]]}`;
+  }
+  const shares = new Float64Array(names.length);
+  for (const label of labels.flat()) shares[label] += 1 / (labels.length * labels[0].length);
+  const most = largestOf(shares, 5).filter(([share]) => share > 0);
+  return most.map(([share, label]) => `${names[label]} ${vitlab.percent(share)}`).join(", ");
 }
 
 /* The token that the map is of. */

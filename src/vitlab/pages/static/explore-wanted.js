@@ -20,7 +20,7 @@ export function requestFor(panel) {
     if (number === null) return { why: `${model.name} does not know ${seen.chosen ? `the class ${seen.chosen.name}` : "any class"}.` };
     asked.set("class", number);
   }
-  const kind = seen.view === "colors" ? "colors" : `map/${seen.view}`;
+  const kind = ["colors", "mask"].includes(seen.view) ? seen.view : `map/${seen.view}`;
   return { view: seen.view, ...token, path: `${base}/${kind}?${asked}` };
 }
 

@@ -1,6 +1,10 @@
 /* What the explorer says: the names of the views, what each shows, patches and numbers in words. */
 /* by: what else decides the view: a place that is pointed at, a layer's attention or features, a class */
 export const VIEWS = {
+  mask: {
+    title: "Mask", by: [],
+    says: "The class of each pixel of what the model sees, by the run’s segmenter.",
+  },
   attention: {
     title: "Attention", by: ["place", "attention"],
     says: "Where each head of this layer looks from the outlined patch. The shares of a head add up to 100% over all tokens.",

@@ -61,7 +61,7 @@ function change(changes) {
 
 /* The view that was there, or the first one that one of the models has. */
 function firstView(models, view) {
-  const has = (each) => models.some((number) => !page.facts.models[number].views[each]);
+  const has = (each) => models.some((number) => page.facts.models[number].views[each] === "");
   return has(view) ? view : (Object.keys(VIEWS).find(has) ?? view);
 }
 

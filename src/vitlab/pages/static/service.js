@@ -1,4 +1,5 @@
-/* The service's page: photos go to POST attention, one a request, and their answers into cards. */
+/* The service's page: photos go to POST attention, or predict of models that do not classify, one a
+   request, and their answers into cards. */
 "use strict";
 
 const TOP = 5;
@@ -98,14 +99,17 @@ function next() {
 async function answer(card) {
   const turn = (card.turn = (card.turn ?? 0) + 1); // a later model's answer is not overwritten
   card.wait("Looking at it …");
-  const path = `attention?model=${encodeURIComponent(byId("model").value)}&top=${TOP}`;
+  const asked = chosen();
+  const name = encodeURIComponent(byId("model").value);
+  const path = classifies(asked) ? `attention?model=${name}&top=${TOP}` : `predict?model=${name}`;
   const type = card.file.type.startsWith("image/") ? card.file.type : "application/octet-stream";
   try {
     const body = await card.file.arrayBuffer().catch(() => {
       throw new Problem("This file cannot be read; if it is a folder, open it and choose photos.", { status: 422 });
     });
     const found = await patiently(card, path, { method: "POST", body, headers: { "Content-Type": type } });
-    if (turn === card.turn) show(card, found.predictions[0], found);
+    if (!classifies(asked)) await card.image.decode().catch(() => {}); // boxes are measured by its size
+    if (turn === card.turn) show(card, found.predictions[0], found, asked);
   } catch (error) {
     if (turn === card.turn) explain(card, error);
   }
@@ -119,12 +123,18 @@ function explain(card, error) {
   if (error.status === 404) start(); // the models have changed
 }
 
-function show(card, seen, { model, request }) {
+function show(card, seen, { model, request }, asked) {
   const small = `${model} · request ${request}`;
   if (seen.error) return card.fail(SENTENCES[422], [`The service says: ${seen.error}`, small]);
   const notes = [];
   if (seen.predicted) notes.push(`Above their threshold: ${seen.predicted.join(", ") || "none"}`);
-  card.photo.querySelector(".map")?.remove();
+  card.photo.querySelectorAll(".map, .over-all").forEach((each) => each.remove());
+  if (!classifies(asked)) {
+    const { over, list, says } = vitlab.overlay(seen, asked, card.image);
+    if (over) card.photo.append(over);
+    byId("looks").hidden = !over;
+    return card.tell([list], [small], says);
+  }
   if (seen.attention) {
     card.photo.append(vitlab.heat(seen.attention, seen.box));
     byId("looks").hidden = false;
@@ -153,12 +163,26 @@ async function start() {
   describe();
 }
 
+const chosen = () => models.find((each) => each.name === byId("model").value);
+const classifies = (model) => !["masks", "boxes", "numbers"].includes(model?.answers);
+const DOES = {
+  masks: ["names each pixel of a photo, out of", "The mask"],
+  boxes: ["finds objects in a photo, of", "The boxes"],
+  numbers: ["estimates", ""],
+};
+
 function describe() {
-  const model = models.find((each) => each.name === byId("model").value);
+  const model = chosen();
   if (!model) return (byId("about").textContent = "The service has no model yet.");
   const most = 6;
-  const more = model.classes.length > most ? `, … (${model.classes.length - most} more)` : "";
-  byId("about").textContent = `${model.name} names what is in a photo, out of ${model.classes.length} classes: ${model.classes.slice(0, most).join(", ")}${more}`;
+  const [does, what] = DOES[model.answers] ?? ["names what is in a photo, out of", "Where the model looked"];
+  const names = model.answers === "numbers" ? model.targets : model.classes;
+  const count = model.answers === "numbers" ? "" : ` ${names.length} ${names.length === 1 ? "class" : "classes"}:`;
+  const more = names.length > most ? `, … (${names.length - most} more)` : "";
+  byId("about").textContent = `${model.name} ${does}${count} ${names.slice(0, most).join(", ")}${more}`;
+  byId("what").textContent = what;
+  byId("order").hidden = byId("reads").hidden = !classifies(model);
+  byId("pick-strength").hidden = model.answers === "boxes";
 }
 
 function login() {

@@ -205,3 +205,10 @@ def test_the_best_row_has_the_best_main_figure() -> None:
 def test_near_duplicates_are_not_looked_for_of_a_task(place: Path) -> None:
     with pytest.raises(OptionError, match="drop_duplicates needs labels of classes"):
         recipe_of("detect", place, drop_duplicates=True)
+
+
+def test_a_head_is_not_lost_in_a_soup(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    two = [str(place / "fitted"), str(place / "weights")]
+    code, _, err = call(capsys, "soup", *two, "--out", str(place / "soup"))
+    assert code == 2
+    assert "answers with masks, which are not averaged: train with --ema, or name" in err

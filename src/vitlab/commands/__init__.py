@@ -164,15 +164,15 @@ def head_of(weights: str) -> str:
     return next((kind for file, kind in files.items() if (Path(weights) / file).is_file()), "")
 
 
-def refuse_head(weights: str, what: str, *kinds: str) -> None:
-    """Refuse a run whose head answers with something that is not served, or exported.
+def refuse_head(weights: str, what: str, *kinds: str, instead: str = "use vitlab predict") -> None:
+    """Refuse a run whose head answers with something that is not served, or averaged.
 
     Raises:
         OptionError: it is one of these kinds.
     """
     if (kind := head_of(weights)) in kinds:
         raise OptionError(
-            f"{weights} answers with {kind}, which are not {what}: use vitlab predict, or name "
+            f"{weights} answers with {kind}, which are not {what}: {instead}, or name "
             f"{Path(weights) / 'model'} for its features"
         )
 

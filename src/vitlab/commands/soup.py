@@ -3,7 +3,7 @@
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-from vitlab.commands import WEIGHTS, DeviceOptions, Split, WorkersOptions
+from vitlab.commands import WEIGHTS, DeviceOptions, Split, WorkersOptions, refuse_head
 from vitlab.data.exists import check_data
 from vitlab.options import argument, option
 from vitlab.places import check_new_folder
@@ -42,6 +42,8 @@ def run(options: Soup) -> dict[str, Any]:
     import vitlab
     from vitlab.weights.identity import fingerprint
 
+    for each in options.weights:
+        refuse_head(each, "averaged", "masks", "boxes", "numbers", instead="train with --ema")
     known = options.file.arguments()
     models = [vitlab.load(each, **known) if known else each for each in options.weights]
     model = vitlab.soup(models, options.greedy or None, **options.values("split device workers"))

@@ -117,8 +117,6 @@ def test_a_detector_is_what_its_file_says(tmp_path: Path) -> None:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"rotate": 9}, "rotate would not move the boxes of task=detect: leave it out"),
-    ({"ema": 0.9}, "ema would keep other weights than the last ones"),
-    ({"patience": 2}, "patience would keep other weights than the last ones"),
     ({"mixup": 0.2}, "mixup needs labels"),
     ({"mask_ratio": 0.4}, "mask_ratio=0.4 applies only with task="),
 ]

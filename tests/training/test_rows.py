@@ -39,7 +39,7 @@ def test_what_does_not_fit_is_left_out(width: int) -> None:
 
 
 def test_several_labels_are_judged_by_their_map() -> None:
-    rows = Rows("validation", ("mAP",), 100)
+    rows = Rows("validation", ("map",), 100)
     head, row = rows.lines(POSITION, 1.0, POINT | {"map": 0.5}, 1e-3, 1.0)
     assert "validation loss      mAP" in head
     assert " 50.0% " in row

@@ -251,9 +251,11 @@ def test_a_tenth_of_each_class_is_held_out_of_training_and_never_of_testing() ->
     assert with_validation(after) is after
 
 
-@pytest.mark.parametrize("ema", [0.0, 0.9])
+@pytest.mark.parametrize(
+    "how", [{}, {"ema": 0.9}, {"optimizer": "schedule-free", "schedule": "constant"}], ids=str
+)
 def test_a_run_ends_when_patience_does_and_keeps_the_best(
-    ema: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The third look is made the best one."""
     seen: dict[int, dict[str, torch.Tensor]] = {}
@@ -261,14 +263,14 @@ def test_a_run_ends_when_patience_does_and_keeps_the_best(
 
     def look(self: Best, step: int, *rest: Any) -> None:
         real(self, step, *rest)
-        seen[step] = {n: t.clone() for n, t in rest[-1].state_dict().items()}
+        seen[step] = {n: t.clone() for n, t in rest[2].state_dict().items()}
 
     def falling(*given: Any) -> dict[str, float]:
         return point(*given) | {"accuracy": 1.0 - 0.1 * abs(len(seen) - 2)}
 
     monkeypatch.setattr(Best, "compare", look)
     monkeypatch.setattr(observer, "curve_point", falling)
-    how = TINY | {"epochs": 8, "batch": 128, "patience": 2, "test_every": 0.5, "ema": ema}
+    how = TINY | {"epochs": 8, "batch": 128, "patience": 2, "test_every": 0.5, "ema": 0} | how
     run = vitlab.train(vitlab.recipe("digits", **how), tmp_path / "run")
     assert len(seen) == 5
     for name, tensor in vitlab.load(run.folder).state_dict().items():

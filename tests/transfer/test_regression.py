@@ -254,7 +254,6 @@ WRONG: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("table.csv", {"targets": "price", "loss": "bce"}, OptionError, "loss=l2, huber or gaussian"),
     ("table.csv", {"targets": "price", "head_start": "random"}, OptionError, "head_start needs"),
     ("table.csv", {"targets": "price", "head_start": "probe"}, OptionError, "=probe needs trained"),
-    ("table.csv", {"targets": "price", "ema": 0.9}, OptionError, "which the head of task=regress"),
 ]  # fmt: skip
 
 
@@ -316,7 +315,6 @@ def test_train_evaluate_predict(
         (["evaluate", run, str(table), "--flips"], "flips does not apply to a run of masks, boxes"),
         (["finetune", str(table), "--targets", "price", "--task", "detect"], "objects are learned"),
         (["pretrain", str(table), "--recipe", "regress"], "learns from labels: use vitlab train"),
-        (["train", str(table), "--targets", "slope", "--sweep"], "a sweep chooses by classes"),
         (["train", str(table), "--loss", "l2"], "loss=l2 learns numbers: name them with targets"),
         (
             ["probe", str(table), "--from", run, "--targets", "price", "--by", "means"],

@@ -136,7 +136,6 @@ def test_the_report_shows_figures_and_the_worst_images(place: Path, tmp_path: Pa
         ("", "task=segment without --from has no segment.safetensors: run vitlab probe DATA"),
         ("--from fitted/model", "fitted/model has no segment.safetensors: run vitlab probe DATA"),
         ("--from fitted --rotate 5", "rotate would not move the masks of task=segment: leave it"),
-        ("--from fitted --ema 0.9", "ema would keep other weights than the last ones"),
         ("--from fitted --mixup 0.2", "mixup needs labels of classes, not task=segment"),
         ("--from fitted --last-blocks 1", "last_blocks=1 applies only with tune=last"),
         ("--from fitted --fit native", "segmentation slides windows of one size: not with fit="),

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode.headers import complaints_are_errors, opened, turn
-from vitlab.data.holdout import chances
+from vitlab.data.holdout import chances, origin
 from vitlab.data.labels import PixelLabels, check_length
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.polygons import CROWD, Pairs, read_polygons
@@ -153,6 +153,13 @@ class MaskSplits:
             f"{len(whole):,}"
         )
         return train, test, None
+
+
+def masked(source: Source) -> MaskedImages:
+    """Return a part of images with masks as such images."""
+    whole, numbers = origin(source)
+    assert isinstance(whole, MaskedImages)
+    return whole.take(numbers)
 
 
 def parted(whole: MaskedImages, share: float, purpose: str) -> tuple[MaskedImages, MaskedImages]:

@@ -169,7 +169,7 @@ def bootstrapped(values: dict[str, Floats], images: int, *, biased: bool = False
     points, found = {name: float(own[0]) for name, own in values.items()}, {}
     for name, point in points.items():
         samples = values[name][1:]
-        middle = 2 * point - float(np.nanmean(samples)) if biased else point
+        middle = 2 * point - float(np.nanmean(samples)) if biased and len(samples) else point
         if ends := interval_of(METRICS[name], images, middle, samples):
             found[name] = [min(ends[0], point), max(ends[1], point)]
     finite = {name: own if math.isfinite(own) else None for name, own in points.items()}

@@ -5,7 +5,8 @@ Whatever prints, draws, compares or publishes figures reads `METRICS`. A metric'
 with how often each image is drawn in b resamples the values that an interval is made of.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -82,6 +83,12 @@ class Metric:
         """Return whether it is a figure of such answers."""
         kind = "single" if isinstance(answers, SingleAnswers) else "several"
         return self.fn is not None and self.of in (kind, "both")
+
+    def score(self, value: float | None) -> float:
+        """Return a value of which more is better; a score's own value by the same sign."""
+        if value is None or math.isnan(value):
+            return -math.inf
+        return value if self.better == "high" else -value
 
     def tells(self, classes: int) -> bool:
         """Return whether it says something of so many classes."""
@@ -329,6 +336,17 @@ METRICS = {metric.name: metric for metric in (
     Metric("knn", "20-NN accuracy", "of the vote of the 20 nearest neighbors", None, "training"),
 )}  # fmt: skip
 """By name, in the order of JSON, tables and pages; an entry may be added."""
+
+MAIN = {
+    "several": "map", "classify": "accuracy", "detect": "ap50", "segment": "miou",
+    "regress": "r2", "unlabeled": "loss",
+}  # fmt: skip
+"""The figure by which models of a task are compared: on held-out images, in sweeps and lists."""
+
+
+def main_of(figures: Collection[str]) -> Metric | None:
+    """Return the figure that says how good a model is, of those that are there."""
+    return next((METRICS[name] for name in MAIN.values() if name in figures), None)
 
 
 def values_of(given: Weighted, metrics: Iterable[Metric] | None = None) -> dict[str, Floats]:

@@ -21,6 +21,7 @@ import torch
 from vitlab.data.learning import OpenedData
 from vitlab.distributed.launch import joined, read_environment
 from vitlab.errors import DivergedError, OptionError, RunError, UserError
+from vitlab.evaluation.metrics import main_of
 from vitlab.evaluation.on_ray import check_on, cluster, room
 from vitlab.evaluation.shards import ShardNumber
 from vitlab.experiments.campaign_folder import CampaignFolder
@@ -39,14 +40,20 @@ from vitlab.training.resume import placed
 from vitlab.training.run import train
 from vitlab.training.stop import Interrupted
 from vitlab.training.tracking import OnLine
-from vitlab.units import counted, duration, percent
+from vitlab.units import counted, duration
 
 POLL = 0.2  # seconds
 OVER = ("done", "diverged")  # states of a run that is not repeated
 AGAIN = "pass --resume to continue"
 FAILED = "diverged"  # in the row of a cell that has no figures: why
 ROW_FILE = "figures.json"  # in the folder of a run that is examined
-OF_RUN = ("images", "learned_from", "seconds", "run")  # of a row in a result, beside figures
+OF_RUN = (
+    "images",
+    "test_images",
+    "learned_from",
+    "seconds",
+    "run",
+)  # of a row in a result, beside figures
 TESTS = ("validation", "held-out", "test")  # kinds of lines of the journal
 
 Row = dict[str, Any]
@@ -90,6 +97,11 @@ class Cell:
         return replace(
             self, recipe=self.recipe.changed(**options), labels={**self.labels, **options}
         )
+
+
+def tested(row: Mapping[str, Any]) -> int:
+    """Return on how many images the model of a row was tested."""
+    return int(row.get("test_images", row["images"]))
 
 
 def title_of(labels: Mapping[str, Any]) -> str:
@@ -440,8 +452,8 @@ def _tell(cell: Cell, found: Row, experiment: Experiment) -> None:
                 f"{cell.title} diverged: {cause}: try a lower --lr and another --out"
             )
         experiment.say(f"{cell.title} diverged: {message}")
-    elif (accuracy := found.get("accuracy")) is not None:
-        experiment.say(f"{cell.title}: {percent(accuracy)}")
+    elif (metric := main_of(found)) and found[metric.name] is not None:
+        experiment.say(f"{cell.title}: {metric.word} {metric.text(found[metric.name])}")
 
 
 def _part(cells: Sequence[Cell], experiment: Experiment) -> list[Cell]:

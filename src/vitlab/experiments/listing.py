@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.errors import RunError, UserError
+from vitlab.evaluation.metrics import MAIN, METRICS
 from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.files import CAMPAIGN_FILE
 from vitlab.report.comparing.entry import Entry, entry_of
 from vitlab.report.comparing.recipe_diff import differing
 from vitlab.runs.run_folder import RunFolder
 
-# of which the first that a run has says how good it is
-FIGURES = ("map", "accuracy", "ap50", "miou", "r2", "loss")
 COSTS = ("images", "params", "macs", "seconds")
 Listed = dict[str, Any]
 
@@ -69,12 +68,13 @@ def _progress(entry: Entry) -> Listed:
     found: Listed = {"model": facts.model, "seed": entry.seed, "options": ""}
     for point in facts.training + facts.testing:
         found |= {"step": point.step, "epoch": point.epoch}
-    for key in FIGURES:
+    for metric in (METRICS[name] for name in MAIN.values()):
+        key = metric.name
         measured = [point.values[key] for point in facts.testing if key in point.values]
         values = [value for value in measured if value == value]
         if (last := facts.figures.get(key, values[-1] if values else None)) is not None:
-            best = min if key == "loss" else max  # a fitted head has no curve
-            found |= {"best": best(values or [last]), key: last}
+            best = max(values or [last], key=metric.score)  # a fitted head has no curve
+            found |= {"best": best, key: last}
             break
     return found | {key: facts.figures[key] for key in COSTS if key in facts.figures}
 
@@ -91,5 +91,5 @@ def _experiment(path: Path, place: Path, runs: list[Listed]) -> Listed:
         "state": "done" if result else "running" if "running" in states else "stopped",
         "runs": len(states),
         "done": states.count("done"),
-        **{key: result[key] for key in ("accuracy", "map", "std", "chosen") if key in result},
+        **{key: result[key] for key in (*MAIN.values(), "std", "chosen") if key in result},
     }

@@ -30,6 +30,7 @@ from vitlab.experiments.cells import (
     Setup,
     begin,
     run_cells,
+    tested,
     title_of,
 )
 from vitlab.experiments.statistics import t_quantile
@@ -176,7 +177,7 @@ def _seeds_together(
         **found["mean"],
         "intervals": intervals_of_means(found, len(rows)),
         "seeds": seeds,
-        "images": rows[0]["images"],
+        "images": tested(rows[0]),
         **{key: rows[0][key] for key in ("model", "params", "macs")},
         **before,
         **found,
@@ -273,18 +274,19 @@ def fold_cells(recipe: Recipe, folds: int) -> list[Cell]:
 
 def _folds_together(experiment: Experiment, cells: list[Cell], rows: list[Row]) -> dict[str, Any]:
     """Return the figures of all folds together, and write down predictions, result and page."""
-    file = experiment.out / PREDICTIONS
-    figures, errors, listed = write_predictions(file, experiment, cells)
-    before = learned_before(rows)
-    result = figures | {
-        **before,
-        "label_errors": write_suspects(file.with_name(LABEL_ERRORS), errors, listed),
+    file, before = experiment.out / PREDICTIONS, learned_before(rows)
+    result = before | {
         "folds": len(rows),
         **mean_and_std(rows),
         "runs": [kept(row, "fold") for row in rows],
-        "predictions": str(file),
         **experiment.places,
     }
+    if cells[0].recipe.pretext.annotated:  # what is found in images has no row in a table
+        every = result["mean"] | {"images": sum(map(tested, rows))}
+        return experiment.finish(every | result, _page(cells[0].recipe, every | result))
+    figures, errors, listed = write_predictions(file, experiment, cells)
+    suspects = write_suspects(file.with_name(LABEL_ERRORS), errors, listed)
+    result = figures | result | {"label_errors": suspects, "predictions": str(file)}
     return experiment.finish(result, _page(cells[0].recipe, result, errors, listed))
 
 
@@ -329,12 +331,16 @@ def write_predictions(
 
 
 def _page(
-    recipe: Recipe, result: dict[str, Any], found: LabelErrors, listed: list[Row]
+    recipe: Recipe,
+    result: dict[str, Any],
+    found: LabelErrors | None = None,
+    listed: Sequence[Row] = (),
 ) -> TablePage:
     """Return the page of all folds, with the likely label errors, if there are any."""
     note = "Each model was tested on images that its own run did not learn from."
-    tables = [table_of("fold", result, {"all predictions together": result}, note)]
-    if listed:
+    together = {"all predictions together": result} if found else {}
+    tables = [table_of("fold", result, together, note)]
+    if found and listed:
         head = ("image", "label", "likely", "probability of the label")
         keys = [*found.kinds][:3]
         rows = [
@@ -351,7 +357,7 @@ def _page(
         tables.append(Table("Likely label errors", head, rows, note=note))
     lead = lead_of(result, f"{result['folds']} folds")
     last = f"A row per image with its probabilities: {PREDICTIONS}, beside this page."
-    notes = [*result.get("notes", ()), last]
+    notes = [*result.get("notes", ()), *[last] * bool(found)]
     return TablePage(f"Cross-validation on {recipe.data.data}", lead, tables, notes=notes)
 
 
@@ -372,7 +378,7 @@ def learned_before(rows: Sequence[Row]) -> Row:
         return {}
     note = (
         f"the weights or the teacher of these runs have learned from {known:,} of "
-        f"{sum(row['images'] for row in rows):,} test images: figures are too good"
+        f"{sum(map(tested, rows)):,} test images: figures are too good"
     )
     return {"learned_from": known, "notes": [note]}
 

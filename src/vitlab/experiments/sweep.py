@@ -6,6 +6,7 @@ It lists 0.06 for ImageNet without saying that only ResNets and hybrids used it,
 suggests: all models try it here.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,9 +17,19 @@ from typing import Any
 
 from vitlab.data.learning import splits_of
 from vitlab.errors import DivergedError, OptionError
-from vitlab.evaluation.metrics import METRICS
+from vitlab.evaluation.metrics import METRICS, main_of
 from vitlab.evaluation.records import RunRecord
-from vitlab.experiments.cells import FAILED, OF_RUN, Cell, Row, Setup, begin, run_cells, title_of
+from vitlab.experiments.cells import (
+    FAILED,
+    OF_RUN,
+    Cell,
+    Row,
+    Setup,
+    begin,
+    run_cells,
+    tested,
+    title_of,
+)
 from vitlab.files import SWEEP_FOLDER
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
@@ -89,8 +100,9 @@ def sweep(
 
     The protocol of the ViT paper (section 4.1, Table 4): a share of the training images is held
     out, the same for every run; the highest accuracy on it decides (mAP if images have several
-    labels), ties go to the lower values, the rate first. The test images have no influence: only
-    the last run sees them. A run that diverges counts as such and is not repeated.
+    labels, mIoU of masks, AP50 of boxes, R² of numbers), ties go to the lower values, the rate
+    first. The test images have no influence: only the last run sees them. A run that diverges
+    counts as such and is not repeated.
 
     Args:
         recipe: what to learn; the chosen learning rate replaces its own
@@ -169,9 +181,9 @@ def searching(
     if recipe.data.fold or recipe.data.dev_share:
         raise OptionError("a sweep holds images out by itself: leave fold and dev_share out")
     known, task = None, recipe.pretext.task
-    if recipe.pretext.unlabeled:
-        raise OptionError(f"a sweep chooses by classes of images, not task={task}: name one lr")
-    if grid is None or share is None:
+    if not recipe.pretext.labeled:
+        raise OptionError(f"a sweep needs labels to choose by, not task={task}: name one lr")
+    if (grid is None or share is None) and not recipe.pretext.annotated:
         known = paper_data(recipe.data.data, len(splits_of(recipe.data).classes))
     points = default_grid(recipe, known) if grid is None else grid_of(grid)
     usual = {key: [each[key] for each in points] for key in points[0]}
@@ -246,10 +258,11 @@ def grid_of(rates: Sequence[float], choices: Choices = MappingProxyType({})) -> 
 
 
 def best_of(rows: Sequence[Row]) -> Row:
-    """Return the row with the highest accuracy or mAP, ties to the first one; else the first."""
+    """Return the row with the best main figure, ties to the first one; else the first."""
 
     def score(row: Row) -> float:
-        return next((row[key] for key in ("accuracy", "map") if key in row), -1.0)
+        metric = main_of(row)
+        return metric.score(row[metric.name]) if metric else -math.inf
 
     return max(rows, key=score)
 
@@ -285,7 +298,7 @@ def search_result(
         {FAILED: FAILED in row} | {key: row[key] for key in names if key in row} for row in rows
     ]
     result = {"share": share, "best": number, "chosen": point, "runs": lines}
-    shown = [METRICS[key] for key in ("accuracy", "nll", "map", "bce") if key in best]
+    shown = [each for each in METRICS.values() if each.key and best.get(each.name) is not None][:2]
     texts = [
         (
             *(f"{row[key]:g}" for key in point),
@@ -294,8 +307,8 @@ def search_result(
         for row in rows
     ]
     note = (
-        f"Each run held out {100 * share:.3g}% of each class of the training images "
-        f"({best['images']:,} images) and was measured on them; the marked one was best."
+        f"Each run held out {100 * share:.3g}% of the training images, of each class alike "
+        f"({tested(best):,} images), and was measured on them; the marked one was best."
     )
     head = [key.replace("lr", "learning rate").replace("_", " ") for key in point]
     head += [each.word for each in shown]

@@ -129,8 +129,9 @@ class Recipe(Options):
             "loss": self.objective.loss not in (OF_NUMBERS if numbers else ("softmax",)),
             "tune": self.start.tune != "all" and self.pretext.task not in ("regress", "segment"),
             "head_start": self.start.head_start not in ("zero", "probe" if numbers else ""),
-            "dev_share": self.data.dev_share,
-            "fold": self.data.fold,
+            "dev_share": self.data.dev_share and not self.pretext.annotated,
+            "fold": self.data.fold and not self.pretext.annotated,
+            "drop_duplicates": self.data.drop_duplicates,
         }
         for name, given in needing.items():
             if given and name == "loss" and numbers:
@@ -143,20 +144,13 @@ class Recipe(Options):
             self._check_annotated()
 
     def _check_annotated(self) -> None:
-        """Refuse what would move pixels without their boxes, or keep a model without its head."""
+        """Refuse what would move pixels without their boxes or masks."""
         usual, task = Augment(), self.pretext.task
         moving = ("rotate", "shift", "zoom", "shear", "rand_ops")
         for name in moving if task in ("detect", "segment") else ():
             if getattr(self.augment, name) != getattr(usual, name):
                 what = "boxes" if task == "detect" else "masks"
                 raise OptionError(f"{name} would not move the {what} of task={task}: leave it out")
-        free = OPTIMIZERS[self.optimizer.optimizer].own_schedule
-        kept = {"ema": self.average.ema, "patience": self.patience, "optimizer": free}
-        if name := next((name for name, given in kept.items() if given), ""):
-            raise OptionError(
-                f"{name} would keep other weights than the last ones, which the head of "
-                f"task={task} does not follow: leave it out"
-            )
 
     def _check_schedule_free(self) -> None:
         """Refuse what conflicts with an optimizer that is its own schedule and its own average."""
@@ -201,7 +195,7 @@ class Recipe(Options):
         """
         if self.patience:
             return "when to stop"
-        if self.start.head_start == "probe" and images >= CHOOSABLE:
+        if self.start.head_start == "probe" and not self.pretext.unlabeled and images >= CHOOSABLE:
             return "between the fitted classifier and the fine-tuned one"
         return ""
 

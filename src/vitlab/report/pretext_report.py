@@ -198,7 +198,7 @@ def key_cards(facts: Facts) -> list[Card]:
     ]
     found += [] if loss is None else [Card("Held-out loss", f"{loss:.4g}", "; ".join(notes))]
     for name, own in own_figures(facts).items():
-        if (value := facts.number(name)) is not None:
+        if (value := facts.number(name)) is not None and (name in FIGURES or name not in METRICS):
             found.append(Card(own.title, own.shown(value), own.note))
     return found + [
         Card(title, percent(share), headline.PROBE_NOTES[name])
@@ -210,11 +210,13 @@ def key_cards(facts: Facts) -> list[Card]:
 def own_figures(facts: Facts) -> dict[str, Curve]:
     """Return the task's own figures in the journal's order; an unknown one keeps its name."""
     names = dict.fromkeys(key for each in (*facts.testing, *facts.training) for key in each.values)
-    return {
-        name: FIGURES.get(name) or Curve(name.replace("_", " ").capitalize())
-        for name in names
-        if name not in USUAL
-    }
+    return {name: FIGURES.get(name) or _curve_of(name) for name in names if name not in USUAL}
+
+
+def _curve_of(name: str) -> Curve:
+    if metric := METRICS.get(name):
+        return Curve(metric.title, metric.unit == "percent", metric.better)
+    return Curve(name.replace("_", " ").capitalize())
 
 
 def _pictures(facts: Facts) -> list[Block]:

@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from vitlab.data.augment.augment import normalize
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.loading.loader import WorkerDiedError
-from vitlab.data.masks import MaskedImages
+from vitlab.data.masks import masked
 from vitlab.data.sources.source import Source, Subset
 from vitlab.data.summary import most_frequent
 from vitlab.distributed.parallel import plain
@@ -25,24 +24,19 @@ from vitlab.errors import DivergedError, RunError
 from vitlab.evaluation.answers import answers_of
 from vitlab.evaluation.calibration import Calibration, temperature_of
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.detection import measure_boxes
 from vitlab.evaluation.infer import Predictions
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.metrics import METRICS, figures
 from vitlab.evaluation.paired_tests import pairs_of
 from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.records import RunRecord, cost_figures
-from vitlab.evaluation.regression import measure_targets
 from vitlab.evaluation.run_predictions import keep
-from vitlab.evaluation.segmentation import measure
+from vitlab.evaluation.segmentation import Tested
 from vitlab.evaluation.unlike import learned_unlike
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
 from vitlab.models.unlike import Unlike
-from vitlab.objectives.detect import Detect
 from vitlab.objectives.pretext_task import PretextTask
-from vitlab.objectives.regress import Regress
-from vitlab.objectives.segment import Segment
 from vitlab.progress import named_if_slow
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.observer import Observer
@@ -50,10 +44,9 @@ from vitlab.training.resolve import Task
 from vitlab.training.stop import Stop
 from vitlab.units import percent
 from vitlab.weights.deltas import delta
-from vitlab.weights.detector import Detector
 from vitlab.weights.load import load
-from vitlab.weights.regressor import Regressor
 from vitlab.weights.save import save
+from vitlab.weights.segmenter import Segmenter
 
 CALIBRATES = 50  # validation images from which on their temperature is better than none
 PICTURED = 8  # images in the report of a run without labels
@@ -327,18 +320,15 @@ def _notes_of(observer: Observer) -> list[str]:
 def _conclude_pretext(observer: Observer, stop: Stop) -> Run:
     """Conclude a run that learned without labels."""
     state, folder, world = observer.state, observer.task.folder, observer.world
-    model = plain(state.evaluated).eval()
+    answering = observer.answering
+    model = (plain(state.evaluated) if answering is None else answering.model).eval()
     with world.agreed():
         if world.first:
             folder.check()
             model.provenance, model.seen = state.model.provenance, state.model.seen
             save(model, folder.model)
-            if isinstance(state.task, Detect):
-                Detector(model, state.task.head).save(folder.path)
-            elif isinstance(state.task, Regress):
-                _regressor(observer, model, state.task).save(folder.path)
-            elif isinstance(state.task, Segment):
-                state.task.segmenter(model).save(folder.path)
+            if answering is not None:
+                answering.save(folder.path)
     if (point := _last_point(observer)) is None:
         with stop.at_once(), named_if_slow("measuring the held-out images", world.first):
             point = observer.measure()
@@ -362,7 +352,8 @@ def _last_point(observer: Observer) -> dict[str, float] | None:
 
 def _held_out_result(observer: Observer, model: Model, point: dict[str, float]) -> dict[str, Any]:
     """Return the run's figures, once they are in its report, if it is to have one."""
-    task, own, notes = observer.task, observer.state.task, _notes_of(observer)
+    task, state, notes = observer.task, observer.state, _notes_of(observer)
+    own, learner = (state.head, model) if state.answers else (state.task, plain(state.model))
     assert isinstance(own, PretextTask)
     if set(own.figures) <= set(point):
         notes += own.warnings(point)
@@ -372,7 +363,14 @@ def _held_out_result(observer: Observer, model: Model, point: dict[str, float]) 
         start = (line[probe.key] for line in lines if line.get("step") == 0 and probe.key in line)
         known = [f"{each:.1%} at the start" for each in start]  # nothing if watched later on
         notes.append(f"{probe.name} on {probe.title}: {', '.join([*known, kept])}")
-    tested, masks = _tested(observer, model, own, notes)
+    test = task.splits.test
+    with named_if_slow(f"testing on {len(test):,} images"):
+        tested, bad, masks = observer.test(test)
+    notes += (line for each in bad if (line := f"skipped: {each}") not in notes)
+    if tested:
+        tested["test_images"] = tested["images"]
+        if learnt := (task.leaks or {}).get("learned_from"):
+            tested["learned_from"] = learnt
     metrics = (
         point
         | tested
@@ -388,48 +386,21 @@ def _held_out_result(observer: Observer, model: Model, point: dict[str, float]) 
     if task.host.report == "yes":
         from vitlab.report.pretext_report import write_pretext_report  # slow to import
 
-        shown = _pictures(plain(observer.state.model), own, observer.held_out)
+        shown = _pictures(learner, own, observer.held_out)
         task.folder.check()
-        write_pretext_report(task.folder, model, metrics, shown, notes, masks())
+        write_pretext_report(task.folder, model, metrics, shown, notes, _sections(observer, masks))
     return metrics
 
 
-def _regressor(observer: Observer, model: Model, own: Regress) -> Regressor:
-    """Return what a run answers with."""
-    return own.regressor(model, observer.task.splits.train.labels)
-
-
-def _tested(
-    observer: Observer, model: Model, own: PretextTask, notes: list[str]
-) -> tuple[dict[str, Any], Callable[[], list[Any]]]:
-    """Return how well pixels, objects or numbers of the test images are found, by tasks that do.
-
-    Then comes what makes the report's sections of that.
-    """
-    test = observer.task.splits.test
-    compute = Compute(observer.device, engine="plain", workers=observer.task.host.workers)
-    sections: Callable[[], list[Any]] = list
-    with named_if_slow(f"testing on {len(test):,} images"):
-        if isinstance(own, Detect):
-            figures, bad = measure_boxes(Detector(plain(model), own.head), test, compute)
-        elif isinstance(own, Regress):
-            regressor = _regressor(observer, plain(model), own)
-            figures, bad = measure_targets(regressor, test, compute)
-        elif isinstance(own, Segment) and isinstance(test, MaskedImages):
-            segmenter = own.segmenter(plain(model))
-            tested = measure(segmenter, test, compute)
-            figures, bad = tested.figures, [text for _, text in tested.bad]
-            sections = partial(_sections, segmenter, test, tested, compute)
-        else:
-            return {}, sections
-    notes += (line for each in bad if (line := f"skipped: {each}") not in notes)
-    return figures | {"test_images": figures["images"]}, sections
-
-
-def _sections(*tested: Any) -> list[Any]:
+def _sections(observer: Observer, tested: Tested | None) -> list[Any]:
+    """Return the report's sections of pixels, where these were tested."""
+    segmenter = observer.answering
+    if tested is None or not isinstance(segmenter, Segmenter):
+        return []
     from vitlab.report.segment_page import segment_sections  # draws, slow to import
 
-    return segment_sections(*tested)
+    compute = Compute(observer.device, engine="plain", workers=observer.task.host.workers)
+    return segment_sections(segmenter, masked(observer.task.splits.test), tested, compute)
 
 
 def _pictures(model: Model, own: PretextTask, source: Source) -> dict[str, NDArray[np.uint8]]:

@@ -30,6 +30,7 @@ from vitlab.evaluation.probes.searching import (
     find_ridge,
     fit_head,
 )
+from vitlab.files import staged_file
 from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Classify
@@ -42,6 +43,7 @@ from vitlab.objectives.segment import Segment
 from vitlab.optim import optimizers
 from vitlab.optim.averaging import WeightAverage
 from vitlab.recipes.recipe import CHOOSABLE
+from vitlab.runs.kept_arrays import read_arrays, write_arrays
 from vitlab.training.from_weights import made_from
 from vitlab.training.resolve import Task
 from vitlab.training.state import State
@@ -50,7 +52,6 @@ from vitlab.units import percent
 from vitlab.weights.deltas import delta
 from vitlab.weights.load import load
 from vitlab.weights.save import save
-from vitlab.weights.segmenter import read_layer
 
 FOLDS = 5
 MOST = 20_000  # images that the classifier is fitted to: with more it hardly starts better
@@ -85,7 +86,11 @@ def first_state(task: Task, device: torch.device, world: World) -> State:
         if world.size > 1:
             synchronize(own)
         own.start(model)
-    return State(model, average, optimizers.build(model, recipe.optimizer, own), task=own)
+    optimizer, answers = optimizers.build(model, recipe.optimizer, own), recipe.pretext.annotated
+    state = State(model, average, optimizer, task=own, answers=answers)
+    if own is not None and answers and recipe.average.ema:
+        state.head_average = WeightAverage(own, recipe.average.ema, recipe.average.ema_warmup)
+    return state
 
 
 def _beside(task: Task, device: torch.device, generator: torch.Generator) -> OwningObjective | None:
@@ -98,9 +103,12 @@ def _beside(task: Task, device: torch.device, generator: torch.Generator) -> Own
         if recipe.pretext.task == "detect":
             own = Detect(recipe.pretext, config, classes=task.splits.classes)
         elif recipe.pretext.task == "regress":
-            own = Regress(recipe.pretext, config, None, recipe.objective.loss, task.ridge)
+            first = task.ridge and task.ridge[0]
+            own = Regress(recipe.pretext, config, None, recipe.objective.loss, first or None)
         elif recipe.pretext.task == "segment":
-            about, layer = read_layer(recipe.start.weights)
+            assert task.layer is not None
+            about, layer = task.layer
+            layer = {name: each.clone() for name, each in layer.items()}  # which learn
             own = Segment(recipe.pretext, config, None, about, **layer)
         else:
             own = TASKS[recipe.pretext.task](recipe.pretext, config, guide)
@@ -233,24 +241,29 @@ def _features(
 
 
 def _ridge_start(task: Task, world: World, device: torch.device) -> Task:
-    """Return the task with a ridge regression; a run that goes on finds the same one again."""
+    """Return the task with a ridge regression; a run that goes on has it in its folder."""
     assert task.base is not None
-    model = made_from(task.base, task.config, task.recipe.start)
-    source, learn, choices = _features(task, model, world, device)
-    layer, line = None, ""
-    if world.first:
-        try:
-            found = find_ridge(source, learn, choices, FOLDS)
-            layer = {name: each.tolist() for name, each in found.layer().items()}
-            line = (
-                f"the head starts as a ridge regression on the frozen features of {len(source):,} "
-                f"images: R² {found.about['r2']:.3f} of images left out (l2 {found.about['l2']:g})"
-            )
-        except DataError as error:  # too few images
-            line = f"the head starts at zero: {error}"
-    layer, line = world.broadcast([layer, line])
+    kept = read_arrays(task.folder.head_start) if world.first and task.started else None
+    layer, line = dict[str, Any](), ""
+    if not world.broadcast(kept is not None):
+        model = made_from(task.base, task.config, task.recipe.start)
+        source, learn, choices = _features(task, model, world, device)
+        if world.first:
+            try:
+                found = find_ridge(source, learn, choices, FOLDS)
+                about, kept = found.about, (found.layer(), "")
+                line = (
+                    "the head starts as a ridge regression on the frozen features of "
+                    f"{len(source):,} images: R² {about['r2']:.3f} of images left out (l2 "
+                    f"{about['l2']:g})"
+                )
+            except DataError as error:  # too few images
+                line = f"the head starts at zero: {error}"
+    if kept is not None:
+        layer = {name: each.tolist() for name, each in kept[0].items()}
+    layer, line = world.broadcast([layer, line or (kept and kept[1])])
     splits = replace(task.splits, notes=[*task.splits.notes, line])
-    return replace(task, ridge=layer, splits=splits)
+    return replace(task, ridge=(layer, line), splits=splits)
 
 
 def _set_head(model: Model, found: FoundHead | None, world: World) -> None:
@@ -264,13 +277,17 @@ def _set_head(model: Model, found: FoundHead | None, world: World) -> None:
 
 
 def keep_start(task: Task) -> None:
-    """Write the fitted classifier into the folder of a run that has begun, and as its model.
+    """Write what was fitted first into the folder of a run that has begun.
 
-    So a run that is stopped early leaves a classifier that can be used.
+    A classifier becomes its model, too: a run that is stopped early leaves one that can be used.
 
     Raises:
         DiskError: it cannot be written.
     """
+    if task.ridge is not None and not task.started:
+        layer, line = task.ridge
+        with staged_file(task.folder.head_start) as draft:
+            write_arrays(draft, {name: np.array(each) for name, each in layer.items()}, line)
     if task.fitted is None or task.started:
         return
     assert task.base is not None

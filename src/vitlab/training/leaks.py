@@ -87,7 +87,7 @@ def find_leaks(recipe: Recipe, host: Host, splits: Splits, seen: Seen) -> dict[s
         seen: by those models
 
     Returns:
-        `Leaks` as a dictionary; None if the user wants no check.
+        `Leaks` as a dictionary; None if the user wants no check, or there is none of such labels.
 
     Raises:
         DataError: test images are training files, or all are copies of training images, and are
@@ -96,7 +96,7 @@ def find_leaks(recipe: Recipe, host: Host, splits: Splits, seen: Seen) -> dict[s
     learnt = _learned(splits, seen)
     splits = _unseen(splits, learnt)
     drop = recipe.data.drop_duplicates
-    if host.check_duplicates == "no" and not drop:
+    if recipe.pretext.annotated or (host.check_duplicates == "no" and not drop):
         return asdict(learnt) if learnt != Leaks("files") else None
     train, rest = splits.train, [splits.test, splits.validation]
     found = _of("files", [_same(_files, train, each) for each in rest])

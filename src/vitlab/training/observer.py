@@ -1,28 +1,40 @@
 """Measuring a model while it is trained, and after it; counting damaged images."""
 
+import math
 from dataclasses import dataclass, field, replace
 from itertools import compress
+from typing import Any
 
 import numpy as np
 import torch
 
 from vitlab.data.loading.cache import shows
 from vitlab.data.loading.loader import choose_workers, deaths_explained, loader
+from vitlab.data.masks import masked
 from vitlab.data.sources.source import Source, Subset
 from vitlab.device import widest
 from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import ALONE
 from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.detection import measure_boxes
 from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.infer import Predictions, predict
-from vitlab.evaluation.metrics import curve_point
+from vitlab.evaluation.metrics import MAIN, METRICS, Metric, curve_point
+from vitlab.evaluation.regression import measure_targets
+from vitlab.evaluation.segmentation import Tested, measure
 from vitlab.models.model import Model
+from vitlab.objectives.detect import Detect
 from vitlab.objectives.feature_health import feature_health, lidar
+from vitlab.objectives.regress import Regress
+from vitlab.objectives.segment import Segment
 from vitlab.training.plan import batches_of, step_seed
 from vitlab.training.resolve import Task
 from vitlab.training.state import State, means
 from vitlab.training.step import Trainer
+from vitlab.weights.detector import Detector
+from vitlab.weights.regressor import Regressor
+from vitlab.weights.segmenter import Segmenter
 
 MOST = 1024  # images without labels that the loss is measured on, evenly spaced
 CROPPED = 256  # of these, those that LiDAR looks at crop by crop
@@ -47,6 +59,8 @@ class Observer:
         on: what the learning curve is measured on, as the journal calls its lines: `validation` or
             `test`; `held-out` images of a pretext task, which has no labels to test on
         held_out: these images
+        metric: their figure by which weights are compared
+        scored: whether each point of the curve has it
         last: the predictions of the latest measurement, until a step is taken
         told: messages about the probe's damaged images
     """
@@ -56,18 +70,27 @@ class Observer:
     trainer: Trainer
     on: str = field(init=False)
     held_out: Source = field(init=False)
+    metric: Metric = field(init=False)
+    scored: bool = field(init=False)
     last: Predictions | None = None
     told: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Choose the images."""
-        splits = self.task.splits
-        self.unlabeled = self.task.recipe.pretext.unlabeled
+        splits, how = self.task.splits, self.task.recipe.pretext
+        self.unlabeled = how.unlabeled
         chosen, self.on = splits.validation, "validation"
-        if self.unlabeled or not chosen:
+        if not how.labeled or not chosen:
             chosen, self.on = splits.test, "held-out" if self.unlabeled else "test"
         if self.unlabeled and len(chosen) > MOST:
             chosen = Subset(chosen, np.linspace(0, len(chosen) - 1, num=MOST, dtype=np.int64))
+        kind: str = how.task if how.labeled else "unlabeled"
+        if not how.unlabeled and chosen.labels.several:
+            kind = "several"
+        watched, self.chosen = self.task.watched, chosen
+        self.metric = METRICS[watched.key if watched else MAIN[kind]]
+        # what is found in images is measured where it decides
+        self.scored = not how.unlabeled or (how.annotated and self.task.recipe.patience > 0)
         self.held_out = self.task.opened.cached(chosen, self.task.config.channels)
         self.world, self.device = self.trainer.world, self.trainer.device
 
@@ -81,6 +104,9 @@ class Observer:
                 point |= self._crops_told_apart()
             self.note_damage(bad)
             point |= self._health()
+            if self.scored and self.world.first:
+                found = self.test(self.chosen, resamples=0)[0][self.metric.name]
+                point[self.metric.name] = math.nan if found is None else found
         else:
             self.last = self.predict(self.held_out)
             if self.world.first:
@@ -158,6 +184,35 @@ class Observer:
         model = plain(self.state.evaluated)
         found = features_in_memory(model, self.held_out, compute, world=self.world)
         return feature_health(found.values) if len(found.values) > 1 else {}
+
+    @property
+    def answering(self) -> Detector | Regressor | Segmenter | None:
+        """The evaluated weights with the head of a task that finds something in images."""
+        model, own = plain(self.state.evaluated), self.state.head
+        if isinstance(own, Detect):
+            return Detector(model, own.head)
+        if isinstance(own, Regress):
+            return own.regressor(model, self.task.splits.train.labels)
+        return own.segmenter(model) if isinstance(own, Segment) else None
+
+    def test(
+        self, source: Source, resamples: int | None = None
+    ) -> tuple[dict[str, Any], list[str], Tested | None]:
+        """Return the figures of what is found in images, and messages about damaged ones.
+
+        Of pixels then comes what the report shows of them; of a task that finds nothing, nothing.
+        Without resamples the slow intervals, those of boxes, are left out.
+        """
+        compute = Compute(self.device, engine="plain", workers=self.task.host.workers)
+        match self.answering:
+            case Detector() as found:
+                return *measure_boxes(found, source, compute, resamples), None
+            case Regressor() as found:
+                return *measure_targets(found, source, compute), None
+            case Segmenter() as found:
+                tested = measure(found, masked(source), compute)
+                return tested.figures, [text for _, text in tested.bad], tested
+        return {}, [], None
 
     def known(self, source: Source) -> Predictions | None:
         """Return the predictions of the evaluated weights for images, if they were just made."""

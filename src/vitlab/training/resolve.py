@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from vitlab import device as devices
 from vitlab.data.boxes import SCENES, boxes_of, open_boxes
@@ -22,7 +23,7 @@ from vitlab.data.holdout import (
     with_validation,
 )
 from vitlab.data.learning import OpenedData, splits_of
-from vitlab.data.masks import open_masks
+from vitlab.data.masks import MaskClasses, open_masks
 from vitlab.data.sources.request import Given, Splits
 from vitlab.data.summary import divided, input_shape, missing_lines, of_sounds
 from vitlab.data.targets import open_targets, standardized
@@ -56,7 +57,7 @@ from vitlab.training.from_weights import (
 from vitlab.training.own_code import NONE, Hooks
 from vitlab.training.resume import check_same
 from vitlab.weights.identity import fingerprint as fingerprint_of
-from vitlab.weights.segmenter import read_layer
+from vitlab.weights.segmenter import DenseClasses, read_layer
 
 # what Python makes of bytes that are not UTF-8, and neither run.toml nor config.json can hold
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -89,7 +90,9 @@ class Task:
         told: what the user should know of this start alone
         leaks: what was found of test images among the training images (training/leaks.py)
         fitted: the base with a classifier that was fitted to its features (head_start=probe)
-        ridge: rows of the weight and bias that regression starts with, fitted so; None for zeros
+        ridge: rows of the weight and bias that regression starts with, none for zeros, and how
+            they were fitted
+        layer: what the weights of a segmenter are, and its linear layer
     """
 
     recipe: Recipe
@@ -110,7 +113,8 @@ class Task:
     told: list[str] = field(default_factory=list)
     leaks: dict[str, Any] | None = None
     fitted: Model | None = None
-    ridge: dict[str, list[Any]] | None = None
+    ridge: tuple[dict[str, list[Any]], str] | None = None
+    layer: tuple[DenseClasses, dict[str, Tensor]] | None = None
 
     @property
     def seen(self) -> Seen:
@@ -172,8 +176,11 @@ def prepare(
     started = world.first and folder.may_be_used(resume)
     before = folder.recipe if started else None
     check_names(recipe, folder)
+    layer = None
+    if recipe.pretext.task == "segment":
+        layer = read_layer(recipe.start.weights or "task=segment without --from")
     with named_if_slow(f"reading {recipe.data.data}", world.first):
-        splits, mark = _splits(recipe, data, opened)
+        splits, mark = _splits(recipe, data, opened, layer[0] if layer else None)
     recipe, splits = settled(recipe, splits, before, bool(hooks.loss))
     if recipe.pretext.task == "regress":
         splits = standardized(splits)
@@ -207,7 +214,8 @@ def prepare(
             "them at each test and keep the best weights"
         )
     weights = base, origin, probe, hooks, change, guide, guided_by
-    return Task(recipe, host, folder, splits, config, mark, started, *weights, opened, told)
+    known = recipe, host, folder, splits, config, mark, started
+    return Task(*known, *weights, opened, told, layer=layer)
 
 
 def _seen_before(*models: Model | None) -> Seen:
@@ -237,23 +245,25 @@ def learning_from(recipe: Recipe, data: Given | None) -> tuple[Recipe, Sized | N
     return recipe, None if isinstance(data, str | Path) else data
 
 
-def _splits(recipe: Recipe, data: Sized | None, opened: OpenedData) -> tuple[Splits, str]:
+def _splits(
+    recipe: Recipe, data: Sized | None, opened: OpenedData, like: MaskClasses | None
+) -> tuple[Splits, str]:
     """Return the images of the recipe's data, or of what was given, and their fingerprint."""
     options, unlabeled = recipe.data, recipe.pretext.unlabeled
     if recipe.pretext.annotated:
-        splits = _annotated(recipe, data)
+        splits = _annotated(recipe, data, like)
     elif data is None:
         splits = opened.splits(options, unlabeled)
     else:
         splits = splits_of(options, unlabeled, data)
-    if not unlabeled:
+    if recipe.pretext.labeled:
         splits = partitioned(splits, options)
         if decides := recipe.chooses(len(splits.train)):
             splits = with_validation(splits, decides)
     return splits, fingerprint(splits.whole or splits.train)
 
 
-def _annotated(recipe: Recipe, data: Sized | None) -> Splits:
+def _annotated(recipe: Recipe, data: Sized | None, like: MaskClasses | None) -> Splits:
     """Return images with numbers; with masks, by the classes of the weights; or with boxes.
 
     Of boxes there are at most as many in each image as there are queries.
@@ -262,9 +272,10 @@ def _annotated(recipe: Recipe, data: Sized | None) -> Splits:
     if recipe.pretext.task == "regress":
         return open_targets(given, recipe.pretext.columns, recipe.data)
     if recipe.pretext.task == "segment":
-        about, _ = read_layer(recipe.start.weights or "task=segment without --from")
-        opened = open_masks(given, columns=recipe.data, like=about)
-        return Splits(*opened.to_learn(recipe.data.test_fraction), notes=opened.notes)
+        opened = open_masks(given, columns=recipe.data, like=like)
+        parts = opened.to_learn(recipe.data.test_fraction)
+        whole = None if len(opened.parts) > 1 else next(iter(opened.parts.values()))
+        return Splits(*parts, whole, opened.notes)
     if data is not None:
         raise OptionError(
             "task=detect learns from a folder with COCO annotations: name one as data"

@@ -150,7 +150,7 @@ def _leaks(task: Task) -> dict[str, Any] | None:
     """Return what is known of test images among the training images: found now, or kept."""
     kept = task.folder.duplicates if task.started else None
     found = kept is not None or (task.started and not task.recipe.data.drop_duplicates)
-    if found or task.recipe.pretext.unlabeled:  # without labels nothing is tested
+    if found or not task.recipe.pretext.labeled:  # without labels nothing is tested
         return kept
     return find_leaks(task.recipe, task.host, task.splits, task.seen)
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vitlab.data.summary import class_lines
+from vitlab.evaluation.metrics import MAIN, METRICS
 from vitlab.models.cost import cost
 from vitlab.optim.schedule import warmup_steps
 from vitlab.progress import GAP
@@ -87,7 +88,7 @@ class Rows:
 
     Attributes:
         on: the split that is evaluated, `validation` or `test`
-        figures: `accuracy`, or `mAP` where images have several labels; those of a pretext task
+        figures: metrics (`METRICS`), and figures of a pretext task
         total: steps of the whole run, for the width of their column
         width: columns of the terminal; what does not fit is left out; None for no limit
         begun: whether the header is printed
@@ -121,7 +122,7 @@ class Rows:
             ("step", f"{position['step']:,}", len(f"{self.total:,}")),
             ("train loss", f"{training:.3f}", 0),
             (f"{self.on} loss", f"{point['loss']:.3f}", 0),
-            *((name.replace("_", " "), _shown(name, point), 7) for name in self.figures),
+            *((_title(name), _shown(name, point), 7) for name in self.figures),
             ("lr", f"{lr:.2e}", 8),
             ("time", clock(seconds), 8),
         ]
@@ -138,10 +139,12 @@ def _width(cells: list[tuple[str, str, int]]) -> int:
     return sum(max(wide, len(name)) + len(GAP) for name, _, wide in cells) - len(GAP)
 
 
+def _title(name: str) -> str:
+    return METRICS[name].word if name in MAIN.values() else name.replace("_", " ")
+
+
 def _shown(name: str, point: dict[str, Any]) -> str:
-    if name in ("accuracy", "mAP"):
-        return percent(point.get("map", point["accuracy"]))
-    return f"{point[name]:.3f}"
+    return METRICS[name].text(point[name]) if name in MAIN.values() else f"{point[name]:.3f}"
 
 
 def progress(state: State, plan: Plan, speed: float) -> str:

@@ -88,9 +88,9 @@ class Session:
         self.watched = task.watched
         self.decide(self.folder.decisions)
         self.trainer.begin(max(0, self.state.step - 1), self.plan.total, self.plan.epoch)
-        columns = self.trainer.objective.figures[:2]
-        if not self.observer.unlabeled:
-            columns = ("mAP",) if held_out.labels.several else ("accuracy",)
+        columns = self.trainer.objective.figures[:2] if self.observer.unlabeled else ()
+        if self.observer.scored:
+            columns = (self.observer.metric.name, *columns[1:])
         self.rows = Rows(self.observer.on, columns, self.plan.total, terminal_width())
         self.begun = tally.seen, tally.seconds  # images and seconds before this session
         tested = held_out if self.observer.unlabeled else task.splits.test
@@ -117,9 +117,13 @@ class Session:
                 raise self.without_images(error) from error
         self.rollback.check(self.decisions, self.plan)
         if self.recipe.patience or self.chooses or self.watched:
-            state, by = self.state, self.watched.name if self.watched else ""
-            ended = state.step, self.plan.total, by, self.fallen
-            for line in state.best.adopt(state.evaluated, *ended):
+            state, metric = self.state, self.observer.metric
+            state.adopt_best()
+            first, on = "the classifier as it was fitted", f"the {self.observer.on} images"
+            if self.watched:
+                first, on = "those that the run started with", self.watched.title
+            figure = f"{metric.word} {metric.text(metric.score(state.best.score))} on {on}"
+            for line in state.best.lines(state.step, self.plan.total, first, figure, self.fallen):
                 self.world.say(line)
         self.save()
         self.saver.finish()
@@ -281,16 +285,14 @@ class Session:
     def compare(self, point: dict[str, float]) -> dict[str, float]:
         """Compare the weights with the best so far, by a point that the first process knows."""
         point, state = self.world.broadcast(point), self.state
-        accuracy = point.get("accuracy", point.get("map", 0.0))
-        if probe := self.watched:
-            accuracy, best = point[probe.key], state.best.accuracy
-            accuracy = -1.0 if math.isnan(accuracy) else accuracy  # no test image is readable
-            if best >= 0 and accuracy < probe.least(best):
-                self.fallen = (
-                    f"the features got worse: {probe.name} {accuracy:.1%} after step "
-                    f"{state.step:,}, {best:.1%} before; stopped: try a lower --lr"
-                )
-        state.best.compare(state.step, accuracy, point["loss"], state.evaluated)
+        metric, best = self.observer.metric, state.best.score
+        score = metric.score(point[metric.name])
+        if (probe := self.watched) and best >= 0 and score < probe.least(best):
+            self.fallen = (
+                f"the features got worse: {probe.name} {score:.1%} after step "
+                f"{state.step:,}, {best:.1%} before; stopped: try a lower --lr"
+            )
+        state.best.compare(state.step, score, point["loss"], state.evaluated, state.head)
         return point
 
     def save_or_stop(self) -> None:

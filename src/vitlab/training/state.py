@@ -125,29 +125,36 @@ def means(sums: dict[str, float]) -> dict[str, float]:
 
 @dataclass
 class Best:
-    """The best weights on the validation images: the highest accuracy, ties to the lower loss.
+    """The best weights on the validation images: the highest score, ties to the lower loss.
 
     Attributes:
         step: number of steps they had taken (0: none, or there are no weights yet)
-        accuracy: theirs
+        score: theirs (`Metric.score`)
         loss: theirs, in nats
         since: evaluations since then
         weights: a copy of them, buffers included
+        head: the same of what answers with them, if it is no part of the model
     """
 
     step: int = 0
-    accuracy: float = -1.0
+    score: float = -1.0
     loss: float = 0.0
     since: int = 0
     weights: dict[str, Tensor] = field(default_factory=dict)
+    head: dict[str, Tensor] = field(default_factory=dict)
 
-    def compare(self, step: int, accuracy: float, loss: float, model: nn.Module) -> None:
-        """Compare an evaluation with the best so far; keep the model's weights if it is better."""
-        if (accuracy, -loss) <= (self.accuracy, -self.loss):
+    def compare(
+        self, step: int, score: float, loss: float, model: nn.Module, head: nn.Module | None = None
+    ) -> None:
+        """Compare an evaluation with the best so far; keep the weights if it is better."""
+        if self.weights and (score, -loss) <= (self.score, -self.loss):
             self.since += 1
             return
-        self.step, self.accuracy, self.loss, self.since = step, accuracy, loss, 0
-        self.weights = {name: value.clone() for name, value in model.state_dict().items()}
+        self.step, self.score, self.loss, self.since = step, score, loss, 0
+        self.weights, self.head = (
+            {} if each is None else {name: own.clone() for name, own in each.state_dict().items()}
+            for each in (model, head)
+        )
 
     @property
     def untrained(self) -> bool:
@@ -158,28 +165,24 @@ class Best:
         """Return whether `patience` evaluations (0: no limit) have passed without a gain."""
         return 0 < patience <= self.since
 
-    def restore(self, model: nn.Module) -> None:
-        """Load the best weights, if there are any, into a model."""
-        if self.weights:
-            model.load_state_dict(self.weights)
+    def restore(self, model: nn.Module, head: nn.Module | None = None) -> None:
+        """Load the best weights, if there are any, into a model and what answers with it."""
+        for module, weights in ((model, self.weights), (head, self.head)):
+            if module is not None and weights:
+                module.load_state_dict(weights)
 
-    def adopt(
-        self, model: nn.Module, step: int, total: int, figure: str = "", fallen: str = ""
-    ) -> list[str]:
-        """Load the best weights, at the end of a run, into a model; return what to say of it.
+    def lines(self, step: int, total: int, first: str, figure: str, fallen: str = "") -> list[str]:
+        """Return what to say of the best weights at the end of a run.
 
         Args:
-            model: the one that is tested and saved
             step: number of steps taken
             total: number planned
-            figure: what they are the best by, if not the accuracy on the validation images
+            first: what they are before the first step
+            figure: their figure, and on which images
             fallen: why the run ended early, if not for lack of a gain
         """
-        self.restore(model)
-        first = "those that the run started with" if figure else "the classifier as it was fitted"
         of = first if self.untrained else f"those of step {self.step:,}"
-        figure = f", {figure}" if figure else " on the validation images"
-        lines = [f"the best weights are {of}: {self.accuracy:.1%}{figure}"]
+        lines = [f"the best weights are {of}: {figure}"]
         if fallen:
             lines.insert(0, fallen)
         elif step < total:
@@ -189,7 +192,7 @@ class Best:
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything but the weights as JSON values."""
-        return {key: getattr(self, key) for key in ("step", "accuracy", "loss", "since")}
+        return {key: getattr(self, key) for key in ("step", "score", "loss", "since")}
 
 
 @dataclass
@@ -206,6 +209,9 @@ class State:
         tally: what the run counts
         best: the best weights so far, where the run may stop early
         task: what the objective trains beside the model, where it has modules of its own
+        answers: whether these answer with the model, so that they are evaluated and saved with it
+        head_average: their average then, where the recipe has one
+        ended: model and head of a run that is over, if they are not the last ones
     """
 
     model: Model
@@ -215,10 +221,15 @@ class State:
     tally: Tally = field(default_factory=Tally)
     best: Best = field(default_factory=Best)
     task: OwningObjective | None = None
+    answers: bool = False
+    head_average: WeightAverage[OwningObjective] | None = None
+    ended: tuple[Model, OwningObjective | None] | None = None
 
     @property
     def evaluated(self) -> Model:
         """The weights that are evaluated and saved."""
+        if self.ended is not None:
+            return self.ended[0]
         model = self.model if self.task is None else self.task.kept(self.model)
         if model is not self.model:  # a momentum teacher, an average itself
             return model
@@ -226,15 +237,34 @@ class State:
             return self.average.model
         return evaluation_weights(model, self.optimizer)
 
+    @property
+    def head(self) -> OwningObjective | None:
+        """What answers with the evaluated weights, if it is no part of the model."""
+        if self.ended is not None:
+            return self.ended[1]
+        if self.task is None or not self.answers:
+            return None
+        if self.head_average is not None:
+            return self.head_average.model
+        return evaluation_weights(self.task, self.optimizer)
+
+    def adopt_best(self) -> None:
+        """Evaluate and save the best weights from here on."""
+        self.ended = self.evaluated, self.head
+        self.best.restore(*self.ended)
+
     def checkpoint(self) -> Checkpoint:
         """Return the whole state as tensors and JSON."""
         tensors = flatten("model", self.model.state_dict())
         if self.average is not None:
             tensors |= flatten("average", self.average.model.state_dict())
+        if self.head_average is not None:
+            tensors |= flatten("head-average", self.head_average.model.state_dict())
         if self.task is not None:
             tensors |= flatten("task", self.task.state_dict())
         own, rest = moments.pack(self.optimizer)
         tensors |= flatten("optimizer", own) | flatten("best", self.best.weights)
+        tensors |= flatten("best-head", self.best.head)
         values = {"step": self.step} | vars(self.tally)
         return Checkpoint(tensors, values | {"optimizer": rest, "best": self.best.as_dict()})
 
@@ -243,6 +273,8 @@ class State:
         _load(self.model, pick("model", checkpoint.tensors))
         if self.average is not None:
             _load(self.average.model, pick("average", checkpoint.tensors))
+        if self.head_average is not None:
+            self.head_average.model.load_state_dict(pick("head-average", checkpoint.tensors))
         if self.task is not None:
             self.task.load_state_dict(pick("task", checkpoint.tensors))
         values: dict[str, Any] = checkpoint.state
@@ -250,8 +282,12 @@ class State:
             self.optimizer, pick("optimizer", checkpoint.tensors), values.get("optimizer")
         )
         device = next(self.model.parameters()).device
-        weights = {n: t.to(device) for n, t in pick("best", checkpoint.tensors).items()}
-        self.best = Best(**values["best"], weights=weights)
+        weights, head = (
+            {n: t.to(device) for n, t in pick(key, checkpoint.tensors).items()}
+            for key in ("best", "best-head")
+        )
+        best = {"score" if k == "accuracy" else k: v for k, v in values["best"].items()}  # its name
+        self.best, self.ended = Best(**best, weights=weights, head=head), None
         self.tally = Tally(**{f.name: values[f.name] for f in fields(Tally) if f.name in values})
         self.step = values["step"]
 

@@ -117,6 +117,8 @@ class Trainer:
             taken = take_step(state.optimizer, numbers, late)  # update, if all of it is finite
             if taken and state.average is not None:
                 state.average.update(state.model, state.step)
+            if taken and state.head_average is not None and self.task is not None:
+                state.head_average.update(self.task, state.step)
             if taken and self.task is not None:  # a momentum teacher follows
                 with torch.no_grad():
                     self.task.stepped(state.model, self.world.add)

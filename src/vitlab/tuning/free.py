@@ -39,7 +39,7 @@ def begin_tuning(model: Model, start: Start, generator: torch.Generator) -> None
     train_mode(model)
 
 
-def free_names(model: Model, tune: Tune, last: int = 2) -> set[str]:
+def free_names(model: Model, tune: Tune, last: int = Start.last_blocks) -> set[str]:
     """Return the names of the parameters that are trained; the classifier is always among them.
 
     `attention` is that of Three things, section 4, as its code has it: queries, keys, values and
@@ -70,7 +70,7 @@ def free_names(model: Model, tune: Tune, last: int = 2) -> set[str]:
     return chosen | own
 
 
-def freeze(model: Model, tune: Tune, last: int = 2) -> None:
+def freeze(model: Model, tune: Tune, last: int = Start.last_blocks) -> None:
     """Let only the parameters of `free_names` take gradients.
 
     Raises:

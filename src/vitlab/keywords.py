@@ -225,7 +225,7 @@ class FinetuneKeywords(DataKeywords, total=False):
     query_blocks: int
     mask_queries: int
     teacher: str
-    distill: Literal["hard", "soft", "features"]
+    distill: Literal["hard", "soft"]
     distill_token: bool
     distill_weight: float
     distill_temperature: float

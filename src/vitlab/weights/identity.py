@@ -21,6 +21,9 @@ KINDS: dict[str, type[ModelConfig]] = {
     each.kind: each for each in (ViTConfig, ResNetConfig, TokenizerConfig)
 }
 
+RETIRED = {"class_blocks": 0, "stem_padding": 0, "talking_heads": False}
+"""Fields that earlier versions wrote, each with the one value that still has a model."""
+
 
 @dataclass(frozen=True)
 class Base:
@@ -83,7 +86,8 @@ def described(content: Fields, choices: Fields) -> ModelConfig:
         OptionError: an unknown field, or a value that cannot be.
         KeyError: the description is damaged; TypeError likewise.
     """
-    return KINDS[content["kind"]].from_dict(chosen_over(content["model"], choices))
+    model = {key: each for key, each in content["model"].items() if RETIRED.get(key, ...) != each}
+    return KINDS[content["kind"]].from_dict(chosen_over(model, choices))
 
 
 def fingerprint(model: Model) -> str:

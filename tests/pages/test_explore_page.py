@@ -283,7 +283,7 @@ def test_views_and_the_class_to_explain(page: Any) -> None:
 def test_what_a_model_does_not_have_is_said(page: Any) -> None:
     page.get_by_label("Model").select_option("2")
     expect(page.locator(".panel")).to_have_attribute("data-shown", re.compile("colors"))
-    expect(page.locator(".view:visible")).to_have_count(5)
+    expect(page.locator(".view:visible")).to_have_count(4)
     expect(page.locator("[data-view=attention]")).to_be_hidden()
     page.get_by_text("4 views are not for this model").click()
     expect(page.locator("#absent li").first).to_have_text("Attention: a ResNet has no attention")

@@ -1,13 +1,10 @@
 """`vitlab soup`."""
 
 from dataclasses import MISSING, dataclass
-from pathlib import Path
 from typing import Any
 
 from vitlab.commands import WEIGHTS, DeviceOptions, Split, WorkersOptions
 from vitlab.data.exists import check_data
-from vitlab.errors import OptionError
-from vitlab.files import head_of
 from vitlab.options import argument, option
 from vitlab.places import check_new_folder
 from vitlab.terminal import print_rows
@@ -45,12 +42,6 @@ def run(options: Soup) -> dict[str, Any]:
     import vitlab
     from vitlab.weights.identity import fingerprint
 
-    for each in options.weights:
-        if kind := head_of(each):
-            raise OptionError(
-                f"{each} answers with {kind}, which are not averaged: train with --ema, or name "
-                f"{Path(each) / 'model'} for its features"
-            )
     known = options.file.arguments()
     models = [vitlab.load(each, **known) if known else each for each in options.weights]
     model = vitlab.soup(models, options.greedy or None, **options.values("split device workers"))

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from vitlab.data.learning import open_to_learn
 from vitlab.errors import OptionError, WeightsError
 from vitlab.evaluation.evaluation import evaluate
+from vitlab.files import head_of
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
 from vitlab.progress import public, say
@@ -60,7 +61,7 @@ def soup(
         the accuracy of each and whether it was kept.
 
     Raises:
-        OptionError: fewer than two models, or one twice.
+        OptionError: fewer than two models, one twice, or a run that does not classify.
         WeightsError: a model differs from the first one in its configuration or tensors.
         DataError: the data cannot be used, or has other classes.
     """
@@ -152,7 +153,19 @@ def _greedy(
 
 
 def _model(source: Given) -> Model:
-    return source if isinstance(source, Model) else load(source)
+    """Return a model.
+
+    Raises:
+        OptionError: a run whose head answers with masks, boxes or numbers, which would be lost.
+    """
+    if isinstance(source, Model):
+        return source
+    if kind := head_of(source):
+        raise OptionError(
+            f"{source} answers with {kind}, which are not averaged: train with --ema, or name "
+            f"{Path(source) / 'model'} for its features"
+        )
+    return load(source)
 
 
 def _name(source: Given) -> str:

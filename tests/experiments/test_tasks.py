@@ -212,5 +212,7 @@ def test_a_head_is_not_lost_in_a_soup(place: Path, capsys: pytest.CaptureFixture
     code, _, err = call(capsys, "soup", *two, "--out", str(place / "soup"))
     assert code == 2
     assert "answers with masks, which are not averaged: train with --ema, or name" in err
+    code, _, err = call(capsys, "soup", two[0], two[0], "--part", "x", "--out", str(place / "soup"))
+    assert (code, "which are not averaged" in err) == (2, True)
     with pytest.raises(OptionError, match="which are not averaged"):
         vitlab.soup(two)

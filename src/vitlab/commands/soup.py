@@ -5,6 +5,7 @@ from typing import Any
 
 from vitlab.commands import WEIGHTS, DeviceOptions, Split, WorkersOptions
 from vitlab.data.exists import check_data
+from vitlab.files import head_of
 from vitlab.options import argument, option
 from vitlab.places import check_new_folder
 from vitlab.terminal import print_rows
@@ -43,7 +44,10 @@ def run(options: Soup) -> dict[str, Any]:
     from vitlab.weights.identity import fingerprint
 
     known = options.file.arguments()
-    models = [vitlab.load(each, **known) if known else each for each in options.weights]
+    models = [
+        vitlab.load(each, **known) if known and not head_of(each) else each
+        for each in options.weights
+    ]
     model = vitlab.soup(models, options.greedy or None, **options.values("split device workers"))
     folder = vitlab.save(model, options.out)
     about = {"model": model.config.name, "folder": str(folder), "fingerprint": fingerprint(model)}

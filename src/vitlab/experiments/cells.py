@@ -47,13 +47,8 @@ OVER = ("done", "diverged")  # states of a run that is not repeated
 AGAIN = "pass --resume to continue"
 FAILED = "diverged"  # in the row of a cell that has no figures: why
 ROW_FILE = "figures.json"  # in the folder of a run that is examined
-OF_RUN = (
-    "images",
-    "test_images",
-    "learned_from",
-    "seconds",
-    "run",
-)  # of a row in a result, beside figures
+# Of a row in a result, beside figures.
+OF_RUN = ("images", "test_images", "learned_from", "seconds", "run")
 TESTS = ("validation", "held-out", "test")  # kinds of lines of the journal
 
 Row = dict[str, Any]

@@ -88,7 +88,7 @@ class Wanted:
         return cls(text, shape, config.area * config.channels)
 
     def asked(self, name: str) -> dict[str, Any]:
-        """Return what a decoder is told of an image."""
+        """Return the request to a decoder for an image of this name."""
         return asdict(self) | {"name": name}
 
     def shape_of(self, size: tuple[int, int]) -> tuple[int, int, int] | None:

@@ -43,7 +43,7 @@ from vitlab.objectives.segment import Segment
 from vitlab.optim import optimizers
 from vitlab.optim.averaging import WeightAverage
 from vitlab.recipes.recipe import CHOOSABLE
-from vitlab.runs.kept_arrays import read_arrays, write_arrays
+from vitlab.runs.kept_arrays import Arrays, read_arrays, write_arrays
 from vitlab.training.from_weights import made_from
 from vitlab.training.resolve import Task
 from vitlab.training.state import State
@@ -244,26 +244,29 @@ def _ridge_start(task: Task, world: World, device: torch.device) -> Task:
     """Return the task with a ridge regression; a run that goes on has it in its folder."""
     assert task.base is not None
     kept = read_arrays(task.folder.head_start) if world.first and task.started else None
-    layer, line = dict[str, Any](), ""
     if not world.broadcast(kept is not None):
         model = made_from(task.base, task.config, task.recipe.start)
-        source, learn, choices = _features(task, model, world, device)
-        if world.first:
-            try:
-                found = find_ridge(source, learn, choices, FOLDS)
-                about, kept = found.about, (found.layer(), "")
-                line = (
-                    "the head starts as a ridge regression on the frozen features of "
-                    f"{len(source):,} images: R² {about['r2']:.3f} of images left out (l2 "
-                    f"{about['l2']:g})"
-                )
-            except DataError as error:  # too few images
-                line = f"the head starts at zero: {error}"
-    if kept is not None:
-        layer = {name: each.tolist() for name, each in kept[0].items()}
-    layer, line = world.broadcast([layer, line or (kept and kept[1])])
+        features = _features(task, model, world, device)
+        kept = _fitted_ridge(*features) if world.first else None
+    arrays, line = kept or ({}, "")
+    told = [{name: each.tolist() for name, each in arrays.items()}, line]
+    layer, line = world.broadcast(told)
     splits = replace(task.splits, notes=[*task.splits.notes, line])
     return replace(task, ridge=(layer, line), splits=splits)
+
+
+def _fitted_ridge(
+    source: Source, learn: ImageFeatures, choices: list[FeatureChoice]
+) -> tuple[Arrays, str]:
+    """Return the arrays of a ridge regression, none if there are too few images; and a line."""
+    try:
+        found = find_ridge(source, learn, choices, FOLDS)
+    except DataError as error:
+        return {}, f"the head starts at zero: {error}"
+    return found.layer(), (
+        f"the head starts as a ridge regression on the frozen features of {len(source):,} images: "
+        f"R² {found.about['r2']:.3f} of images left out (l2 {found.about['l2']:g})"
+    )
 
 
 def _set_head(model: Model, found: FoundHead | None, world: World) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field, replace
-from itertools import compress
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -151,24 +151,26 @@ class Observer:
     def _crops_told_apart(self) -> dict[str, float]:
         """Return the LiDAR of the evaluated weights, if the task compares crops of an image."""
         trainer, recipe, config = self.trainer, self.task.recipe, self.task.config
-        full = [view.size == config.size for view in trainer.views]
-        count = min(CROPPED, len(self.held_out)) // self._at_once  # passes over all images
-        if not any(full) or count * self._at_once < 2:
+        full = tuple(takewhile(lambda view: view.size == config.size, trainer.views))
+        size = self._at_once
+        count = min(CROPPED, len(self.held_out)) // size  # passes over all images
+        if not full or count * size < 2:
             return {}
-        chosen = np.linspace(0, len(self.held_out) - 1, num=count * self._at_once, dtype=np.int64)
-        own = replace(recipe, batch=self._at_once)
-        batches = batches_of(own, Subset(self.held_out, chosen), config, ALONE)
+        chosen = np.linspace(0, len(self.held_out) - 1, num=count * size, dtype=np.int64)
+        batches = batches_of(
+            replace(recipe, batch=size), Subset(self.held_out, chosen), config, ALONE
+        )
+        batches = replace(batches, views=full)  # the small ones, which come last, are not made
         model, found = plain(self.state.evaluated).eval(), dict[int, list[torch.Tensor]]()
-        times = max(2, -(-CROPS // sum(full)))
+        times = max(2, -(-CROPS // len(full)))
         workers = choose_workers(self.held_out, self.task.host.workers)
         with deaths_explained(), torch.no_grad():
             for batch in filter(len, loader(batches, range(times * count), workers)):
                 moved = trainer.augmented(batch)
-                for view in compress((moved, *moved.views), full):
-                    for index, each in zip(
-                        batch.indices.tolist(), model.features(view.images), strict=True
-                    ):
-                        found.setdefault(index, []).append(each.cpu())
+                for view in (moved, *moved.views):
+                    features = model.features(view.images).cpu()
+                    for index, each in zip(batch.indices.tolist(), features, strict=True):
+                        found.setdefault(index, []).append(each)
         least = min(map(len, found.values()), default=0)  # with `repeats` some are drawn more often
         if len(found) < 2 or least < 2:
             return {}

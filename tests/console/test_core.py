@@ -92,7 +92,8 @@ def test_the_main_job_needs_no_extra(run: Run, photos: Path, tmp_path: Path) -> 
     done = run(
         [
             ["train", data, *TINY, "--out", model],
-            ["finetune", data, "--from", model, "--tune", "lora", *TINY[2:], "--out", tuned],
+            ["finetune", data, "--from", model, "--tune", "lora", *TINY[2:],
+             "--report", "no", "--out", tuned],
             ["evaluate", tuned, data, "--workers", "0", "--out", rows],
             ["predict", model, image, "--json"],
             ["export", tuned, "--to", "timm", "--out", theirs],
@@ -100,7 +101,7 @@ def test_the_main_job_needs_no_extra(run: Run, photos: Path, tmp_path: Path) -> 
             ["fewshot", model, data, "--shots", "1", "--seeds", "1", "--cache", "no"],
             ["prepare", data, str(tmp_path / "copy"), "--format", "tar"],
         ]
-    )
+    )  # fmt: skip
     assert [code for code, _, _ in done] == [0] * len(done), done
     assert (tmp_path / "run" / "report.html").is_file()
     assert len(Path(rows).read_text().splitlines()) > 10

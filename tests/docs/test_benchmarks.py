@@ -19,6 +19,7 @@ FILES = sorted(each.stem for each in FOLDER.glob("*.py"))
 ABSENT = ("shtab", "datasets", "pytorch_optimizer", "rich", "matplotlib")
 
 
+@pytest.mark.slow
 def test_they_need_torch_alone() -> None:
     code = f"import sys\nfor name in {ABSENT}: sys.modules[name] = None\n"
     code += "".join(f"import {name}\n" for name in FILES)

@@ -41,6 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_its_commands_print_what_it_shows(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (block,) = blocks(README, "console")
     shown = [each.splitlines() for each in block.text.split("$ vitlab ")[1:]]

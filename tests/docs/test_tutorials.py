@@ -13,6 +13,7 @@ PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 ASIDE = sorted((ROOT / "docs" / "from").glob("*.md"))
 NAMES = ("weights.md", "python.md", "segment.md", "detect.md", "regress.md", "audio.md", "video.md")
 GUIDES = [ROOT / "docs" / name for name in NAMES]
+LONG = ("finetune", "segment", "photos")  # a dozen runs each
 NEEDS = {
     "timm": peers.timm,
     "transformers": peers.transformers,
@@ -35,7 +36,13 @@ def _one_report_whole(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
         stub_reports(monkeypatch)
 
 
-@pytest.mark.parametrize("page", PAGES + ASIDE + GUIDES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if page.stem in LONG else [])
+        for page in PAGES + ASIDE + GUIDES
+    ],
+)
 def test_the_blocks_of_a_page_run(page: Path) -> None:
     for name, peer in NEEDS.items():
         if f"import {name}" in page.read_text() or f"from {name}" in page.read_text():

@@ -24,7 +24,7 @@ from vitlab.runs.run_folder import RunFolder
 from vitlab.training.stop import Interrupted
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory, few: Path) -> dict[str, Any]:
     """Two seeds with the rate of a sweep, of whose three rates one diverges."""
     out = tmp_path_factory.mktemp("tuned") / "run"

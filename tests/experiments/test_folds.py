@@ -23,7 +23,7 @@ from vitlab.training.stop import Interrupted
 recipe = partial(small.recipe, seed=0, clip=1.0)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two classes of twelve and nine pictures, not split; one of the red ones is blue."""
     folder = tmp_path_factory.mktemp("few") / "photos"
@@ -37,7 +37,7 @@ def read(file: object) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def folded(tmp_path_factory: pytest.TempPathFactory, few: Path) -> dict[str, object]:
     """A finished cross-validation with three folds."""
     return vitlab.cross_validate(recipe(few), tmp_path_factory.mktemp("cv") / "run", 3, host=HOST)

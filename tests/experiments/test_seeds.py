@@ -18,7 +18,7 @@ from vitlab.experiments.statistics import t_quantile
 from vitlab.runs.run_folder import RunFolder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def repeated(tmp_path_factory: pytest.TempPathFactory, few: Path) -> dict[str, Any]:
     """A finished series of two seeds."""
     return vitlab.repeat(recipe(few), tmp_path_factory.mktemp("repeat") / "run", 2, host=HOST)

@@ -162,6 +162,14 @@ def test_the_seeds_are_chosen_for_what_they_are_to_see(tmp_path: Path) -> None:
     assert again["sees"] == detectable(deviation or 0.006, again["seeds"])
 
 
+def test_the_length_is_that_of_the_runs_whatever_the_recipe_lasts() -> None:
+    for name, warmup in (("digits", 5 / 60), ("vit-finetune", 500 / 20_000)):
+        recipe = vitlab.recipe(name, data="digits", model=TINY, image_size=8, weights="")
+        found = vitlab.study(OWN, recipe=recipe, epochs=2.0, seeds=1, dry_run=True, host=HOST)
+        assert [row.get("epochs") for row in found["rows"]] == [2.0] * 3
+        assert recipe.lasting(2.0).schedule.warmup == pytest.approx(2 * warmup)
+
+
 def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(OptionError, match="unknown row 'godo': did you mean good"):

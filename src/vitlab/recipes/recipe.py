@@ -219,8 +219,10 @@ class Recipe(Options):
 
     def _warmup_within(self, epochs: Any) -> dict[str, float]:
         """Return the warm-up with the same share of another number of epochs, if there is any."""
-        warmup = self.schedule.warmup
-        return {"warmup": warmup * epochs / self.epochs} if warmup else {}
+        when = self.schedule
+        counted = self.steps and when.warmup_steps
+        share = when.warmup_steps / self.steps if counted else when.warmup / self.epochs
+        return {"warmup": share * epochs} if share else {}
 
     def as_tables(self) -> dict[str, dict[str, Any]]:
         """Return the recipe as the tables of `run.toml`; fields that are None are left out."""

@@ -104,7 +104,8 @@ def study(
             `if __name__ == "__main__":`
         on: `ray` for runs on a cluster: as many as there is room for, or `at_once`
         dry_run: only estimate the cost, and leave nothing behind
-        recipe: what the arms start from, in place of the small recipe for the data
+        recipe: what the arms start from, in place of the small recipe for the data; its length is
+            that of the study
         host: where to train
         command: what the user typed
         quiet: print nothing but warnings
@@ -123,7 +124,7 @@ def study(
     seconds = budget_seconds(budget, epochs)
     own = study_named(what) if isinstance(what, str) else what
     name = what if isinstance(what, str) else re.sub(r"[^a-z0-9]+", "-", own.title.lower())
-    base = Base(recipe or small(data), downstream)
+    base = Base((recipe or small(data)).lasting(1.0), downstream)
     folder = CampaignFolder(out or folder_name(f"study-{name}", base.recipe.data.data))
     arms = chosen_arms(tuple(own.arms(base)), only)
     check_packages(arms)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE, ROWS = DOCS / "results.md", DOCS / "results" / "rows.json"
 KEPT = ("name", "after", "diverged", "edge")
-CLAIMS = ("claim", "here", "difference ± 95%", "the paper's")
+CLAIMS = ("claim", "here", "difference ± 95%", "the paper's", "seeds to see it")
 COUNTS = re.compile(r"(?<=## Counts\n\n).*?(?=\n## )", re.DOTALL)
 TABLE = re.compile(r"^\| claim \|.*?(?=^!)", re.DOTALL | re.MULTILINE)  # up to the picture
 
@@ -76,13 +76,13 @@ def claims_of(name: str) -> str:
     lines = [line for _, line in lines_of(name)]
     one = len({source.partition(",")[0] for _, source, *_ in lines}) == 1  # the section names it
     table, left = [], []
-    for claim, source, here, difference, theirs, margin, _ in lines:
+    for claim, source, here, difference, theirs, margin, _, seeds in lines:
         named = f"{claim} ({source.rpartition(', ')[2] if one else source})"
         within = f", margin {margin}" if margin else ""
         if here == UNTESTED:
             left.append(named)
         else:
-            table.append((named, here, difference + within, theirs))
+            table.append((named, here, difference + within, theirs, seeds))
     columns = [cells for cells in zip(CLAIMS, *table, strict=True) if any(cells[1:])]
     head, *body = zip(*columns, strict=True)
     at_edge, rows = sum(bool(row["edge"]) for row in stored()[name]), len(stored()[name])

@@ -140,6 +140,26 @@ def test_verdicts_are_corrected_for_their_number() -> None:
     assert among[0].p == pytest.approx(10 * alone.p)
 
 
+def test_what_is_not_seen_says_how_many_seeds_would_see_it() -> None:
+    """The paper's difference, or that there is none, four times in five: so do simulated runs."""
+    better, equal = Claim("", "a > b", paper=0.01), Claim("", "a = b", paper=0.02)
+    values = {"a": around(0.805, 0.01), "b": around(0.80, 0.01)}
+    for claim, difference in ((better, 0.01), (equal, 0.0)):
+        found = verdict(claim, **values)
+        assert found.word == UNSEEN
+        assert found.seeds is not None
+        generator, seen = np.random.default_rng(5), 0
+        for _ in range(1000):
+            a = generator.normal(0.8 + difference, 0.01, found.seeds)
+            b = generator.normal(0.8, 0.01, found.seeds)
+            seen += verdict(claim, a=[*a], b=[*b]).word == CONFIRMED
+        assert 770 < seen < 870
+        assert judged([claim] * 4, {"": values})[0].seeds > found.seeds
+    assert verdict(Claim("", "a > b"), **values).seeds is None  # of no size
+    assert verdict(better, a=around(0.9, 0.01), b=around(0.8, 0.01)).seeds is None
+    assert verdict(better, a=around(0.8, 0.3), b=around(0.8, 0.3)).seeds == 200
+
+
 def test_what_cannot_be_said() -> None:
     assert verdict(Claim("of ImageNet"), a=HIGH).word == UNTESTED
     assert verdict(Claim("", "a > b"), a=HIGH).word == NOT_RUN

@@ -124,30 +124,32 @@ def power(difference: float, deviation: float, seeds: int, tests: int = 1) -> fl
     return float(1 - nctdtr(freedom, center, least))
 
 
-def detectable(deviation: float, seeds: int, tests: int = 1) -> float:
-    """Return the difference that so many seeds see with a chance of 80%; infinite for one seed.
+def detectable(deviation: float, seeds: int, tests: int = 1, chance: float = POWER) -> float:
+    """Return the difference that so many seeds see with a chance; infinite for one seed.
 
     Args:
         deviation: of the runs of either arm
         seeds: of each arm
         tests: as for `power`
+        chance: of seeing it
     """
     if seeds < 2:
         return math.inf
     most = 2.0  # deviations
-    while power(most, 1.0, seeds, tests) < POWER:
+    while power(most, 1.0, seeds, tests) < chance:
         most *= 2
-    return deviation * brentq(lambda each: power(each, 1.0, seeds, tests) - POWER, 0.0, most)
+    return deviation * brentq(lambda each: power(each, 1.0, seeds, tests) - chance, 0.0, most)
 
 
-def seeds_to_see(difference: float, deviation: float, tests: int = 1) -> int:
-    """Return the fewest seeds that see a difference with a chance of 80%, at most 200.
+def seeds_to_see(difference: float, deviation: float, tests: int = 1, chance: float = POWER) -> int:
+    """Return the fewest seeds that see a difference with a chance, at most 200.
 
     Args:
         difference: of the means of two arms
         deviation: of the runs of either arm
         tests: as for `power`
+        chance: of seeing it
     """
     counts = range(2, MOST_SEEDS)
-    enough = (n for n in counts if detectable(deviation, n, tests) <= difference)
+    enough = (n for n in counts if detectable(deviation, n, tests, chance) <= difference)
     return next(enough, MOST_SEEDS)

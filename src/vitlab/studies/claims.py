@@ -5,6 +5,7 @@ c, `a = c` that they are equal, `a >= c` that a is as good as c. What counts as 
 an effect that the runs themselves must show, or else the paper's own difference.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +14,13 @@ from typing import Any, Self
 from vitlab.errors import OptionError
 from vitlab.experiments.statistics import (
     LEVEL,
+    POWER,
     Contrast,
     Estimate,
     Values,
     holm,
     paired,
+    seeds_to_see,
     welch,
 )
 
@@ -91,6 +94,8 @@ class Verdict:
         paired: the same of the differences within each seed; None if seeds share no weights
         margin: what counted as equal; None for a claim that one is better
         p: of the verdict, corrected by Holm for all claims of the study; None without a test
+        deviation: of the runs of an arm, as if there were two; 0 if it is not known
+        tests: number of claims that are tested
     """
 
     claim: Claim
@@ -100,10 +105,25 @@ class Verdict:
     paired: float | None = None
     margin: float | None = None
     p: float | None = None
+    deviation: float = 0.0
+    tests: int = 1
 
-    def corrected(self, p: float) -> Self:
-        """Return the verdict with another p-value, and not seen if that is not small enough."""
-        return replace(self, p=p, word=self.word if p < LEVEL else UNSEEN)
+    def corrected(self, p: float, tests: int) -> Self:
+        """Return the verdict with the p-value among others; not seen if it is not small enough."""
+        return replace(self, p=p, tests=tests, word=self.word if p < LEVEL else UNSEEN)
+
+    @property
+    def seeds(self) -> int | None:
+        """Seeds of an arm with which what was not seen is seen with a chance of 80%, at most 200.
+
+        That is the paper's difference or, of an equality, that the true one of 0 is within the
+        margin. None of other verdicts, and if neither is known.
+        """
+        size = self.margin or abs(self.claim.paper or 0.0)
+        if self.word != UNSEEN or not size or not self.deviation:
+            return None
+        chance = (1 + POWER) / 2 if self.claim.sign == "=" else POWER  # it is within both ends
+        return seeds_to_see(size, self.deviation, self.tests, chance)
 
     def as_json(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -117,6 +137,7 @@ class Verdict:
             "margin": self.margin,
             "p": self.p,
             "paper_difference": self.claim.paper,
+            "seeds_to_see": self.seeds,
         }
 
 
@@ -154,8 +175,9 @@ def judged(
         starts: by the names of arms whose seeds are all there, the arm whose models they start from
     """
     found = [_judge(claim, figures.get(claim.by, {}), starts or {}) for claim in claims]
-    corrected = iter(holm([each.p for each in found if each.p is not None]))
-    return [each if each.p is None else each.corrected(next(corrected)) for each in found]
+    tested = holm([each.p for each in found if each.p is not None])
+    among = iter(tested)
+    return [each if each.p is None else each.corrected(next(among), len(tested)) for each in found]
 
 
 def _judge(claim: Claim, values: Values, starts: Mapping[str, str]) -> Verdict:
@@ -184,7 +206,8 @@ def _judge(claim: Claim, values: Values, starts: Mapping[str, str]) -> Verdict:
     if claim.sign == "=":
         holds, fails = max(holds, high.p_below), min(fails, high.p_above)
     word = CONFIRMED if holds < fails else CONTRADICTED
-    return replace(verdict, word=word, p=min(1.0, 2 * min(holds, fails)))
+    deviation = low.error * math.sqrt(min(len(values[arm]) for arm in main) / 2)
+    return replace(verdict, word=word, p=min(1.0, 2 * min(holds, fails)), deviation=deviation)
 
 
 def _margin(claim: Claim, values: Values, estimate: Estimator) -> float | None:

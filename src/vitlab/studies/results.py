@@ -14,6 +14,7 @@ from matplotlib.ticker import LogLocator
 
 from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.experiments.cells import FAILED, Cell, Row
+from vitlab.experiments.statistics import MOST_SEEDS
 from vitlab.files import write_text
 from vitlab.report.charts import (
     BLUE,
@@ -38,7 +39,10 @@ EDGE_NOTE = (
     "† the largest of the learning rates that were tried, ‡ the smallest: one beyond it might do "
     "better."
 )
-CLAIMS = ("claim", "paper", "here", "difference ± 95%", "the paper's", "margin", "p (Holm)")
+CLAIMS = (
+    "claim", "paper", "here", "difference ± 95%", "the paper's", "margin", "p (Holm)",
+    "seeds to see it",
+)  # fmt: skip
 Lines = list[tuple[str, ...]]
 
 
@@ -153,7 +157,9 @@ def _claim_line(found: Verdict, column: Column) -> tuple[str, ...]:
         difference += f" {column.title}"
     margin = "" if found.margin is None else show(found.margin)
     p = "" if found.p is None else f"{found.p:.2g}" if found.p >= 0.001 else "< 0.001"
-    return claim.text, claim.source, found.word, difference, signed(claim.paper), margin, p
+    seeds = "" if (needed := found.seeds) is None else f"{needed}{'+' * (needed == MOST_SEEDS)}"
+    theirs = signed(claim.paper)
+    return claim.text, claim.source, found.word, difference, theirs, margin, p, seeds
 
 
 def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

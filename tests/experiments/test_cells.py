@@ -14,9 +14,9 @@ from conftest import call
 from experiments.small import HOST, TINY, recipe
 from steps import asked_to_stop
 from vitlab.errors import OptionError, RunError, UserError
-from vitlab.experiments.cells import Cell, CellsLeftError
+from vitlab.experiments.cells import Cell, CellsLeftError, Setup
 from vitlab.experiments.side_by_side import SideBySide
-from vitlab.experiments.timing import Cost
+from vitlab.experiments.timing import Cost, dry_run
 from vitlab.models.config import config_of
 from vitlab.models.cost import cost
 from vitlab.recipes.recipe import Recipe
@@ -218,6 +218,14 @@ def test_a_dry_run_says_the_cost_and_leaves_nothing(
         assert "multiply-adds, about" in text
     code, _, err = call(capsys, "train", str(few), *flags, "--dry-run")
     assert (code, "applies only with sweep, folds or seeds" in err) == (2, True)
+
+
+def test_an_interrupted_dry_run_keeps_nothing_to_resume(few: Path) -> None:
+    cells = [Cell("a", recipe(few, steps=100), {})]
+    text = r"^interrupted: repeat the command$"
+    with pytest.raises(KeyboardInterrupt, match=text), asked_to_stop(1):
+        dry_run(cells, Setup(HOST))
+    assert not list(Path().iterdir())
 
 
 def test_the_steps_of_a_run_go_with_the_images_that_it_learns_from() -> None:

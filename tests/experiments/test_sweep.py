@@ -68,7 +68,9 @@ def test_a_finished_sweep_is_told_again(
     assert again.metrics["sweep"]["chosen"] == {"lr": 0.003}
     assert again.metrics["nll"] == swept.metrics["nll"]
     assert {file: file.stat().st_mtime_ns for file in copy.rglob("model.safetensors")} == before
-    assert "lr 1e+30 diverged" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "lr 1e+30 diverged" in said
+    assert f"lr 0.003: accuracy {again.metrics['sweep']['runs'][0]['accuracy']:.1%}" in said
     for more, words in (
         ({"grid": [0.003]}, "was started with sweep=[0.003, 1e+30], not [0.003]: leave the option"),
         ({"share": 0.3}, "was started with sweep_share=0.2, not 0.3"),

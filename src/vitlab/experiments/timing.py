@@ -218,7 +218,8 @@ def timed(
     Raises:
         UserError: as `vitlab.train`: what would be refused later is refused here.
     """
-    scratch = Experiment(CampaignFolder(place), place, replace(trainer, quiet=True), True)
+    quiet = replace(trainer, quiet=True)
+    scratch = Experiment(CampaignFolder(place), place, quiet, True, again="repeat the command")
 
     def brief(cell: Cell, steps: int, **fields: Any) -> Cell:
         recipe = cell.recipe.changed(steps=steps, budget="")

@@ -64,15 +64,6 @@ def test_the_reference_is_the_model(folder: Path, model: Model) -> None:
         torch.testing.assert_close(torch.from_numpy(found), own, rtol=1e-4, atol=1e-4)
 
 
-def test_openvino_agrees(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: Path
-) -> None:
-    pytest.importorskip("openvino")
-    words = ("openvino", "--set", "INFERENCE_PRECISION_HINT=f32")
-    status, out = checked(capsys, monkeypatch, folder, *words)
-    assert status == 0, out
-
-
 def test_the_first_block_that_deviates_is_named(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -100,9 +91,6 @@ def test_the_first_block_that_deviates_is_named(
     assert status == 1
     assert "block 2 of 2 deviates first: cosine" in out
     assert checked(capsys, monkeypatch, folder, "--limit", "-1")[0] == 1
-
-
-def test_a_fixed_batch(model: Model, tmp_path: Path) -> None:
-    found = vitlab.export(model, tmp_path / "a", bare=True, batch=3)
-    assert found["inputs"] == {"images": [3, 3, 32, 32]}
-    assert (found["outputs"], found["batches"]) == ({"logits": [3, 3]}, [3])
+    pytest.importorskip("openvino")
+    words = ("openvino", "--set", "INFERENCE_PRECISION_HINT=f32")
+    assert checked(capsys, monkeypatch, folder, *words)[0] == 0

@@ -14,7 +14,6 @@ from graphs.test_check import checked
 from vitlab.errors import OptionError
 from vitlab.graphs import int8_form as room
 from vitlab.graphs.onnx_check import opened
-from vitlab.models.model import Model
 from vitlab.serve.registry import BASE, Trunk
 
 CPU = torch.device("cpu")
@@ -65,10 +64,3 @@ def test_without_scales_of_these_weights_it_is_refused(run: Path, digits_run: Pa
     (run / "model" / "int8.json").write_text(json.dumps(kept))
     with pytest.raises(OptionError, match=words):
         Trunk(vitlab.load(run), CPU, "int8")
-
-
-def test_a_model_without_a_folder_is_exported_all_the_same(run: Path, tmp_path: Path) -> None:
-    model: Model = vitlab.load(run)
-    model.source = ""
-    vitlab.export(model, tmp_path / "a.onnx", precision="int8", data="digits", images=50)
-    assert not (run / "model" / "int8.json").exists()

@@ -46,22 +46,9 @@ def whole(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def test_a_file_says_what_its_model_has_learned_from(model: Model, whole: Path) -> None:
-    about = json.loads({each.key: each.value for each in onnx.load(whole).metadata_props}["vitlab"])
-    assert about["learned_from"] == len(model.seen) > 1000
-    assert np.load(whole.with_name("fp32.seen.npy")).tolist() == model.seen.tolist()
-
-
 def probabilities(file: Path, images: Any) -> Any:
     session = opened(file)
     return session.run(["probabilities"], {"image": images})[0]
-
-
-@pytest.fixture(scope="module")
-def int8(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("narrow") / "int8.onnx"
-    vitlab.export(model, file, precision="int8", data="digits")
-    return file
 
 
 def weights(file: Path) -> dict[str, Any]:
@@ -87,6 +74,11 @@ def test_int8_and_its_cost_by_the_command(
     assert told["agreement"] == (after.argmax(1) == before.argmax(1)).mean()
     assert told["largest_change"] == pytest.approx(np.abs(after - before).max(), rel=1e-4)
     assert 0 < told["largest_change"] < 0.2
+    alone = np.concatenate([probabilities(Path(out), images[n : n + 1]) for n in range(8)])
+    np.testing.assert_allclose(alone, after[:8], rtol=0, atol=1e-6)  # whatever its batch
+    about = json.loads({each.key: each.value for each in onnx.load(whole).metadata_props}["vitlab"])
+    assert about["learned_from"] == len(model.seen) > 1000
+    assert np.load(whole.with_name("fp32.seen.npy")).tolist() == model.seen.tolist()
     assert (told["images"], told["damaged"], told["split"]) == (len(source), 0, "test")
     assert (told["bytes"], told["bytes_before"]) == (
         Path(out).stat().st_size,
@@ -98,6 +90,10 @@ def test_int8_by_hand(whole: Path, model: Model) -> None:
     """Steps from the smallest number to the largest, a scale per channel, a fifth left out."""
     old, made = weights(whole), onnx.load(whole)
     drawn = draw(model, Sample("digits", 50), bare=False)
+    measured = {drawn.asked.source.name(number) for number in drawn.numbers}
+    source, numbers = drawn.others  # scales are never of images that are measured on
+    assert len(numbers) > 50
+    assert not measured & {source.name(number) for number in numbers}
     scales = calibrated(made, calibrating(model, drawn))
     inner = products_of(made.graph)
     quantize(made, scales)
@@ -122,21 +118,6 @@ def test_int8_by_hand(whole: Path, model: Model) -> None:
     for attribute in branches.attribute:
         assert not {"QuantizeLinear"} & {node.op_type for node in attribute.g.node}
     assert [each.key for each in made.metadata_props] == ["vitlab"]
-
-
-def test_scales_are_of_other_images(model: Model) -> None:
-    """Those of a split that is measured on are never calibrated with."""
-    drawn = draw(model, Sample("digits"), bare=False)
-    measured = {drawn.asked.source.name(number) for number in drawn.numbers}
-    source, numbers = drawn.others
-    assert len(numbers) > 50
-    assert not measured & {source.name(number) for number in numbers}
-
-
-def test_an_answer_in_int8_does_not_depend_on_its_batch(int8: Path, model: Model) -> None:
-    images = np.random.default_rng(0).integers(0, 256, (8, 12, 9, 1), dtype=np.uint8)
-    alone = np.concatenate([probabilities(int8, images[n : n + 1]) for n in range(8)])
-    np.testing.assert_allclose(alone, probabilities(int8, images), rtol=0, atol=1e-6)
 
 
 def test_fp16_stores_half_and_computes_whole(
@@ -166,16 +147,11 @@ def graph_of(weight: Any, kind: str) -> Any:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
 
 
-def test_weights_beyond_half_precision_stay() -> None:
+def test_large_weights_stay_and_convolutions_are_refused() -> None:
     proto = graph_of(np.full((32, 32), 1e6, np.float32), "MatMul")
     halve(proto.graph)
     assert proto.graph.initializer[0].data_type == TensorProto.FLOAT
-
-
-def test_int8_is_refused_for_convolutions() -> None:
-    with pytest.raises(
-        OptionError, match=r"hold 0% of this model's weights: choose --precision fp"
-    ):
+    with pytest.raises(OptionError, match=r"hold 0% of this model's weights: choose --precision"):
         calibrated(graph_of(np.ones((32, 32, 3, 3), np.float32), "Conv"), [])
 
 
@@ -204,29 +180,28 @@ def test_a_file_that_predicts_other_classes_is_refused(
         narrowing_cost(whole.read_bytes(), tmp_path / "turned.onnx", learned, drawn)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"precision": "fp8"}, "precision must be one of fp32, fp16, int8, not 'fp8'"),
-        ({"precision": "int8", "to": "torch"}, "precision=int8 applies only to onnx: leave it out"),
-        ({"precision": "int8"}, r"precision=int8 needs data=… \(--data\): scales are taken"),
-        ({"precision": "int8", "data": "digits", "batch": 2}, "int8 files take any number of"),
-        ({"to": "torch", "batch": 2}, "batch applies only to onnx: leave it out"),
-        ({"data": "digits"}, "data applies only with precision=fp16 or int8: leave it out"),
-    ],
-)
-def test_what_is_refused(model: Model, tmp_path: Path, options: dict[str, Any], words: str) -> None:
-    ending = {"torch": "pt2"}.get(options.get("to", ""), "onnx")
-    with pytest.raises(OptionError, match=words):
-        vitlab.export(model, tmp_path / f"a.{ending}", **options)
+REFUSED: dict[str, dict[str, Any]] = {
+    "precision must be one of fp32, fp16, int8, not 'fp8'": {"precision": "fp8"},
+    "precision=int8 applies only to onnx: leave": {"precision": "int8", "to": "torch"},
+    r"precision=int8 needs data=… \(--data\): scales are taken": {"precision": "int8"},
+    "int8 files take any number of": {"precision": "int8", "data": "digits", "batch": 2},
+    "batch applies only to onnx: leave it out": {"to": "torch", "batch": 2},
+    "data applies only with precision=fp16 or int8: leave it out": {"data": "digits"},
+}
 
 
-@pytest.mark.parametrize("how", [{"precision": "int8"}, {"precision": "fp16", "batch": 3}], ids=str)
-def test_bare_files_are_measured_on_normalized_images(
-    model: Model, tmp_path: Path, how: dict[str, Any]
-) -> None:
+def test_what_is_refused(model: Model, tmp_path: Path) -> None:
+    for words, options in REFUSED.items():
+        ending = {"torch": "pt2"}.get(options.get("to", ""), "onnx")
+        with pytest.raises(OptionError, match=words):
+            vitlab.export(model, tmp_path / f"a.{ending}", **options)
+
+
+def test_bare_files_are_measured_on_normalized_images(model: Model, tmp_path: Path) -> None:
     file = tmp_path / "bare.onnx"
-    found = vitlab.export(model, file, bare=True, data="digits", images=50, **how)
+    found = vitlab.export(
+        model, file, bare=True, data="digits", images=50, precision="fp16", batch=3
+    )
     assert found["images"] == 50
     assert found["agreement"] > 0.9
     assert found["largest_change"] < 0.2

@@ -22,7 +22,6 @@ from vitlab.graphs import onnx_file
 from vitlab.graphs.complete import Complete, traceable
 from vitlab.graphs.exporting import on_processor
 from vitlab.graphs.onnx_check import check
-from vitlab.graphs.targets import TARGETS
 from vitlab.models.model import Model
 
 
@@ -41,21 +40,26 @@ def exported(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.mark.parametrize("size", [(32, 32), (7, 300), (300, 7), (100, 81), (1, 1), (240, 320)])
 def test_images_of_any_size_have_the_probabilities_of_classify(
-    exported: Path, model: Model, size: tuple[int, int]
+    exported: Path, model: Model
 ) -> None:
     session = onnxruntime.InferenceSession(str(exported))
-    for count in (1, 2, 7):
+    for count, *size in ((1, 32, 32), (7, 7, 300), (2, 300, 7), (1, 1, 1), (2, 240, 320)):
         images = pixels(count, *size)
-        names = ["probabilities", "labels", "label"]
-        found, labels, label = session.run(names, {"image": images})
+        names = ["probabilities", "labels", "label", "distance"]
+        found, labels, label, far = session.run(names, {"image": images})
         assert tuple(labels) == CLASSES
         answers = vitlab.classify(model, [*images], top=3)
+        np.testing.assert_allclose(far, [e.distance for e in answers], rtol=1e-3, atol=1e-3)
         for row, name, answer in zip(found, label, answers, strict=True):
             assert name == answer.classes[0][0]
             for each, chance in answer.classes:
                 assert abs(row[CLASSES.index(each)] - chance) < 5e-6
+    images = np.zeros((30, 40, 40, 3), np.uint8)
+    images[:] = np.random.default_rng(0).integers(0, 256, (30, 1, 1, 3))
+    (label,) = session.run(["label"], {"image": images})
+    assert [*label] == [e.classes[0][0] for e in vitlab.classify(model, [*images], top=1)]
+    assert len({*label}) > 1
 
 
 def test_the_file_says_what_it_is(exported: Path) -> None:
@@ -64,7 +68,7 @@ def test_the_file_says_what_it_is(exported: Path) -> None:
     (entry,) = [each for each in proto.metadata_props if each.key == "vitlab"]
     facts = json.loads(entry.value)
     assert facts["classes"] == [*CLASSES]
-    assert facts["mean"] == [0.5, 0.5, 0.5]
+    assert (facts["mean"], facts["unlike"]) == ([0.5, 0.5, 0.5], "distance > 1")
     assert facts["image_size"] == [32, 32]
     assert (facts["crop"], facts["interpolation"], facts["fit"]) == (0.9, "bicubic", "crop")
     assert (facts["temperature"], facts["multi_label"]) == (1.3, False)
@@ -72,16 +76,6 @@ def test_the_file_says_what_it_is(exported: Path) -> None:
     content = exported.read_bytes()
     for private in (b"/home/me", b"secret", str(Path(vitlab.__file__).parent).encode(), b".py"):
         assert private not in content
-
-
-def test_labels_follow_the_images(exported: Path, model: Model) -> None:
-    images = np.zeros((30, 40, 40, 3), np.uint8)
-    images[:] = np.random.default_rng(0).integers(0, 256, (30, 1, 1, 3))
-    session = onnxruntime.InferenceSession(str(exported))
-    found = session.run(["label"], {"image": images})[0]
-    want = [each.classes[0][0] for each in vitlab.classify(model, [*images], top=1)]
-    assert [*found] == want
-    assert len({*want}) > 1
 
 
 def test_several_labels_of_squashed_images() -> None:
@@ -127,20 +121,31 @@ def test_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert "checked with 1, 2, 7 images: within 3e-07 of the model" in out
 
 
-@pytest.mark.parametrize(
-    ("spoil", "error", "words"),
-    [
-        (lambda m, f: vitlab.export(m, f / "a.bin"), OptionError, "end in .onnx for onnx"),
-        (lambda m, f: vitlab.export(m, f / "a.onnx", "onx"), OptionError, "did you mean onnx"),
-        (lambda m, f: vitlab.export(vitlab.fuse(m), f / "a.onnx"), WeightsError, "fused"),
-        (lambda m, f: vitlab.export(torch.nn.Linear(2, 2), f / "a.onnx"), WeightsError, "a Linear"),
-    ],
-)
+Refused = tuple[Callable[[Model, Path], Any], type[Exception], str]
+REFUSED: list[Refused] = [
+    (lambda m, f: vitlab.export(m, f / "a.bin"), OptionError, "end in .onnx for onnx"),
+    (lambda m, f: vitlab.export(m, f / "a.onnx", "onx"), OptionError, "did you mean onnx"),
+    (lambda m, f: vitlab.export(vitlab.fuse(m), f / "a.onnx"), WeightsError, "fused"),
+    (lambda m, f: vitlab.export(torch.nn.Linear(2, 2), f / "a.onnx"), WeightsError, "a Linear"),
+]
+
+
 def test_what_is_refused(
-    model: Model, tmp_path: Path, spoil: Callable[..., Any], error: type[Exception], words: str
+    model: Model, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(error, match=words):
-        spoil(model, tmp_path)
+    for spoil, error, words in REFUSED:
+        with pytest.raises(error, match=words):
+            spoil(model, tmp_path)
+    before = exported.read_bytes()
+    with pytest.raises(DiskError, match="already exists"):
+        vitlab.export(model, exported)
+    assert exported.read_bytes() == before
+    monkeypatch.setattr(onnx_file, "LARGEST", 10_000)
+    with pytest.raises(WeightsError, match="holds at most 10,000: export it with --to torch"):
+        vitlab.export(model, tmp_path / "a.onnx")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(PackageError, match=r"\.onnx files needs? .*vitlab\[export\]"):
+        vitlab.export(model, tmp_path / "a.onnx")
     assert not [*tmp_path.iterdir()]
 
 
@@ -165,37 +170,12 @@ def test_what_can_be_exported_bare_only(
     torch.testing.assert_close(form.module(images), model(images), rtol=0, atol=1e-5)
 
 
-def test_weights_of_more_than_a_file_holds(
-    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(onnx_file, "LARGEST", 10_000)
-    with pytest.raises(WeightsError, match="holds at most 10,000: export it with --to torch"):
-        vitlab.export(model, tmp_path / "a.onnx")
-    assert "torch" in TARGETS
-    assert not [*tmp_path.iterdir()]
-
-
 def test_a_model_in_half_precision_becomes_one_in_float32(model: Model) -> None:
     half = copy.deepcopy(model).bfloat16()
     found = on_processor(half)
     assert {each.dtype for each in found.parameters()} == {torch.float32}
     assert {each.dtype for each in half.parameters()} == {torch.bfloat16}
     assert on_processor(model) is model
-
-
-def test_a_file_that_exists_is_kept(model: Model, exported: Path) -> None:
-    before = exported.read_bytes()
-    with pytest.raises(DiskError, match="already exists"):
-        vitlab.export(model, exported)
-    assert exported.read_bytes() == before
-
-
-def test_a_missing_package_is_named(
-    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(PackageError, match=r"\.onnx files needs? .*vitlab\[export\]"):
-        vitlab.export(model, tmp_path / "a.onnx")
 
 
 def test_a_file_that_differs_from_the_model_is_refused(model: Model, exported: Path) -> None:

@@ -1,52 +1,33 @@
 """Configurations and their names."""
 
-import json
 import re
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import vitlab
 from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig, config_of
-from vitlab.models.names import MODELS, SIZES, shape_of
+from vitlab.models.names import MODELS, shape_of
 
 REFUSED: dict[str, dict[str, Any]] = {
     "image_size=225 is not a multiple of patch=16: try 224 or 240": {"image_size": 225},
-    "image_size=(224, 100) is not": {"image_size": (224, 100)},
     "image_size=(8, 9) is not a multiple of patch=16: try 16": {"image_size": (8, 9)},
     "image_size must be a whole number or two whole numbers, at least 1, not (1, 2, 3)": {
         "image_size": (1, 2, 3)
     },
-    "image_size must be a whole number or two whole numbers, at least 1, not 224.0": {
-        "image_size": 224.0
-    },
     "heads=7 does not divide width=768: 6 or 8 would": {"heads": 7},
-    "depth must be at least 1, not 0": {"depth": 0},
-    "branches must be at least 1, not 0": {"branches": 0},
-    "classes must be a whole number at least 0, not 2.5": {"classes": 2.5},
-    "registers must be a whole number at least 0, not 1.5": {"registers": 1.5},
     "pool must be one of token, mean, both, prefix, prefix-mean, attention, not max": {
         "pool": "max"
     },
     "positions must be one of 1d, ": {"positions": "3d"},
-    "qk_norm must be True or False, not 1": {"qk_norm": 1},
     "dropout must be at least 0 and below 1, not 1.0": {"dropout": 1.0},
-    "drop_path must be a number at least 0 and below 1, not nan": {"drop_path": float("nan")},
     "mean needs 3 numbers, one per channel": {"mean": (0.1, 0.2)},
     "mean must be a list of numbers, not abc": {"mean": "abc"},
     "std must be above 0": {"std": 0.0},
     "crop must be above 0 and at most 1, not 0": {"crop": 0},
     "labels has 2 names for classes=3": {"labels": ("a", "b"), "classes": 3},
-    "labels has 1 names for classes=3": {"labels": "abc", "classes": 3},
-    r"the name of the class 'a\nb' has a control character: give it": {
-        "labels": ("a\nb", "c"),
-        "classes": 2,
-    },
     r"the name of the class '\x1b[2J' has a control": {"labels": "\x1b[2J", "classes": 1},
-    "pre_logits must be at least 0": {"pre_logits": -1},
     "pre_logits must be a whole number or True, at least 0, not 0.5": {"pre_logits": 0.5},
     "norm_eps must be above 0": {"norm_eps": 0.0},
     "rope_base=50.0 applies only with positions=1d+rope or rope": {"rope_base": 50.0},
@@ -67,19 +48,14 @@ REFUSED: dict[str, dict[str, Any]] = {
     },
     "stages=(2,) applies only with stem=resnet": {"stages": (2,)},
     "stem=hmlp needs a patch of 8, 16, 32, …, not 14": {"stem": "hmlp", "patch": 14},
-    "stem=conv needs a patch of 2, 4, 8, …, not 14": {"stem": "conv", "patch": 14},
     "stem=local needs a patch that is a multiple of 4, not 14": {"stem": "local", "patch": 14},
     "stem_act=gelu applies only with stem=linear": {"stem": "hmlp", "stem_act": "gelu"},
     "queries=3 applies only with pool=attention": {"queries": 3},
-    "queries must be at least 1, not 0": {"queries": 0},
     "positions_at=every applies only with positions=1d, 1d+bias, 2d, bias, relative or sincos": {
         "positions": "rope", "positions_at": "every",
     },
     "positions=rope needs a head width (width / heads) that is a multiple of 4, not 6": {
         "positions": "rope", "width": 12, "heads": 2,
-    },
-    "positions=1d+rope needs a head width (width / heads) that is a multiple of 4, not 6": {
-        "positions": "1d+rope", "width": 12, "heads": 2,
     },
     "positions=1d+bias has no offset for registers: set registers=0": {
         "positions": "1d+bias", "registers": 2,
@@ -87,21 +63,14 @@ REFUSED: dict[str, dict[str, Any]] = {
     "positions=1d+bias has a table per block with positions_at=stem, and one table": {
         "positions": "1d+bias", "positions_at": "every",
     },
-    "rope_kind=grid applies only with positions=1d+rope or rope": {"rope_kind": "grid"},
     "rope_grid=16 applies only with rope_kind=grid": {
         "positions": "rope", "rope_grid": 16,
-    },
-    "rope_offset=1.0 applies only with rope_kind=grid": {
-        "positions": "rope", "rope_offset": 1.0,
     },
     "pool_heads=7 does not divide width=768: 6 or 8 would": {
         "pool": "attention", "pool_heads": 7,
     },
-    "pool_heads=8 applies only with pool=attention": {"pool_heads": 8},
     "pool_mlp=8 applies only with pool=attention": {"pool_mlp": 8},
     "pool_prefix=True applies only with pool=mean or attention": {"pool_prefix": True},
-    "drop_path must be at least 0 and below 1, not 1.0": {"drop_path": 1.0},
-    "registers must be at least 0, not -1": {"registers": -1},
     "stem_norm=batch applies only with stem=conv, hmlp or linear": {
         "stem": "local", "stem_norm": "batch",
     },
@@ -166,48 +135,9 @@ def test_depth_and_branches_by_name() -> None:
     assert all(config_of(name).name == name for name in MODELS)
 
 
-numbers = st.integers(1, 40)
-
-
-@given(
-    heads=numbers, head=numbers, depth=numbers, mlp=numbers, branches=st.integers(1, 4),
-    patch=numbers, grid=st.tuples(numbers, numbers), channels=st.sampled_from([1, 3, 4]),
-    pool=st.sampled_from(["token", "mean"]), size=st.sampled_from([None, *SIZES]),
-)  # fmt: skip
-def test_any_shape_survives_its_name_and_its_file(
-    heads: int, head: int, depth: int, mlp: int, branches: int, patch: int,
-    grid: tuple[int, int], channels: int, pool: str, size: str | None,
-) -> None:  # fmt: skip
-    shape = {"width": heads * head, "heads": heads, "mlp": mlp}
-    if size:
-        shape = dict(
-            zip(("width", "heads", "mlp"), [SIZES[size][i] for i in (0, 2, 3)], strict=True)
-        )
-    config = ViTConfig(
-        **shape, depth=depth, branches=branches, patch=patch, channels=channels, pool=pool,
-        image_size=(grid[0] * patch, grid[1] * patch),
-    )  # fmt: skip
-    fields = {key: getattr(config, key) for key in (*shape, "depth", "branches", "patch")}
-    again = config_of(config.name, image_size=config.image_size)
-    assert {key: getattr(again, key) for key in fields} == fields
-    assert ViTConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config
-
-
 def test_a_field_of_a_newer_version_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown option 'color'"):
         ViTConfig.from_dict({"color": 3})
-
-
-def test_sizes_are_those_of_the_releases() -> None:
-    """Heads are as wide as in the papers: 64, but 72, 80, 88 and 104 from So400m on; MLPs too."""
-    for size, (width, _, heads, mlp) in SIZES.items():
-        assert width // heads == {"So400m": 72, "H": 80, "g": 88, "G": 104}.get(size, 64)
-        odd = {"So400m": 4304, "g": 6144, "G": 8192}
-        assert mlp == odd.get(size, 4 * width)
-    depths = {size: depth for size, (_, depth, _, _) in SIZES.items()}
-    assert depths == dict.fromkeys(("Ti", "S", "M", "B"), 12) | {
-        "L": 24, "So400m": 27, "H": 32, "g": 40, "G": 48,
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

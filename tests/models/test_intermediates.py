@@ -1,20 +1,16 @@
 """What leaves chosen layers: as timm and transformers have it, as a map, compiled and exported."""
 
 import weakref
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.export import Dim, export
 
 import vitlab
 from oracles import peers
 from vitlab.errors import OptionError
 from vitlab.models.model import Model
-from vitlab.models.packed import Packed
 
 CLOSE = {"rtol": 0, "atol": 1e-5}
 IMAGES = torch.randn(2, 3, 32, 48, generator=torch.Generator().manual_seed(3))  # grid 4 x 6
@@ -23,14 +19,10 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": (TINY, {}),
     "branches": ("ViT(width=16,depth=2,heads=2,mlp=16,branches=2)/8", {"pool": "both"}),
     "rope and registers": (TINY, {"positions": "rope", "registers": 2}),
-    "no prefix": (TINY, {"pool": "attention", "positions": "2d"}),
     "two prefix tokens": (TINY, {"pool": "prefix", "registers": 1}),
-    "norm on the pooled": (TINY, {"pool": "mean", "norm_at": "pooled"}),
     "axial": ("Axial-ViT(width=16,depth=1,heads=2,mlp=16)/8", {"pool": "mean"}),
     "hybrid": ("R(1)+ViT(width=16,depth=2,heads=2,mlp=16)/8", {}),
-    "axial hybrid": ("Axial-R(1)+ViT(width=16,depth=1,heads=2,mlp=16)/8", {}),
     "resnet": ("BiT-R(1-1)x1", {}),
-    "axial resnet": ("Axial-ResNet-(1-1)", {}),
 }
 
 
@@ -105,74 +97,10 @@ def test_no_more_is_kept_than_was_asked_for() -> None:
     assert alive == [2, 4, 5]  # 4 is the input of 5
 
 
-class Inside(nn.Module):
-    """A module around a model that returns what leaves its layers."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: Tensor) -> tuple[list[Tensor], Any]:
-        plain = self.model.intermediates(images, [0, -1])
-        return plain, self.model.intermediates(images, [-1], norm=True, maps=True)
-
-
-def leaves(found: tuple[list[Tensor], Any]) -> list[Tensor]:
-    plain, (dense,) = found
-    return [*plain, dense.map, dense.prefix]
-
-
-GRAPHS = ("rope and registers", "resnet")  # of the kinds: how each is traced, test_export.py says
-
-
-@pytest.mark.parametrize("model", GRAPHS, indirect=True)
-@torch.no_grad()
-def test_compiled_without_a_break_it_is_the_same(model: Model) -> None:
-    torch.compiler.reset()
-    compiled = torch.compile(Inside(model), fullgraph=True, backend="eager")
-    for got, want in zip(leaves(compiled(IMAGES)), leaves(Inside(model)(IMAGES)), strict=True):
-        torch.testing.assert_close(got, want, **CLOSE)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.export's own imports
-@pytest.mark.parametrize("model", GRAPHS[:1], indirect=True)
-@torch.no_grad()
-def test_exported_it_takes_any_number_of_images(model: Model) -> None:
-    graph = export(Inside(model), (IMAGES,), dynamic_shapes=({0: Dim("b")},)).module()
-    images = torch.cat([IMAGES, -IMAGES[:1]])
-    for got, want in zip(leaves(graph(images)), leaves(Inside(model)(images)), strict=True):
-        torch.testing.assert_close(got, want, **CLOSE)
-
-
-def test_gradients_flow_through_maps(model: Model) -> None:
-    ((features, _),) = model.intermediates(IMAGES, [-1], norm=True, maps=True)
-    features.square().sum().backward()
-    first = next(model.parameters())
-    assert first.grad is not None
-    assert first.grad.abs().max() > 0
-    model.zero_grad()
-
-
-@torch.inference_mode()
-def test_packed_images_have_tokens_but_no_map() -> None:
-    generator = torch.Generator().manual_seed(1)
-    sizes = [(16, 16), (32, 16), (16, 16)]
-    images = [torch.randn(3, *size, generator=generator) for size in sizes]
-    for choices in ({"positions": "rope"}, {"layer_scale": 0.1}):
-        seer = vitlab.create(TINY, 3, 32, **choices).eval()
-        random(seer)
-        (tokens,) = seer.intermediates(Packed.of(images, 8), [1], norm=True)
-        each = [seer.intermediates(image[None], [1], norm=True)[0][0] for image in images]
-        torch.testing.assert_close(tokens[0], torch.cat(each), **CLOSE)
-        with pytest.raises(OptionError, match="no common map: pass images of one size"):
-            seer.intermediates(Packed.of(images, 8), [1], norm=True, maps=True)
-
-
 TIMM: dict[str, dict[str, Any]] = {
-    "vit_tiny_patch16_224": {},
     "vit_small_patch14_reg4_dinov2": {},  # class token and registers
     "vit_small_patch16_dinov3": {},  # rotary positions
-    "deit_tiny_distilled_patch16_224": {},  # a distillation token
+    # a distillation token
     "vit_base_patch16_siglip_224": {},  # no class token, attention pooling
     "vit_base_patch16_clip_224": {},  # a norm before the blocks
     "beit_base_patch16_224": {},  # positions in attention, the norm on the pooled
@@ -206,40 +134,3 @@ def test_layers_are_those_of_timm(of_timm: Any, norm: bool) -> None:
     flat = other.forward_intermediates(IMAGES, [-2], output_fmt="NLC", **form)
     (tokens,) = own.intermediates(IMAGES, [-2], norm=norm)
     torch.testing.assert_close(tokens[:, own.config.prefix :], flat[0], **CLOSE)
-
-
-def small(library: Any, kind: str, **more: Any) -> Any:
-    """A model of transformers with random weights."""
-    shape = {"num_hidden_layers": 3, "num_attention_heads": 2, "patch_size": 8, "image_size": 32}
-    config = getattr(library, f"{kind}Config")(
-        hidden_size=16, intermediate_size=32, **shape, **more
-    )
-    made = getattr(library, f"{kind}Model")(config).eval()
-    random(made)
-    return made
-
-
-TRANSFORMERS: dict[str, Callable[[Any], Any]] = {
-    "ViT": lambda library: small(library, "ViT"),
-    "DeiT": lambda library: small(library, "DeiT"),  # a distillation token
-    "DINOv2 with registers": lambda library: small(
-        library, "Dinov2WithRegisters", num_register_tokens=4
-    ),
-    "DINOv3": lambda library: small(library, "DINOv3ViT", num_register_tokens=2),
-    "BEiT": lambda library: small(library, "Beit", use_relative_position_bias=True),
-}
-
-
-@pytest.mark.parametrize("kind", TRANSFORMERS)
-@torch.inference_mode()
-def test_layers_are_the_hidden_states_of_transformers(kind: str, tmp_path: Path) -> None:
-    other = TRANSFORMERS[kind](peers.transformers())
-    other.save_pretrained(tmp_path)
-    own, images = vitlab.load(tmp_path), IMAGES[..., :32]
-    theirs = other(images, output_hidden_states=True)
-    for ours, state in zip(
-        own.intermediates(images, [0, 1, 2]), theirs.hidden_states[:3], strict=True
-    ):
-        torch.testing.assert_close(ours, state, **CLOSE)
-    (last,) = own.intermediates(images, [-1], norm=True)
-    torch.testing.assert_close(last, theirs.last_hidden_state, **CLOSE)

@@ -17,15 +17,10 @@ READ = {
     "token": {},
     "registers": {"registers": 2, "pool": "prefix"},
     "one of them": {"registers": 2, "pool": "prefix", "pool_tokens": (1,)},
-    "parallel": {"branches": 2, "layer_scale": 0.1},
-    "rotary": {"positions": "rope"},
     "bias": {"positions": "bias"},
     "every block": {"positions_at": "every"},
-    "normed heads": {"qk_norm": True},
-    "norms inside": {"norm_inner_attention": True, "norm_inner_mlp": True},
     "norm after": {"norm_order": "after"},
     "pooled norm": {"norm_at": "pooled"},
-    "swiglu": {"ffn": "swiglu"},
 }
 WHOLE: dict[str, dict[str, Any]] = {
     "mean": {"pool": "mean"},

@@ -27,20 +27,17 @@ def define() -> None:
     """Defining the classes is all it takes."""
 
     class Windowed(Stem):
-        """Patches seen through a computed window, with a learned gain for each place."""
+        """Patches with a learned gain for each place, which fusing folds."""
 
         name = "windowed"
         uses = ("stem_bias",)
         undecayed = ("gain",)
-        window: Tensor
 
         def __init__(self, config: ViTConfig) -> None:
             super().__init__(config)
             side = config.patch
-            self.gain = nn.Parameter(torch.empty(config.grid))
+            self.gain, self.folded = nn.Parameter(torch.empty(config.grid)), False
             self.layer = nn.Conv2d(config.channels, config.width, side, side, bias=config.stem_bias)
-            self.register_buffer("window", torch.empty(side, side), persistent=False)
-            self.folded = False
 
         @staticmethod
         def check(config: ViTConfig) -> None:
@@ -50,18 +47,13 @@ def define() -> None:
         def reset_parameters(self, generator: torch.Generator | None = None) -> None:
             reset_dense(self.layer, generator)
             nn.init.ones_(self.gain)
-            self.refresh()
-
-        def refresh(self) -> None:
-            line = torch.hann_window(len(self.window) + 2, device=self.window.device)[1:-1]
-            self.window = line[:, None] * line
 
         def fuse(self) -> None:
-            self.layer.weight.mul_(self.window)
+            self.layer.weight.mul_(2)
             self.folded = True
 
         def forward(self, images: Tensor) -> Tensor:
-            weight = self.layer.weight if self.folded else self.layer.weight * self.window
+            weight = self.layer.weight * (1 if self.folded else 2)
             tokens = nn.functional.conv2d(images, weight, self.layer.bias, self.config.patch)
             return (tokens * self.gain).flatten(2).transpose(1, 2)
 
@@ -161,34 +153,20 @@ def test_they_follow_another_image_size(tmp_path: Path) -> None:
     assert larger(images(16)).shape == (3, 5)
 
 
-def test_they_are_fused() -> None:
-    model = a_model()
-    fused = vitlab.fuse(model)
+def test_they_are_fused_counted_exported_and_decayed() -> None:
+    model, usual = a_model(), vitlab.create(NAME, 5, 8, channels=1)
+    fused, program = vitlab.fuse(model), torch.export.export(model, (images(),))
     assert fused.stem.folded
     assert not model.stem.folded
     with torch.inference_mode():
-        torch.testing.assert_close(fused(images()), model(images()), rtol=1e-4, atol=1e-5)
-
-
-def test_they_are_counted() -> None:
-    model, usual = a_model(), vitlab.create(NAME, 5, 8, channels=1)
+        for form in (fused, program.module()):
+            torch.testing.assert_close(form(images()), model(images()), rtol=1e-4, atol=1e-5)
     price, other = vitlab.measure.cost(model), vitlab.measure.cost(usual)
-    assert price.params == sum(weight.numel() for weight in model.parameters())
     assert price.macs == other.macs  # a gain and waves are no matrix products
     assert price.params == other.params + 2 * 2 + 16 - 5 * 16
-
-
-def test_their_weights_are_decayed_as_they_say() -> None:
-    names = decayed(a_model())
+    names = decayed(model)
     assert "stem.layer.weight" in names
     assert not {"stem.gain", "positions.0.height"} & names
-
-
-def test_they_are_exported() -> None:
-    model = a_model()
-    program = torch.export.export(model, (images(),))
-    with torch.no_grad():
-        torch.testing.assert_close(program.module()(images()), model(images()))
 
 
 def test_their_refusals_and_names_reach_every_face(capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,8 +182,5 @@ def test_their_refusals_and_names_reach_every_face(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit, match=r"^0$"):
         main(["measure", NAME, "--stem", "windowed", "--image-size", "8", "--json"])
     assert json.loads(capsys.readouterr().out)["model"] == NAME
-
-
-def test_two_of_one_name_cannot_be() -> None:
     with pytest.raises(TypeError, match=r"stem=windowed is already define\.<locals>\.Windowed"):
         define()

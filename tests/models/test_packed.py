@@ -18,26 +18,19 @@ from vitlab.models.packed import Packed, from_patches, to_patches
 GRIDS = [(5, 7), (5, 7), (2, 3), (2, 3), (4, 1), (2, 3), (4, 4)]
 CASES: dict[str, dict[str, Any]] = {
     "token": {},
-    "mean": {"pool": "mean", "class_token": True},
     "both": {"pool": "both", "registers": 2},
     "prefix": {"pool": "prefix", "registers": 3},
     "attention": {"pool": "attention"},
-    "slots": {"pool": "attention", "queries": 2},
-    "norm pooled": {"pool": "mean", "norm_at": "pooled"},
-    "none": {"positions": "none"},
     "1d, every": {"positions_at": "every", "resampling": "scaled"},
     "2d": {"positions": "2d", "pre_norm": True},
     "rope": {"positions": "rope", "registers": 2, "ffn": "swiglu", "qk_norm": True},
     "bias": {"positions": "bias"},
     "axial": {"attention": "axial", "pool": "mean"},
-    "branches": {"branches": 2, "layer_scale": 0.1},
     "stem norm": {"stem_norm": "layer", "stem_act": "gelu"},
     "conv": {"stem": "conv"},
     "hmlp": {"stem": "hmlp", "stem_norm": "batch", "patch": 8},
     "local": {"stem": "local"},
     "1d+rope": {"positions": "1d+rope"},
-    "grid rope": {"positions": "rope", "rope_kind": "grid", "rope_grid": 4},
-    "1d+bias": {"positions": "1d+bias"},
     "norms after": {"norm_order": "after", "norm": "rms", "norm_inner_attention": True},
     "hybrid": {"stem": "resnet", "stages": (1,)},
 }
@@ -131,6 +124,8 @@ def test_what_cannot_be_packed_is_refused() -> None:
     packed = Packed.of(some_images(), 4)
     with pytest.raises(OptionError, match="no common attention maps: pass one at a time"):
         model.attention_maps(packed)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="no common map: pass images of one size"):
+        model.intermediates(packed, [1], norm=True, maps=True)
     with pytest.raises(OptionError, match="take no extra tokens"):
         model.encode(packed, torch.zeros(7, 1, 32))
     with pytest.raises(OptionError, match=r"patch=8, but .* has channels=3 and patch=4"):
@@ -186,21 +181,18 @@ def test_gpus_attend_in_half_precision_by_that_kernel(
 ) -> None:
     """Shapes only: tensors of a GPU that is not there, through PyTorch's own operator."""
     used, kernel = [], mixed_sizes.attend_varlen
-
-    def noted(q: Tensor, k: Tensor, v: Tensor, lengths: list[int]) -> Tensor:
-        used.append(q.dtype)
-        return kernel(q, k, v, lengths)
-
+    noted: Any = lambda q, *rest: used.append(q.dtype) or kernel(q, *rest)  # noqa: E731
     monkeypatch.setattr(mixed_sizes, "attend_varlen", noted)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    halves = [torch.bfloat16, torch.float16]
     with FakeTensorMode():
-        for dtype in (torch.bfloat16, torch.float16, torch.float32):
-            some = {"device": "cuda", "dtype": dtype}
-            parts: list[Any] = [
-                (*(torch.empty(n, 4, length, 64, **some) for _ in range(3)), None)
-                for n, length in ((2, 7), (3, 5))
+        for dtype in (*halves, torch.float32):
+            sizes: list[Any] = [(2, 4, 7, 64), (3, 4, 5, 64)]
+            parts = [
+                (*(torch.empty(each, device="cuda", dtype=dtype) for _ in range(3)), None)
+                for each in sizes
             ]
             attended = mixed_sizes.attend_packed(parts)
             assert (attended.shape, attended.dtype) == ((1, 29, 256), dtype)
             assert attended.device.type == "cuda"
-    assert used == ([torch.bfloat16, torch.float16] if capability >= (8, 0) else [])
+    assert used == (halves if capability >= (8, 0) else [])

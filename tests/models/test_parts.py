@@ -9,11 +9,12 @@ from torch import nn
 
 import vitlab
 from vitlab.errors import OptionError
+from vitlab.models import registry
 from vitlab.models.config import ResNetConfig, ViTConfig, config_of, map_features, map_stride
 from vitlab.models.create import build, resized, with_new_head
 from vitlab.models.layers import evaluating
 from vitlab.models.positions.bias import resample_offsets
-from vitlab.models.registry import kinds
+from vitlab.models.registry import kinds, used_options
 from vitlab.optim.optimizers import decayed
 
 SHAPE = "ViT(width=32,depth=2,heads=4,mlp=24)/8"
@@ -79,26 +80,6 @@ def test_pools_leave_registers_out_of_the_patches(pool: str) -> None:
     torch.testing.assert_close(got, want[pool])
 
 
-@pytest.mark.parametrize(
-    ("choices", "more"),
-    [
-        ({"pre_norm": True}, 1),
-        ({"norm_at": "none"}, -1),
-        ({"norm_at": "pooled"}, 0),
-        ({"branches": 2}, 4),
-    ],
-)
-def test_each_norm_is_counted_once(choices: dict[str, Any], more: int) -> None:
-    """The encoder has five norms of 5 tokens of 32 channels: two in each block, and the last."""
-    before, after = (
-        next(part for part in vitlab.measure.cost(each).parts if part.name == "norms")
-        for each in (meta(), meta(**choices))
-    )
-    assert (before.params, before.macs) == (5 * 2 * 32, 5 * 5 * 32)
-    assert after.params == before.params + more * 2 * 32
-    assert after.macs == before.macs + more * 5 * 32
-
-
 def test_the_classifier_starts_as_chosen() -> None:
     for name in (SHAPE, "BiT-R(1)x1"):
         model: Any = vitlab.create(name, 400, 16, head_bias=-10.0)
@@ -162,22 +143,23 @@ def test_the_mode_of_every_module_comes_back() -> None:
     assert [module.training for module in model.modules()] == [True, True, True, False, True]
 
 
-def test_every_kind_has_a_name_and_uses_options_that_exist() -> None:
-    assert list(kinds("stem")) == ["conv", "hmlp", "linear", "local", "resnet", "tubelet"]
-    assert list(kinds("positions")) == [
-        "1d",
-        "1d+bias",
-        "1d+rope",
-        "2d",
-        "bias",
-        "none",
-        "relative",
-        "rope",
-        "sincos",
-    ]
-    for field in ("stem", "positions"):
-        for kind in kinds(field).values():
-            assert all(hasattr(ViTConfig, option) for option in kind.uses)
+def test_a_model_says_what_differs_from_the_defaults() -> None:
+    model = vitlab.create("ViT-Ti/16", 10, 32, registers=4, pool="mean")
+    assert repr(model) == (
+        "ViT-Ti/16(image_size=32, classes=10, pool='mean', registers=4), 5,489,866 parameters"
+    )
+    assert repr(vitlab.create("BiT-R(1)x1", 1000, 224)).startswith("BiT-R(1)x1(), ")
+    many = vitlab.create("dVAE(width=8)/8", mean=(0.123456789,) * 3, std=(0.987654321,) * 3)
+    assert "mean=(0.123456789,), " in repr(many)
+    assert config_of("Axial-ViT-B/16", pool="attention").chosen() == {"pool": "attention"}
+
+
+@pytest.mark.parametrize("field", ["stem", "positions"])
+def test_the_sources_say_what_the_classes_say(field: str) -> None:
+    """What `--help` reads of stems and position schemes without importing them."""
+    assert used_options(field) == {name: kind.uses for name, kind in kinds(field).items()}
+    assert list(used_options(field)) == sorted(used_options(field))
+    assert registry._declared(registry.FOLDERS[field]) == used_options(field)
 
 
 def test_the_halves_of_swiglu_start_each_by_themselves() -> None:

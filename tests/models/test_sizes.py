@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 import torch
+from scipy import ndimage
 from torch import Tensor
 from torch.nn import functional as F
 
 import vitlab
 from vitlab.errors import OptionError, WeightsError
-from vitlab.models.fast.engines import available
 from vitlab.models.model import Model
 from vitlab.models.positions.resampling import resample
 from vitlab.models.stems.kernels import resample_kernels
@@ -21,9 +21,7 @@ TINY = "ViT(width=32,depth=2,heads=2,mlp=40)/4"
 CASES: dict[str, dict[str, Any]] = {
     "none": {"positions": "none"},
     "1d": {},
-    "1d, registers": {"registers": 2, "pool": "mean", "resampling": "antialiased"},
     "1d, every": {"positions_at": "every", "resampling": "scaled"},
-    "2d": {"positions": "2d"},
     "2d, shared": {"positions": "2d", "positions_at": "shared", "resampling": "antialiased"},
     "rope": {"positions": "rope"},
     "rope, grid": {"positions": "rope", "rope_kind": "grid", "rope_grid": 5, "rope_offset": 1.0},
@@ -37,9 +35,7 @@ CASES: dict[str, dict[str, Any]] = {
     "bias": {"positions": "bias"},
     "bias, shared": {"positions": "bias", "positions_at": "shared"},
     "axial": {"attention": "axial", "pool": "mean"},
-    "conv": {"stem": "conv"},
     "local": {"stem": "local", "positions": "2d"},
-    "norms after": {"norm_order": "after", "norm": "rms", "norm_inner_attention": True},
     "overlapping stem": {"stem_stride": 3},
     "fused": {"branches": 2, "layer_scale": 0.1},
 }
@@ -85,7 +81,7 @@ def test_another_size_is_the_resized_model(case: str) -> None:
     assert model.attention_maps(images)[0].shape == other.attention_maps(images)[0].shape
 
 
-@pytest.mark.parametrize("case", ["1d", "1d, every", "2d, shared", "bias", "1d and rope"])
+@pytest.mark.parametrize("case", ["1d, every", "2d, shared", "bias"])
 def test_gradients_at_another_size_reach_the_table(case: str) -> None:
     model = a_model(**CASES[case])
     images = torch.randn(2, 3, 24, 12)
@@ -101,11 +97,6 @@ def test_gradients_at_another_size_reach_the_table(case: str) -> None:
     torch.testing.assert_close(
         (after - before).float(), (1e-2 * step * slope).sum(), rtol=0.05, atol=1e-4
     )
-
-
-def changed_in_place(model: Model, table: Tensor) -> None:
-    with torch.no_grad():
-        table.mul_(2)
 
 
 def stepped(model: Model, table: Tensor) -> None:
@@ -127,7 +118,7 @@ def written_behind(model: Model, table: Tensor) -> None:
     model.eval()
 
 
-@pytest.mark.parametrize("change", [changed_in_place, stepped, replaced, converted, written_behind])
+@pytest.mark.parametrize("change", [stepped, replaced, converted, written_behind])
 def test_kept_positions_follow_the_table(change: Any) -> None:
     model = a_model()
     images = torch.randn(2, 3, 24, 12)
@@ -137,14 +128,6 @@ def test_kept_positions_follow_the_table(change: Any) -> None:
     with torch.no_grad():
         assert not torch.equal(model(images), before)
         assert torch.equal(model(images), with_its_own(model, (24, 12))(images))
-
-
-def test_positions_kept_in_inference_serve_training() -> None:
-    model = a_model(positions="rope")
-    images = torch.randn(2, 3, 24, 12)
-    with torch.inference_mode():
-        model(images)
-    model(images).sum().backward()
 
 
 def test_copies_of_a_model_that_kept_positions_are_their_own() -> None:
@@ -166,6 +149,8 @@ def test_a_size_that_the_patch_does_not_divide_is_refused() -> None:
         model(torch.randn(1, 3, 18, 13))
     with pytest.raises(OptionError, match=says):
         model.resize((18, 13))
+    with pytest.raises(WeightsError, match="resize first, then fuse"):
+        vitlab.fuse(model).resize(24)
 
 
 def test_relative_positions_and_axial_resnets_keep_their_size() -> None:
@@ -196,14 +181,20 @@ def test_a_resized_model_shares_what_it_can(name: str) -> None:
     torch.testing.assert_close(other.eval()(images), model.eval()(images))
 
 
-def test_a_fused_model_is_not_resized() -> None:
-    with pytest.raises(WeightsError, match="resize first, then fuse"):
-        vitlab.fuse(a_model()).resize(24)
+@pytest.mark.parametrize("new", [(9, 5), (2, 3), (4, 4)])
+def test_positions_resize_as_scipy_zooms(new: tuple[int, int]) -> None:
+    """The official code uses scipy.ndimage.zoom with order 1, class token aside."""
+    table = torch.randn(1, 1 + 4 * 4, 6)
+    got = resample(table, (4, 4), new)
+    grid = table[0, 1:].reshape(4, 4, 6).double().numpy()
+    want = ndimage.zoom(grid, (new[0] / 4, new[1] / 4, 1), order=1)
+    torch.testing.assert_close(
+        got[0, 1:].double(), torch.from_numpy(want.reshape(-1, 6)), atol=1e-6, rtol=0
+    )
+    assert torch.equal(got[:, :1], table[:, :1])
 
 
-@pytest.mark.parametrize(
-    ("old", "new"), [((37, 37), (16, 16)), ((37, 37), (52, 40)), ((4, 6), (5, 3))]
-)
+@pytest.mark.parametrize(("old", "new"), [((37, 37), (16, 16)), ((4, 6), (5, 3))])
 def test_dinov2_resizes_its_table_as_its_own_code(
     old: tuple[int, int], new: tuple[int, int]
 ) -> None:
@@ -219,9 +210,11 @@ def test_dinov2_resizes_its_table_as_its_own_code(
         assert torch.equal(got[:, 1:], want.permute(0, 2, 3, 1).reshape(1, -1, 8))
         assert torch.equal(got[:, :1], table[:, :1])
         assert (got - resample(table, old, new, "bicubic")).abs().max() > 1e-3
+    (cubic,) = F.interpolate(grid, new, mode="bicubic").flatten(2).mT
+    torch.testing.assert_close(resample(table, old, new, "bicubic")[0, 1:], cubic)
 
 
-@pytest.mark.parametrize(("old", "new"), [(8, 16), (16, 8), (12, 7), (16, 32)])
+@pytest.mark.parametrize(("old", "new"), [(8, 16), (12, 7)])
 def test_patch_kernels_are_those_of_timm_and_big_vision(old: int, new: int) -> None:
     """With timm's own resampling; its bilinear filter is the one of big_vision's `flexi/vit.py`."""
     from timm.layers.patch_embed import resample_patch_embed
@@ -249,7 +242,7 @@ def test_larger_patches_of_a_larger_image_give_the_same_tokens() -> None:
         assert same == (key != "stem.layers.0.weight")
 
 
-@pytest.mark.parametrize("case", ["1d", "2d, shared", "rope", "bias"])
+@pytest.mark.parametrize("case", ["1d", "2d, shared", "bias"])
 def test_positions_follow_another_patch(case: str) -> None:
     """Sixteen pixels in patches of 8: positions are those of an image of half the size."""
     model = a_model(**CASES[case])
@@ -268,7 +261,7 @@ def test_patches_that_cannot_be_resampled_are_refused() -> None:
         a_model().repatch(5)  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("case", ["1d", "1d, every", "2d", "1d and rope", "bias"])
+@pytest.mark.parametrize("case", ["1d", "2d, shared", "1d and rope", "bias"])
 def test_a_saved_model_keeps_the_positions_that_it_was_published_with(
     case: str, tmp_path: Path
 ) -> None:
@@ -297,16 +290,3 @@ def test_positions_of_the_size_itself_have_no_size_of_their_own() -> None:
     assert a_model(positions="rope").resize(24).config.positions_size is None  # type: ignore[attr-defined]
     with pytest.raises(OptionError, match="=18 is not a multiple of patch=4"):
         replace(model.config, positions_size=18)
-
-
-@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
-def test_other_engines_compute_published_positions(engine: Any) -> None:
-    model = a_model(norm_eps=1e-6).resize(24)
-    if engine not in available(model, torch.device("cpu"), torch.float32):
-        pytest.skip(f"{engine} is no candidate here")
-    form = vitlab.accelerate(model, engine=engine, device="cpu", precision="fp32")
-    assert form.engine == engine
-    for size in (24, 16):
-        images = torch.randn(2, 3, size, size)
-        with torch.no_grad():
-            torch.testing.assert_close(form(images), model(images), rtol=0, atol=1e-3)

@@ -77,7 +77,7 @@ def test_predictions_are_read_one_batch_late(monkeypatch: pytest.MonkeyPatch, fl
         np.testing.assert_allclose(mine.logits, theirs.logits, atol=1e-4)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "auto"])
+@pytest.mark.parametrize("precision", ["fp32", "auto"])
 def test_the_fast_form_never_waits(precision: str) -> None:
     """Its outputs are near the model's."""
     model = vitlab.create("ViT(width=64,depth=2,heads=4,mlp=128)/8", 5, 32, branches=2)

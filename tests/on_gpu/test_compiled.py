@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 import vitlab
 from on_gpu.test_models_on_gpu import a_case
@@ -14,9 +13,7 @@ from vitlab.data.augment import mix
 from vitlab.objectives.objective import objective_of
 from vitlab.recipes.recipe import Recipe
 
-TINY = "ViT(width=16,depth=2,heads=2,mlp=32)/4"
-FORMS = ("parallel", "rope")
-RECIPES = ("small", "deit3")
+TINY = "ViT(width=16,depth=1,heads=2,mlp=32)/4"
 
 
 @pytest.fixture
@@ -37,13 +34,10 @@ def counting(graphs: list[torch.fx.GraphModule]) -> Callable[..., Any]:
     return compile_
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_inference_is_one_graph_for_all_batches(
-    form: str, graphs: list[torch.fx.GraphModule]
-) -> None:
-    model = vitlab.fuse(a_case(form))
+def test_inference_is_one_graph_for_all_batches(graphs: list[torch.fx.GraphModule]) -> None:
+    model = vitlab.fuse(a_case("rope, parallel"))
     compiled = torch.compile(model, fullgraph=True, backend=counting(graphs))
-    for size in (2, 3, 8):
+    for size in (2, 3):
         images = torch.rand(size, 3, 32, 32)
         torch._dynamo.mark_dynamic(images, 0)
         with torch.no_grad():
@@ -51,12 +45,9 @@ def test_inference_is_one_graph_for_all_batches(
     assert len(graphs) == 1
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_pass_loss_gradient_and_clipping_are_one_graph(
-    name: str, graphs: list[torch.fx.GraphModule]
-) -> None:
+def test_pass_loss_gradient_and_clipping_are_one_graph(graphs: list[torch.fx.GraphModule]) -> None:
     """All of a step on the device between augmentation and the fused optimizer's one kernel."""
-    recipe: Recipe = vitlab.recipe(name, "digits", model=TINY)
+    recipe: Recipe = vitlab.recipe("deit3", "digits", model=TINY)
     model = vitlab.create(
         TINY, 10, 16, channels=3, drop_path=0.5, layer_scale=0.1, zero_head=False
     ).train()
@@ -87,13 +78,3 @@ def test_pass_loss_gradient_and_clipping_are_one_graph(
     for got in results[1:]:
         for mine, theirs in zip(got, results[0], strict=True):
             torch.testing.assert_close(mine, theirs)
-
-
-def test_a_break_would_be_seen(graphs: list[torch.fx.GraphModule]) -> None:
-    def broken(images: Tensor) -> Tensor:
-        torch._dynamo.graph_break()
-        return F.relu(images)
-
-    compiled = torch.compile(broken, fullgraph=True, backend=counting(graphs))
-    with pytest.raises(torch._dynamo.exc.Unsupported):
-        compiled(torch.ones(3))

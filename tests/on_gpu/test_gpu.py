@@ -22,7 +22,6 @@ from vitlab.errors import DeviceError
 from vitlab.images import ImageSpec
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
-from vitlab.objectives.masks import block_masks, random_places
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.optimizers import build
 from vitlab.training.guard import out_of_memory_explained
@@ -105,20 +104,6 @@ def test_bf16_and_the_fused_form_stay_near(form: str, gpu: torch.device) -> None
             assert far(fused(there), want) < 1e-4
         with devices.autocast(gpu, "bf16"):
             assert far(model.to(gpu)(there).float(), want) < 0.05
-
-
-@pytest.mark.parametrize("backend", list(SDPBackend.__members__.values()))
-def test_every_attention_back_end_agrees(backend: SDPBackend, gpu: torch.device) -> None:
-    generator = torch.Generator().manual_seed(2)
-    q, k, v = (torch.randn(2, 4, 65, 64, generator=generator) for _ in range(3))
-    want = F.scaled_dot_product_attention(q, k, v)
-    half = [each.to(gpu, torch.bfloat16) for each in (q, k, v)]
-    try:
-        with sdpa_kernel(backend):
-            got = F.scaled_dot_product_attention(*half)
-    except RuntimeError as error:
-        pytest.skip(f"{backend.name} is not for this device: {str(error).splitlines()[0]}")
-    assert far(got.float(), want) < 0.02
 
 
 def test_packed_images_are_as_one_at_a_time(gpu: torch.device) -> None:
@@ -239,21 +224,16 @@ def test_augmentation_is_that_of_the_cpu(gpu: torch.device) -> None:
     assert ((got - want).abs() > 0.05).float().mean() < 0.005
 
 
-def test_masks_are_drawn_for_the_gpu(gpu: torch.device) -> None:
-    generator = torch.Generator(gpu).manual_seed(1)
-    masks = block_masks(4, (6, 6), 12, generator)
-    assert masks.device.type == gpu.type
-    assert masks.sum(1).tolist() == [12] * 4
-    places = random_places(4, 36, 9, generator)
-    assert places.device.type == gpu.type
-    assert all(len(set(row)) == 9 for row in places.tolist())
-
-
 def test_batches_are_pinned_and_arrive_whole(gpu: torch.device) -> None:
     _, _, batch = training(gpu)
     if gpu.type == "cuda":
         batch = batch.pin_memory()
         assert batch.images.is_pinned()  # type: ignore[union-attr]
+    fetched = devices.fetched([some_images().to(gpu)])
+    assert torch.equal(fetched()[0].cpu(), some_images())
+    with no_waiting(gpu):
+        there = devices.sent(torch.ones(2**17), gpu)
+    assert float(there.sum()) == 2**17
     moved = Upload(gpu)(batch)
     assert moved.labels.device.type == gpu.type
     assert moved.draws.device.type == "cpu"
@@ -267,11 +247,3 @@ def test_memory_is_counted_and_its_lack_explained(gpu: torch.device) -> None:
     assert devices.peak_memory(gpu) >= block.nbytes
     with pytest.raises(DeviceError, match="with 7 images per pass"), out_of_memory_explained(7):
         torch.empty(2**50, device=gpu)
-
-
-def test_copies_arrive_whole(gpu: torch.device) -> None:
-    fetched = devices.fetched([some_images().to(gpu)])
-    assert torch.equal(fetched()[0].cpu(), some_images())
-    with no_waiting(gpu):
-        there = devices.sent(torch.ones(2**17), gpu)
-    assert float(there.sum()) == 2**17

@@ -85,23 +85,6 @@ def test_what_cuda_refuses_is_refused() -> None:
         there + 1
 
 
-def test_gradients_and_steps_are_those_of_the_cpu() -> None:
-    def learned(device: str) -> list[Tensor]:
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.GELU(), nn.Flatten())
-        model.append(nn.Linear(8 * 36, 5)).to(device)
-        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-        for _ in range(2):
-            optimizer.zero_grad()
-            model(torch.ones(4, 3, 8, 8).to(device)).square().sum().backward()
-            optimizer.step()
-        return [each.detach().cpu() for each in (*model.parameters(), *model.buffers())]
-
-    with a_gpu():
-        there = learned("cuda")
-    assert all(map(torch.equal, there, learned("cpu")))
-
-
 def test_pytorch_is_left_as_it_was() -> None:
     generator, backward = torch.Generator, torch.autograd._engine_run_backward
     with a_gpu():

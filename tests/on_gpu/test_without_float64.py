@@ -40,19 +40,16 @@ def model() -> vitlab.VisionTransformer:
     return made.eval()
 
 
-@pytest.mark.parametrize("choice", ["RandAugment", "jitter", "3-Augment", "pieces", "SAM", "bf16"])
+@pytest.mark.parametrize("choice", ["bf16, RandAugment", "pieces, 3-Augment", "SAM, bicubic"])
 def test_it_trains(apple: StandIn, choice: str, tmp_path: Path) -> None:
     recipe = vitlab.recipe("digits", **QUICK | CHOICES[choice])
     assert vitlab.train(recipe, tmp_path / "run", host=ON_GPU).metrics["images"] == 359
 
 
-@pytest.mark.parametrize("name", ["mae", "dino"])
-def test_it_learns_without_labels(apple: StandIn, name: str, tmp_path: Path) -> None:
+def test_it_learns_without_labels(apple: StandIn, tmp_path: Path) -> None:
     photos = str(photo_folder(tmp_path / "photos", {"a": 8, "b": 8}))
-    own: dict[str, Any] = {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}
-    if name == "dino":
-        own = {"prototypes": 32, "local_size": 8, "local_crops": 1}
-    vitlab.train(vitlab.recipe(name, photos, **SMALL | own), tmp_path / "run", host=ON_GPU)
+    own = {"prototypes": 32, "local_size": 8, "local_crops": 1}
+    vitlab.train(vitlab.recipe("dino", photos, **SMALL | own), tmp_path / "run", host=ON_GPU)
 
 
 def test_what_is_stored_in_float64_cannot_be_trained(apple: StandIn, tmp_path: Path) -> None:

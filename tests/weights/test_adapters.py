@@ -11,11 +11,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import vitlab
-from conftest import call
 from oracles import peers
 from oracles.hub import running_hub
 from vitlab.errors import UserError, WeightsError
-from vitlab.recipes.recipe import Host
 from vitlab.tuning.lora import inject, merged
 from vitlab.weights.load import load_check
 
@@ -96,11 +94,10 @@ def near(model: Any, peer: Any) -> None:
     "values",
     [
         {},
-        {"target_modules": "all-linear", "use_rslora": True},
+        {"target_modules": "all-linear", "use_rslora": True, "bias": "lora_only"},
         {"rank_pattern": {"layers.0.attention.q_proj": 2}, "alpha_pattern": {"v_proj": 5}},
         {"alpha_pattern": {"^vit.layers.1.attention.v_proj": 2}},
         {"bias": "all"},
-        {"bias": "lora_only"},
         {"target_modules": ["projection", "q_proj", "fc1"]},  # a convolution
         {"fan_in_fan_out": True},  # which peft ignores for dense layers
     ],
@@ -115,6 +112,13 @@ def test_a_folder_of_peft_is_merged_onto_its_base(
     (tmp_path / "base").rename(tmp_path / "moved")
     near(vitlab.load(tmp_path / "a", base=tmp_path / "moved"), peer)
     assert load_check(tmp_path / "a", base=tmp_path / "moved").config["classes"] == 3
+    if not values:  # names of transformers 4, in a pickle
+        tensors = load_file(tmp_path / "a" / "adapter_model.safetensors")
+        for new, old in OLD.items():
+            tensors = {name.replace(new, old): tensor for name, tensor in tensors.items()}
+        torch.save(tensors, tmp_path / "a" / "adapter_model.bin")
+        (tmp_path / "a" / "adapter_model.safetensors").unlink()
+        near(vitlab.load(tmp_path / "a", base=tmp_path / "moved"), peer)
 
 
 def test_adapter_and_base_on_the_hub(peft: Any, transformers: Any, tmp_path: Path) -> None:
@@ -129,16 +133,6 @@ def test_adapter_and_base_on_the_hub(peft: Any, transformers: Any, tmp_path: Pat
         hub.add("me/lora", {each.name: each.read_bytes() for each in (tmp_path / "a").iterdir()})
         near(vitlab.load("me/lora"), peer)
         assert any(commit in line and "model.safetensors" in line for line in hub.asked)
-
-
-def test_names_of_transformers_4_and_pickles(peft: Any, transformers: Any, tmp_path: Path) -> None:
-    peer = adapted(peft, vit(transformers, tmp_path / "base"), tmp_path / "a")
-    tensors = load_file(tmp_path / "a" / "adapter_model.safetensors")
-    for new, old in OLD.items():
-        tensors = {name.replace(new, old): tensor for name, tensor in tensors.items()}
-    torch.save(tensors, tmp_path / "a" / "adapter_model.bin")
-    (tmp_path / "a" / "adapter_model.safetensors").unlink()
-    near(vitlab.load(tmp_path / "a"), peer)
 
 
 def test_the_base_may_have_a_classifier_of_other_classes(
@@ -158,8 +152,8 @@ def test_the_base_may_have_a_classifier_of_other_classes(
     assert model.config.labels == tuple(names.values())
 
 
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "vit_base_patch16_siglip_224"])
-def test_timms_models(peft: Any, tmp_path: Path, name: str) -> None:
+def test_timms_models(peft: Any, tmp_path: Path) -> None:
+    name = "vit_base_patch16_siglip_224"
     timm = peers.timm()
     model = drawn(timm.create_model(name, **TIMM))
     save_file(model.state_dict(), tmp_path / "base.safetensors")
@@ -313,27 +307,21 @@ def test_a_damaged_configuration_is_one_line(peft: Any, transformers: Any, tmp_p
             vitlab.load(tmp_path / "a")
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("blocks.0.attn.qkv.lora_A", "merge it there"),
-        ("blocks.0.attn.qkv.lora_A.weight", "fits no layer"),
-        ("blocks.0.attn.qkv.parametrizations.weight.original", "remove_parametrizations"),
-        ("blocks.0.attn.qkv.weight_scale", "dequantize"),
-        ("blocks.0.attn.qkv.SCB", "dequantize"),
-        ("blocks.0.attn.qkv_SCB", "dequantize"),
-    ],
-)
-def test_never_advised_to_be_dropped(tmp_path: Path, name: str, says: str) -> None:
-    model = drawn(peers.timm().create_model("vit_tiny_patch16_224", **TIMM))
+def test_never_advised_to_be_dropped(tmp_path: Path) -> None:
+    state = drawn(peers.timm().create_model("vit_tiny_patch16_224", **TIMM)).state_dict()
     file = tmp_path / "m.pth"
-    torch.save(model.state_dict() | {name: torch.zeros(4, 48)}, file)
-    with pytest.raises(WeightsError) as caught:
-        vitlab.load(file, name="vit_tiny_patch16_224", heads=3)
-    line = str(caught.value).replace(str(tmp_path), "")
-    assert says in line
-    assert "--drop" not in line
-    assert len(line) < 200
+    for name, says in {
+        "lora_A": "merge it there", "lora_A.weight": "fits no layer",
+        "parametrizations.weight.original": "remove_parametrizations",
+        "weight_scale": "dequantize", "SCB": "dequantize",
+    }.items():  # fmt: skip
+        torch.save(state | {f"blocks.0.attn.qkv.{name}": torch.zeros(4, 48)}, file)
+        with pytest.raises(WeightsError) as caught:
+            vitlab.load(file, name="vit_tiny_patch16_224", heads=3)
+        line = str(caught.value).replace(str(tmp_path), "")
+        assert says in line
+        assert "--drop" not in line
+        assert len(line) < 200
 
 
 def tuned(base: Path, seed: int = 5, **values: Any) -> Any:
@@ -362,7 +350,7 @@ def test_peft_reads_back_what_is_written_onto_transformers(
     assert small < (tmp_path / "base" / "model.safetensors").stat().st_size / 2
 
 
-@pytest.mark.parametrize("kind", ["Dinov2", "Dinov2WithRegisters", "IJepa", "ViTMSN"])
+@pytest.mark.parametrize("kind", ["Dinov2WithRegisters", "IJepa"])
 def test_peft_reads_back_other_families(
     peft: Any, transformers: Any, tmp_path: Path, kind: str
 ) -> None:
@@ -390,25 +378,6 @@ def test_peft_reads_back_what_is_written_onto_timm_and_ours(peft: Any, tmp_path:
     peer = timm.create_model(f"local-dir:{tmp_path / 'ours'}", pretrained=True, num_classes=3)
     near(model, peft.PeftModel.from_pretrained(peer, tmp_path / "b").eval())
     near(model, vitlab.load(tmp_path / "b"))
-
-
-def test_a_run_and_the_command(
-    transformers: Any, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    vit(transformers, tmp_path / "base")
-    few: dict[str, Any] = {"steps": 2, "batch": 8, "tune": "lora", "host": Host(workers=0)}
-    run = vitlab.finetune(str(photos), tmp_path / "base", tmp_path / "run", **few)
-    words = ["export", str(run.folder), "--to", "peft", "--out"]
-    assert call(capsys, *words, str(tmp_path / "a"))[0] == 0
-    near(vitlab.load(tmp_path / "a"), run.model)
-    assert vitlab.load(tmp_path / "a").config.labels == ("blue", "green", "red")
-    (tmp_path / "base").rename(tmp_path / "moved")
-    moved = ["--base", str(tmp_path / "moved")]
-    assert call(capsys, *words, str(tmp_path / "b"), *moved)[0] == 0
-    near(vitlab.load(tmp_path / "b"), run.model)
-    code, out, _ = call(capsys, "predict", str(tmp_path / "a"), *moved, "--json",
-                        str(photos / "red" / "000.png"))  # fmt: skip
-    assert (code, json.loads(out)["predictions"][0]["top"] != []) == (0, True)
 
 
 def test_what_an_adapter_cannot_represent(tmp_path: Path) -> None:

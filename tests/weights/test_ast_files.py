@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import vitlab
+from made_models import close, noisy
 from oracles import peers
 from vitlab.data.decode.sound import LOGARITHMS, normalization
 from vitlab.errors import OptionError, WeightsError
@@ -25,16 +26,11 @@ SMALL: dict[str, Any] = {
 }
 
 
-def another(kind: str, **choices: Any) -> nn.Module:
+def another(kind: str, **choices: Any) -> Any:
     """A model of transformers' with every tensor random."""
     transformers = peers.transformers()
     config = transformers.ASTConfig(**SMALL | choices)
-    model: nn.Module = getattr(transformers, kind)(config).eval()
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for tensor in model.state_dict().values():
-            tensor.add_(0.05 * torch.randn(tensor.shape, generator=generator))
-    return model
+    return noisy(getattr(transformers, kind)(config))
 
 
 def spectrograms() -> Tensor:
@@ -42,12 +38,13 @@ def spectrograms() -> Tensor:
     return torch.randn(3, 100, 40, generator=torch.Generator().manual_seed(3))
 
 
-def close(got: Tensor, want: Tensor) -> None:
-    torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("choices", [{}, {"frequency_stride": 16, "time_stride": 16}])
-@pytest.mark.parametrize("kind", ["ASTForAudioClassification", "ASTModel"])
+@pytest.mark.parametrize(
+    ("kind", "choices"),
+    [
+        ("ASTForAudioClassification", {}),
+        ("ASTModel", {"frequency_stride": 16, "time_stride": 16}),
+    ],
+)
 def test_outputs_are_transformers(kind: str, choices: dict[str, Any], tmp_path: Path) -> None:
     other = another(kind, **choices)
     other.save_pretrained(tmp_path)

@@ -2,7 +2,6 @@
 
 import json
 import logging
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import vitlab
+from made_models import close, pixels
 from oracles import peers
 from oracles.towers import ClipTower
 from vitlab.errors import WeightsError
 from vitlab.weights.load import load_check
-from weights.test_timm_files import close, randomized
+from weights.test_timm_files import randomized
 
 TINY: dict[str, Any] = {"img_size": 32, "depth": 2, "num_classes": 3}
 
@@ -34,22 +34,19 @@ def folder_of(model: nn.Module, path: Path, **config: Any) -> Path:
 
 
 def some_images(channels: int = 3, size: int = 32) -> Tensor:
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(2, channels, size, size, generator=generator)
+    return pixels(2, channels, size, size)
 
 
-@pytest.mark.parametrize("custom", [True, False])
-def test_timms_own_loader_of_npz_is_no_reason_to_refuse(custom: bool, tmp_path: Path) -> None:
+def test_timms_own_loader_of_npz_is_no_reason_to_refuse(tmp_path: Path) -> None:
     other = timms()
     config = {"architecture": "vit_tiny_patch16_224", "num_classes": 3,
-              "pretrained_cfg": {"custom_load": custom, "input_size": [3, 32, 32]}}  # fmt: skip
+              "pretrained_cfg": {"custom_load": True, "input_size": [3, 32, 32]}}  # fmt: skip
     model = vitlab.load(folder_of(other, tmp_path / "augreg", **config))
     with torch.inference_mode():
         close(model(some_images()), other(some_images()))
 
 
-@pytest.mark.parametrize("place", ["model_args", "pretrained_cfg"])
-def test_a_model_without_a_pool(place: str, tmp_path: Path) -> None:
+def test_a_model_without_a_pool(tmp_path: Path) -> None:
     """Virchow: all tokens are its output; with a classifier that is another model."""
     other = timms("vit_huge_patch14_224", embed_dim=96, num_heads=3, img_size=28, num_classes=0,
                   global_pool="", reg_tokens=2, init_values=1e-5)  # fmt: skip
@@ -57,7 +54,7 @@ def test_a_model_without_a_pool(place: str, tmp_path: Path) -> None:
                  "init_values": 1e-5}  # fmt: skip
     config: dict[str, Any] = {"architecture": "vit_huge_patch14_224", "num_classes": 0,
                               "model_args": arguments, "pretrained_cfg": {}}  # fmt: skip
-    config[place]["global_pool"] = ""
+    config["pretrained_cfg"]["global_pool"] = ""
     folder = folder_of(other, tmp_path / "virchow", **config)
     model = vitlab.load(folder)
     with torch.inference_mode():
@@ -156,7 +153,7 @@ def test_mae_files_do_not_say_how_images_were_normalized(tmp_path: Path) -> None
     assert (origins["mean"], origins["std"], origins["gelu"]) == ("assumed", "assumed", "family")
 
 
-@pytest.mark.parametrize("channels", [1, 2, 13])
+@pytest.mark.parametrize("channels", [1, 13])
 def test_models_of_other_channels_load_with_means_assumed(
     channels: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -230,7 +227,7 @@ def test_what_is_no_weights_of_pytorch_is_said_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "channels"),
-    [*product(["vit_tiny_patch16_224"], [1, 2, 13]), ("vit_small_r26_s32_224", 4)],
+    [("vit_tiny_patch16_224", 1), ("vit_tiny_patch16_224", 13), ("vit_small_r26_s32_224", 4)],
 )
 def test_other_channels_than_the_files_as_timm_has_them(
     name: str, channels: int, tmp_path: Path
@@ -252,14 +249,3 @@ def test_other_channels_than_the_files_as_timm_has_them(
 def _stored(model: nn.Module, folder: Path) -> Path:
     torch.save(model.state_dict(), folder / "model.pth")
     return folder / "model.pth"
-
-
-def test_other_channels_of_our_own_folder(tmp_path: Path) -> None:
-    """Half of each kernel twice is exact, so that in float64 only sums round."""
-    own = vitlab.create("ViT-Ti1/16", image_size=32, classes=3, mean=0.5, std=0.5).eval()
-    torch.nn.init.normal_(own.head.classify.weight)
-    model = vitlab.load(vitlab.save(own, tmp_path / "own"), channels=6).double()
-    images = some_images().double()
-    with torch.inference_mode():
-        got = model(torch.cat([images, images], 1))
-        close(got, own.double()(images), atol=1e-9)

@@ -6,15 +6,12 @@ from torch import Tensor
 
 from vitlab.errors import WeightsError
 from vitlab.models.config import config_of
-from vitlab.weights.assembly import empty
-from vitlab.weights.formats.dialects import DIALECTS, TIMM
+from vitlab.weights.formats.dialects import TIMM
 from vitlab.weights.formats.entries import StoredAs, way
-from vitlab.weights.formats.google import BIT_NAMES, VIT_NAMES
-from vitlab.weights.formats.names import entries as table_of
+from vitlab.weights.formats.google import VIT_NAMES
 from vitlab.weights.formats.names import found
 
 CONFIG = config_of("ViT(width=8,depth=1,heads=2,mlp=32)/8", image_size=16, classes=3)
-TOKENLESS = config_of("ViT(width=8,depth=1,heads=2,mlp=32)/8", image_size=16, pool="mean")
 
 
 def google(key: str) -> StoredAs:
@@ -83,14 +80,6 @@ def test_a_bias_of_keys_is_refused_where_it_matters_and_none_is_zero() -> None:
     assert shapes == [(4,), (4,)]
 
 
-def test_a_masked_bias() -> None:
-    stored = way("masked(b m)")
-    bias, mask = some((6,))[0], torch.tensor([1.0, 1, 0, 0, 1, 1])
-    (read,) = stored.read([bias, mask], CONFIG)
-    assert torch.equal(read, bias * mask)
-    assert torch.equal(stored.read(stored.write([read], CONFIG), CONFIG)[0], read)
-
-
 def test_a_class_token_without_a_position() -> None:
     stored = way("without_first_row(pos)")
     (table,) = some((1, 4, 3))
@@ -100,46 +89,6 @@ def test_a_class_token_without_a_position() -> None:
     assert torch.equal(stored.write([ours], CONFIG)[0], table)
     with pytest.raises(WeightsError, match="cannot represent a position of the class token"):
         stored.write([torch.ones(1, 5, 3)], CONFIG)
-
-
-@pytest.mark.parametrize("token", [True, False])
-def test_registers_with_positions(token: bool) -> None:
-    """Our registers have none, so the sum is stored in them."""
-    stored, config = way("with_register_rows(registers pos)"), CONFIG if token else TOKENLESS
-    own, table = some((1, 2, 3), (1, token + 2 + 4, 3))
-    registers, places = stored.read([own, table], config)
-    assert torch.equal(registers, own + table[:, token : token + 2])
-    assert places.shape == (1, token + 4, 3)
-    assert torch.equal(places[:, token:], table[:, token + 2 :])
-    again = stored.read(stored.write([registers, places], config), config)
-    for got, want in zip(again, (registers, places), strict=True):
-        assert torch.equal(got, want)
-
-
-def test_two_classifiers_are_averaged() -> None:
-    first, second, x, y = some((3, 4), (3, 4), (2, 4), (2, 4))
-    (kernel,) = way("halves(b c)").read([first, second], CONFIG)
-    want = (x @ first.T + y @ second.T) / 2
-    torch.testing.assert_close(torch.cat([x, y], dim=1) @ kernel.T, want)
-    biases = some((3,), (3,))
-    (bias,) = way("halves(b c)").read(biases, CONFIG)
-    torch.testing.assert_close(bias, (biases[0] + biases[1]) / 2)
-
-
-@pytest.mark.parametrize("name", ["R50+ViT-B/16", "BiT-R152x2"])
-def test_the_units_of_a_resnet_are_counted_as_they_are_written(name: str) -> None:
-    config, names = config_of(name), VIT_NAMES if "ViT" in name else BIT_NAMES
-    shapes = {n: (1, 1, 1, 1) for each in table_of(config, names, "a") for n in each.theirs}
-    assert found(shapes, names).stages == getattr(config, "stages", None)
-
-
-@pytest.mark.parametrize("name", ["ViT-S/16", "ViT-S18x2/16"])
-def test_our_own_names_are_one_of_the_tables(name: str) -> None:
-    config = config_of(name, layer_scale=0.1)
-    dialect = next(each for each in reversed(DIALECTS) if each.name == "ViTLab's names")
-    table = table_of(config, dialect.names, "a")
-    assert all(entry.ours == entry.theirs for entry in table)
-    assert {own for entry in table for own in entry.ours} == empty(config).keys()
 
 
 def test_the_longest_way_that_is_there_is_how_a_part_is_stored() -> None:

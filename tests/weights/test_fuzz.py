@@ -11,12 +11,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 import vitlab
 
 SETTINGS = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=20
 )
 KINDS = ["timm", "transformers", "google", "pth", "vitlab"]
 
@@ -88,95 +87,25 @@ def test_flipped_and_cut(
         file.write_bytes(content)
 
 
-@SETTINGS
-@given(data=st.data())
-def test_shuffled_names_and_wrong_shapes(
-    data: st.DataObject, originals: dict[str, tuple[Path, Path]], tmp_path: Path
-) -> None:
-    """A tensor under another's name, or of another shape, is refused by its name."""
-    kind = data.draw(st.sampled_from(["timm", "transformers", "vitlab"]))
-    place, file = originals[kind]
-    content = file.read_bytes()
-    tensors: dict[str, Tensor] = load_file(file)
-    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-    names = sorted(tensors)
-    one, other = data.draw(st.sampled_from(names)), data.draw(st.sampled_from(names))
-    how = data.draw(st.sampled_from(["swap", "shape", "drop", "add", "nan", "type"]))
-    harmless = False
-    match how:
-        case "swap":
-            harmless = tensors[one].shape == tensors[other].shape
-            tensors[one], tensors[other] = tensors[other], tensors[one]
-        case "shape":
-            tensors[one] = torch.zeros(*tensors[one].shape, 2)
-        case "drop":
-            del tensors[one]
-        case "add":
-            tensors[f"{one}.more"] = torch.zeros(1)
-        case "nan":
-            tensors[one].view(-1)[0] = torch.nan
-        case "type":
-            tensors[one] = torch.zeros(tensors[one].shape, dtype=torch.uint8)
-    try:
-        save_file(tensors, file)
-        model = load(place)
-        assert model is None or harmless
-    finally:
-        file.write_bytes(content)
-
-
-@pytest.mark.parametrize("kind", ["timm", "transformers", "vitlab"])
-def test_every_tensor_is_missed(kind: str, originals: dict[str, tuple[Path, Path]]) -> None:
-    """Whichever is dropped; a model without both parts of its head is another matter."""
-    place, file = originals[kind]
-    content = file.read_bytes()
-    tensors: dict[str, Tensor] = load_file(file)
-    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-    try:
-        for name in tensors:
-            save_file({n: t for n, t in tensors.items() if n != name}, file)
-            assert load(place) is None, name
-    finally:
-        file.write_bytes(content)
+REGISTERS = {"registers": 2, "layer_scale": 0.1}
+PREFIX = {"pool": "prefix", "registers": 1, "class_token": True}
+BEIT = {"positions": "bias", "pool": "mean", "class_token": True, "norm_at": "pooled"}
 
 
 @pytest.mark.parametrize(
     ("to", "choices"),
-    [
-        ("timm", {"registers": 2, "layer_scale": 0.1}),
-        ("timm", {"pool": "prefix", "registers": 1, "class_token": True}),
-        ("transformers", {"registers": 2, "layer_scale": 0.1, "pool": "both"}),
-        ("transformers", {"pool": "prefix", "registers": 1, "class_token": True}),
-        ("transformers", {"positions": "bias", "pool": "mean", "class_token": True,
-                          "norm_at": "pooled", "layer_scale": 0.1}),
-    ],
+    [("vitlab", {}), ("timm", {}), ("timm", REGISTERS), ("timm", PREFIX), ("transformers", {}),
+     ("transformers", REGISTERS | {"pool": "both"}), ("transformers", PREFIX),
+     ("transformers", BEIT | {"layer_scale": 0.1})],
 )  # fmt: skip
-def test_no_part_of_other_families_goes_unmissed(
-    to: Any, choices: dict[str, Any], tmp_path: Path
-) -> None:
+def test_no_part_goes_unmissed(to: Any, choices: dict[str, Any], tmp_path: Path) -> None:
+    """Whichever is dropped; a model without both parts of its head is another matter."""
     file = vitlab.save(vitlab.create("ViT-Ti1/8", 3, 32, **choices), tmp_path, to=to)
     file = file / "model.safetensors"
-    tensors: dict[str, Tensor] = load_file(file)
-    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    tensors = load_file(file)
     for name in tensors:
-        if name.endswith("mask_token"):
-            continue
         save_file({n: t for n, t in tensors.items() if n != name}, file)
-        assert load(tmp_path) is None, name
-
-
-@SETTINGS
-@given(text=st.binary(max_size=300), kind=st.sampled_from(["timm", "transformers", "vitlab"]))
-def test_configurations_that_are_none(
-    text: bytes, kind: str, originals: dict[str, tuple[Path, Path]]
-) -> None:
-    file = originals[kind][0] / "config.json"
-    content = file.read_bytes()
-    try:
-        file.write_bytes(text)
-        load(originals[kind][0])
-    finally:
-        file.write_bytes(content)
+        assert load(tmp_path) is None or "mask_token" in name, name
 
 
 VALUES = st.one_of(
@@ -202,8 +131,9 @@ def test_configurations_that_lie(
         st.sampled_from([told, *(value for value in told.values() if isinstance(value, dict))])
     )
     inner[data.draw(st.sampled_from([*inner, "vision_config", "label_names"]))] = data.draw(VALUES)
+    none = data.draw(st.none() | st.binary(max_size=300))  # or no configuration at all
     try:
-        file.write_text(json.dumps(told))
+        file.write_bytes(json.dumps(told).encode() if none is None else none)
         load(folder)
     finally:
         file.write_text(content)

@@ -1,7 +1,6 @@
 """Google's `.npz` files, read and written: timm's own loader of them is the oracle."""
 
 import io
-import math
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -54,8 +53,6 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {  # and timm's w
     "no head": ("ViT-Ti2/8", {"classes": 0}, {"patch_size": 8, "num_classes": 0}),
     "map": ("ViT-Ti2/8", {"pool": "attention"}, {"patch_size": 8, "class_token": False,
                                                  "global_pool": "map"}),
-    "head width 80": ("ViT(width=80,depth=2,heads=1,mlp=96)/16", {}, {
-        "embed_dim": 80, "num_heads": 1, "mlp_ratio": 1.2}),
 }  # fmt: skip
 
 
@@ -168,20 +165,6 @@ def test_fixed_positions_are_computed(tmp_path: Path) -> None:
     np.testing.assert_allclose(table[3 * row + column].detach().numpy(), want, atol=1e-6)
 
 
-def test_hybrids_of_the_release_by_shape(tmp_path: Path) -> None:
-    """The whole R50+ViT-B/16 by its shapes: stages, patch and parameters as printed."""
-    config = config_of("R50+ViT-B/16", 1000, 224, gelu="tanh")
-    shapes = {}
-    expected = empty(config)
-    for entry in entries(config, google.VIT_NAMES, "a"):
-        made = entry.write([expected[name] for name in entry.ours])
-        shapes |= {n: tuple(t.shape) for n, t in zip(entry.theirs, made, strict=True)}
-    assert shapes["conv_root/kernel"] == (7, 7, 3, 64)
-    assert shapes["block3/unit9/conv2/kernel"] == (3, 3, 256, 256)
-    assert shapes["embedding/kernel"] == (1, 1, 1024, 768)
-    assert sum(math.prod(shape) for shape in shapes.values()) == 98_659_112
-
-
 @pytest.mark.parametrize("numbered", [False, True])
 def test_bit_files(numbered: bool, tmp_path: Path) -> None:
     """Against big_transfer's arithmetic as our ResNet was tested for it: names are what is new."""
@@ -202,14 +185,6 @@ def test_bit_files(numbered: bool, tmp_path: Path) -> None:
     images = torch.randn(2, 3, 64, 64)
     with torch.inference_mode():
         assert torch.equal(model(images), own.eval()(images))
-
-
-def test_another_head_and_size(tmp_path: Path) -> None:
-    """The whole pre-trained head goes, positions are zoomed as scipy does (test_save_load.py)."""
-    values = arrays(config_of("ViT-Ti2/16", pre_logits=24, gelu="tanh"))
-    model = vitlab.load(stored(values, tmp_path / "m.npz"), classes=3, image_size=48)
-    assert (model.config.pre_logits, model.config.size) == (0, (48, 48))
-    assert not model(torch.randn(1, 3, 48, 48)).any()
 
 
 def test_the_size_asked_for_is_not_taken_for_the_files(tmp_path: Path) -> None:

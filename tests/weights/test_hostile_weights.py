@@ -11,13 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import vitlab
+from conftest import photo_folder
+from vitlab.data.open import open_images
+from vitlab.models.config import ViTConfig
 from vitlab.weights.containers import pickles
 from vitlab.weights.save import own_folder, save_provenance
 from vitlab.weights.source import all_finite
+from vitlab.weights.stated import Stated
 
-FLIPS = int(os.environ.get("VITLAB_FLIPS", "150"))
+FLIPS = int(os.environ.get("VITLAB_FLIPS", "80"))
 
 
 def tiny() -> Any:
@@ -70,13 +75,15 @@ def test_no_flipped_bit_loads_as_another_model(saved: Path, name: str) -> None:
     assert found >= FLIPS * 0.7
 
 
-def test_weights_that_were_changed_load_after_following_the_advice(saved: Path) -> None:
-    tensors = {name: 2 * tensor for name, tensor in tiny().state_dict().items()}
-    from safetensors.torch import save_file
-
+def test_weights_that_were_changed_load_after_following_the_advice(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = {name: tensor + 1 for name, tensor in tiny().state_dict().items()}
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)  # which all read
+    assert same(vitlab.load(saved), tiny())
     save_file(tensors, saved / "model.safetensors")
     message = refused(saved)
-    assert f"{saved}: tensor " in message
+    assert f"{saved}: tensor {next(iter(tensors))!r} does not match its checksum" in message
     assert "remove tensors and sha256 from its config.json if it was changed on" in message
     config = json.loads((saved / "config.json").read_text())
     del config["tensors"]
@@ -113,22 +120,6 @@ def test_shards_and_all_types_of_numbers_have_checksums(tmp_path: Path) -> None:
     assert "does not match its checksum" in refused(folder)
 
 
-def test_several_threads_read_the_same_and_name_the_first_damaged_tensor(
-    saved: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = vitlab.load(saved)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    assert same(vitlab.load(saved), original)
-    from safetensors.torch import save_file
-
-    save_file(
-        {name: each + 1 for name, each in original.state_dict().items()},
-        saved / "model.safetensors",
-    )
-    first = next(iter(original.state_dict()))
-    assert f"tensor {first!r} does not match its checksum" in refused(saved)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 def test_numbers_are_finite_though_their_sum_is_not(dtype: torch.dtype) -> None:
     large = torch.full((1000,), torch.finfo(dtype).max, dtype=dtype)
@@ -141,43 +132,33 @@ def test_numbers_are_finite_though_their_sum_is_not(dtype: torch.dtype) -> None:
 
 
 LARGE: dict[str, Any] = {
-    "depth": [10**9, 10**6, 2001], "branches": [10**9, 10**6], "channels": [10**9, 5000],
-    "classes": [10**12], "width": [10**9, 10**6], "heads": [10**9], "mlp": [10**12],
-    "image_size": [10**9, 2**14], "patch": [10**9], "registers": [10**9], "queries": [10**9],
-    "pool_mlp": [10**13], "pre_logits": [10**12], "mean": [[float("nan")], [1e400], "0.5"],
-    "std": [[0.0], [float("nan")]], "labels": ["ant", [1, 2, 3], [["a"], "b", "c"], [None] * 3],
-    "stages": [[10**9], [1] * 20], "tokens": [10**9], "norm_eps": [float("inf")],
+    "depth": [10**9, 2001], "branches": [10**6], "channels": [5000], "classes": [10**12],
+    "width": [10**6], "heads": [10**9], "mlp": [10**12], "image_size": [10**9, 2**14],
+    "patch": [10**9], "registers": [10**9], "queries": [10**9], "pool_mlp": [10**13],
+    "pre_logits": [10**12], "mean": [[float("nan")], [1e400], "0.5"], "std": [[0.0]],
+    "labels": ["ant", [1, 2, 3], [["a"], "b", "c"]], "stages": [[10**9], [1] * 20],
+    "tokens": [10**9], "norm_eps": [float("inf")],
 }  # fmt: skip
 CASES = [(name, value) for name, values in LARGE.items() for value in values]
 
 
-@pytest.mark.parametrize(("field", "value"), CASES, ids=lambda each: str(each)[:20])
-def test_hostile_configurations(saved: Path, field: str, value: Any) -> None:
+def test_hostile_configurations(saved: Path) -> None:
     """Refused before anything is built, so that each takes milliseconds."""
     file = saved / "config.json"
     content = json.loads(file.read_text())
     del content["sha256"], content["tensors"]
-    content["model"][field] = value
-    if field == "labels":
-        content["model"]["classes"] = 1 if isinstance(value, str) else 3
-    if field == "stages":
-        content["model"]["stem"] = "resnet"
-    if field == "tokens":
-        content["model"]["fit"] = "native"
-    file.write_text(json.dumps(content))
-    assert len(refused(saved)) < 600
-
-
-@pytest.mark.parametrize("field", ["stages", "widen", "classes"])
-def test_hostile_configurations_of_resnets(field: str) -> None:
-    value: Any = {"stages": (10**9,), "widen": 10**6, "classes": 10**12}[field]
-    with pytest.raises(vitlab.UserError):
-        vitlab.create("BiT-R50x1", **{field: value})
+    for field, value in CASES:
+        model = content["model"] | {field: value}
+        model |= {"classes": 1} if field == "labels" and isinstance(value, str) else {}
+        model |= {"stages": {"stem": "resnet"}, "tokens": {"fit": "native"}}.get(field, {})
+        file.write_text(json.dumps(content | {"model": model}))
+        assert len(refused(saved)) < 600, (field, value)
+    for field, value in {"stages": (10**9,), "widen": 10**6, "classes": 10**12}.items():
+        with pytest.raises(vitlab.UserError):
+            vitlab.create("BiT-R50x1", **{field: value})
 
 
 def test_the_largest_published_models_are_allowed() -> None:
-    from vitlab.models.config import ViTConfig
-
     ViTConfig(width=6144, depth=48, heads=48, mlp=24576, patch=14, classes=30_000)  # ViT-22B
     ViTConfig(depth=1000, width=192, heads=3, image_size=4096, channels=500)
 
@@ -188,8 +169,6 @@ def test_pipes_and_devices_are_not_waited_for(tmp_path: Path) -> None:
     assert refused(tmp_path / "model.pth") == f"{tmp_path / 'model.pth'} is not a regular file"
     assert "/dev/zero is not a regular file" in refused("/dev/zero")
     with pytest.raises(vitlab.UserError, match="not a regular file"):
-        from vitlab.weights.stated import Stated
-
         Stated(labels=(str(tmp_path / "names.txt"),))
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "folder" / "model.safetensors")
@@ -254,9 +233,6 @@ def test_pickles_of_endless_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_name_that_several_outputs_have(tmp_path: Path) -> None:
     """ImageNet has two classes "crane" in published models: such a model loads and predicts."""
-    from conftest import photo_folder
-    from vitlab.data.open import open_images
-
     model = vitlab.create("ViT(width=8,depth=1,heads=2,mlp=8)/4", 3, 8, labels=("a", "b", "b"))
     assert vitlab.load(vitlab.save(model, tmp_path / "m")).config.labels == ("a", "b", "b")
     photos = str(photo_folder(tmp_path / "photos", {"a": 3, "b": 3}))

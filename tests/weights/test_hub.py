@@ -1,10 +1,7 @@
 """Models to a hub and back, over HTTP on this machine; without network, from the cache."""
 
-import errno
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +13,8 @@ from huggingface_hub import ModelCard, constants
 
 import vitlab
 from conftest import call
+from made_models import equal
 from oracles.hub import Hub, running_hub
-from vitlab.errors import HubError
 from vitlab.files import sha256
 from vitlab.weights.hub import describe, fetch, is_hub_name
 from vitlab.weights.publish import card
@@ -29,13 +26,6 @@ NAME = "me/pets"
 
 def tiny(**choices: Any) -> vitlab.VisionTransformer:
     return vitlab.create("ViT(width=16,depth=2,heads=2,mlp=32)/8", 3, 16, **choices)
-
-
-def equal(one: torch.nn.Module, other: torch.nn.Module) -> bool:
-    mine, theirs = one.state_dict(), other.state_dict()
-    return mine.keys() == theirs.keys() and all(
-        torch.equal(tensor, theirs[name]) for name, tensor in mine.items()
-    )
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -132,12 +122,10 @@ def test_only_what_a_model_needs_is_downloaded(hub: Hub, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("names", "wanted"),
     [
-        (("config.json", "pytorch_model.bin"), ("config.json", "pytorch_model.bin")),
         (("config.json", "open_clip_model.safetensors", "pytorch_model.bin"),
          ("config.json", "open_clip_model.safetensors")),
         (("model.safetensors.index.json", "model-00001-of-00001.safetensors", "x.safetensors"),
          ("model.safetensors.index.json", "model-00001-of-00001.safetensors")),
-        (("model.safetensors",), ("model.safetensors",)),
         (("pytorch_model.bin.index.json", "pytorch_model-00001-of-00001.bin", "x.pth"),
          ("pytorch_model.bin.index.json", "pytorch_model-00001-of-00001.bin")),
         (("open_clip_config.json", "open_clip_pytorch_model.bin", "x.pt"),
@@ -153,38 +141,21 @@ def test_one_set_of_weights(hub: Hub, names: tuple[str, ...], wanted: tuple[str,
     assert {file.name for file in fetch(NAME).iterdir()} == set(wanted)
 
 
-def test_several_files_under_names_of_their_own_are_listed(hub: Hub) -> None:
-    hub.add(NAME, {"a.pth": b"x", "b.pth": b"y"})
-    expected = r"me/pets on the Hub has several files of weights \(a.pth, b.pth\): download one"
-    with pytest.raises(HubError, match=expected):
-        fetch(NAME)
-
-
-def test_every_file_and_the_commit_are_described(hub: Hub, tmp_path: Path) -> None:
-    own = files(vitlab.save(tiny(), tmp_path / "m"))
-    commit = hub.add(NAME, own)
-    about = describe(fetch(NAME, "main"))
-    assert about == {
-        "name": NAME,
-        "commit": commit,
-        "files": {name: sha256(tmp_path / "m" / name) for name in own},
-    }
-    assert describe(tmp_path / "m") == {"files": about["files"]}
-
-
-def test_a_commit_that_is_there_needs_no_network(hub: Hub, tmp_path: Path) -> None:
-    commit = hub.add(NAME, files(vitlab.save(tiny(), tmp_path / "m")))
-    fetch(NAME, commit)
-    asked = len(hub.asked)
-    assert fetch(NAME, commit).name == commit
-    assert len(hub.asked) == asked
-
-
 def test_without_network_the_cache_is_used_and_that_is_said(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    commit = hub.add(NAME, files(vitlab.save(tiny(), tmp_path / "m")))
+    own = files(vitlab.save(tiny(), tmp_path / "m"))
+    commit = hub.add(NAME, own)
     first = fetch(NAME)
+    hashes = {name: sha256(tmp_path / "m" / name) for name in own}
+    assert describe(first) == {"name": NAME, "commit": commit, "files": hashes}
+    assert describe(tmp_path / "m") == {"files": hashes}
+    asked = len(hub.asked)
+    assert fetch(NAME, commit).name == commit, "a commit that is there needs no network"
+    assert len(hub.asked) == asked
+    hub.refuses = 500
+    assert fetch(NAME) == first
+    assert "the Hub answers 500" in refused(fetch, "me/others")
     capsys.readouterr()
     unreachable(monkeypatch)
     assert fetch(NAME) == first
@@ -195,14 +166,6 @@ def test_without_network_the_cache_is_used_and_that_is_said(
     assert equal(vitlab.load(fetch(NAME)), vitlab.load(tmp_path / "m"))
     assert "not in the local cache" in refused(fetch, "me/others")
     assert "me/pets at v2" in refused(fetch, NAME, "v2")
-
-
-def test_a_hub_that_is_down_counts_as_no_network(hub: Hub, tmp_path: Path) -> None:
-    hub.add(NAME, files(vitlab.save(tiny(), tmp_path / "m")))
-    first = fetch(NAME)
-    hub.refuses = 500
-    assert fetch(NAME) == first
-    assert "the Hub answers 500" in refused(fetch, "me/others")
 
 
 def test_an_interrupted_download_is_not_taken_for_a_model(
@@ -218,8 +181,9 @@ def test_an_interrupted_download_is_not_taken_for_a_model(
     assert equal(vitlab.load(fetch(NAME)), vitlab.load(tmp_path / "m"))
 
 
-def test_offline_from_a_cache_laid_out_by_hand(tmp_path: Path) -> None:
-    """In a process of its own, as HF_HUB_OFFLINE is read when the hub's library is imported."""
+def test_offline_from_a_cache_laid_out_by_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     commit = "0123456789" * 4
     home = tmp_path / "hub" / "models--me--pets"
     blobs, snapshot = home / "blobs", home / "snapshots" / commit
@@ -230,39 +194,14 @@ def test_offline_from_a_cache_laid_out_by_hand(tmp_path: Path) -> None:
         number = sha256(file)
         shutil.copy(file, blobs / number)
         (snapshot / file.name).symlink_to(Path("../../blobs") / number)
-    code = f"""
-import vitlab
-from vitlab.weights.hub import describe, fetch
-folder = fetch("me/pets")
-vitlab.save(vitlab.load(folder), {str(tmp_path / "again")!r})
-assert describe(folder)["commit"] == {commit!r}
-assert fetch("me/pets", {commit!r}) == folder
-try:
-    fetch("me/others")
-except vitlab.UserError as error:
-    print(error)
-"""
-    environment = {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment | {"PYTHONPATH": ":".join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "using me/pets from" in done.stderr
-    assert "cannot load me/others, which is not in the local cache" in done.stdout
-    assert equal(vitlab.load(tmp_path / "again"), vitlab.load(tmp_path / "m"))
-
-
-def test_links_that_the_hub_did_not_make_are_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "models--me--pets" / "snapshots" / "main"
-    vitlab.save(tiny(), folder, shard_bytes=4_000)
-    shard = min(folder.glob("model-*"))
-    shard.rename(tmp_path / "elsewhere")
-    shard.symlink_to("../../../elsewhere")
-    assert "is a link" in refused(vitlab.load, folder)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    folder = fetch("me/pets")
+    assert equal(vitlab.load(folder), vitlab.load(tmp_path / "m"))
+    assert describe(folder)["commit"] == commit
+    assert fetch("me/pets", commit) == folder
+    assert "using me/pets from" in capsys.readouterr().err
+    assert "cannot load me/others, which is not in the local cache" in refused(fetch, "me/others")
 
 
 def test_what_the_hub_refuses(hub: Hub, tmp_path: Path) -> None:
@@ -274,6 +213,8 @@ def test_what_the_hub_refuses(hub: Hub, tmp_path: Path) -> None:
     assert "no such branch, tag or commit" in refused(fetch, NAME, "v9")
     assert "it is gated: request access on its page" in refused(fetch, "me/gated")
     assert "has no supported weights" in refused(fetch, "me/empty")
+    hub.add("me/two", {"a.pth": b"x", "b.pth": b"y"})
+    assert "has several files of weights (a.pth, b.pth): download one" in refused(fetch, "me/two")
     hub.refuses = 401
     assert "hf auth login" in refused(fetch, NAME)
     assert "hf auth login" in refused(vitlab.push, tiny(), NAME, token="hf_secret")
@@ -283,63 +224,36 @@ def test_what_the_hub_refuses(hub: Hub, tmp_path: Path) -> None:
     assert "hf_secret" not in message
 
 
-def test_a_full_disk_is_named(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub.add(NAME, files(vitlab.save(tiny(), tmp_path / "m")))
-
-    def full(*_: object, **__: object) -> str:
-        raise OSError(errno.ENOSPC, "No space left on device", "blobs/1")
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", full)
-    assert "No space left on device" in refused(fetch, NAME)
-
-
 def test_nothing_is_sent_for_what_cannot_be_pushed(hub: Hub) -> None:
     assert "cannot save a fused model" in refused(vitlab.push, vitlab.fuse(tiny()), NAME)
     assert "expected user/name" in refused(vitlab.push, tiny(), "pets")
     assert hub.repositories == {}
 
 
-@pytest.mark.parametrize(
-    ("name", "is_one"),
-    [
-        ("google/vit-base-patch16-224", True),
-        ("timm/vit_base_patch16_224.augreg_in21k", True),
-        ("hf-hub:timm/vit", True),
-        ("hf://user/name", True),
-        ("hf://bad", True),  # so that the message is about the hub
-        ("name", False),
-        ("a/b/c", False),
-        ("./user/name", False),
-        ("../name", False),
-        ("/user/name", False),
-        ("~/name", False),
-        ("user/", False),
-        ("user/name.safetensors", False),
-        ("user/weights.npz", False),
-        ("user/na me", False),
-        ("user/name\n", False),
-        ("user/a--b", False),
-        (Path("user/name"), False),
-    ],
-)
-def test_names_of_the_hub(name: str | Path, is_one: bool) -> None:
-    assert is_hub_name(name) is is_one
+IS_ONE = (  # the last, so that the message is about the Hub
+    "google/vit-base-patch16-224", "timm/vit_base_patch16_224.augreg_in21k", "hf-hub:timm/vit",
+    "hf://user/name", "hf://bad",
+)  # fmt: skip
+IS_NONE = (
+    "name", "a/b/c", "./user/name", "../name", "/user/name", "~/name", "user/",
+    "user/name.safetensors", "user/weights.npz", "user/na me", "user/name\n", "user/a--b",
+    Path("user/name"),
+)  # fmt: skip
 
 
-def test_what_is_here_is_no_name_of_the_hub() -> None:
+def test_names_of_the_hub() -> None:
+    assert all(map(is_hub_name, IS_ONE))
+    assert not any(map(is_hub_name, IS_NONE))
+    assert is_hub_name("user/name")
     Path("user/name").mkdir(parents=True)
-    assert not is_hub_name("user/name")
-    assert is_hub_name("hf://user/name")
+    assert not is_hub_name("user/name")  # which is here
 
 
-@pytest.mark.parametrize("name", ["hf://bad", "a/b/c", "../x", "a/" + "b" * 100, "a/b.git", ""])
-def test_bad_names(name: str) -> None:
-    assert "expected user/name" in refused(fetch, name)
-
-
-@pytest.mark.parametrize("revision", ["../main", "a b", "", "/x", "a/../../b", "x\n"])
-def test_bad_revisions(revision: str) -> None:
-    assert "is not a branch, tag or commit" in refused(fetch, NAME, revision)
+def test_bad_names_and_revisions() -> None:
+    for name in ("hf://bad", "../x", "a/" + "b" * 100, "a/b.git", ""):
+        assert "expected user/name" in refused(fetch, name)
+    for revision in ("../main", "a b", "", "x\n"):
+        assert "is not a branch, tag or commit" in refused(fetch, NAME, revision)
 
 
 def test_a_delta_finds_its_base_on_the_hub(hub: Hub, tmp_path: Path) -> None:
@@ -430,32 +344,6 @@ def test_a_card_says_what_it_is() -> None:
     assert "f" * 64 not in text
 
 
-def test_a_card_of_a_fine_tuned_model_names_its_base() -> None:
-    model = tiny()
-    model.provenance |= {"base": "runs/base", "tune": "attention", "base_fingerprint": "f" * 64}
-    text = card(model, "me/mine")
-    assert "| started from | runs/base |" in text
-    assert "| trained parameters | attention |" in text
-    assert "base_model" not in text  # a folder, not a name on the Hub
-    model.provenance |= {"base": "timm/vit_tiny", "base_commit": "0" * 40}
-    assert "base_model: timm/vit_tiny" in card(model, "me/mine")
-
-
-def test_a_card_of_unknown_origin() -> None:
-    model = tiny(zero_head=True)
-    text = card(model, NAME)
-    assert front(text) == {
-        "library_name": "vitlab",
-        "pipeline_tag": "image-feature-extraction",
-        "tags": ["vitlab", "vision-transformer"],
-    }
-    assert "model.features(images)" in text
-    assert "Not stated." in text
-    assert "## Results" not in text
-    assert "## Training" not in text
-    assert "image-feature-extraction" in card(vitlab.create("ViT-Ti1/8", 0, 16), NAME)
-
-
 def test_a_card_cannot_be_broken_by_what_it_is_told() -> None:
     model = vitlab.create("BiT-R50x1", 2, 32, stages=(1,), labels=("--- x: y", "`<b>|"))
     evil = "x\n---\nlicense: none\n# | `"
@@ -471,27 +359,22 @@ def test_a_card_cannot_be_broken_by_what_it_is_told() -> None:
     assert front(text)["tags"][1] == "resnet"
     assert text.count("\n---\n") == 1
     assert ModelCard(text).data.to_dict()["license"] == "other"
-    private = _at("/home/me/photos")
-    private.provenance["metrics"] = {"accuracy": 0.5}
+    private = tiny(zero_head=True)
+    text = card(private, NAME)
+    assert front(text) == {
+        "library_name": "vitlab", "pipeline_tag": "image-feature-extraction",
+        "tags": ["vitlab", "vision-transformer"],
+    }  # fmt: skip
+    assert "model.features(images)" in text
+    assert not {"## Results", "## Training"} & set(text.splitlines())
+    private.provenance = {"base": "runs/base", "tune": "attention", "base_fingerprint": "f" * 64}
+    assert "| started from | runs/base |" in card(private, NAME)
+    assert "base_model" not in card(private, NAME)  # a folder, not a name on the Hub
+    private.provenance |= {"base": "timm/vit_tiny", "base_commit": "0" * 40}
+    assert "base_model: timm/vit_tiny" in card(private, NAME)
+    place = "/home/me/photos"
+    private.provenance = {"data": place, "source": place, "metrics": {"accuracy": 0.5}}
     assert "/home" not in card(private, NAME)
     assert front(card(private, NAME))["model-index"][0]["results"][0]["dataset"]["type"] == "photos"
     private.provenance = {"metrics": {"accuracy": 0.5}}
     assert "model-index" not in card(private, NAME)  # nobody knows on what data
-
-
-def _at(place: str) -> vitlab.VisionTransformer:
-    model = tiny()
-    model.provenance = {"data": place, "source": place}
-    return model
-
-
-def test_the_snippet_runs(hub: Hub, tmp_path: Path) -> None:
-    """What the card tells people to type, with the folder in the name's place."""
-    hub.add(NAME, files(vitlab.save(tiny(labels=("a", "b", "c")), tmp_path / "m")))
-    text = card(vitlab.load(tmp_path / "m"), NAME)
-    snippet = text.split("```python\n")[1].split("```")[0]
-    from PIL import Image
-
-    Image.new("RGB", (16, 16)).save("photo.jpg")
-    folder = json.dumps(str(fetch(NAME)))
-    exec(snippet.replace(json.dumps(NAME), folder), {})

@@ -115,7 +115,7 @@ def test_timms_names_of_the_same_model(tmp_path: Path, folder: bool) -> None:
 
 def test_other_models_of_timms_naflex_are_refused(tmp_path: Path) -> None:
     timm = peers.timm()
-    for name in ("naflexvit_base_patch16_gap", "naflexvit_base_patch16_parfac_gap"):
+    for name in ("naflexvit_base_patch16_gap",):
         theirs = timm.create_model(name, embed_dim=192, num_heads=3, depth=1, mlp_ratio=0.5)
         torch.save(theirs.state_dict(), tmp_path / "model.pth")
         with pytest.raises(WeightsError, match="no tensor shows how they are resized"):
@@ -136,32 +136,24 @@ def test_other_tools_are_told_of_native_sizes(
     assert vitlab.load(own, fit="squash").config.fit == "squash"
 
 
-@pytest.mark.parametrize("registers", [0, 4])
-def test_dinov2s_own_files_at_another_size(tmp_path: Path, registers: int) -> None:
+@pytest.mark.parametrize("kind", ["plain", "registers", "iBOT"])
+def test_own_files_of_dinov2_and_ibot_at_another_size(tmp_path: Path, kind: str) -> None:
     """Plain models by the factor (n + 0.1) / N, those with registers antialiased to a size."""
-    timm = peers.timm()
-    name = f"vit_small_patch14_{'reg4_' if registers else ''}dinov2"
-    theirs = timm.create_model(name, embed_dim=64, num_heads=1, depth=1, img_size=98).eval()
+    name = {"plain": "vit_small_patch14_dinov2", "registers": "vit_small_patch14_reg4_dinov2",
+            "iBOT": "vit_tiny_patch16_224"}[kind]  # fmt: skip
+    patch = 16 if kind == "iBOT" else 14
+    shape = {"embed_dim": 64, "num_heads": 1, "depth": 1, "img_size": 7 * patch}
+    theirs = peers.timm().create_model(name, **shape).eval()
     tensors = {key: torch.randn_like(value) / 5 for key, value in theirs.state_dict().items()}
-    if registers:
+    if kind == "registers":
         tensors["register_tokens"] = tensors.pop("reg_token")
-    tensors["mask_token"] = torch.zeros(1, 64)
+    tensors["masked_embed" if kind == "iBOT" else "mask_token"] = torch.zeros(1, 64)
     tensors["pos_embed"] = torch.randn(1, 50, 64) / 5  # with a row for the class token
-    torch.save(tensors, tmp_path / "dinov2.pth")
-    model = vitlab.load(tmp_path / "dinov2.pth", image_size=56)
+    torch.save(tensors, tmp_path / "own.pth")
+    model = vitlab.load(tmp_path / "own.pth", image_size=4 * patch, heads=1)
     table = tensors["pos_embed"][:, 1:].reshape(1, 7, 7, 64).permute(0, 3, 1, 2)
-    how = {"size": (4, 4), "antialias": True} if registers else {"scale_factor": (4 + 0.1) / 7}
+    factor = {"scale_factor": (4 + 0.1) / 7}
+    how = {"size": (4, 4), "antialias": True} if kind == "registers" else factor
     want = torch.nn.functional.interpolate(table, mode="bicubic", **how)
-    got = model.positions[0].at(model.config.grid).table  # type: ignore[union-attr, index]
-    torch.testing.assert_close(got[0, -16:], want[0].flatten(1).T, rtol=0, atol=1e-5)
-
-
-def test_ibots_own_files_are_resized_by_the_same_factor(tmp_path: Path) -> None:
-    theirs = peers.timm().create_model("vit_tiny_patch16_224", depth=1, img_size=112)
-    tensors = theirs.state_dict() | {"masked_embed": torch.zeros(1, 192)}
-    torch.save(tensors, tmp_path / "ibot.pth")
-    model = vitlab.load(tmp_path / "ibot.pth", image_size=64)
-    table = tensors["pos_embed"][:, 1:].reshape(1, 7, 7, 192).permute(0, 3, 1, 2)
-    want = torch.nn.functional.interpolate(table, mode="bicubic", scale_factor=(4 + 0.1) / 7)
     got = model.positions[0].at(model.config.grid).table  # type: ignore[union-attr, index]
     torch.testing.assert_close(got[0, -16:], want[0].flatten(1).T, rtol=0, atol=1e-5)

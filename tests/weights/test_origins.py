@@ -10,8 +10,14 @@ import pytest
 import vitlab
 from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig, config_of
+from vitlab.options import options_of
 from vitlab.weights.assembly import empty
+from vitlab.weights.formats.dialects import DIALECTS
+from vitlab.weights.formats.google import REPRESENTED
 from vitlab.weights.formats.origins import ORIGINS, SILENT, WITHOUT_EFFECT, Facts, warning, whole
+from vitlab.weights.formats.records import record
+from vitlab.weights.formats.timm import architectures
+from vitlab.weights.formats.transformers.families import FAMILIES
 from vitlab.weights.load import load_check
 
 FORMATS = Path(vitlab.__file__).parent / "weights" / "formats"
@@ -76,11 +82,8 @@ def test_a_warning_names_what_was_assumed_and_what_settles_it() -> None:
     assert "--heads, --norm-eps" in line
     assert "labels" not in line
     assert warning("a.pth", config, {"heads": "file"}) == ""
-
-
-def test_what_has_no_effect_is_not_doubtful() -> None:
     gated = config_of("ViT-Ti/16", ffn="swiglu", classes=0)
-    assert warning("a.pth", gated, {"gelu": "assumed"}) == ""
+    assert warning("a.pth", gated, {"gelu": "assumed"}) == ""  # which has no effect
     assert "pool token" in warning("a.pth", gated, {"pool": "assumed"})  # of the features
 
 
@@ -101,3 +104,17 @@ def test_every_origin_is_one_of_the_words() -> None:
     put = [word for file in files for word in PUT.findall(file.read_text(encoding="utf-8"))]
     assert len(put) > 40
     assert set(put) <= set(ORIGINS)
+
+
+def test_every_word_is_a_field() -> None:
+    """No type checker reads them."""
+    texts = [text for each in DIALECTS for text in (each.facts, each.usual)]
+    texts += [family.prepared for family in FAMILIES.values()]
+    texts += [each.reads for each in FAMILIES.values() if isinstance(each.reads, str)]
+    texts += [
+        row.strip("- ")
+        for number, row in enumerate(architectures.FAMILIES.strip().splitlines())
+        if number % 3
+    ]
+    found = [*map(record, texts), *architectures.FIELDS.values(), REPRESENTED]
+    assert {word for each in found for word in each} - options_of(ViTConfig).keys() == set()

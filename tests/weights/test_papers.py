@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import vitlab
+from made_models import close
 from oracles import peers
-from weights.test_timm_files import SMALL, close, randomized
+from weights.test_timm_files import SMALL, randomized
 
 State = dict[str, Tensor]
 IMAGENET = (0.485, 0.456, 0.406)

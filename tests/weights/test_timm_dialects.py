@@ -5,18 +5,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import vitlab
+from made_models import close
 from oracles import peers
 from oracles.towers import ClipTower, VitPytorch
 from vitlab.errors import WeightsError
 from vitlab.weights.load import load_check
-from weights.test_timm_files import close, randomized
+from weights.test_timm_files import randomized
 
 IMAGENET = (0.485, 0.456, 0.406)
 
@@ -127,17 +127,6 @@ def test_names_alone(rename: Callable[[dict[str, Tensor]], Any], tmp_path: Path)
             close(model(images), other.head(features.tanh()))
         else:
             close(model(images), other(images))
-
-
-def test_pytorch_names_in_an_npz(tmp_path: Path) -> None:
-    """TIPS publishes DINOv2's names as arrays."""
-    other = peers.timm().create_model("vit_small_patch14_reg4_dinov2", depth=1, img_size=56)
-    state = {
-        n.replace("reg_token", "register_tokens"): t
-        for n, t in randomized(other).state_dict().items()
-    }
-    np.savez(tmp_path / "tips.npz", **{name: tensor.numpy() for name, tensor in state.items()})
-    compared(tmp_path / "tips.npz", other, 56)
 
 
 def test_moco_v3_small_has_twelve_heads(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from safetensors.torch import save_file
 from torch import nn
 
 import vitlab
+from made_models import close
 from oracles import peers
 from vitlab.errors import WeightsError
 from vitlab.weights.load import load_check
-from weights.test_timm_files import close, randomized, written
+from weights.test_timm_files import randomized, written
 
 HALF, IMAGENET = (0.5, 0.5, 0.5), (0.485, 0.456, 0.406)
 
@@ -55,53 +56,6 @@ def test_training_checkpoints_of_timm(tmp_path: Path) -> None:
         vitlab.load(tmp_path / "last.pth.tar")
 
 
-SHAPED: list[tuple[str, dict[str, Any]]] = [
-    ("vit_base_patch16_224", {"embed_dim": 192}),
-    ("vit_tiny_patch16_224", {"embed_dim": 384}),
-    ("vit_tiny_patch16_224", {"global_pool": "avg", "fc_norm": False}),
-    ("vit_tiny_patch16_224", {"global_pool": "token", "fc_norm": True}),
-    ("flexivit_small", {}),
-    ("test_vit", {}),
-]
-
-
-@pytest.mark.parametrize(("name", "arguments"), SHAPED)
-def test_arguments_that_are_represented(
-    name: str, arguments: dict[str, Any], tmp_path: Path
-) -> None:
-    """As timm's own save_for_hf writes them; heads stay the architecture's at another width."""
-    timm, arguments = peers.timm(), {"depth": 1, "img_size": 32, **arguments}
-    model = randomized(timm.create_model(name, num_classes=3, **arguments))
-    timm.models.save_for_hf(model, tmp_path, model_args=arguments, safe_serialization=True)
-    loaded = vitlab.load(tmp_path)
-    images = torch.randn(2, 3, 32, 32)
-    with torch.inference_mode():
-        close(loaded(images), model(images))
-    told = model.pretrained_cfg
-    assert (loaded.config.crop, loaded.config.interpolation) == (
-        told["crop_pct"], told["interpolation"],
-    )  # fmt: skip
-
-
-REFUSED: list[dict[str, Any]] = [
-    {"act_layer": "relu"}, {"mlp_layer": "glumlp"}, {"global_pool": "max"},
-    {"global_pool": "avgmax"}, {"norm_layer": "rmsnorm"},
-    {"scale_mlp_norm": True}, {"dynamic_img_pad": True}, {"unheard_of": 1}, {"depth": 2},
-    {"embed_dim": 96}, {"init_values": 0.1}, {"class_token": False}, {"no_embed_class": True},
-    {"num_heads": 5}, {"in_chans": 1}, {"mlp_ratio": 2.0}, {"pre_norm": True}, {"reg_tokens": 2},
-    {"use_naflex": True}, {"img_size": 64}, {"patch_size": 8}, {"qk_norm": True},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("argument", REFUSED)
-def test_arguments_that_are_not(argument: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises((WeightsError, ValueError)) as caught:
-        vitlab.load(folder(tiny(), tmp_path / "m", model_args=argument))
-    named = [f"{name}={value!r}" for name, value in argument.items()]
-    words = [*named, "num_heads", "heads=5", "do not form a square", "8"]
-    assert any(word in str(caught.value) for word in words)
-
-
 def test_an_option_settles_an_argument(tmp_path: Path) -> None:
     place = folder(tiny(), tmp_path / "m", model_args={"act_layer": "relu"})
     assert vitlab.load(place, gelu="quick").config.gelu == "quick"
@@ -111,14 +65,6 @@ def test_an_option_settles_an_argument(tmp_path: Path) -> None:
     assert vitlab.load(place, interpolation="bicubic").config.interpolation == "bicubic"
 
 
-@pytest.mark.parametrize(
-    "stated", [{"crop_mode": "border"}, {"label_offset": 1}, {"unheard_of": 2}, {"num_classes": 7}]
-)
-def test_what_a_pretrained_cfg_may_not_ask_for(stated: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=next(iter(stated))):
-        vitlab.load(folder(tiny(), tmp_path / "m", pretrained_cfg=stated))
-
-
 def test_labels_and_defaults_of_config_json(tmp_path: Path) -> None:
     """Labels may be a table by number; what is not stated is timm's default, not a guess."""
     labels = {"0": "cat", "1": "dog", "2": "owl"}
@@ -126,12 +72,15 @@ def test_labels_and_defaults_of_config_json(tmp_path: Path) -> None:
     config = vitlab.load(place).config
     assert (config.labels, config.mean, config.crop) == (("cat", "dog", "owl"), IMAGENET, 0.875)
     assert not load_check(place).notes
+    for stated in ({"crop_mode": "border"}, {"label_offset": 1}, {"unheard_of": 2},
+                   {"num_classes": 7}):  # fmt: skip
+        with pytest.raises(WeightsError, match=next(iter(stated))):
+            vitlab.load(folder(tiny(), tmp_path / "m", pretrained_cfg=stated))
 
 
 UNNAMED: dict[str, tuple[dict[str, Any], str]] = {
     "vit_relpos_small_patch16_224": ({}, "positions from an MLP"),
     "vit_dwee_patch16_reg1_gap_256": ({}, "differential attention"),
-    "vit_pwee_patch16_reg1_gap_256": ({}, "attention and MLP in one layer"),
     "vit_huge_patch16_radio_v3": ({"embed_dim": 160}, "as in C-RADIO"),
 }
 
@@ -149,7 +98,6 @@ HEADS: dict[str, tuple[dict[str, Any], int, str]] = {
     "vit_huge_plus_patch16_dinov3": ({}, 20, "family"),
     "vit_giantopt_patch16_siglip_256": ({"num_classes": 0}, 16, "assumed"),
     "vit_giant_patch14_dinov2": ({"img_size": 28}, 24, "family"),
-    "vit_base_patch16_gap_224": ({}, 12, "assumed"),
     "vit_base_patch32_clip_quickgelu_224": ({"img_size": 64}, 12, "assumed"),
 }
 

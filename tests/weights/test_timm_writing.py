@@ -5,72 +5,35 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import vitlab
+from made_models import close, noisy
 from oracles import peers
 from vitlab.errors import OptionError, WeightsError
 from vitlab.models.config import ViTConfig
 from vitlab.models.create import build
-from weights.test_timm_files import close
 
-FIELDS: dict[str, st.SearchStrategy[Any]] = {
-    "branches": st.sampled_from([1, 1, 1, 2, 3]),
-    "stem": st.sampled_from(["linear", "linear", "linear", "hmlp", "resnet"]),
-    "stem_norm": st.sampled_from(["none", "none", "batch", "layer"]),
-    "stem_act": st.sampled_from(["none", "none", "gelu"]),
-    "stages": st.sampled_from([(), (2, 2, 2, 2), (1,)]),
-    "resnet": st.sampled_from(["timm", "google"]),
-    "positions": st.sampled_from(
-        [
-            "none",
-            "1d",
-            "1d",
-            "2d",
-            "relative",
-            "bias",
-            "rope",
-            "1d+bias",
-            "1d+rope",
-        ]
-    ),
-    "positions_at": st.sampled_from(["stem", "stem", "every", "shared"]),
-    "pre_norm": st.booleans(),
-    "class_token": st.sampled_from([None, True, False]),
-    "pool": st.sampled_from(["token", "mean", "both", "prefix", "attention"]),
-    "norm_at": st.sampled_from(["tokens", "pooled", "none"]),
-    "queries": st.sampled_from([1, 1, 2]),
-    "pre_logits": st.sampled_from([0, 0, 0, 12]),
-    "registers": st.sampled_from([0, 0, 1, 3]),
-    "layer_scale": st.sampled_from([0.0, 0.1]),
-    "attention": st.sampled_from(["global", "global", "axial"]),
-    "qkv_bias": st.booleans(),
-    "bias": st.sampled_from([True, True, False]),
-    "qk_norm": st.sampled_from([False, False, True]),
-    "ffn": st.sampled_from(["mlp", "swiglu"]),
-    "gelu": st.sampled_from(["exact", "tanh", "quick"]),
-    "norm_eps": st.sampled_from([1e-6, 1e-5, 1e-4]),
-    "rope_base": st.sampled_from([100.0, 50.0]),
-    "rope_kind": st.sampled_from(["image", "grid"]),
-    "rope_grid": st.sampled_from([0, 5]),
-    "rope_offset": st.sampled_from([0.0, 1.0]),
-    "norm": st.sampled_from(["layer", "layer", "rms"]),
-    "norm_order": st.sampled_from(["before", "before", "after"]),
-    "norm_inner_attention": st.booleans(),
-    "norm_inner_mlp": st.booleans(),
-    "pool_heads": st.sampled_from([0, 8]),
-    "pool_mlp": st.sampled_from([0, 50]),
-    "pool_prefix": st.booleans(),
-    "channels": st.sampled_from([1, 3, 4]),
-    "image_size": st.sampled_from([32, (32, 64), 64]),
-    "classes": st.sampled_from([0, 3]),
-    "mlp": st.sampled_from([24, 52]),
-    "heads": st.sampled_from([2, 4]),
-    "fit": st.sampled_from(["crop", "squash"]),
-}
+FIELDS: dict[str, tuple[Any, ...]] = {
+    "branches": (1, 1, 1, 2, 3), "stem": ("linear", "linear", "linear", "hmlp", "resnet"),
+    "stem_norm": ("none", "none", "batch", "layer"), "stem_act": ("none", "none", "gelu"),
+    "stages": ((), (2, 2, 2, 2), (1,)), "resnet": ("timm", "google"),
+    "positions": ("none", "1d", "1d", "2d", "relative", "bias", "rope", "1d+bias", "1d+rope"),
+    "positions_at": ("stem", "stem", "every", "shared"), "pre_norm": (False, True),
+    "class_token": (None, True, False), "pool": ("token", "mean", "both", "prefix", "attention"),
+    "norm_at": ("tokens", "pooled", "none"), "queries": (1, 1, 2), "pre_logits": (0, 0, 0, 12),
+    "registers": (0, 0, 1, 3), "layer_scale": (0.0, 0.1), "attention": ("global", "axial"),
+    "qkv_bias": (False, True), "bias": (True, True, False), "qk_norm": (False, False, True),
+    "ffn": ("mlp", "swiglu"), "gelu": ("exact", "tanh", "quick"), "norm_eps": (1e-6, 1e-5, 1e-4),
+    "rope_base": (100.0, 50.0), "rope_kind": ("image", "grid"), "rope_grid": (0, 5),
+    "rope_offset": (0.0, 1.0), "norm": ("layer", "layer", "rms"),
+    "norm_order": ("before", "before", "after"), "norm_inner_attention": (False, True),
+    "norm_inner_mlp": (False, True), "pool_heads": (0, 8), "pool_mlp": (0, 50),
+    "pool_prefix": (False, True), "channels": (1, 3, 4), "image_size": (32, (32, 64), 64),
+    "classes": (0, 3), "mlp": (24, 52), "heads": (2, 4), "fit": ("crop", "squash"),
+}  # fmt: skip
 
 
 @st.composite
@@ -80,7 +43,7 @@ def configs(draw: st.DrawFn) -> ViTConfig:
     fields |= {"image_size": 32, "classes": 3}
     config = ViTConfig(**fields)
     for name in draw(st.permutations(list(FIELDS)))[: draw(st.integers(1, 9))]:
-        chosen = {name: draw(FIELDS[name])}
+        chosen = {name: draw(st.sampled_from(FIELDS[name]))}
         if name == "positions" and chosen[name] == "rope":
             chosen |= {"norm_eps": 1e-5, "gelu": "exact"}
         if name == "pre_norm":
@@ -95,13 +58,7 @@ def configs(draw: st.DrawFn) -> ViTConfig:
 
 
 def randomly(config: ViTConfig) -> Any:
-    model = build(config).eval()
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for name, tensor in model.state_dict().items():
-            if tensor.is_floating_point() and "running" not in name:
-                tensor.add_(0.05 * torch.randn(tensor.shape, generator=generator))
-    return model
+    return noisy(build(config))
 
 
 def in_timm(model: Any, folder: Path) -> None:
@@ -112,7 +69,7 @@ def in_timm(model: Any, folder: Path) -> None:
         close(other(images), model(images))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(config=configs())
 def test_timm_takes_what_is_written(config: ViTConfig) -> None:
     model = randomly(config)
@@ -125,72 +82,6 @@ def test_timm_takes_what_is_written(config: ViTConfig) -> None:
             assert named or config.name in str(error), error
             return
         in_timm(model, Path(place) / "m")
-
-
-PARTICULAR: dict[str, tuple[str, dict[str, Any]]] = {
-    "another number of channels": ("ViT-Ti1/16", {"channels": 4}),
-    "branches without LayerScale": ("ViT-Ti1x2/16", {}),
-    "no positions": ("ViT-Ti1/16", {"positions": "none"}),
-    "keys with a bias, rotated": ("ViT-Ti1/16", {"positions": "rope", "norm_eps": 1e-5}),
-    "keys with a bias that the softmax makes void": ("ViT-Ti1/16", {"positions": "bias"}),
-    "DINOv3 with SwiGLU": (
-        "ViT-Ti1/16", {"positions": "rope", "norm_eps": 1e-5, "ffn": "swiglu", "mlp": 100}
-    ),
-    "EVA-02": (
-        "ViT-Ti1/16",
-        {
-            "positions": "1d+rope", "rope_kind": "grid", "rope_grid": 16, "ffn": "swiglu",
-            "mlp": 100, "norm_inner_mlp": True, "norm_inner_attention": True,
-        },
-    ),
-    "EVA-02-CLIP-E": ("ViT-Ti1/16", {"positions": "1d+rope", "norm_order": "after"}),
-    "Perception Encoder": (
-        "ViT-Ti1/16",
-        {
-            "positions": "1d+rope", "rope_kind": "grid", "rope_offset": 1.0, "pool": "attention",
-            "pool_heads": 8, "pool_mlp": 99, "pool_prefix": True, "class_token": True,
-            "norm_eps": 1e-5, "pre_norm": True, "stem_bias": False,
-        },
-    ),
-    "RoPE-ViT": (
-        "ViT-Ti1/16", {"positions": "rope", "rope_kind": "grid", "qk_norm": True},
-    ),
-    "registers with positions, rotated": (
-        "ViT-Ti1/16", {"positions": "1d+rope", "rope_kind": "grid", "registers": 2},
-    ),
-    "BEiT with both": ("ViT-Ti1/16", {"positions": "1d+bias"}),
-    "BEiT with SwiGLU": ("ViT-Ti1/16", {"positions": "bias", "ffn": "swiglu", "mlp": 100}),
-    "BEiT-3": ("ViT-Ti1/16", {"norm_inner_attention": True, "norm_inner_mlp": True}),
-    "RMS norms": ("ViT-Ti1/16", {"norm": "rms", "qk_norm": True}),
-    "mean of all tokens": (
-        "ViT-Ti1/16", {"pool": "mean", "class_token": True, "pool_prefix": True},
-    ),
-    "rotary without LayerScale": ("ViT-Ti1/16", {"positions": "rope", "qk_norm": True}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", PARTICULAR)
-def test_what_others_could_not_load(
-    case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    name, choices = PARTICULAR[case]
-    model = randomly(vitlab.create(name, 3, 32, **choices).config)
-    vitlab.save(model, tmp_path / "m", to="timm")
-    assert not caplog.text  # nothing is lost, not even how positions were to be resized
-    in_timm(model, tmp_path / "m")
-    images = torch.randn(2, model.config.channels, 32, 32)
-    close(vitlab.load(tmp_path / "m")(images), model(images))
-
-
-def test_a_hybrids_patches_may_be_larger_than_a_place_of_its_map(tmp_path: Path) -> None:
-    config = ViTConfig(
-        width=32, depth=1, heads=2, mlp=24, image_size=64, classes=3, stem="resnet",
-        stages=(2, 2, 2, 2), resnet="timm", patch=64,
-    )  # fmt: skip
-    model = randomly(config)
-    vitlab.save(model, tmp_path / "m", to="timm")
-    in_timm(model, tmp_path / "m")
-    assert vitlab.load(tmp_path / "m").config.patch == 64
 
 
 def test_what_timm_resamples_otherwise_is_kept_for_us(tmp_path: Path) -> None:

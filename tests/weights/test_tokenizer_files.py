@@ -70,29 +70,6 @@ def test_both_state_dicts_are_the_whole_tokenizer(
         assert torch.equal(loaded(tmp_path / "own").codes(pixels()), codes)
 
 
-def test_state_dicts_of_the_encoder(encoder: Encoder, tmp_path: Path) -> None:
-    state = encoder.state_dict()
-    torch.save(state, tmp_path / "e.pt")
-    torch.save({"state_dict": {f"module.{n}": t for n, t in state.items()}}, tmp_path / "w.pt")
-    save_file(state, tmp_path / "e.safetensors")
-    with torch.no_grad():
-        theirs = encoder(0.8 * pixels() + 0.1)
-        for name in ("e.pt", "w.pt", "e.safetensors"):
-            found = loaded(tmp_path / name, image_size=24).logits(pixels())
-            torch.testing.assert_close(found, theirs, atol=1e-5, rtol=0)
-
-
-def test_fewer_groups_and_blocks(tmp_path: Path) -> None:
-    torch.manual_seed(3)
-    small = Encoder(16, 7, count=1, groups=3).eval()
-    torch.save(small.state_dict(), tmp_path / "e.pt")
-    model = loaded(tmp_path / "e.pt")
-    assert model.config.name == "DALL-E(codes=7,width=16,depth=1)/4"
-    with torch.no_grad():
-        theirs = small(0.8 * pixels() + 0.1)
-        torch.testing.assert_close(model.logits(pixels()), theirs, atol=1e-5, rtol=0)
-
-
 def test_whole_modules_as_openai_saved_them_are_refused_and_not_run(
     encoder: Encoder, tmp_path: Path
 ) -> None:

@@ -16,54 +16,32 @@ from vitlab.errors import OptionError, WeightsError
 from vitlab.models.model import Model
 
 SETTINGS = settings(
-    max_examples=40, deadline=None, derandomize=True, database=None,
+    max_examples=25, deadline=None, derandomize=True, database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 # Starts from what a family has, so that more than refusals are tried.
+SCALED, ROPE = {"layer_scale": 0.1}, {"positions": "rope", "classes": 0}
+MEAN = {"pool": "mean", "class_token": True}
+CLIP = {"pre_norm": True, "stem_bias": False, "gelu": "quick"}
+BEIT = MEAN | {"positions": "bias", "norm_at": "pooled"}
 FAMILIES: dict[str, dict[str, Any]] = {
-    "vit": {},
-    "pooler": {"classes": 0, "pre_logits": 8},
-    "msn": {"classes": 0},
-    "ijepa": {"pool": "mean"},
-    "deit": {"pool": "prefix", "registers": 1, "class_token": True},
-    "beit": {"positions": "bias", "pool": "mean", "class_token": True, "norm_at": "pooled"},
-    "beit with both": {
-        "positions": "1d+bias",
-        "pool": "token",
-        "layer_scale": 0.1,
-        "positions_at": "shared",
-    },
-    "dinov2": {"layer_scale": 0.1, "pool": "both"},
-    "registers": {"layer_scale": 0.1, "classes": 0, "registers": 2},
-    "dinov2, class token": {"layer_scale": 0.1},
-    "dinov2, mean": {"layer_scale": 0.1, "pool": "mean", "class_token": True},
-    "dinov2, no scales": {"pool": "both"},
-    "registers, classes": {"layer_scale": 0.1, "registers": 2},
-    "registers, no scales": {"registers": 2, "pool": "mean", "class_token": True},
+    "vit": {}, "pooler": {"classes": 0, "pre_logits": 8}, "msn": {"classes": 0},
+    "ijepa": {"pool": "mean"}, "deit": {"pool": "prefix", "registers": 1, "class_token": True},
+    "beit": BEIT, "beit, shared": BEIT | SCALED | {"positions_at": "shared", "classes": 0},
+    "beit with both": SCALED | {"positions": "1d+bias", "positions_at": "shared"},
+    "dinov2": SCALED | {"pool": "both"}, "dinov2, class token": SCALED,
+    "dinov2, mean": SCALED | MEAN, "dinov2, no scales": {"pool": "both"},
+    "dinov2, gated": SCALED | {"width": 32, "ffn": "swiglu", "mlp": 88, "classes": 0},
+    "registers": SCALED | {"classes": 0, "registers": 2},
+    "registers, classes": SCALED | {"registers": 2},
+    "registers, no scales": MEAN | {"registers": 2},
     "registers, no scales or classes": {"registers": 2, "classes": 0},
-    "dinov3, no scales": {"classes": 0, "positions": "rope", "rope_base": 50.0},
-    "dinov3": {"layer_scale": 0.1, "classes": 0, "positions": "rope", "rope_base": 50.0},
-    "dinov3, rectangular": {
-        "layer_scale": 0.1,
-        "classes": 0,
-        "positions": "rope",
-        "image_size": (8, 16),
-    },
-    "clip": {"pre_norm": True, "stem_bias": False, "gelu": "quick"},
+    "dinov3, no scales": ROPE | {"rope_base": 50.0},
+    "dinov3, rectangular": ROPE | SCALED | {"image_size": (8, 16)},
+    "clip": CLIP, "clip without classes": CLIP | {"classes": 0},
     "siglip": {"pool": "attention", "classes": 0},
     "no biases, tanh": {"qkv_bias": False, "gelu": "tanh"},
-    "clip without classes": {"pre_norm": True, "stem_bias": False, "gelu": "quick", "classes": 0},
-    "beit, shared": {
-        "positions": "bias",
-        "positions_at": "shared",
-        "pool": "mean",
-        "class_token": True,
-        "norm_at": "pooled",
-        "layer_scale": 0.1,
-        "classes": 0,
-    },
-    "dinov2, gated": {"width": 32, "ffn": "swiglu", "mlp": 88, "layer_scale": 0.1, "classes": 0},
-}
+}  # fmt: skip
 OTHER: dict[str, tuple[Any, ...]] = {
     "heads": (1, 2), "mlp": (32, 48), "depth": (1, 2), "channels": (1, 3),
     "image_size": (16, (8, 16)), "classes": (0, 3), "pool": ("token", "mean", "both", "attention"),

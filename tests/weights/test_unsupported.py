@@ -39,9 +39,8 @@ FAMILIES = {
 }
 OURS = (
     "vit_tiny_patch16_224", "vit_tiny_r_s16_p8_224", "vit_small_patch16_18x2_224",
-    "deit3_small_patch16_224", "deit_tiny_distilled_patch16_224", "beitv2_base_patch16_224",
-    "eva02_tiny_patch14_224", "vit_small_patch16_dinov3", "vit_base_patch16_siglip_224",
-    "vit_pe_core_tiny_patch16_384",
+    "deit3_small_patch16_224", "beitv2_base_patch16_224", "eva02_tiny_patch14_224",
+    "vit_small_patch16_dinov3", "vit_pe_core_tiny_patch16_384",
 )  # fmt: skip
 
 
@@ -82,44 +81,37 @@ def test_radio_is_told_by_its_tensors(tmp_path: Path) -> None:
         vitlab.load(tmp_path / "radio.safetensors")
 
 
-@pytest.mark.parametrize("model_type", KINDS)
-def test_a_model_type_is_told_in_one_line(model_type: str, tmp_path: Path) -> None:
+def test_a_model_type_is_told_in_one_line(tmp_path: Path) -> None:
     save_file(RADIO, tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
-    with pytest.raises(WeightsError) as caught:
-        vitlab.load(tmp_path)
-    line = str(caught.value).removeprefix(str(tmp_path))
-    assert line.startswith(f": unsupported model_type {model_type} of transformers (")
-    assert KINDS[model_type] in line
-    assert len(line) < 200
+    for model_type, words in KINDS.items():
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+        with pytest.raises(WeightsError) as caught:
+            vitlab.load(tmp_path)
+        line = str(caught.value).removeprefix(str(tmp_path))
+        assert line.startswith(f": unsupported model_type {model_type} of transformers (")
+        assert words in line
+        assert len(line) < 200
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_no_vision_transformer_is_mistaken(name: str) -> None:
-    assert reads(source_of(name), Hints()) is None
+def test_no_vision_transformer_is_mistaken() -> None:
+    for name in OURS:
+        assert reads(source_of(name), Hints()) is None, name
 
 
 def test_load_says_so_whatever_the_file_is_called(tmp_path: Path) -> None:
-    tensors = {
-        "patch_embed.proj.weight": torch.zeros(8, 3, 4, 4),
-        "layers.0.blocks.0.attn.relative_position_bias_table": torch.zeros(9, 1),
-    }
-    save_file(tensors, tmp_path / "vit_base_patch16_224.safetensors")
-    with pytest.raises(WeightsError, match=r"is a Swin Transformer .* shifted windows and stages"):
-        vitlab.load(tmp_path / "vit_base_patch16_224.safetensors")
-    save_file({"w": torch.zeros(1)}, tmp_path / "w.safetensors")
-    with pytest.raises(WeightsError, match=r"unsupported weight format .tensors w, ….: docs/wei"):
-        vitlab.load(tmp_path / "w.safetensors")
-
-
-def test_video_has_a_kernel_with_a_length_in_time(tmp_path: Path) -> None:
-    tensors = {
-        "encoder.module.backbone.patch_embed.proj.weight": torch.zeros(8, 3, 2, 4, 4),
-        "encoder.module.backbone.blocks.0.norm1.weight": torch.zeros(8),
-    }
-    torch.save(tensors, tmp_path / "vitl.pt")
-    with pytest.raises(WeightsError, match=r"is V-JEPA, VideoMAE, .* patches with a length"):
-        vitlab.load(tmp_path / "vitl.pt")
+    patch, block = "patch_embed.proj.weight", "encoder.module.backbone."
+    swin = {patch: torch.zeros(8, 3, 4, 4)}
+    swin["layers.0.blocks.0.attn.relative_position_bias_table"] = torch.zeros(9, 1)
+    video = {f"{block}{patch}": torch.zeros(8, 3, 2, 4, 4)}
+    video[f"{block}blocks.0.norm1.weight"] = torch.zeros(8)
+    for tensors, words in (
+        (swin, r"is a Swin Transformer .* shifted windows and stages"),
+        (video, r"is V-JEPA, VideoMAE, .* patches with a length"),
+        ({"w": torch.zeros(1)}, r"unsupported weight format .tensors w, ….: docs/wei"),
+    ):
+        save_file(tensors, tmp_path / "vit_base_patch16_224.safetensors")
+        with pytest.raises(WeightsError, match=words):
+            vitlab.load(tmp_path / "vit_base_patch16_224.safetensors")
 
 
 BLOCK = {

@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +15,11 @@ import vitlab
 from docs.pages import ROOT
 from oracles import peers
 from oracles.hub import Hub, running_hub
-from vitlab.errors import HubError, PackageError, WeightsError
+from vitlab.errors import WeightsError
 from weights.test_hub import files, unreachable
 
 TIMM, VIT = "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k", "google/vit-base-patch16-224"
 CLIP, PLAIN = "openai/clip-vit-base-patch32", "facebook/dino-vits16"
-SIGLIP = "google/siglip-base-patch16-224"
 
 
 @pytest.fixture
@@ -35,22 +34,14 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("published")
 
 
-class Called(NamedTuple):
-    """What the script did."""
-
-    code: int
-    out: str
-    err: str
-
-
-Call = Callable[..., Called]
+Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def call(tool: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """The script, as it is run with these words."""
+    """The script, as it is run with these words: its exit status, output and errors."""
 
-    def run(*words: str) -> Called:
+    def run(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["published.py", *words])
         code = 0
         try:
@@ -58,7 +49,7 @@ def call(tool: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
         except SystemExit as stop:
             code = int(stop.code or 0)
         said = capsys.readouterr()
-        return Called(code, said.out, said.err)
+        return code, said.out, said.err
 
     return run
 
@@ -72,29 +63,12 @@ def of_timm(folder: Path) -> dict[str, bytes]:
     return files(folder)
 
 
-def of_transformers(kind: str, folder: Path) -> dict[str, bytes]:
+def of_transformers(folder: Path) -> dict[str, bytes]:
     library = peers.transformers()
     torch.manual_seed(0)
-    sizes = {
-        "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "patch_size": 8,
-        "intermediate_size": 64, "image_size": 32,
-    }  # fmt: skip
-    text = {
-        "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 99,
-        "intermediate_size": 16, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2,
-    }  # fmt: skip
-    if kind == "clip":
-        vision = library.CLIPVisionConfig(**sizes)
-        whole = {"vision_config": vision.to_dict(), "text_config": text, "projection_dim": 12}
-        model = library.CLIPModel(library.CLIPConfig(**whole))
-    elif kind == "siglip":
-        vision = library.SiglipVisionConfig(**sizes)
-        model = library.SiglipModel(
-            library.SiglipConfig(vision_config=vision.to_dict(), text_config=text)
-        )
-    else:
-        model = getattr(library, kind)(library.ViTConfig(**sizes))
-    model.save_pretrained(folder)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "patch_size": 8,
+             "intermediate_size": 64, "image_size": 32}  # fmt: skip
+    library.ViTModel(library.ViTConfig(**sizes)).save_pretrained(folder)
     return files(folder)
 
 
@@ -107,43 +81,27 @@ def test_forty_published_models_are_listed_and_none_was_measured_yet(tool: Any) 
         assert (each.library == "timm") == each.name.startswith("timm/")
 
 
-def test_a_model_of_timm(hub: Hub, tmp_path: Path, call: Call) -> None:
-    commit = hub.add(TIMM, of_timm(tmp_path / "m"))
-    code, out, err = call(TIMM, "--json")
-    (found,) = json.loads(out)
-    assert code == 0
-    assert TIMM in err
-    assert (found["agrees"], found["compared"], found["commit"]) == (True, "logits", commit)
-    assert found["difference"] < 1e-5
-    assert found["recorded"] is None
-    assert len(found["outputs"]) == 8
-    assert found["format"].startswith("timm")
-    out = call(TIMM).out
-    assert "| agrees |" in out
-    assert "outputs of 1 were never recorded" in out
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "compared"),
-    [
-        (VIT, "ViTForImageClassification", "logits"), (PLAIN, "ViTModel", "tokens"),
-        (CLIP, "clip", "embedding"), (SIGLIP, "siglip", "features"),
-    ],
-)  # fmt: skip
-def test_models_of_transformers(
-    hub: Hub, tmp_path: Path, tool: Any, name: str, kind: str, compared: str
-) -> None:
-    hub.add(name, of_transformers(kind, tmp_path / "m"))
-    (found,) = tool.verify(name)
-    assert (found.agrees, found.compared) == (True, compared)
-    assert found.difference is not None
+def test_a_model_of_transformers(hub: Hub, tmp_path: Path, tool: Any) -> None:
+    hub.add(PLAIN, of_transformers(tmp_path / "m"))
+    (found,) = tool.verify(PLAIN)
+    assert (found.agrees, found.compared) == (True, "tokens")
     assert found.difference < 1e-5
 
 
-def test_another_result_is_told(
+def test_a_model_of_timm_and_another_result(
     hub: Hub, tmp_path: Path, tool: Any, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
-    hub.add(TIMM, of_timm(tmp_path / "m"))
+    commit = hub.add(TIMM, of_timm(tmp_path / "m"))
+    code, out, _ = call(TIMM, "--json")
+    (first,) = json.loads(out)
+    assert (first["agrees"], first["compared"], first["commit"]) == (True, "logits", commit)
+    assert first["difference"] < 1e-5
+    assert first["recorded"] is None
+    assert len(first["outputs"]) == 8
+    assert first["format"].startswith("timm")
+    out = call(TIMM)[1]
+    assert "| agrees |" in out
+    assert "outputs of 1 were never recorded" in out
     (right,) = tool.verify(TIMM)
     listed = {TIMM: tool.Published(TIMM, "timm", right.outputs, right.commit)}
     monkeypatch.setattr(tool, "published", lambda: listed)
@@ -177,22 +135,11 @@ def test_of_all_those_that_cannot_be_compared_say_why(
     assert found[0]["agrees"]
     assert "pip install transformers" in found[1]["problem"]
     assert "not found here or on the Hub" in found[2]["problem"]
-    assert call("all").out.count("not compared") == 2
-    with pytest.raises(PackageError, match="pip install transformers"):
-        tool.verify(VIT)
-
-
-def test_without_a_network_it_says_what_it_would_fetch(
-    hub: Hub, tool: Any, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
+    assert call("all")[1].count("not compared") == 2
     unreachable(monkeypatch)
-    code, out, err = call(TIMM)
+    code, out, err = call(CLIP)
     assert (code, out) == (2, "")
-    assert f"a network is needed to fetch {TIMM} (" in err
-    with pytest.raises(HubError) as caught:
-        tool.verify("all")
-    assert all(name in str(caught.value) for name in tool.published())
-    assert "\n" not in str(caught.value)
+    assert f"a network is needed to fetch {CLIP} (" in err
 
 
 def test_the_picture_is_the_same_everywhere_and_a_part_of_a_larger_one(

@@ -20,7 +20,7 @@ from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, ImageError, OptionError, WeightsError
 from vitlab.evaluation.choosing import Chosen, choose
 from vitlab.evaluation.infer import check_classifier, probabilities
-from vitlab.evaluation.metrics import figures
+from vitlab.evaluation.metrics import figures, main_of
 from vitlab.graphs.agreement import Run
 from vitlab.graphs.onnx_check import opened, runs
 from vitlab.graphs.targets import IMAGES
@@ -161,11 +161,13 @@ def narrowing_cost(before: bytes, file: Path, model: Model, drawn: DrawnSample) 
 
 def _compared(old: NDArray[np.float64], new: NDArray[np.float64], labels: Labels) -> dict[str, Any]:
     """Return what changed between two tables of probabilities, (n, classes)."""
-    name = "map" if labels.several else "accuracy"
+    before, after = (figures(each, labels) for each in (old, new))
+    main = main_of(after)
+    assert main  # a classifier's
     same = (old > 0.5) == (new > 0.5) if labels.several else old.argmax(1) == new.argmax(1)
     return {
-        name: figures(new, labels)[name],
-        f"{name}_before": figures(old, labels)[name],
+        main.name: after[main.name],
+        f"{main.name}_before": before[main.name],
         "agreement": float(same.mean()),
         "largest_change": float(np.abs(new - old).max()),
     }

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import vitlab
 from models import test_packed
-from models.test_architectures import FUSED_OTHERWISE, PARTS, a_model, close, some_images
+from models.test_architectures import FUSED_OTHERWISE, a_model, close, some_images
 from vitlab.errors import DeviceError, WeightsError
 from vitlab.models.fast import accelerate as room
 from vitlab.models.fast import packed_form
@@ -27,7 +27,10 @@ from vitlab.models.packed import Packed
 needs_packing = pytest.mark.skipif(not can_pack(), reason="oneDNN packs no weights here")
 
 
-@pytest.mark.parametrize("case", PARTS)
+@pytest.mark.parametrize(
+    "case",
+    [*FUSED_OTHERWISE, "local", "hybrid", "1d, every", "relative", "BEiT", "Perception Encoder"],
+)
 @torch.inference_mode()
 def test_in_fp32_it_agrees_to_rounding(case: str) -> None:
     model, images = a_model(case), some_images(a_model(case))

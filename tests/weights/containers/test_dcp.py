@@ -1,6 +1,6 @@
 """PyTorch's distributed checkpoints: the advice that they are refused with."""
 
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -9,13 +9,14 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 import vitlab
-from conftest import environment
 from vitlab.errors import WeightsError
 from vitlab.weights.containers.open import open_source
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
-def test_the_advice_makes_a_file_that_loads(timm_folder: Path, tmp_path: Path) -> None:
+def test_the_advice_makes_a_file_that_loads(
+    timm_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = open_source(timm_folder)
     tensors = {name: source.read(name) for name in source.shapes}
     dcp.save({"model": tensors, "epoch": 3}, checkpoint_id=tmp_path / "step-3")
@@ -23,7 +24,7 @@ def test_the_advice_makes_a_file_that_loads(timm_folder: Path, tmp_path: Path) -
         vitlab.load(tmp_path / "step-3")
     words = str(caught.value).partition("python ")[2].split()
     given = {"FOLDER": str(tmp_path / "step-3"), "FILE.pth": str(tmp_path / "file.pth")}
-    command = [sys.executable, *(given.get(word, word) for word in words)]
-    subprocess.run(command, env=environment(), check=True, capture_output=True)
+    monkeypatch.setattr(sys, "argv", [given.get(word, word) for word in words[1:]])
+    runpy.run_module(words[1], run_name="__main__")
     read = open_source(tmp_path / "file.pth")
     assert all(torch.equal(read.read(name), tensors[name]) for name in tensors)

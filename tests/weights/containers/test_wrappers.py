@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-import time
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +51,8 @@ def optimizer_of(tensors: Tensors) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "key",
-    ["model_ema", "state_dict_ema", "ema", "ema_model", "teacher", "student", "model",
-     "model_state_dict", "model_state", "state_dict", "state", "module", "net", "network",
-     "weights", "params", "encoder", "target_encoder", "backbone", "checkpoint", "generator",
-     "a_key_of_its_own"],
+    ["model_ema", "ema", "teacher", "student", "model", "model_state_dict", "state", "net",
+     "params", "target_encoder", "a_key_of_its_own"],
 )  # fmt: skip
 def test_every_usual_key_and_any_other(key: str, tensors: Tensors, tmp_path: Path) -> None:
     content = {
@@ -75,8 +72,8 @@ def test_every_usual_key_and_any_other(key: str, tensors: Tensors, tmp_path: Pat
 
 @pytest.mark.parametrize(
     "prefix",
-    ["module.", "_orig_mod.", "module._orig_mod.", "_fsdp_wrapped_module.", "model.", "net.",
-     "student.", "backbone.", "model._orig_mod.module.", "state_dict.model.backbone."],
+    ["module.", "_orig_mod.", "_fsdp_wrapped_module.", "net.", "model._orig_mod.module.",
+     "state_dict.model.backbone."],
 )  # fmt: skip
 def test_prefixes_of_training_are_removed(prefix: str, tensors: Tensors, tmp_path: Path) -> None:
     for name in ("c.pth", "c.safetensors"):
@@ -117,18 +114,10 @@ def test_the_module_of_averaged_weights(tensors: Tensors, tmp_path: Path) -> Non
     assert all(name.startswith("module.") for each in found.tensors for name in each.theirs)
 
 
-def test_nested_dictionaries(tensors: Tensors, tmp_path: Path) -> None:
-    content = {"model": {"state_dict": tensors, "arch": "vit_tiny"}, "arch": "other", "epoch": 1}
-    source = open_source(saved(content, tmp_path / "c.pth"))
-    assert holds(source, tensors)
-    assert source.wrapper == "model.state_dict"
-    assert source.record == {"arch": "vit_tiny", "epoch": 1, "model": {"arch": "vit_tiny"}}
-
-
 @pytest.mark.parametrize(
     ("usual", "other"),
-    [("model_ema", "model"), ("state_dict_ema", "state_dict"), ("teacher", "student"),
-     ("target_encoder", "encoder"), ("ema", "net"), ("model", "student"), ("backbone", "momentum")],
+    [("model_ema", "model"), ("teacher", "student"), ("target_encoder", "encoder"),
+     ("model", "student"), ("backbone", "momentum")],
 )  # fmt: skip
 def test_several_models_are_told_and_chosen(
     usual: str, other: str, tensors: Tensors, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -159,19 +148,6 @@ def test_lightnings_averages_win_over_the_weights_in_training(
     assert holds(source, tensors)
     assert "state_dict was read; --part current_model_state reads another" in source.notes[0]
     assert holds(open_source(file, "current_model_state"), changed(tensors))
-
-
-def test_a_checkpoint_of_i_jepa(tensors: Tensors, tmp_path: Path) -> None:
-    """Its predictor has blocks as well, but no patches."""
-    predictor = {f"module.predictor_{n}": t for n, t in tensors.items() if "patch" not in n}
-    content = {
-        "encoder": prefixed(changed(tensors), "module."), "predictor": predictor,
-        "opt": optimizer_of(tensors), "scaler": None,
-        "target_encoder": prefixed(tensors, "module."), "epoch": 300, "lr": 1e-3,
-    }  # fmt: skip
-    source = open_source(saved(content, tmp_path / "IN1K-vit.h.14-300e.pth.tar"))
-    assert holds(source, tensors)
-    assert source.parts == ("target_encoder", "encoder")
 
 
 @pytest.mark.parametrize(
@@ -226,15 +202,17 @@ def test_a_model_is_not_taken_for_two(tmp_path: Path) -> None:
         assert set(open_source(saved(content, tmp_path / "c.pth")).shapes) == set(names)
 
 
-def test_a_model_beside_a_dictionary_of_another(tensors: Tensors, tmp_path: Path) -> None:
-    file = saved(tensors | {"more": changed(tensors)}, tmp_path / "c.pth")
+def test_a_model_within_or_beside_another(tensors: Tensors, tmp_path: Path) -> None:
+    """One of two has no prefix; and a name that occurs with and without one keeps it."""
+    nested = {"model": {"state_dict": tensors, "arch": "vit_tiny"}, "arch": "other", "epoch": 1}
+    source = open_source(saved(nested, tmp_path / "n.pth"))
+    assert holds(source, tensors)
+    assert source.wrapper == "model.state_dict"
+    assert source.record == {"arch": "vit_tiny", "epoch": 1, "model": {"arch": "vit_tiny"}}
+    file = saved(tensors | {"more": changed(tensors)}, tmp_path / "m.pth")
     assert holds(open_source(file), tensors)
     assert open_source(file).parts == ("model", "more")
     assert holds(open_source(file, "more"), changed(tensors))
-
-
-def test_a_model_beside_its_average(tensors: Tensors, tmp_path: Path) -> None:
-    """One of two has no prefix; and a name that occurs with and without one keeps it."""
     file = saved(prefixed(tensors, "ema.") | changed(tensors), tmp_path / "c.pth")
     assert open_source(file).parts == ("ema", "model")
     assert holds(open_source(file), tensors)
@@ -245,15 +223,11 @@ def test_a_model_beside_its_average(tensors: Tensors, tmp_path: Path) -> None:
 
 
 def test_names_that_would_take_long_are_quick(tmp_path: Path) -> None:
-    kernel = torch.zeros(1, 1, 1, 1)
+    """Without limits they take minutes."""
     pairs = [f"{side}.x{n}.0.y" for n in range(4_000) for side in ("a", "b")]
-    long = [".".join(["a"] * 50_000), "a.0.b", "b.0.b"]
-    start = time.perf_counter()
-    for names in (long, pairs):
-        torch.save(dict.fromkeys(names, kernel), tmp_path / "m.pth")
+    for names in ([".".join(["a"] * 50_000), "a.0.b", "b.0.b"], pairs):
         with pytest.raises(WeightsError):
-            vitlab.load(tmp_path / "m.pth")
-    assert time.perf_counter() - start < 20  # minutes without limits
+            vitlab.load(saved(dict.fromkeys(names, torch.zeros(1, 1, 1, 1)), tmp_path / "m.pth"))
 
 
 def test_the_keys_are_in_the_message(tmp_path: Path) -> None:

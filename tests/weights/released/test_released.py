@@ -1,7 +1,6 @@
 """Files as they are released: read as their authors' code computes, or refused with the reason."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,37 +62,3 @@ def test_a_released_file_is_read_as_its_authors_code_computes(row: Row, tmp_path
     if found:  # the options that the warning names settle it
         settle = row.settle or {name: row.wanted[name] for name in found}
         assert not wrong(read(path, **told, **settle), row.wanted)
-
-
-# Bare files of authors' own, none of whose numbers are facts.
-OWN = [
-    row
-    for row in ROWS
-    if row.file.endswith(".pth") and not row.json and "dinov3" not in row.name and row.wrap != "*"
-]
-# Other ways to keep the same tensors.
-WRAPPINGS: dict[str, dict[str, Any]] = {
-    "another name": {"file": "vit_large_patch32_384.pth"},
-    "a checkpoint": {"wrap": "state_dict", "record": {"epoch": 3, "lr": 0.1}},
-    "no wrapping": {"wrap": ""},
-    "safetensors": {"wrap": "", "file": "deit_small.safetensors"},
-    "data parallel": {"wrap": "model", "front": "module."},
-}
-
-
-@pytest.mark.parametrize("row", OWN[::3], ids=lambda row: row.name)
-def test_the_same_tensors_give_the_same_model_however_they_are_kept(
-    row: Row, tmp_path: Path
-) -> None:
-    if row.refused:
-        return
-    first = read(write(row, tmp_path))
-    for number, changes in enumerate(WRAPPINGS.values()):
-        changes = dict(changes)
-        front = changes.pop("front", "")
-        parts = [f"{front}{part}" if "|" in part else f"{front}|{part}" for part in row.parts]
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        other = read(write(replace(row, **changes, parts=parts), folder))
-        assert other.config == first.config, changes
-        assert other.origins == first.origins, changes

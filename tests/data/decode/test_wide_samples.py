@@ -1,9 +1,6 @@
 """Samples of more than 8 bits that fill only some of them: as the file says, or refused."""
 
 import io
-import struct
-import zlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +8,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from made_files import chunk, png_of, tiff_of
+from made_files import encoded as saved
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.open import open_images
 from vitlab.data.sources.pictures import stored
@@ -25,17 +24,10 @@ TWELVE = np.linspace(0, 4095, 36).round().astype(np.int64).reshape(6, 6)
 def encoded(values: NDArray[np.int64], kind: str, bits: int, tags: dict[int, Any]) -> bytes:
     """An image file by Pillow, of 16 or 32 bits; sBIT is among the tags of a PNG."""
     image = Image.fromarray(values.astype(np.uint16 if bits == 16 else np.int32))
-    stream = io.BytesIO()
     if kind == "TIFF":
-        image.save(stream, kind, tiffinfo=tags)
-        return stream.getvalue()
-    image.save(stream, kind)
-    data = stream.getvalue()
-    if not tags:
-        return data
-    chunk = b"sBIT" + bytes([tags[0]])
-    chunk = struct.pack(">I", 1) + chunk + struct.pack(">I", zlib.crc32(chunk))
-    return data[:33] + chunk + data[33:]
+        return saved(image, kind, tiffinfo=tags)
+    data = saved(image)
+    return data[:33] + chunk(b"sBIT", bytes([tags[0]])) + data[33:] if tags else data
 
 
 SAID: list[tuple[str, int, NDArray[np.int64], dict[int, Any], NDArray[np.int64]]] = [
@@ -56,9 +48,8 @@ SAID: list[tuple[str, int, NDArray[np.int64], dict[int, Any], NDArray[np.int64]]
 
 @pytest.mark.parametrize(("kind", "bits", "values", "tags", "gray"), SAID)
 def test_samples_are_scaled_as_the_file_says_at_every_door(
-    kind: str, bits: int, values: NDArray[np.int64], tags: dict[int, Any], gray: NDArray[np.int64],
-    tmp_path: Path,
-) -> None:  # fmt: skip
+    kind, bits, values, tags, gray, tmp_path
+) -> None:
     data = encoded(values, kind, bits, tags)
     path = tmp_path / f"a.{kind.lower()}"
     path.write_bytes(data)
@@ -89,9 +80,8 @@ def test_what_would_be_black_is_refused_and_the_advice_works(kind: str, bits: in
     assert message.startswith("dark: ")
     assert "save it with 8 bits" in message
     assert "SMaxSampleValue" in message
-    eight = io.BytesIO()
-    Image.fromarray(np.asarray(Image.open(io.BytesIO(data))).astype(np.uint8)).save(eight, "PNG")
-    assert EncodedImage(eight.getvalue()).decode(1)[..., 0].tolist() == EIGHT.tolist()
+    eight = saved(Image.fromarray(np.asarray(Image.open(io.BytesIO(data))).astype(np.uint8)))
+    assert EncodedImage(eight).decode(1)[..., 0].tolist() == EIGHT.tolist()
     said = encoded(EIGHT, kind, bits, {341: 255} if kind == "TIFF" else {0: 8})
     assert EncodedImage(said).decode(1)[..., 0].tolist() == EIGHT.tolist()
     with pytest.raises(ImageError, match="so black"):
@@ -112,34 +102,12 @@ def test_black_is_black_and_one_bright_pixel_is_enough_in_an_image_of_many_bands
 
 def colored(values: NDArray[np.int64], kind: str, tags: dict[int, Any]) -> bytes:
     """A file of 16-bit colors, which Pillow cannot write."""
-    three = np.repeat(values[..., None], 3, axis=2)
-    rows, columns = values.shape
+    three, (rows, columns) = np.repeat(values[..., None], 3, axis=2), values.shape
     if kind == "PNG":
-
-        def chunk(name: bytes, content: bytes) -> bytes:
-            check = struct.pack(">I", zlib.crc32(name + content))
-            return struct.pack(">I", len(content)) + name + content + check
-
-        lines = zlib.compress(b"".join(b"\0" + bytes(line) for line in three.astype(">u2")))
-        said = chunk(b"sBIT", bytes([tags[0]] * 3)) if tags else b""
-        head = struct.pack(">IIBBBBB", columns, rows, 16, 2, 0, 0, 0)
-        body = chunk(b"IHDR", head) + said + chunk(b"IDAT", lines) + chunk(b"IEND", b"")
-        return b"\x89PNG\r\n\x1a\n" + body
-    pixels = three.astype("<u2").tobytes()
-    entries = {256: columns, 257: rows, 258: 16, 259: 1, 262: 2, 273: 8, 277: 3, 278: rows,
-               279: len(pixels)} | tags  # fmt: skip
-    at, bits = 8 + len(pixels), 8 + len(pixels) + 2 + 12 * len(entries) + 4
-    directory = b"".join(
-        struct.pack("<HHII", tag, 3, 3, bits) if tag == 258 else struct.pack("<HHII", tag, 4, 1, v)
-        for tag, v in sorted(entries.items())
-    )
-    end = struct.pack("<I3H", 0, 16, 16, 16)
-    return (
-        struct.pack("<2sHI", b"II", 42, at)
-        + pixels
-        + struct.pack("<H", len(entries))
-        + (directory + end)
-    )
+        said = [chunk(b"sBIT", bytes([tags[0]] * 3))] if tags else []
+        return png_of(rows, columns, 16, 2, three.astype(">u2"), *said)
+    own = {256: columns, 257: rows, 258: (16, 16, 16), 262: 2, 277: 3, 278: rows}
+    return tiff_of(three.astype("<u2").tobytes(), own | tags)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])

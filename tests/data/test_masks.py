@@ -1,13 +1,12 @@
 """Masks: which belongs to which image in every layout, and their numbers as Pillow has them."""
 
-import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from made_files import chunk, png_of
 from made_scenes import CLASSES, scene, scene_folder
 from vitlab.data.masks import IGNORED, MaskedImages, open_masks, read_numbers
 from vitlab.errors import DataError, ImageError, UserError
@@ -29,25 +28,15 @@ def picture(file: Path, rows: int = 2, columns: int = 3) -> Path:
     return saved(file, np.full((rows, columns, 3), 9, np.uint8))
 
 
-@pytest.mark.parametrize(
-    ("mode", "kind", "most"),
-    [("P", np.uint8, 255), ("", np.uint8, 255), ("", np.uint16, 65_535), ("", np.int32, 9000)],
-)
-def test_numbers_are_read_as_they_are_stored(
-    mode: str, kind: type, most: int, tmp_path: Path
-) -> None:
-    values = np.random.default_rng(0).integers(0, most + 1, (9, 7)).astype(kind)
-    for ending in ("png", "tif", "bmp") if kind == np.uint8 else ("png", "tif"):
-        if kind == np.int32 and ending == "png":
-            continue
-        file = saved(tmp_path / f"mask.{ending}", values, mode)
-        assert np.array_equal(read_numbers(file.read_bytes(), "mask"), values)
-
-
-def chunk(kind: bytes, content: bytes) -> bytes:
-    """A part of a PNG."""
-    checksum = struct.pack(">I", zlib.crc32(kind + content))
-    return struct.pack(">I", len(content)) + kind + content + checksum
+def test_numbers_are_read_as_they_are_stored(tmp_path: Path) -> None:
+    for mode, kind, most, endings in (
+        ("P", np.uint8, 255, "png tif bmp"), ("", np.uint8, 255, "png tif bmp"),
+        ("", np.uint16, 65_535, "png tif"), ("", np.int32, 9000, "tif"),
+    ):  # fmt: skip
+        values = np.random.default_rng(0).integers(0, most + 1, (9, 7)).astype(kind)
+        for ending in endings.split():
+            file = saved(tmp_path / f"mask.{ending}", values, mode)
+            assert np.array_equal(read_numbers(file.read_bytes(), "mask"), values)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
@@ -56,11 +45,8 @@ def test_numbers_of_few_bits_are_not_widened(depth: int, color: int) -> None:
     """Pillow turns gray 0 to 3 of two bits into 0, 85, 170, 255."""
     values = np.arange(16).reshape(2, 8) % 2**depth
     bits = ((values[..., None] >> np.arange(depth - 1, -1, -1)) & 1).reshape(2, -1)
-    lines = b"".join(b"\0" + np.packbits(row).tobytes() for row in bits)
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 2, depth, color, 0, 0, 0))
-    palette = chunk(b"PLTE", bytes(range(3 * 2**depth))) if color else b""
-    pixels = chunk(b"IDAT", zlib.compress(lines))
-    data = b"\x89PNG\r\n\x1a\n" + head + palette + pixels + chunk(b"IEND", b"")
+    palette = [chunk(b"PLTE", bytes(range(3 * 2**depth)))] if color else []
+    data = png_of(2, 8, depth, color, [np.packbits(row) for row in bits], *palette)
     assert read_numbers(data, "mask").tolist() == values.tolist()
 
 
@@ -75,10 +61,8 @@ def test_what_is_no_mask_is_refused_in_one_line(tmp_path: Path) -> None:
             read_numbers(data, "a.png")
         assert "a.png" in str(found.value)
         assert "\n" not in str(found.value)
-    size = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 0, 0, 0, 0)
-    huge = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + chunk(b"IDAT", b"")
     with pytest.raises(ImageError, match="exceed the limit"):
-        read_numbers(huge, "a.png")
+        read_numbers(png_of(60_000, 60_000, 8, 0, []), "a.png")
 
 
 def names(part: MaskedImages) -> list[tuple[str, str]]:
@@ -207,22 +191,17 @@ def test_pairs_in_memory() -> None:
             open_masks(wrong, "").parts["all"].numbers(0)
 
 
-@pytest.mark.parametrize(
-    ("mask", "kind", "words"),
-    [
+def test_masks_that_do_not_fit(tmp_path: Path) -> None:
+    root = scene_folder(tmp_path, 2)
+    for mask, kind, words in (
         (np.zeros((4, 4)), ImageError, "its mask has 4 x 4 pixels, the image 40 x 56"),
         (np.full((40, 56), 7), DataError, "has the number 7, which is none of the 4 classes"),
-    ],
-)
-def test_masks_that_do_not_fit(
-    mask: object, kind: type[UserError], words: str, tmp_path: Path
-) -> None:
-    root = scene_folder(tmp_path, 2)
-    saved(root / "masks" / "001.png", np.asarray(mask, np.uint8))
-    with pytest.raises(kind, match=words) as found:
-        open_masks(root).parts["all"].truth(1, (40, 56))
-    assert type(found.value) is kind
-    assert "001.png" in str(found.value)
+    ):
+        saved(root / "masks" / "001.png", np.asarray(mask, np.uint8))
+        with pytest.raises(kind, match=words) as found:
+            open_masks(root).parts["all"].truth(1, (40, 56))
+        assert type(found.value) is kind
+        assert "001.png" in str(found.value)
 
 
 def test_data_without_masks_says_what_would_work(tmp_path: Path) -> None:

@@ -87,29 +87,29 @@ ODD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("shape", ODD, ids=str)
-def test_odd_shapes_are_skipped_and_named(shape: Any, tmp_path: Path) -> None:
-    said = copy.deepcopy(SAID)
-    said["annotations"][3]["segmentation"] = shape
-    opened = open_masks(written(tmp_path, said))
-    assert any("skipped 1 shapes" in note and "image 3" in note for note in opened.notes)
-    assert not opened.parts["all"].truth(1, SIZE).any()
+def test_odd_shapes_are_skipped_and_named(tmp_path: Path) -> None:
+    for shape in ODD:
+        said = copy.deepcopy(SAID)
+        said["annotations"][3]["segmentation"] = shape
+        opened = open_masks(written(tmp_path, said))
+        assert any("skipped 1 shapes" in note and "image 3" in note for note in opened.notes)
+        assert not opened.parts["all"].truth(1, SIZE).any()
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"annotations": [{"image_id": 7}]}, "is not COCO's format"),
-        ({"images": [{"id": 1, "file_name": "a.png", "width": float("inf"), "height": 2}],
-          "annotations": []}, "has no image that is there"),
-        ({"annotations": [{"image_id": 7, "category_id": 2, "segmentation": SQUARE}]},
-         "category_id 2 is not among the categories"),
-        ({"annotations": []}, "have 1 class beside"),
-    ],
-)  # fmt: skip
-def test_wrong_annotations_are_one_line(change: dict[str, Any], words: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=words):
-        open_masks(written(tmp_path, SAID | change))
+WRONG = [
+    ({"annotations": [{"image_id": 7}]}, "is not COCO's format"),
+    ({"images": [{"id": 1, "file_name": "a.png", "width": float("inf"), "height": 2}],
+      "annotations": []}, "has no image that is there"),
+    ({"annotations": [{"image_id": 7, "category_id": 2, "segmentation": SQUARE}]},
+     "category_id 2 is not among the categories"),
+    ({"annotations": []}, "have 1 class beside"),
+]  # fmt: skip
+
+
+def test_wrong_annotations_are_one_line(tmp_path: Path) -> None:
+    for change, words in WRONG:
+        with pytest.raises(DataError, match=words):
+            open_masks(written(tmp_path, SAID | change))
 
 
 def test_what_does_not_apply_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

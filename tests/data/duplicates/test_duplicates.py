@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw
 
 import vitlab
 from conftest import photo
+from made_files import encoded
 from vitlab.data.decode.stored import PixelImage
 from vitlab.data.duplicates import signatures as signing
 from vitlab.data.duplicates.candidates import Cells, describe, mirror, parts
@@ -64,13 +65,10 @@ def scene(seed: int, side: int = 48) -> Picture:
     return picture
 
 
-def encoded(kind: str, quality: int) -> Alter:
-    def alter(picture: Picture) -> Picture:
-        stream = BytesIO()
-        picture.save(stream, kind, quality=quality)
-        return Image.open(BytesIO(stream.getvalue())).convert("RGB")
-
-    return alter
+def stored(kind: str, quality: int) -> Alter:
+    return lambda picture: Image.open(BytesIO(encoded(picture, kind, quality=quality))).convert(
+        "RGB"
+    )
 
 
 def resized(factor: float) -> Alter:
@@ -106,15 +104,15 @@ ALTERED: dict[str, Alter] = {
     "the same": lambda picture: picture,
     "half": resized(0.5),
     "double": resized(2),
-    "jpeg": encoded("JPEG", 50),
-    "webp": encoded("WEBP", 50),
+    "jpeg": stored("JPEG", 50),
+    "webp": stored("WEBP", 50),
     "flipped": flipped,
     "corner": cropped(0, 0),
     "center": cropped(0.5, 0.5),
     "edge": cropped(1, 0.4),
-    "all": together(flipped, cropped(0.3, 0.8), resized(0.75), encoded("JPEG", 70)),
+    "all": together(flipped, cropped(0.3, 0.8), resized(0.75), stored("JPEG", 70)),
 }
-SCENES = [scene(seed) for seed in range(120)]
+SCENES = [scene(seed) for seed in range(80)]
 
 
 FEW = ("half", "jpeg", "flipped", "edge", "all")  # the others are for the campaign
@@ -123,11 +121,11 @@ KINDS = [pytest.param(kind, marks=[] if kind in FEW else pytest.mark.campaign) f
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_altered_copies_are_found_and_nothing_else(kind: str) -> None:
-    originals, copies = Pictures(SCENES), Pictures([ALTERED[kind](each) for each in SCENES[:60]])
+    originals, copies = Pictures(SCENES), Pictures([ALTERED[kind](each) for each in SCENES[:50]])
     for first, second in ((originals, copies), (copies, originals)):  # whichever was altered
         pairs = vitlab.duplicates(first, second)
         assert all(i == j and 0.85 < score <= 1 for i, j, score in pairs)
-        assert len(pairs) >= 59  # the campaign below measures the recall on photographs
+        assert len(pairs) >= 49  # the campaign below measures the recall on photographs
 
 
 def test_pairs_within_a_set_come_once() -> None:
@@ -165,7 +163,7 @@ def test_blank_pictures_match_nothing() -> None:
 def test_the_same_signatures_whatever_the_workers_and_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = [tmp_path / f"{n}.png" for n in range(150)]
+    paths = [tmp_path / f"{n}.png" for n in range(100)]
     for n, path in enumerate(paths):
         SCENES[n % len(SCENES)].save(path)
     alone = signatures(image_paths(list(map(str, paths))), workers=0)
@@ -175,16 +173,15 @@ def test_the_same_signatures_whatever_the_workers_and_the_memory(
     assert torch.equal(torch.get_rng_state(), state)
     assert isinstance(several.rows, np.memmap)
     assert (alone.rows == several.rows).all()
-    assert [(i, j) for i, j, _ in find(several).tuples()] == [(n, n + 120) for n in range(30)]
+    assert [(i, j) for i, j, _ in find(several).tuples()] == [(n, n + 80) for n in range(20)]
 
 
 def test_damaged_images_are_listed(tmp_path: Path) -> None:
     SCENES[0].save(tmp_path / "a.png")
     (tmp_path / "b.png").write_bytes(b"no image")
     (tmp_path / "c.png").write_bytes(b"no image")
-    compared = compare(
-        *(named_files([str(tmp_path / f"{each}.png") for each in own], "") for own in ("ab", "c"))
-    )
+    paths = [[str(tmp_path / f"{each}.png") for each in own] for own in ("ab", "c")]
+    compared = compare(*(named_files(own, "") for own in paths))
     assert len(compared.pairs) == 0
     assert len(compared.damaged) == 2
     assert "b.png" in compared.damaged[0]
@@ -206,26 +203,23 @@ def test_lists_folders_and_data(tmp_path: Path) -> None:
     assert [(i, j) for i, j, _ in vitlab.duplicates(tmp_path / "a", str(one))] == [(4, 0)]
 
 
-@pytest.mark.parametrize(
-    ("images", "message"),
-    [
+def test_what_cannot_be_compared() -> None:
+    for images, message in (
         ([], "the given data has no images"),
         (["missing.png"], "no such file: missing.png"),
         ([3], "item 0 of the given data is of type int"),
         ("missing-folder", "no such file or folder: missing-folder"),
-    ],
-)
-def test_what_cannot_be_compared(images: list[str] | str, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        vitlab.duplicates(images)
+    ):
+        with pytest.raises(DataError, match=message):
+            vitlab.duplicates(images)
 
 
 def test_cells_miss_next_to_nothing() -> None:
     """Against every training image compared with every view of every test image."""
-    pictures = [scene(seed, 32) for seed in range(400)]
+    pictures = [scene(seed, 32) for seed in range(200)]
     originals = signatures(Pictures(pictures))
     copies = signatures(Pictures([ALTERED["all"](each) for each in pictures[:60]]))
-    everything = np.arange(400), np.arange(60)
+    everything = np.arange(200), np.arange(60)
     found: set[tuple[int, int]] = set()
     cells = Cells(originals.rows["luma"], everything[0])
     for i, j, _ in cells.candidates(copies.rows["luma"], everything[1]):

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from conftest import photo, photo_folder
 from vitlab.data import open as door
@@ -14,33 +15,32 @@ from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.loader import choose_workers
 from vitlab.data.prepare import copy
+from vitlab.data.sources.memory import digits
 from vitlab.data.sources.request import Found, Part, Request
 from vitlab.data.summary import input_shape
 from vitlab.errors import DataError
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda p: p / "nowhere", "no such file or folder"),
-        (lambda p: p, "is empty: put the images of each class into a folder of its name"),
-        (
-            lambda p: photo_folder(p, {"only": 5}),
-            "has only one class ('only'); at least 2 are needed",
-        ),
-        (lambda p: photo_folder(p, {"a": 1, "b": 1}), "has too few images to hold some out"),
-        (lambda p: photo(0).save(p / "a.png") or p, "has no class folders with images (its images"),
-        (
-            lambda p: (p / "x.txt").write_text("x") and p / "x.txt",
-            "is not a folder, a Parquet file",
-        ),
-    ],
-)
-def test_bad_data_in_one_line(tmp_path: Path, make: object, message: str) -> None:
-    with pytest.raises(DataError) as caught:
-        open_to_learn(str(make(tmp_path)))
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_bad_data_in_one_line(tmp_path: Path) -> None:
+    for name, counts, message in (
+        ("nowhere", None, "no such file or folder"),
+        ("empty", {}, "is empty: put the images of each class into a folder of its name"),
+        ("one", {"only": 5}, "has only one class ('only'); at least 2 are needed"),
+        ("few", {"a": 1, "b": 1}, "has too few images to hold some out"),
+        ("flat", {}, "has no class folders with images (its images"),
+        ("x.txt", None, "is not a folder, a Parquet file"),
+    ):
+        if counts is not None:
+            (tmp_path / name).mkdir()
+            photo_folder(tmp_path / name, counts)
+        photo(0).save(tmp_path / name / "a.png") if name == "flat" else None
+        (tmp_path / "x.txt").write_text("x")
+        with pytest.raises(DataError) as caught:
+            open_to_learn(str(tmp_path / name))
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(DataError, match="no data given: name digits, a folder of class folders"):
+        open_to_learn("")
 
 
 @dataclass(frozen=True)
@@ -79,17 +79,21 @@ def test_another_kind_of_source_is_one_class_and_one_line(
     result = copy({"train": Stripes()}, tmp_path / "out", layout="tar", workers=0)
     assert result["images"] == 20
     copied = open_to_learn(str(tmp_path / "out")).whole
-    assert copied is not None
     assert copied.image(3).decode(1).tolist() == Stripes().image(3).decode(1).tolist()
     assert open_to_learn("digits").classes == tuple("0123456789")
-
-
-def test_data_must_be_named() -> None:
-    with pytest.raises(DataError, match="no data given: name digits, a folder of class folders"):
-        open_to_learn("")
 
 
 def test_a_folder_is_a_folder_whatever_its_name(tmp_path: Path) -> None:
     for name in ("x.parquet", "y.tar", "z.csv"):
         photo_folder(tmp_path / name, {"a": 5, "b": 5})
         assert open_to_learn(str(tmp_path / name)).classes == ("a", "b")
+
+
+def test_digits_are_those_of_scikit_learn() -> None:
+    theirs, ours = load_digits(), digits()
+    assert np.array_equal(ours.labels.values, theirs.target)
+    np.testing.assert_array_equal(ours.images[..., 0], np.round(theirs.images * 255 / 16))
+    assert ours.classes == tuple("0123456789")
+    splits = open_to_learn("digits", test_fraction=0.5)  # the split is fixed
+    assert (len(splits.train), len(splits.test)) == (1438, 359)
+    assert input_shape(splits.train) == (8, 1)

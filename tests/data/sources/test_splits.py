@@ -24,23 +24,15 @@ def test_held_out_is_stratified_fixed_and_apart() -> None:
     assert splits.test.labels.counts(3) == [20, 2, 0]
     assert np.array_equal(splits.test.indices, split_digits(source).test.indices)
     assert any("'c' has only one image" in note for note in splits.notes)
-
-
-def test_the_fingerprint_knows_the_data_wherever_it_lies(photos: Path, tmp_path: Path) -> None:
-    moved = shutil.copytree(photos, tmp_path / "moved")
-    whole = open_to_learn(str(photos)).whole
-    assert whole is not None
-    assert fingerprint(whole) == fingerprint(open_to_learn(str(moved)).whole)
-    (moved / "red" / "007.png").unlink()
-    assert fingerprint(whole) != fingerprint(open_to_learn(str(moved)).whole)
+    labels = SingleLabels(np.arange(40) % 2)  # the images held out never change
+    splits = split_digits(Arrays(np.zeros((40, 1, 1, 1), np.uint8), labels, ("a", "b")))
+    assert splits.test.indices.tolist() == [4, 8, 9, 12, 15, 23, 33, 38]
 
 
 def test_files_are_grouped_by_the_split_that_their_names_mention() -> None:
-    assert split_of("photos-VAL-000") == "validation"
-    assert split_of("train_of_2024") == "train"
-    assert split_of("dev") == "validation"
-    assert split_of("Testing") == "test"
-    assert split_of("tested") == "train"  # not a whole word
+    names = {"photos-VAL-000": "validation", "train_of_2024": "train", "dev": "validation",
+             "Testing": "test", "tested": "train"}  # the last is not a whole word  # fmt: skip
+    assert {name: split_of(name) for name in names} == names
     files = [("a-train", "1"), ("b-test", "2"), ("c", "3")]
     assert by_split(files) == {"train": ["1", "3"], "test": ["2"]}
     assert by_split([("test-0", "1"), ("val-0", "2")]) == {"train": ["1", "2"]}
@@ -74,7 +66,7 @@ def test_a_subset_of_a_subset() -> None:
     assert sum(counts(part).values()) == 2
 
 
-def test_the_fingerprint_follows_labels_classes_and_pixels() -> None:
+def test_the_fingerprint_follows_labels_classes_and_pixels(photos: Path, tmp_path: Path) -> None:
     pixels = np.zeros((4, 2, 2, 1), np.uint8)
     labels = SingleLabels(np.array([0, 1, 0, 1]))
     base = fingerprint(Arrays(pixels, labels, ("a", "b")))
@@ -82,13 +74,11 @@ def test_the_fingerprint_follows_labels_classes_and_pixels() -> None:
     assert base != fingerprint(Arrays(pixels + 1, labels, ("a", "b")))
     assert base != fingerprint(Arrays(pixels, labels, ("a", "c")))
     assert base != fingerprint(Arrays(pixels, SingleLabels(1 - labels.values), ("a", "b")))
-
-
-def test_the_images_held_out_never_change() -> None:
-    """A model saved years ago is evaluated on the images that it did not learn from."""
-    labels = SingleLabels(np.arange(40) % 2)
-    splits = split_digits(Arrays(np.zeros((40, 1, 1, 1), np.uint8), labels, ("a", "b")))
-    assert splits.test.indices.tolist() == [4, 8, 9, 12, 15, 23, 33, 38]
+    moved = shutil.copytree(photos, tmp_path / "moved")
+    whole = fingerprint(open_to_learn(str(photos)).whole)
+    assert whole == fingerprint(open_to_learn(str(moved)).whole)  # wherever the data lies
+    (moved / "red" / "007.png").unlink()
+    assert whole != fingerprint(open_to_learn(str(moved)).whole)
 
 
 UNEVEN = SingleLabels(np.random.default_rng(0).permutation(np.repeat([0, 1, 2], [200, 40, 10])))
@@ -115,29 +105,18 @@ def test_smaller_amounts_of_training_images_are_within_larger_ones() -> None:
     all_ = with_train_images(splits, 200).train
     assert all_.indices.tolist() == list(range(200))  # the very same data
     assert with_train_images(splits, 0) is splits
-
-
-def test_the_training_images_chosen_never_change() -> None:
-    """A figure for 10 images, published years ago, can be measured again."""
-    chosen = with_train_images(uneven(), 10).train
+    chosen = with_train_images(splits, 10).train  # a figure of years ago can be measured again
     assert chosen.indices.tolist() == [6, 65, 71, 90, 92, 105, 153, 159, 165, 168]
 
 
-@pytest.mark.parametrize(
-    ("amount", "message"),
-    [
+def test_too_many_training_images_or_too_few() -> None:
+    for amount, message in (
         (201, "there are only 200 training images: choose a --train-images of at most 200, not "),
         (2, "train_images comes to 2, too few to show every class: choose a --train"),
-        (
-            0.001,
-            "train_images comes to 0, too few to show every class: choose a --train",
-        ),
-    ],
-)
-def test_too_many_training_images_or_too_few(amount: float, message: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        with_train_images(uneven(), amount)
-    assert str(caught.value).startswith(message)
-    advice = re.search(r"(?:most|least) (\d+)", str(caught.value))
-    assert advice is not None
-    assert len(with_train_images(uneven(), int(advice[1])).train) == int(advice[1])
+        (0.001, "train_images comes to 0, too few to show every class: choose a --train"),
+    ):
+        with pytest.raises(OptionError) as caught:
+            with_train_images(uneven(), amount)
+        assert str(caught.value).startswith(message)
+        advice = int(re.search(r"(?:most|least) (\d+)", str(caught.value))[1])
+        assert len(with_train_images(uneven(), advice).train) == advice

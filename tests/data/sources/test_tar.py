@@ -1,6 +1,7 @@
 """The members of tar files, and what is refused of damaged ones."""
 
 import io
+import itertools
 import tarfile
 
 import numpy as np
@@ -54,12 +55,9 @@ def test_numbers_and_sizes_out_of_the_ordinary():
     large = tarfile.TarInfo("large")
     large.size = 9 * 2**30
     whole = {0: large.tobuf(tarfile.GNU_FORMAT), 512 + large.size: bytes(512)}
-    members = list(
-        tar.members(tar.HeaderReader(lambda at, count: whole.get(at, b"\0"), 1024 + large.size))
-    )
-    assert [(each.name, each.offset_data, each.size) for each in members] == [
-        ("large", 512, 9 * 2**30)
-    ]
+    reader = tar.HeaderReader(lambda at, count: whole.get(at, b"\0"), 1024 + large.size)
+    members = [(each.name, each.offset_data, each.size) for each in tar.members(reader)]
+    assert members == [("large", 512, 9 * 2**30)]
 
 
 def test_links_folders_and_devices_are_passed_over():
@@ -107,18 +105,17 @@ def test_hostile_sizes():
     assert "headers of more than 1,048,576 bytes" in refused(big)
 
 
-@pytest.mark.parametrize("kind", [b"0", b"L", b"K", b"x", b"g", b"S"])
-@pytest.mark.parametrize("size", [-512, -1024, -5000])
-def test_sizes_below_zero_do_not_send_the_reader_back(kind, size):
+def test_sizes_below_zero_do_not_send_the_reader_back():
     """They made Python's own reader go round in circles (CVE-2025-8194)."""
-    info = tarfile.TarInfo("a")
-    info.type = kind
-    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
-    header[124:136] = (2**96 + size).to_bytes(12)
-    header[148:156] = b" " * 8
-    header[148:156] = f"{sum(header):06o}\0 ".encode()
     first = tarfile.TarInfo("first").tobuf(tarfile.GNU_FORMAT)
-    assert refused(first + bytes(header) + bytes(2048)).startswith("damaged at byte 512: ")
+    for kind, size in itertools.product((b"0", b"L", b"K", b"x", b"g", b"S"), (-512, -1024, -5000)):
+        info = tarfile.TarInfo("a")
+        info.type = kind
+        header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+        header[124:136] = (2**96 + size).to_bytes(12)
+        header[148:156] = b" " * 8
+        header[148:156] = f"{sum(header):06o}\0 ".encode()
+        assert refused(first + bytes(header) + bytes(2048)).startswith("damaged at byte 512: ")
 
 
 def test_headers_without_a_member_end():
@@ -132,7 +129,7 @@ def test_fuzzed_archives_end_or_are_damaged():
     generator = np.random.default_rng(3)
     for kind in FORMATS:
         data = archive(kind, NAMES)
-        for _ in range(400):
+        for _ in range(200):
             broken = bytearray(data)
             for place in generator.integers(0, len(data), 4):
                 broken[place] = generator.integers(256)

@@ -7,12 +7,29 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pytest
+from PIL import Image
 
-from data.vtab.fakes import listed, png
+from made_files import encoded
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
-from vitlab.data.vtab import BY_NAME, VtabTask, available, open_task
+from vitlab.data.vtab import BY_NAME, TASKS, VtabTask, available, brightened, open_task
 from vitlab.errors import DataError
+
+
+def png(level: int) -> bytes:
+    return encoded(Image.fromarray(np.full((4, 4), level, np.uint8)))
+
+
+def listed(folder: Path, classes: int = 10, test: int = 30) -> Path:
+    """Lists of 800, 200 and some images, each of which names two files again and again."""
+    (folder / "images").mkdir(parents=True)
+    for level in range(6):
+        (folder / "images" / f"{level} .png").write_bytes(png(level))
+    splits = (("train800.txt", 800, 0), ("val200.txt", 200, 2), ("test.txt", test, 4))
+    for name, count, first in splits:
+        lines = [f"images/{first + number % 2} .png {number % classes}" for number in range(count)]
+        (folder / name).write_text("\n".join(lines) + "\n")
+    return folder
 
 
 def table(labels: list[int], **columns: list) -> datasets.Dataset:
@@ -173,3 +190,76 @@ def test_the_classes_of_a_model_must_be_the_tasks(tmp_path: Path) -> None:
     assert open_images(f"vtab:{tmp_path}/svhn", classes=known).splits().classes == known
     with pytest.raises(DataError, match=r"the classes of .*svhn are not the model's"):
         open_images(f"vtab:{tmp_path}/svhn", classes=("cat", "dog")).splits()
+
+
+# labels, each worked out by hand from what the data sets store
+
+
+def rows(**columns: list) -> datasets.Dataset:
+    return datasets.Dataset.from_dict(columns)
+
+
+def objects(*depths: float) -> dict:
+    places = [[1.0, 2.0, depth] for depth in depths]
+    return {"pixel_coords": places, "size": ["small"] * len(depths)}
+
+
+def test_clevr_counts_objects_from_three_on() -> None:
+    table = rows(objects=[objects(9, 9, 9), objects(*[9] * 10)])
+    assert BY_NAME["clevr_count"].label(table).tolist() == [0, 7]
+
+
+def test_clevr_distance_is_the_bin_of_the_closest_object() -> None:
+    # bins (0, 8], (8, 8.5], (8.5, 9], (9, 9.5], (9.5, 10], (10, 100]
+    closest = [8.0, 8.01, 8.5, 8.9, 9.2, 9.75, 10.0, 10.5]
+    table = rows(objects=[objects(50, depth, 20) for depth in closest])
+    assert BY_NAME["clevr_dist"].label(table).tolist() == [0, 1, 1, 2, 3, 4, 4, 5]
+    records = rows(objects=[[{"pixel_coords": [0.0, 0.0, depth]} for depth in (9.6, 12.0)]])
+    assert BY_NAME["clevr_dist"].label(records).tolist() == [4]
+
+
+def test_kitti_distance_is_that_of_cars_vans_and_trucks_only() -> None:
+    def scene(*found: tuple[int, float]) -> dict:
+        kinds, depths = zip(*found, strict=True)
+        return {"type": [*kinds], "location": [[0.0, 0.0, depth] for depth in depths]}
+
+    table = rows(
+        objects=[
+            scene((0, 30.0), (1, 7.9)),  # the van
+            scene((2, 8.1), (3, 2.0)),  # the truck, not the pedestrian
+            scene((0, 20.5)),
+            scene((3, 5.0)),  # no vehicle
+            scene((0, -1.0)),
+            scene((0, 20.0)),
+        ]
+    )
+    assert BY_NAME["kitti"].label(table).tolist() == [0, 1, 2, 3, 0, 1]
+    named = {"Car": 9.0, "Tram": 1.0}.items()
+    words = rows(objects=[[{"type": kind, "location": [0.0, 0.0, depth]} for kind, depth in named]])
+    assert BY_NAME["kitti"].label(words).tolist() == [1]
+
+
+def test_dsprites_are_grouped_into_sixteen_and_norb_as_it_is() -> None:
+    table = rows(label_x_position=list(range(32)), label_orientation=[*range(0, 40, 5), *[39] * 24])
+    assert BY_NAME["dsprites_loc"].label(table).tolist() == [k for k in range(16) for _ in range(2)]
+    # floor(16 x / 40): 0 5 10 15 20 25 30 35 -> 0 2 4 6 8 10 12 14
+    assert BY_NAME["dsprites_ori"].label(table).tolist() == [*range(0, 16, 2), *[15] * 24]
+    norb = rows(label_azimuth=[17, 0], label_elevation=[8, 3])
+    assert BY_NAME["smallnorb_azi"].label(norb).tolist() == [17, 0]
+    assert BY_NAME["smallnorb_ele"].label(norb).tolist() == [8, 3]
+
+
+def test_labels_must_be_whole_numbers() -> None:
+    for task in TASKS:
+        assert task.label(rows(label=[1, 0])).tolist() == [1, 0]
+    assert BY_NAME["dtd"].label(rows(fine_label=[3], coarse_label=[1])).tolist() == [3]
+    assert BY_NAME["dtd"].label(rows(label=[True, False])).tolist() == [1, 0]
+    with pytest.raises(DataError, match="column label must contain whole numbers"):
+        BY_NAME["dtd"].label(rows(label=[0.5]))
+    with pytest.raises(DataError, match="no label column; the columns are a, b"):
+        BY_NAME["dtd"].label(rows(a=[1], b=[2]))
+
+
+def test_images_of_zeros_and_ones_are_widened() -> None:
+    assert brightened(np.array([[[0], [1]]], np.uint8)).tolist() == [[[0], [255]]]
+    assert brightened(np.array([[[0], [7]]], np.uint8)).tolist() == [[[0], [7]]]

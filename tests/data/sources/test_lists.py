@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from conftest import photo_folder
-from vitlab.data.labels import index_labels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.open import open_images
@@ -120,15 +119,6 @@ def test_bad_lists_in_one_line(here: Path) -> None:
             open_to_learn(str(file))
         assert message in str(caught.value)
         assert "\n" not in str(caught.value)
-
-
-def test_numbers_count_the_names_where_there_are_any() -> None:
-    labels, order = index_labels(["1", "b", "0"], "data", names=("a", "b"))
-    assert (labels.values.tolist(), order) == ([1, 1, 0], ("a", "b"))
-    labels, order = index_labels(["1", "0"], "data", classes=("b", "c", "a"), names=("a", "b"))
-    assert (labels.values.tolist(), order) == ([0, 2], ("b", "c", "a"))
-    with pytest.raises(ValueError, match="data: label '2' is not one of its 2 classes"):
-        index_labels(["2"], "data", names=("a", "b"))
 
 
 def test_names_are_packed() -> None:

@@ -1,7 +1,6 @@
 """Data opened once for several runs: counted, the same bits, the same record of each run."""
 
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +22,18 @@ QUICK = TINY | {"image_size": 8, "steps": 2, "batch": 16}
 QUIET = Host(check_duplicates="no", report="no", workers=0)
 SPEEDS = ("images_per_second", "peak_memory", "seconds", "run")
 
-Count = Callable[[], tuple[int, int]]
-
 
 @pytest.fixture
-def count(monkeypatch: pytest.MonkeyPatch) -> Count:
+def count(monkeypatch):
     """Count how often data is opened, and images are decoded whole, since the last call."""
     opens, images = list[object](), list[str]()
-    real = room.splits_of
+    real, decode = room.splits_of, EncodedImage.decode_box
 
     def open_it(data: Any, *given: Any, **named: Any) -> Any:
         opens.append(data)
         return real(data, *given, **named)
 
     monkeypatch.setattr(room, "splits_of", open_it)
-    decode = EncodedImage.decode_box
 
     def decode_it(self: EncodedImage, *given: Any, **named: Any) -> Any:
         images.append(self.name)
@@ -69,7 +65,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def test_runs_open_and_decode_once_and_are_those_of_runs_by_themselves(
-    photos: Path, tmp_path: Path, count: Count
+    photos, tmp_path, count
 ) -> None:
     opened, found = OpenedData(), {}
     for name, fields in VARIANTS.items():
@@ -88,9 +84,7 @@ def test_runs_open_and_decode_once_and_are_those_of_runs_by_themselves(
     assert count() == (1, 0)
 
 
-def test_images_without_labels_are_opened_once_too(
-    photos: Path, tmp_path: Path, count: Count
-) -> None:
+def test_images_without_labels_are_opened_once_too(photos, tmp_path, count) -> None:
     fields = {"decoder_depth": 1, "decoder_width": 16, "decoder_heads": 2} | QUICK
     recipe, opened = vitlab.recipe("mae", data=str(photos), **fields), OpenedData()
     runs = [vitlab.train(recipe, tmp_path / name, opened=opened, host=QUIET) for name in ("a", "b")]
@@ -105,7 +99,7 @@ def same(ours: Source, theirs: Source) -> bool:
     )
 
 
-def test_a_part_is_cached_if_it_is_by_itself(tmp_path: Path, count: Count) -> None:
+def test_a_part_is_cached_if_it_is_by_itself(tmp_path: Path, count) -> None:
     folder = photo_folder(tmp_path / "p", {"a": 8, "b": 8})
     photo(0, 30, 40).save(folder / "a" / "003.png")  # of another size
     (folder / "b" / "001.png").write_bytes(b"damaged")

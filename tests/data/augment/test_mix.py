@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from oracles.peers import timm
-from vitlab.data.augment.mix import Mix, dense, draw, neighbors
+from vitlab.data.augment.mix import Mix, dense, draw
 from vitlab.data.settings import Augment
 
 SIZE = (20, 28)
@@ -120,10 +120,3 @@ def test_several_labels_an_image_are_mixed_as_they_are() -> None:
     _, targets = Mix(0.25, None)(images(2), labels, 3)
     torch.testing.assert_close(targets, torch.tensor([[0.25, 1, 0.75], [0.75, 1, 0.25]]))
     assert dense(labels, 3).dtype == torch.float32
-
-
-def test_neighbors() -> None:
-    cpu = torch.device("cpu")
-    assert neighbors(5, cpu).tolist() == [1, 0, 3, 2, 4]
-    assert neighbors(1, cpu).tolist() == [0]
-    assert neighbors(0, cpu).tolist() == []

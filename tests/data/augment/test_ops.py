@@ -171,16 +171,3 @@ def test_movements_compose_as_one_after_the_other() -> None:
         three = transform(three, Op(ops[0, op]), amounts[0, op], Image.Resampling.BILINEAR)
     apart = np.abs(got - np.asarray(three))[14:-14, 18:-18]
     assert apart.mean() < 4  # three samplings blur
-
-
-def test_each_image_has_its_own_operation_and_no_neighbors() -> None:
-    generator = np.random.default_rng(1)
-    images = torch.from_numpy(generator.integers(0, 256, (40, 3, 20, 24), np.uint8))
-    ops = generator.integers(0, Op.HUE + 1, 40)
-    arguments = generator.uniform(0.1, 1.9, 40)
-    whole = photometric(images.clone(), ops, arguments)
-    for i in range(40):
-        one = slice(i, i + 1)
-        alone = photometric(images[one].clone(), ops[one], arguments[one])
-        assert torch.equal(alone, whole[one])
-    assert torch.equal(whole[ops == Op.NONE], images[ops == Op.NONE])

@@ -58,15 +58,6 @@ def test_cut_resize_of_less_than_a_pixel():
     assert found.tolist() == [[RGB[6, 10].tolist()] * 2] * 3
 
 
-def test_crop_resize_averages():
-    """Antialiased: a quarter of the size sees every pixel, and none outside a whole box."""
-    image = np.zeros((40, 40, 1), np.uint8)
-    image[::2, :20] = 200
-    small = c.crop_resize(image, (0, 0, 40, 40), 10, 10)
-    assert np.abs(small[:, 1:4].astype(int) - 100).max() <= 10
-    assert (small[:, 6:] == 0).all()
-
-
 def test_crop_resize_copies():
     image = RGB.copy()
     same = c.crop_resize(image, (0, 0, COLUMNS, ROWS), ROWS, COLUMNS)

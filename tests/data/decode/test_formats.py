@@ -3,10 +3,10 @@
 import pickle
 import struct
 import sys
-import threading
 import tracemalloc
 import warnings
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -270,13 +270,6 @@ def test_premultiplied_grey_tiff():
     check(tiff_of(pixels, tags), gray, alpha.astype(np.uint8), tolerance=1)
 
 
-def test_palette_with_alpha_tiff():
-    pixels = np.concatenate([GREY, ALPHA], axis=2).tobytes()
-    tags = {256: COLUMNS, 257: ROWS, 258: (8, 8), 262: 3, 277: 2, 338: (2,)}
-    tags[320] = tuple(int(value) * 257 for value in PALETTE.T.ravel())
-    check(tiff_of(pixels, tags), PALETTE[GREY[..., 0]], ALPHA)
-
-
 @pytest.mark.parametrize("transparency", [bytes([0, 90, 200]), bytes([255, 0]), bytes([255, 255])])
 def test_palette_with_alpha_png(transparency):
     colors = np.array([[250, 10, 20], [30, 200, 40], [50, 60, 150], [0, 0, 0]], np.uint8)
@@ -284,14 +277,6 @@ def test_palette_with_alpha_png(transparency):
     alphas = np.frombuffer(transparency.ljust(4, b"\xff"), np.uint8)
     extra = chunk(b"PLTE", colors.tobytes()), chunk(b"tRNS", transparency)
     check(png_of(2, 4, 8, 3, index, *extra), colors[index], alphas[index][..., None])
-
-
-def test_transparent_gif():
-    image = Image.frombytes("P", (3, 1), bytes([0, 1, 2]))
-    image.putpalette([255, 0, 0, 0, 255, 0, 0, 0, 255])
-    data = encoded(image, "GIF", transparency=1)
-    colors = np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255]]])
-    check(data, colors, np.array([[[255], [0], [255]]]))
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4, 8, 16])
@@ -307,14 +292,12 @@ def test_transparent_grey_png(depth):
         check(data, gray.astype(np.uint8).reshape(1, 4, 1), alpha)
 
 
-@pytest.mark.parametrize("depth", [8, 16])
-def test_transparent_rgb_png(depth):
-    samples = RGB.astype(">u2") * 256 + 7 if depth == 16 else RGB
-    key = samples[2, 3].astype(">u2").tobytes()
-    alpha = np.full((ROWS, COLUMNS, 1), 255, np.uint8)
-    alpha[2, 3] = 0
-    lines = samples.astype(">u2" if depth == 16 else np.uint8)
-    check(png_of(ROWS, COLUMNS, depth, 2, lines, chunk(b"tRNS", key)), RGB, alpha)
+def test_transparent_rgb_png():
+    for depth in (8, 16):
+        samples = (RGB.astype(">u2") * 256 + 7 if depth == 16 else RGB).astype(f">u{depth // 8}")
+        key, alpha = samples[2, 3].astype(">u2").tobytes(), np.full((ROWS, COLUMNS, 1), 255)
+        alpha[2, 3] = 0
+        check(png_of(ROWS, COLUMNS, depth, 2, samples, chunk(b"tRNS", key)), RGB, alpha)
 
 
 def bmp(pixels):
@@ -384,21 +367,14 @@ def test_orientation_encodings():
     assert np.array_equal(decode(late, 3), RGB)
 
 
-BROKEN_EXIF = [
-    b"Exif\0\0",
-    b"Exif\0\0MM",
-    b"Exif\0\0II*\0\xff\xff\xff\xff",
-    b"Exif\0\0II*\0\x08\0\0\0\xff\xff" + b"\x12\x01\x03",
-    b"Exif\0\0not EXIF at all",
-    exif(0),
-    exif(9),
-    exif(6)[:30],
-    # a resolution Pillow stumbles over: one byte where two numbers are due
-    b"Exif\0\0II*\0\x08\0\0\0\x02\0"
-    + struct.pack("<HHI4s", 0x11A, 7, 1, b"a")
-    + struct.pack("<HHI4s", 0x128, 3, 1, b"\x02")
-    + bytes(4),
-]
+# the last is a resolution Pillow stumbles over: one byte where two numbers are due
+ODD_EXIF = b"II*\0\x08\0\0\0\x02\0" + struct.pack("<HHI4s", 0x11A, 7, 1, b"a")
+BROKEN_EXIF = [exif(0), exif(9), exif(6)[:30]] + [
+    b"Exif\0\0" + each
+    for each in (b"", b"MM", b"II*\0\xff\xff\xff\xff", b"not EXIF at all",
+                 b"II*\0\x08\0\0\0\xff\xff\x12\x01\x03",
+                 ODD_EXIF + struct.pack("<HHI4s", 0x128, 3, 1, b"\x02") + bytes(4))
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP", "JPEG"])
@@ -415,11 +391,9 @@ def test_broken_exif_is_ignored(kind):
 
 def test_xmp_does_not_turn():
     xmp = b'<x tiff:Orientation="6"/>'
-    for data in (
-        encoded(Image.fromarray(RGB), "TIFF", tiffinfo={700: xmp}),
-        encoded(Image.fromarray(RGB), "WEBP", xmp=xmp),
-        encoded(Image.fromarray(RGB), "JPEG", xmp=xmp),
-    ):
+    for kind in ("TIFF", "WEBP", "JPEG"):
+        options = {"tiffinfo": {700: xmp}} if kind == "TIFF" else {"xmp": xmp}
+        data = encoded(Image.fromarray(RGB), kind, **options)
         assert decode(data, 3).shape == RGB.shape
         assert shape(data)[:2] == (ROWS, COLUMNS)
 
@@ -442,12 +416,9 @@ def test_first_frame(kind):
     data = encoded(frames[0], kind, save_all=True, append_images=frames[1:], **options)
     expected = np.broadcast_to(np.array([200, 0, 200], np.uint8), RGB.shape)
     check(data, expected, tolerance=1 if kind == "MPO" else 0)
-
-
-def test_default_image_of_an_animation():
-    frames = [Image.new("RGB", (5, 5), (level, 0, 0)) for level in (200, 100, 30)]
-    data = encoded(frames[0], save_all=True, append_images=frames[1:], default_image=True)
-    assert (decode(data, 3)[..., 0] == 200).all()
+    if kind == "PNG":
+        data = encoded(frames[0], save_all=True, append_images=frames[1:], default_image=True)
+        check(data, expected)
 
 
 # ---- refusals
@@ -505,36 +476,22 @@ def test_truncated(kind, options):
         refused(data[: int(len(data) * share)], "damaged")
 
 
-def test_truncated_tiff():
-    """Pixels that lie beyond the end, and packed ones of which a part is lost."""
-    noise = np.random.default_rng(4).integers(0, 256, (90, 110, 3), dtype=np.uint8)
-    tags = {256: 110, 257: 90, 258: (8, 8, 8), 262: 2, 277: 3}
-    assert np.array_equal(decode(tiff_of(noise.tobytes(), tags), 3), noise)
-    refused(tiff_of(noise.tobytes(), {**tags, 273: 2000}), "damaged")
-    packed = encoded(Image.fromarray(noise), "TIFF", compression="tiff_lzw")
-    refused(packed[:2000] + bytes(3000) + packed[5000:], "damaged")
-
-
 def bomb(kind):
     """A header that claims 100,000 x 100,000 pixels, or what the format can claim."""
-    start = encoded(Image.fromarray(GREY[..., 0]), kind)
-    side = struct.pack("<I", 16383 << 14 | 16383)
     if kind == "PNG":
         return png_of(100_000, 100_000, 8, 2, [b""])
-    if kind == "JPEG":
-        at = start.index(b"\xff\xc0") + 5
-        return start[:at] + b"\xff\xff\xff\xff" + start[at + 4 :]
-    if kind == "GIF":
-        return start[:6] + b"\xff\xff\xff\xff" + start[10:]
-    if kind == "BMP":
-        return start[:18] + struct.pack("<II", 100_000, 100_000) + start[26:]
     if kind == "TIFF":
         return tiff_of(b"1", {256: 100_000, 257: 100_000, 258: (8,)})
-    if kind == "AVIF":  # libavif itself refuses more than 16,384 x 16,384
-        at = start.index(b"ispe") + 8
-        return start[:at] + struct.pack(">II", 16_000, 16_000) + start[at + 8 :]
-    lossless = encoded(Image.fromarray(RGB), kind, lossless=True)
-    return lossless[:21] + side + lossless[25:]
+    options = {"lossless": True} if kind == "WEBP" else {}
+    start = encoded(Image.fromarray(RGB if options else GREY[..., 0]), kind, **options)
+    at, size = {
+        "JPEG": (start.find(b"\xff\xc0") + 5, b"\xff" * 4), "GIF": (6, b"\xff" * 4),
+        "BMP": (18, struct.pack("<II", 100_000, 100_000)),
+        # libavif itself refuses more than 16,384 x 16,384
+        "AVIF": (start.find(b"ispe") + 8, struct.pack(">II", 16_000, 16_000)),
+        "WEBP": (21, struct.pack("<I", 16383 << 14 | 16383)),
+    }[kind]  # fmt: skip
+    return start[:at] + size + start[at + len(size) :]
 
 
 @pytest.mark.parametrize("kind", [each for each in formats.FORMATS if each != "HEIF"])
@@ -586,15 +543,6 @@ def test_large_tiff_tile():
     refused(tiff_of(bytes(25), tags), "60000 x 60000 pixels")
 
 
-def test_many_scans():
-    """Each scan of a progressive JPEG is a pass over the whole image for a few bytes."""
-    data = encoded(Image.fromarray(RGB), "JPEG", progressive=True)
-    last = data[data.rindex(b"\xff\xda") : -2]
-    many = data[:-2] + last * 200 + data[-2:]
-    assert decode(many, 3).shape == RGB.shape
-    refused(many, "scans", max_pixels=ROWS * COLUMNS)
-
-
 def test_wrong_channels_are_the_callers_error():
     with pytest.raises(ValueError, match="channels must be 1, 3 or 4, not 2") as caught:
         decode(encoded(Image.fromarray(RGB)), 2)
@@ -643,20 +591,11 @@ def test_odd_metadata():
 def test_threads_leave_the_filters_alone():
     """`catch_warnings` in many threads at once would leave a filter behind."""
     data = odd_files()["a tag cut off"]
-    before = list(warnings.filters)
-
-    def work():
-        for _ in range(25):
-            decode(data, 1)
-
-    interval = sys.getswitchinterval()
+    before, interval = list(warnings.filters), sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # so that threads do meet
     try:
-        threads = [threading.Thread(target=work) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: decode(data, 1), range(200)))
     finally:
         sys.setswitchinterval(interval)
     assert warnings.filters == before
@@ -672,29 +611,19 @@ def samples():
     frames = {"save_all": True, "append_images": [Image.fromarray(255 - RGB)]}
     wide = Image.fromarray(WIDE)
     return [
-        encoded(rgb, "JPEG", exif=exif(6)),
-        encoded(gray, "JPEG", progressive=True),
-        flat_jpeg([10, 200, 30, 255], adobe=2),
-        encoded(rgb, exif=exif(5)),
-        encoded(both),
-        encoded(wide),
-        encoded(rgb, **frames),
-        encoded(rgb.quantize(9), transparency=3),
-        encoded(rgb, "WEBP", exif=exif(3)),
-        encoded(both, "WEBP", lossless=True),
-        encoded(rgb, "WEBP", **frames),
-        encoded(rgb, "GIF", **frames),
-        encoded(gray, "GIF", transparency=7),
-        encoded(rgb, "BMP"),
-        encoded(rgb.quantize(9), "BMP"),
-        bmp(np.concatenate([RGB, ALPHA], axis=2)),
-        encoded(rgb, "TIFF", tiffinfo={274: 7}),
-        encoded(both, "TIFF", compression="tiff_lzw"),
+        encoded(rgb, "JPEG", exif=exif(6)), encoded(gray, "JPEG", progressive=True),
+        flat_jpeg([10, 200, 30, 255], adobe=2), encoded(rgb, exif=exif(5)), encoded(both),
+        encoded(wide), encoded(rgb, **frames), encoded(rgb.quantize(9), transparency=3),
+        encoded(rgb, "WEBP", exif=exif(3)), encoded(both, "WEBP", lossless=True),
+        encoded(rgb, "WEBP", **frames), encoded(rgb, "GIF", **frames),
+        encoded(gray, "GIF", transparency=7), encoded(rgb, "BMP"),
+        encoded(rgb.quantize(9), "BMP"), bmp(np.concatenate([RGB, ALPHA], axis=2)),
+        encoded(rgb, "TIFF", tiffinfo={274: 7}), encoded(both, "TIFF", compression="tiff_lzw"),
         encoded(gray.convert("1"), "TIFF", compression="group4"),
         encoded(rgb, "TIFF", compression="jpeg"),
         encoded(wide, "TIFF", compression="tiff_adobe_deflate"),
         encoded(Image.fromarray(GREY[..., 0] / np.float32(255)), "TIFF"),
-    ]
+    ]  # fmt: skip
 
 
 SAMPLES = samples()

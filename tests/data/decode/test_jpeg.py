@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from made_jpegs import COLUMNS, KINDS, PICTURE, ROWS, save
+from made_jpegs import COLUMNS, KINDS, ROWS, save
 from vitlab.data.decode import jpeg
 from vitlab.data.decode.headers import BACK, turn, turn_box
 from vitlab.data.decode.jpeg import exceeded, frame_of, jpeg_boxes
@@ -123,15 +123,6 @@ def test_what_libjpeg_merely_grumbles_about_is_pillows_to_decide():
         jpeg.decode(odd, frame_of(data), 1, ROWS)
     assert not isinstance(caught.value, UserError)
     assert np.array_equal(fast(odd, WHOLE, (ROWS, COLUMNS))[0], EncodedImage(data).decode(3))
-
-
-def test_other_formats_and_alpha_take_pillows_way():
-    stream = BytesIO()
-    PICTURE.save(stream, "PNG")
-    pixels, place = fast(stream.getvalue(), (1.5, 2, 30, 40), (20, 20))
-    assert np.array_equal(pixels, np.asarray(PICTURE))
-    assert place == (1.5, 2, 30, 40)
-    assert fast(KINDS["4:4:4"], WHOLE, (ROWS, COLUMNS), channels=4)[0].shape == (ROWS, COLUMNS, 4)
 
 
 # ---- several boxes: what each would be alone, or nothing

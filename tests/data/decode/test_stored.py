@@ -10,7 +10,6 @@ from PIL import Image
 
 from conftest import photo
 from made_files import chunk, encoded, png_of, tiff_of
-from vitlab.data.decode.formats import ENDINGS, FORMATS, SUFFIXES, format_of
 from vitlab.data.decode.pixels import Box
 from vitlab.data.decode.stored import EncodedImage, PixelImage
 from vitlab.data.open import open_images
@@ -56,27 +55,12 @@ def test_other_channels_stay_or_are_refused() -> None:
             pixels.decode(want)
 
 
-def test_errors_name_the_image() -> None:
-    bad = EncodedImage(b"GIF89a", "some/file.gif")
-    for call in (bad.shape, lambda: bad.decode(3), lambda: bad.compact(9, 90)):
-        with pytest.raises(ImageError, match=r"^some/file\.gif: "):
-            call()
-
-
 def test_pixels_are_copied_without_loss() -> None:
     for channels in (1, 3, 4):
         pixels = np.random.default_rng(channels).integers(0, 256, (9, 7, channels), np.uint8)
         data, ending = PixelImage(pixels, "x").compact(3, 50)
         assert ending == "png"
         assert np.array_equal(EncodedImage(data, "x").decode(channels), pixels)
-
-
-def test_formats_are_known_by_their_first_bytes() -> None:
-    for kind in FORMATS:
-        assert format_of(encoded(photo(0), kind)) == kind
-        assert {f".{ending}" for ending in ENDINGS[kind]} <= SUFFIXES
-    for data in (b"", b"RIFF0000WAVE", b"%PDF", b"\x89PN"):
-        assert format_of(data) == ""
 
 
 EIGHT = np.linspace(0, 255, 36).round().astype(np.int64).reshape(6, 6)

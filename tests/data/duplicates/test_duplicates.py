@@ -1,5 +1,6 @@
 """Near-duplicates: altered copies are found, other pictures are not."""
 
+import functools
 import os
 from collections.abc import Callable
 from io import BytesIO
@@ -13,41 +14,23 @@ from PIL import Image, ImageDraw
 import vitlab
 from conftest import photo
 from made_files import encoded
-from vitlab.data.decode.stored import PixelImage
 from vitlab.data.duplicates import signatures as signing
 from vitlab.data.duplicates.candidates import Cells, describe, mirror, parts
 from vitlab.data.duplicates.finding import compare, find
 from vitlab.data.duplicates.signatures import signatures
-from vitlab.data.labels import Labels, SingleLabels
+from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.folders import image_paths, named_files
 from vitlab.data.sources.memory import Arrays, digits
+from vitlab.data.sources.pictures import Pictures
 from vitlab.errors import DataError
 
 Picture = Image.Image
 Alter = Callable[[Picture], Picture]
 
 
-class Pictures:
+def source(pictures: list[Picture]) -> Pictures:
     """Pictures of any size as a source."""
-
-    in_memory = True
-    classes: tuple[str, ...] = ()
-
-    def __init__(self, pictures: list[Picture]) -> None:
-        self.pictures = pictures
-
-    @property
-    def labels(self) -> Labels:
-        return SingleLabels.blank(len(self), 0)
-
-    def __len__(self) -> int:
-        return len(self.pictures)
-
-    def image(self, index: int) -> PixelImage:
-        return PixelImage(np.asarray(self.pictures[index]), self.name(index))
-
-    def name(self, index: int) -> str:
-        return f"picture {index}"
+    return Pictures(pictures, SingleLabels.blank(len(pictures), 0), ())
 
 
 def scene(seed: int, side: int = 48) -> Picture:
@@ -81,8 +64,8 @@ def cropped(x: float, y: float, share: float = 0.9) -> Alter:
     def alter(picture: Picture) -> Picture:
         w, h = round(picture.width * share), round(picture.height * share)
         left, top = round(x * (picture.width - w)), round(y * (picture.height - h))
-        part = picture.crop((left, top, left + w, top + h))
-        return part.resize(picture.size, Image.Resampling.BICUBIC)
+        box = (left, top, left + w, top + h)
+        return picture.resize(picture.size, Image.Resampling.BICUBIC, box)
 
     return alter
 
@@ -92,12 +75,7 @@ def flipped(picture: Picture) -> Picture:
 
 
 def together(*steps: Alter) -> Alter:
-    def alter(picture: Picture) -> Picture:
-        for step in steps:
-            picture = step(picture)
-        return picture
-
-    return alter
+    return lambda picture: functools.reduce(lambda each, step: step(each), steps, picture)
 
 
 ALTERED: dict[str, Alter] = {
@@ -121,7 +99,7 @@ KINDS = [pytest.param(kind, marks=[] if kind in FEW else pytest.mark.campaign) f
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_altered_copies_are_found_and_nothing_else(kind: str) -> None:
-    originals, copies = Pictures(SCENES), Pictures([ALTERED[kind](each) for each in SCENES[:50]])
+    originals, copies = source(SCENES), source([ALTERED[kind](each) for each in SCENES[:50]])
     for first, second in ((originals, copies), (copies, originals)):  # whichever was altered
         pairs = vitlab.duplicates(first, second)
         assert all(i == j and 0.85 < score <= 1 for i, j, score in pairs)
@@ -129,7 +107,7 @@ def test_altered_copies_are_found_and_nothing_else(kind: str) -> None:
 
 
 def test_pairs_within_a_set_come_once() -> None:
-    mixed = Pictures([*SCENES[:20], *(flipped(each) for each in SCENES[:20]), SCENES[3]])
+    mixed = source([*SCENES[:20], *(flipped(each) for each in SCENES[:20]), SCENES[3]])
     pairs = vitlab.duplicates(mixed)
     expected = {(i, i + 20) for i in range(20)} | {(3, 40), (23, 40)}
     assert sorted((i, j) for i, j, _ in pairs) == sorted(expected)
@@ -141,20 +119,15 @@ def test_similar_pictures_are_not_copies() -> None:
     few = digits()
     chosen = Arrays(few.images[:250], SingleLabels(few.labels.values[:250]), few.classes)
     assert vitlab.duplicates(chosen) == []
-
-
-def test_a_picture_with_another_object_is_another_picture() -> None:
-    changed = []
-    for each in SCENES[:30]:
-        copy = each.copy()
-        ImageDraw.Draw(copy).ellipse((14, 14, 30, 30), fill="white", outline="black")
-        changed.append(copy)
-    assert vitlab.duplicates(Pictures(SCENES[:30]), Pictures(changed)) == []
+    changed = [each.copy() for each in SCENES[:30]]
+    for each in changed:  # another object
+        ImageDraw.Draw(each).ellipse((14, 14, 30, 30), fill="white", outline="black")
+    assert vitlab.duplicates(source(SCENES[:30]), source(changed)) == []
 
 
 def test_blank_pictures_match_nothing() -> None:
     blank = [Image.new("RGB", (40, 40), color) for color in ("white", "white", "black", "gray")]
-    pairs = compare(Pictures([*blank, SCENES[0]]), Pictures([*blank, SCENES[0]])).pairs
+    pairs = compare(source([*blank, SCENES[0]]), source([*blank, SCENES[0]])).pairs
     assert pairs.tuples() == [(4, 4, 1.0)]
     assert pairs.flat == (4, 4)
 
@@ -217,8 +190,8 @@ def test_what_cannot_be_compared() -> None:
 def test_cells_miss_next_to_nothing() -> None:
     """Against every training image compared with every view of every test image."""
     pictures = [scene(seed, 32) for seed in range(200)]
-    originals = signatures(Pictures(pictures))
-    copies = signatures(Pictures([ALTERED["all"](each) for each in pictures[:60]]))
+    originals = signatures(source(pictures))
+    copies = signatures(source([ALTERED["all"](each) for each in pictures[:60]]))
     everything = np.arange(200), np.arange(60)
     found: set[tuple[int, int]] = set()
     cells = Cells(originals.rows["luma"], everything[0])
@@ -236,7 +209,7 @@ def test_cells_miss_next_to_nothing() -> None:
 
 
 def test_a_mirrored_description_is_that_of_the_mirrored_picture() -> None:
-    luma = signatures(Pictures(SCENES[:10])).rows["luma"]
+    luma = signatures(source(SCENES[:10])).rows["luma"]
     other = luma[:, :, ::-1].copy()
     places = parts()
     for number, (left, top, right, bottom) in enumerate(places):
@@ -261,11 +234,9 @@ def test_recall_on_cifar10(kind: str) -> None:
     rows = datasets.load_dataset("parquet", data_files=CIFAR)["train"].select(range(2000))
     column = next(name for name in rows.features if name in ("image", "img"))
     originals = [each.convert("RGB") for each in rows[column]]
-    known = {
-        pair for i, j, _ in vitlab.duplicates(Pictures(originals)) for pair in ((i, j), (j, i))
-    }
+    known = {pair for i, j, _ in vitlab.duplicates(source(originals)) for pair in ((i, j), (j, i))}
     found = vitlab.duplicates(
-        Pictures(originals), Pictures([ALTERED[kind](each) for each in originals])
+        source(originals), source([ALTERED[kind](each) for each in originals])
     )
     assert sum(i == j for i, j, _ in found) >= 0.99 * len(originals)
     others = {(i, j) for i, j, _ in found if i != j}

@@ -13,7 +13,7 @@ from vitlab.data.augment.policy import draws_needed
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches
-from vitlab.data.loading.loader import choose_workers, loader
+from vitlab.data.loading.loader import loader
 from vitlab.data.settings import Augment
 from vitlab.data.sources.folders import Files
 from vitlab.data.sources.memory import Arrays
@@ -118,15 +118,6 @@ def test_copies_of_a_jpeg_are_what_each_would_be_alone(tmp_path: Path, fit: str)
         assert {index for index, _ in together.bad} <= {5, 6}
 
 
-def test_pieces_make_up_the_batch() -> None:
-    batch = Batch(torch.arange(10)[:, None], torch.arange(10), torch.rand(10, 6), torch.arange(10))
-    pieces = list(batch.pieces(4))
-    assert [len(piece) for piece in pieces] == [4, 4, 2]
-    assert torch.equal(torch.cat([piece.images for piece in pieces]), batch.images)
-    assert [len(piece) for piece in batch.pieces(5)] == [4, 4, 2]  # splits no pair of neighbors
-    assert [len(piece) for piece in batch.pieces(1)] == [1] * 10
-
-
 def test_nothing_of_a_batch_is_lost_on_the_way() -> None:
     images, labels = torch.arange(10)[:, None], torch.arange(10)
     batch = Batch(images, labels, torch.rand(10, 6), torch.arange(10), [(3, "bad")], total=17)
@@ -136,7 +127,12 @@ def test_nothing_of_a_batch_is_lost_on_the_way() -> None:
     where = {n: v.device.type for n, v in vars(moved).items() if isinstance(v, torch.Tensor)}
     # the host reads the last two, and would wait for them
     assert where == {"images": "meta", "labels": "meta", "draws": "cpu", "indices": "cpu"}
-    last = list(batch.pieces(4))[-1]
+    assert [len(piece) for piece in batch.pieces(5)] == [4, 4, 2]  # splits no pair of neighbors
+    assert [len(piece) for piece in batch.pieces(1)] == [1] * 10
+    pieces = list(batch.pieces(4))
+    assert [len(piece) for piece in pieces] == [4, 4, 2]
+    assert torch.equal(torch.cat([piece.images for piece in pieces]), batch.images)
+    last = pieces[-1]
     assert torch.equal(last.draws, batch.draws[8:])
     assert last.indices.tolist() == last.labels.tolist() == [8, 9]
 
@@ -173,9 +169,3 @@ def test_damage_anywhere_in_a_jpeg_is_noticed_in_evaluation(tmp_path: Path) -> N
     batch = EvaluationBatches(source, ImageSpec(image_size=16), 1)[0]
     assert len(batch) == 0
     assert "tall.jpg: damaged JPEG (" in batch.bad[0][1]
-
-
-def test_workers_are_for_images_that_need_decoding(photos: Path) -> None:
-    assert choose_workers(open_to_learn("digits").train, None) == 0
-    assert choose_workers(open_to_learn(str(photos)).train, None) >= 1
-    assert choose_workers(open_to_learn("digits").train, 2) == 2

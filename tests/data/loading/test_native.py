@@ -13,7 +13,6 @@ from vitlab.data.augment.augment import augment, normalize
 from vitlab.data.augment.policy import draws_needed
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches
-from vitlab.data.loading.loader import loader
 from vitlab.data.settings import Augment
 from vitlab.distributed.shares import passes
 from vitlab.distributed.world import World
@@ -59,21 +58,6 @@ def test_sizes_are_those_of_siglip_2_and_timm() -> None:
             size = native_size(rows, columns, patch, tokens)
             assert size == siglip2.get_image_size_for_max_num_patches(rows, columns, patch, tokens)
             assert size == get_image_size_for_seq((rows, columns), patch, tokens)[1]
-
-
-def test_batches_are_the_same_whatever_the_number_of_workers(shapes: Path) -> None:
-    (shapes / "a" / "3.png").write_bytes(b"no image")
-    source = batches(shapes, Augment(area=0.3))
-    alone = list(loader(source, range(6), workers=0))
-    again = list(loader(source, range(2, 6), workers=2))
-    for one, other in zip(alone[2:], again, strict=True):
-        assert torch.equal(patches(one).patches, patches(other).patches)
-        assert patches(one).grids == patches(other).grids
-        assert torch.equal(one.indices, other.indices)
-    for batch in alone:
-        assert len(batch) == len(patches(batch)) == 7 - len(batch.bad)
-        assert max(rows * columns for rows, columns in patches(batch).grids) <= 20
-    assert any(batch.bad for batch in alone)
 
 
 def test_a_random_crop_has_about_the_aspect_of_its_image(shapes: Path) -> None:

@@ -113,12 +113,3 @@ def test_equal_draws_depend_on_nothing_that_was_drawn_before() -> None:
     orders = [balanced_order(5, epoch, 36, Groups.of(classes))[:, 1] for epoch in (0, 1)]
     assert not np.array_equal(*orders)
     assert not np.array_equal(classes[orders[0]], np.tile([0, 1, 2], 12))  # it is random
-
-
-def test_copies_of_equally_drawn_images() -> None:
-    """An epoch has a third of the draws, equal among the classes, and three copies of each."""
-    classes = np.repeat([0, 1], [50, 10])
-    samples = batch_samples(1, 0, 60, 60, 3, Groups.of(classes))
-    assert Counter(classes[index] for _, index, _ in samples) == {0: 30, 1: 30}
-    assert set(Counter((times, index) for times, index, _ in samples).values()) == {3}
-    assert [copy for _, _, copy in samples] == [0] * 20 + [1] * 20 + [2] * 20

@@ -162,19 +162,6 @@ def test_what_is_no_image() -> None:
             call(["a.jpg"])
 
 
-def test_images_in_memory_are_classified(tmp_path: Path) -> None:
-    of, file = model(labels=("a", "b", "c")), tmp_path / "a.png"
-    picture().save(file)
-    from_file, in_memory = vitlab.classify(of, file), vitlab.classify(of, picture())
-    assert from_file[0].classes == in_memory[0].classes
-    assert (from_file[0].image, in_memory[0].image) == (str(file), "image 0")
-    both = vitlab.classify(of, [str(file), picture(), b"broken"])
-    for each in both[:2]:
-        for (name, chance), (want, right) in zip(each.classes, from_file[0].classes, strict=True):
-            assert (name, chance) == (want, pytest.approx(right, abs=1e-6))
-    assert "image 2" in both[2].error
-
-
 def test_it_is_the_transform_of_a_data_set(tmp_path: Path) -> None:
     """One image at a time; batches of batches are told what to do."""
     of, images = model(), [picture(seed=seed) for seed in range(5)]

@@ -10,7 +10,6 @@ import torch
 from conftest import photo_folder
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import EvaluationBatches
-from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.paths import Names
 from vitlab.data.sources.source import counts
@@ -66,14 +65,6 @@ def test_several_labels_an_image(here: Path) -> None:
     same = csv(here, "path,labels", "a/000.png,cat|night", "a/001.png,", "b/000.png, cat ")
     assert open_to_learn(same).whole.labels.values.tolist() == [[1, 1], [0, 0], [1, 0]]
     assert "20% of the images held out for testing" in open_to_learn(same).notes[0]
-
-
-def test_labels_follow_the_model(here: Path) -> None:
-    data = csv(here, "path,label", *[f"{c}/00{i}.png,{c}" for c in "ab" for i in range(6)])
-    whole = open_images(data, classes=("x", "b", "a")).splits().whole
-    assert whole.labels.values.tolist() == [2] * 6 + [1] * 6
-    with pytest.raises(ValueError, match="contains class 'b', which is not in the training data"):
-        open_images(data, classes=("a", "x")).splits()
 
 
 FILES = ["path,label", *(f"no/{i}.png,x" for i in range(5))]
@@ -196,13 +187,6 @@ def test_columns_that_the_user_names(here: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="--images names another folder"):
         open_to_learn(data)
     assert len(open_to_learn(data, columns=Columns(images=str(here))).train) == 4
-
-
-def test_a_column_of_folds(here: Path) -> None:
-    lines = [f"a/00{i}.png,{i % 2},{i // 2}" for i in range(6)]
-    splits = open_to_learn(csv(here, "path,label,fold", *lines))
-    assert (len(splits.train), len(splits.test), splits.whole) == (4, 2, None)
-    assert any("0 is the test split, the other 2 are for training" in n for n in splits.notes)
 
 
 def test_metadata_in_a_folder_is_a_list_if_it_names_files(here: Path) -> None:

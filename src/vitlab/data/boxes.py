@@ -26,7 +26,7 @@ from torch import Tensor
 
 from vitlab.data.decode.crop import crop_resize
 from vitlab.data.decode.pixels import Box, Pixels
-from vitlab.data.holdout import hold_out, without
+from vitlab.data.holdout import in_splits, without
 from vitlab.data.labels import Indices, PlacedLabels
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.columns import check_known_columns
@@ -136,10 +136,7 @@ def open_boxes(options: Data, classes: Sequence[str] = ()) -> Splits:
         raise DataError(f"{options.data} has no boxes: annotations, each with a bbox, say where")
     home = root if root.is_dir() else root.parent
     opened = {name: _opened(files[name], home, found[name], order, notes) for name in found}
-    first, *rest = (opened[name] for name in ("train", "validation", "test") if name in opened)
-    if not rest:
-        return hold_out(first, options.test_fraction, notes)
-    return Splits(first, rest[-1], rest[0] if len(rest) > 1 else None, notes=notes)
+    return in_splits(opened, options.test_fraction, notes)
 
 
 # Digit scenes

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from vitlab.data.settings import Data, part_of
 from vitlab.data.sources.folders import Files
-from vitlab.data.sources.request import Splits
+from vitlab.data.sources.request import NAMES, Splits
 from vitlab.data.sources.source import (
     DIGEST,
     Joined,
@@ -197,6 +197,20 @@ def hold_out(
     return split_off(*held_out(source, fraction, purpose), fraction, notes)
 
 
+def in_splits(parts: Mapping[str, Source], fraction: float, notes: list[str]) -> Splits:
+    """Return training and test images: those of the data, or a share that is held out.
+
+    Args:
+        parts: `all` alone, of data that comes unsplit, or `train` and others, first to last
+        fraction: of each class, held out for testing where there is no other part
+        notes: remarks for the user
+    """
+    train, *rest = (parts[name] for name in ("all", *NAMES) if name in parts)
+    if not rest:
+        return hold_out(train, fraction, notes)
+    return Splits(train, rest[-1], rest[0] if len(rest) > 1 else None, notes=notes)
+
+
 def split_off(
     source: Source, test: NDArray[np.int64], fraction: float, notes: Sequence[str] = ()
 ) -> Splits:
@@ -227,8 +241,9 @@ def with_validation(splits: Splits, decides: str = "when to stop") -> Splits:
         f"{decides} (always the same): {len(inner.test):,} images"
     )
     notes = [*splits.notes, note]
-    own = replace(splits, own_validation=True)
-    return replace(own, train=inner.train, validation=inner.test, notes=notes)
+    return replace(
+        splits, train=inner.train, validation=inner.test, notes=notes, own_validation=True
+    )
 
 
 def with_train_images(splits: Splits, amount: float) -> Splits:
@@ -306,10 +321,10 @@ def fold_of(splits: Splits, fold: str) -> Splits:
         raise DataError(f"{len(source):,} images cannot be dealt out to {parts} folds")
     source = identified(source)
     dealt = (chances(source, "folds") * parts).astype(np.int64)
-    test, train = np.flatnonzero(dealt == part - 1), np.flatnonzero(dealt != part - 1)
-    if not len(test) or not len(train):
+    test = np.flatnonzero(dealt == part - 1)
+    if not 0 < len(test) < len(source):
         raise DataError(f"fold {fold} has {len(test)} of {len(source)} images: use fewer folds")
-    kept = Subset(source, train)
+    kept = without(source, test)
     note = (
         f"fold {part} of {parts}: tested on {len(test):,} of {len(source):,} images, trained on "
         "the others"
@@ -351,7 +366,7 @@ def copies_together(splits: Splits, copies: Sequence[tuple[int, int]]) -> dict[s
         had and not has for had, has in zip(before, train, strict=True)
     ):
         return {}
-    numbers = np.concatenate([_numbers(part, splits.whole) for part in source.parts])
+    numbers = np.concatenate([origin(part, splits.whole)[1] for part in source.parts])
     changed = {
         name: np.sort(numbers[(wanted == side) & (sides != side)]).tolist()
         for side, name in enumerate(SIDES)
@@ -381,7 +396,7 @@ def moved(splits: Splits, changed: Mapping[str, Sequence[int]]) -> Splits:
     whole, every = splits.whole, [number for own in changed.values() for number in own]
 
     def after(part: Source, name: str) -> Source:
-        own = np.setdiff1d(_numbers(part, whole), every)
+        own = np.setdiff1d(origin(part, whole)[1], every)
         return Subset(whole, np.union1d(own, np.array(changed.get(name, ()), np.int64)))
 
     parts: dict[str, Any] = {name: after(part, name) for name, part in splits.parts.items()}
@@ -403,14 +418,6 @@ def origin(part: Source, whole: Source | None = None) -> tuple[Source, NDArray[n
             case Relabeled(whole=inner) | Noted(whole=inner):
                 return origin(inner, whole)
     return part, np.arange(len(part))
-
-
-def _numbers(part: Source, whole: Source | None) -> NDArray[np.int64]:
-    """Numbers of the images of a part in the whole."""
-    found, numbers = origin(part, whole)
-    if found is not whole:
-        raise DataError("the images were not held out of the data")  # never: hold_out made them
-    return numbers
 
 
 def seen_by(splits: Splits, *, labeled: bool) -> Seen:

@@ -36,7 +36,7 @@ from vitlab.data.sources.folders import MASK_LAYOUTS, image_paths, names_below, 
 from vitlab.data.sources.lists import SUFFIXES, check_files, paths_of, read_rows, row_splits
 from vitlab.data.sources.paths import read_image, some
 from vitlab.data.sources.pictures import Pictures
-from vitlab.data.sources.request import SPLIT_OF, blank, title_of
+from vitlab.data.sources.request import NAMES, SPLIT_OF, blank, title_of
 from vitlab.data.sources.source import Source, Subset, Wrapped
 from vitlab.errors import DataError, ImageError
 from vitlab.files import read_bytes
@@ -143,7 +143,7 @@ class MaskSplits:
         Raises:
             DataError: too few images.
         """
-        parts = [self.parts[name] for name in ("train", "validation", "test") if name in self.parts]
+        parts = [self.parts[name] for name in NAMES if name in self.parts]
         if len(parts) > 1:
             return parts[0], parts[-1], parts[1] if len(parts) > 2 else None
         whole = next(iter(self.parts.values()))

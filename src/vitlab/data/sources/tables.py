@@ -315,22 +315,6 @@ def _parquet_files(data: str, columns: Columns) -> dict[str, list[str]]:
     return by_split([(file.stem, str(file)) for file in files]) if files else {}
 
 
-def load_tables(data: str) -> Any:
-    """Return the tables of a folder of Parquet files, one saved by `datasets`, or a hub data set.
-
-    Returns:
-        A `datasets.DatasetDict`.
-
-    Raises:
-        DataError: there are none, or they cannot be read.
-    """
-    if local := _on_disk(data, Columns()):
-        return local[0]
-    if Path(data).expanduser().exists():
-        raise DataError(f"{data} contains no tables: Parquet files, or what datasets saves to disk")
-    return _load_hub(data)
-
-
 def open_hub(request: Request) -> Found | None:
     """Open a data set of the Hugging Face Hub, downloaded once and memory-mapped.
 

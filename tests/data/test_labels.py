@@ -53,28 +53,6 @@ def test_labels_must_index_the_classes() -> None:
     assert not MultiLabels(2 * SEVERAL.values).fit(3)
 
 
-def test_every_class_keeps_an_image_to_train() -> None:
-    labels = SingleLabels(np.repeat([0, 1, 2, 3], [1, 2, 3, 50]))
-    for fraction in (0.2, 0.5, 0.9, 0.999):
-        test = labels.held_out(fraction, np.random.default_rng(0))
-        left = np.setdiff1d(np.arange(len(labels)), test)
-        want = [max(1, count - round(fraction * count)) for count in (1, 2, 3, 50)]
-        assert labels.take(left).counts(4) == want
-        assert test.tolist() == sorted(set(test.tolist()))
-    assert SingleLabels.share(0.2) == "20% of each class"
-
-
-def test_of_several_labels_a_share_of_all_images_is_held_out() -> None:
-    labels = MultiLabels(np.eye(10, dtype=np.uint8))
-    test = labels.held_out(0.3, np.random.default_rng(0))
-    assert len(test) == 3
-    assert test.tolist() == sorted(set(test.tolist()))
-    assert len(labels.held_out(0.99, np.random.default_rng(0))) == 9
-    assert MultiLabels.share(0.2) == "20% of the images"
-    none = SingleLabels(np.array([], np.int64))
-    assert none.held_out(0.5, np.random.default_rng(0)).tolist() == []
-
-
 def test_labels_index_the_sorted_classes_or_the_names() -> None:
     labels, order = index_labels(["10", "b", "9", "a", "10"], "data")
     assert order == ("9", "10", "a", "b")  # numbers by value, words after them

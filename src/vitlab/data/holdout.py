@@ -217,7 +217,7 @@ def split_off(
     """Return splits whose test images are those with the given numbers, `fraction` of all."""
     remarks = [
         *notes,
-        f"{source.labels.share(fraction)} held out for testing (always the same): "
+        f"{fraction:.0%} of {source.labels.shared} held out for testing (always the same): "
         f"{len(test):,} of {len(source):,} images",
         *(f"class {name!r} has only one image" for name, n in counts(source).items() if n == 1),
     ]
@@ -237,8 +237,8 @@ def with_validation(splits: Splits, decides: str = "when to stop") -> Splits:
         return splits
     inner = hold_out(splits.train, VALIDATION_SHARE, (), "validation")
     note = (
-        f"{splits.train.labels.share(VALIDATION_SHARE)} held out of the training images to decide "
-        f"{decides} (always the same): {len(inner.test):,} images"
+        f"{VALIDATION_SHARE:.0%} of {inner.train.labels.shared} held out of the training images to "
+        f"decide {decides} (always the same): {len(inner.test):,} images"
     )
     notes = [*splits.notes, note]
     return replace(
@@ -301,10 +301,9 @@ def partitioned(splits: Splits, options: Data) -> Splits:
             f"{options.data}: {options.dev_share:.1%} of each class is less than one image: "
             "choose a larger share"
         )
-    kind = splits.train.labels.share(options.dev_share)
     note = (
-        f"{kind} of the training images held out to test on (always the same): "
-        f"{len(inner.test):,} images; the test images play no part"
+        f"{options.dev_share:.0%} of {inner.train.labels.shared} of the training images held out "
+        f"to test on (always the same): {len(inner.test):,} images; the test images play no part"
     )
     return replace(splits, train=inner.train, test=inner.test, notes=[*splits.notes, note])
 

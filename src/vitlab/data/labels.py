@@ -27,7 +27,7 @@ class _AnyLabels(ABC):
     """Base of labels of both kinds."""
 
     values: NDArray[Any]  # one row for each image
-    shared: ClassVar[str]  # of what `held_out` chooses a share
+    shared: ClassVar[str]  # of what a share is held out
 
     def __len__(self) -> int:
         return len(self.values)
@@ -41,26 +41,9 @@ class _AnyLabels(ABC):
     def strata(self) -> NDArray[np.int64]:
         """The stratum of each image when a share of all images is held out, (n,)."""
 
-    def held_out(self, fraction: float, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Choose `fraction` of each stratum at random, and leave at least one image of each.
-
-        Returns:
-            Sorted indices.
-        """
-        chosen = [np.empty(0, np.int64)]
-        for label in np.unique(self.strata):
-            own = generator.permutation(np.flatnonzero(self.strata == label))
-            chosen.append(own[: min(round(fraction * len(own)), len(own) - 1)])
-        return np.sort(np.concatenate(chosen))
-
     def content(self) -> bytes:
         """Return what a fingerprint has of them."""
         return self.values.tobytes()
-
-    @classmethod
-    def share(cls, fraction: float) -> str:
-        """Describe what `held_out` chooses."""
-        return f"{fraction:.0%} of {cls.shared}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,9 +47,8 @@ def squares(images: int) -> tuple[np.ndarray, BoxLabels]:
     return pixels, BoxLabels.of(objects, 1)
 
 
-@pytest.mark.parametrize("repeats", [1, 2])
-@pytest.mark.parametrize("kind", ["arrays", "jpeg"])
-def test_boxes_lie_where_the_pixels_are(kind: str, repeats: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "repeats"), [("arrays", 1), ("jpeg", 2)])
+def test_boxes_lie_where_the_pixels_are(kind, repeats, tmp_path) -> None:
     pixels, labels = squares(24)
     source: Arrays | Files = Arrays(pixels, labels, ("square",), "image")
     if kind == "jpeg":

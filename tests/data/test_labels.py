@@ -12,7 +12,7 @@ from vitlab.data.labels import MultiLabels, SingleLabels, check_classes, index_l
 from vitlab.data.sources.memory import Arrays
 from vitlab.data.sources.request import Splits
 from vitlab.data.sources.source import Altered, Joined, Relabeled, Subset
-from vitlab.data.summary import class_lines, most_frequent
+from vitlab.data.summary import class_lines, missing_lines, most_frequent
 from vitlab.errors import DataError
 
 ONE = SingleLabels(np.array([2, 0, 1, 2, 2]))
@@ -129,6 +129,9 @@ def test_what_is_said_of_classes() -> None:
         "(class 1001)"
     )
     assert class_lines(Splits(even, even))[0] == "13 classes with 50 training images each"
+    assert missing_lines(Splits(source([1] * 9), source([0, 1, *[0] * 7]))) == [
+        "the test images have none of 8 classes: class 0, class 2, class 3, …"
+    ]
     table = MultiLabels(np.array([[1, 1], [0, 1], [0, 0]], np.uint8))
     several = replace(source([2, 1]), labels=table)
     splits = Splits(several, several)

@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset
 
-from conftest import call, photo, photo_folder
+from conftest import photo, photo_folder
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import Batch, TrainingBatches
 from vitlab.data.loading.cache import CachedImages, cached
@@ -147,13 +147,6 @@ def test_a_size_that_the_patch_does_not_divide() -> None:
         assert found == near
         assert f"resized to {near[0]}x{near[1]}" in remarks[0]
         assert divided(near, patch) == (near, [])
-
-
-def test_training_resizes_such_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--model", "ViT-Ti1/3", "--steps", "1", "--out", str(tmp_path / "run")]
-    code, _, err = call(capsys, "train", "digits", *words)
-    assert code == 0
-    assert "images of 8x8 pixels are resized to 9x9, which the patch of 3 divides" in err
 
 
 def batch_of(images: torch.Tensor | Packed, count: int) -> Batch:

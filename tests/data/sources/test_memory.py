@@ -134,6 +134,8 @@ def test_a_dictionary_of_splits(files: list[Path]) -> None:
     assert splits.test.name(0) == str(files[1])
     assert len(open_to_learn({"test": pairs}).whole) == 11
     cut = random_split(Torch(files), [7, 4], torch.Generator().manual_seed(0))
+    several = [(file, ["a"] if n % 2 else ("a", "night")) for n, (file, _) in enumerate(pairs)]
+    assert open_to_learn(several).train.labels.several
     both = open_to_learn({"train": cut[0], "test": cut[1]})
     assert both.classes == ("a", "b")
     wanted = [int(files[i].parent.name == "b") for i in cut[1].indices]
@@ -171,14 +173,6 @@ def test_paths_in_a_frame_are_found_as_in_lists(files: list[Path]) -> None:
     assert splits.classes == ("x", "y")
     with pytest.raises(DataError, match="2 of the 2 files of the given data do not exist: x, y"):
         open_to_learn([("x", "a"), ("y", "b")])
-
-
-def test_several_labels(files: list[Path]) -> None:
-    splits = open_to_learn(
-        [(f, ["day"] if n % 2 else ("day", "night")) for n, f in enumerate(files)]
-    )
-    assert splits.train.labels.several
-    assert splits.classes == ("day", "night")
 
 
 def test_labels_of_a_data_set_come_from_its_targets(files: list[Path]) -> None:

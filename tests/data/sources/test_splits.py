@@ -45,8 +45,8 @@ def test_files_are_grouped_by_the_split_that_their_names_mention() -> None:
     names = {"photos-VAL-000": "validation", "train_of_2024": "train", "dev": "validation",
              "Testing": "test", "tested": "train"}  # the last is not a whole word  # fmt: skip
     assert {name: split_of(name) for name in names} == names
-    files = [("a-train", "1"), ("b-test", "2"), ("c", "3")]
-    assert by_split(files) == {"train": ["1", "3"], "test": ["2"]}
+    assert by_split([("a-train", "1"), ("b-test", "2"), ("c", "3")]) == {"train": ["1", "3"],
+                                                                         "test": ["2"]}  # fmt: skip
     assert by_split([("test-0", "1"), ("val-0", "2")]) == {"train": ["1", "2"]}
 
 

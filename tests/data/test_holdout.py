@@ -229,9 +229,7 @@ def test_probes_leave_out_what_was_learned_from(memorized, tmp_path, capsys) -> 
     assert "halves.csv: left out" in capsys.readouterr().err
 
 
-def test_a_greedy_soup_is_chosen_by_images_that_nothing_in_it_learned_from(
-    memorized, tmp_path, capsys
-) -> None:
+def test_a_greedy_soup_is_chosen_by_unseen_images(memorized, tmp_path, capsys) -> None:
     folder, run = memorized
     other = copy.deepcopy(run.model)
     with torch.no_grad():
@@ -278,9 +276,7 @@ def test_resume_notices_one_replaced_image(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("to", ["vitlab", "timm", "transformers", "google"])
-def test_every_format_that_is_saved_keeps_it_and_a_new_model_replaces_it(
-    to: str, tmp_path: Path
-) -> None:
+def test_every_format_that_is_saved_keeps_what_was_seen(to: str, tmp_path: Path) -> None:
     name = "ViT(width=64,depth=1,heads=1,mlp=64)/16"
     model = vitlab.create(name, classes=3, image_size=32, gelu="tanh", fit="squash")
     model.seen = marked(np.arange(2**33, 2**33 + 20, 2, dtype=np.uint64), labeled=True)

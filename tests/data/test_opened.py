@@ -64,9 +64,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_runs_open_and_decode_once_and_are_those_of_runs_by_themselves(
-    photos, tmp_path, count
-) -> None:
+def test_runs_open_and_decode_once_and_have_the_same_bits(photos, tmp_path, count) -> None:
     opened, found = OpenedData(), {}
     for name, fields in VARIANTS.items():
         options = vitlab.recipe("small", data=str(photos), **QUICK, **fields)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.data.labels import Integers
 from vitlab.data.settings import Data, part_of
 from vitlab.data.sources.folders import Files
 from vitlab.data.sources.request import NAMES, Splits
@@ -161,7 +162,7 @@ def identified(source: Source) -> Source:
     return source if known else Noted(source, "content", identities(source))
 
 
-def chosen(source: Source, fraction: float, purpose: str) -> NDArray[np.int64]:
+def chosen(source: Source, fraction: float, purpose: str) -> Integers:
     """Return the images that are held out: about `fraction` of each class, sorted.
 
     Where chance would take all images of a class, or none though `fraction` of them is at least
@@ -181,7 +182,7 @@ def chosen(source: Source, fraction: float, purpose: str) -> NDArray[np.int64]:
     return np.flatnonzero(taken)
 
 
-def held_out(source: Source, fraction: float, purpose: str) -> tuple[Source, NDArray[np.int64]]:
+def held_out(source: Source, fraction: float, purpose: str) -> tuple[Source, Integers]:
     """Return a source, which may know more now, and the images that are held out of it, sorted."""
     source = identified(source)
     return source, chosen(source, fraction, purpose)
@@ -211,9 +212,7 @@ def in_splits(parts: Mapping[str, Source], fraction: float, notes: list[str]) ->
     return Splits(train, rest[-1], rest[0] if len(rest) > 1 else None, notes=notes)
 
 
-def split_off(
-    source: Source, test: NDArray[np.int64], fraction: float, notes: Sequence[str] = ()
-) -> Splits:
+def split_off(source: Source, test: Integers, fraction: float, notes: Sequence[str] = ()) -> Splits:
     """Return splits whose test images are those with the given numbers, `fraction` of all."""
     remarks = [
         *notes,
@@ -375,7 +374,7 @@ def copies_together(splits: Splits, copies: Sequence[tuple[int, int]]) -> dict[s
 
 def _joined_by(
     count: int, copies: Sequence[tuple[int, int]], groups: Identities | None
-) -> NDArray[np.int64]:
+) -> Integers:
     """Number images so that near-duplicates, and images of one group, have one number, (count,)."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -402,7 +401,7 @@ def moved(splits: Splits, changed: Mapping[str, Sequence[int]]) -> Splits:
     return replace(splits, **parts)
 
 
-def origin(part: Source, whole: Source | None = None) -> tuple[Source, NDArray[np.int64]]:
+def origin(part: Source, whole: Source | None = None) -> tuple[Source, Integers]:
     """Return the source that a part was taken from, and the numbers of its images there.
 
     Args:
@@ -431,7 +430,7 @@ def seen_by(splits: Splits, *, labeled: bool) -> Seen:
     return marked(found[found >= NUMBERS], labeled=labeled)
 
 
-def learned(source: Source, seen: Seen, *, labeled: bool = True) -> NDArray[np.int64]:
+def learned(source: Source, seen: Seen, *, labeled: bool = True) -> Integers:
     """Return the images that a model has learned from, with labels or without, sorted."""
     if not len(seen):
         return np.empty(0, np.int64)
@@ -439,7 +438,7 @@ def learned(source: Source, seen: Seen, *, labeled: bool = True) -> NDArray[np.i
     return np.flatnonzero(known(found, seen, labeled=labeled) & (found >= NUMBERS))
 
 
-def without(source: Source, images: Sequence[int] | NDArray[np.int64]) -> Source:
+def without(source: Source, images: Sequence[int] | Integers) -> Source:
     """Return a source without some of its images."""
     if not len(images):
         return source

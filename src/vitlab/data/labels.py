@@ -18,7 +18,8 @@ from vitlab.models.model import Model
 Label = str | tuple[str, ...] | list[str]
 """The label of one image as data spells it: one class, or any number of them."""
 
-Indices = Sequence[int] | NDArray[np.int64]
+Integers = NDArray[np.int64]
+Indices = Sequence[int] | Integers
 LONGEST = 1000  # characters of a label
 
 
@@ -38,7 +39,7 @@ class _AnyLabels(ABC):
 
     @property
     @abstractmethod
-    def strata(self) -> NDArray[np.int64]:
+    def strata(self) -> Integers:
         """The stratum of each image when a share of all images is held out, (n,)."""
 
     def content(self) -> bytes:
@@ -54,7 +55,7 @@ class SingleLabels(_AnyLabels):
         values: indices of the classes, int64 (n,)
     """
 
-    values: NDArray[np.int64]
+    values: Integers
     several: ClassVar[bool] = False
     column: ClassVar[str] = "label"  # of a table
     shared: ClassVar[str] = "each class"
@@ -76,7 +77,7 @@ class SingleLabels(_AnyLabels):
         """Return whether all labels are indices of so many classes."""
         return not len(self) or bool(self.values.min() >= 0 and self.values.max() < classes)
 
-    def targets(self) -> NDArray[np.int64]:
+    def targets(self) -> Integers:
         """Return the targets of a batch: the indices, int64 (n,)."""
         return self.values
 
@@ -86,11 +87,11 @@ class SingleLabels(_AnyLabels):
         return logits.softmax(-1)
 
     @property
-    def strata(self) -> NDArray[np.int64]:
+    def strata(self) -> Integers:
         """The class of each image."""
         return self.values
 
-    def parts(self, count: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    def parts(self, count: int, generator: np.random.Generator) -> Integers:
         """Deal the images out to parts at random; parts differ by at most one image of a class.
 
         Their sizes differ by at most one image in all, too.
@@ -103,7 +104,7 @@ class SingleLabels(_AnyLabels):
         dealt[order] = np.arange(len(order)) % count
         return dealt
 
-    def nested(self, generator: np.random.Generator) -> tuple[NDArray[np.int64], int]:
+    def nested(self, generator: np.random.Generator) -> tuple[Integers, int]:
         """Put the images into a random order whose every beginning has its share of each class.
 
         Returns:
@@ -159,11 +160,11 @@ class MultiLabels(_AnyLabels):
         return logits.sigmoid()
 
     @property
-    def strata(self) -> NDArray[np.int64]:
+    def strata(self) -> Integers:
         """All images alike, whatever their classes."""
         return np.zeros(len(self), np.int64)
 
-    def nested(self, generator: np.random.Generator) -> tuple[NDArray[np.int64], int]:
+    def nested(self, generator: np.random.Generator) -> tuple[Integers, int]:
         """Put the images into a random order that begins with an image of each class.
 
         Returns:

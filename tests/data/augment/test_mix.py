@@ -32,9 +32,7 @@ def as_timm_pairs(count: int) -> list[int]:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("cut", [False, True])
-def test_pixels_and_targets_are_timms(
-    cut: bool, smoothing: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pixels_and_targets_are_timms(cut, smoothing, monkeypatch) -> None:
     theirs = timms().Mixup(mixup_alpha=1, cutmix_alpha=1, label_smoothing=smoothing, num_classes=5)
     labels = torch.tensor([0, 1, 2, 2, 4, 3, 1, 0])
     order = as_timm_pairs(8)

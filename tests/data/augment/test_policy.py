@@ -174,6 +174,11 @@ def test_jitter_is_torchvisions() -> None:
     options = Augment(color_jitter=0.3, hue_jitter=0.1)
     ops, arguments = color_jitter(uniform(4000, 5), options)
     assert len(set(map(tuple, ops.tolist()))) == 24
+    for own, count in (
+        ({"color_jitter": 0.3}, 3),
+        ({"hue_jitter": 0.1}, 1),
+    ):  # one without the other
+        assert sequence(uniform(9, 38), Augment(**own))[0].shape == (9, count)
     for op, low, high in ((Op.COLOR, 0.7, 1.3), (Op.BRIGHTNESS, 0.7, 1.3), (Op.HUE, -0.1, 0.1)):
         spread = stats.uniform(low, high - low)
         assert stats.kstest(arguments[ops == op], spread.cdf).pvalue > 1e-3

@@ -128,9 +128,7 @@ def test_commands_are_silent_about_odd_files(tmp_path, capfd) -> None:
     assert sum("sound" in line for line in out.splitlines()) == 2
 
 
-def test_pillows_logger_is_not_heard_beside_the_error_that_names_the_image(
-    tmp_path, capfd, monkeypatch
-) -> None:
+def test_pillows_logger_is_not_heard_beside_the_error(tmp_path, capfd, monkeypatch) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a command
     tags = {256: 4, 257: 4, 258: 8, 277: 9, 278: 4}  # 9 samples a pixel
     (tmp_path / "a.tif").write_bytes(many := tiff_of(bytes(16), tags))

@@ -93,9 +93,7 @@ SAID: list[tuple[str, int, NDArray[np.int64], dict[int, Any], NDArray[np.int64]]
 
 
 @pytest.mark.parametrize(("kind", "bits", "values", "tags", "gray"), SAID)
-def test_samples_are_scaled_as_the_file_says_at_every_door(
-    kind, bits, values, tags, gray, tmp_path
-) -> None:
+def test_samples_are_scaled_as_the_file_says(kind, bits, values, tags, gray, tmp_path) -> None:
     data = wide(values, kind, bits, tags)
     path = tmp_path / f"a.{kind.lower()}"
     path.write_bytes(data)

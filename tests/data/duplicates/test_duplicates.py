@@ -133,9 +133,7 @@ def test_blank_pictures_match_nothing() -> None:
 
 
 @pytest.mark.workers
-def test_the_same_signatures_whatever_the_workers_and_the_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signatures_depend_on_no_workers_or_memory(tmp_path, monkeypatch) -> None:
     paths = [tmp_path / f"{n}.png" for n in range(100)]
     for n, path in enumerate(paths):
         SCENES[n % len(SCENES)].save(path)

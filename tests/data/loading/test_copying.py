@@ -35,9 +35,7 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("layout", ["parquet", "tar"])
-def test_the_copy_has_the_same_images_in_the_same_order(
-    large: Path, tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_copy_has_the_same_images_in_order(large, tmp_path, layout, monkeypatch) -> None:
     monkeypatch.setattr(prepare, "BYTES", 4000)  # several files
     monkeypatch.setattr(prepare, "ROWS", 2)
     warnings: list[str] = []

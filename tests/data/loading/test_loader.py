@@ -61,9 +61,7 @@ def test_a_parent_that_hangs_up_is_no_error() -> None:
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.workers)]
 )
-def test_a_signal_to_all_processes_reaches_no_worker_before_it_is_ready(
-    number: signal.Signals,
-) -> None:
+def test_a_signal_to_all_reaches_no_worker_before_it_is_ready(number: signal.Signals) -> None:
     """Such as a terminal's Ctrl-C, while a worker that was not forked still imports PyTorch."""
     loaded = iter(loader(Hangs(EOFError), range(1), 1))
     others = [each.pid for each in multiprocessing.active_children()]
@@ -107,9 +105,7 @@ def test_batches_are_the_same(small: Files) -> None:
     assert memory.name(3) == small.name(3)
 
 
-def test_what_is_large_damaged_or_of_several_sizes_stays_where_it_is(
-    small: Files, tmp_path: Path
-) -> None:
+def test_what_cannot_be_cached_stays_where_it_is(small: Files, tmp_path: Path) -> None:
     assert cached(digits(), 1) is not None
     file = small.root / small.paths[4]
     whole = file.read_bytes()

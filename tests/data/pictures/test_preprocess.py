@@ -40,9 +40,7 @@ def by_command(of: Model, file: Path) -> Tensor:
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("fit", ["crop", "squash"])
-def test_every_form_gives_the_pixels_of_the_commands(
-    tmp_path: Path, fit: str, interpolation: str
-) -> None:
+def test_every_form_gives_the_pixels_of_the_commands(tmp_path, fit, interpolation) -> None:
     of, image = model(fit=fit, interpolation=interpolation), picture()
     file = tmp_path / "a.png"
     image.save(file)

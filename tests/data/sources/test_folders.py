@@ -206,9 +206,7 @@ class Stripes:
         return f"stripe {index}"
 
 
-def test_another_kind_of_source_is_one_class_and_one_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_another_kind_of_source_is_a_class_and_a_line(monkeypatch, tmp_path) -> None:
     def open_stripes(request: Request) -> Found | None:
         return Found([Part(Stripes())]) if request.data == "stripes" else None
 

@@ -221,9 +221,7 @@ def test_a_shard_is_indexed_by_its_headers(server, root, pad, most, share) -> No
 
 
 @pytest.mark.parametrize(("s3", "workers"), [(False, 2), (True, 0)])
-def test_batches_are_those_of_an_undisturbed_server(
-    server, shards, s3, workers, monkeypatch, capfd
-) -> None:
+def test_faults_change_no_batch(server, shards, s3, workers, monkeypatch, capfd) -> None:
     def batches(workers: int) -> list:
         batches = TrainingBatches(source, SPEC, Augment(area=0.5), seed=1, batch=16)
         return list(loader(batches, range(5), workers))
@@ -273,9 +271,7 @@ def test_what_did_not_come_is_neither_damaged_nor_left_out(server, shards, worke
 
 
 @pytest.mark.parametrize(("command", "out"), [("embed", "x"), ("predict", "x.parquet")])
-def test_rows_are_neither_lost_nor_left_out(
-    server, shards, tmp_path, command, out, capsys, monkeypatch
-) -> None:
+def test_faults_lose_no_row(server, shards, tmp_path, command, out, capsys, monkeypatch) -> None:
     made = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", classes=3, image_size=8)
     vitlab.save(made, tmp_path / "model")
     more = ["--part-images", "16"] if out == "x" else []

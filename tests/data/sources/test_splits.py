@@ -204,9 +204,7 @@ def test_a_share_of_the_training_images_takes_the_place_of_the_test_images(uneve
     assert partitioned(splits, Data()) is splits
 
 
-def test_what_is_held_out_is_among_the_images_that_may_be_learned_from(
-    uneven: Path, tmp_path: Path
-) -> None:
+def test_the_dev_share_is_held_out_of_train_images(uneven: Path, tmp_path: Path) -> None:
     """Else a sweep would learn its rate from labels that the last run does not have."""
     few = partitioned(open_to_learn(str(uneven)), Data(data=str(uneven), train_images=16))
     assert len(few.train) == len(open_to_learn(str(uneven)).train)  # that is done later
@@ -241,9 +239,7 @@ def test_what_cannot_be_is_refused(uneven: Path) -> None:
         partitioned(splits, Data(data="x", dev_share=0.01))
 
 
-def test_a_fold_is_an_ordinary_run_and_is_evaluated_on_its_own_images(
-    tmp_path: Path, uneven: Path
-) -> None:
+def test_a_fold_is_evaluated_on_its_own_images(tmp_path: Path, uneven: Path) -> None:
     recipe = vitlab.recipe("small", str(uneven), **TINY | {"steps": 1, "batch": 8}, fold="2/5")
     run = vitlab.train(recipe, tmp_path / "run", host=Host(workers=0))
     again = vitlab.evaluate(run.model, str(uneven))

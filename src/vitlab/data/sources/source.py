@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.decode.stored import DecodedImage, PixelImage, StoredImage
-from vitlab.data.labels import Labels, MultiLabels, SingleLabels, TargetLabels, check_classes
+from vitlab.data.labels import (
+    Integers,
+    Labels,
+    MultiLabels,
+    SingleLabels,
+    TargetLabels,
+    check_classes,
+)
 
 DIGEST = 16  # bytes
 
@@ -100,7 +107,7 @@ class Derived(Wrapped):
 class Subset(Derived):
     """Some images of another source, by their numbers there."""
 
-    indices: NDArray[np.int64]
+    indices: Integers
 
     @cached_property
     def labels(self) -> Labels:
@@ -180,7 +187,7 @@ class Joined:
         return type(first)(np.concatenate([part.labels.values for part in self.parts]))
 
     @cached_property
-    def _ends(self) -> NDArray[np.int64]:
+    def _ends(self) -> Integers:
         return np.cumsum([len(part) for part in self.parts], dtype=np.int64)
 
     def _find(self, index: int) -> tuple[Source, int]:

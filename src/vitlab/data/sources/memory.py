@@ -274,16 +274,11 @@ def _picture_in(cell: object) -> Picture | None:
 
 def _are_arrays(data: object) -> bool:
     """Whether data is a pair of arrays: all images, and all labels."""
-    if not isinstance(data, tuple | list) or len(data) != 2:
-        return False
-    images, labels = data
-    return (
-        isinstance(images, ARRAYS)
-        and images.ndim >= 3
-        and isinstance(labels, Sized)
-        and not isinstance(labels, str | Mapping)
-        and not (isinstance(labels, ARRAYS) and labels.ndim >= 3)
-    )
+    match data:
+        case [np.ndarray() | Tensor() as images, Sized() as labels]:
+            labeled = not isinstance(labels, str | Mapping) and getattr(labels, "ndim", 1) < 3
+            return images.ndim >= 3 and labeled
+    return False
 
 
 def _arrays(images: Any, labels: Any, title: str) -> Arrays:

@@ -79,17 +79,11 @@ def together(*steps: Alter) -> Alter:
 
 
 ALTERED: dict[str, Alter] = {
-    "the same": lambda picture: picture,
-    "half": resized(0.5),
-    "double": resized(2),
-    "jpeg": stored("JPEG", 50),
-    "webp": stored("WEBP", 50),
-    "flipped": flipped,
-    "corner": cropped(0, 0),
-    "center": cropped(0.5, 0.5),
-    "edge": cropped(1, 0.4),
+    "the same": lambda picture: picture, "half": resized(0.5), "double": resized(2),
+    "jpeg": stored("JPEG", 50), "webp": stored("WEBP", 50), "flipped": flipped,
+    "corner": cropped(0, 0), "center": cropped(0.5, 0.5), "edge": cropped(1, 0.4),
     "all": together(flipped, cropped(0.3, 0.8), resized(0.75), stored("JPEG", 70)),
-}
+}  # fmt: skip
 SCENES = [scene(seed) for seed in range(80)]
 
 

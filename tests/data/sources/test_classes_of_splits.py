@@ -73,15 +73,11 @@ def shards(root: Path, splits: Labels, *, numbers: bool = False) -> str:
 
 
 KINDS: dict[str, Callable[[Path, Labels], str]] = {
-    "folders": folders,
-    "list": listed,
-    "several": lambda root, splits: listed(root, splits, several=True),
-    "shards": shards,
-    "numbered": lambda root, splits: shards(root, splits, numbers=True),
-    "words": parquet("words"),
-    "names": parquet("names"),
-    "lists": parquet("lists"),
-}
+    "folders": folders, "list": listed,
+    "several": lambda root, splits: listed(root, splits, several=True), "shards": shards,
+    "numbered": lambda root, splits: shards(root, splits, numbers=True), "words": parquet("words"),
+    "names": parquet("names"), "lists": parquet("lists"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)

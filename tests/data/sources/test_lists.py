@@ -125,14 +125,13 @@ def test_names_are_packed() -> None:
 
 
 SHAPES: dict[str, list[str]] = {
-    "other names": ["Image_ID,Breed", "000,x", "001,y"],
-    "no header": ["000.png,x", "001.png,y"],
+    "other names": ["Image_ID,Breed", "000,x", "001,y"], "no header": ["000.png,x", "001.png,y"],
     "semicolons": ["file;klass", "000.png;x", "001.png;y"],
     "tabs": ["file\tklass", "000.png\tx", "001.png\ty"],
     "endings left out": ["id,species", "000,x", "001,y"],
     "one-hot": ["image_id,x,y", "000,1,0", "001,0,1"],
     "one other column": ["photo,mark", "000.png,x", "001.png,y"],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("inside", ["", "train_images"])

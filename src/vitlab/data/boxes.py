@@ -27,7 +27,7 @@ from torch import Tensor
 from vitlab.data.decode.crop import crop_resize
 from vitlab.data.decode.pixels import Box, Pixels
 from vitlab.data.holdout import in_splits, without
-from vitlab.data.labels import Indices, PlacedLabels
+from vitlab.data.labels import Classes, Indices, PlacedLabels
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.columns import check_known_columns
 from vitlab.data.sources.folders import Files
@@ -284,7 +284,7 @@ def read_annotations(file: Path, shape: Callable[[Any], Any] = _box) -> Annotati
     return found
 
 
-def annotated_classes(found: Iterable[Annotations]) -> tuple[str, ...]:
+def annotated_classes(found: Iterable[Annotations]) -> Classes:
     """Return the names of the classes of all files that objects have, in the files' order."""
     order = dict[str, None]()
     for each in found:
@@ -293,9 +293,7 @@ def annotated_classes(found: Iterable[Annotations]) -> tuple[str, ...]:
     return tuple(order)
 
 
-def _opened(
-    file: Path, home: Path, found: Annotations, order: tuple[str, ...], notes: list[str]
-) -> Source:
+def _opened(file: Path, home: Path, found: Annotations, order: Classes, notes: list[str]) -> Source:
     """Return the images of a file of annotations, which are all there, with their boxes."""
     place = {name: number for number, name in enumerate(order)}
     objects: dict[str, list[Any]] = {image: [] for image in found.images}

@@ -18,6 +18,9 @@ from vitlab.models.model import Model
 Label = str | tuple[str, ...] | list[str]
 """The label of one image as data spells it: one class, or any number of them."""
 
+Classes = tuple[str, ...]
+"""Names of classes, in the order that labels index."""
+
 Integers = NDArray[np.int64]
 Indices = Sequence[int] | Integers
 LONGEST = 1000  # characters of a label
@@ -276,7 +279,7 @@ def index_labels(
     title: str,
     classes: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
-) -> tuple[Labels, tuple[str, ...]]:
+) -> tuple[Labels, Classes]:
     """Return labels as indices of a list of classes, and that list.
 
     Args:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from vitlab.data.decode.headers import complaints_are_errors, opened, turn
 from vitlab.data.holdout import chances, origin
-from vitlab.data.labels import PixelLabels, check_length
+from vitlab.data.labels import Classes, PixelLabels, check_length
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.polygons import CROWD, Pairs, read_polygons
 from vitlab.data.settings import Columns
@@ -62,7 +62,7 @@ class MaskClasses:
         ignored: the number of pixels that do not count; None for none
     """
 
-    classes: tuple[str, ...] = ()
+    classes: Classes = ()
     values: tuple[int, ...] = ()
     ignored: Ignored = 255
 
@@ -75,7 +75,7 @@ class MaskedImages(Wrapped):
     known: MaskClasses = MaskClasses()
 
     @property
-    def classes(self) -> tuple[str, ...]:
+    def classes(self) -> Classes:
         """Names of the classes of pixels."""
         return self.known.classes
 

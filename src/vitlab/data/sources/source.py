@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.decode.stored import DecodedImage, PixelImage, StoredImage
 from vitlab.data.labels import (
+    Classes,
     Integers,
     Labels,
     MultiLabels,
@@ -35,7 +36,7 @@ class Source(Protocol):
         """Whether the images are pixels in memory, so that no process is needed to decode them."""
 
     @property
-    def classes(self) -> tuple[str, ...]:
+    def classes(self) -> Classes:
         """Names of the classes, in the order that the labels index."""
 
     @property
@@ -80,7 +81,7 @@ class Relabeled(Wrapped):
     """The images of another source under other labels."""
 
     labels: Labels
-    classes: tuple[str, ...]
+    classes: Classes
 
 
 def numbered(bare: Source, cells: Iterable[Iterable[Any]], names: Sequence[str]) -> Source:
@@ -93,7 +94,7 @@ class Derived(Wrapped):
     """A source with the labels of another one."""
 
     @property
-    def classes(self) -> tuple[str, ...]:
+    def classes(self) -> Classes:
         """As the whole source."""
         return self.whole.classes
 
@@ -176,7 +177,7 @@ class Joined:
         return all(part.in_memory for part in self.parts)
 
     @property
-    def classes(self) -> tuple[str, ...]:
+    def classes(self) -> Classes:
         """As each part."""
         return self.parts[0].classes
 

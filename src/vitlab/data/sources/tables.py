@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.exists import is_hub_data
-from vitlab.data.labels import Labels, SingleLabels, UnlabeledError, check_length, index_labels
+from vitlab.data.labels import (
+    Classes,
+    Labels,
+    SingleLabels,
+    UnlabeledError,
+    check_length,
+    index_labels,
+)
 from vitlab.data.settings import Columns
 from vitlab.data.sources.columns import check_known_columns
 from vitlab.data.sources.folders import holds_images
@@ -42,7 +49,7 @@ class Table:
     rows: Any  # datasets.Dataset in Arrow format
     column: str
     labels: Labels
-    classes: tuple[str, ...]
+    classes: Classes
     title: str
     inside: Inside  # where files are that cells may name
     in_memory: ClassVar[bool] = False
@@ -173,7 +180,7 @@ def quietly(load: Callable[[], Any], failed: str) -> Any:
         datasets.enable_progress_bars()
 
 
-def labels_of(rows: Any, title: str, column: str = "") -> tuple[Labels, tuple[str, ...]]:
+def labels_of(rows: Any, title: str, column: str = "") -> tuple[Labels, Classes]:
     """Return the labels of a `datasets.Dataset`, and the classes that they index.
 
     Texts, whole numbers, indices of names, or lists of them.

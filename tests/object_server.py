@@ -66,6 +66,13 @@ class Objects:
         self.signed.clear()
         self.sent = 0
 
+    def anew(self, objects: dict[str, bytes]) -> None:
+        """Have other objects, and fail no more."""
+        self.over.set()
+        self.over = threading.Event()
+        self.objects, self.disturb, self.ranges = objects, lambda method, path: None, True
+        self.forget()
+
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True

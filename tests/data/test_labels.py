@@ -1,10 +1,18 @@
 """Labels: one class per image, or several."""
 
+import pickle
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from sklearn.dummy import DummyClassifier
 
 from vitlab.data.labels import MultiLabels, SingleLabels, check_classes, index_labels
+from vitlab.data.sources.memory import Arrays
+from vitlab.data.sources.request import Splits
+from vitlab.data.sources.source import Altered, Joined, Relabeled, Subset
+from vitlab.data.summary import class_lines, missing_lines, most_frequent
 from vitlab.errors import DataError
 
 ONE = SingleLabels(np.array([2, 0, 1, 2, 2]))
@@ -45,60 +53,29 @@ def test_labels_must_index_the_classes() -> None:
     assert not MultiLabels(2 * SEVERAL.values).fit(3)
 
 
-@pytest.mark.parametrize("fraction", [0.2, 0.5, 0.9, 0.999])
-def test_every_class_keeps_an_image_to_train(fraction: float) -> None:
-    labels = SingleLabels(np.repeat([0, 1, 2, 3], [1, 2, 3, 50]))
-    test = labels.held_out(fraction, np.random.default_rng(0))
-    left = np.setdiff1d(np.arange(len(labels)), test)
-    assert labels.take(left).counts(4) == [
-        max(1, count - round(fraction * count)) for count in (1, 2, 3, 50)
-    ]
-    assert test.tolist() == sorted(set(test.tolist()))
-    assert SingleLabels.share(0.2) == "20% of each class"
-
-
-def test_of_several_labels_a_share_of_all_images_is_held_out() -> None:
-    labels = MultiLabels(np.eye(10, dtype=np.uint8))
-    test = labels.held_out(0.3, np.random.default_rng(0))
-    assert len(test) == 3
-    assert test.tolist() == sorted(set(test.tolist()))
-    assert len(labels.held_out(0.99, np.random.default_rng(0))) == 9
-    assert MultiLabels.share(0.2) == "20% of the images"
-
-
-def test_nothing_is_held_out_of_nothing() -> None:
-    none = SingleLabels(np.array([], np.int64))
-    assert none.held_out(0.5, np.random.default_rng(0)).tolist() == []
-
-
-def test_classes_are_sorted_numbers_by_value_and_words_after_them() -> None:
+def test_labels_index_the_sorted_classes_or_the_names() -> None:
     labels, order = index_labels(["10", "b", "9", "a", "10"], "data")
-    assert order == ("9", "10", "a", "b")
+    assert order == ("9", "10", "a", "b")  # numbers by value, words after them
     assert isinstance(labels, SingleLabels)
     assert labels.values.tolist() == [1, 3, 0, 2, 1]
-
-
-def test_one_list_makes_all_of_them_lists() -> None:
     labels, order = index_labels(["a", ["b", "a"], (), "c"], "data")
     assert order == ("a", "b", "c")
     assert isinstance(labels, MultiLabels)
     assert labels.values.tolist() == [[1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 0, 1]]
-
-
-def test_numbers_index_names_and_names_are_themselves() -> None:
     labels, order = index_labels(["1", "b", "0", ["a"]], "data", names=("a", "b"))
     assert (labels.values.tolist(), order) == ([[0, 1], [0, 1], [1, 0], [1, 0]], ("a", "b"))
     labels, _ = index_labels(["0", "1"], "data", names=("1", "0"))  # numbers are always indices
     assert labels.values.tolist() == [0, 1]
+    labels, order = index_labels(["1", "0"], "data", classes=("b", "c", "a"), names=("a", "b"))
+    assert (labels.values.tolist(), order) == ([0, 2], ("b", "c", "a"))
     for label in ("2", "x", "-1"):
         with pytest.raises(DataError, match=f"data: label '{label}' is not one of its 2 classes"):
             index_labels([label], "data", names=("a", "b"))
 
 
 def test_the_first_unknown_class_is_named() -> None:
-    with pytest.raises(
-        DataError, match=r"^here contains class 'm', which is not in the training data$"
-    ):
+    said = r"^here contains class 'm', which is not in the training data$"
+    with pytest.raises(DataError, match=said):
         check_classes({"z", "a", "m"}, ["a", "b"], "here")
     check_classes(["a"], ("a", "b"), "here")
 
@@ -131,3 +108,74 @@ def test_several_labels_are_drawn_after_an_image_of_each_class() -> None:
     assert labels.take(order[:least]).values.any(0).tolist() == [True, True, False, True]
     assert not labels.take(order[: least - 1]).values.any(0).all()
     assert not np.array_equal(order[least:], np.sort(order[least:]))
+
+
+def source(counts: list[int], names: tuple[str, ...] | None = None) -> Arrays:
+    labels = SingleLabels(np.repeat(np.arange(len(counts)), counts))
+    images = np.zeros((len(labels), 1, 1, 1), np.uint8)
+    return Arrays(images, labels, names or tuple(f"class {n}" for n in range(len(counts))))
+
+
+def test_what_is_said_of_classes() -> None:
+    names = ("cat", "dog", "fox")
+    splits = Splits(source([1200, 80, 8], names), source([30, 9, 1], names))
+    assert class_lines(splits) == [
+        "training images per class: cat 1,200, dog 80, fox 8",
+        "always answering 'cat' would be right for 75.0% of the test images",
+    ]
+    many, even = source([732, *[1000] * 1000, 1300]), source([50] * 13)
+    assert class_lines(Splits(many, many))[0] == (
+        "1,002 classes, the smallest with 732 training images (class 0), the largest with 1,300 "
+        "(class 1001)"
+    )
+    assert class_lines(Splits(even, even))[0] == "13 classes with 50 training images each"
+    assert missing_lines(Splits(source([1] * 9), source([0, 1, *[0] * 7]))) == [
+        "the test images have none of 8 classes: class 0, class 2, class 3, …"
+    ]
+    table = MultiLabels(np.array([[1, 1], [0, 1], [0, 0]], np.uint8))
+    several = replace(source([2, 1]), labels=table)
+    splits = Splits(several, several)
+    assert class_lines(splits) == ["training images per class: class 0 1, class 1 2"]
+    assert most_frequent(splits) is None
+
+
+def test_the_largest_class_is_that_of_the_training_images() -> None:
+    """As scikit-learn's most frequent guess: the test images may have another one."""
+    splits = Splits(source([5, 9, 1]), source([6, 3, 1]))
+    train, test = splits.train.labels.values, splits.test.labels.values
+    guess = DummyClassifier(strategy="most_frequent").fit(train[:, None], train)
+    assert most_frequent(splits) == ("class 1", pytest.approx(guess.score(test[:, None], test)))
+
+
+def arrays(first: int, count: int, title: str) -> Arrays:
+    images = np.arange(first, first + count, dtype=np.uint8).reshape(-1, 1, 1, 1)
+    labels = SingleLabels(np.arange(count) % 2)
+    return Arrays(np.broadcast_to(images, (count, 2, 3, 1)), labels, ("even", "odd"), title)
+
+
+def test_joined_sources_stand_one_after_the_other() -> None:
+    nothing = Subset(arrays(0, 2, "none"), np.empty(0, np.int64))
+    both = Joined((arrays(0, 3, "a"), nothing, arrays(3, 2, "b")))
+    assert len(both) == 5
+    assert [int(both.image(number).decode(1)[0, 0, 0]) for number in range(5)] == [0, 1, 2, 3, 4]
+    assert [both.name(number) for number in range(5)] == ["a 0", "a 1", "a 2", "b 0", "b 1"]
+    assert both.labels.values.tolist() == [0, 1, 0, 0, 1]
+    assert (both.classes, both.in_memory) == (("even", "odd"), True)
+
+
+def test_relabeled_and_altered_sources_change_one_thing_only() -> None:
+    whole = arrays(5, 3, "a")
+    table = MultiLabels(np.eye(3, dtype=np.uint8))
+    named = Relabeled(whole, table, ("x", "y", "z"))
+    assert (named.labels, named.classes, len(named), named.in_memory) == (
+        table, ("x", "y", "z"), 3, True)  # fmt: skip
+    assert named.image(2).content() == whole.image(2).content()
+    assert named.name(1) == "a 1"
+    changed = pickle.loads(pickle.dumps(Altered(named, np.negative)))  # as a worker gets it
+    image = changed.image(0)
+    assert (image.name, image.shape(), int(image.decode(3)[0, 0, 0])) == ("a 0", (2, 3, 1), 251)
+    pixels, box = image.decode_box(1, lambda rows, columns: (0, 0, rows, columns), (1, 1))
+    assert (pixels.shape, box) == ((2, 3, 1), (0, 0, 2, 3))
+    assert (len(changed), changed.name(2), changed.classes) == (3, "a 2", ("x", "y", "z"))
+    with pytest.raises(IndexError):
+        changed.image(3).decode(1)

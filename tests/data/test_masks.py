@@ -1,16 +1,20 @@
 """Masks: which belongs to which image in every layout, and their numbers as Pillow has them."""
 
-import struct
-import zlib
+import copy
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from pycocotools import mask as drawing
+from pycocotools.coco import COCO
 
+from made_files import chunk, png_of
 from made_scenes import CLASSES, scene, scene_folder
-from vitlab.data.masks import IGNORED, MaskedImages, open_masks, read_numbers
-from vitlab.errors import DataError, ImageError, UserError
+from vitlab.data.masks import IGNORED, MaskClasses, MaskedImages, open_masks, read_numbers
+from vitlab.errors import DataError, ImageError, PackageError, UserError
 
 
 def saved(file: Path, values: object, mode: str = "") -> Path:
@@ -29,25 +33,15 @@ def picture(file: Path, rows: int = 2, columns: int = 3) -> Path:
     return saved(file, np.full((rows, columns, 3), 9, np.uint8))
 
 
-@pytest.mark.parametrize(
-    ("mode", "kind", "most"),
-    [("P", np.uint8, 255), ("", np.uint8, 255), ("", np.uint16, 65_535), ("", np.int32, 9000)],
-)
-def test_numbers_are_read_as_they_are_stored(
-    mode: str, kind: type, most: int, tmp_path: Path
-) -> None:
-    values = np.random.default_rng(0).integers(0, most + 1, (9, 7)).astype(kind)
-    for ending in ("png", "tif", "bmp") if kind == np.uint8 else ("png", "tif"):
-        if kind == np.int32 and ending == "png":
-            continue
-        file = saved(tmp_path / f"mask.{ending}", values, mode)
-        assert np.array_equal(read_numbers(file.read_bytes(), "mask"), values)
-
-
-def chunk(kind: bytes, content: bytes) -> bytes:
-    """A part of a PNG."""
-    checksum = struct.pack(">I", zlib.crc32(kind + content))
-    return struct.pack(">I", len(content)) + kind + content + checksum
+def test_numbers_are_read_as_they_are_stored(tmp_path: Path) -> None:
+    for mode, kind, most, endings in (
+        ("P", np.uint8, 255, "png tif bmp"), ("", np.uint8, 255, "png tif bmp"),
+        ("", np.uint16, 65_535, "png tif"), ("", np.int32, 9000, "tif"),
+    ):  # fmt: skip
+        values = np.random.default_rng(0).integers(0, most + 1, (9, 7)).astype(kind)
+        for ending in endings.split():
+            file = saved(tmp_path / f"mask.{ending}", values, mode)
+            assert np.array_equal(read_numbers(file.read_bytes(), "mask"), values)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
@@ -56,11 +50,8 @@ def test_numbers_of_few_bits_are_not_widened(depth: int, color: int) -> None:
     """Pillow turns gray 0 to 3 of two bits into 0, 85, 170, 255."""
     values = np.arange(16).reshape(2, 8) % 2**depth
     bits = ((values[..., None] >> np.arange(depth - 1, -1, -1)) & 1).reshape(2, -1)
-    lines = b"".join(b"\0" + np.packbits(row).tobytes() for row in bits)
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 2, depth, color, 0, 0, 0))
-    palette = chunk(b"PLTE", bytes(range(3 * 2**depth))) if color else b""
-    pixels = chunk(b"IDAT", zlib.compress(lines))
-    data = b"\x89PNG\r\n\x1a\n" + head + palette + pixels + chunk(b"IEND", b"")
+    palette = [chunk(b"PLTE", bytes(range(3 * 2**depth)))] if color else []
+    data = png_of(2, 8, depth, color, [np.packbits(row) for row in bits], *palette)
     assert read_numbers(data, "mask").tolist() == values.tolist()
 
 
@@ -75,10 +66,8 @@ def test_what_is_no_mask_is_refused_in_one_line(tmp_path: Path) -> None:
             read_numbers(data, "a.png")
         assert "a.png" in str(found.value)
         assert "\n" not in str(found.value)
-    size = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 0, 0, 0, 0)
-    huge = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + chunk(b"IDAT", b"")
     with pytest.raises(ImageError, match="exceed the limit"):
-        read_numbers(huge, "a.png")
+        read_numbers(png_of(60_000, 60_000, 8, 0, []), "a.png")
 
 
 def names(part: MaskedImages) -> list[tuple[str, str]]:
@@ -207,22 +196,17 @@ def test_pairs_in_memory() -> None:
             open_masks(wrong, "").parts["all"].numbers(0)
 
 
-@pytest.mark.parametrize(
-    ("mask", "kind", "words"),
-    [
+def test_masks_that_do_not_fit(tmp_path: Path) -> None:
+    root = scene_folder(tmp_path, 2)
+    for mask, kind, words in (
         (np.zeros((4, 4)), ImageError, "its mask has 4 x 4 pixels, the image 40 x 56"),
         (np.full((40, 56), 7), DataError, "has the number 7, which is none of the 4 classes"),
-    ],
-)
-def test_masks_that_do_not_fit(
-    mask: object, kind: type[UserError], words: str, tmp_path: Path
-) -> None:
-    root = scene_folder(tmp_path, 2)
-    saved(root / "masks" / "001.png", np.asarray(mask, np.uint8))
-    with pytest.raises(kind, match=words) as found:
-        open_masks(root).parts["all"].truth(1, (40, 56))
-    assert type(found.value) is kind
-    assert "001.png" in str(found.value)
+    ):
+        saved(root / "masks" / "001.png", np.asarray(mask, np.uint8))
+        with pytest.raises(kind, match=words) as found:
+            open_masks(root).parts["all"].truth(1, (40, 56))
+        assert type(found.value) is kind
+        assert "001.png" in str(found.value)
 
 
 def test_data_without_masks_says_what_would_work(tmp_path: Path) -> None:
@@ -237,4 +221,110 @@ def test_data_without_masks_says_what_would_work(tmp_path: Path) -> None:
         open_masks(tmp_path)
     saved(tmp_path / "masks" / "b.tif", np.zeros((2, 3), np.uint8))
     with pytest.raises(DataError, match="two masks of one name"):
+        open_masks(tmp_path)
+
+
+SIZE = (30, 40)
+SQUARE = [[2.0, 2, 20, 2, 20, 20, 2, 20]]
+TRIANGLE = [[10.0, 5, 35.5, 28, 4, 27.5], [30.0, 2, 38, 2, 38, 9]]
+EDGE = {"size": [*SIZE], "counts": [1100, 100]}  # the last columns, by run lengths
+PACKED = drawing.encode(np.asfortranarray(np.eye(*SIZE, dtype=np.uint8)))
+SAID: dict[str, Any] = {
+    "images": [
+        {"id": 7, "file_name": "a.png", "width": 40, "height": 30},
+        {"id": 3, "file_name": "b.png", "width": 40, "height": 30},
+        {"id": 4, "file_name": "gone.png", "width": 40, "height": 30},
+    ],
+    "categories": [{"id": 90, "name": "cat"}, {"id": 1, "name": "unused"}, {"id": 5, "name": "dog"}
+    ],
+    "annotations": [
+        {"id": 1, "image_id": 7, "category_id": 90, "segmentation": SQUARE},
+        {"id": 2, "image_id": 7, "category_id": 5, "segmentation": TRIANGLE},
+        {"id": 3, "image_id": 7, "category_id": 5, "segmentation": EDGE, "iscrowd": 1},
+        {"id": 4, "image_id": 3, "category_id": 5,
+         "segmentation": PACKED | {"counts": PACKED["counts"].decode()}},
+    ],
+}  # fmt: skip
+
+
+def written(root: Path, said: Any = None, where: str = "annotations.json") -> Path:
+    """A folder with two images, and what is said of them."""
+    for name in ("a.png", "b.png"):
+        (root / where).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.zeros((*SIZE, 3), np.uint8)).save((root / where).parent / name)
+    (root / where).write_text(json.dumps(SAID if said is None else said))
+    return root
+
+
+def test_shapes_are_those_of_pycocotools_and_later_ones_lie_on_top(tmp_path: Path) -> None:
+    opened = open_masks(written(tmp_path))
+    (images,) = opened.parts.values()
+    assert images.known == MaskClasses(("background", "cat", "dog"), (0, 1, 2), 2**16 - 1)
+    theirs = COCO(str(tmp_path / "annotations.json"))
+    square, triangle, edge, packed = (theirs.annToMask(each) > 0 for each in theirs.anns.values())
+    wanted = np.zeros(SIZE, int)
+    wanted[edge] = IGNORED
+    wanted[square] = 1
+    wanted[triangle] = 2
+    assert (square & triangle).any()
+    assert (edge & triangle).any()
+    assert np.array_equal(images.truth(0, SIZE), wanted)
+    assert np.array_equal(images.truth(1, SIZE), 2 * packed)
+    assert [images.name(number)[-5:] for number in range(2)] == ["a.png", "b.png"]
+    assert any("skipped 1 images that are not there" in note for note in opened.notes)
+
+
+def test_a_model_says_the_numbers_and_splits_are_found(tmp_path: Path) -> None:
+    for split in ("train", "valid"):
+        written(tmp_path, where=f"{split}/_annotations.coco.json")
+    known = MaskClasses(("dog", "cat", "background"), (7, 8, 9), 255)
+    parts = open_masks(tmp_path, like=known).parts
+    assert {*parts} == {"train", "validation"}
+    assert set(np.unique(parts["train"].numbers(0))) == {0, 7, 8, 255}
+    with pytest.raises(
+        DataError, match="class 'dog', which is not among those known, cat, background: leave"
+    ):
+        open_masks(tmp_path, like=MaskClasses(("cat", "background"), (1, 0), None))
+
+
+ODD = [
+    [], {}, "x", [[1, 2, 3]], [[1, 2, 3, 4, 5, float("nan")]], [[0, 0, 1e9, 0, 1e9, 9]],
+    [["a"] * 6],
+    {"size": [3, 3], "counts": [9]}, {"size": [*SIZE], "counts": [5, -5, 1200]},
+    {"size": [*SIZE], "counts": [5]}, {"size": [*SIZE], "counts": ""},
+    {"size": [*SIZE], "counts": "o~é"},
+    None, [7] * 6,
+]  # fmt: skip
+
+
+def test_odd_shapes_are_skipped_and_named(tmp_path: Path) -> None:
+    for shape in ODD:
+        said = copy.deepcopy(SAID)
+        said["annotations"][3]["segmentation"] = shape
+        opened = open_masks(written(tmp_path, said))
+        assert any("skipped 1 shapes" in note and "image 3" in note for note in opened.notes)
+        assert not opened.parts["all"].truth(1, SIZE).any()
+
+
+WRONG = [
+    ({"annotations": [{"image_id": 7}]}, "is not COCO's format"),
+    ({"images": [{"id": 1, "file_name": "a.png", "width": float("inf"), "height": 2}],
+      "annotations": []}, "has no image that is there"),
+    ({"annotations": [{"image_id": 7, "category_id": 2, "segmentation": SQUARE}]},
+     "category_id 2 is not among the categories"),
+    ({"annotations": []}, "have 1 class beside"),
+]  # fmt: skip
+
+
+def test_wrong_annotations_are_one_line(tmp_path: Path) -> None:
+    for change, words in WRONG:
+        with pytest.raises(DataError, match=words):
+            open_masks(written(tmp_path, SAID | change))
+
+
+def test_what_does_not_apply_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match="names its classes itself: no --class-names, no --ignore"):
+        open_masks(written(tmp_path) / "annotations.json", ignore=3)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(PackageError, match=r"pip install \"vitlab\[coco\]\", or draw masks as PNG"):
         open_masks(tmp_path)

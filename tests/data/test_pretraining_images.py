@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from conftest import photo, photo_folder
+from made_files import png
 from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.request import Splits
 from vitlab.data.sources.source import Source
@@ -110,19 +111,8 @@ def test_validation_images_measure_the_loss_and_test_images_are_left_alone(tmp_p
 
 
 def rows(count: int, **more: Any) -> dict[str, Any]:
-    cells = []
-    for number in range(count):
-        file = Path(f"{number}.png")
-        cells.append({"bytes": photo_bytes(number), "path": str(file)})
+    cells = [{"bytes": png(number, 8), "path": f"{number}.png"} for number in range(count)]
     return {"image": cells} | {key: [value] * count for key, value in more.items()}
-
-
-def photo_bytes(number: int) -> bytes:
-    import io
-
-    box = io.BytesIO()
-    photo(number, 8, 8).save(box, "PNG")
-    return box.getvalue()
 
 
 def test_tables_shards_and_lists_without_labels(tmp_path: Path) -> None:
@@ -186,22 +176,26 @@ def damaged(root: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda root: root / "nowhere", "no such file or folder"),
-        (lambda root: root, "is empty|no images"),
-        (lambda root: scatter(root / "one", 1), "only one image to learn from: give at least 2"),
-        (damaged, "none of 8 images of .* can be read, such as .*[0-9].jpg: .*: is this a folder"),
-        (lambda root: root / "*.png", "no such file"),
-        (lambda root: [], "no images"),
-        (lambda root: [photo(0)], "only one image"),
-        (lambda root: 3, "of type int"),
-        (lambda root: iter([photo(0)]), "only one image"),
-        (lambda root: [{"a": 1}], "path"),
-        (lambda root: ["/nowhere/1.png", "/nowhere/2.png"], "2 of the 2 files .* do not exist"),
-    ],
-)
-def test_what_cannot_be_learned_from_is_named(tmp_path: Path, make: Any, words: str) -> None:
-    with pytest.raises(DataError, match=words):
-        unlabeled(make(tmp_path))
+MAKERS = [
+    (lambda root: root / "nowhere", "no such file or folder"),
+    (lambda root: root, "is empty|no images"),
+    (lambda root: scatter(root / "one", 1), "only one image to learn from: give at least 2"),
+    (
+        lambda root: damaged(root),
+        "none of 8 images of .* can be read, such as .*[0-9].jpg: .*: is this",
+    ),
+    (lambda root: root / "*.png", "no such file"),
+    (lambda root: [], "no images"),
+    (lambda root: [photo(0)], "only one image"),
+    (lambda root: 3, "of type int"),
+    (lambda root: iter([photo(0)]), "only one image"),
+    (lambda root: [{"a": 1}], "path"),
+    (lambda root: ["/nowhere/1.png", "/nowhere/2.png"], "2 of the 2 files .* do not exist"),
+]
+
+
+def test_what_cannot_be_learned_from_is_named(tmp_path: Path) -> None:
+    for number, (make, words) in enumerate(MAKERS):
+        (root := tmp_path / str(number)).mkdir()
+        with pytest.raises(DataError, match=words):
+            unlabeled(make(root))

@@ -26,8 +26,8 @@ from torch import Tensor
 
 from vitlab.data.decode.crop import crop_resize
 from vitlab.data.decode.pixels import Box, Pixels
-from vitlab.data.holdout import hold_out, without
-from vitlab.data.labels import Indices, PlacedLabels
+from vitlab.data.holdout import in_splits, without
+from vitlab.data.labels import Classes, Indices, PlacedLabels
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.columns import check_known_columns
 from vitlab.data.sources.folders import Files
@@ -136,10 +136,7 @@ def open_boxes(options: Data, classes: Sequence[str] = ()) -> Splits:
         raise DataError(f"{options.data} has no boxes: annotations, each with a bbox, say where")
     home = root if root.is_dir() else root.parent
     opened = {name: _opened(files[name], home, found[name], order, notes) for name in found}
-    first, *rest = (opened[name] for name in ("train", "validation", "test") if name in opened)
-    if not rest:
-        return hold_out(first, options.test_fraction, notes)
-    return Splits(first, rest[-1], rest[0] if len(rest) > 1 else None, notes=notes)
+    return in_splits(opened, options.test_fraction, notes)
 
 
 # Digit scenes
@@ -287,7 +284,7 @@ def read_annotations(file: Path, shape: Callable[[Any], Any] = _box) -> Annotati
     return found
 
 
-def annotated_classes(found: Iterable[Annotations]) -> tuple[str, ...]:
+def annotated_classes(found: Iterable[Annotations]) -> Classes:
     """Return the names of the classes of all files that objects have, in the files' order."""
     order = dict[str, None]()
     for each in found:
@@ -296,9 +293,7 @@ def annotated_classes(found: Iterable[Annotations]) -> tuple[str, ...]:
     return tuple(order)
 
 
-def _opened(
-    file: Path, home: Path, found: Annotations, order: tuple[str, ...], notes: list[str]
-) -> Source:
+def _opened(file: Path, home: Path, found: Annotations, order: Classes, notes: list[str]) -> Source:
     """Return the images of a file of annotations, which are all there, with their boxes."""
     place = {name: number for number, name in enumerate(order)}
     objects: dict[str, list[Any]] = {image: [] for image in found.images}

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.data.labels import Integers
 from vitlab.data.settings import Data, part_of
 from vitlab.data.sources.folders import Files
-from vitlab.data.sources.request import Splits
+from vitlab.data.sources.request import NAMES, Splits
 from vitlab.data.sources.source import (
     DIGEST,
     Joined,
@@ -161,7 +162,7 @@ def identified(source: Source) -> Source:
     return source if known else Noted(source, "content", identities(source))
 
 
-def chosen(source: Source, fraction: float, purpose: str) -> NDArray[np.int64]:
+def chosen(source: Source, fraction: float, purpose: str) -> Integers:
     """Return the images that are held out: about `fraction` of each class, sorted.
 
     Where chance would take all images of a class, or none though `fraction` of them is at least
@@ -181,7 +182,7 @@ def chosen(source: Source, fraction: float, purpose: str) -> NDArray[np.int64]:
     return np.flatnonzero(taken)
 
 
-def held_out(source: Source, fraction: float, purpose: str) -> tuple[Source, NDArray[np.int64]]:
+def held_out(source: Source, fraction: float, purpose: str) -> tuple[Source, Integers]:
     """Return a source, which may know more now, and the images that are held out of it, sorted."""
     source = identified(source)
     return source, chosen(source, fraction, purpose)
@@ -197,13 +198,25 @@ def hold_out(
     return split_off(*held_out(source, fraction, purpose), fraction, notes)
 
 
-def split_off(
-    source: Source, test: NDArray[np.int64], fraction: float, notes: Sequence[str] = ()
-) -> Splits:
+def in_splits(parts: Mapping[str, Source], fraction: float, notes: list[str]) -> Splits:
+    """Return training and test images: those of the data, or a share that is held out.
+
+    Args:
+        parts: `all` alone, of data that comes unsplit, or `train` and others, first to last
+        fraction: of each class, held out for testing where there is no other part
+        notes: remarks for the user
+    """
+    train, *rest = (parts[name] for name in ("all", *NAMES) if name in parts)
+    if not rest:
+        return hold_out(train, fraction, notes)
+    return Splits(train, rest[-1], rest[0] if len(rest) > 1 else None, notes=notes)
+
+
+def split_off(source: Source, test: Integers, fraction: float, notes: Sequence[str] = ()) -> Splits:
     """Return splits whose test images are those with the given numbers, `fraction` of all."""
     remarks = [
         *notes,
-        f"{source.labels.share(fraction)} held out for testing (always the same): "
+        f"{fraction:.0%} of {source.labels.shared} held out for testing (always the same): "
         f"{len(test):,} of {len(source):,} images",
         *(f"class {name!r} has only one image" for name, n in counts(source).items() if n == 1),
     ]
@@ -223,12 +236,13 @@ def with_validation(splits: Splits, decides: str = "when to stop") -> Splits:
         return splits
     inner = hold_out(splits.train, VALIDATION_SHARE, (), "validation")
     note = (
-        f"{splits.train.labels.share(VALIDATION_SHARE)} held out of the training images to decide "
-        f"{decides} (always the same): {len(inner.test):,} images"
+        f"{VALIDATION_SHARE:.0%} of {inner.train.labels.shared} held out of the training images to "
+        f"decide {decides} (always the same): {len(inner.test):,} images"
     )
     notes = [*splits.notes, note]
-    own = replace(splits, own_validation=True)
-    return replace(own, train=inner.train, validation=inner.test, notes=notes)
+    return replace(
+        splits, train=inner.train, validation=inner.test, notes=notes, own_validation=True
+    )
 
 
 def with_train_images(splits: Splits, amount: float) -> Splits:
@@ -286,10 +300,9 @@ def partitioned(splits: Splits, options: Data) -> Splits:
             f"{options.data}: {options.dev_share:.1%} of each class is less than one image: "
             "choose a larger share"
         )
-    kind = splits.train.labels.share(options.dev_share)
     note = (
-        f"{kind} of the training images held out to test on (always the same): "
-        f"{len(inner.test):,} images; the test images play no part"
+        f"{options.dev_share:.0%} of {inner.train.labels.shared} of the training images held out "
+        f"to test on (always the same): {len(inner.test):,} images; the test images play no part"
     )
     return replace(splits, train=inner.train, test=inner.test, notes=[*splits.notes, note])
 
@@ -306,10 +319,10 @@ def fold_of(splits: Splits, fold: str) -> Splits:
         raise DataError(f"{len(source):,} images cannot be dealt out to {parts} folds")
     source = identified(source)
     dealt = (chances(source, "folds") * parts).astype(np.int64)
-    test, train = np.flatnonzero(dealt == part - 1), np.flatnonzero(dealt != part - 1)
-    if not len(test) or not len(train):
+    test = np.flatnonzero(dealt == part - 1)
+    if not 0 < len(test) < len(source):
         raise DataError(f"fold {fold} has {len(test)} of {len(source)} images: use fewer folds")
-    kept = Subset(source, train)
+    kept = without(source, test)
     note = (
         f"fold {part} of {parts}: tested on {len(test):,} of {len(source):,} images, trained on "
         "the others"
@@ -351,7 +364,7 @@ def copies_together(splits: Splits, copies: Sequence[tuple[int, int]]) -> dict[s
         had and not has for had, has in zip(before, train, strict=True)
     ):
         return {}
-    numbers = np.concatenate([_numbers(part, splits.whole) for part in source.parts])
+    numbers = np.concatenate([origin(part, splits.whole)[1] for part in source.parts])
     changed = {
         name: np.sort(numbers[(wanted == side) & (sides != side)]).tolist()
         for side, name in enumerate(SIDES)
@@ -361,7 +374,7 @@ def copies_together(splits: Splits, copies: Sequence[tuple[int, int]]) -> dict[s
 
 def _joined_by(
     count: int, copies: Sequence[tuple[int, int]], groups: Identities | None
-) -> NDArray[np.int64]:
+) -> Integers:
     """Number images so that near-duplicates, and images of one group, have one number, (count,)."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -381,14 +394,14 @@ def moved(splits: Splits, changed: Mapping[str, Sequence[int]]) -> Splits:
     whole, every = splits.whole, [number for own in changed.values() for number in own]
 
     def after(part: Source, name: str) -> Source:
-        own = np.setdiff1d(_numbers(part, whole), every)
+        own = np.setdiff1d(origin(part, whole)[1], every)
         return Subset(whole, np.union1d(own, np.array(changed.get(name, ()), np.int64)))
 
     parts: dict[str, Any] = {name: after(part, name) for name, part in splits.parts.items()}
     return replace(splits, **parts)
 
 
-def origin(part: Source, whole: Source | None = None) -> tuple[Source, NDArray[np.int64]]:
+def origin(part: Source, whole: Source | None = None) -> tuple[Source, Integers]:
     """Return the source that a part was taken from, and the numbers of its images there.
 
     Args:
@@ -405,14 +418,6 @@ def origin(part: Source, whole: Source | None = None) -> tuple[Source, NDArray[n
     return part, np.arange(len(part))
 
 
-def _numbers(part: Source, whole: Source | None) -> NDArray[np.int64]:
-    """Numbers of the images of a part in the whole."""
-    found, numbers = origin(part, whole)
-    if found is not whole:
-        raise DataError("the images were not held out of the data")  # never: hold_out made them
-    return numbers
-
-
 def seen_by(splits: Splits, *, labeled: bool) -> Seen:
     """Return the images that a run on these splits learns from, or decides by: `Model.seen`.
 
@@ -425,7 +430,7 @@ def seen_by(splits: Splits, *, labeled: bool) -> Seen:
     return marked(found[found >= NUMBERS], labeled=labeled)
 
 
-def learned(source: Source, seen: Seen, *, labeled: bool = True) -> NDArray[np.int64]:
+def learned(source: Source, seen: Seen, *, labeled: bool = True) -> Integers:
     """Return the images that a model has learned from, with labels or without, sorted."""
     if not len(seen):
         return np.empty(0, np.int64)
@@ -433,7 +438,7 @@ def learned(source: Source, seen: Seen, *, labeled: bool = True) -> NDArray[np.i
     return np.flatnonzero(known(found, seen, labeled=labeled) & (found >= NUMBERS))
 
 
-def without(source: Source, images: Sequence[int] | NDArray[np.int64]) -> Source:
+def without(source: Source, images: Sequence[int] | Integers) -> Source:
     """Return a source without some of its images."""
     if not len(images):
         return source

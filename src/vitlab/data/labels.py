@@ -18,7 +18,11 @@ from vitlab.models.model import Model
 Label = str | tuple[str, ...] | list[str]
 """The label of one image as data spells it: one class, or any number of them."""
 
-Indices = Sequence[int] | NDArray[np.int64]
+Classes = tuple[str, ...]
+"""Names of classes, in the order that labels index."""
+
+Integers = NDArray[np.int64]
+Indices = Sequence[int] | Integers
 LONGEST = 1000  # characters of a label
 
 
@@ -27,7 +31,7 @@ class _AnyLabels(ABC):
     """Base of labels of both kinds."""
 
     values: NDArray[Any]  # one row for each image
-    shared: ClassVar[str]  # of what `held_out` chooses a share
+    shared: ClassVar[str]  # of what a share is held out
 
     def __len__(self) -> int:
         return len(self.values)
@@ -38,29 +42,12 @@ class _AnyLabels(ABC):
 
     @property
     @abstractmethod
-    def strata(self) -> NDArray[np.int64]:
+    def strata(self) -> Integers:
         """The stratum of each image when a share of all images is held out, (n,)."""
-
-    def held_out(self, fraction: float, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Choose `fraction` of each stratum at random, and leave at least one image of each.
-
-        Returns:
-            Sorted indices.
-        """
-        chosen = [np.empty(0, np.int64)]
-        for label in np.unique(self.strata):
-            own = generator.permutation(np.flatnonzero(self.strata == label))
-            chosen.append(own[: min(round(fraction * len(own)), len(own) - 1)])
-        return np.sort(np.concatenate(chosen))
 
     def content(self) -> bytes:
         """Return what a fingerprint has of them."""
         return self.values.tobytes()
-
-    @classmethod
-    def share(cls, fraction: float) -> str:
-        """Describe what `held_out` chooses."""
-        return f"{fraction:.0%} of {cls.shared}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +58,7 @@ class SingleLabels(_AnyLabels):
         values: indices of the classes, int64 (n,)
     """
 
-    values: NDArray[np.int64]
+    values: Integers
     several: ClassVar[bool] = False
     column: ClassVar[str] = "label"  # of a table
     shared: ClassVar[str] = "each class"
@@ -93,7 +80,7 @@ class SingleLabels(_AnyLabels):
         """Return whether all labels are indices of so many classes."""
         return not len(self) or bool(self.values.min() >= 0 and self.values.max() < classes)
 
-    def targets(self) -> NDArray[np.int64]:
+    def targets(self) -> Integers:
         """Return the targets of a batch: the indices, int64 (n,)."""
         return self.values
 
@@ -103,11 +90,11 @@ class SingleLabels(_AnyLabels):
         return logits.softmax(-1)
 
     @property
-    def strata(self) -> NDArray[np.int64]:
+    def strata(self) -> Integers:
         """The class of each image."""
         return self.values
 
-    def parts(self, count: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    def parts(self, count: int, generator: np.random.Generator) -> Integers:
         """Deal the images out to parts at random; parts differ by at most one image of a class.
 
         Their sizes differ by at most one image in all, too.
@@ -120,7 +107,7 @@ class SingleLabels(_AnyLabels):
         dealt[order] = np.arange(len(order)) % count
         return dealt
 
-    def nested(self, generator: np.random.Generator) -> tuple[NDArray[np.int64], int]:
+    def nested(self, generator: np.random.Generator) -> tuple[Integers, int]:
         """Put the images into a random order whose every beginning has its share of each class.
 
         Returns:
@@ -176,11 +163,11 @@ class MultiLabels(_AnyLabels):
         return logits.sigmoid()
 
     @property
-    def strata(self) -> NDArray[np.int64]:
+    def strata(self) -> Integers:
         """All images alike, whatever their classes."""
         return np.zeros(len(self), np.int64)
 
-    def nested(self, generator: np.random.Generator) -> tuple[NDArray[np.int64], int]:
+    def nested(self, generator: np.random.Generator) -> tuple[Integers, int]:
         """Put the images into a random order that begins with an image of each class.
 
         Returns:
@@ -292,7 +279,7 @@ def index_labels(
     title: str,
     classes: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
-) -> tuple[Labels, tuple[str, ...]]:
+) -> tuple[Labels, Classes]:
     """Return labels as indices of a list of classes, and that list.
 
     Args:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from vitlab.data.decode.headers import complaints_are_errors, opened, turn
 from vitlab.data.holdout import chances, origin
-from vitlab.data.labels import PixelLabels, check_length
+from vitlab.data.labels import Classes, PixelLabels, check_length
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.polygons import CROWD, Pairs, read_polygons
 from vitlab.data.settings import Columns
@@ -36,7 +36,7 @@ from vitlab.data.sources.folders import MASK_LAYOUTS, image_paths, names_below, 
 from vitlab.data.sources.lists import SUFFIXES, check_files, paths_of, read_rows, row_splits
 from vitlab.data.sources.paths import read_image, some
 from vitlab.data.sources.pictures import Pictures
-from vitlab.data.sources.request import SPLIT_OF, blank, title_of
+from vitlab.data.sources.request import NAMES, SPLIT_OF, blank, title_of
 from vitlab.data.sources.source import Source, Subset, Wrapped
 from vitlab.errors import DataError, ImageError
 from vitlab.files import read_bytes
@@ -62,7 +62,7 @@ class MaskClasses:
         ignored: the number of pixels that do not count; None for none
     """
 
-    classes: tuple[str, ...] = ()
+    classes: Classes = ()
     values: tuple[int, ...] = ()
     ignored: Ignored = 255
 
@@ -75,7 +75,7 @@ class MaskedImages(Wrapped):
     known: MaskClasses = MaskClasses()
 
     @property
-    def classes(self) -> tuple[str, ...]:
+    def classes(self) -> Classes:
         """Names of the classes of pixels."""
         return self.known.classes
 
@@ -143,7 +143,7 @@ class MaskSplits:
         Raises:
             DataError: too few images.
         """
-        parts = [self.parts[name] for name in ("train", "validation", "test") if name in self.parts]
+        parts = [self.parts[name] for name in NAMES if name in self.parts]
         if len(parts) > 1:
             return parts[0], parts[-1], parts[1] if len(parts) > 2 else None
         whole = next(iter(self.parts.values()))

@@ -14,7 +14,7 @@ from typing import Any
 from vitlab.data.boxes import open_scenes
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.exists import PATTERN, check_data
-from vitlab.data.holdout import groups_known, hold_out
+from vitlab.data.holdout import groups_known, in_splits
 from vitlab.data.labels import UnlabeledError
 from vitlab.data.settings import Columns
 from vitlab.data.sources.folders import named_files, open_files, open_folder
@@ -94,10 +94,7 @@ class Opened:
         Args:
             fraction: of each class, held out for testing where the data comes unsplit
         """
-        train, *rest = (self.parts[name] for name in (ALL, *NAMES) if name in self.parts)
-        if not rest:
-            return hold_out(train, fraction, self.notes)
-        return Splits(train, rest[-1], rest[0] if len(rest) > 1 else None, notes=self.notes)
+        return in_splits(self.parts, fraction, self.notes)
 
     def by_split(self) -> dict[str, Source]:
         """Return images by split, none of them empty: what would be held out is `test`.

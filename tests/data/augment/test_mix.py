@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from oracles.peers import timm
-from vitlab.data.augment.mix import Mix, dense, draw, neighbors
+from vitlab.data.augment.mix import Mix, dense, draw
 from vitlab.data.settings import Augment
 
 SIZE = (20, 28)
@@ -32,9 +32,7 @@ def as_timm_pairs(count: int) -> list[int]:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("cut", [False, True])
-def test_pixels_and_targets_are_timms(
-    cut: bool, smoothing: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pixels_and_targets_are_timms(cut, smoothing, monkeypatch) -> None:
     theirs = timms().Mixup(mixup_alpha=1, cutmix_alpha=1, label_smoothing=smoothing, num_classes=5)
     labels = torch.tensor([0, 1, 2, 2, 4, 3, 1, 0])
     order = as_timm_pairs(8)
@@ -120,10 +118,3 @@ def test_several_labels_an_image_are_mixed_as_they_are() -> None:
     _, targets = Mix(0.25, None)(images(2), labels, 3)
     torch.testing.assert_close(targets, torch.tensor([[0.25, 1, 0.75], [0.75, 1, 0.25]]))
     assert dense(labels, 3).dtype == torch.float32
-
-
-def test_neighbors() -> None:
-    cpu = torch.device("cpu")
-    assert neighbors(5, cpu).tolist() == [1, 0, 3, 2, 4]
-    assert neighbors(1, cpu).tolist() == [0]
-    assert neighbors(0, cpu).tolist() == []

@@ -53,17 +53,16 @@ def timm_name(op: Op, increasing: bool) -> str:
 
 
 @pytest.mark.parametrize("increasing", [True, False])
-@pytest.mark.parametrize("op", RANDAUGMENT)
-def test_arguments_are_timms(op: Op, increasing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = timms().LEVEL_TO_ARG[timm_name(op, increasing)]
-    if theirs is None:
-        return
-    for magnitude in (0.0, 0.4, 3.3, 7.0, 9.7, 10.0, 12.0 if op == Op.SOLARIZE_ADD else 10.0):
-        for sign in (-1.0, 1.0):
-            monkeypatch.setattr(random, "random", lambda sign=sign: 0.9 if sign < 0 else 0.1)
-            want = theirs(magnitude, {})[0]
-            got = argument(np.array([op]), np.array([magnitude / 10]), np.array([sign]), increasing)
-            assert got[0] == pytest.approx(want)
+def test_arguments_are_timms(increasing: bool, monkeypatch) -> None:
+    for op in RANDAUGMENT:
+        if (theirs := timms().LEVEL_TO_ARG[timm_name(op, increasing)]) is None:
+            continue
+        for magnitude in (0.0, 0.4, 3.3, 7.0, 9.7, 10.0, 12.0 if op == Op.SOLARIZE_ADD else 10.0):
+            for sign in (-1.0, 1.0):
+                monkeypatch.setattr(random, "random", lambda s=sign: 0.9 if s < 0 else 0.1)
+                want, level = theirs(magnitude, {})[0], np.array([magnitude / 10])
+                got = argument(np.array([op]), level, np.array([sign]), increasing)
+                assert got[0] == pytest.approx(want)
 
 
 def test_the_operations_are_timms() -> None:
@@ -84,9 +83,6 @@ def test_choices_are_uniform_magnitudes_normal_and_half_left_out() -> None:
     turns = arguments[ops == Op.ROTATE]
     assert (turns > 0).mean() == pytest.approx(0.5, abs=0.05)
     assert stats.kstest(np.abs(turns) / 3, stats.norm(7, 0.5).cdf).pvalue > 1e-3
-
-
-def test_magnitudes_stay_within_their_limit() -> None:
     options = Augment(rand_ops=1, rand_magnitude=10, rand_std=3, rand_limit=12, rand_probability=1)
     ops, arguments = randaugment(uniform(5000, 4), options)
     assert np.abs(arguments[ops == Op.ROTATE]).max() == pytest.approx(36)
@@ -102,7 +98,7 @@ def noisy(count: int, rows: int = 40, columns: int = 56) -> torch.Tensor:
 
 def test_images_come_out_as_timm_makes_them() -> None:
     """Timm's own operations one after the other, with the choices that were drawn here."""
-    count = 240
+    count = 160
     options = Augment(
         flip=True, rand_ops=2, rand_magnitude=7, rand_std=0.5, rand_probability=0.9,
         augment_interpolation="bilinear",
@@ -129,10 +125,8 @@ def test_images_come_out_as_timm_makes_them() -> None:
             theirs.level_fn = lambda *_, i=i, layer=layer, op=op: (
                 () if op <= Op.INVERT else (kind(op)(arguments[i, layer]),)
             )
-            if not (op == Op.POSTERIZE and arguments[i, layer] == 0):  # Pillow refuses 0 bits
-                picture = theirs(picture)
-            else:
-                picture = picture.point([0] * 768)
+            black = op == Op.POSTERIZE and arguments[i, layer] == 0  # Pillow refuses 0 bits
+            picture = picture.point([0] * 768) if black else theirs(picture)
         apart = np.abs(got[i] - np.asarray(picture, np.float32))
         if moves == 0:
             exact += 1
@@ -142,7 +136,7 @@ def test_images_come_out_as_timm_makes_them() -> None:
             assert np.median(apart) <= 2, (ops[i], arguments[i])
         else:  # two samplings against one, which loses nothing in between
             assert np.median(apart) <= 12
-    assert exact > 60
+    assert exact > 40
 
 
 def kind(op: int) -> type:
@@ -180,33 +174,26 @@ def test_jitter_is_torchvisions() -> None:
     options = Augment(color_jitter=0.3, hue_jitter=0.1)
     ops, arguments = color_jitter(uniform(4000, 5), options)
     assert len(set(map(tuple, ops.tolist()))) == 24
+    for own, count in (
+        ({"color_jitter": 0.3}, 3),
+        ({"hue_jitter": 0.1}, 1),
+    ):  # one without the other
+        assert sequence(uniform(9, 38), Augment(**own))[0].shape == (9, count)
     for op, low, high in ((Op.COLOR, 0.7, 1.3), (Op.BRIGHTNESS, 0.7, 1.3), (Op.HUE, -0.1, 0.1)):
         spread = stats.uniform(low, high - low)
         assert stats.kstest(arguments[ops == op], spread.cdf).pvalue > 1e-3
-    change = {
-        Op.COLOR: tv.adjust_saturation,
-        Op.BRIGHTNESS: tv.adjust_brightness,
-        Op.CONTRAST: tv.adjust_contrast,
-        Op.HUE: tv.adjust_hue,
-    }
+    change = {Op.COLOR: tv.adjust_saturation, Op.BRIGHTNESS: tv.adjust_brightness,
+              Op.CONTRAST: tv.adjust_contrast, Op.HUE: tv.adjust_hue}  # fmt: skip
     images, count = noisy(60), 60
     draws = torch.from_numpy(uniform(count, draws_needed(options), seed=5)).float()
-    got = (
-        augment(images, draws, options, ImageSpec(mean=0.0, std=1 / 255))
-        .permute(0, 2, 3, 1)
-        .numpy()
-    )
+    got = augment(images, draws, options, ImageSpec(mean=0.0, std=1 / 255))
+    got = got.permute(0, 2, 3, 1).numpy()
     ops, arguments = color_jitter(draws[:, JITTER].double().numpy(), options)
     for i in range(count):
         picture = Image.fromarray(images[i].numpy())
         for op, factor in zip(ops[i], arguments[i], strict=True):
             picture = change[Op(op)](picture, factor)
         np.testing.assert_allclose(got[i], np.asarray(picture), atol=1e-3)
-
-
-def test_without_a_policy_there_are_no_operations() -> None:
-    ops, arguments = sequence(uniform(3, 38), Augment(rotate=10))
-    assert ops.shape == arguments.shape == (3, 0)
 
 
 A2 = Augment(
@@ -225,25 +212,16 @@ def test_an_image_comes_out_the_same_in_any_company(options: Augment, channels: 
     spec = ImageSpec(channels=channels, mean=0.5, std=0.5)
     whole = augment(images, draws, options, spec)
     order = torch.randperm(24, generator=generator)
-    torch.testing.assert_close(
-        augment(images[order], draws[order], options, spec),
-        whole[order],
-        rtol=0,
-        atol=0,
-    )
+    again = augment(images[order], draws[order], options, spec)
+    torch.testing.assert_close(again, whole[order], rtol=0, atol=0)
     for i in range(24):
         one = slice(i, i + 1)
         alone = augment(images[one], draws[one], options, spec)
         torch.testing.assert_close(alone, whole[one], rtol=0, atol=0)
     assert len(torch.unique(whole.flatten(1), dim=0)) == 24
-
-
-def test_the_source_is_left_as_it_was() -> None:
-    images = noisy(8)
-    before = images.clone()
-    for options in (A2, DEIT3, MOVED):
-        augment(images, torch.rand(8, draws_needed(options)), options, SHIFTED)
-    assert torch.equal(images, before)
+    generator = torch.Generator().manual_seed(0)  # the source is left as it was
+    again = torch.randint(0, 256, (24, 21, 19, channels), dtype=torch.uint8, generator=generator)
+    assert torch.equal(images, again)
 
 
 DINO = Augment(
@@ -284,6 +262,8 @@ def test_a_view_of_dino_is_that_of_pillow() -> None:
 
 
 def test_options_that_draw_nothing_leave_the_other_draws_as_they_were() -> None:
+    ops, arguments = sequence(uniform(3, 38), Augment(rotate=10))
+    assert ops.shape == arguments.shape == (3, 0)
     plain = Augment(rand_ops=2, color_jitter=0.3)
     more = Augment(rand_ops=2, color_jitter=0.3, solarize=0.5)
     draws = uniform(64, draws_needed(more))

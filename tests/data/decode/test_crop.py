@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 
 from vitlab.data.decode import crop as c
@@ -13,10 +11,10 @@ RGB = np.random.default_rng(0).integers(0, 256, (ROWS, COLUMNS, 3), dtype=np.uin
 ALPHA = np.random.default_rng(1).integers(0, 256, (ROWS, COLUMNS, 1), dtype=np.uint8)
 
 
-@pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize(
-    "box", [(0, 0, 11, 7), (1.25, 0.5, 9.75, 6.5), (3, 2, 4, 3), (0, 0, 11, 6.9)]
+    ("channels", "box"),
+    [(3, (0, 0, 11, 7)), (3, (1.25, 0.5, 9.75, 6.5)), (1, (3, 2, 4, 3)), (4, (0, 0, 11, 6.9))],
 )
 def test_crop_resize_is_pillows(channels, interpolation, box):
     image = np.concatenate([RGB, ALPHA], axis=2)[..., :channels]
@@ -31,8 +29,10 @@ def test_crop_resize_is_pillows(channels, interpolation, box):
         assert result.flags.writeable
 
 
-@pytest.mark.parametrize("channels", [1, 3, 4])
-@pytest.mark.parametrize(("interpolation", "most"), [("bilinear", 1), ("bicubic", 40)])
+@pytest.mark.parametrize(
+    ("channels", "interpolation", "most"),
+    [(3, "bilinear", 1), (3, "bicubic", 40), (1, "bicubic", 40), (4, "bilinear", 1)],
+)
 def test_cut_resize_is_pillows_on_whole_pixels(channels, interpolation, most):
     generator = np.random.default_rng(2)
     noise = generator.integers(0, 256, (90, 120, 4), np.uint8)[..., :channels]
@@ -54,18 +54,8 @@ def test_cut_resize_is_pillows_on_whole_pixels(channels, interpolation, most):
 
 
 def test_cut_resize_of_less_than_a_pixel():
-    assert (
-        c.cut_resize(RGB, (10.6, 6.7, 10.9, 6.9), 3, 2).tolist() == [[RGB[6, 10].tolist()] * 2] * 3
-    )
-
-
-def test_crop_resize_averages():
-    """Antialiased: a quarter of the size sees every pixel, and none outside a whole box."""
-    image = np.zeros((40, 40, 1), np.uint8)
-    image[::2, :20] = 200
-    small = c.crop_resize(image, (0, 0, 40, 40), 10, 10)
-    assert np.abs(small[:, 1:4].astype(int) - 100).max() <= 10
-    assert (small[:, 6:] == 0).all()
+    found = c.cut_resize(RGB, (10.6, 6.7, 10.9, 6.9), 3, 2)
+    assert found.tolist() == [[RGB[6, 10].tolist()] * 2] * 3
 
 
 def test_crop_resize_copies():
@@ -96,30 +86,20 @@ def test_center_box(arguments, box):
     assert c.center_box(*arguments) == box
 
 
-sides = st.integers(1, 3000)
-unit = st.floats(0, 1, exclude_max=True)
-
-
-@settings(max_examples=150, deadline=None, database=None)
-@given(
-    sides,
-    sides,
-    st.integers(1, 512),
-    st.integers(1, 512),
-    st.lists(unit, min_size=2, max_size=2).map(
-        lambda pair: tuple(0.05 + 0.95 * v for v in sorted(pair))
-    ),
-    st.lists(st.floats(0.2, 5), min_size=2, max_size=2).map(lambda pair: tuple(sorted(pair))),
-    st.lists(unit, min_size=c.DRAWS, max_size=c.DRAWS),
-)
-def test_random_box_stays_inside(rows, columns, out_rows, out_columns, area, aspect, draws):
-    arguments = (rows, columns, out_rows, out_columns, area, aspect, draws)
-    left, top, right, bottom = box = c.random_box(*arguments)
-    assert 0 <= left < right <= columns
-    assert 0 <= top < bottom <= rows
-    ratio = (right - left) / (bottom - top) / (out_columns / out_rows)
-    assert aspect[0] * (1 - 1e-6) <= ratio <= aspect[1] * (1 + 1e-6)
-    assert c.random_box(*arguments) == box
+def test_random_box_stays_inside():
+    generator = np.random.default_rng(7)
+    for _ in range(300):
+        rows, columns = np.exp(generator.uniform(0, 8, 2)).astype(int).tolist()
+        out = generator.integers(1, 513, 2).tolist()
+        area = tuple(np.sort(generator.uniform(0.05, 1, 2)))
+        aspect = tuple(np.sort(generator.uniform(0.2, 5, 2)))
+        arguments = (rows, columns, *out, area, aspect, generator.random(c.DRAWS).tolist())
+        left, top, right, bottom = box = c.random_box(*arguments)
+        assert 0 <= left < right <= columns
+        assert 0 <= top < bottom <= rows
+        ratio = (right - left) / (bottom - top) / (out[1] / out[0])
+        assert aspect[0] * (1 - 1e-6) <= ratio <= aspect[1] * (1 + 1e-6)
+        assert c.random_box(*arguments) == box
 
 
 def test_random_box_by_hand():
@@ -155,22 +135,16 @@ def test_random_box_falls_back(rows, columns, box):
 def test_random_box_is_uniform():
     """Where every box fits: area uniform, log of the aspect uniform, position uniform."""
     generator = np.random.default_rng(6)
-    boxes = np.array(
-        [
-            c.random_box(400, 400, 64, 128, (0.1, 0.4), (0.5, 1.0), list(generator.random(c.DRAWS)))
-            for _ in range(20_000)
-        ]
-    )
+    options = (400, 400, 64, 128, (0.1, 0.4), (0.5, 1.0))
+    drawn = generator.random((20_000, c.DRAWS)).tolist()
+    boxes = np.array([c.random_box(*options, own) for own in drawn])
     left, top, right, bottom = boxes.T
     width, height = right - left, bottom - top
     share = width * height / 400**2
     ratio = np.log(width / height / 2) / np.log(2) + 1
     for values, low, high in [
-        (share, 0.1, 0.4),
-        (ratio, 0, 1),
-        (left / (400 - width), 0, 1),
-        (top / (400 - height), 0, 1),
-    ]:
+        (share, 0.1, 0.4), (ratio, 0, 1), (left / (400 - width), 0, 1), (top / (400 - height), 0, 1)
+    ]:  # fmt: skip
         counts, _ = np.histogram(values, bins=10, range=(low, high))
         assert counts.sum() == 20_000
         assert np.abs(counts - 2000).max() < 250  # over five standard deviations

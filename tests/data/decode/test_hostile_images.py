@@ -2,11 +2,10 @@
 
 import ctypes
 import io
+import logging
 import os
-import struct
-import subprocess
 import sys
-import zlib
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,16 +13,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from conftest import environment, photo
+import vitlab
+from conftest import call, photo
+from made_files import encoded, png_of, tiff_of
 from vitlab.data.decode.headers import complaints_are_errors
 from vitlab.data.decode.stored import EncodedImage
+from vitlab.data.sources.pictures import stored
 from vitlab.errors import ImageError
-
-
-def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
-    stream = io.BytesIO()
-    image.save(stream, kind, **options)
-    return stream.getvalue()
 
 
 def damaged(compression: str) -> bytes:
@@ -38,12 +34,10 @@ def damaged(compression: str) -> bytes:
     return data[:middle] + bytes([0x00, 0xFF, 0x5A, 0x01] * 4) + data[middle + 16 :]
 
 
-@pytest.mark.parametrize("compression", ["group4", "tiff_lzw", "tiff_adobe_deflate"])
-def test_damaged_tiffs_are_refused_without_a_word(
-    compression: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(ImageError, match=r"^scan\.tif: damaged"):
-        EncodedImage(damaged(compression), "scan.tif").decode(3)
+def test_damaged_tiffs_are_refused_without_a_word(capfd) -> None:
+    for compression in ("group4", "tiff_lzw", "tiff_adobe_deflate"):
+        with pytest.raises(ImageError, match=r"^scan\.tif: damaged"):
+            EncodedImage(damaged(compression), "scan.tif").decode(3)
     assert capfd.readouterr().err == ""
 
 
@@ -60,21 +54,11 @@ def test_messages_of_others_are_kept(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == "before\nvitlab: one of ours.\nand this\n"
 
 
-def png_header(columns: int, rows: int) -> bytes:
-    start = struct.pack(">IIBBBBB", columns, rows, 8, 0, 0, 0, 0)
-    chunks = [(b"IHDR", start), (b"IDAT", b""), (b"IEND", b"")]
-    parts = [
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in chunks
-    ]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
-
-
-@pytest.mark.parametrize("size", [(1, 50_000_000), (50_000_000, 1), (1, 65_536)])
-def test_a_side_has_a_limit(size: tuple[int, int]) -> None:
-    with pytest.raises(ImageError, match="exceed the limit of 65,535 per side"):
-        EncodedImage(png_header(*size)).shape()
-    assert EncodedImage(png_header(1, 65_535)).shape() == (65_535, 1, 1)
+def test_a_side_has_a_limit() -> None:
+    for columns, rows in ((1, 50_000_000), (50_000_000, 1), (1, 65_536)):
+        with pytest.raises(ImageError, match="exceed the limit of 65,535 per side"):
+            EncodedImage(png_of(rows, columns, 8, 0, [])).shape()
+    assert EncodedImage(png_of(65_535, 1, 8, 0, [])).shape() == (65_535, 1, 1)
 
 
 def peak(work: Callable[[], object]) -> int:
@@ -119,27 +103,53 @@ def test_memory_of_an_image(kind: str) -> None:
     assert 7 * 16e6 * 0.5 < peak(lambda: EncodedImage(data).decode(3)) < 16e6 * 512 / 50
 
 
-def test_commands_are_silent_about_odd_files(tmp_path: Path, digits_run: Path) -> None:
+def test_commands_are_silent_about_odd_files(tmp_path, capfd) -> None:
     """One line of ours per damaged image, and nothing else on stderr."""
+    model, name = tmp_path / "model", "ViT(width=16,depth=1,heads=2,mlp=32)/4"
+    vitlab.save(vitlab.create(name, classes=2, image_size=8, labels=("a", "b")), model)
+    (tmp_path := tmp_path / "photos").mkdir()
     for number, kind in enumerate(("group4", "tiff_lzw")):
         (tmp_path / f"{number}.tif").write_bytes(damaged(kind))
-    photo(1).save(
-        tmp_path / "sound.tif", compression="tiff_lzw", tiffinfo={37724: b"odd", 700: b"x"}
-    )
+    odd = {37724: b"odd", 700: b"x"}
+    photo(1).save(tmp_path / "sound.tif", compression="tiff_lzw", tiffinfo=odd)
     photo(2).save(tmp_path / "sound.png")
     (tmp_path / "cut.gif").write_bytes(encoded(photo(3), "GIF")[:200])
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / "huge.bmp").touch()
     os.truncate(tmp_path / "huge.bmp", 2**36)
-    done = subprocess.run(
-        [sys.executable, "-m", "vitlab", "predict", str(digits_run), str(tmp_path), "--workers",
-         "1"],
-        capture_output=True, text=True, env=environment(), timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    lines = sorted(done.stderr.splitlines())
+    words = ["predict", str(model), str(tmp_path), "--workers", "1"]
+    status, out, err = call(capfd, *words)
+    assert status == 0, err
+    lines = sorted(err.splitlines())
     lines = [line for line in lines if not line.startswith("4 of 6 images cannot be read")]
     assert [line.partition(": ")[0] for line in lines] == ["skipped"] * 4
     names = ["0.tif", "1.tif", "cut.gif", "huge.bmp"]
     assert [Path(line.split(": ")[1]).name for line in lines] == names
-    assert sum("sound" in line for line in done.stdout.splitlines()) == 2
+    assert sum("sound" in line for line in out.splitlines()) == 2
+
+
+def test_pillows_logger_is_not_heard_beside_the_error(tmp_path, capfd, monkeypatch) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a command
+    tags = {256: 4, 257: 4, 258: 8, 277: 9, 278: 4}  # 9 samples a pixel
+    (tmp_path / "a.tif").write_bytes(many := tiff_of(bytes(16), tags))
+    for picture in (tmp_path / "a.tif", many):
+        with pytest.raises(ImageError, match="samples per pixel") as refused:
+            stored(picture, "a.tif").decode(3)
+        assert str(refused.value).startswith("a.tif: damaged or unsupported image")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_image_of_pillow_that_is_decoded_here_warns_of_nothing(capfd) -> None:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8))
+    data = bytearray(encoded(noise, "TIFF", compression="tiff_lzw"))
+    data[2000:2020] = b"\xff" * 20
+    with pytest.raises(ImageError, match=r"a\.tif: damaged"):
+        EncodedImage(bytes(data), "a.tif").decode(3)
+    exif = b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x09\0\0\0\x01"  # cut short
+    with warnings.catch_warnings(action="ignore"):
+        opened = Image.open(io.BytesIO(encoded(noise, "JPEG", exif=exif)))
+    with warnings.catch_warnings(action="error"):
+        with pytest.raises(ImageError, match=r"a\.tif: damaged"):
+            stored(Image.open(io.BytesIO(data)), "a.tif")
+        assert stored(opened, "a.jpg").shape() == (40, 40, 3)
+    assert capfd.readouterr() == ("", "")

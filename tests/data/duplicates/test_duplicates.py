@@ -1,5 +1,6 @@
 """Near-duplicates: altered copies are found, other pictures are not."""
 
+import functools
 import os
 from collections.abc import Callable
 from io import BytesIO
@@ -12,41 +13,24 @@ from PIL import Image, ImageDraw
 
 import vitlab
 from conftest import photo
-from vitlab.data.decode.stored import PixelImage
+from made_files import encoded
 from vitlab.data.duplicates import signatures as signing
 from vitlab.data.duplicates.candidates import Cells, describe, mirror, parts
 from vitlab.data.duplicates.finding import compare, find
 from vitlab.data.duplicates.signatures import signatures
-from vitlab.data.labels import Labels, SingleLabels
+from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.folders import image_paths, named_files
 from vitlab.data.sources.memory import Arrays, digits
+from vitlab.data.sources.pictures import Pictures
 from vitlab.errors import DataError
 
 Picture = Image.Image
 Alter = Callable[[Picture], Picture]
 
 
-class Pictures:
+def source(pictures: list[Picture]) -> Pictures:
     """Pictures of any size as a source."""
-
-    in_memory = True
-    classes: tuple[str, ...] = ()
-
-    def __init__(self, pictures: list[Picture]) -> None:
-        self.pictures = pictures
-
-    @property
-    def labels(self) -> Labels:
-        return SingleLabels.blank(len(self), 0)
-
-    def __len__(self) -> int:
-        return len(self.pictures)
-
-    def image(self, index: int) -> PixelImage:
-        return PixelImage(np.asarray(self.pictures[index]), self.name(index))
-
-    def name(self, index: int) -> str:
-        return f"picture {index}"
+    return Pictures(pictures, SingleLabels.blank(len(pictures), 0), ())
 
 
 def scene(seed: int, side: int = 48) -> Picture:
@@ -64,13 +48,10 @@ def scene(seed: int, side: int = 48) -> Picture:
     return picture
 
 
-def encoded(kind: str, quality: int) -> Alter:
-    def alter(picture: Picture) -> Picture:
-        stream = BytesIO()
-        picture.save(stream, kind, quality=quality)
-        return Image.open(BytesIO(stream.getvalue())).convert("RGB")
-
-    return alter
+def stored(kind: str, quality: int) -> Alter:
+    return lambda picture: Image.open(BytesIO(encoded(picture, kind, quality=quality))).convert(
+        "RGB"
+    )
 
 
 def resized(factor: float) -> Alter:
@@ -83,8 +64,8 @@ def cropped(x: float, y: float, share: float = 0.9) -> Alter:
     def alter(picture: Picture) -> Picture:
         w, h = round(picture.width * share), round(picture.height * share)
         left, top = round(x * (picture.width - w)), round(y * (picture.height - h))
-        part = picture.crop((left, top, left + w, top + h))
-        return part.resize(picture.size, Image.Resampling.BICUBIC)
+        box = (left, top, left + w, top + h)
+        return picture.resize(picture.size, Image.Resampling.BICUBIC, box)
 
     return alter
 
@@ -94,27 +75,16 @@ def flipped(picture: Picture) -> Picture:
 
 
 def together(*steps: Alter) -> Alter:
-    def alter(picture: Picture) -> Picture:
-        for step in steps:
-            picture = step(picture)
-        return picture
-
-    return alter
+    return lambda picture: functools.reduce(lambda each, step: step(each), steps, picture)
 
 
 ALTERED: dict[str, Alter] = {
-    "the same": lambda picture: picture,
-    "half": resized(0.5),
-    "double": resized(2),
-    "jpeg": encoded("JPEG", 50),
-    "webp": encoded("WEBP", 50),
-    "flipped": flipped,
-    "corner": cropped(0, 0),
-    "center": cropped(0.5, 0.5),
-    "edge": cropped(1, 0.4),
-    "all": together(flipped, cropped(0.3, 0.8), resized(0.75), encoded("JPEG", 70)),
-}
-SCENES = [scene(seed) for seed in range(120)]
+    "the same": lambda picture: picture, "half": resized(0.5), "double": resized(2),
+    "jpeg": stored("JPEG", 50), "webp": stored("WEBP", 50), "flipped": flipped,
+    "corner": cropped(0, 0), "center": cropped(0.5, 0.5), "edge": cropped(1, 0.4),
+    "all": together(flipped, cropped(0.3, 0.8), resized(0.75), stored("JPEG", 70)),
+}  # fmt: skip
+SCENES = [scene(seed) for seed in range(80)]
 
 
 FEW = ("half", "jpeg", "flipped", "edge", "all")  # the others are for the campaign
@@ -123,15 +93,15 @@ KINDS = [pytest.param(kind, marks=[] if kind in FEW else pytest.mark.campaign) f
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_altered_copies_are_found_and_nothing_else(kind: str) -> None:
-    originals, copies = Pictures(SCENES), Pictures([ALTERED[kind](each) for each in SCENES[:60]])
+    originals, copies = source(SCENES), source([ALTERED[kind](each) for each in SCENES[:50]])
     for first, second in ((originals, copies), (copies, originals)):  # whichever was altered
         pairs = vitlab.duplicates(first, second)
         assert all(i == j and 0.85 < score <= 1 for i, j, score in pairs)
-        assert len(pairs) >= 59  # the campaign below measures the recall on photographs
+        assert len(pairs) >= 49  # the campaign below measures the recall on photographs
 
 
 def test_pairs_within_a_set_come_once() -> None:
-    mixed = Pictures([*SCENES[:20], *(flipped(each) for each in SCENES[:20]), SCENES[3]])
+    mixed = source([*SCENES[:20], *(flipped(each) for each in SCENES[:20]), SCENES[3]])
     pairs = vitlab.duplicates(mixed)
     expected = {(i, i + 20) for i in range(20)} | {(3, 40), (23, 40)}
     assert sorted((i, j) for i, j, _ in pairs) == sorted(expected)
@@ -143,29 +113,22 @@ def test_similar_pictures_are_not_copies() -> None:
     few = digits()
     chosen = Arrays(few.images[:250], SingleLabels(few.labels.values[:250]), few.classes)
     assert vitlab.duplicates(chosen) == []
-
-
-def test_a_picture_with_another_object_is_another_picture() -> None:
-    changed = []
-    for each in SCENES[:30]:
-        copy = each.copy()
-        ImageDraw.Draw(copy).ellipse((14, 14, 30, 30), fill="white", outline="black")
-        changed.append(copy)
-    assert vitlab.duplicates(Pictures(SCENES[:30]), Pictures(changed)) == []
+    changed = [each.copy() for each in SCENES[:30]]
+    for each in changed:  # another object
+        ImageDraw.Draw(each).ellipse((14, 14, 30, 30), fill="white", outline="black")
+    assert vitlab.duplicates(source(SCENES[:30]), source(changed)) == []
 
 
 def test_blank_pictures_match_nothing() -> None:
     blank = [Image.new("RGB", (40, 40), color) for color in ("white", "white", "black", "gray")]
-    pairs = compare(Pictures([*blank, SCENES[0]]), Pictures([*blank, SCENES[0]])).pairs
+    pairs = compare(source([*blank, SCENES[0]]), source([*blank, SCENES[0]])).pairs
     assert pairs.tuples() == [(4, 4, 1.0)]
     assert pairs.flat == (4, 4)
 
 
 @pytest.mark.workers
-def test_the_same_signatures_whatever_the_workers_and_the_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = [tmp_path / f"{n}.png" for n in range(150)]
+def test_signatures_depend_on_no_workers_or_memory(tmp_path, monkeypatch) -> None:
+    paths = [tmp_path / f"{n}.png" for n in range(100)]
     for n, path in enumerate(paths):
         SCENES[n % len(SCENES)].save(path)
     alone = signatures(image_paths(list(map(str, paths))), workers=0)
@@ -175,16 +138,15 @@ def test_the_same_signatures_whatever_the_workers_and_the_memory(
     assert torch.equal(torch.get_rng_state(), state)
     assert isinstance(several.rows, np.memmap)
     assert (alone.rows == several.rows).all()
-    assert [(i, j) for i, j, _ in find(several).tuples()] == [(n, n + 120) for n in range(30)]
+    assert [(i, j) for i, j, _ in find(several).tuples()] == [(n, n + 80) for n in range(20)]
 
 
 def test_damaged_images_are_listed(tmp_path: Path) -> None:
     SCENES[0].save(tmp_path / "a.png")
     (tmp_path / "b.png").write_bytes(b"no image")
     (tmp_path / "c.png").write_bytes(b"no image")
-    compared = compare(
-        *(named_files([str(tmp_path / f"{each}.png") for each in own], "") for own in ("ab", "c"))
-    )
+    paths = [[str(tmp_path / f"{each}.png") for each in own] for own in ("ab", "c")]
+    compared = compare(*(named_files(own, "") for own in paths))
     assert len(compared.pairs) == 0
     assert len(compared.damaged) == 2
     assert "b.png" in compared.damaged[0]
@@ -206,26 +168,23 @@ def test_lists_folders_and_data(tmp_path: Path) -> None:
     assert [(i, j) for i, j, _ in vitlab.duplicates(tmp_path / "a", str(one))] == [(4, 0)]
 
 
-@pytest.mark.parametrize(
-    ("images", "message"),
-    [
+def test_what_cannot_be_compared() -> None:
+    for images, message in (
         ([], "the given data has no images"),
         (["missing.png"], "no such file: missing.png"),
         ([3], "item 0 of the given data is of type int"),
         ("missing-folder", "no such file or folder: missing-folder"),
-    ],
-)
-def test_what_cannot_be_compared(images: list[str] | str, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        vitlab.duplicates(images)
+    ):
+        with pytest.raises(DataError, match=message):
+            vitlab.duplicates(images)
 
 
 def test_cells_miss_next_to_nothing() -> None:
     """Against every training image compared with every view of every test image."""
-    pictures = [scene(seed, 32) for seed in range(400)]
-    originals = signatures(Pictures(pictures))
-    copies = signatures(Pictures([ALTERED["all"](each) for each in pictures[:60]]))
-    everything = np.arange(400), np.arange(60)
+    pictures = [scene(seed, 32) for seed in range(200)]
+    originals = signatures(source(pictures))
+    copies = signatures(source([ALTERED["all"](each) for each in pictures[:60]]))
+    everything = np.arange(200), np.arange(60)
     found: set[tuple[int, int]] = set()
     cells = Cells(originals.rows["luma"], everything[0])
     for i, j, _ in cells.candidates(copies.rows["luma"], everything[1]):
@@ -242,7 +201,7 @@ def test_cells_miss_next_to_nothing() -> None:
 
 
 def test_a_mirrored_description_is_that_of_the_mirrored_picture() -> None:
-    luma = signatures(Pictures(SCENES[:10])).rows["luma"]
+    luma = signatures(source(SCENES[:10])).rows["luma"]
     other = luma[:, :, ::-1].copy()
     places = parts()
     for number, (left, top, right, bottom) in enumerate(places):
@@ -267,11 +226,9 @@ def test_recall_on_cifar10(kind: str) -> None:
     rows = datasets.load_dataset("parquet", data_files=CIFAR)["train"].select(range(2000))
     column = next(name for name in rows.features if name in ("image", "img"))
     originals = [each.convert("RGB") for each in rows[column]]
-    known = {
-        pair for i, j, _ in vitlab.duplicates(Pictures(originals)) for pair in ((i, j), (j, i))
-    }
+    known = {pair for i, j, _ in vitlab.duplicates(source(originals)) for pair in ((i, j), (j, i))}
     found = vitlab.duplicates(
-        Pictures(originals), Pictures([ALTERED[kind](each) for each in originals])
+        source(originals), source([ALTERED[kind](each) for each in originals])
     )
     assert sum(i == j for i, j, _ in found) >= 0.99 * len(originals)
     others = {(i, j) for i, j, _ in found if i != j}

@@ -13,7 +13,7 @@ from vitlab.data.augment.policy import draws_needed
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches
-from vitlab.data.loading.loader import choose_workers, loader
+from vitlab.data.loading.loader import loader
 from vitlab.data.settings import Augment
 from vitlab.data.sources.folders import Files
 from vitlab.data.sources.memory import Arrays
@@ -60,12 +60,9 @@ def test_a_damaged_image_shortens_its_batch_and_is_reported(photos: Path) -> Non
 def test_random_crops_differ_between_epochs_and_stay_the_same_in_one(photos: Path) -> None:
     source = batches(photos, Augment(area=0.3))
     images = len(source.source)
-    first = {
-        int(i): p
-        for k in range(7)
-        for i, p in zip(source[k].indices, source[k].images, strict=True)
-    }
-    later = [(int(i), p) for i, p in zip(source[8].indices, source[8].images, strict=True)]
+    batches_ = [source[k] for k in range(9)]
+    pairs = [zip(each.indices.tolist(), each.images, strict=True) for each in batches_]
+    first, later = {i: p for own in pairs[:7] for i, p in own}, list(pairs[8])
     assert images < 8 * 7  # another epoch
     assert any(not torch.equal(first[i], pixels) for i, pixels in later if i in first)
 
@@ -107,7 +104,7 @@ def test_copies_of_a_jpeg_are_what_each_would_be_alone(tmp_path: Path, fit: str)
     """Another number of processes puts the copies of an image into other batches."""
     source, spec = jpegs(tmp_path), replace(CONFIG, fit=fit) if fit != "crop" else CONFIG
     whole = TrainingBatches(source, spec, Augment(area=0.05, repeats=3), seed=3, batch=30)
-    for k in range(8):
+    for k in range(4):
         together = whole[k]
         parts = [replace(whole, rank=rank, processes=30)[k] for rank in range(30)]
         assert torch.equal(together.indices, torch.cat([part.indices for part in parts]))
@@ -121,15 +118,6 @@ def test_copies_of_a_jpeg_are_what_each_would_be_alone(tmp_path: Path, fit: str)
         assert {index for index, _ in together.bad} <= {5, 6}
 
 
-def test_pieces_make_up_the_batch() -> None:
-    batch = Batch(torch.arange(10)[:, None], torch.arange(10), torch.rand(10, 6), torch.arange(10))
-    pieces = list(batch.pieces(4))
-    assert [len(piece) for piece in pieces] == [4, 4, 2]
-    assert torch.equal(torch.cat([piece.images for piece in pieces]), batch.images)
-    assert [len(piece) for piece in batch.pieces(5)] == [4, 4, 2]  # splits no pair of neighbors
-    assert [len(piece) for piece in batch.pieces(1)] == [1] * 10
-
-
 def test_nothing_of_a_batch_is_lost_on_the_way() -> None:
     images, labels = torch.arange(10)[:, None], torch.arange(10)
     batch = Batch(images, labels, torch.rand(10, 6), torch.arange(10), [(3, "bad")], total=17)
@@ -139,7 +127,12 @@ def test_nothing_of_a_batch_is_lost_on_the_way() -> None:
     where = {n: v.device.type for n, v in vars(moved).items() if isinstance(v, torch.Tensor)}
     # the host reads the last two, and would wait for them
     assert where == {"images": "meta", "labels": "meta", "draws": "cpu", "indices": "cpu"}
-    last = list(batch.pieces(4))[-1]
+    assert [len(piece) for piece in batch.pieces(5)] == [4, 4, 2]  # splits no pair of neighbors
+    assert [len(piece) for piece in batch.pieces(1)] == [1] * 10
+    pieces = list(batch.pieces(4))
+    assert [len(piece) for piece in pieces] == [4, 4, 2]
+    assert torch.equal(torch.cat([piece.images for piece in pieces]), batch.images)
+    last = pieces[-1]
     assert torch.equal(last.draws, batch.draws[8:])
     assert last.indices.tolist() == last.labels.tolist() == [8, 9]
 
@@ -153,20 +146,18 @@ def test_evaluation_sees_every_image_once_in_order(photos: Path) -> None:
     assert torch.cat([each.labels for each in batches_]).tolist() == test.labels.values.tolist()
 
 
-@pytest.mark.parametrize(("have", "want"), [(1, 3), (3, 1), (3, 3)])
-def test_pixels_get_the_channels_the_model_wants(have: int, want: int) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 8, have), np.uint8)
-    source = Arrays(pixels, SingleLabels(np.array([0, 1, 0, 1])), ("a", "b"))
-    config = ViTConfig(width=16, heads=2, patch=4, image_size=8, channels=want, classes=2)
-    got = EvaluationBatches(source, config, 4)[0].images.numpy()
-    assert got.shape == (4, 8, 8, want)
-    if have == 3 and want == 1:
-        from PIL import Image
-
-        theirs = np.stack([np.asarray(Image.fromarray(p).convert("L")) for p in pixels])
-        assert np.array_equal(got[..., 0], theirs)
-    else:
-        assert np.array_equal(got, np.broadcast_to(pixels, got.shape))
+def test_pixels_get_the_channels_the_model_wants() -> None:
+    for have, want in ((1, 3), (3, 1), (3, 3)):
+        pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 8, have), np.uint8)
+        source = Arrays(pixels, SingleLabels(np.array([0, 1, 0, 1])), ("a", "b"))
+        config = ViTConfig(width=16, heads=2, patch=4, image_size=8, channels=want, classes=2)
+        got = EvaluationBatches(source, config, 4)[0].images.numpy()
+        assert got.shape == (4, 8, 8, want)
+        if want == 1:
+            theirs = np.stack([np.asarray(Image.fromarray(p).convert("L")) for p in pixels])
+            assert np.array_equal(got[..., 0], theirs)
+        else:
+            assert np.array_equal(got, np.broadcast_to(pixels, got.shape))
 
 
 def test_damage_anywhere_in_a_jpeg_is_noticed_in_evaluation(tmp_path: Path) -> None:
@@ -178,9 +169,3 @@ def test_damage_anywhere_in_a_jpeg_is_noticed_in_evaluation(tmp_path: Path) -> N
     batch = EvaluationBatches(source, ImageSpec(image_size=16), 1)[0]
     assert len(batch) == 0
     assert "tall.jpg: damaged JPEG (" in batch.bad[0][1]
-
-
-def test_workers_are_for_images_that_need_decoding(photos: Path) -> None:
-    assert choose_workers(open_to_learn("digits").train, None) == 0
-    assert choose_workers(open_to_learn(str(photos)).train, None) >= 1
-    assert choose_workers(open_to_learn("digits").train, 2) == 2

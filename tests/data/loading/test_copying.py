@@ -6,23 +6,18 @@ import pickle
 from io import BytesIO
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pytest
 from PIL import Image
 
-from conftest import photo, photo_folder
-from vitlab.cli import main
+from conftest import call, photo, photo_folder
+from made_files import encoded
 from vitlab.data import prepare
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.learning import open_to_learn
 from vitlab.data.prepare import copy, sources_to_copy
 from vitlab.data.sources.source import Subset
-
-
-def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
-    stream = BytesIO()
-    image.save(stream, kind, **options)
-    return stream.getvalue()
 
 
 @pytest.fixture
@@ -40,15 +35,12 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("layout", ["parquet", "tar"])
-def test_the_copy_has_the_same_images_in_the_same_order(
-    large: Path, tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_copy_has_the_same_images_in_order(large, tmp_path, layout, monkeypatch) -> None:
     monkeypatch.setattr(prepare, "BYTES", 4000)  # several files
     monkeypatch.setattr(prepare, "ROWS", 2)
     warnings: list[str] = []
-    result = copy(
-        sources_to_copy(str(large)), tmp_path / "out", side=30, layout=layout, warn=warnings.append
-    )
+    sources, out = sources_to_copy(str(large)), tmp_path / "out"
+    result = copy(sources, out, side=30, layout=layout, warn=warnings.append)
     assert (result["images"], result["damaged"], result["out"]) == (23, 1, str(tmp_path / "out"))
     bad = [json.loads(line) for line in (tmp_path / "out" / "bad.jsonl").read_text().splitlines()]
     assert bad == [{"split": "train", "index": 3, "error": warnings[0]}]
@@ -57,43 +49,30 @@ def test_the_copy_has_the_same_images_in_the_same_order(
     assert after.classes == before.classes
     assert after.whole is None
     good = [i for i in range(14) if i != 3]
-    assert after.validation is not None
     assert after.train.labels.values.tolist() == before.train.labels.values[good].tolist()
     assert len(list((tmp_path / "out").glob(f"train-*.{layout}"))) > 1
-    for old, new in (
-        (Subset(before.train, np.array(good)), after.train),
-        (before.test, after.test),
-    ):
+    pairs = (Subset(before.train, np.array(good)), after.train), (before.test, after.test)
+    for old, new in pairs:
         new = pickle.loads(pickle.dumps(new))  # as a worker gets it
         for i in range(len(old)):
             theirs = Image.fromarray(old.image(i).decode(3)).resize((40, 30), 3)  # bicubic
             apart = new.image(i).decode(3).astype(int) - np.asarray(theirs)
             assert np.abs(apart).mean() < 3  # JPEG
+    if layout == "parquet":
+        loaded = datasets.load_dataset(str(out))  # Hugging Face reads it
+        assert {split: len(rows) for split, rows in loaded.items()} == {
+            "train": 13, "validation": 4, "test": 6,
+        }  # fmt: skip
+        assert loaded["train"].features["label"].names == ["a", "b"]
+        assert loaded["test"][0]["image"].size == (40, 30)
 
 
 @pytest.mark.parametrize("layout", ["parquet", pytest.param("tar", marks=pytest.mark.workers)])
 def test_the_bytes_do_not_depend_on_the_workers(large: Path, tmp_path: Path, layout: str) -> None:
     for workers in (0, 2):
-        copy(
-            sources_to_copy(str(large)),
-            tmp_path / str(workers),
-            side=30,
-            layout=layout,
-            workers=workers,
-        )
+        out, sources = tmp_path / str(workers), sources_to_copy(str(large))
+        copy(sources, out, side=30, layout=layout, workers=workers)
     assert digest(tmp_path / "0") == digest(tmp_path / "2")
-
-
-def test_hugging_face_reads_it(large: Path, tmp_path: Path) -> None:
-    import datasets
-
-    copy(sources_to_copy(str(large)), tmp_path / "out", side=30)
-    loaded = datasets.load_dataset(str(tmp_path / "out"))
-    assert {split: len(rows) for split, rows in loaded.items()} == {
-        "train": 13, "validation": 4, "test": 6,
-    }  # fmt: skip
-    assert loaded["train"].features["label"].names == ["a", "b"]
-    assert loaded["test"][0]["image"].size == (40, 30)
 
 
 @pytest.mark.parametrize("layout", ["parquet", "tar"])
@@ -105,13 +84,10 @@ def test_several_labels_and_unsplit_data(tmp_path: Path, layout: str) -> None:
     copy(sources_to_copy(str(tmp_path / "l.jsonl")), tmp_path / "out", layout=layout)
     after = open_to_learn(str(tmp_path / "out"))
     assert after.classes == ("p", "q", "r")
-    assert before.whole is not None
-    assert after.whole is not None
     assert after.whole.labels.values.tolist() == before.whole.labels.values.tolist()
     assert after.test.labels.values.tolist() == before.test.labels.values.tolist()
-    assert (
-        after.whole.image(4).content() == before.whole.image(4).content()
-    )  # small enough: copied byte for byte
+    # small enough: copied byte for byte
+    assert after.whole.image(4).content() == before.whole.image(4).content()
 
 
 def test_what_becomes_of_one_image() -> None:
@@ -148,15 +124,12 @@ def test_nothing_is_left_half_written(large: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], large: Path) -> None:
+def test_the_command(tmp_path: Path, capsys, large: Path) -> None:
     words = ["prepare", str(large), str(tmp_path / "out"), "--side", "32", "--json"]
-    with pytest.raises(SystemExit) as stop:
-        main([*words, "--format", "tar", "--workers", "0"])
-    out, err = capsys.readouterr()
-    assert stop.value.code == 0
+    status, out, err = call(capsys, *words, "--format", "tar", "--workers", "0")
+    assert status == 0
     assert json.loads(out)["images"] == 23
     assert err.count("skipped: ") == 1
-    with pytest.raises(SystemExit) as stop:
-        main(words)
-    assert stop.value.code == 2
-    assert "already exists" in capsys.readouterr().err
+    status, _, err = call(capsys, *words)
+    assert status == 2
+    assert "already exists" in err

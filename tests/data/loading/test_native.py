@@ -13,7 +13,6 @@ from vitlab.data.augment.augment import augment, normalize
 from vitlab.data.augment.policy import draws_needed
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches
-from vitlab.data.loading.loader import loader
 from vitlab.data.settings import Augment
 from vitlab.distributed.shares import passes
 from vitlab.distributed.world import World
@@ -48,32 +47,17 @@ def patches(batch: Batch) -> Packed:
     return batch.images
 
 
-@pytest.mark.parametrize(("patch", "tokens"), [(16, 256), (14, 100), (32, 49), (4, 1)])
-def test_sizes_are_those_of_siglip_2_and_timm(patch: int, tokens: int) -> None:
+def test_sizes_are_those_of_siglip_2_and_timm() -> None:
     from timm.data.naflex_transforms import get_image_size_for_seq
     from transformers.models.siglip2 import image_processing_siglip2 as siglip2
 
     generator = np.random.default_rng(0)
     shapes = [*generator.integers(1, 3000, (60, 2)).tolist(), [1, 5000], [5000, 1], [224, 224]]
-    for rows, columns in shapes:
-        size = native_size(rows, columns, patch, tokens)
-        assert size == siglip2.get_image_size_for_max_num_patches(rows, columns, patch, tokens)
-        assert size == get_image_size_for_seq((rows, columns), patch, tokens)[1]
-
-
-def test_batches_are_the_same_whatever_the_number_of_workers(shapes: Path) -> None:
-    (shapes / "a" / "3.png").write_bytes(b"no image")
-    source = batches(shapes, Augment(area=0.3))
-    alone = list(loader(source, range(6), workers=0))
-    again = list(loader(source, range(2, 6), workers=2))
-    for one, other in zip(alone[2:], again, strict=True):
-        assert torch.equal(patches(one).patches, patches(other).patches)
-        assert patches(one).grids == patches(other).grids
-        assert torch.equal(one.indices, other.indices)
-    for batch in alone:
-        assert len(batch) == len(patches(batch)) == 7 - len(batch.bad)
-        assert max(rows * columns for rows, columns in patches(batch).grids) <= 20
-    assert any(batch.bad for batch in alone)
+    for patch, tokens in ((16, 256), (14, 100), (32, 49), (4, 1)):
+        for rows, columns in shapes:
+            size = native_size(rows, columns, patch, tokens)
+            assert size == siglip2.get_image_size_for_max_num_patches(rows, columns, patch, tokens)
+            assert size == get_image_size_for_seq((rows, columns), patch, tokens)[1]
 
 
 def test_a_random_crop_has_about_the_aspect_of_its_image(shapes: Path) -> None:
@@ -82,31 +66,26 @@ def test_a_random_crop_has_about_the_aspect_of_its_image(shapes: Path) -> None:
         batch = source[k]
         for index, grid in zip(batch.indices.tolist(), patches(batch).grids, strict=True):
             rows, columns = source.source.image(index).shape()[:2]
-            near = {
-                native_size(rows * change, columns, 4, 20)
-                for change in np.linspace(1 / 1.1, 1.1, 200)
-            }
+            changes = np.linspace(1 / 1.1, 1.1, 200)
+            near = {native_size(rows * change, columns, 4, 20) for change in changes}
             assert (4 * grid[0], 4 * grid[1]) in near
 
 
 def test_each_image_is_augmented_as_by_itself(shapes: Path) -> None:
-    options = Augment(
-        area=0.4, flip=True, rand_ops=2, rand_probability=1.0, color_jitter=0.3, erase=0.5
-    )
+    many = {"flip": True, "rand_ops": 2, "rand_probability": 1.0, "color_jitter": 0.3, "erase": 0.5}
+    options = Augment(area=0.4, **many)
     batch = batches(shapes, options)[0]
     mean, std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
     spec = ImageSpec(mean=mean, std=std)
     assert batch.draws.shape[1] == draws_needed(options)
     together = augment(patches(batch), batch.draws, options, spec)
     for number, image in enumerate(patches(batch).images()):
-        alone = augment(
-            image.permute(1, 2, 0)[None], batch.draws[number : number + 1], options, spec
-        )
+        own = batch.draws[number : number + 1]
+        alone = augment(image.permute(1, 2, 0)[None], own, options, spec)
         torch.testing.assert_close(together.images()[number], alone[0])
     plain = normalize(patches(batch), spec)
-    want = (patches(batch).images()[0] / 255 - torch.tensor(mean)[:, None, None]) / torch.tensor(
-        std
-    )[:, None, None]
+    offset, scale = (torch.tensor(each)[:, None, None] for each in (mean, std))
+    want = (patches(batch).images()[0] / 255 - offset) / scale
     torch.testing.assert_close(plain.images()[0], want)
 
 
@@ -139,9 +118,8 @@ def test_what_does_not_go_with_native_sizes_is_refused() -> None:
         ViTConfig(fit="native", positions="relative")
     with pytest.raises(OptionError, match="fit=native needs patches, which a ResNet does not have"):
         config_of("BiT-R50x1", fit="native")
-    recipe = vitlab.recipe(
-        "small", "digits", model="ViT(width=16,depth=1,heads=2,mlp=16)/2", fit="native", mixup=0.2
-    )
+    model = "ViT(width=16,depth=1,heads=2,mlp=16)/2"
+    recipe = vitlab.recipe("small", "digits", model=model, fit="native", mixup=0.2)
     with pytest.raises(OptionError, match=r"mixup needs images of one size, .* set mixup=0"):
         vitlab.train(recipe, "run")
     assert not Path("run").exists()

@@ -1,15 +1,26 @@
 """Class folders."""
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
+import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
-from conftest import photo_folder
+from conftest import photo, photo_folder
+from vitlab.data import open as door
 from vitlab.data.decode.formats import SUFFIXES
+from vitlab.data.decode.stored import PixelImage
+from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
+from vitlab.data.loading.loader import choose_workers
 from vitlab.data.open import open_images
+from vitlab.data.prepare import copy
 from vitlab.data.sources.folders import image_files, names_below
+from vitlab.data.sources.memory import digits
+from vitlab.data.sources.request import Found, Part, Request
 from vitlab.data.sources.source import counts
 from vitlab.data.summary import input_shape
 from vitlab.errors import DataError
@@ -40,11 +51,8 @@ def test_labels_follow_the_training_folder_by_name(tmp_path: Path) -> None:
     assert splits.validation is None  # the only other split is what is reported on
     photo_folder(tmp_path / "test", {"ant": 1, "bee": 1})
     splits = open_to_learn(str(tmp_path))
-    assert splits.validation is not None
-    assert (splits.validation.labels.values.tolist(), splits.test.labels.values.tolist()) == (
-        [2, 2],
-        [0, 1],
-    )
+    assert splits.validation.labels.values.tolist() == [2, 2]
+    assert splits.test.labels.values.tolist() == [0, 1]
     photo_folder(tmp_path / "test", {"dog": 1})
     with pytest.raises(ValueError, match="contains class 'dog', which is not in the training data"):
         open_to_learn(str(tmp_path))
@@ -60,15 +68,15 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     assert open_to_learn(str(tmp_path)).classes == ("x", "y")
 
 
-@pytest.mark.parametrize("names", [("Training", "Testing"), ("TRAIN", "Valid"), ("train", "eval")])
-def test_splits_by_their_usual_names(tmp_path: Path, names: tuple[str, str]) -> None:
-    for name in names:
-        photo_folder(tmp_path / name, {"ant": 3, "bee": 3})
-    splits = open_to_learn(str(tmp_path))
-    assert splits.classes == ("ant", "bee")
-    assert splits.whole is None
-    said = [f"the folder {name} has the " for name in names if name not in ("train", "val", "test")]
-    assert [note[: len(line)] for note, line in zip(splits.notes, said, strict=True)] == said
+def test_splits_by_their_usual_names(tmp_path: Path) -> None:
+    for names in (("Training", "Testing"), ("TRAIN", "Valid"), ("train", "eval")):
+        for name in names:
+            photo_folder(tmp_path / names[0] / name, {"ant": 3, "bee": 3})
+        splits = open_to_learn(str(tmp_path / names[0]))
+        assert splits.classes == ("ant", "bee")
+        assert splits.whole is None
+        said = [f"the folder {name} has the " for name in names if name != "train"]
+        assert [n[: len(line)] for n, line in zip(splits.notes, said, strict=True)] == said
 
 
 def test_what_lies_beside_splits_is_ignored_and_said(tmp_path: Path) -> None:
@@ -144,20 +152,87 @@ def test_millions_of_names_are_listed_as_text_in_the_order_of_paths(tmp_path: Pa
     assert names_below(tmp_path)[1] == {".mp4": 5, "no ending": 5}
 
 
-@pytest.mark.parametrize(
-    ("pattern", "classes"),
-    [
-        ("*/*.png", ("blue", "green", "red")),
-        ("{red,blue}/*.png", ("blue", "red")),
-        ("r[de]d/*.png", ()),
-        ("red/*.png", ()),
-        ("**/*.png", ()),
-    ],
-)
-def test_folders_that_a_pattern_leaves_open_are_classes(
-    photos: Path, pattern: str, classes: tuple[str, ...]
-) -> None:
-    opened = open_images(f"{photos}/{pattern}", "optional")
-    assert bool(opened.lacks) == (not classes)
-    if classes:
-        assert opened.every().classes == classes
+def test_folders_that_a_pattern_leaves_open_are_classes(photos: Path) -> None:
+    for pattern, classes in {
+        "*/*.png": ("blue", "green", "red"), "{red,blue}/*.png": ("blue", "red"),
+        "r[de]d/*.png": (), "red/*.png": (), "**/*.png": (),
+    }.items():  # fmt: skip
+        opened = open_images(f"{photos}/{pattern}", "optional")
+        assert bool(opened.lacks) == (not classes)
+        assert not classes or opened.every().classes == classes
+
+
+def test_bad_data_in_one_line(tmp_path: Path) -> None:
+    for name, classes, message in (
+        ("nowhere", None, "no such file or folder"),
+        ("empty", {}, "is empty: put the images of each class into a folder of its name"),
+        ("one", {"only": 5}, "has only one class ('only'); at least 2 are needed"),
+        ("few", {"a": 1, "b": 1}, "has too few images to hold some out"),
+        ("flat", {}, "has no class folders with images (its images"),
+        ("x.txt", None, "is not a folder, a Parquet file"),
+    ):
+        if classes is not None:
+            (tmp_path / name).mkdir()
+            photo_folder(tmp_path / name, classes)
+        photo(0).save(tmp_path / name / "a.png") if name == "flat" else None
+        (tmp_path / "x.txt").write_text("x")
+        with pytest.raises(DataError) as caught:
+            open_to_learn(str(tmp_path / name))
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(DataError, match="no data given: name digits, a folder of class folders"):
+        open_to_learn("")
+
+
+@dataclass(frozen=True)
+class Stripes:
+    """A source of another kind: one file, and a line in `OPENERS`."""
+
+    classes: tuple[str, ...] = ("dark", "light")
+    in_memory: ClassVar[bool] = True
+
+    @property
+    def labels(self) -> SingleLabels:
+        return SingleLabels(np.arange(20) % 2)
+
+    def __len__(self) -> int:
+        return 20
+
+    def image(self, index: int) -> PixelImage:
+        pixels = np.full((8, 8, 1), 40 + 120 * (index % 2) + index, np.uint8)
+        return PixelImage(pixels, self.name(index))
+
+    def name(self, index: int) -> str:
+        return f"stripe {index}"
+
+
+def test_another_kind_of_source_is_a_class_and_a_line(monkeypatch, tmp_path) -> None:
+    def open_stripes(request: Request) -> Found | None:
+        return Found([Part(Stripes())]) if request.data == "stripes" else None
+
+    monkeypatch.setattr(door, "OPENERS", (open_stripes, *door.OPENERS))
+    splits = open_to_learn("stripes", 0.5)
+    assert (splits.classes, len(splits.train), len(splits.test)) == (("dark", "light"), 10, 10)
+    assert input_shape(splits.train) == (8, 1)
+    assert choose_workers(splits.train, None) == 0
+    result = copy({"train": Stripes()}, tmp_path / "out", layout="tar", workers=0)
+    assert result["images"] == 20
+    copied = open_to_learn(str(tmp_path / "out")).whole
+    assert copied.image(3).decode(1).tolist() == Stripes().image(3).decode(1).tolist()
+    assert open_to_learn("digits").classes == tuple("0123456789")
+
+
+def test_a_folder_is_a_folder_whatever_its_name(tmp_path: Path) -> None:
+    for name in ("x.parquet", "y.tar", "z.csv"):
+        photo_folder(tmp_path / name, {"a": 5, "b": 5})
+        assert open_to_learn(str(tmp_path / name)).classes == ("a", "b")
+
+
+def test_digits_are_those_of_scikit_learn() -> None:
+    theirs, ours = load_digits(), digits()
+    assert np.array_equal(ours.labels.values, theirs.target)
+    np.testing.assert_array_equal(ours.images[..., 0], np.round(theirs.images * 255 / 16))
+    assert ours.classes == tuple("0123456789")
+    splits = open_to_learn("digits", test_fraction=0.5)  # the split is fixed
+    assert (len(splits.train), len(splits.test)) == (1438, 359)
+    assert input_shape(splits.train) == (8, 1)

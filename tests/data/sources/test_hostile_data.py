@@ -1,10 +1,8 @@
 """Other people's data: sizes are known before anything is read, and paths stay inside."""
 
-import io
 import json
 import os
 import pickle
-import re
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -15,24 +13,17 @@ from pyarrow import parquet as pq
 
 import vitlab
 from conftest import photo, photo_folder
-from vitlab.data.decode.headers import MAX_BYTES
+from made_files import png
 from vitlab.data.learning import open_to_learn
 from vitlab.data.settings import Columns
 from vitlab.data.sources.paths import Inside
 from vitlab.data.sources.pictures import stored
-from vitlab.data.sources.request import Splits
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, ImageError
 from vitlab.recipes.recipe import Host
 
 SMALL = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/8", "image_size": 16}
 TOO_LARGE = "bytes exceed the limit of 268,435,456"
-
-
-def png(number: int) -> bytes:
-    stream = io.BytesIO()
-    photo(number).save(stream, "PNG")
-    return stream.getvalue()
 
 
 def cells(**changed: object) -> list[dict[str, object]]:
@@ -50,8 +41,8 @@ def table(folder: Path, images: Any = None, labels: Any = None) -> str:
     return str(folder / "all.parquet")
 
 
-def whole(data: str, **columns: object) -> Source:
-    source = open_to_learn(data, columns=Columns(**columns)).whole  # type: ignore[arg-type]
+def whole(data: str, **columns: Any) -> Source:
+    source = open_to_learn(data, columns=Columns(**columns)).whole
     assert source is not None
     return source
 
@@ -71,20 +62,24 @@ def listed(folder: Path, *paths: str) -> str:
     return str(folder / "list.csv")
 
 
-def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_huge_files_are_refused_before_they_are_read(tmp_path: Path, monkeypatch) -> None:
     root = photo_folder(tmp_path / "photos", {"a": 3, "b": 3})
     sparse(root / "a" / "huge.jpg")
+    os.mkfifo(root / "metadata.csv")  # nor are pipes waited for
+    os.mkfifo(root / "a" / "pipe.png")
     source = whole(str(root))
+    assert len(source) == 7
     number = next(n for n in range(len(source)) if source.name(n).endswith("huge.jpg"))
     with pytest.raises(ImageError, match=rf"huge\.jpg: 42,949,672,960 {TOO_LARGE}"):
         source.image(number)
-
-
-def test_a_huge_list_is_refused_before_it_is_read(tmp_path: Path) -> None:
     for name in ("huge.csv", "huge.jsonl"):
-        file = sparse(tmp_path / name)
         with pytest.raises(DataError, match=r"42,949,672,960 bytes exceed the limit"):
-            open_to_learn(str(file))
+            open_to_learn(str(sparse(tmp_path / name)))
+    data = whole(table(tmp_path / "pq", cells(bytes=bytes(100_000))))
+    monkeypatch.setattr("vitlab.data.sources.tables.MAX_BYTES", 99_999)
+    with pytest.raises(ImageError, match="row 0: 100,000 bytes exceed the limit of 99,999"):
+        data.image(0)
+    assert data.image(1).content() == png(1)
 
 
 @pytest.mark.parametrize("name", ["x.parquet", "x.tar", "x.csv", "x.jsonl"])
@@ -95,13 +90,6 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
     if name in ("x.parquet", "x.tar"):
         with pytest.raises(DataError, match="not a regular file"):
             open_to_learn(str(tmp_path))
-
-
-def test_pipes_beside_images_are_not_waited_for(tmp_path: Path) -> None:
-    root = photo_folder(tmp_path / "photos", {"a": 3, "b": 3})
-    os.mkfifo(root / "metadata.csv")
-    os.mkfifo(root / "a" / "pipe.png")
-    assert len(whole(str(root))) == 6
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../photo.png", "away/000.png", "../../../x.png"])
@@ -127,17 +115,12 @@ def test_paths_inside_of_a_folder_may_be_absolute_or_links(tmp_path: Path) -> No
     assert len(whole(data)) == 9
     (tmp_path / "here").symlink_to(folder)
     assert len(whole(str(tmp_path / "here" / "list.csv"))) == 9
-    outside = tmp_path / "lists"
-    outside.mkdir()
+    (outside := tmp_path / "lists").mkdir()
     (outside / "list.csv").write_text((folder / "list.csv").read_text())
     assert len(whole(str(outside / "list.csv"), images=str(folder))) == 9
-
-
-def test_class_folders_may_be_links(tmp_path: Path) -> None:
-    photo_folder(tmp_path / "elsewhere", {"a": 3, "b": 3})
-    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos").mkdir()  # of class folders that are links
     for name in "ab":
-        (tmp_path / "photos" / name).symlink_to(tmp_path / "elsewhere" / name)
+        (tmp_path / "photos" / name).symlink_to(folder / name)
     assert len(whole(str(tmp_path / "photos"))) == 6
 
 
@@ -166,41 +149,26 @@ def test_long_paths_and_numbers_are_refused(tmp_path: Path) -> None:
         open_to_learn(str(file))
 
 
-def test_a_huge_cell_is_refused_before_it_is_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = whole(table(tmp_path / "pq", cells(bytes=bytes(100_000))))
-    monkeypatch.setattr("vitlab.data.sources.tables.MAX_BYTES", 99_999)
-    with pytest.raises(ImageError, match="row 0: 100,000 bytes exceed the limit of 99,999"):
-        data.image(0)
-    assert data.image(1).content() == png(1)
-    assert MAX_BYTES == 256 * 2**20
-
-
 PATHS = {
-    "/dev/zero": "outside of",
-    "/etc/passwd": "outside of",
-    "../photo.png": "outside of",
-    "missing.png": "no such file",
-    "folder": "a folder, not a file",
-    "pipe.png": "not a regular file",
-    "huge.png": TOO_LARGE,
-    "x" * 6000: "(?i)file name too long|outside of",
-    "a\0b": "outside of|null",
+    "/dev/zero": "outside of", "/etc/passwd": "outside of", "../photo.png": "outside of",
+    "missing.png": "no such file", "folder": "a folder, not a file",
+    "pipe.png": "not a regular file", "huge.png": TOO_LARGE,
+    "x" * 6000: "(?i)file name too long|outside of", "a\0b": "outside of|null",
     "": "no image in this row",
-}
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path[:12].replace("\0", "NUL"))
-def test_a_cell_names_files_of_its_folder_only(tmp_path: Path, path: str) -> None:
+def test_a_cell_names_files_of_its_folder_only(tmp_path: Path) -> None:
     photo(1).save(tmp_path / "photo.png")
-    data = whole(table(tmp_path / "pq", cells(bytes=None, path=path)))
+    images = [{"bytes": None, "path": path} for path in PATHS]
+    data = whole(table(tmp_path / "pq", images, [0, 1] * 5))
     (tmp_path / "pq" / "folder").mkdir()
     os.mkfifo(tmp_path / "pq" / "pipe.png")
     sparse(tmp_path / "pq" / "huge.png")
-    with pytest.raises(ImageError, match=PATHS[path]) as refused:
-        data.image(0)
-    assert str(refused.value).isprintable()
+    for number, words in enumerate(PATHS.values()):
+        with pytest.raises(ImageError, match=words) as refused:
+            data.image(number)
+        assert str(refused.value).isprintable()
 
 
 def test_files_that_cells_name(tmp_path: Path) -> None:
@@ -221,28 +189,15 @@ def test_files_that_cells_name(tmp_path: Path) -> None:
         whole(data).image(0)
 
 
-def test_the_copy_of_a_parquet_file_is_announced(tmp_path: Path) -> None:
-    import datasets
-
-    data = table(tmp_path / "pq")
-    home = datasets.config.HF_DATASETS_CACHE
-    assert re.fullmatch(
-        rf"{data} is read from a copy in {home} \(\d+ kB\)", open_to_learn(data).notes[0]
-    )
-
-
-NO_LABEL = r"row 3 has no label \(1 of 12 rows\)"
 NOT_LABELS = "labels are texts, whole numbers, or lists of them"
 REFUSED: dict[str, tuple[Any, str]] = {
-    "texts with a null": (["a", "b", "a", None, *"abababab"], NO_LABEL),
-    "whole numbers with a null": ([0, 1, 0, None, *[0, 1] * 4], NO_LABEL),
-    "NaN": ([0.0, 1.0, 0.0, float("nan"), *[0.0, 1.0] * 4], NO_LABEL),
     "fractions": ([0.5, 1.0] * 6, NOT_LABELS),
     "infinity": ([float("inf"), 1.0] * 6, NOT_LABELS),
     "records": ([{"a": 1}, {"a": 2}] * 6, NOT_LABELS),
     "bytes": ([b"a", b"b"] * 6, NOT_LABELS),
     "dates": ([date(2026, 1, 1), date(2026, 1, 2)] * 6, NOT_LABELS),
     "nulls": ([None] * 12, r"row 0 has no label \(12 of 12 rows\)"),
+    "a null": (["a", "b", "a", None, *"abababab"], r"row 3 has no label \(1 of 12 rows\)"),
     "lists with a null": ([["a", None], ["b"]] * 6, "must hold texts or whole numbers"),
     "lists of fractions": ([[0.5], [1.0]] * 6, "must hold texts or whole numbers"),
     "lists of lists": ([[["a"]], [["b"]]] * 6, "must hold texts or whole numbers"),
@@ -250,40 +205,31 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", REFUSED)
-def test_labels_of_a_table_that_are_refused(tmp_path: Path, kind: str) -> None:
-    values, message = REFUSED[kind]
-    with pytest.raises(DataError, match=message) as refused:
-        open_to_learn(table(tmp_path / "pq", labels=values))
-    assert str(refused.value).isprintable()
-
-
-def read(data: str) -> tuple[Splits, list[Any]]:
-    splits = open_to_learn(data)
-    assert splits.whole is not None
-    return splits, splits.whole.labels.values.tolist()
+def test_labels_of_a_table_that_are_refused(tmp_path: Path) -> None:
+    for kind, (values, message) in REFUSED.items():
+        with pytest.raises(DataError, match=message) as refused:
+            open_to_learn(table(tmp_path / kind, labels=values))
+        assert str(refused.value).isprintable()
 
 
 def test_labels_of_a_table(tmp_path: Path) -> None:
-    splits, found = read(table(tmp_path / "a", labels=[10, 9] * 6))
-    assert (splits.classes, found) == (("9", "10"), [1, 0] * 6)
-    splits, found = read(table(tmp_path / "b", labels=[True, False] * 6))
-    assert (splits.classes, found) == (("False", "True"), [1, 0] * 6)
-    splits, found = read(table(tmp_path / "c", labels=pa.array(["b", "a"] * 6, pa.large_string())))
-    assert (splits.classes, found) == (("a", "b"), [1, 0] * 6)
-    splits, found = read(table(tmp_path / "d", labels=[["b", "a"], ["a"], None] * 4))
-    assert (splits.classes, found) == (("a", "b"), [[1, 1], [1, 0], [0, 0]] * 4)
-    splits, found = read(table(tmp_path / "e", labels=[[10, 9], [9]] * 6))
-    assert (splits.classes, found) == (("9", "10"), [[1, 1], [1, 0]] * 6)
+    for number, (labels, classes, values) in enumerate((
+        ([10, 9] * 6, ("9", "10"), [1, 0] * 6),
+        ([True, False] * 6, ("False", "True"), [1, 0] * 6),
+        (pa.array(["b", "a"] * 6, pa.large_string()), ("a", "b"), [1, 0] * 6),
+        ([["b", "a"], ["a"], None] * 4, ("a", "b"), [[1, 1], [1, 0], [0, 0]] * 4),
+        ([[10, 9], [9]] * 6, ("9", "10"), [[1, 1], [1, 0]] * 6),
+    )):  # fmt: skip
+        found = whole(table(tmp_path / str(number), labels=labels))
+        assert (found.classes, found.labels.values.tolist()) == (classes, values)
 
 
-@pytest.mark.parametrize("kind", [pa.list_(pa.uint8()), pa.int64(), pa.struct([("x", pa.int8())])])
-def test_cells_that_hold_no_images(tmp_path: Path, kind: pa.DataType) -> None:
-    images = pa.array(
-        [{"bytes": None, "path": None}] * 12, pa.struct([("bytes", kind), ("path", pa.string())])
-    )
-    with pytest.raises(DataError, match=r"column 'image' contains no images|no image column"):
-        open_to_learn(table(tmp_path / "pq", images))
+def test_cells_that_hold_no_images(tmp_path: Path) -> None:
+    for kind in (pa.list_(pa.uint8()), pa.int64(), pa.struct([("x", pa.int8())])):
+        kind = pa.struct([("bytes", kind), ("path", pa.string())])
+        images = pa.array([{"bytes": None, "path": None}] * 12, kind)
+        with pytest.raises(DataError, match=r"column 'image' contains no images|no image column"):
+            open_to_learn(table(tmp_path / "pq", images))
 
 
 def test_a_run_goes_on_with_the_permission(tmp_path: Path) -> None:

@@ -8,13 +8,11 @@ import pytest
 import torch
 
 from conftest import photo_folder
-from vitlab.data.labels import index_labels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import EvaluationBatches
-from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.paths import Names
-from vitlab.data.sources.source import Subset, counts
+from vitlab.data.sources.source import counts
 from vitlab.errors import DataError
 from vitlab.models.config import ViTConfig
 
@@ -41,18 +39,9 @@ def test_a_csv_list_with_splits(here: Path) -> None:
     assert splits.classes == ("9", "10")  # by value
     assert splits.train.labels.values.tolist() == [1] * 4 + [0] * 4
     assert splits.test.labels.values.tolist() == [0, 0]
-    assert splits.validation is not None
     assert len(splits.validation) == 1
     assert splits.test.image(1).content() == (here / "b" / "005.png").read_bytes()
     assert splits.test.name(1) == str(here / "b" / "005.png")
-
-
-def test_an_unsplit_list_is_split_here(here: Path) -> None:
-    rows = [{"path": f"{c}/00{i}.png", "label": c} for c in "ba" for i in range(6)]
-    splits = open_to_learn(jsonl(here, *rows))
-    assert splits.classes == ("a", "b")
-    assert len(splits.test) == 2
-    assert isinstance(splits.train, Subset)
 
 
 def test_several_labels_an_image(here: Path) -> None:
@@ -74,88 +63,53 @@ def test_several_labels_an_image(here: Path) -> None:
     assert batch.labels.dtype == torch.float32
     assert batch.labels.tolist() == splits.train.labels.values.tolist()
     same = csv(here, "path,labels", "a/000.png,cat|night", "a/001.png,", "b/000.png, cat ")
-    whole = open_to_learn(same).whole
-    assert whole is not None
-    assert whole.labels.values.tolist() == [[1, 1], [0, 0], [1, 0]]
+    assert open_to_learn(same).whole.labels.values.tolist() == [[1, 1], [0, 0], [1, 0]]
     assert "20% of the images held out for testing" in open_to_learn(same).notes[0]
 
 
-def test_labels_follow_the_model(here: Path) -> None:
-    data = csv(here, "path,label", *[f"{c}/00{i}.png,{c}" for c in "ab" for i in range(6)])
-    whole = open_images(data, classes=("x", "b", "a")).splits().whole
-    assert whole is not None
-    assert whole.labels.values.tolist() == [2] * 6 + [1] * 6
-    with pytest.raises(ValueError, match="contains class 'b', which is not in the training data"):
-        open_images(data, classes=("a", "x")).splits()
+FILES = ["path,label", *(f"no/{i}.png,x" for i in range(5))]
+BAD_CSV = [
+    (["path,label"], "lists no images"),
+    (["a/000.png,cat"], "only one class"),  # without a line of column names
+    (["file,mark"], "lists no images"),
+    (["x,y,z", "u,v,w"], "no column of paths among x, y, z: name it with --path-column"),
+    (["path,x,y", "a/000.png,a,b"], "does not say which of x, y is the label"),
+    (["path,path", "a/000.png,a"], "two columns of the same name"),
+    (["path", "a/000.png"], "no column of labels beside its paths"),
+    (["path,label", "a/000.png"], "line 2: the number of fields differs"),
+    (["path,label", "a/000.png,x,y"], "line 2: the number of fields differs"),
+    (["path,label", "a/000.png,"], "line 2 has an empty label"),
+    (["path,label", ",x"], "line 2 has no path"),
+    (["path,label", '"a/000.png,x'], "cannot read"),
+    (["path,label,split", "a/000.png,x,later"], "unknown split 'later'; choose tr"),
+    (FILES, "5 of the 5 files"),
+    (FILES, "no/0.png, no/1.png, no/2.png, …"),
+    (["path,label,split", "a/000.png,x,train", "a/001.png,y,test"], "contains class 'y'"),
+]
+BAD_JSON = [
+    ("[1]", "line 1 is not a JSON object"),
+    ('{"path": 1, "label": 2', "line 1 is not a JSON object"),
+    ('{"path": 1, "label": 2}', "1 of the 1 files"),
+    ('{"path": "", "label": 2}', "line 1 has no path"),
+    ('{"path": "a/000.png"}', "no column of labels"),
+    ('{"path": "a/000.png", "label": null}', "line 1 has no label"),
+    ('{"path": "a/000.png", "label": 1.5}', "neither text nor a whole number"),
+    ('{"path": "a/000.png", "labels": ["x", null]}', "neither text nor a whole number"),
+    ("[" * 100_000, "line 1 is not a JSON object"),
+    ('{"path": "a\\u0000b", "label": 1}', "line 1 has no path"),
+]
 
 
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (["path,label"], "lists no images"),
-        (["a/000.png,cat"], "only one class"),  # without a line of column names
-        (["file,mark"], "lists no images"),
-        (["x,y,z", "u,v,w"], "no column of paths among x, y, z: name it with --path-column"),
-        (["path,x,y", "a/000.png,a,b"], "does not say which of x, y is the label"),
-        (["path,path", "a/000.png,a"], "two columns of the same name"),
-        (["path", "a/000.png"], "no column of labels beside its paths"),
-        (["path,label", "a/000.png"], "line 2: the number of fields differs"),
-        (["path,label", "a/000.png,x,y"], "line 2: the number of fields differs"),
-        (["path,label", "a/000.png,"], "line 2 has an empty label"),
-        (["path,label", ",x"], "line 2 has no path"),
-        (["path,label", '"a/000.png,x'], "cannot read"),
-        (
-            ["path,label,split", "a/000.png,x,later"],
-            "unknown split 'later'; choose tr",
-        ),
-        (["path,label"] + [f"no/{i}.png,x" for i in range(5)], "5 of the 5 files"),
-        (["path,label"] + [f"no/{i}.png,x" for i in range(5)], "no/0.png, no/1.png, no/2.png, …"),
-        (["path,label,split", "a/000.png,x,train", "a/001.png,y,test"], "contains class 'y'"),
-    ],
-)
-def test_bad_csv_lists_in_one_line(here: Path, lines: list[str], message: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        open_to_learn(csv(here, *lines))
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[1]", "line 1 is not a JSON object"),
-        ('{"path": 1, "label": 2', "line 1 is not a JSON object"),
-        ('{"path": 1, "label": 2}', "1 of the 1 files"),
-        ('{"path": "", "label": 2}', "line 1 has no path"),
-        ('{"path": "a/000.png"}', "no column of labels"),
-        ('{"path": "a/000.png", "label": null}', "line 1 has no label"),
-        ('{"path": "a/000.png", "label": 1.5}', "neither text nor a whole number"),
-        ('{"path": "a/000.png", "labels": ["x", null]}', "neither text nor a whole number"),
-        ("[" * 100_000, "line 1 is not a JSON object"),
-        ('{"path": "a\\u0000b", "label": 1}', "line 1 has no path"),
-    ],
-)
-def test_bad_json_lists_in_one_line(here: Path, text: str, message: str) -> None:
-    (here / "list.jsonl").write_text(text)
-    with pytest.raises(ValueError) as caught:
-        open_to_learn(str(here / "list.jsonl"))
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_list_that_is_not_text(here: Path) -> None:
-    (here / "list.csv").write_bytes(b"\xff\xfe\x00path")
-    with pytest.raises(ValueError, match="cannot read"):
-        open_to_learn(str(here / "list.csv"))
-
-
-def test_numbers_count_the_names_where_there_are_any() -> None:
-    labels, order = index_labels(["1", "b", "0"], "data", names=("a", "b"))
-    assert (labels.values.tolist(), order) == ([1, 1, 0], ("a", "b"))
-    labels, order = index_labels(["1", "0"], "data", classes=("b", "c", "a"), names=("a", "b"))
-    assert (labels.values.tolist(), order) == ([0, 2], ("b", "c", "a"))
-    with pytest.raises(ValueError, match="data: label '2' is not one of its 2 classes"):
-        index_labels(["2"], "data", names=("a", "b"))
+def test_bad_lists_in_one_line(here: Path) -> None:
+    texts = [("csv", "\n".join(lines), message) for lines, message in BAD_CSV]
+    texts += [("jsonl", text, message) for text, message in BAD_JSON]
+    for kind, text, message in [*texts, ("csv", b"\xff\xfe\0path", "cannot read")]:
+        file = here / f"list.{kind}"
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        with pytest.raises(ValueError) as caught:
+            open_to_learn(str(file))
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 def test_names_are_packed() -> None:
@@ -171,38 +125,31 @@ def test_names_are_packed() -> None:
 
 
 SHAPES: dict[str, list[str]] = {
-    "other names": ["Image_ID,Breed", "000,x", "001,y"],
-    "no header": ["000.png,x", "001.png,y"],
+    "other names": ["Image_ID,Breed", "000,x", "001,y"], "no header": ["000.png,x", "001.png,y"],
     "semicolons": ["file;klass", "000.png;x", "001.png;y"],
     "tabs": ["file\tklass", "000.png\tx", "001.png\ty"],
     "endings left out": ["id,species", "000,x", "001,y"],
     "one-hot": ["image_id,x,y", "000,1,0", "001,0,1"],
     "one other column": ["photo,mark", "000.png,x", "001.png,y"],
-}
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("inside", ["", "train_images"])
+@pytest.mark.parametrize("shape", SHAPES)
 def test_lists_as_people_have_them(tmp_path: Path, shape: str, inside: str) -> None:
     """The images are beside the list, or in a folder there."""
     photo_folder(tmp_path, {inside or "other": 6})
     if not inside:
         for image in (tmp_path / "other").iterdir():
             image.rename(tmp_path / image.name)
-    head, first, second = (SHAPES[shape][0], *SHAPES[shape][-2:])
-    lines = [*([head] if len(SHAPES[shape]) > 2 else []), first, second]
-    for number in (2, 4):
-        lines += [
-            each.replace("000", f"00{number}").replace("001", f"00{number + 1}")
-            for each in (first, second)
-        ]
-    splits = open_to_learn(csv(tmp_path, *lines))
-    assert splits.whole is not None
-    assert splits.whole.classes == ("x", "y")
-    assert splits.whole.labels.values.tolist() == [0, 1] * 3
-    root = tmp_path / inside
-    assert splits.whole.name(1) == str(root / "001.png")
-    assert splits.whole.image(3).content() == (root / "003.png").read_bytes()
+    *head, first, second = SHAPES[shape]
+    names = [(f"00{n}", f"00{n + 1}") for n in (0, 2, 4)]
+    pairs = [(first.replace("000", a), second.replace("001", b)) for a, b in names]
+    whole = open_to_learn(csv(tmp_path, *head, *sum(pairs, ()))).whole
+    assert whole.classes == ("x", "y")
+    assert whole.labels.values.tolist() == [0, 1] * 3
+    assert whole.name(1) == str(tmp_path / inside / "001.png")
+    assert whole.image(3).content() == (tmp_path / inside / "003.png").read_bytes()
 
 
 def test_several_labels_in_one_cell(here: Path) -> None:
@@ -216,7 +163,6 @@ def test_several_labels_in_one_cell(here: Path) -> None:
     assert splits.classes == ("cat", "dog")
     several = ["path,a,b", "a/000.png,1,1", "a/001.png,0,0", "a/002.png,1,0", "a/003.png,0,1"]
     splits = open_to_learn(csv(here, *several))
-    assert splits.whole is not None
     assert splits.whole.labels.values.tolist() == [[1, 1], [0, 0], [1, 0], [0, 1]]
 
 
@@ -242,21 +188,10 @@ def test_columns_that_the_user_names(here: Path, tmp_path: Path) -> None:
     assert len(open_to_learn(data, columns=Columns(images=str(here))).train) == 4
 
 
-def test_a_column_of_folds(here: Path) -> None:
-    lines = [f"a/00{i}.png,{i % 2},{i // 2}" for i in range(6)]
-    splits = open_to_learn(csv(here, "path,label,fold", *lines))
-    assert (len(splits.train), len(splits.test), splits.whole) == (4, 2, None)
-    assert any("0 is the test split, the other 2 are for training" in n for n in splits.notes)
-
-
-def test_a_folder_with_metadata(here: Path) -> None:
+def test_metadata_in_a_folder_is_a_list_if_it_names_files(here: Path) -> None:
     lines = [f"a/00{i}.png,{'xy'[i % 2]}" for i in range(6)]
     (here / "metadata.csv").write_text("\n".join(["file_name,label", *lines]))
-    splits = open_to_learn(str(here))
-    assert splits.classes == ("x", "y")
-
-
-def test_other_metadata_in_a_folder_is_no_list(here: Path) -> None:
+    assert open_to_learn(str(here)).classes == ("x", "y")
     (here / "metadata.csv").write_text("author,license\nsomebody,CC0\n")
     assert open_to_learn(str(here)).classes == ("a", "b")
 

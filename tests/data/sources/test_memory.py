@@ -64,21 +64,18 @@ def forms(files: list[Path]) -> dict[str, Any]:
     arrays = [np.asarray(image) for image in images]
     tensors = [torch.from_numpy(each.copy()).permute(2, 0, 1) for each in arrays]
     numbers = [int(name == "b") for name in names]
-    table = datasets.Dataset.from_dict(
-        {"image": list(map(str, files)), "label": numbers},
-        features=datasets.Features(
-            image=datasets.Image(), label=datasets.ClassLabel(names=["a", "b"])
-        ),
+    features = datasets.Features(
+        image=datasets.Image(), label=datasets.ClassLabel(names=["a", "b"])
     )
+    held = {"image": list(map(str, files)), "label": numbers}
+    table = datasets.Dataset.from_dict(held, features=features)
     paths = [{"file": str(file), "kind": name} for file, name in zip(files, names, strict=True)]
-    stored = [
-        {"image": {"bytes": file.read_bytes(), "path": None}, "label": name}
-        for file, name in zip(files, names, strict=True)
-    ]
+    contents = [file.read_bytes() for file in files]
+    cells = [{"bytes": content, "path": None} for content in contents]
     return {
         "paths": list(zip(map(str, files), names, strict=True)),
         "Path": list(zip(files, names, strict=True)),
-        "bytes": [(file.read_bytes(), name) for file, name in zip(files, names, strict=True)],
+        "bytes": list(zip(contents, names, strict=True)),
         "Pillow": list(zip(images, names, strict=True)),
         "arrays": list(zip(arrays, names, strict=True)),
         "tensors": tuple(zip(tensors, names, strict=True)),
@@ -87,14 +84,14 @@ def forms(files: list[Path]) -> dict[str, Any]:
             "train": (torch.stack(tensors), torch.tensor(numbers)),
             "classes": "ab",
         },
-        "numbers": {"all": 0, "train": list(zip(files, np.array(numbers), strict=True))},
+        "numbers": {"train": list(zip(files, np.array(numbers), strict=True)), "classes": "ab"},
         "torch": Torch(files),
         "subset": Subset(Torch(files[::-1]), list(range(len(files)))[::-1]),
         "datasets": table,
         "DatasetDict": datasets.DatasetDict(train=table),
         "DataFrame": pd.DataFrame(paths),
         "DataFrame of images": pd.DataFrame({"pic": images, "label": names}),
-        "Parquet of datasets": pd.DataFrame(stored),
+        "Parquet of datasets": pd.DataFrame({"image": cells, "label": names}),
         "dictionaries": paths,
     }
 
@@ -102,10 +99,9 @@ def forms(files: list[Path]) -> dict[str, Any]:
 def test_every_form_is_the_folder(files: list[Path]) -> None:
     """The same images, labels, classes and held-out part."""
     same_bytes = ("paths", "Path", "bytes", "numbers", "datasets", "DatasetDict", "dictionaries")
+    folder = open_to_learn(str(files[0].parents[1]))
     for name, data in forms(files).items():
-        if name == "numbers":
-            data = {"train": data["train"], "classes": ["a", "b"]}
-        folder, splits = open_to_learn(str(files[0].parents[1])), open_to_learn(data)
+        splits = open_to_learn(data)
         assert splits.classes == ("a", "b"), name
         part = "test" if name in same_bytes else "whole"  # decoded, an image has other bytes
         known, found = getattr(folder, part), getattr(splits, part)
@@ -117,19 +113,13 @@ def test_every_form_is_the_folder(files: list[Path]) -> None:
         assert torch.equal(got.labels, want.labels), name
         if name in ("paths", "bytes", "datasets", "DataFrame", "Parquet of datasets"):
             assert fingerprint(splits.whole) == fingerprint(folder.whole), name
-        assert splits.whole.in_memory == (
-            name in ("Pillow", "arrays", "tensors", "stacked", "stacked tensors")
-            or name == "DataFrame of images"
-        ), name
+        in_memory = "Pillow", "arrays", "tensors", "stacked", "stacked tensors"
+        assert splits.whole.in_memory == (name in (*in_memory, "DataFrame of images")), name
 
 
-@pytest.mark.parametrize(
-    "form",
-    [pytest.param("torch", marks=pytest.mark.workers), "DataFrame of images"],
-)
-def test_processes_give_the_same_batches(files: list[Path], form: str) -> None:
-    whole = open_to_learn(forms(files)[form]).whole
-    assert whole is not None
+@pytest.mark.workers
+def test_processes_give_the_same_batches(files: list[Path]) -> None:
+    whole = open_to_learn(Torch(files)).whole
     batches = EvaluationBatches(whole, SPEC, 3)
     alone, shared = (loader(batches, range(len(batches)), workers) for workers in (0, 2))
     for one, two in zip(alone, shared, strict=True):
@@ -140,13 +130,12 @@ def test_processes_give_the_same_batches(files: list[Path], form: str) -> None:
 def test_a_dictionary_of_splits(files: list[Path]) -> None:
     pairs = [(file, file.parent.name) for file in files]
     splits = open_to_learn({"Training": pairs[::2], "valid": pairs[:2], "testing": pairs[1::2]})
-    assert splits.whole is None
     assert [len(each) for each in splits.parts.values()] == [6, 2, 5]
     assert splits.test.name(0) == str(files[1])
-    alone = open_to_learn({"test": pairs})
-    assert alone.whole is not None
-    assert len(alone.whole) == 11
+    assert len(open_to_learn({"test": pairs}).whole) == 11
     cut = random_split(Torch(files), [7, 4], torch.Generator().manual_seed(0))
+    several = [(file, ["a"] if n % 2 else ("a", "night")) for n, (file, _) in enumerate(pairs)]
+    assert open_to_learn(several).train.labels.several
     both = open_to_learn({"train": cut[0], "test": cut[1]})
     assert both.classes == ("a", "b")
     wanted = [int(files[i].parent.name == "b") for i in cut[1].indices]
@@ -167,9 +156,8 @@ def test_rows_name_their_split_fold_or_classes(files: list[Path]) -> None:
     assert splits.classes == ("day", "night")
     assert splits.train.labels.several
     chosen = Columns(path_column="pic", label_column=("image_id",))
-    folds = [row | {"fold": number % 2, "set": ""} for number, row in enumerate(rows)]
-    same = [{"pic": row["pic"], "label": "ab"[n % 3 == 0], "fold": n % 2} for n, row in
-            enumerate(folds)]  # fmt: skip
+    same = [{"pic": row["pic"], "label": "ab"[n % 3 == 0], "fold": n % 2}
+            for n, row in enumerate(rows)]  # fmt: skip
     assert [len(each) for each in open_to_learn(same).parts.values()] == [5, 6]
     assert any("column fold" in note for note in open_to_learn(same).notes)
     with pytest.raises(DataError, match="contains class"):
@@ -185,15 +173,6 @@ def test_paths_in_a_frame_are_found_as_in_lists(files: list[Path]) -> None:
     assert splits.classes == ("x", "y")
     with pytest.raises(DataError, match="2 of the 2 files of the given data do not exist: x, y"):
         open_to_learn([("x", "a"), ("y", "b")])
-
-
-def test_several_labels(files: list[Path]) -> None:
-    pairs = [
-        (file, ["day"] if number % 2 else ("day", "night")) for number, file in enumerate(files)
-    ]
-    splits = open_to_learn(pairs)
-    assert splits.train.labels.several
-    assert splits.classes == ("day", "night")
 
 
 def test_labels_of_a_data_set_come_from_its_targets(files: list[Path]) -> None:
@@ -248,35 +227,32 @@ class Endless(IterableDataset[int]):
 PIXELS = np.zeros((4, 8, 8, 3), np.uint8)
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        ([], "the given data has no images"),
-        ({}, "the dictionary has no splits: give"),
-        ([1, 2], "item 0 of the given data is of type int: give (image, label) pairs"),
-        ([("a", "b", "c")], "item 0 of the given data is of type tuple"),
-        ({"train": [], "holdout": []}, "unknown key 'holdout' of the dictionary of splits"),
-        ({"val": [1], "test": [1]}, "has validation and test, but no train: give one"),
-        ([(PIXELS[0], 0.5), (PIXELS[0], 1)], "image 0 has no label, or one that is neither"),
-        ([(PIXELS[0], None)], "image 0 has no label"),
-        ([(PIXELS[0], np.array([0, 1]))], "image 0 has an array for a label: give its class"),
-        ([(PIXELS[0], 0), (PIXELS[0], 0)], "has only one class ('0')"),
-        (
-            (PIXELS / 255, [0, 1, 0, 1]),
-            "numbers of type float64: give (n, rows, columns, channels)",
-        ),
-        ((PIXELS, [0, 1]), "the given data has 4 images, but 2 labels"),
-        ({"train": [(PIXELS[0], 0), (PIXELS[0], 5)], "classes": ["x", "y"]}, "label '5' is not"),
-        (pd.DataFrame({"label": []}), "the given data has no rows"),
-        (pd.DataFrame({"u": [1, 2], "v": [3, 4]}), "has no column of paths among u, v"),
-        (TensorDataset(torch.zeros(4, 3, 8, 8), torch.arange(4)), "leave out ToTensor and"),
-        (TensorDataset(torch.zeros(4, 3, 8, 8)), "item 0 of the given data is of type tuple"),
-        (Endless(), "is of type Endless, without a length"),
-        (datasets.Dataset.from_dict({"a": [1]}).to_iterable_dataset(), "is a stream: load it"),
-    ],
-)
-def test_what_is_not_labeled_images(data: Any, words: str) -> None:
-    with pytest.raises(DataError) as caught:
-        open_to_learn(data)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
+REFUSED = [
+    ([], "the given data has no images"),
+    ({}, "the dictionary has no splits: give"),
+    ([1, 2], "item 0 of the given data is of type int: give (image, label) pairs"),
+    ([("a", "b", "c")], "item 0 of the given data is of type tuple"),
+    ({"train": [], "holdout": []}, "unknown key 'holdout' of the dictionary of splits"),
+    ({"val": [1], "test": [1]}, "has validation and test, but no train: give one"),
+    ([(PIXELS[0], 0.5), (PIXELS[0], 1)], "image 0 has no label, or one that is neither"),
+    ([(PIXELS[0], None)], "image 0 has no label"),
+    ([(PIXELS[0], np.array([0, 1]))], "image 0 has an array for a label: give its class"),
+    ([(PIXELS[0], 0), (PIXELS[0], 0)], "has only one class ('0')"),
+    ((PIXELS / 255, [0, 1, 0, 1]), "of type float64: give (n, rows, columns, channels)"),
+    ((PIXELS, [0, 1]), "the given data has 4 images, but 2 labels"),
+    ({"train": [(PIXELS[0], 0), (PIXELS[0], 5)], "classes": ["x", "y"]}, "label '5' is not"),
+    (pd.DataFrame({"label": []}), "the given data has no rows"),
+    (pd.DataFrame({"u": [1, 2], "v": [3, 4]}), "has no column of paths among u, v"),
+    (TensorDataset(torch.zeros(4, 3, 8, 8), torch.arange(4)), "leave out ToTensor and"),
+    (TensorDataset(torch.zeros(4, 3, 8, 8)), "item 0 of the given data is of type tuple"),
+    (Endless(), "is of type Endless, without a length"),
+    (datasets.Dataset.from_dict({"a": [1]}).to_iterable_dataset(), "is a stream: load it"),
+]
+
+
+def test_what_is_not_labeled_images() -> None:
+    for data, words in REFUSED:
+        with pytest.raises(DataError) as caught:
+            open_to_learn(data)
+        assert words in str(caught.value)
+        assert "\n" not in str(caught.value)

@@ -2,18 +2,30 @@
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.model_selection import StratifiedKFold
 
-from vitlab.data.holdout import fingerprint, with_train_images, with_validation
+import vitlab
+from conftest import TINY, photo_folder
+from vitlab.data.holdout import (
+    fingerprint,
+    fold_of,
+    partitioned,
+    with_train_images,
+    with_validation,
+)
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
+from vitlab.data.settings import Data
 from vitlab.data.sources.memory import Arrays, split_digits
 from vitlab.data.sources.request import Splits, by_split, split_of
-from vitlab.data.sources.source import Subset, counts
-from vitlab.errors import OptionError
+from vitlab.data.sources.source import Source, Subset, counts
+from vitlab.errors import DataError, OptionError
+from vitlab.recipes.recipe import Host
 
 
 def test_held_out_is_stratified_fixed_and_apart() -> None:
@@ -24,25 +36,17 @@ def test_held_out_is_stratified_fixed_and_apart() -> None:
     assert splits.test.labels.counts(3) == [20, 2, 0]
     assert np.array_equal(splits.test.indices, split_digits(source).test.indices)
     assert any("'c' has only one image" in note for note in splits.notes)
-
-
-def test_the_fingerprint_knows_the_data_wherever_it_lies(photos: Path, tmp_path: Path) -> None:
-    moved = shutil.copytree(photos, tmp_path / "moved")
-    whole = open_to_learn(str(photos)).whole
-    assert whole is not None
-    assert fingerprint(whole) == fingerprint(open_to_learn(str(moved)).whole)
-    (moved / "red" / "007.png").unlink()
-    assert fingerprint(whole) != fingerprint(open_to_learn(str(moved)).whole)
+    labels = SingleLabels(np.arange(40) % 2)  # the images held out never change
+    splits = split_digits(Arrays(np.zeros((40, 1, 1, 1), np.uint8), labels, ("a", "b")))
+    assert splits.test.indices.tolist() == [4, 8, 9, 12, 15, 23, 33, 38]
 
 
 def test_files_are_grouped_by_the_split_that_their_names_mention() -> None:
-    assert split_of("photos-VAL-000") == "validation"
-    assert split_of("train_of_2024") == "train"
-    assert split_of("dev") == "validation"
-    assert split_of("Testing") == "test"
-    assert split_of("tested") == "train"  # not a whole word
-    files = [("a-train", "1"), ("b-test", "2"), ("c", "3")]
-    assert by_split(files) == {"train": ["1", "3"], "test": ["2"]}
+    names = {"photos-VAL-000": "validation", "train_of_2024": "train", "dev": "validation",
+             "Testing": "test", "tested": "train"}  # the last is not a whole word  # fmt: skip
+    assert {name: split_of(name) for name in names} == names
+    assert by_split([("a-train", "1"), ("b-test", "2"), ("c", "3")]) == {"train": ["1", "3"],
+                                                                         "test": ["2"]}  # fmt: skip
     assert by_split([("test-0", "1"), ("val-0", "2")]) == {"train": ["1", "2"]}
 
 
@@ -74,7 +78,7 @@ def test_a_subset_of_a_subset() -> None:
     assert sum(counts(part).values()) == 2
 
 
-def test_the_fingerprint_follows_labels_classes_and_pixels() -> None:
+def test_the_fingerprint_follows_labels_classes_and_pixels(photos: Path, tmp_path: Path) -> None:
     pixels = np.zeros((4, 2, 2, 1), np.uint8)
     labels = SingleLabels(np.array([0, 1, 0, 1]))
     base = fingerprint(Arrays(pixels, labels, ("a", "b")))
@@ -82,25 +86,23 @@ def test_the_fingerprint_follows_labels_classes_and_pixels() -> None:
     assert base != fingerprint(Arrays(pixels + 1, labels, ("a", "b")))
     assert base != fingerprint(Arrays(pixels, labels, ("a", "c")))
     assert base != fingerprint(Arrays(pixels, SingleLabels(1 - labels.values), ("a", "b")))
+    moved = shutil.copytree(photos, tmp_path / "moved")
+    whole = fingerprint(open_to_learn(str(photos)).whole)
+    assert whole == fingerprint(open_to_learn(str(moved)).whole)  # wherever the data lies
+    (moved / "red" / "007.png").unlink()
+    assert whole != fingerprint(open_to_learn(str(moved)).whole)
 
 
-def test_the_images_held_out_never_change() -> None:
-    """A model saved years ago is evaluated on the images that it did not learn from."""
-    labels = SingleLabels(np.arange(40) % 2)
-    splits = split_digits(Arrays(np.zeros((40, 1, 1, 1), np.uint8), labels, ("a", "b")))
-    assert splits.test.indices.tolist() == [4, 8, 9, 12, 15, 23, 33, 38]
+THREE = SingleLabels(np.random.default_rng(0).permutation(np.repeat([0, 1, 2], [200, 40, 10])))
 
 
-UNEVEN = SingleLabels(np.random.default_rng(0).permutation(np.repeat([0, 1, 2], [200, 40, 10])))
-
-
-def uneven() -> Splits:
+def of_three_classes() -> Splits:
     """250 images in three classes, a fifth of each held out: 200 to train on."""
-    return split_digits(Arrays(np.zeros((250, 2, 2, 1), np.uint8), UNEVEN, ("a", "b", "c")))
+    return split_digits(Arrays(np.zeros((250, 2, 2, 1), np.uint8), THREE, ("a", "b", "c")))
 
 
 def test_smaller_amounts_of_training_images_are_within_larger_ones() -> None:
-    splits, before = uneven(), set()
+    splits, before = of_three_classes(), set()
     for amount, count in ((3, 3), (0.1, 20), (50, 50), (0.5, 100), (199, 199), (200, 200)):
         less = with_train_images(splits, amount)
         assert len(less.train) == count
@@ -115,29 +117,133 @@ def test_smaller_amounts_of_training_images_are_within_larger_ones() -> None:
     all_ = with_train_images(splits, 200).train
     assert all_.indices.tolist() == list(range(200))  # the very same data
     assert with_train_images(splits, 0) is splits
-
-
-def test_the_training_images_chosen_never_change() -> None:
-    """A figure for 10 images, published years ago, can be measured again."""
-    chosen = with_train_images(uneven(), 10).train
+    chosen = with_train_images(splits, 10).train  # a figure of years ago can be measured again
     assert chosen.indices.tolist() == [6, 65, 71, 90, 92, 105, 153, 159, 165, 168]
 
 
-@pytest.mark.parametrize(
-    ("amount", "message"),
-    [
+def test_too_many_training_images_or_too_few() -> None:
+    for amount, message in (
         (201, "there are only 200 training images: choose a --train-images of at most 200, not "),
         (2, "train_images comes to 2, too few to show every class: choose a --train"),
-        (
-            0.001,
-            "train_images comes to 0, too few to show every class: choose a --train",
-        ),
-    ],
-)
-def test_too_many_training_images_or_too_few(amount: float, message: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        with_train_images(uneven(), amount)
-    assert str(caught.value).startswith(message)
-    advice = re.search(r"(?:most|least) (\d+)", str(caught.value))
-    assert advice is not None
-    assert len(with_train_images(uneven(), int(advice[1])).train) == int(advice[1])
+        (0.001, "train_images comes to 0, too few to show every class: choose a --train"),
+    ):
+        with pytest.raises(OptionError) as caught:
+            with_train_images(of_three_classes(), amount)
+        assert str(caught.value).startswith(message)
+        advice = int(re.search(r"(?:most|least) (\d+)", str(caught.value))[1])
+        assert len(with_train_images(of_three_classes(), advice).train) == advice
+
+
+UNEVEN = {"blue": 23, "green": 12, "red": 5}
+
+
+@pytest.fixture
+def uneven(tmp_path: Path) -> Path:
+    """Classes of three sizes, not split."""
+    return photo_folder(tmp_path / "uneven", UNEVEN, 4, 4)
+
+
+def names(source: Source) -> set[str]:
+    return {source.name(index) for index in range(len(source))}
+
+
+def test_parts_are_as_even_as_those_of_scikit_learn() -> None:
+    values = np.repeat(np.arange(4), [61, 23, 12, 8])
+    for parts in (2, 3, 5, 7):
+        dealt = SingleLabels(values).parts(parts, np.random.default_rng(0))
+        peer = np.empty_like(values)
+        folds = StratifiedKFold(parts, shuffle=True, random_state=0).split(values, values)
+        for part, (_, test) in enumerate(folds):
+            peer[test] = part
+        for own in (dealt, peer):
+            table = [np.bincount(own[values == label], minlength=parts) for label in range(4)]
+            assert np.ptp(np.array(table), axis=1).max() <= 1
+        assert np.ptp(np.bincount(dealt, minlength=parts)) <= 1
+        other = SingleLabels(values).parts(parts, np.random.default_rng(1))
+        assert not np.array_equal(dealt, other)
+        assert (np.diff(dealt[values == 0]) % parts != 1).any()  # at random, not in turn
+
+
+def test_folds_of_unsplit_data_are_all_images_each_once(uneven: Path) -> None:
+    whole = open_to_learn(str(uneven))
+    folds = [partitioned(whole, Data(data=str(uneven), fold=f"{n}/5")) for n in range(1, 6)]
+    tests = [names(fold.test) for fold in folds]
+    assert set().union(*tests) == names(whole.whole)
+    assert sum(map(len, tests)) == len(whole.whole) == 40
+    for fold, test in zip(folds, tests, strict=True):
+        assert names(fold.train) == names(whole.whole) - test
+        assert fold.classes == whole.classes
+    count = len(tests[1])
+    line = f"fold 2 of 5: tested on {count} of 40 images, trained on the others"
+    assert folds[1].notes[0] == line
+    assert names(fold_of(open_to_learn(str(uneven)), "2/5").test) == tests[1]  # always the same
+
+
+def test_folds_of_split_data_leave_the_test_images_alone(tmp_path: Path) -> None:
+    photo_folder(tmp_path / "train", {"a": 6, "b": 6, "c": 1}, 4, 4)
+    photo_folder(tmp_path / "test", {"a": 2, "b": 2}, 4, 4)
+    splits = open_to_learn(str(tmp_path))
+    folds = [fold_of(splits, f"{part}/2") for part in (1, 2)]
+    for fold in folds:
+        assert len(fold.train) + len(fold.test) == 13
+        assert names(fold.train) | names(fold.test) == names(splits.train)
+    remark = "class 'c': its only images are in the test fold"
+    assert [remark in fold.notes for fold in folds].count(True) == 1
+
+
+def test_a_share_of_the_training_images_takes_the_place_of_the_test_images(uneven: Path) -> None:
+    splits = open_to_learn(str(uneven))
+    dev = partitioned(splits, Data(data=str(uneven), dev_share=0.25))
+    assert all(counts(dev.test).values())
+    assert len(dev.test) < len(dev.train)
+    assert names(dev.train) | names(dev.test) == names(splits.train)
+    assert not names(dev.test) & names(splits.test)
+    assert f"{len(dev.test)} images; the test images play no part" in dev.notes[-1]
+    validated = replace(splits, validation=splits.test)
+    assert partitioned(validated, Data(dev_share=0.25)).validation is splits.test
+    assert partitioned(splits, Data()) is splits
+
+
+def test_the_dev_share_is_held_out_of_train_images(uneven: Path, tmp_path: Path) -> None:
+    """Else a sweep would learn its rate from labels that the last run does not have."""
+    few = partitioned(open_to_learn(str(uneven)), Data(data=str(uneven), train_images=16))
+    assert len(few.train) == len(open_to_learn(str(uneven)).train)  # that is done later
+    dev = partitioned(open_to_learn(str(uneven)), Data(train_images=16, dev_share=0.25))
+    assert len(dev.train) + len(dev.test) == 16
+    quick = TINY | {"steps": 1, "batch": 8, "train_images": 16}
+    again = vitlab.recipe("small", str(uneven), **quick, dev_share=0.25)
+    part = vitlab.train(again, tmp_path / "part", host=Host(workers=0))
+    assert part.metrics["images"] == len(dev.test)
+    lines = (tmp_path / "part" / "run.toml").read_text().splitlines()
+    assert "train_images = 16" in lines
+
+
+REFUSED = [
+    ({"fold": "6/5"}, "fold must be a part of at least two, such as 2/5, not '6/5'"),
+    ({"fold": "0/5"}, "such as 2/5, not '0/5'"),
+    ({"fold": "1/1"}, "such as 2/5, not '1/1'"),
+    ({"fold": "2"}, "such as 2/5, not '2'"),
+    ({"fold": "1/2", "dev_share": 0.1}, "fold and dev_share exclude each other"),
+    ({"dev_share": 1.0}, "dev_share must be at least 0 and below 1, not 1.0"),
+]
+
+
+def test_what_cannot_be_is_refused(uneven: Path) -> None:
+    for options, message in REFUSED:
+        with pytest.raises(OptionError, match=message):
+            Data(**options)
+    splits = open_to_learn(str(uneven))
+    with pytest.raises(DataError, match="40 images cannot be dealt out to 41 folds"):
+        fold_of(splits, "1/41")
+    with pytest.raises(DataError, match=r"1.0% of each class is less than one image: choose a lar"):
+        partitioned(splits, Data(data="x", dev_share=0.01))
+
+
+def test_a_fold_is_evaluated_on_its_own_images(tmp_path: Path, uneven: Path) -> None:
+    recipe = vitlab.recipe("small", str(uneven), **TINY | {"steps": 1, "batch": 8}, fold="2/5")
+    run = vitlab.train(recipe, tmp_path / "run", host=Host(workers=0))
+    again = vitlab.evaluate(run.model, str(uneven))
+    assert again["images"] == run.metrics["images"]
+    assert again["nll"] == pytest.approx(run.metrics["nll"])
+    with pytest.raises(vitlab.UserError, match="was started with fold=2/5, not 3/5"):
+        vitlab.train(recipe.changed(fold="3/5"), tmp_path / "run", resume=True)

@@ -1,16 +1,15 @@
 """Tasks of VTAB-1k made of two files per split."""
 
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from made_files import encoded
+
 
 def png(level: int) -> bytes:
-    stream = BytesIO()
-    Image.fromarray(np.full((4, 4), level, np.uint8)).save(stream, "PNG")
-    return stream.getvalue()
+    return encoded(Image.fromarray(np.full((4, 4), level, np.uint8)))
 
 
 def listed(folder: Path, classes: int = 10, test: int = 30) -> Path:

@@ -4,25 +4,14 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pytest
 
 from data.vtab.fakes import listed, png
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
-from vitlab.data.vtab import BY_NAME, VtabTask, available, open_task
+from vitlab.data.vtab import BY_NAME, available, brightened, open_task
 from vitlab.errors import DataError
-
-
-def table(labels: list[int], **columns: list) -> datasets.Dataset:
-    """Rows whose image shows its number."""
-    images = [{"bytes": png(number % 256), "path": None} for number in range(len(labels))]
-    features = datasets.Features(
-        {"image": datasets.Image(), "label": datasets.Value("int64")}
-        | {name: datasets.Value("int64") for name in columns}
-    )
-    return datasets.Dataset.from_dict({"image": images, "label": labels} | columns, features)
 
 
 def level(source, index: int) -> int:
@@ -65,60 +54,6 @@ def test_lists_are_checked(tmp_path: Path) -> None:
     assert message().startswith(f"cannot read {folder}/val200.txt: [Errno 2]")
 
 
-def test_prepared_tables_are_taken_as_they_are(tmp_path: Path) -> None:
-    folder = tmp_path / "eurosat"
-    folder.mkdir()
-    for name, count in (("train", 800), ("val", 200), ("test", 20)):
-        table([number % 10 for number in range(count)]).to_parquet(str(folder / f"{name}.parquet"))
-    train, validation, test = open_task(tmp_path, BY_NAME["eurosat"])
-    assert [len(part) for part in (train, validation, test)] == [800, 200, 20]
-    assert (level(train, 300), train.labels.values[300]) == (300 - 256, 0)
-    saved = tmp_path / "resisc45"
-    parts = {"train": table([44] * 800), "validation": table([3] * 200), "test": table([5] * 9)}
-    datasets.DatasetDict(parts).save_to_disk(str(saved))
-    train, validation, test = open_task(tmp_path, BY_NAME["resisc45"])
-    assert (len(test), set(train.labels.values), set(test.labels.values)) == (9, {44}, {5})
-
-
-SMALL = replace(BY_NAME["dsprites_loc"], validation="train[900:1100]", test="train[75%:]")
-
-
-def test_vtabs_part_is_cut_out_of_the_whole_data_set(tmp_path: Path) -> None:
-    count = 1200
-    x = [number % 32 for number in range(count)]
-    (tmp_path / "dsprites").mkdir()  # shared by its two tasks
-    table([0] * count, label_x_position=x).to_parquet(str(tmp_path / "dsprites" / "all.parquet"))
-    train, validation, test = open_task(tmp_path, SMALL)
-    assert [len(part) for part in (train, validation, test)] == [800, 200, 300]
-    assert validation.labels.values[:4].tolist() == [(900 + k) % 32 // 2 for k in range(4)]
-    assert [level(test, number) for number in range(3)] == [900 % 256 + k for k in range(3)]
-    assert level(train, 1) == 255  # an image of ones, as dSprites stores them
-    assert set(available(tmp_path)) == {"dsprites_loc", "dsprites_ori"}
-
-
-@pytest.mark.parametrize(
-    ("task", "message"),
-    [
-        (BY_NAME["dsprites_loc"], "has 1,000 train rows: too few for train[589824:590024]"),
-        (BY_NAME["dtd"], "has no validation rows, which dtd needs for validation[:200]"),
-        (replace(SMALL, classes=9), "class 9 is outside 0 to 8"),
-        (replace(SMALL, validation="train[:100]"),
-         "has 100 validation images; VTAB-1k has 200"),
-    ],
-)  # fmt: skip
-def test_tables_are_checked(tmp_path: Path, task: VtabTask, message: str) -> None:
-    task = replace(task, test="train[900:]")
-    (tmp_path / task.name).mkdir()
-    x = [number % 20 for number in range(1000)]
-    file = tmp_path / task.name / "train.parquet"
-    table([0] * 1000, label_x_position=x).to_parquet(str(file))
-    if task.validation == SMALL.validation:
-        task = replace(task, validation="train[800:1000]")
-    with pytest.raises(DataError) as error:
-        open_task(tmp_path, task)
-    assert message in str(error.value)
-
-
 def test_class_folders_are_prepared_ones(tmp_path: Path) -> None:
     for split, count in (("train", 800), ("val", 200), ("test", 6)):
         for number in range(count):
@@ -140,31 +75,19 @@ def test_class_folders_are_prepared_ones(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_found_is_said(tmp_path: Path) -> None:
-    def message(data: str) -> str:
+    for data, said in (
+        (tmp_path / "cifar10", "unknown VTAB task 'cifar10': did you mean cifar100?"),
+        (tmp_path / "no" / "dtd", f"no such folder: {tmp_path}/no"),
+        (tmp_path / "dtd", f"{tmp_path} has no folder dtd"),
+        (tmp_path / "svhn", f"{tmp_path}/svhn has neither the lists train800.txt, val200.txt, "
+         "test.txt nor train/, val/, test/"),
+    ):  # fmt: skip
+        (tmp_path / "svhn").mkdir(exist_ok=True)
         with pytest.raises(DataError) as error:
-            open_to_learn(data)
-        return str(error.value)
-
-    assert (
-        message(f"vtab:{tmp_path}/cifar10") == "unknown VTAB task 'cifar10': did you mean cifar100?"
-    )
-    assert message(f"vtab:{tmp_path}/no/dtd") == f"no such folder: {tmp_path}/no"
-    assert message(f"vtab:{tmp_path}/dtd") == (
-        f"{tmp_path} has no folder dtd, nor a line for it in sources.toml"
-    )
-    (tmp_path / "dtd").mkdir()
-    assert message(f"vtab:{tmp_path}/dtd") == (
-        f"{tmp_path}/dtd contains no tables: Parquet files, or what datasets saves to disk"
-    )
-    sources = tmp_path / "sources.toml"
-    for text, error in (
-        ("dtd =", f"cannot read {sources}: "),
-        ("dt = 'user/name'", f"{sources}: unknown task 'dt': did you mean dtd?"),
-        ("dtd = 3", f'{sources}: dtd must be a name, such as dtd = "user/name"'),
-        ("dtd = 'user/name'", "no such folder: user/name; nor could it be loaded as a data set"),
-    ):
-        sources.write_text(text)
-        assert message(f"vtab:{tmp_path}/dtd").startswith(error)
+            open_to_learn(f"vtab:{data}")
+        assert str(error.value) == said
+    (tmp_path / "svhn_cropped").mkdir()
+    assert available(tmp_path) == {"svhn": tmp_path / "svhn"}
 
 
 def test_the_classes_of_a_model_must_be_the_tasks(tmp_path: Path) -> None:
@@ -173,3 +96,10 @@ def test_the_classes_of_a_model_must_be_the_tasks(tmp_path: Path) -> None:
     assert open_images(f"vtab:{tmp_path}/svhn", classes=known).splits().classes == known
     with pytest.raises(DataError, match=r"the classes of .*svhn are not the model's"):
         open_images(f"vtab:{tmp_path}/svhn", classes=("cat", "dog")).splits()
+
+
+def test_images_of_zeros_and_ones_are_widened(tmp_path: Path) -> None:
+    listed(tmp_path / "dsprites_loc", classes=16)
+    train, *_ = open_task(tmp_path, BY_NAME["dsprites_loc"])
+    assert [level(train, number) for number in (0, 1)] == [0, 255]
+    assert brightened(np.array([[[0], [7]]], np.uint8)).tolist() == [[[0], [7]]]

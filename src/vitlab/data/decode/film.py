@@ -16,7 +16,7 @@ import numpy as np
 from vitlab.data.decode.colors import MODES, convert
 from vitlab.data.decode.headers import MAX_PIXELS
 from vitlab.data.decode.pixels import Pixels
-from vitlab.data.decode.stored import DecodedImage
+from vitlab.data.decode.stored import Recording
 from vitlab.errors import ImageError
 from vitlab.packages import needed
 
@@ -24,17 +24,13 @@ MOST = 100_000  # frames of a film: about an hour
 
 
 @dataclass(frozen=True)
-class Film(DecodedImage):
+class Film(Recording):
     """A video file.
 
     Attributes:
-        data: the whole file
-        name: what to call it in an error
         kind: the name of its format in FFmpeg, which thus never looks for another
     """
 
-    data: bytes
-    name: str
     kind: str
 
     def shape(self) -> tuple[int, int, int]:
@@ -49,14 +45,6 @@ class Film(DecodedImage):
         if channels % 3:
             raise ImageError(f"{self.name}: frames have 3 channels, which do not make {channels}")
         return self._frames(channels // 3)
-
-    def content(self) -> bytes:
-        """Return the file."""
-        return self.data
-
-    def compact(self, side: int, quality: int) -> tuple[bytes, str]:
-        """Refuse: a copy of the data is one of pictures."""
-        raise ImageError(f"{self.name}: films cannot be copied as small pictures")
 
     def _frames(self, count: int) -> Pixels:
         """So many frames, in order of time."""

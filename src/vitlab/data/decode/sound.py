@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from vitlab.data.decode.colors import convert
 from vitlab.data.decode.pixels import ChooseBox, Pixels
-from vitlab.data.decode.stored import DecodedImage
+from vitlab.data.decode.stored import Recording
 from vitlab.errors import ImageError
 from vitlab.packages import needed
 
@@ -43,16 +43,8 @@ LOGARITHMS = {"mean": -4.2677393, "std": 2 * 4.5689974}  # AST's normalization, 
 
 
 @dataclass(frozen=True)
-class Clip(DecodedImage):
-    """A sound file: WAV, FLAC or Ogg.
-
-    Attributes:
-        data: the whole file
-        name: what to call it in an error
-    """
-
-    data: bytes
-    name: str
+class Clip(Recording):
+    """A sound file: WAV, FLAC or Ogg."""
 
     def shape(self) -> tuple[int, int, int]:
         """Return rows, columns and channels of the whole spectrogram, from the header alone."""
@@ -82,14 +74,6 @@ class Clip(DecodedImage):
         seen = wave[start * HOP : (end - 1) * HOP + WINDOW]
         pixels[:, start - first : end - first] = levels(seen, rows)
         return convert(pixels, channels)
-
-    def content(self) -> bytes:
-        """Return the file."""
-        return self.data
-
-    def compact(self, side: int, quality: int) -> tuple[bytes, str]:
-        """Refuse: a copy of the data is one of pictures."""
-        raise ImageError(f"{self.name}: sounds cannot be copied as small pictures")
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:

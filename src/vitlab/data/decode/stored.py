@@ -206,6 +206,27 @@ class DecodedImage:
 
 
 @dataclass(frozen=True)
+class Recording(DecodedImage):
+    """A file that is seen as a picture but is none: a sound, or a film.
+
+    Attributes:
+        data: the whole file
+        name: what to call it in an error
+    """
+
+    data: bytes
+    name: str
+
+    def content(self) -> bytes:
+        """Return the file."""
+        return self.data
+
+    def compact(self, side: int, quality: int) -> tuple[bytes, str]:
+        """Refuse: a copy of the data is one of pictures."""
+        raise ImageError(f"{self.name}: sounds and films cannot be copied as small pictures")
+
+
+@dataclass(frozen=True)
 class PixelImage(DecodedImage):
     """Pixels in memory, (rows, columns, channels)."""
 

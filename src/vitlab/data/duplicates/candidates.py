@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.data.duplicates.signatures import SIDE
+from vitlab.data.labels import Integers
 
 CENTER = 0.8  # share of each side that describes a training image
 # size, largest shift either way, and number of places in each direction
@@ -69,7 +70,7 @@ def mirror() -> Tensor:
     return torch.from_numpy(np.where(across % 2, -1.0, 1.0)).float()
 
 
-def _frequencies() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _frequencies() -> tuple[Integers, Integers]:
     """Return the vertical and horizontal frequency of each coefficient."""
     down, across = np.mgrid[:_FREQUENCIES, :_FREQUENCIES]
     kept = (down + across > 0) & (down + across <= _FREQUENCIES)
@@ -106,7 +107,7 @@ _ROUNDS = 8
 _ROWS = 65_536  # thumbnails described at a time
 
 
-Candidates = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+Candidates = tuple[Integers, Integers, Integers]
 """Pairs that may be copies: numbers of training images (m,), of test images (m,), and the two best
 guesses of how they lie upon each other (m, 2): the part of the test image, times two, plus 1 if
 mirrored; -1 for none."""
@@ -120,7 +121,7 @@ class Cells:
         rows: which of them to sort in, int64
     """
 
-    def __init__(self, luma: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
+    def __init__(self, luma: NDArray[np.uint8], rows: Integers) -> None:
         pieces = [describe(luma[rows[at : at + _ROWS]]) for at in range(0, len(rows), _ROWS)]
         vectors = torch.cat(pieces)
         self.centers = _k_means(vectors, max(1, round(2 * math.sqrt(len(rows)))))
@@ -131,7 +132,7 @@ class Cells:
         self.starts = (torch.cumsum(count, 0) - count).tolist()
         self.members = vectors[order].split(count.tolist())
 
-    def candidates(self, luma: NDArray[np.uint8], rows: NDArray[np.int64]) -> Iterator[Candidates]:
+    def candidates(self, luma: NDArray[np.uint8], rows: Integers) -> Iterator[Candidates]:
         """Yield the pairs found among one block of test images after the other.
 
         Args:
@@ -146,9 +147,7 @@ class Cells:
             view, test = np.divmod(query, len(block))
             yield _best_views(self.rows[member], block[test], view, near)
 
-    def _search(
-        self, queries: Tensor
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    def _search(self, queries: Tensor) -> tuple[Integers, Integers, NDArray[np.float32]]:
         """Compare queries (n, 42) with the members of their nearest cells.
 
         Returns:
@@ -168,9 +167,9 @@ class Cells:
 
 
 def _best_views(
-    train: NDArray[np.int64],
-    test: NDArray[np.int64],
-    view: NDArray[np.int64],
+    train: Integers,
+    test: Integers,
+    view: Integers,
     near: NDArray[np.float32],
 ) -> Candidates:
     """Return each pair once, with the two views of the highest cosine."""

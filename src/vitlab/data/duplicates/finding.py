@@ -16,6 +16,7 @@ from torch import Tensor
 from vitlab.data.duplicates.alignment import FLAT, PROMISING, agreement, glance, richness
 from vitlab.data.duplicates.candidates import Candidates, Cells
 from vitlab.data.duplicates.signatures import Signatures, signatures
+from vitlab.data.labels import Integers
 from vitlab.data.open import Opened, open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Given
@@ -40,8 +41,8 @@ class Pairs:
         flat: how many images of either set are too empty to be recognized, and are left out
     """
 
-    train: NDArray[np.int64]
-    test: NDArray[np.int64]
+    train: Integers
+    test: Integers
     scores: NDArray[np.float64]
     exact: NDArray[np.bool_]
     flat: tuple[int, ...]
@@ -90,10 +91,10 @@ def find(train: Signatures, test: Signatures | None = None) -> Pairs:
     return Pairs(i[once], j[once], scores[once], exact[once], flat)
 
 
-_Found = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]
+_Found = tuple[Integers, Integers, NDArray[np.float64], NDArray[np.bool_]]
 
 
-def _recognizable(images: Signatures) -> NDArray[np.int64]:
+def _recognizable(images: Signatures) -> Integers:
     """Return the images that are neither damaged nor flat."""
     rich = [torch.zeros(0)]
     for at in range(0, len(images), _BATCH):
@@ -101,9 +102,7 @@ def _recognizable(images: Signatures) -> NDArray[np.int64]:
     return np.flatnonzero((torch.cat(rich) >= FLAT).numpy() & (images.rows["sides"] > 0))
 
 
-def _same_bytes(
-    train: Signatures, test: Signatures, known: NDArray[np.int64], asked: NDArray[np.int64]
-) -> _Found:
+def _same_bytes(train: Signatures, test: Signatures, known: Integers, asked: Integers) -> _Found:
     """Return the pairs of equal checksums among some images."""
     digests, wanted = train.rows["digests"], test.rows["digests"][asked]
     order = known[np.argsort(digests[known], kind="stable")]
@@ -139,7 +138,7 @@ def _confirmed(train: Signatures, test: Signatures, found: Candidates, within: b
     return i[good], j[good], scores[good], np.zeros(int(good.sum()), bool)
 
 
-def _tensor(images: Signatures, kind: str, rows: NDArray[np.int64] | slice) -> Tensor:
+def _tensor(images: Signatures, kind: str, rows: Integers | slice) -> Tensor:
     return torch.from_numpy(np.asarray(images.rows[kind][rows]))
 
 

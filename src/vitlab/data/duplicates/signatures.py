@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitlab.data.decode.crop import crop_resize
-from vitlab.data.decode.film import Film
-from vitlab.data.decode.sound import Clip
+from vitlab.data.decode.stored import Recording
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.sources.source import DIGEST, Source, digest, number_of
 from vitlab.errors import ImageError
@@ -120,7 +119,7 @@ def thumbnail(
     """
     image = source.image(index)
     pixels, box = image.decode_box(3, lambda rows, columns: (0, 0, columns, rows), (64, 64))
-    if isinstance(image, Clip | Film):  # they look alike: only copies are the same noise
+    if isinstance(image, Recording):  # they look alike: only copies are the same noise
         noise = np.random.default_rng(number_of(image.content()))
         pixels, box = noise.integers(0, 256, (SIDE, SIDE, 3), np.uint8), (0, 0, SIDE, SIDE)
     small = Image.fromarray(crop_resize(pixels, box, SIDE, SIDE, "bicubic")).convert("YCbCr")

@@ -19,7 +19,7 @@ from torch.utils.data import Subset as TorchSubset
 
 from vitlab.data.decode.stored import PixelImage, StoredImage
 from vitlab.data.holdout import SPLIT_SEED, Numbered, split_off
-from vitlab.data.labels import Label, Labels, SingleLabels
+from vitlab.data.labels import Classes, Label, Labels, SingleLabels
 from vitlab.data.sources.columns import Row, find_paths, label_in
 from vitlab.data.sources.folders import named_files
 from vitlab.data.sources.lists import labeled_rows, paths_of, with_labels
@@ -39,7 +39,7 @@ class Arrays:
 
     images: NDArray[np.uint8]
     labels: Labels
-    classes: tuple[str, ...]
+    classes: Classes
     title: str = "image"
     in_memory: ClassVar[bool] = True
 
@@ -69,7 +69,11 @@ def digits() -> Arrays:
 
 def split_digits(own: Source) -> Splits:
     """Return the digits with a fifth of each class held out, by a permutation of their numbers."""
-    return split_off(own, own.labels.held_out(0.2, np.random.default_rng(SPLIT_SEED)), 0.2)
+    generator, test = np.random.default_rng(SPLIT_SEED), list[int]()
+    for label in np.unique(own.labels.values):
+        members = generator.permutation(np.flatnonzero(own.labels.values == label))
+        test += members[: min(round(0.2 * len(members)), len(members) - 1)].tolist()
+    return split_off(own, np.sort(test), 0.2)
 
 
 def open_digits(request: Request) -> Found | None:
@@ -104,7 +108,7 @@ class Items(Numbered):
 
     items: Any  # a torch.utils.data.Dataset with a length
     labels: Labels
-    classes: tuple[str, ...]
+    classes: Classes
     in_memory: ClassVar[bool] = False
 
     def __len__(self) -> int:
@@ -153,7 +157,7 @@ def open_memory(request: Request) -> Found | None:
     return Found(parts, notes)
 
 
-def _pieces(data: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _pieces(data: Any) -> tuple[dict[str, Any], Classes]:
     """Return the object of each split, training first, and the names of the classes if given."""
     if not isinstance(data, Mapping):
         return {"train": data}, ()
@@ -175,7 +179,7 @@ def _pieces(data: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
     return found, names
 
 
-def _opened(data: Any, title: str, request: Request, names: tuple[str, ...]) -> Found:
+def _opened(data: Any, title: str, request: Request, names: Classes) -> Found:
     """Open the object of one split."""
     if type(data).__module__.partition(".")[0] == "datasets":
         if not hasattr(data, "__len__"):
@@ -270,16 +274,11 @@ def _picture_in(cell: object) -> Picture | None:
 
 def _are_arrays(data: object) -> bool:
     """Whether data is a pair of arrays: all images, and all labels."""
-    if not isinstance(data, tuple | list) or len(data) != 2:
-        return False
-    images, labels = data
-    return (
-        isinstance(images, ARRAYS)
-        and images.ndim >= 3
-        and isinstance(labels, Sized)
-        and not isinstance(labels, str | Mapping)
-        and not (isinstance(labels, ARRAYS) and labels.ndim >= 3)
-    )
+    match data:
+        case [np.ndarray() | Tensor() as images, Sized() as labels]:
+            labeled = not isinstance(labels, str | Mapping) and getattr(labels, "ndim", 1) < 3
+            return images.ndim >= 3 and labeled
+    return False
 
 
 def _arrays(images: Any, labels: Any, title: str) -> Arrays:
@@ -355,7 +354,7 @@ def _same(one: object, other: object) -> bool:
         return False
 
 
-def _names(items: Any) -> tuple[str, ...]:
+def _names(items: Any) -> Classes:
     """The names of the classes, as torchvision has them."""
     while isinstance(items, TorchSubset):
         items = items.dataset

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from vitlab.data.labels import SingleLabels
+from vitlab.data.labels import Classes, SingleLabels
 from vitlab.data.settings import Columns
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
@@ -47,7 +47,7 @@ class Splits:
     own_validation: bool = False
 
     @property
-    def classes(self) -> tuple[str, ...]:
+    def classes(self) -> Classes:
         """Names of the classes, in the order that the labels index."""
         return self.train.classes
 
@@ -106,7 +106,7 @@ class Request:
     data: str
     given: Any = None
     labels: Wanted = "required"
-    classes: tuple[str, ...] = ()
+    classes: Classes = ()
     columns: Columns = Columns()
 
     @property

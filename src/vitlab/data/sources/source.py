@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.decode.stored import DecodedImage, PixelImage, StoredImage
-from vitlab.data.labels import Labels, MultiLabels, SingleLabels, TargetLabels, check_classes
+from vitlab.data.labels import (
+    Classes,
+    Integers,
+    Labels,
+    MultiLabels,
+    SingleLabels,
+    TargetLabels,
+    check_classes,
+)
 
 DIGEST = 16  # bytes
 
@@ -28,7 +36,7 @@ class Source(Protocol):
         """Whether the images are pixels in memory, so that no process is needed to decode them."""
 
     @property
-    def classes(self) -> tuple[str, ...]:
+    def classes(self) -> Classes:
         """Names of the classes, in the order that the labels index."""
 
     @property
@@ -73,7 +81,7 @@ class Relabeled(Wrapped):
     """The images of another source under other labels."""
 
     labels: Labels
-    classes: tuple[str, ...]
+    classes: Classes
 
 
 def numbered(bare: Source, cells: Iterable[Iterable[Any]], names: Sequence[str]) -> Source:
@@ -86,7 +94,7 @@ class Derived(Wrapped):
     """A source with the labels of another one."""
 
     @property
-    def classes(self) -> tuple[str, ...]:
+    def classes(self) -> Classes:
         """As the whole source."""
         return self.whole.classes
 
@@ -100,7 +108,7 @@ class Derived(Wrapped):
 class Subset(Derived):
     """Some images of another source, by their numbers there."""
 
-    indices: NDArray[np.int64]
+    indices: Integers
 
     @cached_property
     def labels(self) -> Labels:
@@ -169,7 +177,7 @@ class Joined:
         return all(part.in_memory for part in self.parts)
 
     @property
-    def classes(self) -> tuple[str, ...]:
+    def classes(self) -> Classes:
         """As each part."""
         return self.parts[0].classes
 
@@ -180,7 +188,7 @@ class Joined:
         return type(first)(np.concatenate([part.labels.values for part in self.parts]))
 
     @cached_property
-    def _ends(self) -> NDArray[np.int64]:
+    def _ends(self) -> Integers:
         return np.cumsum([len(part) for part in self.parts], dtype=np.int64)
 
     def _find(self, index: int) -> tuple[Source, int]:

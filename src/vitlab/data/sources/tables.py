@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.exists import is_hub_data
-from vitlab.data.labels import Labels, SingleLabels, UnlabeledError, check_length, index_labels
+from vitlab.data.labels import (
+    Classes,
+    Labels,
+    SingleLabels,
+    UnlabeledError,
+    check_length,
+    index_labels,
+)
 from vitlab.data.settings import Columns
 from vitlab.data.sources.columns import check_known_columns
 from vitlab.data.sources.folders import holds_images
@@ -42,7 +49,7 @@ class Table:
     rows: Any  # datasets.Dataset in Arrow format
     column: str
     labels: Labels
-    classes: tuple[str, ...]
+    classes: Classes
     title: str
     inside: Inside  # where files are that cells may name
     in_memory: ClassVar[bool] = False
@@ -173,7 +180,7 @@ def quietly(load: Callable[[], Any], failed: str) -> Any:
         datasets.enable_progress_bars()
 
 
-def labels_of(rows: Any, title: str, column: str = "") -> tuple[Labels, tuple[str, ...]]:
+def labels_of(rows: Any, title: str, column: str = "") -> tuple[Labels, Classes]:
     """Return the labels of a `datasets.Dataset`, and the classes that they index.
 
     Texts, whole numbers, indices of names, or lists of them.
@@ -257,35 +264,27 @@ STATE = ("state.json", "dataset_info.json")  # in what `Dataset.save_to_disk` wr
 
 def open_tables(request: Request) -> Found | None:
     """Open Parquet files (one, a folder, a glob) or what `datasets` saved; None for others."""
-    local = _on_disk(request.data, request.columns)
-    if local is None:
-        return None
-    loaded, folder = local
-    found = _parts(loaded, request, (folder,))
-    return Found(found.parts, [*_copied(loaded, request.data), *found.notes])
-
-
-def _on_disk(data: str, columns: Columns) -> tuple[Any, Path] | None:
-    """Return tables by split, and the folder of their files; None for other data."""
-    path = Path(data).expanduser()
+    data, path = request.data, request.path
     if (path / SAVED).is_file() or all((path / name).is_file() for name in STATE):
         datasets = needed("datasets", data)
         loaded = quietly(lambda: datasets.load_from_disk(path), f"cannot read {data}")
-        return loaded if (path / SAVED).is_file() else {"train": loaded}, path
-    groups = _parquet_files(data, columns)
-    if not groups:
+        loaded = loaded if (path / SAVED).is_file() else {"train": loaded}
+    elif groups := _parquet_files(data, request.columns):
+        files = [Path(file) for own in groups.values() for file in own]
+        for file in files:
+            try:
+                check_regular(file)
+            except OSError as error:
+                raise DataError(f"cannot read {file}: {reason(error)}") from None
+        datasets = needed("datasets", data)
+        loaded = quietly(
+            lambda: datasets.load_dataset("parquet", data_files=groups), f"cannot read {data}"
+        )
+        path = path if path.is_dir() else files[0].parent
+    else:
         return None
-    files = [Path(file) for own in groups.values() for file in own]
-    for file in files:
-        try:
-            check_regular(file)
-        except OSError as error:
-            raise DataError(f"cannot read {file}: {reason(error)}") from None
-    datasets = needed("datasets", data)
-    loaded = quietly(
-        lambda: datasets.load_dataset("parquet", data_files=groups), f"cannot read {data}"
-    )
-    return loaded, path if path.is_dir() else files[0].parent
+    found = _parts(loaded, request, (path,))
+    return Found(found.parts, [*_copied(loaded, data), *found.notes])
 
 
 def _copied(loaded: Any, data: str) -> list[str]:
@@ -315,22 +314,6 @@ def _parquet_files(data: str, columns: Columns) -> dict[str, list[str]]:
     return by_split([(file.stem, str(file)) for file in files]) if files else {}
 
 
-def load_tables(data: str) -> Any:
-    """Return the tables of a folder of Parquet files, one saved by `datasets`, or a hub data set.
-
-    Returns:
-        A `datasets.DatasetDict`.
-
-    Raises:
-        DataError: there are none, or they cannot be read.
-    """
-    if local := _on_disk(data, Columns()):
-        return local[0]
-    if Path(data).expanduser().exists():
-        raise DataError(f"{data} contains no tables: Parquet files, or what datasets saves to disk")
-    return _load_hub(data)
-
-
 def open_hub(request: Request) -> Found | None:
     """Open a data set of the Hugging Face Hub, downloaded once and memory-mapped.
 
@@ -342,25 +325,14 @@ def open_hub(request: Request) -> Found | None:
     name = request.data
     if request.path.exists() or not is_hub_data(name):
         return None
-    return _parts(_load_hub(name), request, places(name))
-
-
-def _load_hub(name: str) -> Any:
     datasets = needed("datasets", f"{name}, not a file or folder but perhaps a name on the Hub,")
     failed = f"no such folder: {name}; nor could it be loaded as a data set of the Hugging Face Hub"
-    return quietly(lambda: datasets.load_dataset(name), failed)
-
-
-def places(data: str) -> tuple[Path, ...]:
-    """Return the folders in which files may be that the tables of a folder, or of the Hub, name."""
-    path = Path(data).expanduser()
-    if path.exists():
-        return (path,)
-    import datasets
+    loaded = quietly(lambda: datasets.load_dataset(name), failed)
     import huggingface_hub
 
     cache = datasets.config.HF_DATASETS_CACHE, datasets.config.DOWNLOADED_DATASETS_PATH
-    return tuple(Path(each) for each in (*cache, huggingface_hub.constants.HF_HUB_CACHE))
+    folders = (*cache, huggingface_hub.constants.HF_HUB_CACHE)
+    return _parts(loaded, request, tuple(map(Path, folders)))
 
 
 def _parts(loaded: Any, request: Request, folders: tuple[Path, ...]) -> Found:

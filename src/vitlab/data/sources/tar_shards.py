@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
-from vitlab.data.labels import Label, Labels, UnlabeledError, index_labels
+from vitlab.data.labels import Integers, Label, Labels, UnlabeledError, index_labels
 from vitlab.data.sources.columns import SEPARATOR, label_in
 from vitlab.data.sources.folders import holds_images
 from vitlab.data.sources.paths import Names
@@ -71,8 +71,8 @@ class Shards:
     places: tuple[str, ...]
     states: tuple[str, ...]
     shard: NDArray[np.int32]
-    offsets: NDArray[np.int64]
-    sizes: NDArray[np.int64]
+    offsets: Integers
+    sizes: Integers
     keys: Names
     labels: Labels
     classes: tuple[str, ...]
@@ -122,7 +122,7 @@ class Shards:
         mixed = states[self.shard] ^ (self.offsets.astype(np.uint64) * np.uint64(ODD))
         return (mixed ^ (mixed >> np.uint64(29))) * np.uint64(ODD)
 
-    def read_ahead(self, indices: NDArray[np.int64]) -> None:
+    def read_ahead(self, indices: Integers) -> None:
         """Read images of remote shards that are asked for next: neighbors together, many at a time.
 
         Raises:
@@ -152,7 +152,7 @@ class Shards:
         return f"{self.places[self.shard[index]]} {self.keys[index]}"
 
 
-def read_ahead(source: Source, indices: Sequence[int] | NDArray[np.int64]) -> None:
+def read_ahead(source: Source, indices: Sequence[int] | Integers) -> None:
     """Let a source whose images are on another machine read some of them together.
 
     Raises:

@@ -112,7 +112,7 @@ def model() -> vitlab.VisionTransformer:
 def data(tmp_path: Path, model: vitlab.VisionTransformer) -> str:
     """Splits whose labels are the model's own answers, but for one in four."""
     order = iter(range(10_000))
-    for split, count in (("train", 6), ("val", 60), ("test", 60)):
+    for split, count in (("train", 6), ("val", 40), ("test", 40)):
         for name in CLASSES:
             (tmp_path / "data" / split / name).mkdir(parents=True)
         for number in range(count):
@@ -135,14 +135,14 @@ def test_calibrated_probabilities_are_used_everywhere(
     raw = predict(model, splits.validation, Compute(torch.device("cpu"), workers=0), logits=True)
     assert raw.logits is not None
     assert found.temperature == fitted_temperature(raw.logits, raw.labels) == model.temperature > 1
-    assert (found.data, found.images) == (data, 60)
+    assert (found.data, found.images) == (data, 40)
     assert torch.equal(model(images), logits)
     after = vitlab.evaluate(model, data, workers=0)
     assert (before["temperature"], after["temperature"]) == (1.0, found.temperature)
     assert after["accuracy"] == before["accuracy"]
     file = str(next(Path(data).rglob("test/*/000.png")))
     answer = vitlab.classify(model, [file])[0].classes
-    row = next(i for i in range(60) if splits.test.name(i) == file)
+    row = next(i for i in range(40) if splits.test.name(i) == file)
     tested = predict(model, splits.test, Compute(torch.device("cpu"), workers=0), logits=True)
     assert tested.logits is not None
     want = softmax(tested.logits[row : row + 1] / found.temperature)[0]
@@ -151,7 +151,7 @@ def test_calibrated_probabilities_are_used_everywhere(
     result = vitlab.evaluate(model, data, workers=0, calibrate=True)  # starts from the logits
     about = result["calibration"]
     assert about["temperature"] == result["temperature"] == found.temperature
-    assert about["images"] == 60
+    assert about["images"] == 40
     moved = {name for name, each in METRICS.items() if each.moved_by == "temperature"}
     for name in ("nll", "ece", "brier", "calibration_error"):
         assert about["before"][name] == pytest.approx(before[name])
@@ -170,7 +170,7 @@ def test_what_is_saved_is_calibrated(
     vitlab.calibrate(model, data, workers=0)
     again = vitlab.load(vitlab.save(model, tmp_path / "saved"))
     assert again.temperature == model.temperature
-    assert again.provenance["calibration"] == {"data": data, "images": 60}
+    assert again.provenance["calibration"] == {"data": data, "images": 40}
     with torch.no_grad():
         model.head.classify.bias += 1
     file = vitlab.delta(model, vitlab.load(base)).save(tmp_path / "delta.safetensors")
@@ -212,7 +212,7 @@ def test_what_training_held_out_to_stop_is_validation_data(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """The other advice: `--patience` holds images out, which calibrating finds again."""
-    choices = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "epochs": 2, "batch": 256}
+    choices = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "epochs": 1, "batch": 256}
     run = vitlab.train(vitlab.recipe("digits", patience=1, **choices), tmp_path / "run")
     held_out = validation_of(run.model, "digits")
     assert 110 < len(held_out) < 180  # a tenth of 1,437, or so
@@ -227,15 +227,11 @@ def test_what_training_held_out_to_stop_is_validation_data(
     report = (run.folder / "report.html").read_text()
     assert run.metrics["calibration"]["temperature"] == run.model.temperature
     assert run.model.temperature == pytest.approx(result["temperature"], rel=1e-6)
-    for each in (plain, report):  # training has done the same
-        assert f"{len(held_out)} validation images" in each
-    data, whole = (text.split("<dt>Images</dt>")[1].split("</dd>")[0] for text in (plain, report))
-    assert f"{len(held_out)} validation, 359 test" in data
-    assert data == whole  # the data is opened again
-    for note in run.metrics["notes"]:  # what training had to say stays in it
-        assert note in plain
-        assert note in report
     assert vitlab.load(run.folder).temperature == result["temperature"] != 1
+    for each in (plain, report):  # training has done the same, and what it had to say stays
+        assert f"{len(held_out)} validation images" in each
+        assert f"{len(held_out)} validation, 359 test" in each
+        assert all(note in each for note in run.metrics["notes"])
     other = vitlab.load(tmp_path / "run")
     other.provenance["fingerprint"] = "of other data"
     with pytest.raises(DataError, match="no validation split"):
@@ -255,7 +251,7 @@ def test_the_command_keeps_it_with_the_weights(
     assert (folder / "model.safetensors").read_bytes() == weights
     assert {each.name for each in folder.iterdir()} == {"config.json", "model.safetensors"}
     code, out, _ = call(capsys, "evaluate", str(folder), data, "--calibrate")
-    assert "fitted to 60 images" in out
+    assert "fitted to 40 images" in out
     assert f"kept in {folder}" in out
     code, out, _ = call(capsys, "evaluate", str(folder), data)
     assert f"{result['temperature']:.4g}" in out

@@ -52,7 +52,7 @@ def several(classes: int = 4, images: int = 400) -> tuple[NDArray[np.float64], M
 CASES = [single(), single(9, missing=2), single(2), several(), several(1)]
 
 
-@pytest.mark.parametrize("images", [1, 5, 20, 400])
+@pytest.mark.parametrize("images", [1, 5, 20, 90])
 def test_a_share_has_the_interval_of_wilson(images: int) -> None:
     for right in range(images + 1):
         known = stats.binomtest(right, images).proportion_ci(method="wilson")
@@ -68,12 +68,12 @@ def test_other_figures_are_as_uncertain_as_scipy_says() -> None:
         return [float(found[name]) for name in names]
 
     found = stats.bootstrap(
-        (np.arange(len(labels)),), statistic, n_resamples=600, method="percentile",
+        (np.arange(len(labels)),), statistic, n_resamples=300, method="percentile",
         vectorized=False, rng=np.random.default_rng(1),
     ).confidence_interval  # fmt: skip
     ours = with_intervals(probabilities, labels)["intervals"]
     for name, low, high in zip(names, found.low, found.high, strict=True):
-        assert ours[name] == pytest.approx([low, high], abs=0.2 * (high - low)), name
+        assert ours[name] == pytest.approx([low, high], abs=0.25 * (high - low)), name
 
 
 def test_the_interval_by_hand() -> None:

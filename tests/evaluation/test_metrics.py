@@ -74,7 +74,7 @@ def hit5(probabilities: Floats, labels: NDArray[np.int64], label: int) -> float 
     return float((places == label).any(1).mean()) if own.any() else None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(1, 6), st.integers(2, 5), st.integers(0, 10**6), st.booleans())
 def test_few_images_against_scikit_learn(images: int, classes: int, seed: int, tied: bool) -> None:
     """From one image on: classes absent from the labels, from the predictions, from both; ties."""
@@ -126,7 +126,7 @@ def test_the_calibration_error_has_no_bias() -> None:
     """Its square, before it is cut at 0, is right on average; the plain ECE is too large."""
     generator = np.random.default_rng(0)
     plain, found = [], []
-    for _ in range(300):
+    for _ in range(150):
         sure = generator.uniform(0.5, 1, 100)
         right = generator.random(100) < sure - 0.2  # overconfident by 20 points
         rows = np.stack([sure, 1 - sure], 1)
@@ -134,7 +134,7 @@ def test_the_calibration_error_has_no_bias() -> None:
         found.append(calibration_error(Weighted(answers, np.ones((1, 100))))[0] ** 2)
         calm = np.where(generator.random(100) < sure, 0, 1)
         plain.append(figures(rows, SingleLabels(calm))["ece"])
-    assert np.mean(found) == pytest.approx(0.2**2, abs=3 * np.std(found) / np.sqrt(300))
+    assert np.mean(found) == pytest.approx(0.2**2, abs=3 * np.std(found) / np.sqrt(150))
     assert np.mean(plain) > 0.05  # of a calibrated model
 
 
@@ -265,7 +265,7 @@ def test_labels_that_do_not_belong_are_refused_in_a_line(labels: Labels, message
 
 def test_very_many_classes() -> None:
     """All figures, the confusions and those of each class: no table of classes by classes."""
-    classes = 50_000
+    classes = 20_000
     generator = np.random.default_rng(0)
     probabilities = generator.random((200, classes))
     labels = SingleLabels(generator.integers(0, classes, 200))
@@ -283,7 +283,7 @@ def test_very_many_classes() -> None:
     assert ours["mcc"] == pytest.approx(sk.matthews_corrcoef(labels.values, guess))
     assert ours["kappa"] == pytest.approx(sk.cohen_kappa_score(labels.values, guess))
     assert (cells.images, cells.wrong, len(pairs)) == (200, 100, 20)
-    assert peak < 100e6
+    assert peak < 40e6  # a table of them would take 400 MB in bytes alone
     assert seconds < 20  # 1 s here with the memory watched, which is slow
     with pytest.raises(OptionError, match="is too large to be made: use its cells, or at most"):
         cells.dense()

@@ -261,9 +261,9 @@ def nulls(file: Path) -> None:
 
 
 def bomb(file: Path) -> None:
-    """A few kilobytes that would be 2 GB."""
+    """A few kilobytes that would be 144 MiB."""
     zeros = pyarrow.DictionaryArray.from_arrays(
-        pyarrow.array(np.zeros(2**26, np.int8)), pyarrow.array([0.0], pyarrow.float32())
+        pyarrow.array(np.zeros(36 * 2**20, np.int8)), pyarrow.array([0.0], pyarrow.float32())
     )
     array = pyarrow.FixedSizeListArray.from_arrays(zeros.dictionary_decode(), 2**10)
     stored(file, array, dimension=2**10)

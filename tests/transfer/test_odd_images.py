@@ -30,7 +30,6 @@ def saved(folder: Path, name: str = VIT, **choices: object) -> str:
     ("command", "name", "choices"),
     [  # with `probe`, test_linear_probe.py has the others
         ("fewshot", VIT, {"pool": "mean", "classes": 7}),
-        ("finetune", VIT, {"pool": "attention"}),
         ("finetune", "BiT-R(1)x1", {"image_size": 32}),
         ("probe", VIT, {"classes": 7}),
     ],
@@ -43,9 +42,7 @@ def test_weights_of_every_kind(
     code, out, err = call(capsys, *words)
     assert code == 0, err
     if command == "fewshot":
-        found = json.loads(out)
-        assert found["features"] > 0
-        assert found["images"] == 11
+        assert json.loads(out)["images"] == 11
     else:
         assert vitlab.load(tmp_path / "run").config.labels == ("blue", "green", "red")
 

@@ -106,14 +106,14 @@ def test_average_precision_is_that_of_pycocotools(seed: int) -> None:
 
 
 def test_intervals_hold_the_figures_and_shrink_with_images() -> None:
-    found, truth = made(400, 4, 0)
+    found, truth = made(600, 4, 0)
     widths = []
-    for count in (100, 400):
+    for count in (200, 600):
         figures = box_figures(found[:count], truth.boxes[:count], ["a", "b", "c", "d"])
         ends = figures["intervals"]
         assert all(low < figures[name] < high for name, (low, high) in ends.items())
         widths.append([high - low for low, high in ends.values()])
-    assert (np.divide(*widths) > 1.4).all()  # sqrt(4) = 2
+    assert (np.divide(*widths) > 1.4).all()  # sqrt(3) = 1.73
     assert not box_figures(found[:8], truth.boxes[:8], ["a", "b", "c", "d"])["intervals"]
 
 

@@ -64,13 +64,6 @@ def test_several_labels_as_scikit_learn() -> None:
     assert 1 / ours == pytest.approx(fitted.coef_[0, 0], rel=1e-5)
 
 
-def test_blocks_do_not_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    logits, labels = some(10)
-    whole = fitted_temperature(logits, SingleLabels(labels))
-    monkeypatch.setattr("vitlab.evaluation.calibration.BLOCK", 70)
-    assert fitted_temperature(logits, SingleLabels(labels)) == pytest.approx(whole, rel=1e-9)
-
-
 def test_where_no_temperature_fits() -> None:
     labels = SingleLabels(np.arange(12) % 3)
     with pytest.raises(DataError, match="no mistake on the 12 validation images"):

@@ -1,8 +1,6 @@
 """Commands use the fast form where there is work enough, and agree with the plain model."""
 
-import copy
 import json
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
@@ -176,49 +174,6 @@ def test_damaged_images_only_are_no_reason_for_bf16(eager: None, tmp_path: Path)
     model = a_digits_model()
     with pytest.raises(DataError, match="not a JPEG"):
         vitlab.classify(model, tmp_path)
-
-
-def hooked(model: Model) -> Model:
-    model.head.register_forward_hook(lambda module, given, found: found + 1)
-    return model
-
-
-def adapted(model: Model) -> Model:
-    class Doubled(nn.Linear):
-        def forward(self, values: torch.Tensor) -> torch.Tensor:
-            return 2 * super().forward(values)
-
-    inner = model.blocks[0].mlp[0].body  # type: ignore[union-attr, index]
-    other = Doubled(inner.expand.in_features, inner.expand.out_features)
-    other.load_state_dict(inner.expand.state_dict())
-    inner.expand = other
-    return model
-
-
-def packed(model: Model) -> Model:
-    return vitlab.accelerate(model, engine="packed")
-
-
-@pytest.mark.parametrize(
-    "change", [hooked, adapted, vitlab.fuse, lambda model: model.bfloat16(), packed]
-)
-def test_models_that_are_not_plain_compute_themselves(
-    change: Callable[[Model], Model], eager: None
-) -> None:
-    model = change(a_digits_model())
-    assert Compute(CPU, "auto").fast(model, source_for(model)).model is model
-
-
-def test_the_model_stays_as_it_was(eager: None) -> None:
-    model = a_digits_model().train()
-    model.blocks[0].eval()  # type: ignore[union-attr, index, operator]
-    before = copy.deepcopy(model.state_dict())
-    modes = [each.training for each in model.modules()]
-    vitlab.evaluate(model, "digits", workers=0, device="cpu")
-    vitlab.classify(model, source_for(model).images[0], device="cpu")
-    assert [each.training for each in model.modules()] == modes
-    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
-    assert all(each.requires_grad for each in model.parameters())
 
 
 def test_evaluations_agree_and_say_their_precision(request: pytest.FixtureRequest) -> None:

@@ -1,13 +1,9 @@
 """Flips: probabilities are averaged over an image and its mirror image."""
 
-from pathlib import Path
-
 import numpy as np
-import pytest
 import torch
 
 import vitlab
-from conftest import call, photo_folder
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.memory import Arrays
@@ -47,16 +43,3 @@ def test_probabilities_are_averaged() -> None:
         np.testing.assert_allclose(done.probabilities[index], want, atol=1e-5)
     assert done.logits is None
     assert not np.allclose(predict(made, source, Compute(CPU)).probabilities, done.probabilities)
-
-
-def test_the_commands_take_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    made = model(labels=("a", "b"))
-    vitlab.save(made, tmp_path / "model")
-    data = str(photo_folder(tmp_path / "photos", {"a": 12, "b": 12}))
-    image = str(tmp_path / "photos" / "a" / "000.png")
-    answers = vitlab.classify(made, [image], flips=True)[0].classes
-    code, out, _ = call(capsys, "predict", str(tmp_path / "model"), image, "--flips")
-    assert code == 0
-    assert f"{answers[0][0]} {answers[0][1]:.1%}" in out
-    flipped = vitlab.evaluate(made, data, workers=0, flips=True)["nll"]
-    assert flipped != vitlab.evaluate(made, data, workers=0)["nll"]

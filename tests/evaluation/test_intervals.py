@@ -1,7 +1,5 @@
 """Intervals against statsmodels' formula, scipy's bootstrap, and in the cases that break them."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -9,13 +7,10 @@ from scipy import stats
 
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels
 from vitlab.evaluation import intervals as module
-from vitlab.evaluation.answers import answers_of
 from vitlab.evaluation.intervals import (
     FEWEST,
     RESAMPLES,
     difference,
-    intervals,
-    resampled,
     transformed,
     wilson,
     with_intervals,
@@ -153,29 +148,3 @@ def test_what_would_take_long_has_no_interval(monkeypatch: pytest.MonkeyPatch) -
     nothing = with_intervals(shown, MultiLabels(0 * table.values), 50)  # no such figures
     assert (nothing["map"], nothing["auroc"]) == (None, None)
     assert not {"map", "auroc", "macro_recall"} & set(nothing["intervals"])
-
-
-def test_blocks_do_not_change_the_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    probabilities, labels = single()
-    answers = answers_of(probabilities, labels)
-    whole = resampled(answers, 50, probabilities)
-    monkeypatch.setattr(module, "_BLOCK", 7 * len(labels))
-    parts = resampled(answers, 50, probabilities)
-    for name, values in whole.items():
-        np.testing.assert_allclose(parts[name], values, atol=1e-12)
-    assert len(parts["accuracy"]) == 50
-
-
-def test_more_images_get_fewer_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[int] = []
-
-    def draw(answers: object, resamples: int, *rest: Any) -> dict[str, Any]:
-        drawn.append(resamples)
-        return {"nll": np.array([0.5, 0.6])}
-
-    monkeypatch.setattr(module, "resampled", draw)
-    for images in (200, 400_000, 1_200_000):
-        labels = SingleLabels(np.zeros(images, np.int64))
-        probabilities = np.full((images, 2), 0.5)
-        intervals(answers_of(probabilities, labels), {"nll": 0.5}, probabilities)
-    assert drawn == [1000, 500, 200]

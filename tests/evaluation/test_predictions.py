@@ -152,25 +152,6 @@ def test_every_image_is_predicted_once_in_order(monkeypatch: pytest.MonkeyPatch)
     assert whole.seconds > 0
 
 
-def test_pixels_are_normalized_as_the_model_asks() -> None:
-    made, test = model(mean=0.2, std=0.7), open_to_learn("digits").test
-    pixels = torch.from_numpy(np.stack([test.image(index).decode(1) for index in range(359)]))
-    with torch.inference_mode():
-        logits = made.eval()((pixels.permute(0, 3, 1, 2) / 255 - 0.2) / 0.7)
-    done = predict(made, test, Compute(CPU))
-    np.testing.assert_allclose(done.probabilities, logits.softmax(-1), atol=1e-5)
-
-
-@pytest.mark.parametrize(("pixels", "first"), [(3 * 8 * 8 + 63, [3, 6]), (1, [1, 2])])
-def test_large_images_come_in_smaller_batches(
-    pixels: int, first: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(room, "PIXELS", pixels)
-    steps, test = list[int](), open_to_learn("digits").test
-    predict(model(), test, Compute(CPU), progress=lambda done, _: steps.append(done))
-    assert steps[:2] == first
-
-
 def test_damaged_images_are_left_out_and_listed(photos: Path) -> None:
     whole = open_to_learn(str(photos)).whole.whole
     assert isinstance(whole, Files)

@@ -1,6 +1,5 @@
 """What evaluation shows a model, against Pillow's resize and center crop of the same files."""
 
-from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +14,6 @@ from vitlab.data.sources.folders import Files
 from vitlab.images import ImageSpec
 
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
-SIZES = [(96, 96), (128, 128), (333, 500), (500, 333), (512, 768), (1024, 1536), (700, 211)]
 
 
 def detailed(rows: int, columns: int, seed: int) -> Image.Image:
@@ -51,15 +49,12 @@ def apart(
     return np.abs(ours - by_pillow(file, crop, method))
 
 
-PAIRS = [*product(FILTERS, [1.0, 0.875])]
-CASES = [  # each size with two of the pairs
-    (kind, size, *PAIRS[(number + 2 * (kind == "jpg")) % 4])
-    for number, size in enumerate(SIZES)
-    for kind in ("png", "jpg")
-]
-
-
-@pytest.mark.parametrize(("kind", "size", "method", "crop"), CASES)
+@pytest.mark.parametrize(
+    ("size", "method", "crop"),
+    [((128, 128), "bilinear", 1.0), ((333, 500), "bicubic", 0.875), ((700, 211), "bilinear", 0.875),
+     ((512, 768), "bicubic", 1.0)],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["png", "jpg"])
 def test_images_are_resized_and_cropped_as_by_pillow(
     tmp_path: Path, kind: str, size: tuple[int, int], crop: float, method: Any
 ) -> None:
@@ -70,7 +65,7 @@ def test_images_are_resized_and_cropped_as_by_pillow(
     file = tmp_path / f"image.{kind}"
     detailed(*size, seed=sum(size)).save(file, **({"quality": 92} if kind == "jpg" else {}))
     difference = apart(file, crop, method)
-    exact = max(size) % min(size) == 0 or size in ((512, 768), (1024, 1536))
+    exact = max(size) % min(size) == 0 or size == (512, 768)
     reduced = kind == "jpg" and min(size) >= 4 * 64
     assert difference.mean() <= (0.0 if exact else 0.3) + (0.8 if reduced else 0)
     assert difference.max() <= (0 if exact else 3) + (3 if reduced else 0)

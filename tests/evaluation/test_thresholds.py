@@ -80,12 +80,9 @@ def listed(folder: Path, *parts: str) -> str:
     rows = []
     for number, part in enumerate(parts):
         photo_folder(folder / part, {"red": 5 + number, "green": 5})
+        split = {} if part == "all" else {"split": part}
         rows += [
-            {
-                "path": f"{part}/{name}/{i:03d}.png",
-                "labels": [name, *["odd"] * i][:2],
-                "split": part,
-            }
+            {"path": f"{part}/{name}/{i:03d}.png", "labels": [name, *["odd"] * i][:2]} | split
             for name in ("red", "green")
             for i in range(5)
         ]
@@ -102,6 +99,25 @@ def model() -> vitlab.VisionTransformer:
             weights.normal_(0, 0.2, generator=torch.Generator().manual_seed(weights.numel()))
     made.provenance = {"multi_label": True}
     return made.eval()
+
+
+def test_each_class_has_a_probability_of_its_own(tmp_path: Path) -> None:
+    data, made = listed(tmp_path, "all"), model()
+    result = vitlab.evaluate(made, data, split="all")
+    assert {"map", "micro_f1", "macro_f1", "bce"} <= set(result)
+    assert not {"accuracy", "top5", "nll", "ece"} & set(result)
+    source = open_to_learn(data).whole
+    assert source is not None
+    own = predict(made, source, Compute(torch.device("cpu"), workers=0))
+    assert own.labels.values.tolist() == source.labels.values.tolist()
+    assert not np.allclose(own.probabilities.sum(1), 1)
+    assert figures(own.probabilities, own.labels)["map"] == result["map"]
+    sums = []
+    for several in (True, False):
+        made.provenance = {"multi_label": several}
+        (answer,) = vitlab.classify(made, [str(next(tmp_path.rglob("*.png")))], top=3)
+        sums.append(sum(chance for _, chance in answer.classes))
+    assert abs(sums[1] - 1) < 1e-6 < 1e-3 < abs(sums[0] - 1)
 
 
 def test_they_are_chosen_on_validation_images_kept_and_used(tmp_path: Path) -> None:
@@ -207,6 +223,8 @@ def test_the_command_keeps_them_with_a_run_and_its_report_shows_them(
     page = RunFolder(out).report.read_text()
     assert f"thresholds chosen by F1 on 10 validation images: green {kept[0]:.3g}, odd" in page
     assert "probability is above its threshold" in page
+    assert "mean average precision over the classes" in page
+    assert "Confusion matrix" not in page
     code, text, _ = call(capsys, "evaluate", out, data, "--json")
     assert (code, json.loads(text)["thresholds"]["odd"]) == (0, kept[1])
     image = str(next((tmp_path / "data" / "test").rglob("*.png")))

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import vitlab
-from vitlab.errors import OptionError
 
 
 def blank(**choices: Any) -> Any:
@@ -69,11 +68,3 @@ def test_batches_one_after_the_other_are_as_good_as_one() -> None:
 
     whole = vitlab.inspect.attention_distance(model, images)
     torch.testing.assert_close(vitlab.inspect.attention_distance(model, batches()), whole)
-
-
-def test_what_cannot_be_measured_is_refused() -> None:
-    resnet = vitlab.create("BiT-R(1-1)x1", 2, 32)
-    with pytest.raises(OptionError, match="has no attention maps: use a Vision Transformer"):
-        vitlab.inspect.attention_distance(resnet, torch.randn(1, 3, 32, 32))
-    with pytest.raises(OptionError, match="no images"):
-        vitlab.inspect.attention_distance(blank(), [])

@@ -15,6 +15,7 @@ from pyarrow import parquet
 import vitlab
 from conftest import photo
 from distributed.ranks import on_ranks
+from evaluation.small_models import noisy
 from vitlab.data.augment.augment import normalize
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.crops import fitted_image
@@ -33,12 +34,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def model() -> vitlab.VisionTransformer:
-    torch.manual_seed(0)
-    made = vitlab.create("ViT(width=16,depth=2,heads=2,mlp=32)/4", classes=3, image_size=8)
-    with torch.no_grad():
-        for weight in made.parameters():
-            weight.normal_(0, 0.3)
-    return made.eval()
+    return noisy()
 
 
 def embedded(model: vitlab.VisionTransformer, data: Path, out: Path, **how: object) -> dict:

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-import vitlab
+from evaluation.small_models import noisy
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.memory import Arrays
@@ -19,24 +19,14 @@ def arrays(rows: int, columns: int, images: int = 3) -> Arrays:
     return Arrays(pixels, SingleLabels.blank(images, 2), ("a", "b"))
 
 
-def model(**choices: object) -> vitlab.VisionTransformer:
-    torch.manual_seed(0)
-    name = "ViT(width=16,depth=1,heads=2,mlp=32)/4"
-    made = vitlab.create(name, **{"classes": 2, "image_size": 28} | choices)
-    assert isinstance(made, vitlab.VisionTransformer)
-    with torch.no_grad():
-        for weight in made.parameters():
-            weight.normal_(0, 0.3)
-    return made.eval()
-
-
 def test_probabilities_are_averaged() -> None:
-    made, source = model(mean=0.2, std=0.7), arrays(32, 40)
+    made = noisy(classes=2, image_size=28, mean=0.2)
+    source = arrays(32, 40)
     made.provenance["temperature"] = 2.0
     done = predict(made, source, Compute(CPU), flips=True)
     for index in range(3):
         image = torch.from_numpy(fitted_image(source.image(index), made.config))
-        pixels = (image[None].permute(0, 3, 1, 2) / 255 - 0.2) / 0.7
+        pixels = (image[None].permute(0, 3, 1, 2) / 255 - 0.2) / 0.5
         with torch.inference_mode():
             both = made(torch.cat([pixels, pixels.flip(3)]))
         want = (both.double() / 2).softmax(-1).mean(0)

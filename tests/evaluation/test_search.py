@@ -15,6 +15,7 @@ from sklearn.neighbors import NearestNeighbors
 
 import vitlab
 from conftest import photo
+from evaluation.small_models import noisy
 from vitlab.errors import DataError, OptionError, WeightsError
 from vitlab.evaluation import search as searching
 from vitlab.evaluation.search import FeatureTable
@@ -152,12 +153,7 @@ def test_several_labels_and_texts_that_repeat(tmp_path: Path) -> None:
 
 @pytest.fixture
 def model(tmp_path: Path) -> vitlab.VisionTransformer:
-    torch.manual_seed(0)
-    made = vitlab.create("ViT(width=16,depth=2,heads=2,mlp=32)/4", classes=3, image_size=8)
-    with torch.no_grad():
-        for weight in made.parameters():
-            weight.normal_(0, 0.3)
-    return vitlab.load(vitlab.save(made, tmp_path / "weights"))
+    return vitlab.load(vitlab.save(noisy(), tmp_path / "weights"))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from sklearn.metrics import f1_score, precision_recall_fscore_support
 
 import vitlab
 from conftest import call, photo_folder
+from evaluation.small_models import noisy
 from vitlab.data.labels import MultiLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.errors import DataError, OptionError, WeightsError
@@ -91,14 +92,9 @@ def listed(folder: Path, *parts: str) -> str:
 
 
 def model() -> vitlab.VisionTransformer:
-    made = vitlab.create(
-        "ViT(width=16,depth=1,heads=2,mlp=32)/4", classes=3, image_size=16, labels=CLASSES
-    )
-    with torch.no_grad():
-        for weights in made.parameters():
-            weights.normal_(0, 0.2, generator=torch.Generator().manual_seed(weights.numel()))
+    made = noisy(std=0.2, image_size=16, labels=CLASSES)
     made.provenance = {"multi_label": True}
-    return made.eval()
+    return made
 
 
 def test_each_class_has_a_probability_of_its_own(tmp_path: Path) -> None:

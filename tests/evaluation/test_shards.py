@@ -71,23 +71,6 @@ def test_processes_that_decode_change_nothing(data: str, alone: Path, tmp_path: 
     assert content(tmp_path / "x") == content(alone)
 
 
-def test_three_processes_that_know_nothing_of_each_other(
-    data: str, alone: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "x"
-    works = [partial(embed, data, out, pause=0.01, shard=f"{n}/3") for n in (2, 0, 1)]
-    results = [each["value"] for each in all_of(works, tmp_path / "said")]
-    assert content(out) == content(alone)
-    assert sorted(each["own_parts"] for each in results) == [2, 3, 3]
-    assert sum(each["own_images"] for each in results) == 60
-    last = embed(data, out, shard="1/3")
-    assert [last[key] for key in ("images", "damaged", "parts", "left", "own_parts")] == [
-        59, 1, 8, 0, 0,
-    ]  # fmt: skip
-    assert last["bytes"] == sum(each.stat().st_size for each in out.glob("*.parquet"))
-    assert len(last["notes"]) == 1
-
-
 def test_a_shard_has_its_own_parts_and_another_number_of_shards_goes_on(
     data: str, alone: Path, tmp_path: Path
 ) -> None:

@@ -208,16 +208,6 @@ def test_other_types(dtype: torch.dtype, near: float) -> None:
         assert got[0].dtype == dtype
 
 
-def test_autocast() -> None:
-    base = tiny(layer_scale=0.5)
-    models = {"a": nudged(base, ".qkv.", ".scale"), "b": nudged(base, ".mlp.")}
-    tasks, images = ["a", "b", "a"], noise(3)
-    with torch.autocast("cpu", torch.bfloat16):
-        got, want = MultiTask(base, models)(images, tasks), separately(models, images, tasks)
-    torch.testing.assert_close(got, want, rtol=0, atol=0.02)
-    assert got[0].dtype is torch.bfloat16
-
-
 def test_a_training_base_and_its_gradients_are_left_alone() -> None:
     base = tiny(dropout=0.5).train()
     kept = copy.deepcopy(base.state_dict())

@@ -14,7 +14,7 @@ import vitlab
 from conftest import call, photo, photo_folder
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.learning import open_to_learn
-from vitlab.errors import DataError, DiskError, OptionError, WeightsError
+from vitlab.errors import DataError, OptionError, WeightsError
 from vitlab.evaluation.answers import SingleAnswers
 from vitlab.evaluation.calibration import fitted_temperature, temperature_of, validation_of
 from vitlab.evaluation.compute import Compute
@@ -254,21 +254,12 @@ def test_the_command_keeps_it_with_the_weights(
 
 
 def test_weights_that_cannot_keep_it(
-    capsys: pytest.CaptureFixture[str], model: vitlab.VisionTransformer, data: str, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    capsys: pytest.CaptureFixture[str], model: vitlab.VisionTransformer, data: str, tmp_path: Path
+) -> None:
     theirs = vitlab.save(model, tmp_path / "timm", to="timm")
     code, _, err = call(capsys, "evaluate", str(theirs), data, "--calibrate")
-    assert code == 2
-    advice = f"run vitlab export {theirs} --to vitlab --out FOLDER, then use FOLDER"
-    assert advice in err
-    assert err.count("\n") == 1
-    new = str(tmp_path / "new")
-    assert call(capsys, "export", str(theirs), "--to", "vitlab", "--out", new)[0] == 0
-    assert own_folder(new) == Path(new)
-    monkeypatch.setattr("os.access", lambda path, mode: False)
-    with pytest.raises(DiskError, match="permission denied"):
-        own_folder(new)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"run vitlab export {theirs} --to vitlab --out FOLDER, then use FOLDER" in err
     with pytest.raises(WeightsError, match="no such file or folder"):
         own_folder(tmp_path / "nothing")
     with pytest.raises(WeightsError, match="me/pets is neither a run nor a folder saved by vitlab"):

@@ -129,15 +129,6 @@ def test_every_figure_lies_in_its_interval(
     assert with_intervals(probabilities, labels)["intervals"] == ranges  # the seed is fixed
 
 
-@pytest.mark.parametrize("images", [4, 5, 20, 100, 200])
-def test_figures_of_too_few_images_have_no_interval(images: int) -> None:
-    for probabilities, labels in (single(images=images), several(images=images)):
-        result = with_intervals(probabilities, labels, 50)
-        known = {name for name in result.keys() & METRICS.keys() if METRICS[name].interval}
-        enough = {name for name in known if METRICS[name].least <= images}
-        assert result["intervals"].keys() - {"balanced_top5"} == enough - {"balanced_top5"}
-
-
 def test_what_would_take_long_has_no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     probabilities, labels = single()
     assert "auroc" in with_intervals(probabilities, labels)["intervals"]

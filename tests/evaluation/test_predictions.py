@@ -47,14 +47,13 @@ def test_a_training_model_predicts_as_in_evaluation_and_goes_on_training() -> No
     assert modes(made) == [False] * len(before)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
 def test_the_callers_random_state_is_untouched(
-    workers: int, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where an engine is made, images are decoded by processes, or a page of code draws."""
     monkeypatch.setattr("vitlab.evaluation.compute.PACKING", 0)
     monkeypatch.setattr("vitlab.evaluation.compute.FEW", 0)
-    made, how = model(classes=3, channels=3, dropout=0.5), {"workers": workers, "device": "cpu"}
+    made, how = model(classes=3, channels=3, dropout=0.5), {"workers": 2, "device": "cpu"}
     states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
     vitlab.evaluate(made, str(photos), **how)
     vitlab.classify(made, str(photos), **how)

@@ -22,7 +22,6 @@ def words_of(command: str, data: Path, weights: str, out: Path) -> tuple[str, ..
 
 
 def saved(folder: Path) -> str:
-
     return str(vitlab.save(vitlab.create(VIT, 0, 8), folder / "weights"))
 
 

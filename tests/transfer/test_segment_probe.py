@@ -91,7 +91,6 @@ def test_shapes_are_found_and_the_run_is_a_run(run: vitlab.Run) -> None:
     assert "<script" not in page
 
 
-@pytest.mark.workers
 def test_the_same_bits_again_and_with_workers(
     run: vitlab.Run, weights: str, data: Path, tmp_path: Path
 ) -> None:

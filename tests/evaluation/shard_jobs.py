@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import vitlab
 from conftest import photo
+from evaluation.small_models import noisy
 from vitlab.evaluation import infer
 from vitlab.evaluation.classification import classify_shards, unlabeled
 from vitlab.evaluation.compute import Compute
@@ -25,14 +25,7 @@ CLASSES = ("blue", "green", "red")
 
 
 def tiny(seed: int = 0) -> vitlab.VisionTransformer:
-    torch.manual_seed(seed)
-    made = vitlab.create(
-        "ViT(width=16,depth=1,heads=2,mlp=32)/4", classes=3, image_size=8, labels=CLASSES
-    )
-    with torch.no_grad():
-        for weight in made.parameters():
-            weight.normal_(0, 0.3)
-    return made.eval()
+    return noisy(seed=seed, labels=CLASSES)
 
 
 def shards(folder: Path, count: int, images: int, label: Callable[[int], str] | None = None) -> str:

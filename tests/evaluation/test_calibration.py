@@ -11,10 +11,10 @@ from scipy.optimize import minimize_scalar
 from sklearn.linear_model import LogisticRegression
 
 import vitlab
-from conftest import call, photo, photo_folder
+from conftest import call, draw_reports, photo, photo_folder
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.learning import open_to_learn
-from vitlab.errors import DataError, DiskError, OptionError, WeightsError
+from vitlab.errors import DataError, OptionError, WeightsError
 from vitlab.evaluation.answers import SingleAnswers
 from vitlab.evaluation.calibration import fitted_temperature, temperature_of, validation_of
 from vitlab.evaluation.compute import Compute
@@ -64,13 +64,6 @@ def test_several_labels_as_scikit_learn() -> None:
     assert 1 / ours == pytest.approx(fitted.coef_[0, 0], rel=1e-5)
 
 
-def test_blocks_do_not_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    logits, labels = some(10)
-    whole = fitted_temperature(logits, SingleLabels(labels))
-    monkeypatch.setattr("vitlab.evaluation.calibration.BLOCK", 70)
-    assert fitted_temperature(logits, SingleLabels(labels)) == pytest.approx(whole, rel=1e-9)
-
-
 def test_where_no_temperature_fits() -> None:
     labels = SingleLabels(np.arange(12) % 3)
     with pytest.raises(DataError, match="no mistake on the 12 validation images"):
@@ -112,7 +105,7 @@ def model() -> vitlab.VisionTransformer:
 def data(tmp_path: Path, model: vitlab.VisionTransformer) -> str:
     """Splits whose labels are the model's own answers, but for one in four."""
     order = iter(range(10_000))
-    for split, count in (("train", 6), ("val", 60), ("test", 60)):
+    for split, count in (("train", 6), ("val", 40), ("test", 40)):
         for name in CLASSES:
             (tmp_path / "data" / split / name).mkdir(parents=True)
         for number in range(count):
@@ -135,14 +128,14 @@ def test_calibrated_probabilities_are_used_everywhere(
     raw = predict(model, splits.validation, Compute(torch.device("cpu"), workers=0), logits=True)
     assert raw.logits is not None
     assert found.temperature == fitted_temperature(raw.logits, raw.labels) == model.temperature > 1
-    assert (found.data, found.images) == (data, 60)
+    assert (found.data, found.images) == (data, 40)
     assert torch.equal(model(images), logits)
     after = vitlab.evaluate(model, data, workers=0)
     assert (before["temperature"], after["temperature"]) == (1.0, found.temperature)
     assert after["accuracy"] == before["accuracy"]
     file = str(next(Path(data).rglob("test/*/000.png")))
     answer = vitlab.classify(model, [file])[0].classes
-    row = next(i for i in range(60) if splits.test.name(i) == file)
+    row = next(i for i in range(40) if splits.test.name(i) == file)
     tested = predict(model, splits.test, Compute(torch.device("cpu"), workers=0), logits=True)
     assert tested.logits is not None
     want = softmax(tested.logits[row : row + 1] / found.temperature)[0]
@@ -151,7 +144,7 @@ def test_calibrated_probabilities_are_used_everywhere(
     result = vitlab.evaluate(model, data, workers=0, calibrate=True)  # starts from the logits
     about = result["calibration"]
     assert about["temperature"] == result["temperature"] == found.temperature
-    assert about["images"] == 60
+    assert about["images"] == 40
     moved = {name for name, each in METRICS.items() if each.moved_by == "temperature"}
     for name in ("nll", "ece", "brier", "calibration_error"):
         assert about["before"][name] == pytest.approx(before[name])
@@ -170,7 +163,7 @@ def test_what_is_saved_is_calibrated(
     vitlab.calibrate(model, data, workers=0)
     again = vitlab.load(vitlab.save(model, tmp_path / "saved"))
     assert again.temperature == model.temperature
-    assert again.provenance["calibration"] == {"data": data, "images": 60}
+    assert again.provenance["calibration"] == {"data": data, "images": 40}
     with torch.no_grad():
         model.head.classify.bias += 1
     file = vitlab.delta(model, vitlab.load(base)).save(tmp_path / "delta.safetensors")
@@ -207,19 +200,18 @@ def test_only_validation_images_are_fitted(
         vitlab.evaluate(model, data, calibrate=True, flips=True)
 
 
-@pytest.mark.drawn
 def test_what_training_held_out_to_stop_is_validation_data(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other advice: `--patience` holds images out, which calibrating finds again."""
-    choices = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "epochs": 2, "batch": 256}
+    choices = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "epochs": 1, "batch": 256}
     run = vitlab.train(vitlab.recipe("digits", patience=1, **choices), tmp_path / "run")
     held_out = validation_of(run.model, "digits")
     assert 110 < len(held_out) < 180  # a tenth of 1,437, or so
     test = open_to_learn("digits").test
     tested = {test.image(i).content() for i in range(len(test))}
     assert not tested & {held_out.image(i).content() for i in range(len(held_out))}
-    plain = (tmp_path / "run" / "report.html").read_text()
+    draw_reports(monkeypatch)
     code, out, _ = call(capsys, "evaluate", str(run.folder), "digits", "--calibrate", "--json")
     result = json.loads(out)
     assert code == 0
@@ -227,15 +219,10 @@ def test_what_training_held_out_to_stop_is_validation_data(
     report = (run.folder / "report.html").read_text()
     assert run.metrics["calibration"]["temperature"] == run.model.temperature
     assert run.model.temperature == pytest.approx(result["temperature"], rel=1e-6)
-    for each in (plain, report):  # training has done the same
-        assert f"{len(held_out)} validation images" in each
-    data, whole = (text.split("<dt>Images</dt>")[1].split("</dd>")[0] for text in (plain, report))
-    assert f"{len(held_out)} validation, 359 test" in data
-    assert data == whole  # the data is opened again
-    for note in run.metrics["notes"]:  # what training had to say stays in it
-        assert note in plain
-        assert note in report
     assert vitlab.load(run.folder).temperature == result["temperature"] != 1
+    for words in ("validation images", "validation, 359 test"):
+        assert f"{len(held_out)} {words}" in report
+    assert all(note in report for note in run.metrics["notes"])  # what training had to say stays
     other = vitlab.load(tmp_path / "run")
     other.provenance["fingerprint"] = "of other data"
     with pytest.raises(DataError, match="no validation split"):
@@ -255,7 +242,7 @@ def test_the_command_keeps_it_with_the_weights(
     assert (folder / "model.safetensors").read_bytes() == weights
     assert {each.name for each in folder.iterdir()} == {"config.json", "model.safetensors"}
     code, out, _ = call(capsys, "evaluate", str(folder), data, "--calibrate")
-    assert "fitted to 60 images" in out
+    assert "fitted to 40 images" in out
     assert f"kept in {folder}" in out
     code, out, _ = call(capsys, "evaluate", str(folder), data)
     assert f"{result['temperature']:.4g}" in out
@@ -265,21 +252,12 @@ def test_the_command_keeps_it_with_the_weights(
 
 
 def test_weights_that_cannot_keep_it(
-    capsys: pytest.CaptureFixture[str], model: vitlab.VisionTransformer, data: str, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    capsys: pytest.CaptureFixture[str], model: vitlab.VisionTransformer, data: str, tmp_path: Path
+) -> None:
     theirs = vitlab.save(model, tmp_path / "timm", to="timm")
     code, _, err = call(capsys, "evaluate", str(theirs), data, "--calibrate")
-    assert code == 2
-    advice = f"run vitlab export {theirs} --to vitlab --out FOLDER, then use FOLDER"
-    assert advice in err
-    assert err.count("\n") == 1
-    new = str(tmp_path / "new")
-    assert call(capsys, "export", str(theirs), "--to", "vitlab", "--out", new)[0] == 0
-    assert own_folder(new) == Path(new)
-    monkeypatch.setattr("os.access", lambda path, mode: False)
-    with pytest.raises(DiskError, match="permission denied"):
-        own_folder(new)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"run vitlab export {theirs} --to vitlab --out FOLDER, then use FOLDER" in err
     with pytest.raises(WeightsError, match="no such file or folder"):
         own_folder(tmp_path / "nothing")
     with pytest.raises(WeightsError, match="me/pets is neither a run nor a folder saved by vitlab"):

@@ -4,6 +4,7 @@ import json
 import os
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -12,8 +13,9 @@ import torch
 from pyarrow import parquet
 
 import vitlab
-from conftest import call, photo
+from conftest import photo
 from distributed.ranks import on_ranks
+from evaluation.small_models import noisy
 from vitlab.data.augment.augment import normalize
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.crops import fitted_image
@@ -32,12 +34,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def model() -> vitlab.VisionTransformer:
-    torch.manual_seed(0)
-    made = vitlab.create("ViT(width=16,depth=2,heads=2,mlp=32)/4", classes=3, image_size=8)
-    with torch.no_grad():
-        for weight in made.parameters():
-            weight.normal_(0, 0.3)
-    return made.eval()
+    return noisy()
 
 
 def embedded(model: vitlab.VisionTransformer, data: Path, out: Path, **how: object) -> dict:
@@ -83,37 +80,34 @@ def test_each_row_has_its_path_label_split_and_features(
     assert [each.name for each in tmp_path.iterdir() if "x.parquet" in each.name] == ["x.parquet"]
 
 
-@pytest.mark.parametrize(("what", "layer"), [("patches", None), ("tokens", 1), ("mean", 0)])
-def test_tokens_and_layers(
-    model: vitlab.VisionTransformer, photos: Path, tmp_path: Path, what: str, layer: int | None
-) -> None:
-    found = embedded(model, photos, tmp_path / "x.parquet", what=what, layer=layer)
-    table = rows(tmp_path / "x.parquet")
-    images = pixels(model, table["path"])
+def test_tokens_and_layers(model: vitlab.VisionTransformer, photos: Path, tmp_path: Path) -> None:
+    def taken(what: str, layer: Any = None) -> np.ndarray:
+        file = tmp_path / f"{what}-{layer}.parquet"
+        found = embedded(model, photos, file, what=what, layer=layer)
+        values = np.array(rows(file)["features"])
+        assert found["shape"] == list(values.shape[1:])
+        return values
+
+    images = pixels(model, rows_of_paths(photos))
     with torch.inference_mode():
-        tokens = model.encode(images) if layer is None else model.intermediates(images, [layer])[0]
-    expected = {"patches": tokens[:, 1:], "tokens": tokens, "mean": tokens[:, 1:].mean(1)}[what]
-    np.testing.assert_allclose(np.array(table["features"]), expected, atol=1e-5)
-    assert found["shape"] == list(expected.shape[1:])
-
-
-def test_class_token_mean_and_several_layers_side_by_side(
-    model: vitlab.VisionTransformer, photos: Path, tmp_path: Path
-) -> None:
-    def taken(name: str, **how: object) -> np.ndarray:
-        embedded(model, photos, tmp_path / f"{name}.parquet", **how)
-        return np.array(rows(tmp_path / f"{name}.parquet")["features"])
-
-    token, mean, both = (taken(what, what=what, layer=1) for what in ("token", "mean", "both"))
-    np.testing.assert_array_equal(both, np.concatenate([token, mean], 1))
-    last = taken("last", what="both", layer=2)
-    several = taken("several", what="both", layer=(1, 2))
-    np.testing.assert_array_equal(several, np.concatenate([both, last], 1))
-    tokens = taken("tokens", what="patches", layer=[0, 1])
-    assert tokens.shape == (60, 4, 32)
+        last, (zero, one) = model.encode(images), model.intermediates(images, [0, 1])
+    for own, expected in (
+        (taken("patches"), last[:, 1:]), (taken("tokens", 1), one),
+        (taken("mean", 0), zero[:, 1:].mean(1)), (taken("token", 1), one[:, 0]),
+        (taken("patches", [0, 1]), torch.cat([zero, one], -1)[:, 1:]),
+        (taken("both", (0, 1)), torch.cat([zero[:, 0], zero[:, 1:].mean(1),
+                                           one[:, 0], one[:, 1:].mean(1)], -1)),
+    ):  # fmt: skip
+        np.testing.assert_allclose(own, expected, atol=1e-5)
     without = vitlab.create("ViT(width=16,depth=2,heads=2,mlp=32)/4", 0, 8, pool="mean")
     with pytest.raises(OptionError, match="has no class token: take mean or features"):
         embedded(without, photos, tmp_path / "no.parquet", what="both")
+
+
+def rows_of_paths(photos: Path) -> list[str]:
+    """The files in the order of a table: training images, then test images."""
+    parts = open_to_learn(str(photos)).parts.values()
+    return [each.name(n) for each in parts for n in range(len(each))]
 
 
 def test_half_the_bytes_and_what_the_file_says_of_itself(
@@ -254,25 +248,3 @@ def test_several_processes_write_the_same_file(
         ("DiskError", False),
         ("DiskError", True),
     ]
-
-
-def test_the_command(
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    photos: Path,
-    model: vitlab.VisionTransformer,
-) -> None:
-    weights = str(vitlab.save(model, tmp_path / "weights"))
-    (photos / "red" / "005.png").write_bytes(b"x")
-    base = ("embed", weights, str(photos), "--workers", "0", "--out")
-    code, out, err = call(capsys, *base, str(tmp_path / "a.parquet"), "--json")
-    found = json.loads(out)
-    assert (code, found["images"], found["shape"]) == (0, 59, [16])
-    assert "red/005.png" in err
-    more = ("--what", "tokens", "--layer", "2")
-    code, out, _ = call(capsys, *base, str(tmp_path / "b.parquet"), *more)
-    assert code == 0
-    assert "5 x 16" in out
-    for words in (base[:-1], (*base, str(tmp_path / "a.parquet")), (*base, "/proc/no/x.parquet")):
-        code, out, err = call(capsys, *words)
-        assert (code, out, len(err.splitlines())) == (2, "", 1), err

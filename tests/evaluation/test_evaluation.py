@@ -4,10 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 import vitlab
 from conftest import photo, photo_folder
+from evaluation.small_models import noisy
 from vitlab.data.holdout import fingerprint
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
@@ -16,16 +16,7 @@ from vitlab.errors import DataError
 
 @pytest.fixture
 def model() -> vitlab.VisionTransformer:
-    torch.manual_seed(0)
-    made = vitlab.create(
-        "ViT(width=16,depth=1,heads=2,mlp=32)/4",
-        classes=3, image_size=16, labels=("blue", "green", "red"),
-    )  # fmt: skip
-    assert isinstance(made, vitlab.VisionTransformer)
-    with torch.no_grad():
-        for weight in made.parameters():
-            weight.normal_(0, 0.3)
-    return made
+    return noisy(image_size=16, labels=("blue", "green", "red"))
 
 
 def test_unsplit_data_is_evaluated_whole_unless_the_model_learned_from_it(
@@ -116,18 +107,6 @@ def test_answers_name_the_likeliest_classes_first(
     every = vitlab.classify(model, [str(photos / "red" / "000.png")], top=9)[0]
     assert sorted(name for name, _ in every.classes) == ["blue", "green", "red"]
     assert sum(chance for _, chance in every.classes) == pytest.approx(1)
-
-
-def test_classes_without_names_are_numbers(photos: Path) -> None:
-    made = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", classes=3, image_size=16)
-    answer = vitlab.classify(made, [str(photos / "red" / "000.png")])[0]
-    assert sorted(name for name, _ in answer.classes) == ["0", "1", "2"]
-    many = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", classes=200, image_size=16)
-    with torch.no_grad():
-        for weight in many.parameters():
-            weight.zero_()
-    answer = vitlab.classify(many, [str(photos / "red" / "000.png")])[0]
-    assert [name for name, _ in answer.classes] == ["0", "1", "2", "3", "4"]  # ties in order
 
 
 def test_images_are_found_by_file_folder_and_pattern(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import shutil
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch
 import vitlab
 from conftest import photo
 from distributed.ranks import on_ranks
+from evaluation.small_models import noisy
 from vitlab.data.augment.augment import normalize
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.crops import fitted_image
@@ -42,22 +44,12 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "ROWS", 16)
 
 
-def model(**choices: object) -> vitlab.VisionTransformer:
-    torch.manual_seed(0)
-    name = "ViT(width=16,depth=2,heads=2,mlp=32)/4"
-    made = vitlab.create(name, **{"classes": 3, "image_size": 8} | choices)
-    with torch.no_grad():
-        for weight in made.parameters():
-            weight.normal_(0, 0.3)
-    return made
-
-
 @dataclass(frozen=True)
 class Asked:
     """The features of all images of a folder."""
 
     photos: Path
-    model: vitlab.VisionTransformer = field(default_factory=model)
+    model: vitlab.VisionTransformer = field(default_factory=noisy)
     taken: Pooled = Pooled()
     compute: Compute = Compute(CPU, workers=0)
 
@@ -115,21 +107,15 @@ def test_they_are_computed_once(photos: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.workers
 def test_whatever_decides_the_numbers_changes_the_key(photos: Path) -> None:
     base = Asked(photos)
-    other = model()
+    other = noisy()
     with torch.no_grad():
         other.token[0, 0, 0] += 1e-6
-    keys = [
-        each.key
-        for each in (
-            base,
-            replace(base, model=other),
-            replace(base, model=model(fit="squash")),
-            replace(base, model=model(mean=0.4)),
-            replace(base, taken=Pooled(what="mean")),
-            replace(base, taken=Pooled(what="mean", layer=1)),
-            replace(base, compute=replace(base.compute, precision="bf16")),
-        )
-    ]
+    changes: list[dict[str, Any]] = [
+        {}, {"model": other}, {"model": noisy(fit="squash")}, {"model": noisy(mean=0.4)},
+        {"taken": Pooled(what="mean")}, {"taken": Pooled(what="mean", layer=1)},
+        {"compute": replace(base.compute, precision="bf16")},
+    ]  # fmt: skip
+    keys = [replace(base, **each).key for each in changes]
     assert len(set(keys)) == len(keys)
     assert replace(base, compute=replace(base.compute, workers=2)).key == keys[0]
     photo(99).save(photos / "red" / "007.png")
@@ -197,9 +183,8 @@ def together(photos: Path, cache: Path | None) -> list[object]:
         with pytest.MonkeyPatch.context() as patch:
             numbers = computed(patch)
             found = Asked(photos).features(cache, world)
-        quick = features_in_memory(
-            model(), Asked(photos).source, Compute(CPU, workers=0), world=world
-        )
+        own = Asked(photos)
+        quick = features_in_memory(own.model, own.source, own.compute, world=world)
         assert np.array_equal(found.values, quick.values) or not world.first
         return [numbers, found.values.tolist(), found.indices.tolist(), len(found.bad)]
 

@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +30,11 @@ from vitlab.models.model import Model
 from vitlab.models.packed import Packed
 
 WNIDS = imagenet()
+
+
+def examined(model: Model, data: Path, protocol: Any, **how: Any) -> dict[str, Any]:
+    """The figures of a protocol."""
+    return examine(model, str(data), protocol, Compute(workers=0), **how)
 
 
 class Rigged(Model):
@@ -85,7 +91,7 @@ def test_imagenet_counts_the_class_of_the_folder(tmp_path: Path) -> None:
     for level in (10, 20, 30):
         gray(tmp_path / "val" / WNIDS[7] / f"{level}.png", level)
     gray(tmp_path / "val" / WNIDS[8] / "other.png", 10)
-    result = examine(model, str(tmp_path), "imagenet", compute=Compute(workers=0))
+    result = examined(model, tmp_path, "imagenet")
     assert (result["accuracy"], result["top5"], result["images"]) == (0.25, 0.5, 4)
     assert (result["left_out"], result["competing"]) == (0, 1000)
     assert result["notes"] == [
@@ -102,7 +108,7 @@ def test_outputs_follow_the_names_of_a_model_wherever_they_are(tmp_path: Path) -
     model.answer(20, 0, names.index(WNIDS[8]))  # "cat" does not compete
     gray(tmp_path / WNIDS[7] / "a.png", 10)
     gray(tmp_path / WNIDS[8] / "b.png", 20)
-    result = examine(model, str(tmp_path), "imagenet", compute=Compute(workers=0))
+    result = examined(model, tmp_path, "imagenet")
     assert result["accuracy"] == 1.0
     assert result["nll"] == pytest.approx(np.log(1 + 999 * np.exp(-20)) / 2 + np.log(
         1 + 999 * np.exp(-19)) / 2)  # fmt: skip
@@ -110,21 +116,16 @@ def test_outputs_follow_the_names_of_a_model_wherever_they_are(tmp_path: Path) -
     assert model.training
 
 
-@pytest.mark.parametrize(
-    ("labels", "count", "message"),
-    [
+def test_models_of_other_classes_are_refused() -> None:
+    for labels, count, message in (
         ((), 21_843, "m has 21,843 classes that are not named by WordNet ids, so it is unknown "
          "which are ImageNet's: name them so, or use 1,000 in ImageNet's order"),
         (WNIDS[:900], 900, "m lacks 100 of the 1,000 classes that compete, such as n04562935: "
          "outputs=shared leaves them out"),
-    ],
-)  # fmt: skip
-def test_models_of_other_classes_are_refused(
-    labels: tuple[str, ...], count: int, message: str
-) -> None:
-    with pytest.raises(OptionError) as error:
-        outputs_of(labels, count, WNIDS, "m")
-    assert str(error.value) == message
+    ):  # fmt: skip
+        with pytest.raises(OptionError) as error:
+            outputs_of(labels, count, WNIDS, "m")
+        assert str(error.value) == message
 
 
 def test_real_counts_any_of_the_labels_as_timm_does(tmp_path: Path) -> None:
@@ -144,9 +145,7 @@ def test_real_counts_any_of_the_labels_as_timm_does(tmp_path: Path) -> None:
         gray(tmp_path / "images" / WNIDS[-number] / name, number)
     oracle = RealLabelsImagenet(names, str(file))
     oracle.add_result(model.table[:20].detach())
-    result = examine(
-        model, str(tmp_path / "images"), "real", real_labels=str(file), compute=Compute(workers=0)
-    )
+    result = examined(model, tmp_path / "images", "real", real_labels=str(file))
     assert result["accuracy"] == pytest.approx(oracle.get_accuracy(1) / 100)
     assert result["top5"] == pytest.approx(oracle.get_accuracy(5) / 100)
     assert 0 < result["accuracy"] < result["top5"] < 1
@@ -162,7 +161,7 @@ def test_real_refuses_what_is_not_its_own(tmp_path: Path) -> None:
 
     def message(labels: str = str(file)) -> str:
         with pytest.raises(DataError) as error:
-            examine(model, str(images), "real", real_labels=labels, compute=Compute(workers=0))
+            examined(model, images, "real", real_labels=labels)
         return str(error.value)
 
     assert message("") == (
@@ -179,7 +178,7 @@ def test_real_refuses_what_is_not_its_own(tmp_path: Path) -> None:
     file.write_text("[[1], [2], []]")
     assert message() == f"no image of {images} has a label in {file}"
     with pytest.raises(OptionError, match="real_labels applies only with protocol=real, not a"):
-        examine(model, str(images), "a", real_labels="real.json")
+        examined(model, images, "a", real_labels="real.json")
 
 
 def v2(root: Path, levels: dict[int, int]) -> Path:
@@ -193,12 +192,12 @@ def test_v2_folders_are_numbers_and_not_in_their_order_as_words(tmp_path: Path) 
     for number in (0, 2, 10, 100):
         model.answer(number, number)
     root = v2(tmp_path / "imagenetv2", {0: 0, 2: 2, 10: 10, 100: 100, 999: 2})
-    result = examine(model, str(root), "v2", compute=Compute(workers=0))
+    result = examined(model, root, "v2")
     assert (result["accuracy"], result["images"]) == (0.8, 5)  # class 999 is taken for a 2
     (root / "1000").mkdir()
     gray(root / "1000" / "x.png", 1)
     with pytest.raises(DataError) as error:
-        examine(model, str(root), "v2", compute=Compute(workers=0))
+        examined(model, root, "v2")
     assert str(error.value) == (
         f"{root / '1000'} is not named by a class number from 0 to 999: name the folder of one "
         "variant of ImageNet-V2"
@@ -210,14 +209,14 @@ def test_a_model_of_some_classes_is_asked_about_those_alone(tmp_path: Path) -> N
     some = Rigged(3, [WNIDS[100], "a class of our own", WNIDS[2]])
     some.answer(2, 1, 2)
     some.answer(100, 2, 0)
-    found = examine(some, str(root), "v2", outputs="shared", compute=Compute(workers=0))
+    found = examined(some, root, "v2", outputs="shared")
     assert (found["accuracy"], found["images"]) == (0.5, 2)  # 100 is taken for a 2
     assert (found["competing"], found["left_out"]) == (2, 2)
     with pytest.raises(OptionError, match="lacks 998 of the 1,000 classes that compete"):
-        examine(some, str(root), "v2", compute=Compute(workers=0))
+        examined(some, root, "v2")
     with pytest.raises(DataError, match="no image is of a class that the model has"):
         other = Rigged(2, WNIDS[5:7])
-        examine(other, str(root), "v2", outputs="shared", compute=Compute(workers=0))
+        examined(other, root, "v2", outputs="shared")
 
 
 def test_a_run_on_numbered_folders_has_them_in_the_order_of_words(tmp_path: Path) -> None:
@@ -226,7 +225,7 @@ def test_a_run_on_numbered_folders_has_them_in_the_order_of_words(tmp_path: Path
     model = Rigged(1000, names)
     for level, number in ((2, 2), (10, 10), (9, 999)):
         model.answer(level, names.index(str(number)))
-    assert examine(model, str(root), "v2", compute=Compute(workers=0))["accuracy"] == 1
+    assert examined(model, root, "v2")["accuracy"] == 1
 
 
 @pytest.mark.parametrize("protocol", ["a", "r"])
@@ -239,13 +238,13 @@ def test_in_a_and_r_only_their_classes_compete(tmp_path: Path, protocol: str) ->
     gray(tmp_path / own[3] / "a.png", 10)
     gray(tmp_path / own[3] / "b.png", 20)
     (tmp_path / "README.txt").write_text("as in the archive")
-    result = examine(model, str(tmp_path), protocol, compute=Compute(workers=0))
+    result = examined(model, tmp_path, protocol)
     assert (result["accuracy"], result["top5"], result["competing"]) == (0.5, 1.0, 200)
-    every = examine(model, str(tmp_path), protocol, outputs="all", compute=Compute(workers=0))
+    every = examined(model, tmp_path, protocol, outputs="all")
     assert (every["accuracy"], every["top5"], every["competing"]) == (0.0, 1.0, 1000)
     gray(tmp_path / WNIDS[outside] / "c.png", 1)
     with pytest.raises(DataError, match=f"'{WNIDS[outside]}', which is not one of the 200 of"):
-        examine(model, str(tmp_path), protocol, compute=Compute(workers=0))
+        examined(model, tmp_path, protocol)
 
 
 def test_sketch_and_data_in_tables(tmp_path: Path) -> None:
@@ -260,7 +259,7 @@ def test_sketch_and_data_in_tables(tmp_path: Path) -> None:
         features=datasets.Features({"image": datasets.Image(), "label": names}),
     )
     table.to_parquet(str(tmp_path / "test.parquet"))
-    result = examine(model, str(tmp_path / "test.parquet"), "sketch", compute=Compute(workers=0))
+    result = examined(model, tmp_path / "test.parquet", "sketch")
     assert (result["accuracy"], result["images"]) == (0.5, 4)
     assert any("taken in ImageNet's order" in note for note in result["notes"])
     assert os.environ["HF_DATASETS_OFFLINE"] == "1"
@@ -287,41 +286,31 @@ def test_evaluate_takes_a_protocol_and_nothing_that_contradicts_it(tmp_path: Pat
 def test_the_command_prints_the_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shape = "ViT(width=8,depth=1,heads=1,mlp=8)/4"
     vitlab.save(vitlab.create(shape, classes=1000, image_size=4), tmp_path / "model")
-    data = v2(tmp_path / "data", {5: 5, 6: 5})
-    words = ["evaluate", str(tmp_path / "model"), str(data), "--protocol", "v2", "--workers", "0"]
-    status, out, err = call(capsys, *words, "--device", "cpu")
+    line = f"evaluate {tmp_path}/model {v2(tmp_path / 'data', {5: 5, 6: 5})} --protocol v2"
+    status, out, err = call(capsys, *line.split(), "--workers", "0", "--device", "cpu")
     assert status == 0
     assert all(word in out for word in ("accuracy", "competing"))
     assert "2 images; ImageNet-V2 has 10,000" in err
-    status, _, err = call(capsys, *words, "--split", "test")
-    advice = "vitlab evaluate: split applies only without protocol: leave one of them out\n"
-    assert (status, err) == (2, advice)
-
-
-def test_objectnet_shares_113_folders_and_125_classes() -> None:
-    known = objectnet()
-    wnids = [wnid for own in known.values() for wnid in own]
-    assert (len(known), len(wnids), len(set(wnids))) == (113, 125, 125)
-    assert set(wnids) <= set(WNIDS)
-    # the analog and the digital clock, 409 and 530
-    assert [place(wnid) for wnid in known["alarm_clock"]] == [409, 530]
 
 
 def test_objectnet_counts_any_class_of_the_folder_and_leaves_out_the_rest(tmp_path: Path) -> None:
-    images = tmp_path / "objectnet-1.0" / "images"
-    model = Rigged(1000)
-    banana = place(objectnet()["banana"][0])
+    known, images, model = objectnet(), tmp_path / "objectnet-1.0" / "images", Rigged(1000)
+    wnids = {wnid for own in known.values() for wnid in own}
+    assert (len(known), len(wnids), wnids <= set(WNIDS)) == (113, 125, True)
+    # the analog and the digital clock
+    assert [place(wnid) for wnid in known["alarm_clock"]] == [409, 530]
+    banana = place(known["banana"][0])
     model.answer(10, 530)  # the digital clock
     model.answer(20, 0, banana)  # a tench, which ObjectNet does not have; second, a banana
     model.answer(30, 409)
     for folder, level in (("alarm_clock", 10), ("banana", 20), ("banana", 30), ("air_freshener", 1),
                           ("zipper", 2)):  # fmt: skip
         gray(images / folder / f"{level}.png", level, side=8)
-    result = examine(model, str(tmp_path), "objectnet", compute=Compute(workers=0))
+    result = examined(model, tmp_path, "objectnet")
     assert (result["accuracy"], result["top5"]) == (1 / 3, 2 / 3)
     assert (result["images"], result["left_out"], result["competing"]) == (3, 2, 1000)
     assert result["notes"][-1] == "3 images; ObjectNet has 18,574"
-    shared = examine(model, str(images), "objectnet", outputs="shared", compute=Compute(workers=0))
+    shared = examined(model, images, "objectnet", outputs="shared")
     assert (shared["accuracy"], shared["top5"], shared["competing"]) == (2 / 3, 2 / 3, 125)
     with pytest.raises(DataError, match="has no folder of ObjectNet's, such as alarm_clock"):
         objects(str(gray(tmp_path / "else" / "cat" / "x.png", 1).parent.parent))

@@ -5,8 +5,6 @@ Both use Pillow: they resize to whole pixels and crop whole pixels, each with it
 
 import functools
 import importlib
-import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,7 @@ from PIL import Image
 import vitlab
 from oracles import peers
 from vitlab.data.decode.crop import resized_box
-from vitlab.data.decode.stored import EncodedImage, PixelImage
+from vitlab.data.decode.stored import PixelImage
 from vitlab.data.loading.crops import center, fitted_image
 from vitlab.images import ImageSpec
 from vitlab.weights.formats.transformers.families import VIT
@@ -116,13 +114,6 @@ def test_pixels_are_those_of_transformers(kind: str, crop: int) -> None:
     assert (apart == 0).mean() > 0.99
 
 
-def test_every_share_of_whole_pixels_is_found_again() -> None:
-    """Also where 224 / (224 / n) is just below n."""
-    for whole in range(16, 700):
-        for inner in range(max(8, whole // 3), whole + 1):
-            assert math.floor(inner / (inner / whole) + 1e-6) == whole
-
-
 def test_offsets_are_rounded_as_by_each_library() -> None:
     """3 pixels to spare: timm starts at 2, transformers at 1."""
     assert resized_box(8, 11, ImageSpec(image_size=8))[0] == 2
@@ -149,17 +140,3 @@ def test_a_batch_is_prepared_as_each_image(where: Any, fit: Any, size: Any) -> N
         image = draw.integers(0, 256, (rows, columns, 3), np.uint8)
         batch = torch.from_numpy(image).permute(2, 0, 1)[None]
         torch.testing.assert_close(prepare(batch), prepare(image), rtol=0, atol=1e-6)
-
-
-def test_large_jpegs_are_decoded_whole_as_by_others(tmp_path: Path) -> None:
-    """A photograph four times as large as the input, which training decodes at half its size."""
-    draw = np.random.default_rng(0)
-    small = Image.fromarray(draw.integers(0, 256, (60, 80, 3), np.uint8))
-    file = tmp_path / "large.jpg"
-    small.resize((320, 240), Image.Resampling.BICUBIC).save(file, quality=90)
-    spec = ImageSpec(image_size=48, crop=0.875, interpolation="bicubic")
-    image = EncodedImage(file.read_bytes())
-    theirs = np.asarray(by_timm(spec)(Image.open(file))).astype(int)
-    apart = abs(fitted_image(image, spec, center(spec)).astype(int) - theirs)
-    assert apart.max() <= 1
-    assert (apart == 0).mean() > 0.97

@@ -63,6 +63,9 @@ def test_against_scikit_learn(classes: int, rounded: bool) -> None:
     assert (cells.images, cells.wrong) == (500, (labels != guess).sum())
     assert ours["mcc"] == pytest.approx(sk.matthews_corrcoef(labels, guess))
     assert ours["kappa"] == pytest.approx(sk.cohen_kappa_score(labels, guess))
+    given = torch.from_numpy(probabilities), torch.from_numpy(labels)
+    theirs = tm.multiclass_calibration_error(*given, num_classes=classes, n_bins=15)
+    assert ours["ece"] == pytest.approx(float(theirs), abs=1e-6) or rounded
     area = sk.roc_auc_score(one_hot(labels, classes), probabilities, average="macro")
     assert ours["auroc"] == pytest.approx(area)
 
@@ -74,7 +77,7 @@ def hit5(probabilities: Floats, labels: NDArray[np.int64], label: int) -> float 
     return float((places == label).any(1).mean()) if own.any() else None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(1, 6), st.integers(2, 5), st.integers(0, 10**6), st.booleans())
 def test_few_images_against_scikit_learn(images: int, classes: int, seed: int, tied: bool) -> None:
     """From one image on: classes absent from the labels, from the predictions, from both; ties."""
@@ -114,19 +117,11 @@ def test_no_figures_are_made_of_nan() -> None:
             figures(probabilities, kind)
 
 
-def test_calibration_against_torchmetrics() -> None:
-    probabilities, labels = some(10)
-    given = torch.from_numpy(probabilities), torch.from_numpy(labels)
-    ours = figures(probabilities, SingleLabels(labels))
-    theirs = tm.multiclass_calibration_error(*given, num_classes=10, n_bins=15)
-    assert ours["ece"] == pytest.approx(float(theirs), abs=1e-6)
-
-
 def test_the_calibration_error_has_no_bias() -> None:
     """Its square, before it is cut at 0, is right on average; the plain ECE is too large."""
     generator = np.random.default_rng(0)
     plain, found = [], []
-    for _ in range(300):
+    for _ in range(150):
         sure = generator.uniform(0.5, 1, 100)
         right = generator.random(100) < sure - 0.2  # overconfident by 20 points
         rows = np.stack([sure, 1 - sure], 1)
@@ -134,7 +129,7 @@ def test_the_calibration_error_has_no_bias() -> None:
         found.append(calibration_error(Weighted(answers, np.ones((1, 100))))[0] ** 2)
         calm = np.where(generator.random(100) < sure, 0, 1)
         plain.append(figures(rows, SingleLabels(calm))["ece"])
-    assert np.mean(found) == pytest.approx(0.2**2, abs=3 * np.std(found) / np.sqrt(300))
+    assert np.mean(found) == pytest.approx(0.2**2, abs=3 * np.std(found) / np.sqrt(150))
     assert np.mean(plain) > 0.05  # of a calibrated model
 
 
@@ -265,7 +260,7 @@ def test_labels_that_do_not_belong_are_refused_in_a_line(labels: Labels, message
 
 def test_very_many_classes() -> None:
     """All figures, the confusions and those of each class: no table of classes by classes."""
-    classes = 50_000
+    classes = 20_000
     generator = np.random.default_rng(0)
     probabilities = generator.random((200, classes))
     labels = SingleLabels(generator.integers(0, classes, 200))
@@ -283,7 +278,7 @@ def test_very_many_classes() -> None:
     assert ours["mcc"] == pytest.approx(sk.matthews_corrcoef(labels.values, guess))
     assert ours["kappa"] == pytest.approx(sk.cohen_kappa_score(labels.values, guess))
     assert (cells.images, cells.wrong, len(pairs)) == (200, 100, 20)
-    assert peak < 100e6
+    assert peak < 40e6  # a table of them would take 400 MB in bytes alone
     assert seconds < 20  # 1 s here with the memory watched, which is slow
     with pytest.raises(OptionError, match="is too large to be made: use its cells, or at most"):
         cells.dense()

@@ -26,10 +26,7 @@ def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("without_ray")
 def test_without_ray_every_command_names_the_extra(
-    model: vitlab.VisionTransformer,
-    photos: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    model: vitlab.VisionTransformer, photos: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     weights = str(vitlab.save(model, tmp_path / "weights"))
     for words in (

@@ -11,11 +11,8 @@ from typing import Any
 import pytest
 
 import vitlab
-from evaluation.ray_jobs import PART, embed, small_model, some_photos
+from evaluation.ray_jobs import embed, small_model, some_photos
 from evaluation.shard_jobs import content, parts_in
-from vitlab.errors import DataError, OptionError, RunError
-from vitlab.evaluation.classification import classify_shards, unlabeled
-from vitlab.evaluation.compute import Compute
 
 pytestmark = [
     pytest.mark.campaign,
@@ -73,17 +70,6 @@ def test_two_actors_write_what_one_process_does(
     assert (tmp_path / "one.parquet").read_bytes() == (tmp_path / "two.parquet").read_bytes()
 
 
-def test_predictions_are_those_of_one_process(
-    model: vitlab.VisionTransformer, photos: str, tmp_path: Path
-) -> None:
-    for name, on in (("one", ""), ("two", "ray")):
-        classify_shards(
-            tmp_path / name, model, lambda: unlabeled(model, photos), Compute("cpu", workers=0),
-            part_images=PART, on=on,
-        )  # fmt: skip
-    assert content(tmp_path / "one") == content(tmp_path / "two")
-
-
 def test_killed_actors_lose_no_row_and_double_none(
     model: vitlab.VisionTransformer, photos: str, alone: Path, tmp_path: Path
 ) -> None:
@@ -112,38 +98,3 @@ def drafts_of(process: Any) -> list[str]:
         return [each.path for each in process.open_files() if ".draft-" in each.path]
     except psutil.Error:
         return []
-
-
-def test_a_part_that_kills_every_actor_ends_the_pass_and_a_second_start_goes_on(
-    model: vitlab.VisionTransformer, photos: str, alone: Path, tmp_path: Path
-) -> None:
-    out, done = tmp_path / "x", threading.Event()
-
-    def kill() -> None:
-        while not done.wait(0.01):
-            for each in actors():
-                if drafts_of(each):
-                    each.kill()
-
-    thread = threading.Thread(target=kill, daemon=True)
-    thread.start()
-    with pytest.raises(RunError, match=r"4 processes died while they computed .*/x/train-"):
-        embed(model, photos, out, on="ray")
-    done.set()
-    thread.join()
-    assert parts_in(out) < 16
-    assert embed(model, photos, out, on="ray")["left"] == 0
-    assert content(out) == content(alone)
-
-
-def test_errors_of_actors_keep_their_type(
-    model: vitlab.VisionTransformer, photos: str, tmp_path: Path
-) -> None:
-    bad = tmp_path / "bad"
-    bad.mkdir()
-    for number in range(3):
-        (bad / f"{number}.png").write_bytes(b"x")
-    with pytest.raises(DataError, match="not a JPEG"):
-        embed(model, str(bad), tmp_path / "x", on="ray")
-    with pytest.raises(OptionError, match="engine"):
-        embed(model, photos, tmp_path / "y", on="ray", engine="nothing")

@@ -26,17 +26,6 @@ def test_single_labels_against_scikit_learn(classes: int) -> None:
     assert whole["macro_f1"] == pytest.approx(sk.f1_score(labels, guess, average="macro"))
 
 
-def test_several_labels_against_scikit_learn() -> None:
-    generator = np.random.default_rng(0)
-    labels = (generator.random((200, 5)) < 0.4).astype(np.uint8)
-    probabilities = np.clip(0.3 * labels + 0.7 * generator.random((200, 5)), 0, 1)
-    ours = class_figures(probabilities, MultiLabels(labels), "abcde")
-    want = sk.precision_recall_fscore_support(labels, probabilities > 0.5)
-    for values, key in zip(want, ("precision", "recall", "f1", "images"), strict=True):
-        np.testing.assert_allclose([getattr(each, key) for each in ours], values)
-    assert confused_pairs(probabilities, MultiLabels(labels), "abcde") == []
-
-
 def test_a_class_without_images_has_no_figures() -> None:
     labels = np.array([0, 0, 1, 1])
     probabilities = np.eye(4)[[0, 2, 0, 0]]  # class 1 is never predicted, class 2 never right

@@ -1,6 +1,7 @@
 """Segmentation: windows, figures and patch heads against PyTorch, SciPy and scikit-learn."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -76,33 +77,27 @@ def test_windows_cover_every_pixel(size: tuple[int, int]) -> None:
     assert (steps <= 11).all()  # two thirds of 16
 
 
-@pytest.mark.parametrize("size", [(500, 375), (375, 500), (10, 900), (3, 3), (1200, 1200)])
-@pytest.mark.parametrize("scale", [1.0, 2.5])
-def test_the_shorter_side_becomes_that_of_the_input(size: tuple[int, int], scale: float) -> None:
-    rows, columns = resized_sides(size, SPEC.size, scale)
-    assert min(rows, columns) == round(16 * scale)
-    assert rows / columns == pytest.approx(size[0] / size[1], rel=0.04)
-    wide = resized_sides(size, (16, 32), scale)
-    assert wide >= (16, 32)
+def test_the_shorter_side_becomes_that_of_the_input() -> None:
+    for size, scale in product([(500, 375), (10, 900), (3, 3), (1200, 1200)], [1.0, 2.5]):
+        rows, columns = resized_sides(size, SPEC.size, scale)
+        assert min(rows, columns) == round(16 * scale)
+        assert rows / columns == pytest.approx(size[0] / size[1], rel=0.04)
+        assert resized_sides(size, (16, 32), scale) >= (16, 32)
 
 
-def test_one_window_is_the_bilinear_resize_of_dinov2() -> None:
-    found = random_maps(16, 16)
-    whole = F.interpolate(found.maps, (16, 16), mode="bilinear", align_corners=False)[0]
-    assert torch.equal(stitched(found, SPEC.size), whole)
+def test_windows_are_resized_bilinearly_and_averaged_where_they_overlap() -> None:
+    """One window is DINOv2's."""
+    for columns, corners in ((16, [(0, 0)]), (27, [(0, 0), (0, 11)])):
+        found = random_maps(16, columns)
+        assert found.corners == corners
+        each = F.interpolate(found.maps, (16, 16), mode="bilinear", align_corners=False)
+        made = stitched(found, SPEC.size)
+        assert torch.equal(made[..., :11], each[0, ..., :11])
+        assert torch.equal(made[..., 16:], each[1, ..., 5:] if columns > 16 else made[..., 16:])
+    assert torch.allclose(made[..., 11:16], (each[0, ..., 11:] + each[1, ..., :5]) / 2)
 
 
-def test_overlapping_windows_are_averaged() -> None:
-    found = random_maps(16, 27)
-    assert found.corners == [(0, 0), (0, 11)]
-    first, second = F.interpolate(found.maps, (16, 16), mode="bilinear", align_corners=False)
-    made = stitched(found, SPEC.size)
-    assert torch.equal(made[..., :11], first[..., :11])
-    assert torch.allclose(made[..., 11:16], (first[..., 11:] + second[..., :5]) / 2)
-    assert torch.equal(made[..., 16:], second[..., 5:])
-
-
-@pytest.mark.parametrize("size", [(16, 16), (16, 27), (33, 50)])
+@pytest.mark.parametrize("size", [(16, 16), (33, 50)])
 def test_the_features_of_a_pixel_are_those_of_its_scores(size: tuple[int, int]) -> None:
     """The fit sees what `stitched` computes there, since a head is linear."""
     found = random_maps(*size)
@@ -112,10 +107,6 @@ def test_the_features_of_a_pixel_are_those_of_its_scores(size: tuple[int, int]) 
     values = features_at(found, points, SPEC.size)
     own = stitched(found, SPEC.size).numpy()[:, points[:, 0], points[:, 1]].T
     assert np.abs(values - own).max() < 1e-5
-    head, bias = torch.randn(3, 5), torch.randn(3)
-    scored = found._replace(maps=F.conv2d(found.maps, head[:, :, None, None], bias))
-    there = stitched(scored, SPEC.size)[:, points[:, 0], points[:, 1]].T
-    assert (torch.from_numpy(values) @ head.T + bias - there).abs().max() < 1e-4
 
 
 def test_classes_are_those_of_the_highest_score_however_few_fit(
@@ -167,31 +158,24 @@ def eroded_boundary(mask: NDArray[np.bool_], reach: int) -> NDArray[np.bool_]:
     return mask & ~ndimage.binary_erosion(mask, np.ones((3, 3)), iterations=reach, border_value=0)
 
 
-@pytest.mark.parametrize("reach", [1, 2, 5])
-def test_boundaries_are_masks_less_their_erosions(reach: int) -> None:
-    labels = random_labels(3)
-    found = boundary(labels, reach)
-    for own in range(4):
-        expected = eroded_boundary(labels == own, reach)
-        assert np.array_equal(found & (labels == own), expected)
-
-
 def test_boundary_iou_is_that_of_its_authors() -> None:
+    for reach in (1, 2, 5):
+        labels = random_labels(3)
+        found = boundary(labels, reach)
+        for own in range(4):
+            expected = eroded_boundary(labels == own, reach)
+            assert np.array_equal(found & (labels == own), expected)
     truth = random_labels(4, 90, 120)
     guess = np.roll(truth, 2, 1)
     reach = max(1, round(REACH * math.hypot(*truth.shape)))
-    own = []
-    for each in range(4):
-        ours, theirs = (eroded_boundary(part == each, reach) for part in (guess, truth))
-        own.append((ours & theirs).sum() / (ours | theirs).sum())
+    each = []
+    for own in range(4):
+        ours, theirs = (eroded_boundary(part == own, reach) for part in (guess, truth))
+        each.append((ours & theirs).sum() / (ours | theirs).sum())
     figures = mask_figures(counts_of(guess, truth, 4)[None], [*"abcd"])
-    assert figures["boundary_iou"] == pytest.approx(np.mean(own))
-    assert [row["boundary_iou"] for row in figures["classes"]] == [*map(pytest.approx, own)]
-
-
-def test_a_perfect_prediction_has_ones_also_around_what_is_ignored() -> None:
-    truth = random_labels(5)
-    truth[10:20, 10:30] = IGNORED
+    assert figures["boundary_iou"] == pytest.approx(np.mean(each))
+    assert [row["boundary_iou"] for row in figures["classes"]] == [*map(pytest.approx, each)]
+    truth[10:20, 10:30] = IGNORED  # a perfect prediction has ones also around what is ignored
     guess = np.where(truth == IGNORED, np.int16(2), truth)
     figures = mask_figures(counts_of(guess, truth, 4)[None], [*"abcd"])
     assert (figures["miou"], figures["pixel_accuracy"], figures["boundary_iou"]) == (1, 1, 1)
@@ -234,26 +218,19 @@ def standardized(x: NDArray[np.float32]) -> NDArray[np.float64]:
     return (x - x.mean(0, dtype=np.float64)) / (x.std(0, dtype=np.float64) + 1e-5)
 
 
-@pytest.mark.parametrize("l2", [0.5, 64.0, 4096.0])
+@pytest.mark.parametrize("l2", [0.5, 4096.0])
 def test_ridge_of_sums_is_scikit_learns(l2: float) -> None:
-    pixels = some_pixels()
+    """Also of the sums of two parts, which are those of the whole."""
+    pixels, parts = some_pixels(), [PixelSums(6, 4), PixelSums(6, 4)]
+    for sums, some in zip(parts, (slice(300), slice(300, None)), strict=True):
+        sums.add(pixels.x[some], pixels.y[some])
     for own in (slice(0, 6), slice(3, None)):
-        head = pixels.sums.ridge(l2, own)
         targets = np.where(pixels.y[:, None] == np.arange(4), 1.0, -1.0)
         z = standardized(pixels.x[:, own])
         theirs = Ridge(alpha=l2).fit(z, targets).predict(z)
-        assert np.abs(head.logits(np.ascontiguousarray(pixels.x[:, own])) - theirs).max() < 1e-4
-
-
-def test_sums_of_parts_are_those_of_the_whole() -> None:
-    whole, parts = some_pixels().sums, [PixelSums(6, 4), PixelSums(6, 4)]
-    pixels = some_pixels()
-    parts[0].add(pixels.x[:300], pixels.y[:300])
-    parts[1].add(pixels.x[300:], pixels.y[300:])
-    merged = parts[0].merged(parts[1])
-    assert merged.count == whole.count == 700
-    assert np.allclose(merged.gram, whole.gram)
-    assert np.allclose(merged.by_class, whole.by_class)
+        for sums in (pixels.sums, parts[0].merged(parts[1])):
+            logits = sums.ridge(l2, own).logits(np.ascontiguousarray(pixels.x[:, own]))
+            assert np.abs(logits - theirs).max() < 1e-4
 
 
 def test_the_logistic_head_is_scikit_learns() -> None:
@@ -277,15 +254,12 @@ def test_the_layers_that_help_are_chosen() -> None:
     made = []
     for order in (1, -1):
         parts = []
-        for seed in (0, 1):
-            pixels = some_pixels(seed=seed)
-            x = np.concatenate([pixels.x, noise][::order], 1)
-            sums = PixelSums(12, 4)
+        for pixels in (some_pixels(), some_pixels(seed=1)):
+            x, sums = np.concatenate([pixels.x, noise][::order], 1), PixelSums(12, 4)
             sums.add(x, pixels.y)
             parts.append(DrawnPixels(sums, x, pixels.y))
-        made.append(
-            find_patch_head(*parts, [(3,), (2, 3)], "auto", torch.device("cpu"), refit=False)
-        )
+        found = find_patch_head(*parts, [(3,), (2, 3)], "auto", CPU.where, refit=False)
+        made.append(found)
     alone = [max(each["miou"] for each in found.tried if each["layers"] == [3]) for found in made]
     assert alone[0] < 0.25 < 0.3 < alone[1]  # the last layer's features come last
     assert made[0].layers == (2, 3)

@@ -3,6 +3,7 @@
 import io
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pandas as pd
 import pyarrow
@@ -65,14 +66,12 @@ def test_predict_fills_a_folder_and_says_what_it_holds(
     assert (code, err) == (2, "vitlab predict: part_images=8 applies only with a folder as out\n")
 
 
-@pytest.mark.parametrize(("command", "names"), [("predict", 2), ("embed", 1)])
 def test_one_replaced_image_is_noticed(
-    weights: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, names: int
+    weights: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folders = [photo_folder(tmp_path / f"photos{n}", {"a": 12, "b": 12}) for n in range(names)]
-    base = [command, weights, *map(str, folders), "--part-images", "8", "--workers", "0"]
+    folders = [photo_folder(tmp_path / f"photos{n}", {"a": 12, "b": 12}) for n in range(2)]
+    base = ["predict", weights, *map(str, folders), "--part-images", "8", "--workers", "0"]
     base += ["--out", str(tmp_path / "rows")]
-    assert call(capsys, *base)[0] == 0
     assert call(capsys, *base)[0] == 0
     for file in folders[0].rglob("*.png"):
         file.touch()  # its bytes are what counts
@@ -85,31 +84,21 @@ def test_one_replaced_image_is_noticed(
 
 
 def test_shards_of_a_folder(
-    weights: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    weights: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = shards(tmp_path / "tars", 1, 16)
-    base = ["embed", weights, data, "--part-images", "8", "--workers", "0"]
-    base += ["--out", str(tmp_path / "x")]
-    with monkeypatch.context() as patch:
-
-        def stop(*given: object) -> None:
-            raise KeyboardInterrupt
-
-        patch.setattr(infer, "take", stop)
-        code, _, err = call(capsys, *base)
-        assert code == 130
-    code, out, _ = call(capsys, *base, "--shard", "1/2", "--json")
-    found = json.loads(out)
-    assert (code, found["own_parts"], found["left"]) == (0, 1, 1)
+    line = f"embed {weights} {shards(tmp_path / 'tars', 1, 16)} --part-images 8 --workers 0"
+    base = [*line.split(), "--out", str(tmp_path / "x")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(infer, "take", Mock(side_effect=KeyboardInterrupt))
+        assert call(capsys, *base)[0] == 130
+    for shard, left in (("1/2", 1), ("0/2", 0)):
+        code, out, _ = call(capsys, *base, "--shard", shard, "--json")
+        found = json.loads(out)
+        assert (code, found["own_parts"], found["left"]) == (0, 1, left)
     code, out, err = call(capsys, *base, "--shard", "2/2")
     assert (code, out, len(err.splitlines())) == (2, "", 1)
-    code, out, _ = call(capsys, *base, "--shard", "0/2", "--json")
-    assert (code, json.loads(out)["left"]) == (0, 0)
-    file = ["--out", str(tmp_path / "x.parquet"), "--shard", "1/2"]
-    code, _, err = call(capsys, "embed", weights, data, *file)
+    file = ("--out", str(tmp_path / "x.parquet"), "--shard", "1/2")
+    code, _, err = call(capsys, *base[:3], *file)
     assert code == 2
     assert "shard='1/2' applies only with a folder as out" in err
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import vitlab
+from evaluation.small_models import noisy
 from vitlab.errors import OptionError
 from vitlab.evaluation.infer import shape_taken, take
 from vitlab.evaluation.probes.feature_options import Pooled, Taken
@@ -14,21 +15,13 @@ SHAPES = [
     ("ViT(width=16,depth=3,heads=2,mlp=32)/4", {"pool": "mean", "positions": "rope"}),
     ("ViT(width=16,depth=2,heads=2,mlp=32)/4", {"attention": "axial", "pool": "mean"}),
     ("ViT(width=16,depth=2,heads=2,mlp=32)/4", {"pool": "attention", "queries": 3}),
-    ("BiT", {"stages": (1, 1)}),
-    ("BiT", {"stages": (1,), "attention": "axial"}),
+    ("BiT-R(1-1)x1", {}),
+    ("Axial-ResNet-(1)", {}),
 ]
 
 
 def model(name: str, **choices: object) -> vitlab.VisionTransformer:
-    torch.manual_seed(0)
-    if name == "BiT":
-        made = vitlab.ResNet(vitlab.ResNetConfig(classes=0, image_size=16, **choices))
-    else:
-        made = vitlab.create(name, classes=0, image_size=16, **choices)
-    with torch.no_grad():
-        for weight in made.parameters():
-            weight.normal_(0, 0.2)
-    return made.eval()
+    return noisy(name, 0.2, classes=0, image_size=16, **choices)
 
 
 @pytest.fixture

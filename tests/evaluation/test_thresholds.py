@@ -11,7 +11,8 @@ import torch
 from sklearn.metrics import f1_score, precision_recall_fscore_support
 
 import vitlab
-from conftest import call, photo_folder
+from conftest import call, draw_reports, photo_folder
+from evaluation.small_models import noisy
 from vitlab.data.labels import MultiLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.errors import DataError, OptionError, WeightsError
@@ -34,9 +35,8 @@ def some(seed: int, images: int = 60) -> tuple[Any, Any]:
     return np.round(scores, 2), table
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_no_threshold_of_a_grid_is_better_by_scikit_learn(seed: int) -> None:
-    scores, table = some(seed)
+def test_no_threshold_of_a_grid_is_better_by_scikit_learn() -> None:
+    scores, table = some(0)
     grid = np.arange(-0.005, 1, 0.01)  # one between any two scores
     each, one = (best_thresholds(scores, table, per) for per in ("class", "all"))
     assert each.shape == one.shape == (4,)
@@ -80,12 +80,9 @@ def listed(folder: Path, *parts: str) -> str:
     rows = []
     for number, part in enumerate(parts):
         photo_folder(folder / part, {"red": 5 + number, "green": 5})
+        split = {} if part == "all" else {"split": part}
         rows += [
-            {
-                "path": f"{part}/{name}/{i:03d}.png",
-                "labels": [name, *["odd"] * i][:2],
-                "split": part,
-            }
+            {"path": f"{part}/{name}/{i:03d}.png", "labels": [name, *["odd"] * i][:2]} | split
             for name in ("red", "green")
             for i in range(5)
         ]
@@ -94,14 +91,28 @@ def listed(folder: Path, *parts: str) -> str:
 
 
 def model() -> vitlab.VisionTransformer:
-    made = vitlab.create(
-        "ViT(width=16,depth=1,heads=2,mlp=32)/4", classes=3, image_size=16, labels=CLASSES
-    )
-    with torch.no_grad():
-        for weights in made.parameters():
-            weights.normal_(0, 0.2, generator=torch.Generator().manual_seed(weights.numel()))
+    made = noisy(std=0.2, image_size=16, labels=CLASSES)
     made.provenance = {"multi_label": True}
-    return made.eval()
+    return made
+
+
+def test_each_class_has_a_probability_of_its_own(tmp_path: Path) -> None:
+    data, made = listed(tmp_path, "all"), model()
+    result = vitlab.evaluate(made, data, split="all")
+    assert {"map", "micro_f1", "macro_f1", "bce"} <= set(result)
+    assert not {"accuracy", "top5", "nll", "ece"} & set(result)
+    source = open_to_learn(data).whole
+    assert source is not None
+    own = predict(made, source, Compute(torch.device("cpu"), workers=0))
+    assert own.labels.values.tolist() == source.labels.values.tolist()
+    assert not np.allclose(own.probabilities.sum(1), 1)
+    assert figures(own.probabilities, own.labels)["map"] == result["map"]
+    sums = []
+    for several in (True, False):
+        made.provenance = {"multi_label": several}
+        (answer,) = vitlab.classify(made, [str(next(tmp_path.rglob("*.png")))], top=3)
+        sums.append(sum(chance for _, chance in answer.classes))
+    assert abs(sums[1] - 1) < 1e-6 < 1e-3 < abs(sums[0] - 1)
 
 
 def test_they_are_chosen_on_validation_images_kept_and_used(tmp_path: Path) -> None:
@@ -188,9 +199,8 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         _ = made.thresholds
 
 
-@pytest.mark.drawn
 def test_the_command_keeps_them_with_a_run_and_its_report_shows_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, out = listed(tmp_path / "data", "train", "val", "test"), str(tmp_path / "run")
     recipe = vitlab.recipe(
@@ -198,6 +208,7 @@ def test_the_command_keeps_them_with_a_run_and_its_report_shows_them(
         warmup=0.0, loss="bce",
     )  # fmt: skip
     run = vitlab.train(recipe, out)
+    draw_reports(monkeypatch)
     words = ("evaluate", out, data, "--choose-thresholds", "class")
     code, text, err = call(capsys, *words)
     assert code == 0, err
@@ -207,6 +218,8 @@ def test_the_command_keeps_them_with_a_run_and_its_report_shows_them(
     page = RunFolder(out).report.read_text()
     assert f"thresholds chosen by F1 on 10 validation images: green {kept[0]:.3g}, odd" in page
     assert "probability is above its threshold" in page
+    assert "mean average precision over the classes" in page
+    assert "Confusion matrix" not in page
     code, text, _ = call(capsys, "evaluate", out, data, "--json")
     assert (code, json.loads(text)["thresholds"]["odd"]) == (0, kept[1])
     image = str(next((tmp_path / "data" / "test").rglob("*.png")))

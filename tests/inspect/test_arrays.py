@@ -1,6 +1,5 @@
 """Filters, positions, tokens and features: against scikit-learn, NumPy and cases made by hand."""
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -58,11 +57,6 @@ def test_filters_of_resnets_are_the_standardized_ones() -> None:
         assert np.abs((found * want).sum((1, 2, 3))) == pytest.approx(1, abs=1e-4)
 
 
-def test_too_many_filters_are_refused() -> None:
-    with pytest.raises(OptionError, match="count must be from 1 to 48"):
-        vitlab.inspect.embedding_filters(small(), 49)
-
-
 def test_similarity_of_positions_is_their_cosine() -> None:
     model = small(size=(8, 12), registers=2)
     found = vitlab.inspect.position_similarity(model)
@@ -113,12 +107,6 @@ def test_norms_and_similarity_of_tokens() -> None:
     assert alike[1, 2] == pytest.approx(cosines.mean(), abs=1e-6)
 
 
-def test_equal_patches_are_entirely_alike() -> None:
-    model = small(positions="none")
-    alike = vitlab.inspect.token_similarity(model, torch.ones(1, 3, 16, 16))
-    assert alike.numpy() == pytest.approx(1, abs=1e-5)
-
-
 def test_colors_are_the_first_three_components_of_all_images_together() -> None:
     model, images = small(), torch.randn(3, 3, 16, 24)
     colors = vitlab.inspect.feature_colors(model, images)
@@ -155,12 +143,3 @@ def test_images_of_different_sizes_share_their_colors() -> None:
     assert two.shape == (1, 4, 8, 3)
     torch.testing.assert_close(two, torch.cat([one, one], 2))
     assert vitlab.inspect.feature_colors(small(RESNET, 32), wide).shape == (1, 2, 4, 3)
-
-
-def hsic(one: Any, other: Any) -> float:
-    """HSIC without bias: a mean over four different images (Song et al., 2012, theorem 2)."""
-    terms = [
-        one[i, j] * (other[i, j] + other[k, n] - 2 * other[i, k])
-        for i, j, k, n in itertools.permutations(range(len(one)), 4)
-    ]
-    return float(np.mean(terms))

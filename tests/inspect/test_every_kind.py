@@ -142,7 +142,15 @@ def pooled_rows(model: Any, pool: Tensor | None) -> Tensor:
     return kinds.get(config.pool, some / max(1, len(chosen)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+CAMPAIGN = {  # the others have their parts
+    "class token", "mean", "both", "attention pooling", "axial", "hmlp", "rotary",
+    "relative in every block", "three branches, attention pooling",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=pytest.mark.campaign if k in CAMPAIGN else ()) for k in KINDS]
+)
 def test_heads_rollout_and_relevance_are_those_of_the_attention_paid(kind: str) -> None:
     model, images = model_of(kind), torch.randn(2, 3, 24, 32, generator=seeded(1))
     classes, config = torch.tensor([2, 0]), model.config

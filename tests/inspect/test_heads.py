@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import vitlab
-from vitlab.errors import OptionError
 
 
 def blank(**choices: Any) -> Any:
@@ -48,17 +47,6 @@ def test_what_the_class_token_and_registers_get_is_lost_or_shared_out() -> None:
     assert elsewhere.numpy() == pytest.approx(3 / 11, rel=1e-6)
 
 
-def test_a_head_that_looks_at_its_own_patch_looks_no_distance() -> None:
-    model = blank(width=64, heads=1, pool="mean", image_size=48, positions="none")
-    sharp = 1e3 * torch.eye(64)
-    with torch.no_grad():
-        for block in model.blocks:
-            block.attention[0].body.qkv.weight.copy_(torch.cat([sharp, sharp, sharp]))
-    images = torch.randn(1, 3, 48, 48)
-    assert vitlab.inspect.attention_distance(model, images).max() < 1e-6
-    assert vitlab.inspect.attention_entropy(model, images).max() < 1e-6
-
-
 def test_batches_one_after_the_other_are_as_good_as_one() -> None:
     model = vitlab.create("ViT(width=16,depth=2,heads=2,mlp=16)/8", 2, 32)
     images = torch.randn(10, 3, 32, 32)
@@ -69,11 +57,3 @@ def test_batches_one_after_the_other_are_as_good_as_one() -> None:
 
     whole = vitlab.inspect.attention_distance(model, images)
     torch.testing.assert_close(vitlab.inspect.attention_distance(model, batches()), whole)
-
-
-def test_what_cannot_be_measured_is_refused() -> None:
-    resnet = vitlab.create("BiT-R(1-1)x1", 2, 32)
-    with pytest.raises(OptionError, match="has no attention maps: use a Vision Transformer"):
-        vitlab.inspect.attention_distance(resnet, torch.randn(1, 3, 32, 32))
-    with pytest.raises(OptionError, match="no images"):
-        vitlab.inspect.attention_distance(blank(), [])

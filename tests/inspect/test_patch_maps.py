@@ -17,10 +17,7 @@ def model_of(name: str = "ViT(width=16,depth=2,heads=2,mlp=16)/8", **choices: An
     return vitlab.create(name, 3, (24, 32), **choices).eval()
 
 
-@pytest.mark.parametrize(
-    ("choices", "prefix"),
-    [({"registers": 2}, 3), ({"pool": "attention"}, 0)],
-)
+@pytest.mark.parametrize(("choices", "prefix"), [({"registers": 2}, 3), ({"pool": "attention"}, 0)])
 def test_similarity_is_the_cosine_of_two_tokens(choices: dict[str, Any], prefix: int) -> None:
     model = model_of(**choices)
     with torch.inference_mode():

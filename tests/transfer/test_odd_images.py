@@ -21,33 +21,8 @@ def words_of(command: str, data: Path, weights: str, out: Path) -> tuple[str, ..
     return (command, str(data), *run, *more, *quick)
 
 
-def saved(folder: Path, name: str = VIT, **choices: object) -> str:
-    given = {"classes": 0, "image_size": 8} | choices
-    return str(vitlab.save(vitlab.create(name, **given), folder / "weights"))
-
-
-@pytest.mark.parametrize(
-    ("command", "name", "choices"),
-    [  # with `probe`, test_linear_probe.py has the others
-        ("fewshot", VIT, {"pool": "mean", "classes": 7}),
-        ("finetune", VIT, {"pool": "attention"}),
-        ("finetune", "BiT-R(1)x1", {"image_size": 32}),
-        ("probe", VIT, {"classes": 7}),
-    ],
-)
-def test_weights_of_every_kind(
-    command: str, name: str, choices: dict[str, object], tmp_path: Path, photos: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    words = words_of(command, photos, saved(tmp_path, name, **choices), tmp_path / "run")
-    code, out, err = call(capsys, *words)
-    assert code == 0, err
-    if command == "fewshot":
-        found = json.loads(out)
-        assert found["features"] > 0
-        assert found["images"] == 11
-    else:
-        assert vitlab.load(tmp_path / "run").config.labels == ("blue", "green", "red")
+def saved(folder: Path) -> str:
+    return str(vitlab.save(vitlab.create(VIT, 0, 8), folder / "weights"))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -37,11 +37,7 @@ def three(tmp_path_factory: pytest.TempPathFactory, digits_run: Path) -> list[Pa
             weight += 1e-3 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
         for weight in wild.parameters():
             weight.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)))
-    return [
-        digits_run,
-        vitlab.save(wild, folder / "wild"),
-        vitlab.save(near, folder / "near"),
-    ]
+    return [digits_run, vitlab.save(wild, folder / "wild"), vitlab.save(near, folder / "near")]
 
 
 def test_the_mean_is_numpys(tmp_path: Path) -> None:

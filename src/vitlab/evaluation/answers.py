@@ -322,6 +322,13 @@ def ratio(above: Floats, below: Floats, otherwise: float = 0.0) -> Floats:
     return np.divide(above, below, out=found, where=below > 0)
 
 
+def mean_known(values: Floats, axis: int = -1) -> Floats:
+    """Return the mean along an axis of the numbers that are not NaN; NaN of none."""
+    there = np.isfinite(values)
+    total = np.where(there, values, 0).sum(axis)
+    return ratio(total, there.sum(axis).astype(np.float64), np.nan)
+
+
 def grouped(values: Integers) -> tuple[Integers, Integers]:
     """Return the order that sorts values, and where each group of equal ones begins."""
     order = np.argsort(values, kind="stable")

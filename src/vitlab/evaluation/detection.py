@@ -26,11 +26,11 @@ from vitlab.data.open import open_images
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
-from vitlab.evaluation.answers import Floats, ratio
+from vitlab.evaluation.answers import Floats, mean_known
 from vitlab.evaluation.choosing import Split, chosen
 from vitlab.evaluation.compute import Compute, borrowed
-from vitlab.evaluation.intervals import affordable, bootstrapped, redrawn
-from vitlab.evaluation.records import EvaluationRecord, recorded
+from vitlab.evaluation.intervals import affordable, bootstrapped, finite, redrawn
+from vitlab.evaluation.records import EvaluationRecord, answered, recorded
 from vitlab.files import staged_folder
 from vitlab.objectives.detect import SURE, framed, overlap
 from vitlab.progress import Meter
@@ -171,13 +171,6 @@ def _areas(hits: NDArray[np.bool_], times: Floats, count: float) -> Floats:
     return found
 
 
-def _means(table: Floats) -> dict[str, Floats]:
-    """Return `ap50` and `ap`, (b,), of what `average_precision` returns."""
-    there = np.isfinite(table[..., 0]).sum(1).astype(np.float64)
-    every = {"ap50": table[..., 0], "ap": table.mean(-1)}
-    return {name: ratio(np.nansum(own, 1), there, np.nan) for name, own in every.items()}
-
-
 def box_figures(
     found: Sequence[Detections],
     truth: Boxes,
@@ -196,12 +189,11 @@ def box_figures(
     table = average_precision(found, truth, len(classes), weights)
     counts = [int((truth[..., 0] == number).sum()) for number in range(len(classes))]
     rows = [
-        {"class": name, "ap50": float(own[0]), "ap": float(own.mean()), "objects": count}
-        if count
-        else {"class": name, "ap50": None, "ap": None, "objects": 0}
+        {"class": name, "ap50": finite(own[0]), "ap": finite(own.mean()), "objects": count}
         for name, own, count in zip(classes, table[0], counts, strict=True)
     ]
-    return bootstrapped(_means(table), len(found), biased=True) | {
+    means = {"ap50": mean_known(table[..., 0]), "ap": mean_known(table.mean(-1))}
+    return bootstrapped(means, len(found), biased=True) | {
         "images": len(found),
         "objects": sum(counts),
         "classes": rows,
@@ -303,6 +295,4 @@ def find_objects(
                 framed(image.decode(3), places, titles).save(folder / name)
                 row["picture"] = f"{out}/{name}"
             meter.images(number + 1, len(source))
-    damaged = sum("error" in row for row in rows)
-    about = {"model": detector.model.config.name, "images": len(rows) - damaged}
-    return about | {"damaged": damaged, "detections": rows}
+    return answered(detector.model, "detections", rows)

@@ -189,14 +189,13 @@ def recombine(phases: Tensor, amplitudes: Tensor) -> Tensor:
 
     An image recombined with itself is itself.
     """
-    size = (phases.shape[-2], phases.shape[-1])
-    angles = torch.fft.rfft2(phases).angle()
-    return torch.fft.irfft2(torch.polar(torch.fft.rfft2(amplitudes).abs(), angles), s=size)
+    mixed = torch.polar(torch.fft.rfft2(amplitudes).abs(), torch.fft.rfft2(phases).angle())
+    return torch.fft.irfft2(mixed, s=phases.shape[-2:])
 
 
 def low_pass(images: Tensor, radius: float) -> Tensor:
     """Keep the frequencies up to a radius, which is a share of the Nyquist frequency."""
-    size = (images.shape[-2], images.shape[-1])
+    size = images.shape[-2:]
     rows, columns = torch.fft.fftfreq(size[0]), torch.fft.rfftfreq(size[1])
     kept = (torch.hypot(rows[:, None], columns) / NYQUIST <= radius).to(images.device)
     return torch.fft.irfft2(torch.fft.rfft2(images) * kept, s=size)
@@ -277,10 +276,9 @@ def drop_patches(images: Tensor, scores: Tensor, fraction: float) -> Tensor:
     attention of a self-supervised ViT, here by the gradients of the model itself, so that all
     architectures are treated alike.
     """
-    gone = scores.argsort(dim=1, descending=True, stable=True)[
-        :, : round(fraction * scores.shape[1])
-    ]
-    kept = torch.ones_like(scores, dtype=torch.bool).scatter(1, gone, False)
+    order = scores.argsort(dim=1, descending=True, stable=True)
+    count = round(fraction * scores.shape[1])
+    kept = torch.ones_like(scores, dtype=torch.bool).scatter(1, order[:, :count], False)
     numbers = patch_numbers((images.shape[-2], images.shape[-1]))
     mask = kept[:, numbers.flatten()].unflatten(1, numbers.shape)
     return images * mask[:, None].to(images.device)

@@ -172,8 +172,12 @@ def bootstrapped(values: dict[str, Floats], images: int, *, biased: bool = False
         middle = 2 * point - float(np.nanmean(samples)) if biased and len(samples) else point
         if ends := interval_of(METRICS[name], images, middle, samples):
             found[name] = [min(ends[0], point), max(ends[1], point)]
-    finite = {name: own if math.isfinite(own) else None for name, own in points.items()}
-    return finite | {"intervals": found}
+    return {name: finite(own) for name, own in points.items()} | {"intervals": found}
+
+
+def finite(value: float) -> float | None:
+    """Return a number as JSON has it: None in place of NaN."""
+    return float(value) if math.isfinite(value) else None
 
 
 def wilson(share: float, images: int) -> Interval:

@@ -22,6 +22,7 @@ from vitlab.evaluation.answers import (
     answers_of,
     check_numbers,
     descending,
+    mean_known,
     over_classes,
     ratio,
 )
@@ -198,7 +199,7 @@ def auroc(given: Weighted) -> Floats:
         mine, upto, before, whole, rest = _ranked(given, scores, own)
         others = rest - (whole[0] - upto + whole[1] - before) / 2  # ties count half
         found.append(ratio((mine * others).sum(1), mine.sum(1) * rest[:, 0], np.nan))
-    return _nanmean(found, given)
+    return _over_all(found, given)
 
 
 def mean_average_precision(given: Weighted) -> Floats:
@@ -211,7 +212,7 @@ def mean_average_precision(given: Weighted) -> Floats:
     for scores, own in given.columns():
         mine, upto, _, whole, _ = _ranked(given, scores, own)
         found.append(ratio((mine * ratio(upto, whole[0])).sum(1), mine.sum(1), np.nan))
-    return _nanmean(found, given)
+    return _over_all(found, given)
 
 
 def _ranked(
@@ -419,9 +420,6 @@ def _present(given: Weighted, there: Floats) -> NDArray[np.bool_]:
     return there > 0 if isinstance(given.answers, SingleAnswers) else np.ones_like(there, bool)
 
 
-def _nanmean(found: list[Floats], given: Weighted) -> Floats:
+def _over_all(found: list[Floats], given: Weighted) -> Floats:
     """Return the mean over classes of those that have a value: (b,)."""
-    table = np.stack([np.full(len(given.weights), np.nan), *found])
-    there = np.isfinite(table)
-    total = np.where(there, table, 0).sum(0)
-    return ratio(total, there.sum(0).astype(np.float64), np.nan)
+    return mean_known(np.stack([np.full(len(given.weights), np.nan), *found]), 0)

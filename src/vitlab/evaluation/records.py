@@ -155,3 +155,10 @@ def recorded(
     """
     rest = {"seconds": time.monotonic() - began, "notes": [*notes, *(f"skipped: {e}" for e in bad)]}
     return EvaluationRecord({**figures, **cost_figures(model), **rest})
+
+
+def answered(model: Model, key: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what a command says of images one by one; a damaged one has an `error` in its row."""
+    damaged = sum("error" in row for row in rows)
+    about = {"model": model.config.name, "images": len(rows) - damaged, "damaged": damaged}
+    return about | {key: rows}

@@ -25,9 +25,9 @@ from vitlab.evaluation.answers import ratio
 from vitlab.evaluation.choosing import Split, chosen
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory
-from vitlab.evaluation.intervals import interval_of, redrawn, wilson
+from vitlab.evaluation.intervals import finite, interval_of, redrawn, wilson
 from vitlab.evaluation.metrics import METRICS
-from vitlab.evaluation.records import EvaluationRecord, recorded
+from vitlab.evaluation.records import EvaluationRecord, answered, recorded
 from vitlab.evaluation.reliability import REACH
 from vitlab.options import options_of
 from vitlab.progress import Meter
@@ -79,7 +79,7 @@ def _figures(means: Numbers) -> dict[str, Numbers]:
 
 def _put(row: dict[str, Any], key: str, value: float, samples: Numbers, images: int) -> None:
     """Put a figure and its interval, if it has one, into a row; that of R² is of what it lacks."""
-    row[key] = float(value) if math.isfinite(value) else None
+    row[key] = finite(value)
     lost = key == "r2"
     of = (1 - value, 1 - samples) if lost else (value, samples)
     if ends := interval_of(METRICS[key], images, *of):
@@ -198,5 +198,4 @@ def estimate(
     damaged = np.setdiff1d(np.arange(len(rows)), seen.indices)
     for number, text in zip(damaged, seen.bad, strict=True):
         rows[number]["error"] = text
-    about = {"model": regressor.model.config.name, "images": len(seen.indices)}
-    return about | {"damaged": len(seen.bad), "estimates": rows}
+    return answered(regressor.model, "estimates", rows)

@@ -32,11 +32,11 @@ from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, ImageError
-from vitlab.evaluation.answers import Floats, ratio
+from vitlab.evaluation.answers import Floats, mean_known, ratio
 from vitlab.evaluation.choosing import Split
 from vitlab.evaluation.compute import Compute, borrowed
-from vitlab.evaluation.intervals import bootstrapped, redrawn
-from vitlab.evaluation.records import EvaluationRecord, recorded
+from vitlab.evaluation.intervals import bootstrapped, finite, redrawn
+from vitlab.evaluation.records import EvaluationRecord, answered, recorded
 from vitlab.files import staged_folder
 from vitlab.images import ImageSpec
 from vitlab.progress import Meter
@@ -266,17 +266,10 @@ def iou(counts: Floats) -> Floats:
     return ratio(right, predicted + true - right, np.nan)
 
 
-def _mean_iou(counts: Floats) -> Floats:
-    """Return the mean IoU of the classes that are there or predicted: (b, classes, 3) -> (b,)."""
-    found = iou(counts)
-    there = np.isfinite(found)
-    return ratio(np.where(there, found, 0).sum(-1), there.sum(-1).astype(np.float64), np.nan)
-
-
 FIGURES: dict[str, Callable[[Floats], Floats]] = {
-    "miou": lambda counts: _mean_iou(counts[..., :3]),
+    "miou": lambda counts: mean_known(iou(counts[..., :3])),
     "pixel_accuracy": lambda counts: ratio(counts[..., 0].sum(-1), counts[..., 2].sum(-1), np.nan),
-    "boundary_iou": lambda counts: _mean_iou(counts[..., 3:]),
+    "boundary_iou": lambda counts: mean_known(iou(counts[..., 3:])),
 }
 """Of counts (b, classes, 6): (b,). Their names and units are in `METRICS`."""
 
@@ -298,8 +291,8 @@ def mask_figures(counts: Counts, classes: Sequence[str]) -> dict[str, Any]:
     table = [
         {
             "class": name,
-            "iou": None if math.isnan(whole[row]) else float(whole[row]),
-            "boundary_iou": None if math.isnan(edges[row]) else float(edges[row]),
+            "iou": finite(whole[row]),
+            "boundary_iou": finite(edges[row]),
             "pixels": int(total[0, row, 2]),
             "images": int((counts[:, row, 2] > 0).sum()),
         }
@@ -432,9 +425,7 @@ def write_masks(
                 row["shares"] = shares(found.predicted, segmenter.about)
             rows.append(row)
             meter.images(number + 1, len(source))
-    damaged = sum("error" in row for row in rows)
-    about = {"model": segmenter.model.config.name, "images": len(rows) - damaged}
-    return about | {"damaged": damaged, "masks": rows}
+    return answered(segmenter.model, "masks", rows)
 
 
 def shares(predicted: Truth, known: MaskClasses) -> dict[str, float]:

@@ -7,11 +7,7 @@ from numpy.typing import NDArray
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.errors import DataError
 from vitlab.evaluation import label_errors
-from vitlab.evaluation.label_errors import (
-    confident_joint,
-    expected_errors,
-    find_label_errors,
-)
+from vitlab.evaluation.label_errors import confident_joint, expected_errors, find_label_errors
 
 # Two classes. The thresholds are the means (0.9 + 0.7 + 0.2) / 3 = 0.6 and (0.8 + 0.4) / 2 = 0.6.
 HAND = np.array([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8], [0.2, 0.8], [0.6, 0.4]])
@@ -104,15 +100,6 @@ def test_several_labels_are_as_many_questions() -> None:
             assert set(asked[each.place].given) ^ set(asked[each.place].better) == {0}
             assert asked[each.place].margin == pytest.approx(each.margin)
     assert [s.own for s in found.suspects] == sorted(s.own for s in found.suspects)
-
-
-def test_all_that_is_doubtful_about_an_image_is_turned() -> None:
-    chances = np.array([[0.95, 0.1], [0.9, 0.1], [0.1, 0.9], [0.05, 0.95], [0.05, 0.93]])
-    table = np.array([[1, 0], [1, 0], [0, 1], [0, 1], [1, 0]], np.uint8)
-    (only,) = find_label_errors(chances, MultiLabels(table)).suspects
-    assert (only.place, only.given, only.better) == (4, (0,), (1,))
-    assert only.margin == pytest.approx(0.05 - 0.95)
-    assert only.own == pytest.approx(0.05)
 
 
 def test_what_does_not_fit_is_refused() -> None:

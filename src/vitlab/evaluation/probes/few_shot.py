@@ -18,7 +18,6 @@ from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.probes.heads import best_ridge, signs, solved
 
 BIAS = 100.0  # the constant feature: so large that its weight is hardly penalized
-SHOTS = (1, 5, 10, 25)
 SEEDS = 3
 L2 = 1024.0  # big_vision's, 2^10
 

@@ -32,8 +32,13 @@ from vitlab.training.state import State
 from vitlab.training.step import Trainer
 
 pytestmark = pytest.mark.campaign
-LONG = PLAIN | {"epochs": 20, "test_every": 10}
+LONG = PLAIN | {"batch": 250, "epochs": 20, "test_every": 10}
 IMAGES, STEPS = 1438, 116
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_digits() -> None:
+    """All of them."""
 
 
 def noting(folder: Path, notes: Path, host: Host) -> str:

@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
     for tint, name in enumerate(("ash", "elm")):
         (root / name).mkdir(parents=True)
         for number in range(5):
-            picture = photo(number, 160, 200 + 8 * number, tint)
+            picture = photo(number, 80, 100 + 8 * number, tint)
             picture.save(root / name / f"{number}.jpg", quality=90)
     return root
 

@@ -35,8 +35,8 @@ from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Classify
 from vitlab.objectives.detect import Detect
-from vitlab.objectives.distill.distillation import Distillation
-from vitlab.objectives.objective_module import OwningObjective
+from vitlab.objectives.distillation import Distillation
+from vitlab.objectives.pretext_task import OwningObjective
 from vitlab.objectives.pretext_tasks import TASKS
 from vitlab.objectives.regress import Regress
 from vitlab.objectives.segment import Segment

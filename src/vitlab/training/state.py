@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.models.model import Model
-from vitlab.objectives.objective_module import OwningObjective
+from vitlab.objectives.pretext_task import OwningObjective
 from vitlab.optim import moments
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.optimizers import evaluation_weights

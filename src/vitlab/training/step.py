@@ -23,7 +23,7 @@ from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DivergedError
 from vitlab.models.model import Model
 from vitlab.objectives.objective import Objective, objective_of
-from vitlab.objectives.objective_module import Learner, OwningObjective
+from vitlab.objectives.pretext_task import Learner, OwningObjective
 from vitlab.objectives.pretext_tasks import views_of
 from vitlab.optim.optimizers import set_rate
 from vitlab.optim.sam import statistics_kept, uphill

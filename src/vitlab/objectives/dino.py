@@ -1,9 +1,10 @@
 """DINO: the student learns a momentum teacher's answers to other crops of the same image."""
 
+import math
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.data.loading.batches import Batch
@@ -14,20 +15,206 @@ from vitlab.models.config import ModelConfig
 from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
-from vitlab.objectives.anchor import anchor_of
-from vitlab.objectives.dino.centering import balanced, sharpened
-from vitlab.objectives.dino.crops_and_models import (
+from vitlab.objectives.anchor import anchor_of, follow
+from vitlab.objectives.crops import (
     BY_PASS,
     check_crops,
     crop_views,
     local_size,
 )
-from vitlab.objectives.dino.projector import Projector
-from vitlab.objectives.dino.schedules import follow, momentum_at, temperature_at
-from vitlab.objectives.dino.view_loss import between_views, collapse, figures_of
-from vitlab.objectives.objective_module import Sum
-from vitlab.objectives.pretext_task import PretextTask
+from vitlab.objectives.pretext_task import PretextTask, Sum
 from vitlab.recipes.pretext import Pretext
+
+WARMUP = 0.1  # of the run, until the teacher's temperature is the final one
+
+
+def momentum_at(step: int, total: int, start: float) -> float:
+    """Return the teacher's momentum in a step: from `start` to 1 by a cosine (DINO, section 3.1).
+
+    Args:
+        step: from 0
+        total: steps of the run
+        start: momentum of the first step
+    """
+    return 1 - (1 - start) * (1 + math.cos(math.pi * step / max(1, total))) / 2
+
+
+def temperature_at(step: int, total: int, ends: tuple[float, float]) -> float:
+    """Return the teacher's temperature in a step: linear over the first tenth of the run.
+
+    DINO warms it up over 30 epochs, whatever the length of the run (appendix C); a share of the run
+    is our choice, so that short ones reach the final temperature too.
+
+    Args:
+        step: from 0
+        total: steps of the run
+        ends: the first temperature, and the final one
+    """
+    first, last = ends
+    return first + (last - first) * min(1.0, step / max(1.0, WARMUP * total))
+
+
+def sharpened(answers: Tensor, center: Tensor, temperature: Tensor | float) -> Tensor:
+    """Return a teacher's probabilities: centered, sharpened answers (DINO, section 3.1).
+
+    Args:
+        answers: float32 (…, prototypes)
+        center: mean of its answers so far, (prototypes,)
+        temperature: below the student's
+    """
+    return ((answers - center) / temperature).softmax(-1)
+
+
+def balanced(answers: Tensor, temperature: Tensor | float, rounds: int = 3) -> Tensor:
+    """Return a teacher's probabilities by Sinkhorn-Knopp: every prototype is used equally often.
+
+    Source: Caron et al., SwAV, 2020, algorithm 1, as DINOv2 uses it (Oquab et al., 2023, section
+    4). It is computed on logarithms, so that no temperature overflows.
+
+    Args:
+        answers: float32 (N, prototypes)
+        temperature: of the answers
+        rounds: each of which scales the prototypes, then the images
+
+    Returns:
+        (N, prototypes), each row of sum 1; the columns' sums are nearly equal.
+    """
+    table = answers / temperature
+    for _ in range(rounds):
+        table = table - table.logsumexp(0, keepdim=True) - math.log(table.shape[1])
+        table = table - table.logsumexp(1, keepdim=True) - math.log(max(1, table.shape[0]))
+    return table.softmax(-1)
+
+
+class Projector(nn.Module):
+    """Three layers with GELU, a vector of length 1, and its cosines with the prototypes.
+
+    Source: Caron et al., Emerging Properties in Self-Supervised Vision Transformers, 2021, section
+    3.2 and appendix C; the last layer is weight-normalized with a gain of 1 that is not learned
+    (facebookresearch/dino, DINOHead with norm_last_layer).
+
+    Args:
+        features: of an image, or of a patch
+        hidden: units of the first two layers
+        bottleneck: of the third
+        prototypes: how many answers there are
+    """
+
+    def __init__(self, features: int, hidden: int, bottleneck: int, prototypes: int) -> None:
+        super().__init__()
+        self.dense = nn.ModuleList(
+            [
+                nn.Linear(features, hidden),
+                nn.Linear(hidden, hidden),
+                nn.Linear(hidden, bottleneck),
+            ]
+        )
+        self.prototypes = nn.Parameter(torch.empty(prototypes, bottleneck))
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw truncated-normal kernels of 0.02 and zero biases; prototypes as a dense layer's."""
+        for layer in self.dense:
+            assert isinstance(layer, nn.Linear)
+            nn.init.trunc_normal_(layer.weight, std=0.02, generator=generator)
+            nn.init.zeros_(layer.bias)
+        limit = self.prototypes.shape[1] ** -0.5
+        nn.init.uniform_(self.prototypes, -limit, limit, generator=generator)
+
+    def forward(self, features: Tensor, frozen: bool = False) -> Tensor:
+        """Compute cosines with the prototypes: (…, features) -> (…, prototypes).
+
+        Args:
+            features: of images or patches
+            frozen: whether the prototypes get no gradient
+        """
+        first, second, third = self.dense
+        values = third(F.gelu(second(F.gelu(first(features)))))
+        prototypes = self.prototypes.detach() if frozen else self.prototypes
+        return F.linear(F.normalize(values, dim=-1), F.normalize(prototypes, dim=-1))
+
+
+UNIFORM = 0.02  # nats below those of uniform answers: all prototypes alike
+ONE = 0.05  # share of the entropy of uniform answers, of the mean answer: one prototype for all
+CLOSE = 0.02  # of the spread of features in random directions
+
+
+def between_views(taught: Tensor, logs: Tensor) -> Tensor:
+    """Return the mean cross-entropy over all pairs of different views (DINO, equation 3).
+
+    Args:
+        taught: the teacher's probabilities on the large views, (T, B, prototypes)
+        logs: the student's log-probabilities on all views, the large ones first: (V, B, prototypes)
+    """
+    table = torch.einsum("tbk,vbk->tv", taught, logs)
+    pairs = table.numel() - len(taught)
+    return (table.diagonal().sum() - table.sum()) / (pairs * taught.shape[1])
+
+
+def figures_of(taught: Tensor, logs: Tensor, features: Tensor) -> dict[str, Tensor]:
+    """Return the means of the figures over a pass.
+
+    Args:
+        taught: the teacher's probabilities on both large views, (2, B, prototypes)
+        logs: the student's log-probabilities, (views, B, prototypes)
+        features: of the teacher, (2 * B, F)
+    """
+    sure = entropy(taught)
+    across = -(taught * logs[:2].flip(0)).sum(-1)
+    each = [spread(part) for part in features.chunk(2)]
+    return {
+        "teacher_entropy": sure.mean(),
+        "mean_entropy": entropy(taught.mean((0, 1))),
+        "disagreement": (across - sure).mean(),
+        "feature_spread": torch.stack(each).mean(),
+    }
+
+
+def entropy(chances: Tensor) -> Tensor:
+    """Return the entropy of probabilities in nats: (…, K) -> (…)."""
+    return -torch.special.xlogy(chances, chances).sum(-1)
+
+
+def spread(features: Tensor) -> Tensor:
+    """Return how far features of length 1 are spread: 0 if all are one, 1 in random directions.
+
+    The root mean square over the channels of each one's deviation over the images, times the root
+    of their number (Chen and He, SimSiam, 2021, section 4.1, figure 2).
+
+    Args:
+        features: float32 (B, D)
+    """
+    unit = F.normalize(features, dim=-1)
+    return ((unit - unit.mean(0)) ** 2).sum(-1).mean().sqrt()
+
+
+def collapse(means: dict[str, float], prototypes: int, centering: str) -> list[str]:
+    """Return what to tell of a teacher that tells images no longer apart; one line each.
+
+    Args:
+        means: of the task's figures
+        prototypes: how many answers there are
+        centering: how the teacher is kept from collapsing
+    """
+    most = math.log(prototypes)
+    found = []
+    other = "centering=sinkhorn" if centering == "mean" else "a lower lr"
+    if means["teacher_entropy"] > most - UNIFORM:
+        found.append(
+            "the teacher has collapsed to uniform answers: try a lower --teacher-temperature, or "
+            "a lower lr"
+        )
+    if means["mean_entropy"] < ONE * most:
+        found.append(
+            "the teacher has collapsed to one answer for all images: try a higher "
+            f"--teacher-temperature, or {other}"
+        )
+    if means["feature_spread"] < CLOSE:
+        found.append(
+            "the teacher's features have collapsed, they are the same for all images: try a lower "
+            "lr, or a longer warm-up"
+        )
+    return found
+
 
 CENTER = 0.9  # momentum of the center (facebookresearch/dino)
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vitlab
+from objectives.made import batch_of, seeded, small
 from oracles import peers
-from vitlab.data.loading.batches import Batch
 from vitlab.models.config import TokenizerConfig, ViTConfig
 from vitlab.models.model import Model
 from vitlab.models.tokenizers.tokenizer import Tokenizer
@@ -40,15 +40,6 @@ class CodeBook(Tokenizer):
         return torch.cdist(means, self.colors).argmin(-1)
 
 
-def small(**choices: Any) -> ViTConfig:
-    fields = {"width": 16, "depth": 1, "heads": 2, "mlp": 32, "patch": 8, "image_size": 32}
-    return ViTConfig(**{**fields, "classes": 0, **choices})
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def task_of(config: ViTConfig, guide: Model | None = None, **options: Any) -> BEiT:
     chosen, book = Pretext(task="beit", **options), guide or CodeBook()
     BEiT.check(chosen, config, book)
@@ -60,11 +51,6 @@ def task_of(config: ViTConfig, guide: Model | None = None, **options: Any) -> BE
 def images_of(config: ViTConfig, count: int = 3) -> Tensor:
     pixels = torch.rand(count, config.channels, *config.size, generator=seeded(2))
     return (pixels - 0.5) / 0.5
-
-
-def batch(config: ViTConfig, count: int = 3) -> Batch:
-    none = torch.zeros(count, dtype=torch.int64)
-    return Batch(images_of(config, count), none, torch.empty(count, 0), none)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +80,7 @@ def test_loss_scores_and_features_are_transformers(theirs: Any, tmp_path: Path) 
     norm = theirs.layernorm if hasattr(theirs, "layernorm") else theirs.beit.layernorm
     last = model.head.norm if model.config.norm_at == "pooled" else model.norm
     last.load_state_dict(norm.state_dict())
-    given = batch(model.config)
+    given = batch_of(images_of(model.config))
     images = given.images
     assert isinstance(images, Tensor)
     masks, places = task.masks(images, seeded(7))
@@ -117,7 +103,7 @@ def test_the_guide_is_not_trained_nor_kept() -> None:
     config, guide = small(), CodeBook()
     task = task_of(config, guide)
     learner = Learner(VisionTransformer(config, seeded()), task)
-    loss, _ = learner(batch(config), seeded())
+    loss, _ = learner(batch_of(images_of(config)), seeded())
     loss.backward()
     assert guide.colors.grad is None
     assert set(task.state_dict()) == {"token", "predict.weight", "predict.bias"}
@@ -165,7 +151,7 @@ def test_gray_images_are_shown_to_a_tokenizer_for_color() -> None:
     config = small(channels=1)
     guide = CodeBook(8)
     loss, _ = task_of(config, guide).loss(
-        VisionTransformer(config, seeded()), batch(config), seeded()
+        VisionTransformer(config, seeded()), batch_of(images_of(config)), seeded()
     )
     assert loss.isfinite()
     assert guide.seen[0].shape == (3, 3, 32, 32)

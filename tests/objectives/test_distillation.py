@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import vitlab
+from objectives.made import batch_of
 from oracles.peers import timm
 from vitlab.data.augment.augment import normalize
 from vitlab.data.augment.mix import Mix
@@ -50,8 +51,7 @@ def small(seed: int = 0, size: int = 16, width: int = 16, **choices: Any) -> Mod
 def some(count: int = 4, size: int = 16, seed: int = 5) -> Batch:
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(count, 3, size, size, generator=generator)
-    labels = torch.randint(5, (count,), generator=generator)
-    return Batch(images, labels, torch.empty(count, 0), torch.arange(count))
+    return batch_of(images, torch.randint(5, (count,), generator=generator))
 
 
 def made(student: Model, guide: Model, loss: Classify | None = None, **options: Any) -> Any:

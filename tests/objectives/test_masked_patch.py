@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from objectives.made import batch_of, seeded, small
 from vitlab.data.loading.batches import Batch
 from vitlab.models.config import ViTConfig
 from vitlab.models.vit import VisionTransformer
@@ -20,15 +21,6 @@ Target = Literal["mean-color", "downsized", "pixels"]
 TARGETS: tuple[Target, ...] = ("mean-color", "downsized", "pixels")
 
 
-def small(**choices: Any) -> ViTConfig:
-    fields = {"width": 16, "depth": 1, "heads": 2, "mlp": 32, "patch": 8, "image_size": 32}
-    return ViTConfig(**{**fields, "classes": 0, **choices})
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def task_of(config: ViTConfig, **options: Any) -> MaskedPatch:
     chosen = Pretext(task="masked-patch", **options)
     MaskedPatch.check(chosen, config)
@@ -38,9 +30,7 @@ def task_of(config: ViTConfig, **options: Any) -> MaskedPatch:
 
 
 def batch(config: ViTConfig, count: int = 3) -> Batch:
-    images = torch.randn(count, config.channels, *config.size, generator=seeded(2))
-    none = torch.zeros(count, dtype=torch.int64)
-    return Batch(images, none, torch.empty(count, 0), none)
+    return batch_of(torch.randn(count, config.channels, *config.size, generator=seeded(2)))
 
 
 def normalized(pixels: Tensor) -> Tensor:

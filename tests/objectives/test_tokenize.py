@@ -10,6 +10,7 @@ from scipy import special, stats
 from torch import Tensor
 
 import vitlab
+from objectives.made import batch_of, seeded
 from vitlab.data.loading.batches import Batch
 from vitlab.models.tokenizers.tokenizer import Tokenizer
 from vitlab.objectives.tokenize import (
@@ -23,10 +24,6 @@ from vitlab.recipes.pretext import Pretext
 NAME = "dVAE(codes=12,code_width=6,width=8)/4"
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def setup(name: str = NAME, **options: Any) -> tuple[Tokenizer, Tokenize]:
     chosen = {key: options.pop(key) for key in ("mean", "std") if key in options}
     model = vitlab.create(name, image_size=16, generator=seeded(), **chosen)
@@ -37,8 +34,7 @@ def setup(name: str = NAME, **options: Any) -> tuple[Tokenizer, Tokenize]:
 
 
 def batch(count: int = 3, seed: int = 1) -> Batch:
-    images = torch.rand(count, 3, 16, 16, generator=seeded(seed)) * 2 - 1
-    return Batch(images, torch.zeros(count), torch.zeros(count, 0), torch.arange(count))
+    return batch_of(torch.rand(count, 3, 16, 16, generator=seeded(seed)) * 2 - 1)
 
 
 def test_samples_are_drawn_by_their_probability() -> None:

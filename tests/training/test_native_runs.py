@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 import vitlab
 from conftest import photo
@@ -61,32 +59,6 @@ def test_evaluation_and_features(run: vitlab.Run, shapes: Path, tmp_path: Path) 
     assert vitlab.embed(run.model, str(shapes), tmp_path / "rows.parquet")["images"] == 60
     with pytest.raises(OptionError, match="with fit=native: take features"):
         vitlab.embed(run.model, str(shapes), tmp_path / "more.parquet", what="tokens")
-
-
-def test_probabilities_are_those_of_one_image_at_a_time(run: vitlab.Run, shapes: Path) -> None:
-    """Against pixels resized here: the largest multiples of 4 of the same shape, 24 patches."""
-    from PIL import Image
-
-    files = [shapes / "a" / f"{number:02d}.png" for number in range(5)]
-    answers = vitlab.classify(run.model, [str(file) for file in files], top=2)
-    grids = {
-        (24, 32): (4, 6),
-        (40, 20): (6, 3),
-        (64, 9): (12, 2),
-        (16, 16): (4, 4),
-        (13, 57): (2, 9),
-    }
-    config = run.model.config
-    for file, answer in zip(files, answers, strict=True):
-        with Image.open(file) as image:
-            rows, columns = grids[image.height, image.width]
-            small = image.convert("RGB").resize((4 * columns, 4 * rows), Image.Resampling.BILINEAR)
-        pixels = torch.from_numpy(np.array(small)).permute(2, 0, 1)[None] / 255
-        mean, std = (torch.tensor(each)[:, None, None] for each in (config.mean, config.std))
-        with torch.inference_mode():
-            chances = run.model((pixels - mean) / std).softmax(-1)[0]
-        for name, chance in answer.classes:
-            assert chance == pytest.approx(float(chances[config.labels.index(name)]), abs=1e-5)
 
 
 def test_fine_tuning_goes_on_from_square_weights_and_back(

@@ -134,6 +134,8 @@ def test_a_run_that_is_stopped_and_then_killed_goes_on_to_the_same_bits(
     alone = vitlab.save(model, tmp_path / "alone") / "model.safetensors"
     assert kept.keys() == load_file(alone).keys()  # nothing of what learned beside it
     assert model.config.classes == 0
+    averaged = any(name.startswith("head-average.") for name in wanted[0])
+    assert averaged == task.startswith(ANNOTATED)  # what answers with the model is
     if task == "dino":  # the teacher is saved
         state = wanted[0]
         for name, tensor in model.state_dict().items():

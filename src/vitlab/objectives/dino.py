@@ -1,6 +1,7 @@
 """DINO: the student learns a momentum teacher's answers to other crops of the same image."""
 
 import math
+from itertools import pairwise, starmap
 from typing import ClassVar
 
 import torch
@@ -102,13 +103,8 @@ class Projector(nn.Module):
 
     def __init__(self, features: int, hidden: int, bottleneck: int, prototypes: int) -> None:
         super().__init__()
-        self.dense = nn.ModuleList(
-            [
-                nn.Linear(features, hidden),
-                nn.Linear(hidden, hidden),
-                nn.Linear(hidden, bottleneck),
-            ]
-        )
+        sizes = pairwise((features, hidden, hidden, bottleneck))
+        self.dense = nn.ModuleList(starmap(nn.Linear, sizes))
         self.prototypes = nn.Parameter(torch.empty(prototypes, bottleneck))
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -235,11 +231,8 @@ class SelfDistillation(PretextTask):
     """
 
     figures: ClassVar[tuple[str, ...]] = (
-        "teacher_entropy",
-        "mean_entropy",
-        "disagreement",
-        "feature_spread",
-    )
+        "teacher_entropy", "mean_entropy", "disagreement", "feature_spread"
+    )  # fmt: skip
     temperature: Tensor
     center: Tensor
 
@@ -274,11 +267,8 @@ class SelfDistillation(PretextTask):
     @classmethod
     def remarks(cls, options: Pretext, config: ModelConfig) -> list[str]:
         """Return the crops, and what is computed by each process for itself."""
-        (rows, columns), small, count = (
-            config.size,
-            local_size(options, config),
-            options.local_crops,
-        )
+        (rows, columns), small = config.size, local_size(options, config)
+        count = options.local_crops
         beside = f" and {count} of {small[0]}x{small[1]}" if count else ""
         lines = [f"crops of each image: 2 of {rows}x{columns} pixels{beside}"]
         if options.centering == "sinkhorn":
@@ -329,15 +319,12 @@ class SelfDistillation(PretextTask):
         if views[2:]:
             answers.append(self.projector(model.features(torch.cat(views[2:])), self.frozen))
         with torch.autocast(large.device.type, enabled=False):
-            logs = self._logs(torch.cat(answers)).unflatten(0, (-1, count))
+            sharp = torch.cat(answers).float() / self.options.student_temperature
+            logs = F.log_softmax(sharp, dim=-1).unflatten(0, (-1, count))
             taught = taught.unflatten(0, (2, count))
             loss = between_views(taught, logs) + self.options.anchor * moved
             figures = figures_of(taught, logs.detach(), features.float())
         return loss, {name: value * count for name, value in figures.items()}
-
-    def _logs(self, answers: Tensor) -> Tensor:
-        """Return the student's log-probabilities of answers, (…, prototypes)."""
-        return F.log_softmax(answers.float() / self.options.student_temperature, dim=-1)
 
     def _teach(self, large: Tensor) -> tuple[Tensor, Tensor]:
         """Return the teacher's probabilities for images, and its features."""
@@ -347,7 +334,9 @@ class SelfDistillation(PretextTask):
             if self.options.centering == "sinkhorn":
                 return balanced(answers, self.temperature), features
             if self.training:
-                own = _summed(answers)
+                dtype = widest(answers.device)
+                number = answers.new_tensor([len(answers)], dtype=dtype)
+                own = torch.cat([answers.sum(0, dtype=dtype), number])
                 self._seen = own if self._seen is None else self._seen + own
             return sharpened(answers, self.center, self.temperature), features
 
@@ -377,10 +366,3 @@ class SelfDistillation(PretextTask):
     def warnings(self, means: dict[str, float]) -> list[str]:
         """Tell of a collapse."""
         return collapse(means, self.options.prototypes, self.options.centering)
-
-
-def _summed(answers: Tensor) -> Tensor:
-    """Return the sum of answers, and their number: (N, prototypes) -> (prototypes + 1,)."""
-    dtype = widest(answers.device)
-    count = torch.full((1,), len(answers), dtype=dtype, device=answers.device)
-    return torch.cat([answers.sum(0, dtype=dtype), count])

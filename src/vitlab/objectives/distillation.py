@@ -327,17 +327,13 @@ class Distillation(OwningObjective):
             own, taught = (each.float() for each in self.heads(model, batch.images))
             scores = (own + taught) / 2
         share = self.distill.distill_weight
-        lesson = self._hard if self.distill.distill == "hard" else self._soft
+        lesson = self.taught.mean if self.distill.distill == "hard" else self._soft
         mean = (1 - share) * self.classify.mean(own, batch.labels) + share * lesson(taught, answers)
         figures = {
             "correct": self.classify.correct(scores, batch.labels),
             "agreed": self.classify.correct(scores, answers),
         }
         return mean, figures
-
-    def _hard(self, scores: Tensor, decisions: Tensor) -> Tensor:
-        """Return the mean loss of scores (B, classes) with what the teacher decided."""
-        return self.taught.mean(scores, decisions)
 
     def _soft(self, scores: Tensor, answers: Tensor) -> Tensor:
         """Return the mean divergence of scores (B, classes) from the teacher's."""

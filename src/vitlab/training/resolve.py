@@ -35,8 +35,9 @@ from vitlab.models.model import Model
 from vitlab.models.names import shape_of
 from vitlab.models.seen import NOTHING, Seen
 from vitlab.objectives.balance import decided
+from vitlab.objectives.classify import Classify
 from vitlab.objectives.distillation import with_distillation_token
-from vitlab.objectives.objective import Objective, objective_of
+from vitlab.objectives.objective import objective_of
 from vitlab.optim.table import OPTIMIZERS
 from vitlab.precision import remark, resolved
 from vitlab.progress import named_if_slow
@@ -126,7 +127,7 @@ class Task:
         return self.probe if self.base is not None and not self.recipe.pretext.labeled else None
 
     @property
-    def objective(self) -> Objective:
+    def objective(self) -> Classify:
         """What is minimized."""
         labels, classes = self.splits.train.labels, len(self.splits.classes)
         return objective_of(self.recipe.objective, labels, classes, self.hooks.loss)

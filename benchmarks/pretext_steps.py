@@ -29,8 +29,7 @@ from vitlab.data.settings import Augment
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.classify import Classify
-from vitlab.objectives.objective_module import Learner
-from vitlab.objectives.pretext_task import PretextTask
+from vitlab.objectives.pretext_task import Learner, PretextTask
 from vitlab.objectives.pretext_tasks import TASKS
 from vitlab.recipes.pretext import Pretext
 

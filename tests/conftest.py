@@ -3,11 +3,14 @@
 import functools
 import gc
 import importlib.util
+import inspect
 import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,8 @@ from PIL import Image
 from oracles.peers import prepare_torchvision
 from vitlab import precision
 from vitlab.data import boxes
+from vitlab.data.labels import SingleLabels
+from vitlab.data.sources import memory
 from vitlab.evaluation import intervals, unlike
 from vitlab.evaluation.probes import probing
 from vitlab.measure.speed import speed
@@ -293,6 +298,22 @@ def fewer_scenes(patch: pytest.MonkeyPatch) -> Iterator[None]:
     patch.setattr(boxes, "COUNTS", {"train": 64, "test": 16})
     yield
     boxes.scenes.cache_clear()
+
+
+@contextmanager
+def fewer_digits(count: int = 360) -> Iterator[None]:
+    """`digits` has its first images alone: 287 to learn from and 73 to test on."""
+    real = inspect.unwrap(memory.digits)
+
+    @functools.wraps(real)
+    def few() -> memory.Arrays:
+        whole = real()
+        labels = SingleLabels(whole.labels.values[:count])
+        return replace(whole, images=whole.images[:count], labels=labels)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "digits", few)
+        yield
 
 
 @pytest.fixture

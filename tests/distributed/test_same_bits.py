@@ -19,7 +19,7 @@ from vitlab.distributed.sync_norm import synchronize
 from vitlab.optim.sam import statistics_kept
 from vitlab.recipes.recipe import Host
 
-STEPS = TINY | {"steps": 6, "batch": 60, "test_every": 1.0, "warmup": 0.0, "lr": 3e-3}
+STEPS = TINY | {"steps": 6, "batch": 24, "test_every": 1.0, "warmup": 0.0, "lr": 3e-3}
 
 
 def rank(folder: Path, stop: int, micro: int) -> None:

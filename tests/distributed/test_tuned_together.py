@@ -16,6 +16,11 @@ CHOICES: dict[str, Any] = {"steps": 4, "batch": 20, "lr": 3e-3, "ema": 0.5, "dro
 CALIBRATED: dict[str, Any] = {"patience": 9, "head_start": "zero"}
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _few_digits() -> None:
+    """All of them: some are held out for a temperature."""
+
+
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     generator = torch.Generator().manual_seed(1)

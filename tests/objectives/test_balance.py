@@ -10,6 +10,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch import nn
 from torch.nn import functional as F
 
+from objectives.made import batch_of, seeded
 from vitlab.data.augment.mix import Mix
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.loading.batches import Batch
@@ -29,9 +30,7 @@ LABELS = torch.tensor([0, 3, 2, 2, 1, 0])
 
 def batch(labels: torch.Tensor, classes: int = CLASSES) -> Batch:
     """Images that an identity takes for scores."""
-    count = len(labels)
-    scores = 3 * torch.randn(count, classes, generator=torch.Generator().manual_seed(1))
-    return Batch(scores, labels, torch.empty(count, 0), torch.arange(count))
+    return batch_of(3 * torch.randn(len(labels), classes, generator=seeded(1)), labels)
 
 
 def loss(objective: Classify, given: Batch) -> torch.Tensor:
@@ -90,7 +89,7 @@ def test_one_label_with_softmax_is_pytorchs_sum_over_the_number_of_images() -> N
 def test_an_image_counts_as_its_class_does(kind: Kind, smoothing: float) -> None:
     given, want = batch(LABELS), 0.0
     for place, label in enumerate(LABELS):
-        one = Batch(given.images[[place]], label[None], torch.empty(1, 0), torch.arange(1))
+        one = batch_of(given.images[[place]], label[None])
         want += float(WEIGHTS[label] * loss(Classify(smoothing, kind), one)) / len(LABELS)
     assert float(loss(Classify(smoothing, kind, weights=WEIGHTS), given)) == pytest.approx(want)
 
@@ -101,7 +100,7 @@ def test_a_mixture_counts_as_its_classes_do(kind: Kind, threshold: float | None)
     scores = batch(LABELS).images
     shares = Mix(0.7, None)(torch.zeros(6, 1, 1, 1), LABELS, CLASSES)[1]
     threshold = None if kind == "softmax" else threshold
-    given = Batch(scores, shares, torch.empty(6, 0), torch.arange(6))
+    given = batch_of(scores, shares)
     targets = shares if threshold is None else (shares > threshold).float()
     if kind == "softmax":
         each = F.cross_entropy(scores, targets, reduction="none")
@@ -165,7 +164,7 @@ def test_focal_loss_of_soft_targets_is_least_at_the_targets(kind: Kind, gamma: f
     objective = Classify(kind=kind, gamma=gamma)
 
     def at(scores: torch.Tensor) -> torch.Tensor:
-        return loss(objective, Batch(scores, targets, torch.empty(1, 0), torch.arange(1)))
+        return loss(objective, batch_of(scores, targets))
 
     scores = best.clone().requires_grad_()
     at(scores).backward()
@@ -179,7 +178,7 @@ def test_focal_loss_of_soft_targets_is_least_at_the_targets(kind: Kind, gamma: f
 @pytest.mark.parametrize("kind", ["softmax", "bce"])
 def test_focal_loss_has_a_gradient_where_everything_is_right(kind: Kind) -> None:
     scores = (200.0 * F.one_hot(LABELS, CLASSES) - 100).requires_grad_()
-    given = Batch(scores, LABELS, torch.empty(6, 0), torch.arange(6))
+    given = batch_of(scores, LABELS)
     loss(Classify(kind=kind, gamma=0.5), given).backward()
     assert scores.grad is not None
     assert torch.isfinite(scores.grad).all()

@@ -9,15 +9,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vitlab
+from objectives.made import batch_of, seeded, small
 from oracles import peers
-from vitlab.data.loading.batches import Batch
 from vitlab.models.config import TokenizerConfig, ViTConfig
 from vitlab.models.model import Model
 from vitlab.models.tokenizers.tokenizer import Tokenizer
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.beit import BEiT
 from vitlab.objectives.hidden_patches import over_image
-from vitlab.objectives.objective_module import Learner
+from vitlab.objectives.pretext_task import Learner
 from vitlab.recipes.pretext import Pretext
 
 CODES = 24
@@ -40,15 +40,6 @@ class CodeBook(Tokenizer):
         return torch.cdist(means, self.colors).argmin(-1)
 
 
-def small(**choices: Any) -> ViTConfig:
-    fields = {"width": 16, "depth": 1, "heads": 2, "mlp": 32, "patch": 8, "image_size": 32}
-    return ViTConfig(**{**fields, "classes": 0, **choices})
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def task_of(config: ViTConfig, guide: Model | None = None, **options: Any) -> BEiT:
     chosen, book = Pretext(task="beit", **options), guide or CodeBook()
     BEiT.check(chosen, config, book)
@@ -60,11 +51,6 @@ def task_of(config: ViTConfig, guide: Model | None = None, **options: Any) -> BE
 def images_of(config: ViTConfig, count: int = 3) -> Tensor:
     pixels = torch.rand(count, config.channels, *config.size, generator=seeded(2))
     return (pixels - 0.5) / 0.5
-
-
-def batch(config: ViTConfig, count: int = 3) -> Batch:
-    none = torch.zeros(count, dtype=torch.int64)
-    return Batch(images_of(config, count), none, torch.empty(count, 0), none)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +80,7 @@ def test_loss_scores_and_features_are_transformers(theirs: Any, tmp_path: Path) 
     norm = theirs.layernorm if hasattr(theirs, "layernorm") else theirs.beit.layernorm
     last = model.head.norm if model.config.norm_at == "pooled" else model.norm
     last.load_state_dict(norm.state_dict())
-    given = batch(model.config)
+    given = batch_of(images_of(model.config))
     images = given.images
     assert isinstance(images, Tensor)
     masks, places = task.masks(images, seeded(7))
@@ -113,51 +99,19 @@ def test_loss_scores_and_features_are_transformers(theirs: Any, tmp_path: Path) 
     assert figures["agreement"].item() == pytest.approx(3 * right.item())
 
 
-@pytest.mark.parametrize("norm_at", ["tokens", "pooled"])
-def test_the_loss_touches_hidden_patches_only(norm_at: str) -> None:
-    config = small(norm_at=norm_at, pool="mean", class_token=True)
-    model, task, held = VisionTransformer(config, seeded()), task_of(config), list[Tensor]()
-    model.blocks[-1].register_forward_hook(lambda _, args, output: held.append(output))
-    given = batch(config)
-    loss, _ = task.loss(model, given, seeded(7))
-    held[0].retain_grad()
-    loss.backward()
-    assert isinstance(given.images, Tensor)
-    masks, _ = task.masks(given.images, seeded(7))
-    assert held[0].grad is not None
-    hit = held[0].grad.abs().sum(-1) > 0
-    assert torch.equal(hit[:, 1:], masks)
-    assert not hit[:, 0].any()
-    for weight in Learner(model, task).parameters():
-        assert weight.grad is not None  # several processes wait for each
-
-
 def test_the_guide_is_not_trained_nor_kept() -> None:
     config, guide = small(), CodeBook()
     task = task_of(config, guide)
     learner = Learner(VisionTransformer(config, seeded()), task)
-    loss, _ = learner(batch(config), seeded())
+    loss, _ = learner(batch_of(images_of(config)), seeded())
     loss.backward()
     assert guide.colors.grad is None
     assert set(task.state_dict()) == {"token", "predict.weight", "predict.bias"}
 
 
-def test_hidden_pixels_are_not_seen() -> None:
-    """With a stem that keeps patches apart, the scores do not depend on what is hidden."""
-    for choices in ({}, {"stem": "hmlp", "stem_norm": "layer"}):
-        config = small(**choices)
-        model, task = VisionTransformer(config, seeded()), task_of(config)
-        images = images_of(config)
-        masks, places = task.masks(images, seeded(7))
-        other = torch.where(over_image(masks, (4, 4), 8), 1 - images, images)
-        with torch.no_grad():
-            got, again = (task.scores(model, each, masks, places) for each in (images, other))
-        assert torch.equal(got, again)
-
-
 @pytest.mark.parametrize("stem", ["linear", "hmlp"])
 def test_hiding_before_the_stem_is_hiding_after_it(stem: str) -> None:
-    """The cheaper way gives what replacing the tokens of the whole image gives."""
+    """The cheaper way, which sees no hidden pixel, gives what replacing the tokens gives."""
     config = small(stem=stem, stem_norm="none" if stem == "linear" else "batch")
     model, task, images = VisionTransformer(config, seeded()).eval(), task_of(config), None
     images = images_of(config)
@@ -168,15 +122,8 @@ def test_hiding_before_the_stem_is_hiding_after_it(stem: str) -> None:
     torch.testing.assert_close(got, want, rtol=0, atol=1e-6)
 
 
-def test_stems_that_mix_patches_leak_and_say_so() -> None:
-    config = small(stem="conv", stem_norm="layer")
-    model, task, images = VisionTransformer(config, seeded()), task_of(config), images_of(config)
-    masks, places = task.masks(images, seeded(7))
-    other = torch.where(over_image(masks, (4, 4), 8), 1 - images, images)
-    with torch.no_grad():
-        got, again = (task.scores(model, each, masks, places) for each in (images, other))
-    assert not torch.allclose(got, again)
-    options = Pretext(task="beit")
+def test_stems_that_mix_patches_say_so() -> None:
+    config, options = small(stem="conv", stem_norm="layer"), Pretext(task="beit")
     assert "know a little of the hidden ones" in BEiT.remarks(options, config)[0]
     assert "visible ones alone" in BEiT.remarks(options, small())[0]
     hmlp = small(stem="hmlp", stem_norm="batch")
@@ -204,22 +151,10 @@ def test_gray_images_are_shown_to_a_tokenizer_for_color() -> None:
     config = small(channels=1)
     guide = CodeBook(8)
     loss, _ = task_of(config, guide).loss(
-        VisionTransformer(config, seeded()), batch(config), seeded()
+        VisionTransformer(config, seeded()), batch_of(images_of(config)), seeded()
     )
     assert loss.isfinite()
     assert guide.seen[0].shape == (3, 3, 32, 32)
-
-
-def test_evaluation_leaves_no_traces() -> None:
-    config = small(stem="hmlp", stem_norm="batch")
-    model, task = VisionTransformer(config, seeded()), task_of(config)
-    learner, given = Learner(model, task), batch(config, 8)
-    before = {name: each.clone() for name, each in learner.state_dict().items()}
-    learner.eval()
-    with torch.no_grad():
-        first, second = (learner(given, seeded(3))[0] for _ in range(2))
-    assert first == second
-    assert all(torch.equal(each, before[name]) for name, each in learner.state_dict().items())
 
 
 def test_pictures_show_which_codes_are_right() -> None:

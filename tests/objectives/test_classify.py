@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from objectives.made import batch_of, seeded
 from oracles.peers import timm
 from vitlab.data.augment.mix import Mix
 from vitlab.data.labels import MultiLabels, SingleLabels
@@ -21,9 +22,7 @@ GENERATOR = torch.Generator()
 
 def batch(labels: torch.Tensor, seed: int = 0) -> Batch:
     """Images that an identity takes for scores."""
-    count = len(labels)
-    scores = torch.randn(count, CLASSES, generator=torch.Generator().manual_seed(seed)) * 3
-    return Batch(scores, labels, torch.empty(count, 0), torch.arange(count))
+    return batch_of(torch.randn(len(labels), CLASSES, generator=seeded(seed)) * 3, labels)
 
 
 def loss(objective: Classify, given: Batch) -> torch.Tensor:
@@ -48,14 +47,6 @@ def test_softmax_of_mixed_labels_is_timms(smoothing: float) -> None:
     plain = mixup_target(given.labels, CLASSES, 0.6, 0.0)
     mixed = Batch(given.images, plain, given.draws, given.indices)
     torch.testing.assert_close(loss(Classify(smoothing), mixed), want)
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_softmax_of_one_label_is_one_hot(smoothing: float) -> None:
-    given = batch(torch.tensor([0, 4, 2]))
-    soft = Batch(given.images, F.one_hot(given.labels, CLASSES).float(), given.draws, given.indices)
-    objective = Classify(smoothing)
-    torch.testing.assert_close(loss(objective, given), loss(objective, soft))
 
 
 def test_a2_asks_for_both_mixed_classes() -> None:
@@ -110,9 +101,9 @@ def test_any_number_of_labels_needs_a_sigmoid() -> None:
 def test_right_is_the_class_with_the_largest_share() -> None:
     labels = torch.tensor([[0.7, 0.3, 0, 0, 0]] * 2 + [[1.0, 0, 1, 0, 0]] * 2 + [[0, 1.0, 0, 0, 0]])
     scores = F.one_hot(torch.tensor([0, 1, 2, 3, 1]), CLASSES).float()
-    given = Batch(scores, labels, torch.empty(5, 0), torch.arange(5))
+    given = batch_of(scores, labels)
     _, metrics = Classify(kind="bce").loss(nn.Identity(), given, GENERATOR)
     assert metrics["correct"] == 3
-    given = Batch(scores, torch.tensor([0, 0, 2, 2, 2]), torch.empty(5, 0), torch.arange(5))
+    given = batch_of(scores, torch.tensor([0, 0, 2, 2, 2]))
     _, metrics = Classify().loss(nn.Identity(), given, GENERATOR)
     assert metrics["correct"] == 2

@@ -153,14 +153,3 @@ def test_what_cannot_be_is_said_in_one_line(
     assert code == 2, err
     assert words in err.splitlines()[-1], err
     assert not (tmp_path / "run").exists()
-
-
-def test_the_number_of_images_in_a_pass_changes_nothing(few_scenes: None) -> None:
-    scores, boxes, objects = answers()
-    pairs = matched(scores, boxes, objects)
-    whole = detection_loss(scores, boxes, objects, pairs)
-    parts = []
-    for first, last in ((0, 1), (1, 3)):
-        own = scores[first:last], boxes[first:last], objects[first:last]
-        parts.append((last - first) * detection_loss(*own, matched(*own)))
-    assert float(whole) == pytest.approx(float(sum(parts)) / 3, rel=1e-6)

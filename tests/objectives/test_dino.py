@@ -12,21 +12,22 @@ from torch import Tensor
 
 from vitlab.data.loading.batches import Batch
 from vitlab.data.settings import Augment
-from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.create import build
 from vitlab.models.model import Model
-from vitlab.objectives.dino.centering import balanced
-from vitlab.objectives.dino.crops_and_models import crop_views
-from vitlab.objectives.dino.projector import Projector
-from vitlab.objectives.dino.schedules import follow, momentum_at, temperature_at
-from vitlab.objectives.dino.self_distillation import SelfDistillation
-from vitlab.objectives.dino.view_loss import (
-    between_views,
+from vitlab.objectives.anchor import follow
+from vitlab.objectives.crops import crop_views
+from vitlab.objectives.dino import (
+    Projector,
+    SelfDistillation,
+    balanced,
     collapse,
     entropy,
+    momentum_at,
     spread,
+    temperature_at,
 )
-from vitlab.objectives.objective_module import Learner
+from vitlab.objectives.pretext_task import Learner
 from vitlab.recipes.pretext import Pretext
 
 Array = NDArray[np.float64]
@@ -167,19 +168,6 @@ def test_the_center_is_the_mean_over_all_passes_and_processes() -> None:
     assert torch.equal(task.center, center)
 
 
-def test_nothing_is_collected_in_evaluation() -> None:
-    model, task = made()
-    learner = Learner(model, task).eval()
-    before = {name: value.clone() for name, value in learner.state_dict().items()}
-    with torch.no_grad():
-        one = learner(batch_of(), torch.Generator().manual_seed(3))[0]
-        other = learner(batch_of(), torch.Generator().manual_seed(3))[0]
-    assert one == other
-    task.stepped(model, lambda sums: None)
-    for name, value in learner.state_dict().items():
-        torch.testing.assert_close(value, before[name])  # an average of equal weights rounds
-
-
 @pytest.mark.parametrize("chosen", [{}, {"centering": "sinkhorn"}])
 def test_gradients_reach_all_of_the_student_and_nothing_of_the_teacher(
     chosen: dict[str, Any],
@@ -278,26 +266,6 @@ def test_features_that_are_one_are_told_of_and_sound_ones_are_not() -> None:
     assert "features have collapsed" in line
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        ResNetConfig(stages=(1, 1), classes=0, image_size=32),
-        ViTConfig(
-            width=16, heads=2, depth=1, mlp=16, patch=4, image_size=16, classes=0, stem="conv",
-            positions="rope", pool="mean", channels=1,
-        ),
-    ],
-    ids=lambda config: config.name,
-)  # fmt: skip
-def test_other_architectures_learn(config: ModelConfig) -> None:
-    SelfDistillation.check(options(local_size=16), config)
-    model, task = made(config, local_size=16)
-    loss, _ = task.loss(model, batch_of(config, local_size=16), torch.Generator())
-    loss.backward()
-    assert loss.isfinite()
-    assert all(weight.grad is not None for weight in model.parameters())
-
-
 def test_views_have_the_sizes_and_chances_of_dino() -> None:
     config = ViTConfig(image_size=224, patch=16)
     augment = Augment(area=0.25, blur=1.0, solarize=0.2)
@@ -307,16 +275,3 @@ def test_views_have_the_sizes_and_chances_of_dino() -> None:
     found = [(v.augment.blur, v.augment.solarize, v.area) for v in (first, second, small[0])]
     large = (0.25, 1.0)
     assert found == [(1.0, 0.0, large), (0.1, 0.2, large), (0.5, 0.0, (0.05, 0.4))]
-
-
-def test_the_projector_starts_the_same_for_both_and_is_kept_out_of_the_model() -> None:
-    model, task = made()
-    model.provenance = {"data": "photos"}
-    for one, other in zip(
-        task.projector.parameters(), task.taught_projector.parameters(), strict=True
-    ):
-        assert torch.equal(one, other)
-    kept = task.kept(model)
-    assert kept.state_dict().keys() == model.state_dict().keys()
-    assert kept.provenance == {"data": "photos"}
-    assert len(between_views(torch.ones(2, 1, 1), torch.zeros(2, 1, 1)).shape) == 0

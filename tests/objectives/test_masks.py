@@ -10,16 +10,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import vitlab
+from objectives.made import seeded
 from vitlab.errors import OptionError
 from vitlab.models.encoder.from_patches import gathered
 from vitlab.objectives import block_mask, masks
 from vitlab.objectives.masks import block_masks, places_of, random_places, smallest_block
 
 DRAWS, SIDE, COUNT, LEAST = 10_000, 14, 75, 16
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def described(rng: np.random.Generator) -> NDArray[np.bool_]:

@@ -5,16 +5,12 @@ from typing import Any
 import pytest
 
 import vitlab
+from objectives.made import small
 from vitlab.errors import OptionError
-from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViTConfig, config_of
+from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, config_of
 from vitlab.models.model import Model
 from vitlab.objectives.pretext_tasks import TASKS
 from vitlab.recipes.pretext import Pretext
-
-
-def small(**choices: Any) -> ViTConfig:
-    fields = {"width": 16, "depth": 1, "heads": 2, "mlp": 32, "patch": 8, "image_size": 32}
-    return ViTConfig(**{**fields, "classes": 0, **choices})
 
 
 def book(stride: int = 4, **choices: Any) -> Model:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 import vitlab
+from objectives.made import batch_of
 from oracles import peers
-from vitlab.data.loading.batches import Batch
 from vitlab.data.masks import IGNORED
 from vitlab.errors import OptionError
 from vitlab.objectives.segment import (
@@ -121,9 +121,8 @@ def test_the_loss_reaches_every_weight_and_adds_up_over_passes() -> None:
     truth = torch.randint(-1, 4, (3, 24, 24), generator=draw, dtype=torch.int16)
 
     def loss_of(own: slice) -> tuple[Tensor, Tensor]:
-        part = images[own], truth[own], torch.empty(3, 0)[own], torch.arange(3)[own]
-        loss, figures = task.loss(model, Batch(*part), draw)
-        return loss * len(part[0]), figures["pixel_accuracy"]
+        loss, figures = task.loss(model, batch_of(images[own], truth[own]), draw)
+        return loss * len(images[own]), figures["pixel_accuracy"]
 
     whole, right = loss_of(slice(3))
     parts = [loss_of(slice(2)), loss_of(slice(2, 3))]
@@ -140,7 +139,7 @@ def test_losses_are_of_float32_whatever_the_precision(monkeypatch: pytest.Monkey
     model, task = task_of()
     scores, masks, truth = answers()
     monkeypatch.setattr(MaskHead, "forward", lambda *_: [(scores, masks)])
-    batch = Batch(torch.zeros(3, 3, SIDE, SIDE), truth, torch.empty(3, 0), torch.arange(3))
+    batch = batch_of(torch.zeros(3, 3, SIDE, SIDE), truth)
     with torch.autocast("cpu", torch.bfloat16):
         found, _ = task.loss(model, batch, torch.Generator())
     assert found.item() == segment_loss(scores, masks, truth, segments_of(truth)).item()

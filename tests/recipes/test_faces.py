@@ -25,11 +25,12 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 
 MODELS = {"vit": "ViT-Ti/16", "resnet": "BiT-R50x1", "tokenizer": "dVAE/8"}
+OF_VIT = {leaf.name for leaf in leaves_of(vitlab.recipe("small", model=MODELS["vit"]))}
 LEAVES = {
     f"{kind}-{leaf.name}": (model, leaf)
     for kind, model in MODELS.items()
     for leaf in leaves_of(vitlab.recipe("small", model=model))
-    if kind == "vit" or leaf.name in owners(model_part(model))
+    if kind == "vit" or leaf.name not in OF_VIT
 }
 HOST = {leaf.name: leaf for leaf in leaves_of(Host())}
 TEXT = {

@@ -2,12 +2,10 @@
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 import vitlab
-from conftest import QUICK, call
 from vitlab.errors import OptionError
 from vitlab.recipes.model_part import model_part
 
@@ -41,24 +39,3 @@ def test_python(face: str) -> None:
             FACES[face](size)
         for better in advised(str(caught.value)):
             FACES[face](better)
-
-
-def test_the_command_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, digits_run: Path
-) -> None:
-    out = tmp_path / "run"
-    commands = {
-        "measure": ["measure", f"{NARROW}/4", "--image-size"],
-        "train": ["train", "digits", "--out", str(out), *QUICK, "--image-size"],
-        "finetune": ["finetune", "digits", "--from", str(digits_run), "--out", str(tmp_path / "f")],
-    }
-    commands["finetune"] += [*QUICK[2:], "--image-size"]
-    for name, words in commands.items():
-        status, stdout, err = call(capsys, *words, "18")
-        assert (status, stdout) == (2, "")
-        last = err.splitlines()[-1]
-        assert last.startswith(f"vitlab {name}: ")
-        assert not (out if name != "finetune" else tmp_path / "f").exists()
-        better = advised(last.removeprefix(f"vitlab {name}: "))
-        assert better == [(16, 16), (20, 20)]
-    assert call(capsys, *commands["measure"], "16")[0] == 0

@@ -13,7 +13,8 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.stop import Interrupted
 
-PLAIN = TINY | {"epochs": 2, "batch": 256, "dropout": 0.1, "micro_batch": 100, "test_every": 1}
+PLAIN = TINY | {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "epochs": 2, "batch": 48}
+PLAIN |= {"dropout": 0.1, "micro_batch": 32, "test_every": 1}
 CLOCKS = {"seconds", "images_per_second", "peak_memory", "run", "report"}
 EACH = Host(workers=0, check_duplicates="no", checkpoint_every=0)  # a checkpoint after each step
 

@@ -28,7 +28,7 @@ from vitlab.training.state import State
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Interrupted, Stop
 
-QUICK = TINY | {"epochs": 30, "batch": 128, "warmup": 3, "dropout": 0.1}
+QUICK = TINY | {"epochs": 30, "batch": 32, "warmup": 3, "dropout": 0.1}
 Ready = tuple[Trainer, State, Batch]
 
 
@@ -89,20 +89,20 @@ def test_recommended_times_are_round(needed: float, text: str) -> None:
 
 @pytest.fixture
 def steady(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine of constant speed, whatever it really does: 40 steps fit."""
+    """A machine of constant speed, whatever it really does: 20 steps fit."""
     monkeypatch.setattr(budget, "seconds_per_step", lambda *_: 1.0)
-    monkeypatch.setattr(Pace, "fits", lambda self, left: 40)
+    monkeypatch.setattr(Pace, "fits", lambda self, left: 20)
     monkeypatch.setattr(Pacer, "check", unhurried)
 
 
 @pytest.mark.usefixtures("steady")
 def test_a_run_with_a_budget_is_the_run_of_the_epochs_it_decided_on(tmp_path: Path) -> None:
     run = vitlab.train(vitlab.recipe("digits", **QUICK | {"budget": "100s"}), tmp_path / "a")
-    assert RunFolder(run.folder).decisions.plan == ((0, 40),)
-    epochs = 40 * 128 / 1438
+    assert RunFolder(run.folder).decisions.plan == ((0, 20),)
+    epochs = 20 * 32 / 287
     alike = vitlab.recipe("digits", **QUICK | {"epochs": epochs, "warmup": 3 * epochs / 30})
     assert weights(run) == weights(vitlab.train(alike, tmp_path / "b"))
-    assert [line["step"] for line in journal(run, "train")] == list(range(1, 41))
+    assert [line["step"] for line in journal(run, "train")] == list(range(1, 21))
 
 
 @pytest.mark.usefixtures("steady")
@@ -112,39 +112,34 @@ def test_a_resumed_run_keeps_its_plan_and_every_cut_of_it(
     recipe = vitlab.recipe("digits", **QUICK | {"budget": "100s"})
 
     def slow(self: Pacer, total: int, done: int, every: float) -> int:
-        return 30 if done >= 20 else total
+        return 12 if done >= 8 else total
 
     with monkeypatch.context() as patch:
         patch.setattr(Pacer, "check", slow)
         whole = vitlab.train(recipe, tmp_path / "whole", host=EACH)
-        killed(23, recipe, tmp_path / "run")
+        killed(9, recipe, tmp_path / "run")
     run = resumed(recipe, tmp_path / "run")  # on a machine that is not slow
-    assert RunFolder(run.folder).decisions.plan == ((0, 40), (20, 30))
+    assert RunFolder(run.folder).decisions.plan == ((0, 20), (8, 12))
     assert weights(run) == weights(whole)
     found, _ = checkpoints.load(run.folder / "checkpoints")
     assert found is not None
-    assert found.state["step"] == 30
-
-
-def test_a_cut_holds_for_a_run_resumed_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    assert found.state["step"] == 12
     monkeypatch.setattr(trial_steps, "try_steps", lambda *_: None)
-    monkeypatch.setattr(Pacer, "check", unhurried)
     monkeypatch.setattr(RunFolder, "decisions", Decisions(plan=((0, 20), (8, 12))))
-    run = vitlab.train(vitlab.recipe("digits", **QUICK | {"budget": "100s"}), tmp_path / "run")
-    rates = [line["lr"] for line in journal(run, "train")]
+    early = vitlab.train(recipe, tmp_path / "early")  # a cut holds for a run resumed before it
+    rates = [line["lr"] for line in journal(early, "train")]
     assert (len(rates), rates[-1]) == (12, 0.0)
 
 
 def test_a_real_budget_is_about_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "REPORT", 0.0)
-    monkeypatch.setattr(budget, "USEFUL", 2)
+    monkeypatch.setattr(budget, "USEFUL", 0)
+    monkeypatch.setattr(trial_steps, "LEAST", 0.2)
     run = vitlab.train(vitlab.recipe("digits", **QUICK | {"budget": "3s"}), tmp_path / "run")
     found, _ = checkpoints.load(run.folder / "checkpoints")
     assert found is not None
     assert found.state["spent"] < 7  # a busy machine is no failure; the figures are in the docs
-    assert RunFolder(run.folder).decisions.plan[0][1] > 1
+    assert RunFolder(run.folder).decisions.plan[0][1] >= 1
 
 
 def test_a_budget_that_holds_no_useful_run_is_refused_with_what_works(
@@ -153,6 +148,7 @@ def test_a_budget_that_holds_no_useful_run_is_refused_with_what_works(
     def slow(trainer: Trainer, *_: Any) -> float:
         return 30.0 * trainer.recipe.batch / 128
 
+    monkeypatch.setattr(trial_steps, "LEAST", 0.1)
     recipe = vitlab.recipe("digits", **TINY | {"batch": 128, "budget": "60s"})
     with pytest.raises(OptionError, match=r"--budget 60s (has room|is over)"):
         vitlab.train(recipe, tmp_path / "run", began=time.monotonic() - 59)  # as the command did
@@ -177,7 +173,8 @@ def test_a_step_without_time_ends_the_run(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(session, "SOON", 0.0)
     monkeypatch.setattr(Pacer, "late", property(lambda self: late[0]))
     monkeypatch.setattr(Pacer, "check", unhurried)
-    recipe = vitlab.recipe("digits", **TINY | {"batch": 256, "budget": "60s"})
+    monkeypatch.setattr(trial_steps, "LEAST", 0.1)
+    recipe = vitlab.recipe("digits", **TINY | {"batch": 64, "budget": "60s"})
 
     def before(trainer: Trainer, state: State, batch: Batch) -> None:
         late[0] = state.step == 5
@@ -185,7 +182,7 @@ def test_a_step_without_time_ends_the_run(tmp_path: Path, monkeypatch: pytest.Mo
     with each_step(before):
         run = vitlab.train(recipe, tmp_path / "run")
     assert RunFolder(run.folder).decisions.plan[-1] == (5, 5)
-    assert run.metrics["images"] == 359
+    assert run.metrics["images"] == 73
     assert all(line["step"] <= 5 for line in journal(run, "train"))
     assert vitlab.train(recipe, tmp_path / "run", resume=True).metrics["nll"] == run.metrics["nll"]
 

@@ -20,7 +20,7 @@ from vitlab.training.resume import MAY_CHANGE
 from vitlab.training.state import State
 from vitlab.training.step import Trainer
 
-QUICK = TINY | {"steps": 12, "batch": 32, "lr": 1e-3, "test_every": 1.0}
+QUICK = TINY | {"steps": 12, "batch": 16, "lr": 1e-3, "test_every": 1.0}
 RECIPE = vitlab.recipe("digits", **QUICK)
 
 
@@ -80,7 +80,7 @@ def test_what_may_not_change(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     with pytest.raises(RunError, match=r"with lr=0.001, not 0.1: .* or pass --change to continue"):
         changed(tmp_path / "run", change=False, lr=0.1)
     for how, text in (
-        ({"batch": 16}, "batch=32, not 16, and batch cannot change within a run: leave the"),
+        ({"batch": 8}, "batch=16, not 8, and batch cannot change within a run: leave the"),
         ({"layer_scale": 0.1}, "layer_scale=0.0, not 0.1, and layer_scale cannot change"),
         ({"seed": 4}, "seed=0, not 4, and seed cannot change"),
         ({"optimizer": "lamb"}, "optimizer=adamw, not lamb, and optimizer cannot change"),

@@ -15,7 +15,7 @@ from training.kept import EACH, journal, killed, outcome, resumed
 from vitlab.models.config import ViTConfig
 from vitlab.runs.run_folder import RunFolder
 
-STEPS: dict[str, Any] = TINY | {"steps": 6, "batch": 64, "warmup": 0.0, "lr": 3e-3}
+STEPS: dict[str, Any] = TINY | {"steps": 4, "batch": 24, "warmup": 0.0, "lr": 3e-3}
 STILL = {"rotate": 0, "shift": 0, "zoom": 0, "shear": 0}
 DIGITS = tuple("0123456789")
 
@@ -56,7 +56,7 @@ def whole(
 
 def test_killed_and_resumed_with_the_same_bits(whole: Path, teacher: Path, tmp_path: Path) -> None:
     recipe = RunFolder(whole).recipe
-    killed(4, recipe, tmp_path / "cut")
+    killed(2, recipe, tmp_path / "cut")
     assert not (tmp_path / "cut" / "model").exists()
     assert outcome(resumed(recipe, tmp_path / "cut")) == outcome(whole)
 

@@ -48,12 +48,19 @@ def outcome(run: vitlab.Run | Path) -> tuple[str, list[dict[str, Any]]]:
     return weights(run), [{**line, "notes": 0} for line in journal(run)]
 
 
-@pytest.fixture
-def cut(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def halfway(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was stopped after five of twelve steps, with two checkpoints."""
+    folder = tmp_path_factory.mktemp("cut") / "run"
     with asked_to_stop(5), pytest.raises(Interrupted, match="stopped after step 5 of 12"):
-        vitlab.train(RECIPE, tmp_path / "run", host=Host(checkpoint_every=0))
-    return tmp_path / "run"
+        vitlab.train(RECIPE, folder, host=Host(checkpoint_every=0))
+    return folder
+
+
+@pytest.fixture
+def cut(halfway: Path, tmp_path: Path) -> Path:
+    """A copy of that one."""
+    return shutil.copytree(halfway, tmp_path / "run")
 
 
 def goes_on(folder: Path, whole: vitlab.Run) -> None:
@@ -87,7 +94,7 @@ WAYS: dict[
 ] = {  # options, and steps to be killed before
     "bf16": ({"precision": "bf16", "rho": 0.05}, (7,)),
     "bf16-pure, patience": (
-        {"precision": "bf16-pure", "patience": 2, "lr": 0.05, "epochs": 6, "test_every": 0.5},
+        {"precision": "bf16-pure", "patience": 2, "lr": 0.05, "epochs": 4, "test_every": 0.5},
         (2, 8),  # before the first look, and after some
     ),
 }
@@ -156,14 +163,9 @@ def test_at_random_moments_by_any_signal_too(
 
 
 MOMENTS = {
-    "data": ("data.learning.splits_of", 1, "before the first step"),
     "duplicates": ("training.run.find_leaks", 1, "before the first step"),
-    "model": ("training.first_state.build", 1, "before the first step"),
     "run.toml": ("runs.run_folder.RunFolder.start", 1, "after step 0: pass --resume"),
-    "start": ("training.screen.announcement", 1, "after step 0: pass --resume"),
     "evaluation": ("training.observer.Observer.measure", 1, "after step 6 of 12; pass"),
-    "last": ("training.observer.Observer.measure", 2, "after step 12 of 12; pass"),
-    "best": ("training.session.Session.save", 1, "after the last step: pass --resume"),
     "model saved": ("training.ending.save", 1, "after the last step: pass --resume"),
     "test": ("training.observer.Observer.known", 1, "after the last step: pass --resume"),
     "report": ("report.gather.write_report", 1, ""),  # the run finishes
@@ -292,36 +294,29 @@ def test_a_worker_that_dies_as_the_loader_starts_is_noticed_there() -> None:
     signal.signal(signal.SIGCHLD, before)
 
 
-@pytest.mark.parametrize(
-    ("error", "dead"),
-    [
+def test_a_death_is_told_from_what_a_living_worker_says() -> None:
+    for error, dead in (
         (RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"), True),
         (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "), True),
         (ConnectionResetError(104, "Connection reset by peer"), True),
         (FileNotFoundError(2, "No such file or directory"), True),  # a socket's, which has no name
         (EOFError(), True),
         (FileNotFoundError(2, "No such file or directory", "photos/red/001.png"), False),
-        (FileNotFoundError("Caught FileNotFoundError in DataLoader worker process 0."), False),
         (RuntimeError("Caught RuntimeError in DataLoader worker process 0."), False),
         (OSError(28, "No space left on device"), False),
-    ],
-)
-def test_a_death_is_told_from_what_a_living_worker_says(error: Exception, dead: bool) -> None:
-    with pytest.raises(WorkerDiedError if dead else type(error)), deaths_explained():
-        raise error
+    ):
+        with pytest.raises(WorkerDiedError if dead else type(error)), deaths_explained():
+            raise error
 
 
 # Disks and the journal
 
-FULL = "Error while serializing: I/O error: No space left on device (os error 28)"
 
-
-@pytest.mark.parametrize("failure", [OSError(28, os.strerror(28)), SafetensorError(FULL)])
 def test_a_full_disk_keeps_the_last_good_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full() -> None:
-        raise failure
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
 
     then(monkeypatch, "vitlab.training.checkpoints.save_file", full, turn=4)
     with pytest.raises(ValueError, match=r"cannot write .*no space left on device"):
@@ -335,7 +330,6 @@ def garbled(content: bytes) -> dict[str, bytes | None]:
     """What a disk, a power cut or a person may leave of a journal."""
     return {
         "missing": None,
-        "cut": content[:300],
         "flipped": content[:100] + bytes([content[100] ^ 0x80]) + content[101:],
         "not text": content + b"\xff\xfe\n",
     }
@@ -358,7 +352,7 @@ def test_whatever_becomes_of_the_journal_it_is_what_it_was(
     else:
         file.write_bytes(left)
     goes_on(cut, whole)
-    repaired = damage in ("missing", "cut", "flipped")
+    repaired = damage in ("missing", "flipped")
     assert capsys.readouterr().err.count(": restored from the checkpoint\n") == repaired
 
 
@@ -374,9 +368,8 @@ def test_a_finished_run_whose_journal_is_lost_is_finished_again(
 # Two starts on one folder, and folders that vanish
 
 
-@pytest.mark.parametrize(("seed", "finished"), [(0, False), (7, True)])
 def test_of_two_starts_the_later_one_overwrites_nothing(
-    seed: int, finished: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, seen = tmp_path / "run", list[bytes]()
 
@@ -384,14 +377,13 @@ def test_of_two_starts_the_later_one_overwrites_nothing(
         if seen:
             return
         seen.append(b"")
-        vitlab.train(RECIPE, folder) if finished else killed(3, RECIPE, folder)
+        killed(3, RECIPE, folder)
         seen.append((folder / "run.toml").read_bytes())
 
     then(monkeypatch, "vitlab.training.run.find_leaks", other)  # after the folder was looked at
     with pytest.raises(RunError, match=r"another process has trained in .* meanwhile"):
-        vitlab.train(RECIPE.changed(seed=seed), folder, resume=True)
+        vitlab.train(RECIPE.changed(seed=7), folder, resume=True)
     assert (folder / "run.toml").read_bytes() == seen[1]
-    assert vitlab.train(RECIPE, folder, resume=True).metrics["images"] == 359
 
 
 def test_of_two_continuations_the_later_one_adds_nothing(cut: Path, whole: vitlab.Run) -> None:
@@ -414,7 +406,6 @@ def replace_by_another(folder: Path) -> None:
 
 
 LOST: dict[str, tuple[Act, str, bool]] = {  # and whether that happens during the last test
-    "all": (shutil.rmtree, "run was removed or replaced during the run: nothing more was", False),
     "replaced": (replace_by_another, "run was removed or replaced during the run", True),
     "run.toml": (lambda folder: (folder / "run.toml").unlink(), "run.toml was removed", True),
     "checkpoints": (lambda f: shutil.rmtree(f / "checkpoints"), "checkpoints was removed", False),

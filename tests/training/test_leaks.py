@@ -67,17 +67,6 @@ def test_the_run_says_how_many_test_images_were_trained_on(
     assert len(kept["train"]) == len(kept["test"]) == 2
 
 
-def test_the_check_changes_no_bits(tmp_path: Path) -> None:
-    data = folders(tmp_path / "data", copied=2)
-    runs = [
-        trained(data, tmp_path / choice, Host(workers=0, check_duplicates=choice))
-        for choice in ("auto", "no")
-    ]
-    states = [run.model.state_dict() for run in runs]
-    assert all((states[0][name] == states[1][name]).all() for name in states[0])
-    assert "trained_on" not in runs[1].metrics
-
-
 def test_near_duplicates_are_left_out_and_stay_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 import vitlab
 from conftest import photo
-from training.kept import EACH, journal
+from training.kept import journal
+from vitlab.recipes.recipe import Host
 
 TINY = {"model": "ViT(width=16,depth=2,heads=2,mlp=32)/4", "image_size": 16, "batch": 32}
 
@@ -27,11 +28,9 @@ def listed(tmp_path: Path) -> Path:
     return tmp_path / "list.jsonl"
 
 
-@pytest.mark.parametrize("loss", ["bce", "sigmoid"])
-def test_from_a_list_to_a_model(listed: Path, loss: str, tmp_path: Path) -> None:
-    mixed = {"mixup": 0.1, "cutmix": 0.1} if loss == "bce" else {}
-    recipe = vitlab.recipe("small", str(listed), loss=loss, epochs=30, lr=3e-3, **TINY | mixed)
-    run = vitlab.train(recipe, tmp_path / "run", host=EACH)
+def test_from_a_list_to_a_model(listed: Path, tmp_path: Path) -> None:
+    recipe = vitlab.recipe("small", str(listed), loss="bce", epochs=30, lr=3e-3, mixup=0.1, **TINY)
+    run = vitlab.train(recipe, tmp_path / "run", host=Host(workers=0))
     assert run.metrics["map"] > 0.9
     assert "accuracy" not in run.metrics
     model = vitlab.load(run.folder)

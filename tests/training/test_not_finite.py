@@ -29,7 +29,7 @@ from vitlab.training.rollback import IN_A_ROW, ROLLBACKS
 from vitlab.training.state import State
 from vitlab.training.step import Trainer
 
-QUICK = TINY | {"steps": 20, "batch": 32, "lr": 1e-3, "test_every": 0.2}
+QUICK = TINY | {"steps": 20, "batch": 16, "lr": 1e-3, "test_every": 0.5}
 RECIPE = vitlab.recipe("digits", **QUICK)
 HMLP = {"model": "ViT(width=16,depth=1,heads=2,mlp=16)/8", "stem": "hmlp", "image_size": 16}
 NAN, INF, SPIKE = math.nan, math.inf, 1e9
@@ -67,8 +67,7 @@ def run(folder: Path, faults: dict[int, float], every: float = 60, **how: Any) -
 # One step
 
 
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize(("bad", "place"), [(NAN, 0), (INF, 2), (-INF, 0)])
+@pytest.mark.parametrize(("late", "bad", "place"), [(False, NAN, 0), (True, INF, 2)])
 def test_a_step_that_is_not_finite_changes_nothing(late: bool, bad: float, place: int) -> None:
     model = nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
@@ -122,9 +121,8 @@ def test_read_late_a_run_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     ("late", "fault", "value"),
-    [(False, "loss", NAN), (True, "loss", INF), (False, "gradient", -INF),
-     (True, "gradient", NAN), (False, "gradient", 3e38)],  # the last overflows in the norm
-)  # fmt: skip
+    [(False, "loss", NAN), (True, "gradient", INF), (False, "gradient", 3e38)],
+)  # the last overflows in the norm
 def test_a_fault_leaves_weights_moments_average_and_statistics(
     late: bool, fault: str, value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,34 +196,33 @@ def test_after_several_in_a_row_it_goes_back_and_so_does_a_resumed_run(
     assert done["rollbacks"] == 1
     assert done["skipped_steps"] == 6 + IN_A_ROW - first + 1
     decided = RunFolder(tmp_path / "whole").decisions
-    assert decided == Decisions(micro_batch=32, rollbacks=((first, 6 + IN_A_ROW),))
+    assert decided == Decisions(micro_batch=16, rollbacks=((first, 6 + IN_A_ROW),))
     (line,) = journal(tmp_path / "whole", "rollback")
     assert (line["step"], line["to"]) == (6 + IN_A_ROW, first)
     steps = [each["step"] for each in journal(tmp_path / "whole", "train")]
     assert steps == [*range(1, first + 1), *range(7 + IN_A_ROW, 12), *range(13, 21)]
     with injected(faults):
-        for stop in (7, 9, 10, 13):
+        for stop in (7, 10):
             killed(stop, RECIPE, tmp_path / "cut", host)
     run(tmp_path / "cut", faults, every)
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("lost", [False, True])
 def test_stopped_between_faults_or_without_its_checkpoints_it_goes_on_where_it_went_on(
-    lost: bool, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    run(tmp_path / "whole", SEVERAL, 0)
     cut = tmp_path / "cut"
     with injected(SEVERAL):
-        if lost:
-            killed(12, RECIPE, cut)
-            shutil.rmtree(cut / "checkpoints")
-        else:
-            stopped(8, RECIPE, cut)
-            newest = checkpoints.places(cut / "checkpoints")[0]
-            assert newest.name.endswith("8")  # two faults old
-    run(cut, {} if lost else SEVERAL, 0)  # the batches skipped need not be bad any more
-    assert outcome(cut) == outcome(tmp_path / "whole")
+        stopped(8, RECIPE, cut)
+        newest = checkpoints.places(cut / "checkpoints")[0]
+        assert newest.name.endswith("8")  # two faults old
+        lost = shutil.copytree(cut, tmp_path / "lost")
+        killed(12, RECIPE, lost)
+        shutil.rmtree(lost / "checkpoints")
+    run(cut, SEVERAL, 0)
+    run(lost, {}, 0)  # the batches skipped need not be bad any more
+    run(tmp_path / "whole", SEVERAL, 0)
+    assert outcome(cut) == outcome(tmp_path / "whole") == outcome(lost)
 
 
 def test_it_gives_up_in_the_end(tmp_path: Path) -> None:
@@ -240,7 +237,7 @@ def test_it_gives_up_in_the_end(tmp_path: Path) -> None:
     assert len(RunFolder(tmp_path / "run").decisions.rollbacks) == ROLLBACKS
 
 
-@pytest.mark.parametrize(("steps", "third", "to"), [(100, 40, 39), (100, 25, 0), (50, 25, 24)])
+@pytest.mark.parametrize(("steps", "third", "to"), [(60, 34, 33), (100, 20, 0), (40, 20, 19)])
 def test_a_rollback_goes_further_back_until_the_run_has_recovered(
     steps: int, third: int, to: int, tmp_path: Path
 ) -> None:
@@ -252,19 +249,6 @@ def test_a_rollback_goes_further_back_until_the_run_has_recovered(
     run(tmp_path / "run", faults, 0, steps=steps)
     rollbacks = RunFolder(tmp_path / "run").decisions.rollbacks
     assert rollbacks == ((7, 11), (0, 15), (to, third + IN_A_ROW))
-
-
-def test_weights_that_are_not_finite_are_those_of_the_newest_good_checkpoint_again(
-    tmp_path: Path,
-) -> None:
-    def poison(trainer: Trainer, state: State, batch: object) -> None:
-        if state.step == 7:
-            next(state.model.parameters()).data.fill_(INF)
-
-    with each_step(before=poison):
-        done = vitlab.train(RECIPE, tmp_path / "run", host=EACH)
-    assert RunFolder(done.folder).decisions.rollbacks == ((6, 10),)  # 7 is not known to be good
-    assert all(tensor.isfinite().all() for tensor in done.model.state_dict().values())
 
 
 # A loss that explodes
@@ -309,7 +293,7 @@ def test_a_run_goes_back_from_an_exploded_loss_and_so_does_a_resumed_one(tmp_pat
         done = run(tmp_path / "whole", {}, 0)
         assert (done["rollbacks"], done["skipped_steps"]) == (1, 2 + IN_A_ROW - 1)
         assert RunFolder(tmp_path / "whole").decisions.rollbacks == ((6, 10),)
-        for stop in (7, 8, 9, 12):
+        for stop in (8, 9):
             killed(stop, RECIPE, tmp_path / "cut")
         run(tmp_path / "cut", {}, 0)
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
@@ -322,7 +306,7 @@ WORDS += ["--model", TINY["model"], "--check-duplicates", "no"]
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--optimizer sgd --lr 100 --steps 60 --test-every 9", "the loss exploded from 2.3"),
+        ("--optimizer sgd --lr 100 --steps 40 --test-every 9", "the loss exploded from 2.3"),
         ("--lr 1e30 --steps 14 --warmup 0", "as with --resume --change --lr 0.001"),
     ],
 )

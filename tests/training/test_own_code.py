@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -23,7 +22,7 @@ TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "warmup": 0.0}
 STRENGTH = 2.0
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three classes of eight pictures, not split."""
     counts = {"blue": 8, "green": 8, "red": 8}
@@ -35,9 +34,8 @@ def recipe(few: Path, **more: Any) -> vitlab.Recipe:
 
 
 def near(one: vitlab.Run, other: vitlab.Run) -> bool:
-    file = "model/model.safetensors"
-    mine, theirs = (load_file(run.folder / file) for run in (one, other))
-    return all(torch.allclose(t, theirs[n], atol=2e-5) for n, t in mine.items())
+    theirs = other.model.state_dict()
+    return all(torch.allclose(t, theirs[n], atol=2e-5) for n, t in one.model.state_dict().items())
 
 
 def noise(images: Tensor, generator: torch.Generator) -> Tensor:
@@ -64,13 +62,14 @@ def steep(scores: Tensor, targets: Tensor) -> Tensor:
 
 def test_a_loss_gets_the_targets_that_smoothing_and_mixing_leave(few: Path, tmp_path: Path) -> None:
     """So that cross-entropy written by hand is the recipe's own, and a scalar counts as a mean."""
-    for name, options, loss in (
-        ("each", recipe(few), entropy_each),
-        ("mean", recipe(few, label_smoothing=0.2, mixup=0.5, micro_batch=6), entropy),
-    ):
-        usual = vitlab.train(options, tmp_path / f"usual-{name}", host=EACH)
-        assert near(vitlab.train(options, tmp_path / name, host=EACH, loss=loss), usual)
-        assert not near(vitlab.train(options, tmp_path / f"{name}2", host=EACH, loss=steep), usual)
+    options = recipe(few, label_smoothing=0.2, mixup=0.5, micro_batch=6)
+    losses = {"usual": None, "each": entropy_each, "mean": entropy, "steep": steep}
+    usual, *same, other = (
+        vitlab.train(options, tmp_path / name, host=EACH, loss=loss)
+        for name, loss in losses.items()
+    )
+    assert all(near(each, usual) for each in same)
+    assert not near(other, usual)
 
 
 def test_a_loss_is_computed_in_float32_whatever_the_precision(few: Path, tmp_path: Path) -> None:
@@ -110,11 +109,8 @@ def test_stopped_it_goes_on_to_the_same_bits(few: Path, tmp_path: Path) -> None:
     whole = vitlab.train(recipe(few), tmp_path / "whole", host=EACH, **own)
     stopped(1, recipe(few), tmp_path / "run", **own)
     assert weights(resumed(recipe(few), tmp_path / "run", **own)) == weights(whole)
-    plain = vitlab.train(recipe(few), tmp_path / "plain", host=EACH, loss=steep)
-    assert weights(plain) != weights(whole)
 
 
-@pytest.mark.drawn
 def test_a_run_records_them_and_goes_on_with_no_others(
     few: Path,
     tmp_path: Path,
@@ -128,7 +124,6 @@ def test_a_run_records_them_and_goes_on_with_no_others(
     assert code["loss"] == f"{steep.__module__}.steep"
     assert code["transform"] == f"{kept.__module__}.kept"
     assert len(code["loss_sha256"]) == 64
-    assert f"{steep.__module__}.steep" in (out / "report.html").read_text()
     again = functools.partial(vitlab.train, recipe(few), out, resume=True)
     assert again(transform=kept, loss=steep).metrics == run.metrics
     with pytest.raises(RunError, match=r"was started with transform=.*kept: continue it in Python"):
@@ -145,7 +140,7 @@ def test_a_run_records_them_and_goes_on_with_no_others(
     assert recipe_in(out) is not None
     assert "which a recipe does not have" in caplog.text
     plain = tmp_path / "plain"
-    vitlab.train(recipe(few), plain, host=EACH)
+    stopped(1, recipe(few), plain)
     assert "[code]" not in (plain / "run.toml").read_text()
     with pytest.raises(RunError, match="was started without loss: leave it out"):
         vitlab.train(recipe(few), plain, resume=True, loss=steep)
@@ -268,7 +263,7 @@ def test_finetune_and_campaigns_pass_them_on(few: Path, tmp_path: Path) -> None:
     base = vitlab.create(TINY["model"], classes=2, image_size=16)
     lines: list[dict[str, Any]] = []
     options = {"steps": 1, "batch": 8, "warmup": 0.0, "on_line": lines.append}
-    vitlab.finetune(str(few), base, tmp_path / "named", loss="bce", **options)
+    vitlab.finetune(str(few), base, tmp_path / "named", loss="bce", head_start="zero", **options)
     assert lines[-1]["kind"] == "result"
     each = {
         "tuned": functools.partial(vitlab.finetune, str(few), base),

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import vitlab
-from conftest import TINY, photo
-from training.kept import journal, killed, resumed
+from conftest import photo
+from training.kept import PLAIN, journal, killed, resumed
 from vitlab.training.screen import Rows
 
 POSITION = {"epoch": 12.5, "step": 1234}
@@ -54,17 +54,17 @@ def printed(text: str) -> list[list[str]]:
 def test_rows_have_the_figures_of_the_journal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe = vitlab.recipe("digits", **TINY, epochs=2, test_every=1, warmup=0.0)
-    killed(30, recipe, tmp_path / "run")
+    recipe = vitlab.recipe("digits", **PLAIN | {"warmup": 0.0})
+    killed(8, recipe, tmp_path / "run")
     run = resumed(recipe, tmp_path / "run")
     text = capsys.readouterr().err
     assert text.count("train loss  test loss  accuracy") == 2  # once per start
     tested = journal(run, "test")
     rows = printed(text)
-    assert [row[1] for row in rows] == [str(line["step"]) for line in tested] == ["22", "45"]
+    assert [row[1] for row in rows] == [str(line["step"]) for line in tested] == ["6", "12"]
     for row, line in zip(rows, tested, strict=True):
         assert row[3] == f"{line['loss']:.3f}"
-    for row, (first, last) in zip(rows, ((1, 22), (23, 45)), strict=True):  # across the resume
+    for row, (first, last) in zip(rows, ((1, 6), (7, 12)), strict=True):  # across the resume
         losses = [line["loss"] for line in journal(run, "train") if first <= line["step"] <= last]
         assert row[2] == f"{sum(losses) / len(losses):.3f}"
 

@@ -41,13 +41,12 @@ class Fake(ModuleType):
         self.finished = True
 
 
-@pytest.mark.parametrize("name", ["wandb", "trackio"])
 def test_a_tracker_is_told_recipe_and_numbers(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake = Fake(name)
-    monkeypatch.setitem(sys.modules, name, fake)
-    vitlab.train(vitlab.recipe("digits", **PLAIN), tmp_path / "run", host=Host(track=name))  # type: ignore[arg-type]
+    fake = Fake("trackio")
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    vitlab.train(vitlab.recipe("digits", **PLAIN), tmp_path / "run", host=Host(track="trackio"))
     assert fake.started["config"]["optimizer"]["lr"] == 2e-3
     assert fake.started["name"].startswith("run-")
     assert [step for step, line in fake.lines if "train/loss" in line] == list(range(1, 13))
@@ -119,7 +118,7 @@ def test_a_missing_package_is_named_before_anything_is_written(
 
 
 def test_a_function_gets_every_line_and_may_end_a_run_that_can_be_resumed(tmp_path: Path) -> None:
-    recipe = vitlab.recipe("digits", model="ViT(width=8,depth=1,heads=1,mlp=8)/4", steps=6)
+    recipe = vitlab.recipe("digits", model="ViT(width=8,depth=1,heads=1,mlp=8)/4", steps=2)
     seen: list[dict[str, Any]] = []
     run = vitlab.train(recipe, tmp_path / "run", on_line=seen.append)
     assert seen == RunFolder(run.folder).journal.read()

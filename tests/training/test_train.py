@@ -11,7 +11,7 @@ import torch
 from safetensors.numpy import load_file
 
 import vitlab
-from conftest import TINY, call, photo, photo_folder, stub_reports
+from conftest import TINY, call, fewer_digits, photo, photo_folder, stub_reports
 from training.kept import CLOCKS, EACH, PLAIN, journal, resumed, weights
 from vitlab.data.holdout import with_validation
 from vitlab.data.learning import open_to_learn
@@ -36,7 +36,7 @@ def test_a_run_leaves_all_it_should_and_the_model_that_was_tested(whole: vitlab.
     lines = journal(whole)
     assert (lines[-1]["kind"], lines[-2]["accuracy"]) == ("result", whole.metrics["accuracy"])
     assert set(whole.metrics) >= KEYS
-    assert whole.metrics["images"] == 359
+    assert whole.metrics["images"] == 73
     assert whole.metrics["params"] == sum(weight.numel() for weight in whole.model.parameters())
     loaded = vitlab.load(whole.folder)
     for name, tensor in whole.model.state_dict().items():
@@ -104,28 +104,21 @@ ViT = "ViT(width=32,depth=1,heads=2,mlp=64"
         {"model": "Axial-ResNet-(1-1)", "image_size": 32},
         {"model": f"R(1)+{ViT},branches=2)/8", "layer_scale": 1e-4, "drop_path": 0.2, "ema": 0.0},
         {"model": f"{ViT})/8", "stem": "hmlp", "stem_norm": "batch", "pool": "attention"},
-        {"model": f"Axial-{ViT})/8", "positions_at": "shared"},
         {"model": f"{ViT})/8", "positions": "rope", "registers": 2, "ffn": "swiglu"},
     ],
 )
 def test_every_kind_of_model_trains_saves_and_loads(
     photos: Path, tmp_path: Path, how: dict[str, object]
 ) -> None:
-    recipe = vitlab.recipe("small", str(photos), **{"epochs": 1, "batch": 16} | how)
+    recipe = vitlab.recipe("small", str(photos), **{"steps": 2, "batch": 16} | how)
     run = vitlab.train(recipe, tmp_path / "run", host=EACH)
     again = vitlab.evaluate(vitlab.load(run.folder), str(photos))
     assert again["nll"] == pytest.approx(run.metrics["nll"])
     assert again["macs"] == run.metrics["macs"]
 
 
-def test_slots_are_not_for_classification(photos: Path, tmp_path: Path) -> None:
-    how = {"model": "ViT-Ti1/8", "pool": "attention", "queries": 3}
-    with pytest.raises(ValueError, match="queries=3 gives that many outputs per image"):
-        vitlab.train(vitlab.recipe("small", str(photos), **how), tmp_path / "run")
-
-
 def test_it_learns(photos: Path, tmp_path: Path) -> None:
-    how = TINY | {"epochs": 30, "batch": 16, "lr": 3e-3, "precision": "bf16"}
+    how = TINY | {"steps": 60, "batch": 16, "lr": 5e-3, "precision": "bf16", "test_every": 20}
     run = vitlab.train(vitlab.recipe("small", str(photos), **how), tmp_path / "run", host=EACH)
     assert run.metrics["accuracy"] == 1.0
     assert run.model.config.size == (24, 32)
@@ -141,10 +134,10 @@ MIXED = TINY | {
 
 def test_mixed_batches_in_pieces_give_the_gradient_of_the_whole(tmp_path: Path) -> None:
     """Also of an odd number of images, and in pieces of an odd one."""
-    recipe = vitlab.recipe("digits", **MIXED | {"epochs": 0.5, "batch": 239, "dropout": 0.0})
+    recipe = vitlab.recipe("digits", **MIXED | {"steps": 3, "batch": 47, "dropout": 0.0})
     states = [
         vitlab.train(recipe.changed(micro_batch=micro), tmp_path / str(micro)).model.state_dict()
-        for micro in (0, 80, 33)
+        for micro in (0, 16, 9)
     ]
     for name, tensor in states[0].items():
         for other in states[1:]:
@@ -154,7 +147,7 @@ def test_mixed_batches_in_pieces_give_the_gradient_of_the_whole(tmp_path: Path) 
 def test_a_mixed_run_has_the_same_bits_with_any_number_of_workers(
     photos: Path, tmp_path: Path
 ) -> None:
-    how = MIXED | {"epochs": 2, "batch": 16, "dropout": 0.1, "image_size": 16, "area": 0.4}
+    how = MIXED | {"steps": 3, "batch": 16, "dropout": 0.1, "image_size": 16, "area": 0.4}
     recipe = vitlab.recipe("small", str(photos), **how)
     runs = [
         vitlab.train(
@@ -180,15 +173,13 @@ def test_damaged_images_are_skipped_counted_and_limited(
     for name in broken:
         (photos / name).write_bytes(b"\x89PNG no more")
     recipe = vitlab.recipe("small", str(photos), **SMALL)
-    for limit, said in ((0.01, "1%"), (2, "2"), (0.05, "5%")):  # five are put up with
+    for limit, said in ((2, "2"), (0.05, "5%")):  # five are put up with
         words = f"6 of 60 .* --max-bad {said} allows: .*--max-bad 12$"
         with pytest.raises(DataError, match=words):
             vitlab.train(recipe, tmp_path / "strict", host=Host(max_bad=limit))
         said = capsys.readouterr().err
         assert all(name in said for name in broken), "all of them at once"
         assert not (tmp_path / "strict").exists()
-    with pytest.raises(DataError, match="6 of 60 images are damaged, more than --max-bad 0%"):
-        vitlab.train(recipe, tmp_path / "stricter", host=Host(max_bad=0.0))
     followed = vitlab.train(recipe, tmp_path / "strict", host=Host(max_bad=12, workers=0))
     report = (followed.folder / "report.html").read_text()
     assert "red/000.png" in report
@@ -237,7 +228,8 @@ def test_the_best_is_the_most_accurate_and_of_equals_the_less_surprised() -> Non
 
 
 def test_a_tenth_of_each_class_is_held_out_of_training_and_never_of_testing() -> None:
-    before = open_to_learn("digits")
+    with fewer_digits(1797):
+        before = open_to_learn("digits")
     after = with_validation(before)
     assert after.validation is not None
     assert len(after.train) + len(after.validation) == len(before.train) == 1438
@@ -252,7 +244,7 @@ def test_a_tenth_of_each_class_is_held_out_of_training_and_never_of_testing() ->
 
 
 @pytest.mark.parametrize(
-    "how", [{}, {"ema": 0.9}, {"optimizer": "schedule-free", "schedule": "constant"}], ids=str
+    "how", [{"ema": 0.9}, {"optimizer": "schedule-free", "schedule": "constant"}], ids=str
 )
 def test_a_run_ends_when_patience_does_and_keeps_the_best(
     how: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -270,12 +262,12 @@ def test_a_run_ends_when_patience_does_and_keeps_the_best(
 
     monkeypatch.setattr(Best, "compare", look)
     monkeypatch.setattr(observer, "curve_point", falling)
-    how = TINY | {"epochs": 8, "batch": 128, "patience": 2, "test_every": 0.5, "ema": 0} | how
+    how = TINY | {"epochs": 8, "batch": 32, "patience": 2, "test_every": 0.5, "ema": 0} | how
     run = vitlab.train(vitlab.recipe("digits", **how), tmp_path / "run")
     assert len(seen) == 5
     for name, tensor in vitlab.load(run.folder).state_dict().items():
         assert torch.equal(tensor, list(seen.values())[2][name])
-    assert run.metrics["images"] == 359  # the test images, all of them, and only for the figures
+    assert run.metrics["images"] == 73  # the test images, all of them, and only for the figures
     assert max(line["step"] for line in journal(run) if "step" in line) == list(seen)[-1]
 
 
@@ -297,7 +289,7 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counted:
 
     def train(name: str, data: str, **how: Any) -> tuple[vitlab.Run, int]:
         calls.clear()
-        how = TINY | {"epochs": 2, "batch": 32, "test_every": 1, "image_size": 8} | how
+        how = TINY | {"epochs": 1, "batch": 16, "test_every": 1, "image_size": 8} | how
         run = vitlab.train(vitlab.recipe("small", data=data, **how), tmp_path / name)
         return run, len(calls) - len(journal(run, "test") + journal(run, "validation"))
 
@@ -309,15 +301,14 @@ def test_what_was_just_predicted_is_not_predicted_again(
 ) -> None:
     assert counted("whole", str(photos))[1] == 0
     assert counted("patient", str(photos), patience=2)[1] == 1  # on the test images, at the end
-    for side, more in ((24, 0), (40, 1)):  # from four times the model's 8 pixels on,
-        lossy = photo_folder(tmp_path / f"jpeg{side}", {"a": 0, "b": 0})
-        for number in range(20):  # a test decodes a JPEG at half its size; what is cached is whole
-            for tint, name in enumerate("ab"):
-                photo(number, side, side, tint).save(lossy / name / f"{number}.jpg")
-        run, again = counted(f"lossy{side}", str(lossy))
-        assert again == more
-        nll = vitlab.evaluate(run.model, str(lossy))["nll"]
-        assert nll == pytest.approx(run.metrics["nll"], abs=1e-9)
+    lossy = photo_folder(tmp_path / "jpeg", {"a": 0, "b": 0})
+    for number in range(20):  # from four times the model's 8 pixels on a test decodes a JPEG at
+        for tint, name in enumerate("ab"):  # half its size; what is cached is whole
+            photo(number, 40, 40, tint).save(lossy / name / f"{number}.jpg")
+    run, again = counted("lossy", str(lossy))
+    assert again == 1
+    nll = vitlab.evaluate(run.model, str(lossy))["nll"]
+    assert nll == pytest.approx(run.metrics["nll"], abs=1e-9)
     real = Session.evaluate  # predictions of earlier steps are not those of the last
     monkeypatch.setattr(Session, "evaluate", lambda self: real(self) if self.state.step < 3 else [])
     run, again = counted("unmeasured", str(photos))

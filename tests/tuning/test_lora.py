@@ -14,9 +14,6 @@ from torch import Tensor, nn
 import vitlab
 from oracles import peers
 from vitlab.errors import OptionError, WeightsError
-from vitlab.optim.averaging import WeightAverage
-from vitlab.training import checkpoints
-from vitlab.training.state import State
 from vitlab.tuning.lora import dense_layers, inject, is_injected, merged
 
 NAME = "ViT(width=16,depth=2,heads=2,mlp=32)/8"
@@ -192,39 +189,6 @@ def test_other_types(dtype: torch.dtype) -> None:
     assert {tensor.dtype for tensor in plain.state_dict().values()} == {dtype}
     x, near = images().to(dtype), 0.1 if dtype is torch.bfloat16 else 1e-12
     torch.testing.assert_close(plain(x), model(x), rtol=0, atol=near)
-
-
-def test_through_a_checkpoint_and_on_to_the_same_bits(tmp_path: Path) -> None:
-    def state() -> State:
-        model = adapted(tiny())
-        model.head.requires_grad_()
-        optimizer = torch.optim.AdamW([w for w in model.parameters() if w.requires_grad], lr=0.01)
-        return State(model, WeightAverage(model, 0.9), optimizer)
-
-    def go(run: State, steps: int) -> None:
-        assert run.average is not None
-        for _ in range(steps):
-            run.optimizer.zero_grad()
-            nn.functional.cross_entropy(run.model(images()), torch.arange(4) % 3).backward()
-            run.optimizer.step()
-            run.average.update(run.model, run.step)
-            run.step += 1
-
-    undisturbed, stopped, resumed = state(), state(), state()
-    go(undisturbed, 4)
-    go(stopped, 2)
-    checkpoints.save(tmp_path, 2, stopped.checkpoint())
-    found, _ = checkpoints.load(tmp_path)
-    assert found is not None
-    resumed.restore(found)
-    go(resumed, 2)
-    for one, other in (
-        (undisturbed.model, resumed.model),
-        (merged(undisturbed.evaluated), merged(resumed.evaluated)),
-    ):
-        assert one.state_dict().keys() == other.state_dict().keys()
-        assert all(torch.equal(t, other.state_dict()[n]) for n, t in one.state_dict().items())
-    assert not torch.equal(merged(undisturbed.model)(images()), tiny()(images()))
 
 
 def test_a_checkpoint_of_pefts_layers_goes_on_in_ours() -> None:

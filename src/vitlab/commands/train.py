@@ -12,8 +12,7 @@ from vitlab.options import option, options_of, when
 from vitlab.progress import say
 from vitlab.recipes.named import RECIPES
 from vitlab.recipes.pretext import Pretext, named_task
-from vitlab.recipes.recipe import Recipe
-from vitlab.recipes.requirements import check_packages
+from vitlab.recipes.recipe import Recipe, check_packages
 from vitlab.runs import naming
 from vitlab.runs.recipe_file import recipe_in, start_from
 from vitlab.runs.run_folder import RunFolder

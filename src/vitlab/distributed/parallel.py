@@ -11,7 +11,7 @@ from vitlab.distributed.sync_norm import uncounted
 from vitlab.distributed.world import World
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
-from vitlab.objectives.objective_module import Learner
+from vitlab.objectives.pretext_task import Learner
 from vitlab.optim.sliced import full
 from vitlab.tuning.lora import is_injected, merged
 

@@ -27,7 +27,7 @@ from vitlab.evaluation.choosing import Split, choose, unlearned
 from vitlab.evaluation.compute import Compute, FastForm, borrowed
 from vitlab.evaluation.infer import check_classifier, infer, stacked
 from vitlab.models.model import Model
-from vitlab.objectives.unit_pixels import unit_pixels
+from vitlab.objectives.pretext_task import unit_pixels
 from vitlab.precision import fixed
 from vitlab.progress import public
 

@@ -12,8 +12,23 @@ from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
-from vitlab.objectives.dino.schedules import follow
 from vitlab.recipes.pretext import Pretext
+
+
+@torch.no_grad()
+def follow(teacher: nn.Module, student: nn.Module, momentum: float) -> None:
+    """Move a teacher's weights towards the student's: m teacher + (1 - m) student; copy buffers.
+
+    A momentum of 0 makes them the student's, to the bit.
+    """
+    own: list[Tensor] = list(teacher.parameters())
+    new: list[Tensor] = [weight.detach() for weight in student.parameters()]
+    if momentum == 0:
+        torch._foreach_copy_(own, new)
+    else:
+        torch._foreach_lerp_(own, new, 1 - momentum)
+    for mine, theirs in zip(teacher.buffers(), student.buffers(), strict=True):
+        mine.copy_(theirs)
 
 
 class GramAnchor(nn.Module):

@@ -27,8 +27,7 @@ from vitlab.objectives.hidden_patches import (
 )
 from vitlab.objectives.masks import block_masks, places_of, smallest_block
 from vitlab.objectives.per_sample_rng import Draws, draws_of
-from vitlab.objectives.pretext_task import PretextTask
-from vitlab.objectives.unit_pixels import as_pictures, unit_pixels
+from vitlab.objectives.pretext_task import PretextTask, as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext
 
 EASY = 0.9  # agreement from which a tokenizer is doubted: our choice

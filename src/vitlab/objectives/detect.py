@@ -21,8 +21,7 @@ from vitlab.data.loading.batches import Batch
 from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.objectives.matching import Pairs, chances_of, class_loss, paired, shares_of
-from vitlab.objectives.pretext_task import PretextTask
-from vitlab.objectives.unit_pixels import as_pictures, unit_pixels
+from vitlab.objectives.pretext_task import PretextTask, as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext
 from vitlab.weights.detector import BoxClasses, BoxHead, Detector, check_boxes, corners
 

@@ -10,7 +10,7 @@ from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.encoder.from_patches import encode_patches
 from vitlab.models.packed import Grid
 from vitlab.models.vit import VisionTransformer
-from vitlab.objectives.unit_pixels import GRAY
+from vitlab.objectives.pretext_task import GRAY
 from vitlab.recipes.pretext import Pretext
 
 

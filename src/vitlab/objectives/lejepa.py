@@ -17,8 +17,8 @@ from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.anchor import anchor_of
-from vitlab.objectives.dino.crops_and_models import BY_PASS, check_crops, local_size
-from vitlab.objectives.dino.view_loss import CLOSE, spread
+from vitlab.objectives.crops import BY_PASS, check_crops, local_size
+from vitlab.objectives.dino import CLOSE, spread
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.recipes.pretext import Pretext
 

@@ -24,8 +24,7 @@ from vitlab.objectives.hidden_patches import (
 )
 from vitlab.objectives.masks import random_places
 from vitlab.objectives.per_sample_rng import Draws, draws_of, uniform
-from vitlab.objectives.pretext_task import PretextTask
-from vitlab.objectives.unit_pixels import as_pictures, unit_pixels
+from vitlab.objectives.pretext_task import PretextTask, as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext
 
 BINS = 8  # of a channel: 3 bits

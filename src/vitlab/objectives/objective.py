@@ -50,7 +50,7 @@ def objective_of(
     labels: Labels | None = None,
     classes: int = 0,
     own: Loss | None = None,
-) -> Objective:
+) -> Classify:
     """Return the objective that a recipe asks for.
 
     Args:

@@ -2,16 +2,16 @@
 
 from vitlab.data.loading.crops import View
 from vitlab.models.config import ModelConfig
-from vitlab.objectives.autoencoding.mae import MAE
 from vitlab.objectives.beit import BEiT
 from vitlab.objectives.detect import Detect
-from vitlab.objectives.dino.self_distillation import SelfDistillation
+from vitlab.objectives.dino import SelfDistillation
 from vitlab.objectives.lejepa import LeJEPA
+from vitlab.objectives.mae import MAE
 from vitlab.objectives.masked_patch import MaskedPatch
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.objectives.regress import Regress
 from vitlab.objectives.segment import Segment
-from vitlab.objectives.tokenizing.tokenize import Tokenize
+from vitlab.objectives.tokenize import Tokenize
 from vitlab.recipes.recipe import Recipe
 
 TASKS: dict[str, type[PretextTask]] = {

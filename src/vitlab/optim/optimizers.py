@@ -4,6 +4,7 @@ import copy
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from vitlab.errors import OptionError
@@ -41,7 +42,8 @@ def build(model: nn.Module, options: Optimization, beside: nn.Module | None = No
     own = {key: w for key, w in free.items() if _takes(entry, key, w, key in kernels)}
     if not own:
         raise OptionError(f"{name} finds nothing to update in this model: set optimizer=adamw")
-    if entry.own_schedule and _has_batch_norm(model):
+    batch_norm = any(isinstance(each, _BatchNorm) for each in model.modules())
+    if entry.own_schedule and batch_norm:
         raise OptionError(
             f"{name} evaluates averaged weights, for which batch norm has no statistics: set "
             "optimizer=adamw"
@@ -122,10 +124,6 @@ def decayed(model: nn.Module) -> set[str]:
         for name, weight in module.named_parameters(recurse=False)
         if weight.ndim > 1 and name not in getattr(module, "undecayed", ())
     }
-
-
-def _has_batch_norm(model: nn.Module) -> bool:
-    return any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in model.modules())
 
 
 class Pair(Optimizer):

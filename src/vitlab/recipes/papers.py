@@ -94,7 +94,7 @@ def _vit(
         model=model_part(model, **part),
         augment=CROP,
         objective=Objective(loss="sigmoid"),
-        optimizer=Optimization(optimizer="adamw", lr=lr, weight_decay=decay, clip=clip),
+        optimizer=Optimization(lr=lr, weight_decay=decay, clip=clip),
         schedule=Schedule(
             schedule="linear" if linear else "cosine",
             warmup_steps=10_000,
@@ -120,8 +120,8 @@ def vit_finetune(model: str = "") -> Recipe:
         recipe="vit-finetune",
         model=model_part(model, image_size=384 if 384 % patch == 0 else 37 * patch),
         augment=CROP,
-        optimizer=Optimization(optimizer="sgd", lr=0.03, weight_decay=0.0, momentum=0.9, clip=1.0),
-        schedule=Schedule(schedule="cosine", warmup_steps=500),
+        optimizer=Optimization(optimizer="sgd", lr=0.03, weight_decay=0.0, clip=1.0),
+        schedule=Schedule(warmup_steps=500),
         steps=20_000,
         batch=512,
     )
@@ -164,8 +164,8 @@ def plain_vit(model: str = "ViT-S/16") -> Recipe:
             CROP, rand_ops=2, rand_magnitude=10.0, rand_std=0.0, rand_probability=1.0, mixup=0.2
         ),
         # its decay of 1e-4 a step is the learning rate times 0.1
-        optimizer=Optimization(optimizer="adamw", lr=1e-3, weight_decay=0.1, clip=1.0),
-        schedule=Schedule(schedule="cosine", warmup_steps=10_000),
+        optimizer=Optimization(lr=1e-3, weight_decay=0.1, clip=1.0),
+        schedule=Schedule(warmup_steps=10_000),
         epochs=90,
         batch=1024,
     )
@@ -205,7 +205,7 @@ def three_things(model: str = "ViT-S/16") -> Recipe:
         ),
         objective=Objective(loss="bce", bce_threshold=0.0),
         optimizer=Optimization(optimizer="lamb", lr=lr, weight_decay=0.02, eps=1e-6, clip=1.0),
-        schedule=Schedule(schedule="cosine", warmup=5, final_lr=1e-5 / lr),
+        schedule=Schedule(warmup=5, final_lr=1e-5 / lr),
         epochs=300,
         batch=2048,
     )
@@ -243,8 +243,8 @@ def deit_distilled(model: str = "ViT-Ti/16") -> Recipe:
         distill=Distill(
             teacher="timm/deit_base_patch16_224.fb_in1k", distill="hard", distill_token=True
         ),
-        optimizer=Optimization(optimizer="adamw", lr=1e-3, weight_decay=0.05, clip=0.0),
-        schedule=Schedule(schedule="cosine", warmup=5, final_lr=1e-2),
+        optimizer=Optimization(lr=1e-3, weight_decay=0.05, clip=0.0),
+        schedule=Schedule(warmup=5, final_lr=1e-2),
         epochs=300,
         batch=1024,
     )  # fmt: skip
@@ -279,7 +279,7 @@ def deit3(model: str = "ViT-S/16") -> Recipe:
         ),
         objective=Objective(loss="bce", bce_threshold=0.0),
         optimizer=Optimization(optimizer="lamb", lr=lr, weight_decay=0.05, eps=1e-6, clip=1.0),
-        schedule=Schedule(schedule="cosine", warmup=5, final_lr=1e-5 / lr),
+        schedule=Schedule(warmup=5, final_lr=1e-5 / lr),
         epochs=800,
         batch=2048,
     )

@@ -13,6 +13,10 @@ from vitlab.recipes.pretext import Pretext
 from vitlab.recipes.recipe import Recipe
 
 SCENES = "ViT(width=96,depth=4,heads=3,mlp=384)/8"
+AFTER = Augment(  # of fine-tuning, in the code of BEiT and of MAE
+    area=0.08, flip=True, rand_ops=2, mixup=0.8, cutmix=1.0, erase=0.25,
+    augment_interpolation="bicubic",
+)  # fmt: skip
 
 
 def masked_patch(model: str = "ViT-B/16") -> Recipe:
@@ -76,15 +80,7 @@ def beit_finetune(model: str = "") -> Recipe:
     return Recipe(
         recipe="beit-finetune",
         model=model_part(model, drop_path=0.1, drop_path_ramp=True),
-        augment=Augment(
-            area=0.08,
-            flip=True,
-            rand_ops=2,
-            mixup=0.8,
-            cutmix=1.0,
-            erase=0.25,
-            augment_interpolation="bicubic",
-        ),
+        augment=AFTER,
         objective=Objective(label_smoothing=0.1),
         optimizer=Optimization(lr=4e-3, weight_decay=0.05, clip=0, layer_decay=0.65),
         schedule=Schedule(warmup=20, final_lr=1e-6 / 4e-3),
@@ -141,15 +137,7 @@ def mae_finetune(model: str = "") -> Recipe:
     return Recipe(
         recipe="mae-finetune",
         model=model_part(model, drop_path=drop, drop_path_ramp=True),
-        augment=Augment(
-            area=0.08,
-            flip=True,
-            rand_ops=2,
-            mixup=0.8,
-            cutmix=1.0,
-            erase=0.25,
-            augment_interpolation="bicubic",
-        ),
+        augment=AFTER,
         objective=Objective(label_smoothing=0.1),
         optimizer=Optimization(
             lr=lr, weight_decay=0.05, clip=0, layer_decay=0.75 if large else 0.65

@@ -22,6 +22,7 @@ from vitlab.options import (
     option,
     when,
 )
+from vitlab.packages import check_installed
 from vitlab.precision import TrainingPrecision
 from vitlab.recipes.choices import Average, Objective, Optimization, Schedule, Start
 from vitlab.recipes.distilling import Distill
@@ -261,6 +262,17 @@ def _table(tables: dict[str, Any], name: str) -> dict[str, Any]:
         return {}
     check_known([name], tables, "table")
     return dict(tables[name])
+
+
+def check_packages(recipe: Recipe) -> None:
+    """Refuse a recipe whose packages are not installed, without importing them.
+
+    Raises:
+        PackageError: the first missing one; the message names the extra.
+    """
+    name = recipe.optimizer.optimizer
+    if package := OPTIMIZERS[name].package:
+        check_installed(package, f"optimizer={name}", "set optimizer=adamw")
 
 
 @dataclass(frozen=True, kw_only=True)

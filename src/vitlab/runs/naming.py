@@ -25,7 +25,9 @@ def run_name(recipe: Recipe, start: "Model | None" = None, *more: str) -> Path:
     model = start.config.name if start is not None else recipe.start.weights
     model, task = _model(recipe.model.model or model), recipe.pretext.task
     words = [each for each in (model, task) if each not in ("", "classify")]
-    return folder_name(_data(recipe.data.data), *words, *more)
+    data = recipe.data.data  # the folder that the command is typed in by its own name
+    named = data if Path(data).name not in ("", "..") else Path(data).resolve()
+    return folder_name(named, *words, *more)
 
 
 def folder_name(*words: object) -> Path:
@@ -34,11 +36,6 @@ def folder_name(*words: object) -> Path:
     A word that is a path counts by its last part.
     """
     return ROOT / "-".join(_word(Path(str(word)).name) for word in words)
-
-
-def _data(data: str) -> str:
-    """Return the data as a path; the folder that the command is typed in by its own name."""
-    return data if Path(data).name not in ("", "..") else str(Path(data).resolve())
 
 
 def _model(name: str) -> str:

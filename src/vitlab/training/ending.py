@@ -23,7 +23,6 @@ from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DivergedError, RunError
 from vitlab.evaluation.answers import answers_of
 from vitlab.evaluation.calibration import Calibration, temperature_of
-from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Predictions
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.metrics import METRICS, figures
@@ -129,13 +128,12 @@ def _unlike(observer: Observer, held: Source | None, model: Model, stop: Stop) -
 
     The threshold is that of the validation images, if there are any.
     """
-    task, world = observer.task, observer.world
-    splits, labels = task.splits, task.splits.train.labels
-    if not isinstance(labels, SingleLabels) or task.config.fit == "native":
+    splits = observer.task.splits
+    single = isinstance(splits.train.labels, SingleLabels)
+    if not single or observer.task.config.fit == "native":
         return None
-    compute = Compute(observer.device, "fp32", "plain", task.host.workers, world.local_size)
     with stop.at_once():
-        return learned_unlike(model, splits.train, held, compute, world)
+        return learned_unlike(model, splits.train, held, observer.compute, observer.world)
 
 
 def _beside_start(observer: Observer, before: Predictions, done: Predictions) -> dict[str, Any]:
@@ -371,18 +369,9 @@ def _held_out_result(observer: Observer, model: Model, point: dict[str, float]) 
         tested["test_images"] = tested["images"]
         if learnt := (task.leaks or {}).get("learned_from"):
             tested["learned_from"] = learnt
-    metrics = (
-        point
-        | tested
-        | {
-            "task": task.recipe.pretext.task,
-            "images": len(task.splits.train),
-            "held_out": len(observer.held_out),
-            **_cost_of(observer, model),
-            "notes": notes,
-            **task.folder.places,
-        }
-    )
+    metrics = point | tested | _cost_of(observer, model) | task.folder.places
+    metrics |= {"task": task.recipe.pretext.task, "notes": notes}
+    metrics |= {"images": len(task.splits.train), "held_out": len(observer.held_out)}
     if task.host.report == "yes":
         from vitlab.report.pretext_report import write_pretext_report  # slow to import
 
@@ -399,8 +388,8 @@ def _sections(observer: Observer, tested: Tested | None) -> list[Any]:
         return []
     from vitlab.report.segment_page import segment_sections  # draws, slow to import
 
-    compute = Compute(observer.device, engine="plain", workers=observer.task.host.workers)
-    return segment_sections(segmenter, masked(observer.task.splits.test), tested, compute)
+    images = masked(observer.task.splits.test)
+    return segment_sections(segmenter, images, tested, observer.compute)
 
 
 def _pictures(model: Model, own: PretextTask, source: Source) -> dict[str, NDArray[np.uint8]]:

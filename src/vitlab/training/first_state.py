@@ -33,10 +33,9 @@ from vitlab.evaluation.probes.searching import (
 from vitlab.files import staged_file
 from vitlab.models.create import build
 from vitlab.models.model import Model
-from vitlab.objectives.classify import Classify
 from vitlab.objectives.detect import Detect
-from vitlab.objectives.distill.distillation import Distillation
-from vitlab.objectives.objective_module import OwningObjective
+from vitlab.objectives.distillation import Distillation
+from vitlab.objectives.pretext_task import OwningObjective
 from vitlab.objectives.pretext_tasks import TASKS
 from vitlab.objectives.regress import Regress
 from vitlab.objectives.segment import Segment
@@ -113,9 +112,8 @@ def _beside(task: Task, device: torch.device, generator: torch.Generator) -> Own
         else:
             own = TASKS[recipe.pretext.task](recipe.pretext, config, guide)
     elif guide is not None:
-        classify, labels = task.objective, task.splits.train.labels
-        assert isinstance(classify, Classify)
-        own = Distillation(recipe.distill, classify, config, guide, labels.several)
+        several = task.splits.train.labels.several
+        own = Distillation(recipe.distill, task.objective, config, guide, several)
     else:
         return None
     own.reset_parameters(generator)

@@ -12,7 +12,7 @@ from vitlab.images import ImageSpec
 from vitlab.models.config import ModelConfig, ViTConfig, config_of
 from vitlab.models.create import assemble, resized, with_new_head
 from vitlab.models.model import Model
-from vitlab.objectives.distill.teacher import check_teacher, remarks_of
+from vitlab.objectives.distillation import check_teacher, remarks_of
 from vitlab.objectives.pretext_tasks import TASKS
 from vitlab.options import check_known
 from vitlab.recipes.choices import Start

@@ -1,6 +1,7 @@
 """Measuring a model while it is trained, and after it; counting damaged images."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
@@ -8,7 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.cache import shows
+from vitlab.data.loading.crops import View
 from vitlab.data.loading.loader import choose_workers, deaths_explained, loader
 from vitlab.data.masks import masked
 from vitlab.data.sources.source import Source, Subset
@@ -92,7 +95,9 @@ class Observer:
         # what is found in images is measured where it decides
         self.scored = not how.unlabeled or (how.annotated and self.task.recipe.patience > 0)
         self.held_out = self.task.opened.cached(chosen, self.task.config.channels)
-        self.world, self.device = self.trainer.world, self.trainer.device
+        world, workers = self.trainer.world, self.task.host.workers
+        self.world, self.device = world, self.trainer.device
+        self.compute = Compute(self.device, "fp32", "plain", workers, world.local_size)
 
     def measure(self) -> dict[str, float]:
         """Return the figures of a point of the learning curve; the first process has them all."""
@@ -122,25 +127,21 @@ class Observer:
         Raises:
             WorkerDiedError: a data-loading worker died.
         """
-        trainer, recipe, config = self.trainer, self.task.recipe, self.task.config
+        trainer, seed = self.trainer, self.task.recipe.seed
         names = ("loss", *trainer.objective.figures)
         sums, images, bad = torch.zeros(len(names), dtype=torch.float64), 0, Damage()
-        size = self._at_once
-        workers = choose_workers(self.held_out, self.task.host.workers)
-        batches = batches_of(replace(recipe, batch=size), self.held_out, config, ALONE)
-        count = len(self.held_out) // size
         network = trainer.engine.plain.eval()
-        with deaths_explained():
-            for k, batch in enumerate(loader(batches, range(count), workers)):
-                bad += batch.bad
-                if not len(batch):
-                    continue
-                generator = torch.Generator(self.device).manual_seed(step_seed(recipe.seed, k))
-                with torch.no_grad(), trainer.engine.computing():
-                    loss, metrics = network(trainer.augmented(batch), generator)
-                found = [loss * len(batch), *(metrics[name] for name in names[1:])]
-                sums += torch.stack([each.to(widest(self.device)) for each in found]).cpu()
-                images += len(batch)
+        batches = self._batches(self.held_out, len(self.held_out) // self._at_once)
+        for k, batch in enumerate(batches):
+            bad += batch.bad
+            if not len(batch):
+                continue
+            generator = torch.Generator(self.device).manual_seed(step_seed(seed, k))
+            with torch.no_grad(), trainer.engine.computing():
+                loss, metrics = network(trainer.augmented(batch), generator)
+            found = [loss * len(batch), *(metrics[name] for name in names[1:])]
+            sums += torch.stack([each.to(widest(self.device)) for each in found]).cpu()
+            images += len(batch)
         return means(dict(zip(names, sums.tolist(), strict=True)) | {"images": float(images)}), bad
 
     @property
@@ -148,29 +149,37 @@ class Observer:
         """Images per pass."""
         return max(1, min(AT_ONCE, PIXELS // self.task.config.area, len(self.held_out)))
 
+    def _batches(
+        self, source: Source, passes: int, views: tuple[View, ...] | None = None
+    ) -> Iterator[Batch]:
+        """Yield images as they are learned, so many passes; of these views alone, if any."""
+        recipe = replace(self.task.recipe, batch=self._at_once)
+        batches = batches_of(recipe, source, self.task.config, ALONE)
+        batches = replace(batches, views=views or batches.views)
+        workers = choose_workers(self.held_out, self.task.host.workers)
+        with deaths_explained():
+            yield from loader(batches, range(passes), workers)
+
     def _crops_told_apart(self) -> dict[str, float]:
         """Return the LiDAR of the evaluated weights, if the task compares crops of an image."""
-        trainer, recipe, config = self.trainer, self.task.recipe, self.task.config
-        full = tuple(takewhile(lambda view: view.size == config.size, trainer.views))
+        trainer, whole = self.trainer, self.task.config.size
+        # the small ones, which come last, are not made
+        full = tuple(takewhile(lambda view: view.size == whole, trainer.views))
         size = self._at_once
         count = min(CROPPED, len(self.held_out)) // size  # passes over all images
         if not full or count * size < 2:
             return {}
         chosen = np.linspace(0, len(self.held_out) - 1, num=count * size, dtype=np.int64)
-        batches = batches_of(
-            replace(recipe, batch=size), Subset(self.held_out, chosen), config, ALONE
-        )
-        batches = replace(batches, views=full)  # the small ones, which come last, are not made
         model, found = plain(self.state.evaluated).eval(), dict[int, list[torch.Tensor]]()
         times = max(2, -(-CROPS // len(full)))
-        workers = choose_workers(self.held_out, self.task.host.workers)
-        with deaths_explained(), torch.no_grad():
-            for batch in filter(len, loader(batches, range(times * count), workers)):
-                moved = trainer.augmented(batch)
-                for view in (moved, *moved.views):
+        batches = self._batches(Subset(self.held_out, chosen), times * count, full)
+        for batch in filter(len, batches):
+            moved = trainer.augmented(batch)
+            for view in (moved, *moved.views):
+                with torch.no_grad():
                     features = model.features(view.images).cpu()
-                    for index, each in zip(batch.indices.tolist(), features, strict=True):
-                        found.setdefault(index, []).append(each)
+                for index, each in zip(batch.indices.tolist(), features, strict=True):
+                    found.setdefault(index, []).append(each)
         least = min(map(len, found.values()), default=0)  # with `repeats` some are drawn more often
         if len(found) < 2 or least < 2:
             return {}
@@ -181,10 +190,8 @@ class Observer:
         """Return what the features of the held-out images are worth without labels."""
         if self.task.recipe.pretext.task == "tokenizer":  # which has codes
             return {}
-        workers, size = self.task.host.workers, self.world.local_size
-        compute = Compute(self.device, engine="plain", workers=workers, sharing=size)
         model = plain(self.state.evaluated)
-        found = features_in_memory(model, self.held_out, compute, world=self.world)
+        found = features_in_memory(model, self.held_out, self.compute, world=self.world)
         return feature_health(found.values) if len(found.values) > 1 else {}
 
     @property
@@ -205,7 +212,7 @@ class Observer:
         Of pixels then comes what the report shows of them; of a task that finds nothing, nothing.
         Without resamples the slow intervals, those of boxes, are left out.
         """
-        compute = Compute(self.device, engine="plain", workers=self.task.host.workers)
+        compute = self.compute
         match self.answering:
             case Detector() as found:
                 return *measure_boxes(found, source, compute, resamples), None
@@ -235,7 +242,7 @@ class Observer:
         predictions = predict(
             model or plain(self.state.evaluated),
             source,
-            Compute(self.device, "fp32", "plain", self.task.host.workers, self.world.local_size),
+            self.compute,
             logits=logits,
             world=self.world,
         )

@@ -148,7 +148,7 @@ class Hooks:
                 )
 
     def try_out(
-        self, config: ModelConfig, objective: object, labels: Labels, device: torch.device
+        self, config: ModelConfig, objective: Classify, labels: Labels, device: torch.device
     ) -> None:
         """Call both functions as a step does, on random images and scores.
 
@@ -169,7 +169,6 @@ class Hooks:
             with _explained("transform", self.transform):
                 transformed(images, self.transform, seed=0)
         if self.loss is not None:
-            assert isinstance(objective, Classify)
             truth = torch.from_numpy(labels.take(np.arange(count)).targets()).to(device)
             random = torch.randn(count, config.classes, generator=generator).to(device)
             for scores in (random, torch.zeros_like(random)):  # a new classifier gives zeros

@@ -35,15 +35,15 @@ from vitlab.models.model import Model
 from vitlab.models.names import shape_of
 from vitlab.models.seen import NOTHING, Seen
 from vitlab.objectives.balance import decided
-from vitlab.objectives.distill.two_heads import with_distillation_token
-from vitlab.objectives.objective import Objective, objective_of
+from vitlab.objectives.classify import Classify
+from vitlab.objectives.distillation import with_distillation_token
+from vitlab.objectives.objective import objective_of
 from vitlab.optim.table import OPTIMIZERS
 from vitlab.precision import remark, resolved
 from vitlab.progress import named_if_slow
 from vitlab.recipes.model_part import ModelPart, part_of
 from vitlab.recipes.named import RECIPES, default_data
-from vitlab.recipes.recipe import Host, Recipe
-from vitlab.recipes.requirements import check_packages
+from vitlab.recipes.recipe import Host, Recipe, check_packages
 from vitlab.runs.run_folder import RunFolder
 from vitlab.runs.versions import processor
 from vitlab.training import tracking
@@ -127,7 +127,7 @@ class Task:
         return self.probe if self.base is not None and not self.recipe.pretext.labeled else None
 
     @property
-    def objective(self) -> Objective:
+    def objective(self) -> Classify:
         """What is minimized."""
         labels, classes = self.splits.train.labels, len(self.splits.classes)
         return objective_of(self.recipe.objective, labels, classes, self.hooks.loss)

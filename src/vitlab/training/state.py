@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.models.model import Model
-from vitlab.objectives.objective_module import OwningObjective
+from vitlab.objectives.pretext_task import OwningObjective
 from vitlab.optim import moments
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.optimizers import evaluation_weights
@@ -32,13 +32,8 @@ class Checkpoint:
     journal: bytes | None = None
 
 
-def flatten(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors with their names under a prefix, such as `model.`."""
-    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
-
-
 def pick(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors that `flatten` put under a prefix, by their own names."""
+    """Return the tensors of a checkpoint under a prefix, such as `model.`, by their own names."""
     start = f"{prefix}."
     return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
 
@@ -253,30 +248,32 @@ class State:
         self.ended = self.evaluated, self.head
         self.best.restore(*self.ended)
 
+    @property
+    def _modules(self) -> dict[str, nn.Module]:
+        """What learns or follows, by its prefix in a checkpoint."""
+        found: dict[str, nn.Module | None] = {
+            "model": self.model,
+            "average": None if self.average is None else self.average.model,
+            "head-average": None if self.head_average is None else self.head_average.model,
+            "task": self.task,
+        }
+        return {prefix: module for prefix, module in found.items() if module is not None}
+
     def checkpoint(self) -> Checkpoint:
         """Return the whole state as tensors and JSON."""
-        tensors = flatten("model", self.model.state_dict())
-        if self.average is not None:
-            tensors |= flatten("average", self.average.model.state_dict())
-        if self.head_average is not None:
-            tensors |= flatten("head-average", self.head_average.model.state_dict())
-        if self.task is not None:
-            tensors |= flatten("task", self.task.state_dict())
         own, rest = moments.pack(self.optimizer)
-        tensors |= flatten("optimizer", own) | flatten("best", self.best.weights)
-        tensors |= flatten("best-head", self.best.head)
+        parts = {prefix: module.state_dict() for prefix, module in self._modules.items()}
+        parts |= {"optimizer": own, "best": self.best.weights, "best-head": self.best.head}
+        tensors = {f"{prefix}.{n}": t for prefix, part in parts.items() for n, t in part.items()}
         values = {"step": self.step} | vars(self.tally)
         return Checkpoint(tensors, values | {"optimizer": rest, "best": self.best.as_dict()})
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Become what `checkpoint()` returned, bit for bit."""
-        _load(self.model, pick("model", checkpoint.tensors))
-        if self.average is not None:
-            _load(self.average.model, pick("average", checkpoint.tensors))
-        if self.head_average is not None:
-            self.head_average.model.load_state_dict(pick("head-average", checkpoint.tensors))
-        if self.task is not None:
-            self.task.load_state_dict(pick("task", checkpoint.tensors))
+        for prefix, module in self._modules.items():  # each process its slices of a sharded one
+            tensors, mine = pick(prefix, checkpoint.tensors), module.state_dict()
+            found = {n: placed(t, mine[n]) if n in mine else t for n, t in tensors.items()}
+            module.load_state_dict(found)
         values: dict[str, Any] = checkpoint.state
         moments.unpack(
             self.optimizer, pick("optimizer", checkpoint.tensors), values.get("optimizer")
@@ -290,9 +287,3 @@ class State:
         self.best, self.ended = Best(**best, weights=weights, head=head), None
         self.tally = Tally(**{f.name: values[f.name] for f in fields(Tally) if f.name in values})
         self.step = values["step"]
-
-
-def _load(model: Model, tensors: dict[str, Tensor]) -> None:
-    """Load a model's weights, each process its slices where the model is sharded."""
-    own = model.state_dict()
-    model.load_state_dict({k: placed(t, own[k]) if k in own else t for k, t in tensors.items()})

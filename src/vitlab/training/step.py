@@ -15,7 +15,6 @@ from vitlab.data.augment import mix
 from vitlab.data.augment.augment import augment
 from vitlab.data.augment.mix import Mix
 from vitlab.data.loading.batches import Batch
-from vitlab.data.settings import Augment
 from vitlab.device import keep_freed_memory, widest
 from vitlab.distributed.parallel import is_sharded, must_settle, one_pass, replicated
 from vitlab.distributed.shares import passes
@@ -23,7 +22,7 @@ from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DivergedError
 from vitlab.models.model import Model
 from vitlab.objectives.objective import Objective, objective_of
-from vitlab.objectives.objective_module import Learner, OwningObjective
+from vitlab.objectives.pretext_task import Learner, OwningObjective
 from vitlab.objectives.pretext_tasks import views_of
 from vitlab.optim.optimizers import set_rate
 from vitlab.optim.sam import statistics_kept, uphill
@@ -182,13 +181,12 @@ class Trainer:
         """Return a batch on the training device, with its views, as the network takes it."""
         options = [view.augment for view in self.views] or [self.recipe.augment]
         views = (replace(batch, views=()), *batch.views)
-        first, *others = map(self._augmented, views, options)
-        return replace(first, views=tuple(others))
-
-    def _augmented(self, batch: Batch, options: Augment) -> Batch:
-        moved = batch.to(self.device)
-        pixels = augment(moved.images, batch.draws, options, self.model.config)
-        return replace(moved, images=pixels)
+        found = []
+        for view, how in zip(views, options, strict=False):  # the last views may not be made
+            moved = view.to(self.device)
+            pixels = augment(moved.images, view.draws, how, self.model.config)
+            found.append(replace(moved, images=pixels))
+        return replace(found[0], views=tuple(found[1:]))
 
     def _prepared(self, batch: Batch, seed: int) -> Batch:
         """Clear the gradient; return the batch after the user's own transform."""

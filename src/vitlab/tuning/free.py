@@ -57,12 +57,21 @@ def free_names(model: Model, tune: Tune, last: int = Start.last_blocks) -> set[s
     chosen = {name for name in names if name.startswith(model.head_names[0])}
     match tune:
         case "attention" | "ffn":
-            own = {name for name, role in _roles(model).items() if role == tune}
+            roles: dict[str, str] = {}  # of the innermost part with one, outside the stem
+            for place, module in model.named_modules():  # the outer ones first
+                if (role := getattr(module, "role", None)) and not place.startswith("stem."):
+                    roles |= {f"{place}.{name}": role for name, _ in module.named_parameters()}
+            own = {name for name, role in roles.items() if role == tune}
             chosen |= {name for name in names if name.startswith("positions.")}
         case "last":
             own = {name for name in names if model.layer_of(name) >= max(1, model.layers - last)}
         case "norms":
-            own = _inside(model, NORMS)
+            own = {
+                f"{place}.{name}"
+                for place, module in model.named_modules()
+                if isinstance(module, NORMS)
+                for name, _ in module.named_parameters(recurse=False)
+            }
         case _:
             return chosen
     if not own:
@@ -97,22 +106,3 @@ def train_mode(model: nn.Module) -> None:
         frozen = not any(weight.requires_grad for weight in module.parameters())
         if frozen and (isinstance(module, _BatchNorm) or model.layer_of(name) < lowest):
             module.eval()
-
-
-def _roles(model: Model) -> dict[str, str]:
-    """Return the role of every parameter outside the stem: that of the innermost part with one."""
-    roles: dict[str, str] = {}
-    for place, module in model.named_modules():  # the outer ones first
-        if (role := getattr(module, "role", None)) and not place.startswith("stem."):
-            roles |= {f"{place}.{name}": role for name, _ in module.named_parameters()}
-    return roles
-
-
-def _inside(model: Model, kinds: tuple[type[nn.Module], ...]) -> set[str]:
-    """Return the names of the parameters of all modules of some kinds."""
-    return {
-        f"{place}.{name}"
-        for place, module in model.named_modules()
-        if isinstance(module, kinds)
-        for name, _ in module.named_parameters(recurse=False)
-    }

@@ -1,4 +1,4 @@
-"""Train an image tokenizer: a discrete VAE (Ramesh et al., 2021, section 2.1)."""
+"""Image tokenizers: a discrete VAE is trained (Ramesh et al., 2021, section 2.1)."""
 
 import math
 from typing import ClassVar
@@ -12,11 +12,40 @@ from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, TokenizerConfig
 from vitlab.models.model import Model
 from vitlab.models.tokenizers.tokenizer import Tokenizer
-from vitlab.objectives.objective_module import Sum
-from vitlab.objectives.per_sample_rng import draws_of
-from vitlab.objectives.pretext_task import PretextTask
-from vitlab.objectives.tokenizing.discrete import gumbel_softmax, uniform_divergence
+from vitlab.objectives.per_sample_rng import Draws, draws_of, exponentials
+from vitlab.objectives.pretext_task import PretextTask, Sum
 from vitlab.recipes.pretext import Pretext
+
+
+def gumbel_softmax(logits: Tensor, temperature: float, draws: Draws) -> Tensor:
+    """Draw a relaxed one-hot vector at each place (Jang et al., 2016; Maddison et al., 2016).
+
+    As the temperature falls to 0 it becomes a code drawn by its probability, softmax(logits).
+
+    Args:
+        logits: float32 (B, codes, rows, columns)
+        temperature: above 0
+        draws: of the Gumbel noise, -log(-log u) with u uniform in (0, 1)
+
+    Returns:
+        Shares that add up to 1 over the codes, (B, codes, rows, columns)
+    """
+    exponential = exponentials(draws, *logits.shape).to(logits)
+    return ((logits - exponential.log()) / temperature).softmax(1)
+
+
+def uniform_divergence(logits: Tensor) -> Tensor:
+    """Return the KL divergence of the codes' distribution at each place from a uniform one.
+
+    Args:
+        logits: float32 (B, codes, rows, columns)
+
+    Returns:
+        Nats, from 0 to log(codes): (B, rows, columns)
+    """
+    logs = logits.log_softmax(1)
+    return (logs.exp() * logs).sum(1) + math.log(logits.shape[1])
+
 
 GROWING = 0.1  # share of the run in which the weight of the divergence grows
 RECENT = 100  # steps that the frequencies of the codes remember

@@ -1,1 +1,0 @@
-"""Self-distillation with no labels (DINO)."""

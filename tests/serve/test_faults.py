@@ -120,15 +120,6 @@ def test_a_service_that_can_compute_no_more_ends_with_an_error(
     assert engine.stopped
 
 
-def test_head_is_answered_as_get() -> None:
-    engine = FakeEngine()
-    app = application(engine)  # type: ignore[arg-type]
-    for address in ("/health", "/ready"):
-        assert ask(app, "HEAD", address).status == 200
-    engine.ready = False
-    assert ask(app, "HEAD", "/ready").status == 503
-
-
 def test_without_a_model_it_is_not_ready_unless_it_may_be_empty() -> None:
     for allowed in (False, True):
         engine = Engine(limits=Limits(decoders=1), allow_empty=allowed, device="cpu")
@@ -222,13 +213,6 @@ def test_what_will_not_be_done_in_time_is_not_begun() -> None:
     assert len(gate.sizes) == 1
     assert figure(running.engine, "images_late_total", model="tiny") == 1
     running.close()
-
-
-def test_errors_of_a_model_are_500() -> None:
-    engine = FakeEngine(error=FailedError("the model failed (RuntimeError)"))
-    reply = ask(application(engine), "POST", "/predict", png())  # type: ignore[arg-type]
-    assert reply.status == 500
-    assert reply.error == "the model failed (RuntimeError): the log describes it"
 
 
 def test_a_full_disk_is_said_and_leaves_nothing(

@@ -103,12 +103,9 @@ def test_from_the_first_line_to_the_last(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["good.png"], "name a model to explore"),
-        (["saved", "gone.png"], "no such file: gone.png"),
         (["saved", "*.gif"], "no such file: *.gif"),
         (["saved", "--host", "0.0.0.0"], "unknown option 'host'"),
         (["saved", "--port", "99999"], "port must be at least 0 and at most 65535"),
-        (["saved", "--max-pixels", "60"], "max_pixels must be above 0 and at most 50"),
     ],
 )
 def test_what_cannot_be_explored(

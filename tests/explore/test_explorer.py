@@ -19,26 +19,30 @@ from vitlab.explore.lru import Kept
 from vitlab.explore.views import Shown
 
 
-def counted(exploring: Exploring, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many images each pass through the first model had."""
-    sizes: list[int] = []
-    model = exploring.explorer.models[0].model
-    handle = model.stem.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
-    monkeypatch.setattr(model, "_counted", handle, raising=False)
-    return sizes
-
-
-def test_one_pass_however_many_ask(exploring: Exploring, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = counted(exploring, monkeypatch)
+def test_one_pass_however_many_ask_until_others_need_the_room() -> None:
+    model, sizes = tiny(SMALL), list[int]()
+    model.stem.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
+    exploring = Exploring(("one", model), most=1)
     explorer = exploring.explorer
 
     async def ask() -> None:
-        image = await explorer.gallery.open(encoded(40), "forty")
-        looks = await asyncio.gather(*(explorer.look(0, image) for _ in range(5)))
+        images = [await explorer.gallery.open(encoded(n), str(n)) for n in (1, 2)]
+        looks = await asyncio.gather(*(explorer.look(0, images[0]) for _ in range(5)))
         assert len({id(look) for look in looks}) == 1
+        assert sizes == [1]
+        for image in (images[1], images[0], images[0]):
+            await explorer.look(0, image)
 
     exploring(ask())
-    assert sizes == [1]
+    exploring.close()
+    assert sizes == [1, 1, 1]
+
+
+def test_the_cells_of_a_model_are_pixels_that_are_covered() -> None:
+    """Also where they are not squares of pixels: those that a cell is drawn as."""
+    model = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=16)/6", 3, (24, 36)).eval()
+    seen = first_pass(model, torch.ones(1, 3, 24, 36))
+    assert views.pixels_of(seen, [0, 23]) == [(0, 0, 6, 6), (18, 30, 24, 36)]
 
 
 def test_the_mask_of_a_run_that_segments() -> None:
@@ -60,23 +64,6 @@ def test_the_mask_of_a_run_that_segments() -> None:
         400, "plain makes no mask: explore a run of --task segment",
     )  # fmt: skip
     assert [each.get("mask") for each in views] == ["", None]
-
-
-def test_what_was_used_longest_ago_is_computed_again() -> None:
-    model = tiny(SMALL)
-    exploring = Exploring(("one", model), most=1)
-    sizes = []
-    model.stem.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
-
-    async def ask() -> None:
-        explorer = exploring.explorer
-        images = [await explorer.gallery.open(encoded(n), str(n)) for n in (1, 2)]
-        for image in (*images, images[0], images[0]):
-            await explorer.look(0, image)
-
-    exploring(ask())
-    exploring.close()
-    assert len(sizes) == 3
 
 
 def test_images_of_the_start_are_opened_in_order_and_bad_ones_are_named(tmp_path: Path) -> None:
@@ -122,11 +109,7 @@ def test_several_labels_per_image() -> None:
     expected = np.sort(model(images)[0].sigmoid().detach().numpy())[::-1]
     assert [each["probability"] for each in top] == pytest.approx(expected.tolist(), abs=1e-6)
     exploring.close()
-
-
-def test_damaged_calibration_is_refused_before_anything_is_shown() -> None:
-    model = tiny(SMALL)
-    model.provenance["temperature"] = -1
+    model.provenance["temperature"] = -1  # damaged: refused before anything is shown
     with pytest.raises(vitlab.UserError, match="temperature"):
         Shown.of("odd", model, torch.device("cpu"))
 

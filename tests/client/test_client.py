@@ -219,14 +219,6 @@ def test_exceptions_of_the_network(
     assert type(caught.value) is kind
 
 
-def test_other_exceptions_are_not_hidden(make: Make) -> None:
-    def fail(request: httpx2.Request) -> httpx2.Response:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        make(fail).predict(b"a")
-
-
 def test_one_failure_ends_a_list(make: Make) -> None:
     seen: list[int] = []
 

@@ -117,15 +117,6 @@ def test_what_cannot_be_explored(
     assert len(err.splitlines()) == 1
 
 
-def test_a_port_that_is_taken(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = str(other.getsockname()[1])
-        code, _, err = call(capsys, "explore", "saved", "--port", port)
-    assert code == 2
-    assert f"cannot listen on 127.0.0.1, port {port}" in err
-    assert "--port" in err
-
-
 @pytest.mark.parametrize(
     ("platform", "environment", "expected"),
     [

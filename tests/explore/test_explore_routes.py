@@ -17,7 +17,6 @@ from vitlab.data.augment.augment import normalize
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.explore.explore_routes import MOST_BODY
 from vitlab.explore.first_pass import has_classes
-from vitlab.pages.assets import EXPLORE
 from vitlab.serve.decoder import decoded
 
 KINDS = tuple(kinds())
@@ -42,18 +41,6 @@ def prepared(model: Any) -> torch.Tensor:
         return preprocess(model)(FILE)
     pixels, _ = decoded(EncodedImage(FILE, "the file"), model.config)
     return normalize(torch.from_numpy(pixels)[None], model.config)
-
-
-def test_the_page_and_its_files(exploring: Exploring) -> None:
-    """Nothing that the page loads may come from elsewhere, and nothing in it runs by itself."""
-    page = exploring.ask("/")
-    assert page.status == 200
-    policy = page.headers["content-security-policy"]
-    assert policy.startswith("default-src 'none'; script-src 'self';")
-    assert "unsafe" not in policy
-    for name in EXPLORE:
-        assert exploring.ask(f"/page/{name}").status == 200
-    assert exploring.ask("/page/service.html").status == 404
 
 
 def test_state(exploring: Exploring, image: str) -> None:
@@ -291,6 +278,8 @@ def test_a_body_beyond_the_limit_is_refused(exploring: Exploring) -> None:
         ("/api/look/0/IMAGE/without", {"patches": [0], "classes": [5]}, 400, "from 0 to 4"),
         ("/api/look/7/IMAGE/without", {"patches": [0]}, 400, "no classifier"),
         ("/api/map", None, 404, "--data"),
+        ("/api/labels", None, 404, "--data"),
+        ("/page/service.html", None, 404, "unknown address"),
     ],
 )
 def test_what_cannot_be_asked(

@@ -172,28 +172,7 @@ def parts(chance: Chance) -> Hostile:
     return Hostile(how, "/predict", chunks or [b""], headers, cut=how == "cut", pause=slow)
 
 
-def heads(chance: Chance) -> Hostile:
-    """Odd headers, parameters and addresses around a good picture."""
-    paths = (
-        "/predict?top=-1", "/predict?top=1e9", "/predict?top=99999999999999999999", "/predict?top=",
-        "/predict?top=1&top=2", "/predict?model=../../etc", "/predict?model=%00",
-        "/predict?model=%ff",
-        "/predict?model=" + "m" * 9000, "/predict/", "//predict", "/predict/../models", "/%2e%2e/x",
-        "/page/../app.py", "/page/%2e%2e%2fapp.py", "/models/../../etc/passwd", "/docs/..", "/\0",
-        "/features?model=labels", "/attention?top=3", "/" + "a/" * 5000,
-        "/predict?" + "a=b&" * 3000,
-    )  # fmt: skip
-    headers = [
-        [("x-request-id", chance.choice(("a\tb", "<script>", "é", "x" * 10_000, "")))],
-        [("host", chance.choice(("", "evil.example", "localhost:99999999", "[::1", "\t")))],
-        [("authorization", "Bearer " + "x" * 9000)], [("x" + str(n), "y") for n in range(500)],
-        [("accept", "text/html")], [("range", "bytes=0-1")], [("origin", "https://evil.example")],
-        [("expect", "200-maybe")], [("x-forwarded-for", "' OR 1=1")], [("cookie", "a=" * 3000)],
-    ]  # fmt: skip
-    return Hostile("head", chance.choice(paths), [FILES["PNG"]], chance.choice(headers))
-
-
-MAKERS: tuple[Callable[[Chance], Hostile], ...] = (raw, raw, forms, parts, heads)
+MAKERS: tuple[Callable[[Chance], Hostile], ...] = (raw, raw, forms, parts)
 
 
 def requests(seed: int, count: int) -> Iterator[Hostile]:

@@ -1,7 +1,6 @@
 """What goes wrong in production: lost devices, hanging batches, folders that vanish, overload."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from prometheus_client import generate_latest
 from serve.calling import ask, form
 from serve.fakes import FakeEngine, png
 from serve.made import Gate, Running, encoded, figure, tiny, until
-from vitlab.errors import BusyError, FailedError, LateError, ServiceError
+from vitlab.errors import FailedError, LateError, ServiceError
 from vitlab.serve.access import listen
 from vitlab.serve.app import application
 from vitlab.serve.batcher import FAILURES
@@ -167,30 +166,6 @@ def test_a_folder_that_cannot_be_read_or_is_not_mounted_changes_nothing(
     engine.allow_empty = True
     (folder / "dogs.safetensors").unlink()
     assert looked(LOOKS) == []
-
-
-def test_what_cannot_be_ready_in_time_is_refused_at_once() -> None:
-    model = tiny()
-    gate, running = Gate(model), Running(("tiny", model), max_batch=1, timeout=100)
-    (served,) = running.engine._registry.models.values()
-    served.trunk.pace = 30.0  # seconds an image: two fit into the time limit, with some to spare
-
-    async def crowd() -> None:
-        gate.close()
-        waiting = [asyncio.ensure_future(running.engine.answer([IMAGE])) for _ in range(2)]
-        await until(lambda: figure(running.engine, "decoded_images") == 2)
-        began = time.monotonic()
-        with pytest.raises(BusyError, match="an answer would come too late") as refused:
-            await running.engine.answer([IMAGE])
-        assert time.monotonic() - began < 10
-        assert refused.value.retry_after == pytest.approx(10.0)  # 90 seconds, and 80 are allowed
-        gate.open.set()
-        for (seen,) in await asyncio.gather(*waiting):
-            assert seen.probabilities is not None
-
-    running(crowd())
-    assert figure(running.engine, "images_shed_total", model="tiny") == 1
-    running.close()
 
 
 def test_what_will_not_be_done_in_time_is_not_begun() -> None:

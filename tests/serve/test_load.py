@@ -131,25 +131,6 @@ def test_what_waits_is_computed_together(running: Running, gate: Gate, tmp_path:
         engine.remove(name)
 
 
-def test_models_take_turns(running: Running, gate: Gate) -> None:
-    done: list[str] = []
-
-    async def flood() -> None:
-        first = await computing(running, gate)
-        tasks = [asked(running) for _ in range(7)]
-        tasks += [asked(running, model="tiny")]
-        for name, task in zip(["slow"] * 7 + ["tiny"], tasks, strict=True):
-            task.add_done_callback(lambda _, name=name: done.append(name))
-        decoded = figure(running.engine, "decoded_images")
-        await until(lambda: figure(running.engine, "decoded_images") >= decoded + 8)
-        gate.open.set()
-        await asyncio.gather(first, *tasks)
-
-    running(flood())
-    assert done.index("tiny") <= 4  # behind one batch, not two
-    assert len(done) == 8
-
-
 @pytest.mark.parametrize("new", [None, tiny(seed=11)], ids=["removed", "replaced"])
 def test_a_model_that_leaves_answers_what_it_was_asked(
     running: Running, gate: Gate, new: Any

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from vitlab.evaluation.metrics import main_of
 from vitlab.report.charts import DENSE, WARM, Line, finite, lines, of_run
 from vitlab.report.facts import Facts, Point
 from vitlab.report.page import Block, Plot, Plots, Prose
@@ -84,10 +85,10 @@ def learning_curves(facts: Facts, own: dict[str, Curve] | None = None) -> list[B
 
 def compared_curves(runs: Sequence[Facts]) -> list[Plot]:
     """Return the curves of several runs, each in its color, against epochs."""
-    several = any("map" in point.values for each in runs for point in each.testing)
-    mark = ("map", "mAP") if several else ("accuracy", "Accuracy on held-out images")
-    panels = [("loss", "Training loss"), ("loss", "Loss on held-out images"), mark, *PROBES.items()]
-    plots = []
+    main = main_of({key for each in runs for point in each.testing for key in point.values})
+    panels = [("loss", "Training loss"), ("loss", "Loss on held-out images")]
+    panels += [(main.name, f"{main.title} on held-out images")] if main and main.fn else []
+    panels, plots = [*panels, *PROBES.items()], []
     for number, (key, title) in enumerate(panels):
         drawn = []
         for run, each in enumerate(runs):

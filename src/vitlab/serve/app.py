@@ -222,12 +222,10 @@ async def predict(request: Request, model: ModelName = "", top: Top = TOP) -> Re
         raise Refused(
             400, f"top is of classes, and this model answers with {answers}: leave it out"
         )
-    found = await _answer(request, model, "classes", top)
-    rows = found["predictions"]
-    if any("mask" in row for row in rows) and PNG in request.headers.get("accept", ""):
-        if len(rows) > 1:
-            raise Refused(400, f"{PNG} holds one mask: send one image, or accept application/json")
-        return Response(base64.b64decode(rows[0]["mask"]), media_type=PNG)
+    bare = PNG in request.headers.get("accept", "")
+    found = await _answer(request, model, "classes", top, bare=bare)
+    if bare and "mask" in (row := found["predictions"][0]):
+        return Response(base64.b64decode(row["mask"]), media_type=PNG)
     return JSONResponse(found)
 
 
@@ -243,8 +241,13 @@ async def features(request: Request, model: ModelName = "") -> JSONResponse:
     return JSONResponse(await _answer(request, model, "features"))
 
 
-async def _answer(request: Request, model: str, what: What, top: int = 0) -> dict[str, Any]:
-    """Ask the engine about the images of a request; what it refuses, the middleware answers."""
+async def _answer(
+    request: Request, model: str, what: What, top: int = 0, *, bare: bool = False
+) -> dict[str, Any]:
+    """Ask the engine about the images of a request; what it refuses, the middleware answers.
+
+    A mask that is to come `bare`, as a PNG, is of one image.
+    """
     serving, exchange = _serving(request), exchange_of(request)
     if not serving.engine.ready:
         raise busy("the service is not ready: try again soon")
@@ -255,6 +258,8 @@ async def _answer(request: Request, model: str, what: What, top: int = 0) -> dic
     try:
         names, images = await bodies.photos(request, serving.limits)
         exchange.images, card = len(images), serving.card(card.name)  # perhaps replaced by now
+        if bare and card.answers == "masks" and len(images) > 1:
+            raise Refused(400, f"{PNG} holds one mask: send one image, or accept application/json")
         serving.counts["requests"] += 1
         serving.counts["images"] += len(images)
         seen = await _unless_left(exchange, serving.engine.answer(images, card.name, what))

@@ -29,12 +29,10 @@ def test_a_killed_replica_is_replaced_and_only_its_own_requests_fail(tmp_path: P
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    result = json.loads(done.stdout.splitlines()[-1])
-    print(json.dumps(result, indent=1))
-    killed, overloaded = result["killed"], result["overloaded"]
+    killed = json.loads(done.stdout.splitlines()[-1])
+    print(json.dumps(killed, indent=1))
     assert set(killed["statuses"]) <= {"200", "500"}
     assert killed["statuses"].get("500", 0) <= 6  # at most what every client had in flight
     assert killed["failed_after"] < 5
     assert killed["back"] < 60
     assert killed["orphans"] == []
-    assert set(overloaded["statuses"]) == {"200", "503"}

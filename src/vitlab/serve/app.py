@@ -216,12 +216,6 @@ async def models(request: Request) -> JSONResponse:
 )
 async def predict(request: Request, model: ModelName = "", top: Top = TOP) -> Response:
     """Return what images show: the likeliest classes, or the mask, objects or numbers of each."""
-    serving = _serving(request)
-    answers = serving.card(model).answers if serving.engine.ready else "classes"
-    if top != TOP and answers != "classes":
-        raise Refused(
-            400, f"top is of classes, and this model answers with {answers}: leave it out"
-        )
     bare = PNG in request.headers.get("accept", "")
     found = await _answer(request, model, "classes", top, bare=bare)
     if bare and "mask" in (row := found["predictions"][0]):
@@ -254,6 +248,8 @@ async def _answer(
     card = serving.card(model)
     exchange.model = card.name
     serving.engine.check(1, card.name, what)  # before the body is read
+    if what == "classes" and top != TOP and (kind := card.answers) != what:
+        raise Refused(400, f"top is of classes, and this model answers with {kind}: leave it out")
     serving.under_way += 1
     try:
         names, images = await bodies.photos(request, serving.limits)

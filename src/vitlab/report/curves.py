@@ -68,9 +68,9 @@ def learning_curves(facts: Facts, own: dict[str, Curve] | None = None) -> list[B
                   ("loss", held_out, (), facts.testing)]  # fmt: skip
     usual = {key: curve for key, curve in CURVES.items() if key != "accuracy" or not facts.several}
     panels += [(key, curve, *both) for key, curve in ((own or {}) | usual).items()]
-    plots = []
+    plots, last = [], max((each.epoch for some in both for each in some), default=0.0)
+    across = "step" if last < SHORT else "epoch"
     for number, (key, curve, training, testing) in enumerate(panels):
-        across = "step" if _last(both) < SHORT else "epoch"
         ends = "probe" if key in PROBES else facts.held_out
         drawn = [
             Line("training", *_values(training, key, across, curve.of)),
@@ -106,10 +106,6 @@ def _values(
     """Return steps or epochs, and the values there."""
     there = [each for each in points if key in each.values]
     return [getattr(each, across) for each in there], [of(each.values[key]) for each in there]
-
-
-def _last(points: Sequence[Sequence[Point]]) -> float:
-    return max((each.epoch for some in points for each in some), default=0.0)
 
 
 def _words(facts: Facts, apart: Sequence[str]) -> Prose:

@@ -1,6 +1,7 @@
 """What is computed once, what is kept, and who waits for whom."""
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from explore.made import SMALL, Exploring
 from made_heads import SHAPES, segmenter
 from serve.made import encoded, tiny
 from vitlab.explore import views
+from vitlab.explore.explorer import Worker
 from vitlab.explore.first_pass import first_pass
 from vitlab.explore.lru import Kept
 from vitlab.explore.views import Shown
@@ -138,3 +140,42 @@ def test_within_a_bound_of_bytes_what_was_used_longest_ago_goes_and_the_newest_s
     for size in (50, 4):
         kept.put("e", np.zeros(size, np.uint8))
         assert (list(kept), kept.bytes) == (["e"], size)
+
+
+def test_jobs_are_done_in_their_order_and_errors_reach_who_asked() -> None:
+    async def ask() -> None:
+        worker, done = Worker(), []
+        worker.start()
+
+        def fail() -> None:
+            raise ValueError("why")
+
+        found = await asyncio.gather(
+            worker.do(lambda: done.append(1) or threading.current_thread().name),
+            worker.do(fail),
+            worker.do(lambda: done.append(2) or 7),
+            return_exceptions=True,
+        )
+        assert (found[0], str(found[1]), found[2]) == ("vitlab-explore", "why", 7)
+        assert done == [1, 2]
+        worker.stop()
+
+    asyncio.run(ask())
+
+
+def test_a_job_that_nobody_waits_for_is_not_begun() -> None:
+    async def ask() -> None:
+        worker, gate, done = Worker(), threading.Event(), []
+        worker.start()
+        first = asyncio.create_task(worker.do(gate.wait))
+        given_up = asyncio.create_task(worker.do(lambda: done.append("given up")))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await asyncio.sleep(0)
+        gate.set()
+        await first
+        assert await worker.do(lambda: 3) == 3
+        assert done == []
+        worker.stop()
+
+    asyncio.run(ask())

@@ -1,6 +1,5 @@
 """The engine against worse, and for longer: run by hand."""
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -57,41 +56,3 @@ def test_the_process_that_forks_is_killed(running: Running) -> None:
             failed += 1
     assert failed <= 1
     assert len(processes_below(os.getpid())) == len(before)
-
-
-def test_models_come_and_go_under_load(running: Running) -> None:
-    """100 changes while eight clients ask: every answer is whole."""
-    from serve.made import nudged, tiny
-    from vitlab.weights.deltas import delta
-
-    engine, base = running.engine, tiny()
-    tuned = [delta(nudged(base, seed, "attention"), base) for seed in range(4)]
-    ended, good = asyncio.Event(), [0]
-
-    async def client(number: int) -> None:
-        while not ended.is_set():
-            try:
-                seen = await engine.answer([encoded(number)], f"m{number % 4}")
-                good[0] += seen[0].probabilities is not None
-            except ValueError as error:
-                assert "unknown model" in str(error)
-                await asyncio.sleep(0)
-
-    async def change() -> None:
-        for turn in range(100):
-            name = f"m{turn % 4}"
-            if turn % 3 or name not in {card.name for card in engine.cards()}:
-                here = name in {card.name for card in engine.cards()}
-                await asyncio.to_thread(engine.add, name, tuned[turn % 4], replace=here)
-            else:
-                engine.remove(name)
-            await asyncio.sleep(0.01)
-        ended.set()
-
-    async def both() -> None:
-        await asyncio.gather(change(), *(client(number) for number in range(8)))
-
-    running.loop.run_until_complete(both())
-    for card in engine.cards()[1:]:
-        engine.remove(card.name)
-    assert good[0] > 100

@@ -109,6 +109,8 @@ def test_the_doubts_are_the_sure_mistakes(model: Any) -> None:
     assert (found.listed, found.images) == (3, 120)
     for each in found.shown:
         assert each.own == pytest.approx(0.02)
+        given, better = map(source.classes.index, (each.truth, each.guess))
+        assert (given + 1) % 10 == better
         assert each.confidence == pytest.approx(0.9)
         assert each.picture is not None
     several = replace(done, labels=MultiLabels(np.eye(10, dtype=np.uint8)[truth]))

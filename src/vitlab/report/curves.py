@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vitlab.evaluation.metrics import main_of
+from vitlab.evaluation.metrics import METRICS, main_of
 from vitlab.report.charts import DENSE, WARM, Line, finite, lines, of_run
 from vitlab.report.facts import Facts, Point
 from vitlab.report.page import Block, Plot, Plots, Prose
@@ -87,14 +87,16 @@ def compared_curves(runs: Sequence[Facts]) -> list[Plot]:
     """Return the curves of several runs, each in its color, against epochs."""
     main = main_of({key for each in runs for point in each.testing for key in point.values})
     panels = [("loss", "Training loss"), ("loss", "Loss on held-out images")]
-    panels += [(main.name, f"{main.title} on held-out images")] if main and main.fn else []
+    panels += (
+        [(main.name, f"{main.title} on held-out images")] if main and main.name != "loss" else []
+    )
     panels, plots = [*panels, *PROBES.items()], []
     for number, (key, title) in enumerate(panels):
         drawn = []
         for run, each in enumerate(runs):
             points = each.testing if number else each.training
             drawn.append(of_run(run, f"{run + 1}", *_values(points, key, "epoch"), bool(number)))
-        share, legend = key != "loss", len(runs) <= LEGEND
+        share, legend = METRICS[key].unit == "percent", len(runs) <= LEGEND
         drawing = lines(f"curve-{number}", title, drawn, "epochs", share=share, legend=legend)
         plots += [Plot(title, drawing)] if drawing else []
     return plots

@@ -16,7 +16,7 @@ from made_heads import SHAPES, segmenter
 from serve.made import encoded, tiny
 from vitlab.explore import views
 from vitlab.explore.explorer import Worker
-from vitlab.explore.first_pass import first_pass
+from vitlab.explore.first_pass import attention_bytes, first_pass
 from vitlab.explore.lru import Kept
 from vitlab.explore.views import Shown
 
@@ -122,6 +122,7 @@ def test_attention_that_is_too_much_to_keep() -> None:
         large = vitlab.create("ViT-B/16", 3, 1024)
     why = views.why_not(large)
     assert "2.4 GB" in why["attention"]
+    assert attention_bytes(tiny(SMALL).config) == 2 * 2 * 17 * (17 + 4)
     assert why["rollout"] == why["late"] == why["attention"]
     assert set(why.values()) == {"", why["attention"]}
     seen = first_pass(tiny(SMALL), torch.zeros(1, 3, 16, 16), attention=False)

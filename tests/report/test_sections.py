@@ -117,10 +117,11 @@ def test_a_fine_tuned_model_says_where_it_started(
 
 def test_intervals_are_in_the_unit_of_their_figure() -> None:
     ranges = {"mcc": [0.6461, 0.7], "nll": [1.5, 1.75], "auroc": [0.9, 0.95]}
-    figures = {"mcc": 0.6789, "nll": 1.6, "auroc": 0.93, "intervals": ranges}
+    figures = {"mcc": 0.6789, "nll": 1.6, "auroc": 0.93, "macro_f1": 0.0, "intervals": ranges}
     table = headline.more_figures(replace(some(), figures=figures))
-    assert {row[0]: row[3] for row in table.rows} == {
-        "MCC": "0.646 to 0.700", "NLL": "1.5000 to 1.7500", "AUROC": "90.0 to 95.0",
+    assert {row[0]: row[2:] for row in table.rows} == {
+        "MCC": ("0.679", "0.646 to 0.700"), "NLL": ("1.6000", "1.5000 to 1.7500"),
+        "AUROC": ("93.0%", "90.0 to 95.0"), "Macro F1": ("0.0%", "–"),
     }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 import vitlab
 from client.conftest import Make
 from vitlab.client import client as clients
-from vitlab.errors import BusyError, LateError, OptionError, ServiceError, UserError
+from vitlab.errors import BusyError, OptionError, ServiceError, UserError
 
 GOOD = httpx2.Response(200, json={"alive": True})
 BROKEN = httpx2.ReadError("disconnected")
@@ -67,11 +67,6 @@ def test_clients_that_were_refused_together_do_not_come_again_together(
     assert play([busy(), GOOD])[1] == [3.0]
 
 
-def test_an_overload_is_not_multiplied(play: Callable[..., Play]) -> None:
-    error, waits, _ = play([busy()] * 3)
-    assert (type(error), len(waits)) == (BusyError, 2)
-
-
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 422, 500, 504])
 def test_a_reply_ends_it(play: Callable[..., Play], status: int) -> None:
     error, waits, given = play([busy(status=status)])
@@ -104,16 +99,6 @@ def test_tries_and_time_are_bounded(play: Callable[..., Play]) -> None:
     assert type(error) is BusyError
     assert (waits, given) == ([2, 2], [7.5, 4.5, 1.5])
     assert play([busy("3600")])[1] == []  # given up at once: the hour is not there
-
-
-def test_faults_that_no_other_try_would_change(play: Callable[..., Play]) -> None:
-    late, waits, _ = play([httpx2.ReadTimeout("timed out")], timeout=5)
-    assert (type(late), waits) == (LateError, [])
-    assert str(late).endswith("/vit did not answer within 5 s: give a larger timeout")
-    unreached = play([httpx2.ConnectError("refused")])[0]
-    assert type(unreached) is ServiceError
-    assert "/vit (refused): start it with `vitlab serve`" in str(unreached)
-    assert str(play([httpx2.DecodingError("zip")])[0]).endswith("/vit: zip")
 
 
 def test_a_proxy_without_its_service_is_tried_again(play: Callable[..., Play]) -> None:

@@ -15,7 +15,7 @@ from serve.fakes import FakeEngine, png
 from serve.made import encoded, tiny
 from serve.sockets import served
 from vitlab.client.reading import HeadAnswer, answers
-from vitlab.errors import BusyError, ImageError, LateError, OptionError, ServiceError, UserError
+from vitlab.errors import ImageError, OptionError, ServiceError
 from vitlab.serve.app import application
 from vitlab.serve.engine import Engine
 from vitlab.serve.limits import Limits
@@ -50,7 +50,7 @@ def client_of(engine: FakeEngine | None = None, token: str = "", given: str = ""
 
 
 def test_questions_and_answers() -> None:
-    client = client_of()
+    client = client_of(token=TOKEN, given=TOKEN)
     (first, wrong, last) = client.predict([RED, b"no image", BLUE], top=1)
     assert (first.classes[0][0], last.classes[0][0]) == ("cat", "<b>owl</b>")
     assert (wrong.image, wrong.error) == ("image 1", "image 1: cannot be decoded")
@@ -60,6 +60,10 @@ def test_questions_and_answers() -> None:
     assert (found.shape, found.dtype) == ((3, 4), np.float32)
     assert [each["name"] for each in client.models()] == ["first", "labels"]
     assert client.health() == {"status": "alive"}
+    with pytest.raises(OptionError, match="unknown model 'cats': choose from first, labels"):
+        client.predict(RED, model="cats")
+    with pytest.raises(ServiceError, match="does not accept this token"):
+        client_of(token=TOKEN, given="another").models()
     for refused in (client.predict, client.features):
         with pytest.raises(ImageError, match=r"^image 0: cannot be decoded$"):
             refused(b"no")
@@ -99,35 +103,6 @@ def test_masks_objects_and_numbers_have_types() -> None:
 def test_answers_that_make_no_sense_are_an_error(entry: dict[str, object]) -> None:
     with pytest.raises(ServiceError, match="answered what this version does not understand"):
         answers({"predictions": [entry]}, ["photo.jpg"], "http://localhost")
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "text"),
-    [
-        (BusyError("full", 3), BusyError, r"is busy \(full\)"),
-        (LateError("no answer within 30 seconds"), LateError, "took too long: no answer within"),
-        (ServiceError("the model 'a' was removed"), BusyError, "is busy .*was removed"),
-    ],
-)
-def test_errors_of_the_engine(error: UserError, kind: type[UserError], text: str) -> None:
-    with pytest.raises(kind, match=text) as caught:
-        client_of(FakeEngine(error=error)).predict(RED)
-    assert type(caught.value) is kind
-    if isinstance(error, BusyError):
-        assert cast(BusyError, caught.value).retry_after == 3
-
-
-def test_unknown_models_are_named_and_known_ones_too() -> None:
-    with pytest.raises(OptionError, match="unknown model 'cats': choose from first, labels"):
-        client_of().predict(RED, model="cats")
-
-
-def test_tokens() -> None:
-    with pytest.raises(ServiceError, match=r"needs a token: Client\('http://localhost', token=…\)"):
-        client_of(token=TOKEN).predict(RED)
-    with pytest.raises(ServiceError, match="does not accept this token"):
-        client_of(token=TOKEN, given="another").models()
-    assert client_of(token=TOKEN, given=TOKEN).predict(RED).classes
 
 
 def test_over_a_socket_the_answers_are_those_of_this_machine(tmp_path: Path) -> None:

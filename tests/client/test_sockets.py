@@ -8,7 +8,7 @@ from threading import Event, Thread
 import pytest
 
 from client.conftest import Make
-from vitlab.errors import LateError, ServiceError
+from vitlab.errors import LateError
 from vitlab.evaluation.classification import Answer
 
 GOOD = b'{"predictions": [{"top": [{"class": "a", "probability": 0.5}]}]}'
@@ -72,8 +72,3 @@ def test_a_proxy_of_the_environment_is_not_asked_about_this_machine(
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
     assert make(None, url).predict(b"a").classes == (("a", 0.5),)
-
-
-def test_nobody_is_there(make: Make) -> None:
-    with pytest.raises(ServiceError, match="cannot reach a service at http://127"):
-        make(None, "http://127.0.0.1:9", timeout=5).predict(b"a")

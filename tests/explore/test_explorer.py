@@ -1,6 +1,7 @@
 """What is computed once, what is kept, and who waits for whom."""
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +15,36 @@ from explore.made import SMALL, Exploring
 from made_heads import SHAPES, segmenter
 from serve.made import encoded, tiny
 from vitlab.explore import views
-from vitlab.explore.first_pass import first_pass
+from vitlab.explore.explorer import Worker
+from vitlab.explore.first_pass import attention_bytes, first_pass
 from vitlab.explore.lru import Kept
 from vitlab.explore.views import Shown
 
 
-def counted(exploring: Exploring, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many images each pass through the first model had."""
-    sizes: list[int] = []
-    model = exploring.explorer.models[0].model
-    handle = model.stem.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
-    monkeypatch.setattr(model, "_counted", handle, raising=False)
-    return sizes
-
-
-def test_one_pass_however_many_ask(exploring: Exploring, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = counted(exploring, monkeypatch)
+def test_one_pass_however_many_ask_until_others_need_the_room() -> None:
+    model, sizes = tiny(SMALL), list[int]()
+    model.stem.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
+    exploring = Exploring(("one", model), most=1)
     explorer = exploring.explorer
 
     async def ask() -> None:
-        image = await explorer.gallery.open(encoded(40), "forty")
-        looks = await asyncio.gather(*(explorer.look(0, image) for _ in range(5)))
+        images = [await explorer.gallery.open(encoded(n), str(n)) for n in (1, 2)]
+        looks = await asyncio.gather(*(explorer.look(0, images[0]) for _ in range(5)))
         assert len({id(look) for look in looks}) == 1
+        assert sizes == [1]
+        for image in (images[1], images[0], images[0]):
+            await explorer.look(0, image)
 
     exploring(ask())
-    assert sizes == [1]
+    exploring.close()
+    assert sizes == [1, 1, 1]
+
+
+def test_the_cells_of_a_model_are_pixels_that_are_covered() -> None:
+    """Also where they are not squares of pixels: those that a cell is drawn as."""
+    model = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=16)/6", 3, (24, 36)).eval()
+    seen = first_pass(model, torch.ones(1, 3, 24, 36))
+    assert views.pixels_of(seen, [0, 23]) == [(0, 0, 6, 6), (18, 30, 24, 36)]
 
 
 def test_the_mask_of_a_run_that_segments() -> None:
@@ -60,23 +66,6 @@ def test_the_mask_of_a_run_that_segments() -> None:
         400, "plain makes no mask: explore a run of --task segment",
     )  # fmt: skip
     assert [each.get("mask") for each in views] == ["", None]
-
-
-def test_what_was_used_longest_ago_is_computed_again() -> None:
-    model = tiny(SMALL)
-    exploring = Exploring(("one", model), most=1)
-    sizes = []
-    model.stem.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
-
-    async def ask() -> None:
-        explorer = exploring.explorer
-        images = [await explorer.gallery.open(encoded(n), str(n)) for n in (1, 2)]
-        for image in (*images, images[0], images[0]):
-            await explorer.look(0, image)
-
-    exploring(ask())
-    exploring.close()
-    assert len(sizes) == 3
 
 
 def test_images_of_the_start_are_opened_in_order_and_bad_ones_are_named(tmp_path: Path) -> None:
@@ -122,11 +111,7 @@ def test_several_labels_per_image() -> None:
     expected = np.sort(model(images)[0].sigmoid().detach().numpy())[::-1]
     assert [each["probability"] for each in top] == pytest.approx(expected.tolist(), abs=1e-6)
     exploring.close()
-
-
-def test_damaged_calibration_is_refused_before_anything_is_shown() -> None:
-    model = tiny(SMALL)
-    model.provenance["temperature"] = -1
+    model.provenance["temperature"] = -1  # damaged: refused before anything is shown
     with pytest.raises(vitlab.UserError, match="temperature"):
         Shown.of("odd", model, torch.device("cpu"))
 
@@ -137,6 +122,7 @@ def test_attention_that_is_too_much_to_keep() -> None:
         large = vitlab.create("ViT-B/16", 3, 1024)
     why = views.why_not(large)
     assert "2.4 GB" in why["attention"]
+    assert attention_bytes(tiny(SMALL).config) == 2 * 2 * 17 * (17 + 4)
     assert why["rollout"] == why["late"] == why["attention"]
     assert set(why.values()) == {"", why["attention"]}
     seen = first_pass(tiny(SMALL), torch.zeros(1, 3, 16, 16), attention=False)
@@ -155,3 +141,42 @@ def test_within_a_bound_of_bytes_what_was_used_longest_ago_goes_and_the_newest_s
     for size in (50, 4):
         kept.put("e", np.zeros(size, np.uint8))
         assert (list(kept), kept.bytes) == (["e"], size)
+
+
+def test_jobs_are_done_in_their_order_and_errors_reach_who_asked() -> None:
+    async def ask() -> None:
+        worker, done = Worker(), []
+        worker.start()
+
+        def fail() -> None:
+            raise ValueError("why")
+
+        found = await asyncio.gather(
+            worker.do(lambda: done.append(1) or threading.current_thread().name),
+            worker.do(fail),
+            worker.do(lambda: done.append(2) or 7),
+            return_exceptions=True,
+        )
+        assert (found[0], str(found[1]), found[2]) == ("vitlab-explore", "why", 7)
+        assert done == [1, 2]
+        worker.stop()
+
+    asyncio.run(ask())
+
+
+def test_a_job_that_nobody_waits_for_is_not_begun() -> None:
+    async def ask() -> None:
+        worker, gate, done = Worker(), threading.Event(), []
+        worker.start()
+        first = asyncio.create_task(worker.do(gate.wait))
+        given_up = asyncio.create_task(worker.do(lambda: done.append("given up")))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await asyncio.sleep(0)
+        gate.set()
+        await first
+        assert await worker.do(lambda: 3) == 3
+        assert done == []
+        worker.stop()
+
+    asyncio.run(ask())

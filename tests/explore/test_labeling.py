@@ -149,14 +149,6 @@ def test_saved_labels_are_data_of_every_command(
     assert json.loads(out)["images"] == 2  # the fifth of 12 that is held out
 
 
-def test_labels_that_the_data_has_are_the_beginning(model: Any, tmp_path: Path) -> None:
-    folder = photo_folder(tmp_path / "p", {"a": 5, "b": 5})
-    state = dataset_map(model, str(folder)).labeling.state()
-    assert state["classes"] == ["a", "b"]
-    assert state["labels"] == [0] * 5 + [1] * 5
-    assert state["next"] == []
-
-
 def test_labels_over_http(model: Any, tmp_path: Path) -> None:
     """Given, asked for and saved; what is no such body, or comes from another site, is refused."""
     folder = photo_folder(tmp_path / "p", {"a": 5, "b": 5})
@@ -185,8 +177,3 @@ def test_labels_over_http(model: Any, tmp_path: Path) -> None:
         assert exploring.ask("/api/labels").json["labels"][2] == 0
     finally:
         exploring.close()
-
-
-def test_without_a_map_there_is_nothing_to_label(exploring: Exploring) -> None:
-    reply = exploring.ask("/api/labels")
-    assert (reply.status, reply.error[:15]) == (404, "there is no map")

@@ -91,3 +91,31 @@ def dropped(page: Any, files: list[Path]) -> None:
       main.dispatchEvent(new DragEvent(name, { dataTransfer, bubbles: true, cancelable: true }))"""
     for name in ("dragenter", "dragover", "drop"):  # else the browser leaves the page for the file
         assert not page.locator("main").evaluate(event, [name, transfer])
+
+
+def pasted(page: Any, file: Path) -> None:
+    """Paste a file as `pasted.jpg`."""
+    script = """(body, text) => {
+      const clipboardData = new DataTransfer();
+      const bytes = Uint8Array.from(atob(text), each => each.charCodeAt(0));
+      clipboardData.items.add(new File([bytes], "pasted.jpg"));
+      dispatchEvent(new ClipboardEvent("paste", { clipboardData }));
+    }"""
+    page.locator("body").evaluate(script, b64encode(file.read_bytes()).decode())
+
+
+def fits_a_phone(page: Any, *, dark: bool) -> None:
+    """Nothing sticks out, and the colors are those that the device prefers."""
+    assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [390, 390]
+    color = page.locator("body").evaluate("body => getComputedStyle(body).backgroundColor")
+    assert color == ("rgb(17, 19, 22)" if dark else "rgb(248, 247, 244)")
+
+
+def runs_nothing_foreign(page: Any, address: str) -> None:
+    """The policy of a page stops what a bug might let through, and the page needs no exception."""
+    answer = page.request.get(address)
+    policy = answer.headers["content-security-policy"]
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert "<script>" not in answer.text()
+    assert " style=" not in answer.text()

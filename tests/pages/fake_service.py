@@ -1,6 +1,5 @@
-"""A service with the routes that the page asks for, and answers that are made up."""
+"""A service whose answers are made up, behind the routes of the real one."""
 
-import io
 import json
 import threading
 import time
@@ -8,44 +7,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import uvicorn
-from PIL import Image, ImageOps
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
 
-from vitlab.serve.pages import page_routes
+from serve.fakes import FakeEngine, card
+from vitlab.serve.answers import Seen
+from vitlab.serve.app import application as service
 
 NASTY = "<img src=x onerror=alert(1)>"
-MODELS = [
-    {"name": "first", "model": "ViT-B/16", "classes": ["pagoda", NASTY, "dahlia"]},
-    {"name": "second", "model": "BiT-R50x1", "classes": ["a", "b"]},
-]
 
 
-async def models(request: Request) -> JSONResponse:
-    return JSONResponse({"models": MODELS})
+class Service(FakeEngine):
+    """Sees the middle square of a photo, 3:2, brightest at its upper left; or has no attention."""
 
+    def __init__(self) -> None:
+        super().__init__(names=())
+        for name, classes in (("first", ("pagoda", NASTY, "dahlia")), ("second", ("a", "b"))):
+            self.models[name] = card(name).model_copy(update={"classes": classes})
 
-async def attention(request: Request) -> JSONResponse:
-    """The middle square of the photo, brightest at its upper left."""
-    try:
-        photo = ImageOps.exif_transpose(Image.open(io.BytesIO(await request.body())))
-    except OSError:
-        return JSONResponse({"error": "image 0: not an image", "request": "id-2"}, 422)
-    side = min(photo.size)
-    across, down = (1 - side / photo.width) / 2, (1 - side / photo.height) / 2
-    first = request.query_params["model"] != "second"
-    top = [{"class": "pagoda", "probability": 0.9996}, {"class": NASTY, "probability": 0.0004}]
-    seen = {
-        "image": "image 0",
-        "top": top if first else [{"class": "b", "probability": 0.75}],
-        "attention": [[1.0, 0.5], [0.5, 0.0]] if first else None,
-        "box": [across, down, 1 - across, 1 - down],
-    }
-    name = request.query_params["model"]
-    return JSONResponse({"model": name, "predictions": [seen], "request": "id-1"})
+    def _seen(self, image: bytes, what: str, model: str) -> Seen:
+        if super()._seen(image, "classes", model).error:
+            return Seen(error="not an image")
+        if model == "second":
+            return Seen(probabilities=np.array([0.25, 0.75]))
+        looked = np.array([[1, 0.5], [0.5, 0]], np.float32)
+        return Seen(np.array([0.9996, 0.0004, 0]), attention=looked, box=(1 / 6, 0, 5 / 6, 1))
 
 
 @contextmanager
@@ -61,9 +47,8 @@ def serving(app: Any) -> Iterator[str]:
     thread.join(10)
 
 
-def application() -> Starlette:
-    asked = [Route("/models", models), Route("/attention", attention, methods=["POST"])]
-    return Starlette(routes=[*page_routes(), *asked])
+def application() -> Any:
+    return service(Service())  # type: ignore[arg-type]
 
 
 def refusal(status: int, **headers: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,23 +13,24 @@ import pytest
 from PIL import Image
 from playwright.sync_api import expect
 
-from pages.conftest import PHONE, dropped
+from pages.conftest import PHONE, dropped, fits_a_phone, pasted, runs_nothing_foreign
 from pages.fake_explorer import ALONE, FIRST, NASTY, SECOND, FakeExplorer
 from pages.fake_service import refusal, serving
 
 FILES = "input[type=file] >> nth=0"
 SHOWN = ".panel[data-shown^=api]"
+BESIDE = ".panel:nth-child(2)[data-shown^=api]"
 PHOTO = ".frame canvas"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def explorer(pictures: Path) -> FakeExplorer:
     explorer = FakeExplorer([FIRST, SECOND, ALONE])
     explorer.open((pictures / "china.jpg").read_bytes(), "china.jpg")
     return explorer
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def address(explorer: FakeExplorer) -> Iterator[str]:
     with serving(explorer.application()) as place:
         yield place
@@ -76,56 +77,52 @@ def shows_token(page: Any, token: int, panel: int = 0) -> None:
     expect(page.locator(".panel").nth(panel)).to_have_attribute("data-shown", shown)
 
 
-def test_photos_come_in_and_a_bad_file_goes_by(page: Any, pictures: Path, tmp_path: Path) -> None:
+def beside(page: Any) -> None:
+    """Show the second model beside the first."""
+    page.get_by_label("Beside it").select_option("1")
+    page.wait_for_selector(BESIDE)
+
+
+def test_photos_come_in_and_a_bad_file_goes_by(
+    opened: Callable[..., Any], pictures: Path, tmp_path: Path
+) -> None:
     large = tmp_path / "large.jpg"
     large.write_bytes(bytes(2**20 + 1))
-    page.set_input_files(FILES, [pictures / "notes.txt", large, pictures / "flower.jpg"])
-    expect(page.locator("#refused li")).to_have_text(
-        ["notes.txt: it is no image, or damaged", "large.jpg: too large: a file may have 1 MiB"]
-    )
-    thumbs = page.locator(".thumb")
-    expect(thumbs).to_have_count(2)
-    expect(page.get_by_role("button", name="flower.jpg")).to_have_attribute("aria-pressed", "true")
-    expect(page.get_by_role("status")).to_have_text("flower.jpg: pagoda, 75.0%")
-    dropped(page, [pictures / "broken.jpg", pictures / "flower.jpg"])
-    expect(page.locator("#refused li")).to_have_text(["broken.jpg: it is no image, or damaged"])
-    expect(thumbs).to_have_count(2)  # the same file is the same photo
-    page.get_by_role("button", name="china.jpg").click()
-    expect(page.get_by_role("status")).to_have_text("china.jpg: pagoda, 75.0%")
-    expect(page.locator(".bars .name bdi").nth(1)).to_have_text(NASTY)
-
-
-PASTE = """(body, text) => {
-  const clipboardData = new DataTransfer();
-  const bytes = Uint8Array.from(atob(text), each => each.charCodeAt(0));
-  clipboardData.items.add(new File([bytes], "pasted.jpg"));
-  dispatchEvent(new ClipboardEvent("paste", { clipboardData }));
-}"""
-
-
-def test_from_nothing_by_pasting(opened: Callable[..., Any], pictures: Path) -> None:
     with serving(FakeExplorer([FIRST]).application()) as place:
         page = opened(place)
         expect(page.get_by_role("status")).to_have_text("Choose a photo to begin.")
-        text = b64encode((pictures / "flower.jpg").read_bytes()).decode()
-        page.locator("body").evaluate(PASTE, text)
+        pasted(page, pictures / "flower.jpg")
         page.wait_for_selector(SHOWN)
         expect(page.get_by_label("Model")).not_to_be_visible()  # there is only one
-        expect(page.locator(".thumb")).to_have_attribute("aria-label", "pasted.jpg")
+        thumbs = page.locator(".thumb")
+        expect(thumbs).to_have_attribute("aria-label", "pasted.jpg")
+        page.set_input_files(FILES, [pictures / "notes.txt", large, pictures / "china.jpg"])
+        expect(page.locator("#refused li")).to_have_text(
+            ["notes.txt: it is no image, or damaged", "large.jpg: too large: a file may have 1 MiB"]
+        )
+        expect(thumbs).to_have_count(2)
+        china = page.get_by_role("button", name="china.jpg")
+        expect(china).to_have_attribute("aria-pressed", "true")
+        expect(page.get_by_role("status")).to_have_text("china.jpg: pagoda, 75.0%")
+        dropped(page, [pictures / "broken.jpg", pictures / "china.jpg"])
+        expect(page.locator("#refused li")).to_have_text(["broken.jpg: it is no image, or damaged"])
+        expect(thumbs).to_have_count(2)  # the same file is the same photo
+        page.get_by_role("button", name="pasted.jpg").click()
+        expect(page.get_by_role("status")).to_have_text("pasted.jpg: pagoda, 75.0%")
+        expect(page.locator(".bars .name bdi").nth(1)).to_have_text(NASTY)
 
 
-def test_pointing_shows_where_every_head_looks(page: Any) -> None:
-    """Against the same mean, computed here."""
+def test_pointing_shows_where_every_head_looks(page: Any, explorer: FakeExplorer) -> None:
+    """Against the same mean, computed here; a click holds the patch, and Escape lets go."""
     shows_token(page, 0)
     expect(page.get_by_role("button", name="class token")).to_have_attribute("aria-pressed", "true")
     page.mouse.move(*spot(page, 6, 3))
-    row, column = 6, 3
-    token = 1 + 14 * (row - 1) + column - 1
+    token = 1 + 14 * (6 - 1) + 3 - 1
     expect(page.locator(".panel")).to_have_attribute("data-shown", re.compile(f"/{token} 132$"))
     largest, levels = FIRST.looks(token)
     mean = (largest[11, :, None] * levels[11] / 255).mean(0)
-    peak = int(mean[1:].argmax())
-    expect(page.locator(".readout")).to_have_text(
+    peak, readout = int(mean[1:].argmax()), page.locator(".readout")
+    expect(readout).to_have_text(
         f"Row 6, column 3, layer 12: looks most at row {peak // 14 + 1}, column {peak % 14 + 1} "
         f"({100 * mean[1:].max():.1f}%); {100 * mean[0]:.0f}% to the class token"
     )
@@ -133,6 +130,26 @@ def test_pointing_shows_where_every_head_looks(page: Any) -> None:
     expect(heads).to_have_count(13)
     assert brightest(heads.nth(1)) == (6, 3)
     assert brightest(heads.nth(8)) == (6, 10)
+    page.mouse.click(*spot(page, 5, 5))
+    expect(readout).to_contain_text("Row 5, column 5")
+    page.mouse.move(*spot(page, 9, 9))
+    page.wait_for_timeout(100)
+    shows_token(page, 1 + 4 * 14 + 4)
+    asked = len(explorer.asked)  # layers need no further request
+    page.get_by_label("Layer").focus()
+    for _ in range(5):
+        page.keyboard.press("ArrowLeft")
+    expect(page.locator("#layer-name")).to_have_text("7 of 12")
+    expect(readout).to_contain_text("Row 5, column 5, layer 7")
+    expect(page.locator(".panel")).to_have_attribute("data-shown", re.compile(" 72$"))
+    assert len(explorer.asked) == asked
+    page.get_by_role("button", name="Similarity").click()
+    expect(page.locator(".panel")).to_have_attribute("data-shown", re.compile("layer=7&token=61"))
+    expect(readout).to_have_text("Row 5, column 5 is most like row 1, column 14: 1")
+    page.get_by_role("button", name="Attention").click()
+    page.keyboard.press("Escape")
+    page.mouse.move(*spot(page, 6, 3))
+    expect(readout).to_contain_text("Row 6, column 3")
     page.get_by_role("button", name="Head 8").click()
     expect(page.locator(".scale")).to_contain_text("share of the attention, head 8")
     assert brightest(page.locator(PHOTO)) == (6, 10)
@@ -140,54 +157,22 @@ def test_pointing_shows_where_every_head_looks(page: Any) -> None:
     expect(told).to_contain_text(re.compile(r"Row 6, column 3, .* Peaks: head \d+: row 6, column"))
 
 
-def test_a_click_holds_the_patch_and_escape_lets_go(page: Any) -> None:
-    page.mouse.click(*spot(page, 2, 2))
-    expect(page.locator(".readout")).to_contain_text("Row 2, column 2")
-    page.mouse.move(*spot(page, 9, 9))
-    page.wait_for_timeout(100)
-    shows_token(page, 1 + 14 + 1)
-    page.keyboard.press("Escape")
-    page.mouse.move(*spot(page, 9, 10))
-    expect(page.locator(".readout")).to_contain_text("Row 9, column 10")
-
-
-def test_layers_need_no_further_request(page: Any, explorer: FakeExplorer) -> None:
-    page.mouse.click(*spot(page, 5, 5))
-    expect(page.locator(".readout")).to_contain_text("Row 5, column 5")
-    asked = len(explorer.asked)
-    slider = page.get_by_label("Layer")
-    slider.focus()
-    for _ in range(5):
-        page.keyboard.press("ArrowLeft")
-    expect(page.locator("#layer-name")).to_have_text("7 of 12")
-    expect(page.locator(".readout")).to_contain_text("Row 5, column 5, layer 7")
-    expect(page.locator(".panel")).to_have_attribute("data-shown", re.compile(" 72$"))
-    assert len(explorer.asked) == asked
-    page.get_by_role("button", name="Similarity").click()
-    expect(page.locator(".panel")).to_have_attribute("data-shown", re.compile("layer=7&token=61"))
-    expect(page.locator(".readout")).to_have_text(
-        "Row 5, column 5 is most like row 1, column 14: 1"
-    )
-
-
-def test_by_keyboard_alone(page: Any) -> None:
+def test_by_keyboard_alone_and_brushing_out_patches(page: Any) -> None:
     page.locator(PHOTO).focus()
     for key in ("ArrowUp", "ArrowUp", "ArrowLeft"):
         page.keyboard.press(key)
     expect(page.locator(".readout")).to_contain_text("Row 7, column 7")
     page.keyboard.press(" ")
-    expect(page.locator(".bars .value").first).to_have_text("75.0% → 65.0%")
+    value = page.locator(".bars .value").first
+    expect(value).to_have_text("75.0% → 65.0%")
     expect(page.locator("#told")).to_contain_text("first: pagoda 75.0% before, 65.0% after. Row 7")
     page.keyboard.press("Control+z")
-    expect(page.locator(".bars .value").first).to_have_text("75.0%")
+    expect(value).to_have_text("75.0%")
     order = []
     for _ in range(3):
         page.keyboard.press("Shift+Tab")
         order.append(page.locator(":focus").evaluate("each => each.id || each.textContent.trim()"))
     assert order == ["Display", "png", "link"]
-
-
-def test_brushing_out_patches(page: Any, explorer: FakeExplorer) -> None:
     posted = []
     page.on("request", lambda each: each.method == "POST" and posted.append(each.post_data))
     page.get_by_role("button", name="Brush out patches").click()
@@ -195,7 +180,6 @@ def test_brushing_out_patches(page: Any, explorer: FakeExplorer) -> None:
     page.mouse.down()
     page.mouse.move(*spot(page, 3, 6))  # at once: the patches between are not skipped
     page.mouse.up()
-    value = page.locator(".bars .value").first
     expect(value).to_have_text("75.0% → 25.0%")
     sent = json.loads(posted[-1])
     assert sorted(sent["patches"]) == [28 + column for column in range(1, 6)]
@@ -213,8 +197,7 @@ def test_brushing_out_patches(page: Any, explorer: FakeExplorer) -> None:
 
 
 def test_two_models_side_by_side(page: Any) -> None:
-    page.get_by_label("Beside it").select_option("1")
-    page.wait_for_selector(".panel:nth-child(2)[data-shown^=api]")
+    beside(page)
     expect(page.locator("#layer-name")).to_have_text("12 of 12 · 6 of 6")
     page.mouse.move(*spot(page, 4, 9))
     expect(page.locator(".readout").nth(1)).to_contain_text("Row 2, column 5, layer 6")
@@ -237,7 +220,7 @@ def test_two_models_alone_begin_side_by_side(pictures: Path, opened: Callable[..
     explorer.open((pictures / "china.jpg").read_bytes(), "china.jpg")
     with serving(explorer.application()) as place:
         page = opened(place)
-        page.wait_for_selector(".panel:nth-child(2)[data-shown^=api]")
+        page.wait_for_selector(BESIDE)
         page.get_by_label("Beside it").select_option("")
         page.get_by_role("button", name="Copy link").click()
         again = opened(page.url)
@@ -245,18 +228,30 @@ def test_two_models_alone_begin_side_by_side(pictures: Path, opened: Callable[..
         expect(again.locator(".panel")).to_have_count(1)
 
 
+def test_what_a_model_does_not_have_is_said(page: Any) -> None:
+    page.get_by_label("Model").select_option("2")
+    expect(page.locator(".panel")).to_have_attribute("data-shown", re.compile("colors"))
+    expect(page.locator(".view:visible")).to_have_count(4)
+    expect(page.locator("[data-view=attention]")).to_be_hidden()
+    page.get_by_text("4 views are not for this model").click()
+    expect(page.locator("#absent li").first).to_have_text("Attention: a ResNet has no attention")
+    page.get_by_label("Beside it").select_option("0")
+    page.get_by_role("button", name="Attention").click()
+    expect(page.locator(".news-line").first).to_have_text("a ResNet has no attention")
+    shows_token(page, 1 + 7 * 14 + 7, panel=1)  # from the middle: it has no class token
+
+
 def test_views_and_the_class_to_explain(page: Any) -> None:
     wanted = {
         "Rollout": "map/rollout?layer=12",
         "Relevance": "map/relevance?class=0",
-        "Grad-CAM": "map/gradcam?class=0",
         "Token norms": "map/norms?layer=12",
         "Feature colors": "colors?layer=12",
+        "Grad-CAM": "map/gradcam?class=0",
     }
     for view, path in wanted.items():
         page.get_by_role("button", name=view).click()
         expect(page.locator(".panel")).to_have_attribute("data-shown", re.compile(re.escape(path)))
-    page.get_by_role("button", name="Grad-CAM").click()
     expect(page.locator(".scale")).to_have_text("−11made up")
     expect(page.locator(".readout")).to_have_text("pagoda · highest at row 1, column 14: 1")
     page.mouse.move(*spot(page, 2, 1))
@@ -280,22 +275,10 @@ def test_views_and_the_class_to_explain(page: Any) -> None:
     expect(box).to_have_value("")
 
 
-def test_what_a_model_does_not_have_is_said(page: Any) -> None:
-    page.get_by_label("Model").select_option("2")
-    expect(page.locator(".panel")).to_have_attribute("data-shown", re.compile("colors"))
-    expect(page.locator(".view:visible")).to_have_count(4)
-    expect(page.locator("[data-view=attention]")).to_be_hidden()
-    page.get_by_text("4 views are not for this model").click()
-    expect(page.locator("#absent li").first).to_have_text("Attention: a ResNet has no attention")
-    page.get_by_label("Beside it").select_option("0")
-    page.get_by_role("button", name="Attention").click()
-    expect(page.locator(".news-line").first).to_have_text("a ResNet has no attention")
-    shows_token(page, 1 + 7 * 14 + 7, panel=1)  # from the middle: it has no class token
-
-
-def test_a_link_brings_everything_back(page: Any, opened: Callable[..., Any]) -> None:
-    page.get_by_label("Beside it").select_option("1")
-    page.wait_for_selector(".panel:nth-child(2)[data-shown^=api]")
+def test_a_link_brings_everything_back_and_a_picture_is_saved(
+    page: Any, opened: Callable[..., Any]
+) -> None:
+    beside(page)
     page.mouse.click(*spot(page, 4, 9))
     page.get_by_role("button", name="Head 3").first.click()
     page.get_by_role("button", name="Brush out patches").click()
@@ -305,35 +288,13 @@ def test_a_link_brings_everything_back(page: Any, opened: Callable[..., Any]) ->
     words = parse_qs(urlsplit(page.url).fragment)
     assert (words["models"], words["head"], words["out"]) == (["0,1"], ["3"], ["0"])
     other = opened(page.url)
-    other.wait_for_selector(".panel:nth-child(2)[data-shown^=api]")
+    other.wait_for_selector(BESIDE)
     for panel in (0, 1):
-        expect(other.locator(".panel").nth(panel)).to_have_attribute(
-            "data-shown", page.locator(".panel").nth(panel).get_attribute("data-shown")
-        )
-        expect(other.locator(".readout").nth(panel)).to_have_text(
-            page.locator(".readout").nth(panel).inner_text()
-        )
+        shown = page.locator(".panel").nth(panel).get_attribute("data-shown")
+        expect(other.locator(".panel").nth(panel)).to_have_attribute("data-shown", shown)
+        text = page.locator(".readout").nth(panel).inner_text()
+        expect(other.locator(".readout").nth(panel)).to_have_text(text)
     expect(other.locator(".bars .value").first).to_have_text("75.0% → 65.0%")
-
-
-@pytest.mark.parametrize(
-    "hash",
-    [
-        "#image=gone&view=attention",
-        "#models=9,-1,x&view=constructor&depth=7&head=999&at=1,2,3&out=x,-1,99999&class=77&from=x",
-    ],
-)
-def test_a_link_that_does_not_fit(opened: Callable[..., Any], address: str, hash: str) -> None:
-    page = opened(address + hash)
-    expect(page.locator(".bars").first).to_be_visible()
-    expect(page.locator(".panel h2")).to_contain_text("first")
-    gone = page.get_by_text("The photo of this link is not open here")
-    expect(gone).to_have_count(int("gone" in hash))
-
-
-def test_the_picture_that_is_saved(page: Any) -> None:
-    page.get_by_label("Beside it").select_option("1")
-    page.wait_for_selector(".panel:nth-child(2)[data-shown^=api]")
     with page.expect_download() as waited:
         page.get_by_role("button", name="Save picture").click()
     assert waited.value.suggested_filename == "china-attention.png"
@@ -347,33 +308,41 @@ def test_the_picture_that_is_saved(page: Any) -> None:
     assert blue[:, 1296:].any()  # bars of both models
 
 
-def test_a_server_that_does_not_answer(page: Any) -> None:
+def test_a_link_that_does_not_fit(opened: Callable[..., Any], address: str) -> None:
+    odd = "#models=9,-1,x&view=constructor&depth=7&head=999&at=1,2,3&out=x,-1,99999&class=77&from=x"
+    for link in ("#image=gone&view=attention", odd):
+        page = opened(address + link)
+        expect(page.locator(".bars").first).to_be_visible()
+        expect(page.locator(".panel h2")).to_contain_text("first")
+        gone = page.get_by_text("The photo of this link is not open here")
+        expect(gone).to_have_count(int("gone" in link))
+
+
+def test_a_server_that_does_not_answer_or_takes_long(page: Any) -> None:
     page.context.set_offline(True)
     page.mouse.move(*spot(page, 7, 3))
-    expect(page.locator(".news-line")).to_contain_text("The explorer does not answer")
+    news = page.locator(".news-line")
+    expect(news).to_contain_text("The explorer does not answer")
     page.context.set_offline(False)
     page.mouse.move(*spot(page, 7, 4))
     expect(page.locator(".readout")).to_contain_text("Row 7, column 4")
-    expect(page.locator(".news-line")).to_have_text("")
+    expect(news).to_have_text("")
     page.route("**/map/rollout*", lambda route: route.fulfill(**refusal(503)))
     page.get_by_role("button", name="Rollout").click()
-    expect(page.locator(".news-line")).to_have_text("reason 503")
-
-
-def test_a_long_computation_is_given_up_for_another(page: Any, explorer: FakeExplorer) -> None:
+    expect(news).to_have_text("reason 503")
+    page.unroute("**/map/rollout*")
     page.route("**/map/relevance*", lambda route: None)  # no answer
     page.get_by_role("button", name="Relevance").click()
-    expect(page.locator(".news-line")).to_have_text("Computing relevance …")
+    expect(news).to_have_text("Computing relevance …")
     page.wait_for_timeout(100)
-    with page.expect_event("requestfailed") as failed:
+    with page.expect_event("requestfailed") as failed:  # it is given up for another
         page.get_by_role("button", name="Rollout").click()
     assert "relevance" in failed.value.url
     expect(page.locator(".panel")).to_have_attribute("data-shown", re.compile("rollout"))
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone(opened: Callable[..., Any], address: str, scheme: str) -> None:
-    page = opened(address, color_scheme=scheme, reduced_motion="reduce", **PHONE)
+def test_a_phone(opened: Callable[..., Any], address: str) -> None:
+    page = opened(address, color_scheme="dark", reduced_motion="reduce", **PHONE)
     page.wait_for_selector(SHOWN)
     expect(page.get_by_text("Take a photo")).to_be_visible()
     assert page.locator(".strip").bounding_box()["width"] > 340  # the buttons are above it
@@ -382,14 +351,10 @@ def test_a_phone(opened: Callable[..., Any], address: str, scheme: str) -> None:
     expect(page.locator(".readout")).to_contain_text("Row 3, column 12")
     page.touchscreen.tap(*spot(page, 5, 6))
     expect(page.locator(".readout")).to_contain_text("Row 5, column 6")
-    page.get_by_label("Beside it").select_option("1")
-    page.wait_for_selector(".panel:nth-child(2)[data-shown^=api]")
+    beside(page)
     page.get_by_text("Display").click()
     page.get_by_label("One scale for all heads").check()
-    widths = "[document.documentElement.scrollWidth, innerWidth]"
-    assert page.evaluate(widths) == [390, 390]
-    dark = page.locator("body").evaluate("body => getComputedStyle(body).backgroundColor")
-    assert (dark == "rgb(17, 19, 22)") == (scheme == "dark")
+    fits_a_phone(page, dark=True)
 
 
 def test_nothing_leaves_the_machine_and_nothing_foreign_can_run(
@@ -402,6 +367,4 @@ def test_nothing_leaves_the_machine_and_nothing_foreign_can_run(
     page.wait_for_selector(SHOWN)
     page.get_by_role("button", name="Feature colors").click()
     assert {each for each in asked if not each.startswith((address, "data:,"))} == set()
-    answer = page.request.get(address)
-    assert "unsafe" not in answer.headers["content-security-policy"]
-    assert " style=" not in answer.text()
+    runs_nothing_foreign(page, address)

@@ -15,7 +15,7 @@ from playwright.sync_api import expect
 
 import vitlab
 from conftest import call
-from pages.conftest import PHONE, dropped
+from pages.conftest import PHONE, dropped, fits_a_phone
 from vitlab.errors import DiskError, OptionError
 from vitlab.graphs.web_export import PART, check_size, write_page
 from vitlab.models.model import Model
@@ -65,6 +65,7 @@ def served(folder: Path) -> Iterator[str]:
 
 
 @vendored
+@pytest.mark.slow
 def test_from_a_disk_photos_have_the_probabilities_of_classify(
     opened: Callable[..., Any], folder: Path, pictures: Path, model: Model
 ) -> None:
@@ -90,53 +91,6 @@ def test_from_a_disk_photos_have_the_probabilities_of_classify(
     expect(page.locator(".answer").nth(1)).to_contain_text("640 × 427 pixels")
 
 
-@vendored
-def test_from_a_server_on_a_phone(
-    opened: Callable[..., Any], served: str, pictures: Path, tmp_path: Path
-) -> None:
-    page = opened("about:blank", color_scheme="dark", **PHONE)
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto(served)
-    expect(page.get_by_role("status")).to_have_text("The model is ready.", timeout=60_000)
-    flower = Image.open(pictures / "flower.jpg")
-    flower.resize((2400, 1600)).save(tmp_path / "large.jpg")
-    flower.resize((1, 40_000)).save(tmp_path / "thin.png")
-    page.set_input_files("input[capture]", tmp_path / "large.jpg")
-    expect(page.locator(".answer")).to_contain_text("2400 × 1600 pixels")
-    page.set_input_files(FILES, [tmp_path / "thin.png", pictures / "broken.jpg"])
-    expect(page.locator(".answer").nth(0)).to_contain_text("1 × 40000 pixels")
-    expect(page.locator(".answer").nth(1)).to_contain_text("This file is damaged")
-    assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [390, 390]
-    color = page.locator("body").evaluate("body => getComputedStyle(body).backgroundColor")
-    assert color == "rgb(17, 19, 22)"
-    local = [each for each in asked if each.startswith((served, "blob:", "data:"))]
-    assert local == asked
-
-
-@vendored
-def test_dropped_by_keyboard_and_while_it_loads(
-    opened: Callable[..., Any], served: str, pictures: Path
-) -> None:
-    page = opened("about:blank")
-    page.route("**/facts.js", lambda route: large(route))
-    page.goto(served)
-    button = page.get_by_role("button", name="Load the model (99 MB)")
-    expect(button).to_be_visible()
-    assert page.locator("script[src^=model]").count() == 0
-    page.keyboard.press("Tab")
-    page.keyboard.press("Tab")
-    expect(button).to_be_focused()
-    page.keyboard.press("Enter")
-    dropped(page, [pictures / "china.jpg", pictures / "notes.txt"])
-    expect(page.locator(".answer .bars")).to_have_count(1, timeout=60_000)
-    expect(page.locator(".answer .wrong")).to_have_text(
-        "This file is damaged, or is not an image that this browser can read."
-    )
-    page.get_by_role("button", name="Clear").press("Enter")
-    expect(page.locator(".answer")).to_have_count(0)
-
-
 def large(route: Any) -> None:
     """Say that the page is larger than it is."""
     text = route.fetch().text()
@@ -145,19 +99,43 @@ def large(route: Any) -> None:
 
 
 @vendored
-def test_a_missing_part_is_named_and_tried_again(
-    opened: Callable[..., Any], served: str, pictures: Path
+@pytest.mark.slow
+def test_from_a_server_on_a_phone(
+    opened: Callable[..., Any], served: str, pictures: Path, tmp_path: Path
 ) -> None:
-    page = opened("about:blank")
+    """What is large is loaded once that is said, by keyboard; a missing part is tried again."""
+    page = opened("about:blank", color_scheme="dark", **PHONE)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.route("**/facts.js", large)
     page.route("**/model-001.js", lambda route: route.abort())
     page.goto(served)
-    status = page.get_by_role("status")
+    button = page.get_by_role("button", name="Load the model (99 MB)")
+    expect(button).to_be_visible()
+    assert page.locator("script[src^=model]").count() == 0
+    button.focus()
+    page.keyboard.press("Enter")
+    status, wrong = page.get_by_role("status"), page.locator(".answer .wrong")
     expect(status).to_contain_text("model-001.js is missing beside this page or did not arrive")
     page.set_input_files(FILES, pictures / "china.jpg")
-    expect(page.locator(".answer .wrong")).to_have_text("The model could not be loaded.")
+    expect(wrong).to_have_text("The model could not be loaded.")
     page.unroute("**/model-001.js")
     page.locator(".answer").get_by_role("button", name="Try again").click()
     expect(page.locator(".answer .bars")).to_be_visible(timeout=60_000)
+    page.get_by_role("button", name="Clear").press("Enter")
+    expect(page.locator(".answer")).to_have_count(0)
+    flower = Image.open(pictures / "flower.jpg")
+    flower.resize((2400, 1600)).save(tmp_path / "large.jpg")
+    flower.resize((1, 40_000)).save(tmp_path / "thin.png")
+    page.set_input_files("input[capture]", tmp_path / "large.jpg")
+    expect(page.locator(".answer")).to_contain_text("2400 × 1600 pixels")
+    dropped(page, [tmp_path / "thin.png", pictures / "broken.jpg", pictures / "notes.txt"])
+    expect(page.locator(".answer").nth(0)).to_contain_text("1 × 40000 pixels")
+    expect(wrong).to_have_text(
+        ["This file is damaged, or is not an image that this browser can read."] * 2
+    )
+    fits_a_phone(page, dark=True)
+    assert [each for each in asked if not each.startswith((served, "blob:", "data:"))] == []
 
 
 CARD = {"model": "ViT-Ti/16", "classes": [NASTY] * 20, "channels": 3, "image_size": [32, 32]}

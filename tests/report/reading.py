@@ -1,10 +1,12 @@
 """How tests read a page: what it would fetch, and what Chromium makes of it."""
 
 import html.parser
+import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,18 +14,16 @@ import pytest
 from made_facts import NASTY
 
 
-def luminance(color: str) -> float:
-    """The relative luminance of #rrggbb: WCAG 2.2."""
-    digits = color[1:] if len(color) == 7 else "".join(2 * digit for digit in color[1:])
-    value = np.array([*bytes.fromhex(digits)]) / 255
-    linear = np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
-    return float(linear @ [0.2126, 0.7152, 0.0722])
+def linear(color: str) -> np.ndarray:
+    """Linear RGB of #rrggbb in sRGB."""
+    value = np.array([*bytes.fromhex(color[1:])]) / 255
+    return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
 
 
 def contrast(one: str, other: str) -> float:
-    """The contrast ratio of two colors: WCAG 2.2."""
-    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
+    """The contrast ratio of two colors, by their relative luminance: WCAG 2.2."""
+    both = sorted(float(linear(each) @ [0.2126, 0.7152, 0.0722]) for each in (one, other))
+    return (both[1] + 0.05) / (both[0] + 0.05)
 
 
 class References(html.parser.HTMLParser):
@@ -47,16 +47,10 @@ class References(html.parser.HTMLParser):
                 self.ids.append(value)
 
 
-def read(file: Path) -> tuple[str, References]:
-    text = file.read_text(encoding="utf-8")
-    references = References()
-    references.feed(text)
-    return text, references
-
-
 def alone(file: Path) -> str:
     """Return a page, once it is seen to need nothing else and to name its sections."""
-    text, references = read(file)
+    text, references = file.read_text(encoding="utf-8"), References()
+    references.feed(text)
     outside = [each for each in references.found if not each.startswith(("data:", "#"))]
     assert not outside
     assert not references.scripts
@@ -85,23 +79,47 @@ FLAGS = (
     "--disable-background-networking --disable-component-update --enable-logging=stderr "
     "--allow-file-access-from-files"
 )
-MEASURE = """<!doctype html><title>wait</title><iframe id="page" src="report.html"
-style="border:0;width:{width}px;height:900px"></iframe><script>
-document.getElementById("page").onload = function () {{
-  const root = this.contentDocument.documentElement;
-  document.title = "width " + root.scrollWidth + " of " + root.clientWidth;
-}};</script>"""
+LOOK = """<!doctype html><title>wait</title><script>
+const found = {{}}, frames = {frames};
+let left = frames.length;
+for (const [name, width] of frames) {{
+  const frame = document.createElement("iframe");
+  frame.style = `border:0;width:${{width}}px;height:900px`;
+  frame.onload = async () => {{
+    const page = frame.contentDocument, root = page.documentElement;
+    const about = {{ wide: root.scrollWidth, room: root.clientWidth, high: root.scrollHeight }};
+    found[`${{name}} ${{width}}`] = about;
+    const folded = page.querySelector("details:not([open]) li[id^=m-]");
+    if (folded) {{  // a link to it
+      frame.contentWindow.location.hash = folded.id;
+      await new Promise(done => setTimeout(done, 500));
+      const top = folded.getBoundingClientRect().top;
+      about.link = folded.closest("details").open && top >= 0 && top < 900;
+    }}
+    if (!--left) document.title = JSON.stringify(found);
+  }};
+  frame.src = name;
+  document.documentElement.append(frame);
+}}</script>"""
 
 
-def shown(tmp_path: Path, script: str) -> str:
-    """Open a page with a script in Chromium; return the title that the script sets."""
-    wrapper = tmp_path / "wrapper.html"
-    wrapper.write_text(script)
-    words = ["chromium", *FLAGS.split(), f"--user-data-dir={tmp_path / 'profile'}"]
-    words += ["--virtual-time-budget=5000", "--dump-dom", wrapper.as_uri()]
+def shown(folder: Path) -> dict[str, dict[str, Any]]:
+    """What Chromium makes of each page of a folder, on a phone and on a desktop, by name and width.
+
+    How wide and high it is, the room it has, and whether a link into a folded section shows it.
+    """
+    frames = [[each.name, width] for each in folder.glob("*.html") for width in (390, 1280)]
+    wrapper = folder / "wrapper.htm"
+    wrapper.write_text(LOOK.format(frames=json.dumps(frames)))
+    words = ["chromium", *FLAGS.split(), f"--user-data-dir={folder / 'profile'}"]
+    words += ["--virtual-time-budget=9000", "--dump-dom", wrapper.as_uri()]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
     assert "CONSOLE" not in done.stderr
-    return re.findall("<title>(.*?)</title>", done.stdout)[0]
+    found: dict[str, dict[str, Any]] = json.loads(
+        re.findall("<title>(.*?)</title>", done.stdout)[0]
+    )
+    assert len(found) == len(frames) > 0
+    return found
 
 
 needs_chromium = pytest.mark.skipif(
@@ -110,10 +128,5 @@ needs_chromium = pytest.mark.skipif(
 
 
 def fits(folder: Path) -> bool:
-    """Whether nothing of `report.html` sticks out, on a phone and on a desktop."""
-    for width in (390, 1280):
-        found = re.fullmatch(r"width (\d+) of (\d+)", shown(folder, MEASURE.format(width=width)))
-        assert found
-        if found[1] != found[2]:  # a scroll bar may take some of the width
-            return False
-    return True
+    """Whether nothing of the pages sticks out; a scroll bar may take some of the width."""
+    return all(each["wide"] == each["room"] for each in shown(folder).values())

@@ -87,18 +87,7 @@ def killed() -> dict[str, object]:
     }
 
 
-def overloaded() -> dict[str, object]:
-    """Ask for more than the queue of one replica and Ray's queue hold."""
-    load = Load(clients=60, seconds=4)
-    for thread in load.begin():
-        thread.join()
-    texts = {text for _, _, status, text in load.answers if status == 503}
-    ours = [text for text in texts if text.startswith('{"error"')]
-    return {"statuses": load.counts(), "ours": ours[:1], "rays": sorted(texts - set(ours))[:1]}
-
-
 def main(weights: str) -> None:
-    started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         ray.init(
             num_cpus=4, include_dashboard=False, _node_ip_address="127.0.0.1", _temp_dir=folder,
@@ -107,11 +96,7 @@ def main(weights: str) -> None:
         serve.start(http_options={"host": "127.0.0.1", "port": 8765})
         options = {"ray_actor_options": {"num_cpus": 1}, "health_check_period_s": 1}
         serve.run(vitlab.serve.deployment(weights, options=options | {"num_replicas": 2}))
-        result = {"start": time.monotonic() - started}
-        result["killed"] = killed()
-        tight = vitlab.serve.Limits(queue=4)
-        serve.run(vitlab.serve.deployment(weights, limits=tight, options=options))
-        result["overloaded"] = overloaded()
+        result = killed()
         serve.shutdown()
         ray.shutdown()
     print(json.dumps(result))

@@ -4,14 +4,13 @@ import asyncio
 import os
 import signal
 import socket
-import threading
 import time
 from contextlib import ExitStack
 
 import pytest
 
 from serve.fakes import FakeEngine, png
-from serve.sockets import head, read, served, status, talk
+from serve.sockets import head, read, served, status
 from vitlab.errors import DeviceError, OptionError
 from vitlab.serve.access import is_loopback, listen, url_of
 
@@ -93,36 +92,6 @@ def test_what_is_not_answered_in_time_gets_an_error() -> None:
     (found, seconds), _ = served(script, engine, drain=0.3)
     assert found == 503
     assert 0.2 < seconds < 5
-
-
-def test_under_load_every_request_gets_an_answer_or_no_connection() -> None:
-    def script(port: int) -> list[int]:
-        found: list[int] = []
-
-        def client() -> None:
-            for _ in range(1000):
-                try:
-                    answer = talk(port, [REQUEST])
-                except (ConnectionRefusedError, ConnectionResetError):  # by the closed socket
-                    return
-                found.append(status(answer))
-
-        threads = [threading.Thread(target=client) for _ in range(4)]
-        for each in threads:
-            each.start()
-        while len(found) < 40:
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGTERM)
-        for each in threads:
-            each.join()
-        return found
-
-    found, service = served(script)
-    assert len(found) >= 40
-    lost = sum(each == 0 for each in found)  # closed before a request was read
-    assert lost <= 4
-    assert found.count(200) + lost == len(found)
-    assert service.app.state.serving.counts["requests"] == found.count(200)
 
 
 def test_an_engine_that_cannot_start_ends_the_service() -> None:

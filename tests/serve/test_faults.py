@@ -1,8 +1,8 @@
 """What goes wrong in production: lost devices, hanging batches, folders that vanish, overload."""
 
 import asyncio
-import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from prometheus_client import generate_latest
 from serve.calling import ask, form
 from serve.fakes import FakeEngine, png
 from serve.made import Gate, Running, encoded, figure, tiny, until
-from vitlab.errors import BusyError, FailedError, LateError, ServiceError
+from vitlab.errors import FailedError, LateError, ServiceError
 from vitlab.serve.access import listen
 from vitlab.serve.app import application
 from vitlab.serve.batcher import FAILURES
@@ -83,8 +83,10 @@ def test_images_at_which_a_model_fails_do_not_end_the_service(
 
 def test_a_batch_that_never_ends_is_noticed() -> None:
     model = tiny()
-    gate, running = Gate(model), Running(("tiny", model), max_batch=2, timeout=3)
+    gate, running = Gate(model), Running(("tiny", model), max_batch=2, timeout=60)
     running.answer(IMAGE)
+    running.engine.limits = replace(running.engine.limits, timeout=0.5)
+    running.engine._batcher._timeout = 0.5
     gate.close()
     with pytest.raises(LateError):
         running.answer(IMAGE)
@@ -92,7 +94,6 @@ def test_a_batch_that_never_ends_is_noticed() -> None:
     assert "has been computing for" in running.engine.trouble
     gate.open.set()
     running(until(lambda: not running.engine.trouble))  # it has ended after all
-    running.answer(IMAGE)
     running.close()
 
 
@@ -116,15 +117,6 @@ def test_a_service_that_can_compute_no_more_ends_with_an_error(
         asyncio.run(run())
     assert ended.value.status == 75  # 2 would keep systemd from starting it again
     assert engine.stopped
-
-
-def test_head_is_answered_as_get() -> None:
-    engine = FakeEngine()
-    app = application(engine)  # type: ignore[arg-type]
-    for address in ("/health", "/ready"):
-        assert ask(app, "HEAD", address).status == 200
-    engine.ready = False
-    assert ask(app, "HEAD", "/ready").status == 503
 
 
 def test_without_a_model_it_is_not_ready_unless_it_may_be_empty() -> None:
@@ -176,30 +168,6 @@ def test_a_folder_that_cannot_be_read_or_is_not_mounted_changes_nothing(
     assert looked(LOOKS) == []
 
 
-def test_what_cannot_be_ready_in_time_is_refused_at_once() -> None:
-    model = tiny()
-    gate, running = Gate(model), Running(("tiny", model), max_batch=1, timeout=100)
-    (served,) = running.engine._registry.models.values()
-    served.trunk.pace = 30.0  # seconds an image: two fit into the time limit, with some to spare
-
-    async def crowd() -> None:
-        gate.close()
-        waiting = [asyncio.ensure_future(running.engine.answer([IMAGE])) for _ in range(2)]
-        await until(lambda: figure(running.engine, "decoded_images") == 2)
-        began = time.monotonic()
-        with pytest.raises(BusyError, match="an answer would come too late") as refused:
-            await running.engine.answer([IMAGE])
-        assert time.monotonic() - began < 10
-        assert refused.value.retry_after == pytest.approx(10.0)  # 90 seconds, and 80 are allowed
-        gate.open.set()
-        for (seen,) in await asyncio.gather(*waiting):
-            assert seen.probabilities is not None
-
-    running(crowd())
-    assert figure(running.engine, "images_shed_total", model="tiny") == 1
-    running.close()
-
-
 def test_what_will_not_be_done_in_time_is_not_begun() -> None:
     model = tiny()
     gate, running = Gate(model), Running(("tiny", model), max_batch=1, timeout=60)
@@ -220,13 +188,6 @@ def test_what_will_not_be_done_in_time_is_not_begun() -> None:
     assert len(gate.sizes) == 1
     assert figure(running.engine, "images_late_total", model="tiny") == 1
     running.close()
-
-
-def test_errors_of_a_model_are_500() -> None:
-    engine = FakeEngine(error=FailedError("the model failed (RuntimeError)"))
-    reply = ask(application(engine), "POST", "/predict", png())  # type: ignore[arg-type]
-    assert reply.status == 500
-    assert reply.error == "the model failed (RuntimeError): the log describes it"
 
 
 def test_a_full_disk_is_said_and_leaves_nothing(

@@ -131,10 +131,12 @@ def test_the_application_answers_by_kind(running: Running) -> None:
 
 
 def test_a_png_is_of_one_image() -> None:
-    app = application(FakeEngine(names=("masks", "first")))  # type: ignore[arg-type]
+    engine = FakeEngine(names=("masks", "first"))
+    app = application(engine)  # type: ignore[arg-type]
     body, kind = form(("a", png()), ("b", png()))
     reply = ask(app, "POST", "/predict", body, content_type=kind, accept="image/png")
     assert (reply.status, "holds one mask" in reply.error) == (400, True)
+    assert engine.asked == []  # nothing was computed
     reply = ask(app, "POST", "/predict?model=first", png(), accept="image/png, */*")
     assert reply.headers["content-type"] == "application/json"
     reply = ask(app, "POST", "/predict", b"none", accept="image/png")

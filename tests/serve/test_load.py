@@ -2,8 +2,10 @@
 
 import asyncio
 import gc
+import math
 import os
 import signal
+import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,6 +19,13 @@ import torch
 import vitlab
 from serve.made import Gate, Running, encoded, figure, nudged, processes_below, tiny, until
 from vitlab.errors import BusyError, LateError, OptionError, ServiceError
+from vitlab.serve.answers import Question, Seen
+from vitlab.serve.batcher import Batcher
+from vitlab.serve.decoders import Decoded, Rounds
+from vitlab.serve.engine import Engine
+from vitlab.serve.limits import Limits
+from vitlab.serve.metrics import Metrics
+from vitlab.serve.registry import Registry
 from vitlab.weights.deltas import Delta
 from vitlab.weights.identity import Base
 
@@ -131,25 +140,6 @@ def test_what_waits_is_computed_together(running: Running, gate: Gate, tmp_path:
         engine.remove(name)
 
 
-def test_models_take_turns(running: Running, gate: Gate) -> None:
-    done: list[str] = []
-
-    async def flood() -> None:
-        first = await computing(running, gate)
-        tasks = [asked(running) for _ in range(7)]
-        tasks += [asked(running, model="tiny")]
-        for name, task in zip(["slow"] * 7 + ["tiny"], tasks, strict=True):
-            task.add_done_callback(lambda _, name=name: done.append(name))
-        decoded = figure(running.engine, "decoded_images")
-        await until(lambda: figure(running.engine, "decoded_images") >= decoded + 8)
-        gate.open.set()
-        await asyncio.gather(first, *tasks)
-
-    running(flood())
-    assert done.index("tiny") <= 4  # behind one batch, not two
-    assert len(done) == 8
-
-
 @pytest.mark.parametrize("new", [None, tiny(seed=11)], ids=["removed", "replaced"])
 def test_a_model_that_leaves_answers_what_it_was_asked(
     running: Running, gate: Gate, new: Any
@@ -249,3 +239,123 @@ def test_there_is_room_until_places_or_time_run_out(running: Running, gate: Gate
         await first
 
     running(fill())
+
+
+def test_nothing_stays_behind_and_what_waits_is_refused() -> None:
+    before, model = threading.enumerate(), tiny()
+    gate, running = Gate(model), Running(("tiny", model), max_batch=2, timeout=60)
+    engine = running.engine
+    assert engine.ready
+    running_now = processes_below(os.getpid())
+
+    async def end() -> None:
+        gate.close()
+        tasks = [asyncio.ensure_future(engine.answer([IMAGE])) for _ in range(5)]
+        await until(lambda: figure(engine, "decoded_images") == 5)
+        stopping = asyncio.ensure_future(engine.stop())
+        await until(lambda: not engine.ready)
+        with pytest.raises(ServiceError, match="not ready: it is starting or stopping"):
+            await engine.answer([IMAGE])
+        gate.open.set()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(found[0], list)  # it was being computed
+        assert all(isinstance(each, ServiceError) for each in found[1:])
+        await stopping
+
+    running(end())
+    running.loop.close()
+    assert gate.sizes == [1]
+    assert processes_below(os.getpid()) == running_now[:-1]  # but for multiprocessing's own
+    left = {thread.name for thread in threading.enumerate() if thread not in before}
+    assert "vitlab-compute" not in left
+
+
+def test_what_cannot_be_answered_in_time_is_refused() -> None:
+    """A batch that hangs, what waits behind it, and what comes too late."""
+    model = tiny()
+    registry, gate = Registry(torch.device("cpu"), lambda served: None), Gate(model)
+    registry.add("tiny", model)
+    served = registry.find("tiny")
+    served.batch = 2
+    image = Decoded(np.zeros((16, 16, 3), np.uint8))
+
+    async def stop() -> None:
+        loop, batcher = asyncio.get_running_loop(), Batcher(60.0, Metrics())
+        futures: list[asyncio.Future[Seen]] = [loop.create_future() for _ in range(4)]
+        batcher.start()
+        gate.close()
+        for future in futures[:3]:
+            batcher.put(Question(served, "classes", image, math.inf, future))
+            await until(gate.reached.is_set)
+        await batcher.stop(0.05)
+        batcher.put(Question(served, "classes", image, math.inf, futures[3]))
+        for future in (futures[0], futures[3]):
+            with pytest.raises(ServiceError, match="the service is stopping"):
+                await future
+        gate.open.set()  # the thread goes on, and finds that it should end
+        for future in futures[1:3]:
+            with pytest.raises(ServiceError, match="the service is stopping"):
+                await future
+        await batcher.stop()
+
+    asyncio.run(stop())
+
+
+def test_each_in_turn_and_in_order() -> None:
+    rounds: Rounds[str, int] = Rounds()
+    for key, item in (("a", 1), ("a", 2), ("a", 3), ("b", 4), ("c", 5), ("b", 6)):
+        rounds.push(key, item)
+    assert (len(rounds), list(rounds)) == (6, ["a", "b", "c"])
+    assert [rounds.pop() for _ in range(4)] == [1, 4, 5, 2]
+    assert rounds.pop("a") == 3
+    assert rounds.pop() == 6
+    assert len(rounds) == 0
+
+
+class Places:
+    """An engine whose places are taken without anything being computed."""
+
+    def __init__(self, *names: str) -> None:
+        self.engine = Engine(limits=Limits(queue=20, max_batch=1), device="cpu")
+        self.engine._started = True
+        for name in names:
+            self.engine.add(name, tiny())
+
+    def admitted(self, images: int, name: str) -> bool:
+        try:
+            self.engine.check(images, name, "classes")
+        except BusyError:
+            return False
+        return True
+
+    def take(self, images: int, name: str) -> None:
+        self.engine._hold(self.engine._registry.find(name), images)
+
+
+def test_no_model_takes_all_places() -> None:
+    """Two crowds and one lone request: the places are never exceeded, and some are always left."""
+    places = Places("a", "b", "c")
+    held = dict.fromkeys("abc", 0)
+    while came := [key for key in "ab" if places.admitted(1, key)]:
+        places.take(1, came[0])
+        held[came[0]] += 1
+    assert held == {"a": 13, "b": 4, "c": 0}
+    assert places.admitted(3, "c")
+    assert not places.admitted(4, "c")
+    assert figure(places.engine, "images_shed_total", model="c") == 4
+
+
+def test_a_model_alone_may_take_all_places() -> None:
+    places = Places("a")
+    places.take(4, "a")
+    assert places.admitted(16, "a")
+    assert not places.admitted(17, "a")
+
+
+@pytest.mark.parametrize("held", [0, 1])
+def test_a_lone_request_is_tried_whatever_the_pace_was(held: int) -> None:
+    """A pace that one stalled batch has left behind would refuse everything for ever."""
+    places = Places("a")
+    places.engine._registry.find("a").trunk.pace = 1000.0
+    places.take(held, "a")
+    assert places.admitted(1, "a") is (held == 0)

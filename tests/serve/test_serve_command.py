@@ -1,14 +1,13 @@
-"""`vitlab serve` as a process of its own, with a real model, from its first line to its last."""
+"""`vitlab serve` with a real model, from its first line to its last."""
 
 import io
 import json
+import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
+import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ import torch
 from PIL import Image
 
 import vitlab
-from conftest import call, environment
-from serve.sockets import head
+from conftest import call
+from serve.sockets import head, read, status, talk
 from vitlab.serve.access import hosts_of
 from vitlab.serve.service import example
 
@@ -34,45 +33,23 @@ def free_port() -> int:
     return port
 
 
-class Running:
-    """The process, and the lines that it has written."""
-
-    def __init__(self, *words: str) -> None:
-        self.lines: list[dict[str, Any]] = []
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "vitlab", "serve", *words],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=environment(OMP_NUM_THREADS="1"),
-        )  # fmt: skip
-
-    def until(self, event: str) -> dict[str, Any]:
-        """Read on to the line of an event; everything on stderr is JSON."""
-        assert self.process.stderr
-        for text in self.process.stderr:
-            self.lines.append(json.loads(text))
-            if self.lines[-1]["event"] == event:
-                return self.lines[-1]
-        raise AssertionError(self.lines)
-
-
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[tuple[Running, Path]]:
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Options of a service with a model, tokens, and a folder that is watched."""
+    monkeypatch.setattr("vitlab.serve.watched.PAUSE", 0.05)
     model = vitlab.create(TINY, 3, 32, generator=torch.Generator().manual_seed(0))
     vitlab.save(model, tmp_path / "base")
-    token = tmp_path / "token"
-    token.write_text(TOKEN)
-    token.chmod(0o600)
+    for name, token in (("token", TOKEN), ("admin", ADMIN)):
+        (tmp_path / name).write_text(token)
+        (tmp_path / name).chmod(0o600)
     (tmp_path / "watched").mkdir()
-    words = ["--port", "0", "--token-file", str(token), "--watch", str(tmp_path / "watched")]
-    words += ["--decoders", "1", "--device", "cpu", "--metrics-port", str(free_port())]
-    admin = tmp_path / "admin"
-    admin.write_text(ADMIN)
-    admin.chmod(0o600)
-    words += ["--admin-token-file", str(admin)]
-    started = Running(f"base={tmp_path / 'base'}", *words)
-    yield started, tmp_path
-    started.process.kill()
-    started.process.communicate()
+    options = {
+        "port": free_port(), "metrics-port": free_port(), "token-file": tmp_path / "token",
+        "admin-token-file": tmp_path / "admin", "watch": tmp_path / "watched", "decoders": 1,
+        "device": "cpu",
+    }  # fmt: skip
+    given = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return [f"base={tmp_path / 'base'}", *given]
 
 
 def delta(folder: Path) -> bytes:
@@ -83,18 +60,13 @@ def delta(folder: Path) -> bytes:
     return vitlab.delta(model, base).save(folder / "task.safetensors").read_bytes()
 
 
-def test_a_service_from_its_first_line_to_its_last(running: tuple[Running, Path]) -> None:
-    service, folder = running
-    body = delta(folder)
-    line = service.until("listening")
-    assert line["example"] == example(line["url"], str(folder / "token"))
-    assert example("http://x", classes=False).endswith("http://x/features")
-    service.until("ready")
+def asked(port: int, metrics: int, folder: Path, body: bytes) -> None:
+    """Ask a service about a photo, and change its models."""
     stream = io.BytesIO()
     noise = np.random.default_rng(0).integers(0, 255, (40, 50, 3), dtype=np.uint8)
     Image.fromarray(noise).save(stream, "PNG")
     photo = stream.getvalue()
-    with httpx2.Client(base_url=line["url"], trust_env=False, timeout=30) as client:
+    with httpx2.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as client:
         assert client.post("/predict", content=photo).status_code == 401
         client.headers["Authorization"] = f"Bearer {TOKEN}"
         found = client.post("/predict", files={"image": ("a.png", photo)}).json()["predictions"]
@@ -106,30 +78,67 @@ def test_a_service_from_its_first_line_to_its_last(running: tuple[Running, Path]
         changed = client.post("/predict?model=task", content=photo).json()["predictions"]
         assert changed[0]["top"] != found[0]["top"]
         shutil.copytree(folder / "base", folder / "watched" / "other")
-        while service.until("model added")["model"] != "other":
-            pass
-        names = [each["name"] for each in client.get("/models").json()["models"]]
+        names: list[str] = []
+        while len(names) < 3:
+            time.sleep(0.02)
+            names = [each["name"] for each in client.get("/models").json()["models"]]
         assert names == ["base", "task", "other"]
         assert client.delete("/models/task").json()["status"] == "removed"
         assert client.post("/predict?model=task", content=photo).status_code == 404
-    words = service.process.args
-    metrics = words[words.index("--metrics-port") + 1]
-    with httpx2.Client(trust_env=False) as client:  # without a token
-        found = client.get(f"http://127.0.0.1:{metrics}/metrics").text
-    assert 'vitlab_images_answered_total{model="base"} 1.0' in found
-    assert 'vitlab_request_seconds_count{method="POST",route="/predict",status="401"} 1.0' in found
-    port = int(line["url"].rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port)) as slow:
-        slow.sendall(head(Content_Length=9, Authorization=f"Bearer {TOKEN}"))
-        time.sleep(0.3)
-        service.process.send_signal(signal.SIGTERM)
-        assert service.until("stopping")["requests"] == 1
-        with pytest.raises(subprocess.TimeoutExpired):
-            service.process.wait(0.3)
-        service.process.send_signal(signal.SIGINT)
-        out, err = service.process.communicate(timeout=20)
-    assert (service.process.returncode, out) == (130, "")
-    assert err.splitlines()[-1] == "vitlab serve: ended at once"
+        text = httpx2.get(f"http://127.0.0.1:{metrics}/metrics", trust_env=False).text  # no token
+    assert 'vitlab_images_answered_total{model="base"} 1.0' in text
+    assert 'vitlab_request_seconds_count{method="POST",route="/predict",status="401"} 1.0' in text
+
+
+def test_a_service_from_its_first_line_to_its_last(
+    words: list[str], tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process, where the second signal ends nothing but says with which status it would."""
+    exits, faults, body = list[int](), list[BaseException](), delta(tmp_path)
+    monkeypatch.setattr(os, "_exit", exits.append)
+    port, metrics = int(words[2]), int(words[4])
+
+    def script() -> None:
+        try:
+            while not faults and exchanged(port, head("GET", "/ready")) != 200:
+                time.sleep(0.05)
+            asked(port, metrics, tmp_path, body)
+        except BaseException as error:  # shown by the test itself
+            faults.append(error)
+        with socket.create_connection(("127.0.0.1", port)) as slow:
+            slow.sendall(head(Content_Length=2, Authorization=f"Bearer {TOKEN}"))
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+            slow.sendall(b"no")
+            read(slow)
+
+    thread = threading.Thread(target=script, daemon=True)
+    thread.start()
+    code, out, err = call(capfd, "serve", *words)
+    thread.join(30)
+    assert faults == []
+    assert (code, out, exits) == (130, "", [130])
+    *lines, last = err.splitlines()
+    assert last.startswith("vitlab serve: interrupted; every request that was accepted has its ans")
+    lines.remove("vitlab serve: ended at once")
+    said = {each["event"]: each for each in map(json.loads, lines)}
+    url = f"http://127.0.0.1:{port}"
+    assert said["listening"]["url"] == url
+    assert said["listening"]["example"] == example(url, str(tmp_path / "token"))
+    assert example("http://x", classes=False).endswith("http://x/features")
+    assert said["stopping"]["requests"] == 1
+    assert {"ready", "model added", "model removed", "stopped"} <= set(said)
+
+
+def exchanged(port: int, request: bytes) -> int:
+    """The status of an answer; 0 where nobody listens yet."""
+    try:
+        return status(talk(port, [request]))
+    except OSError:
+        return 0
 
 
 @pytest.mark.parametrize(

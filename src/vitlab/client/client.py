@@ -279,7 +279,8 @@ class Client:
                 asked = seconds_of(result.retry_after)
                 error: ServiceError = self._busy(result, tries)
             else:
-                asked, error = 0.0, _broken(self._place, tries, result)
+                asked, text = 0.0, f"{_times(tries)}: {result}"
+                error = ServiceError(f"the connection to {self._place} broke{text}")
             growing = min(0.1 * 2.0 ** min(tries - 1, 16), MOST_WAIT)
             wait = max(asked, growing) * random.uniform(1, 1.5)
             if tries > self._terms.retries or time.monotonic() + wait >= until:
@@ -344,11 +345,10 @@ class Client:
     def _busy(self, reply: Reply, tries: int) -> BusyError:
         """Return the error of a service that was busy at the last try."""
         state = "is busy" if reply.status == 503 else "cannot be reached by its proxy"
-        times = f" after {tries} tries" if tries > 1 else ""
         said = f" ({text})" if (text := said_by(reply)) else ""
         return BusyError(
-            f"the service at {self._place} {state}{times}{said}: try again later, or with more "
-            f"time or tries (timeout={self._terms.timeout:g}, retries={self._terms.retries})",
+            f"the service at {self._place} {state}{_times(tries)}{said}: try again later, or with "
+            f"more time or tries (timeout={self._terms.timeout:g}, retries={self._terms.retries})",
             seconds_of(reply.retry_after) or 1.0,
         )
 
@@ -440,9 +440,8 @@ def seconds_of(header: str) -> float:
     return seconds if 0 <= seconds < 86400 else 1.0
 
 
-def _broken(place: str, tries: int, text: str) -> ServiceError:
-    times = f" after {tries} tries" if tries > 1 else ""
-    return ServiceError(f"the connection to {place} broke{times}: {text}")
+def _times(tries: int) -> str:
+    return f" after {tries} tries" if tries > 1 else ""
 
 
 def _text(error: Exception) -> str:

@@ -7,7 +7,7 @@ from vitlab.commands import DeviceOptions, EngineOptions
 from vitlab.errors import OptionError
 from vitlab.options import argument, at_least, at_most, option, when
 from vitlab.precision import ServePrecision
-from vitlab.serve.limits import Limits, check_served, split
+from vitlab.serve.limits import Limits, check_served, named_models
 
 SUMMARY = "Serve models over HTTP: classes, masks, boxes, numbers, features."
 NEEDS = ("fastapi", "uvicorn", "prometheus_client")
@@ -85,7 +85,7 @@ def run(options: Serve) -> dict[str, Any]:
     how = options.values("limits token_file admin_token_file metrics_port watch allow_empty")
     how |= options.values("drain device precision engine")
     how["say"] = say if sys.stderr.isatty() else lambda text: None  # else all lines are JSON
-    named = [split(each) for each in options.models]
+    named = named_models(options.models)
     return serve(named, address=(options.host, options.port), **how)
 
 

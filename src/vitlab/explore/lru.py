@@ -31,9 +31,6 @@ class Kept(Generic[Key, Value]):
         self.most, self.bytes = most, 0
         self._values: OrderedDict[Key, Value] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._values)
-
     def __iter__(self) -> Iterator[Key]:
         """Yield the keys, that which was used last at the end."""
         return iter(tuple(self._values))

@@ -3,7 +3,6 @@
 Nothing here imports PyTorch, so that the command line answers a mistyped path at once.
 """
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +11,7 @@ from pathlib import Path
 from vitlab.data.decode.formats import SUFFIXES, format_of
 from vitlab.data.exists import PATTERN, nearest_beside
 from vitlab.errors import DataError, OptionError
-from vitlab.serve.limits import NAME, split
-from vitlab.weights.hub import is_hub_name, missing
+from vitlab.serve.limits import NAME, named_models
 from vitlab.weights.sharded import model_files
 
 OF_MODEL = ("config.json", "run.toml", "model", "checkpoints", "open_clip_config.json")
@@ -46,18 +44,12 @@ def parse_inputs(words: Sequence[str]) -> Told:
         OptionError: no model among them, or two of the same name.
     """
     images = tuple(word for word in words if _is_images(word))
-    weights = tuple(split(word) for word in words if word not in images)
-    for _, place in weights:
-        if not is_hub_name(place) and not os.path.lexists(place):
-            raise missing(place)
+    weights = named_models([word for word in words if word not in images])
     if not weights:
         raise OptionError(
             "name a model to explore: a run folder, a saved model, a weights file or user/name on "
             "the Hugging Face Hub"
         )
-    names = [name for name, _ in weights]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise OptionError(f"two models are named {twice[0]}: name them, as {twice[0]}-2=WEIGHTS")
     return Told(weights, images)
 
 

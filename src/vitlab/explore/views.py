@@ -79,14 +79,9 @@ class Shown:
         config = self.model.config
         return config.prefix if isinstance(config, ViTConfig) else 0
 
-    @property
-    def several(self) -> bool:
-        """Whether an image may have several classes."""
-        return kind_of(self.model).several
-
     def described(self) -> dict[str, Any]:
         """Return what the page is told."""
-        config = self.model.config
+        config, several = self.model.config, kind_of(self.model).several
         return {
             "name": self.name,
             "notation": config.name,
@@ -94,8 +89,8 @@ class Shown:
             "image_size": list(config.size),
             "patch": config.patch if isinstance(config, ViTConfig) else None,
             "temperature": self.model.temperature,
-            "several": self.several,
-            "thresholds": list(self.model.thresholds) if self.several else [],
+            "several": several,
+            "thresholds": list(self.model.thresholds) if several else [],
             "views": self.why_not,
         }
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from vitlab.evaluation.metrics import METRICS, main_of
 from vitlab.report.charts import DENSE, WARM, Line, finite, lines, of_run
 from vitlab.report.facts import Facts, Point
 from vitlab.report.page import Block, Plot, Plots, Prose
@@ -67,9 +68,9 @@ def learning_curves(facts: Facts, own: dict[str, Curve] | None = None) -> list[B
                   ("loss", held_out, (), facts.testing)]  # fmt: skip
     usual = {key: curve for key, curve in CURVES.items() if key != "accuracy" or not facts.several}
     panels += [(key, curve, *both) for key, curve in ((own or {}) | usual).items()]
-    plots = []
+    plots, last = [], max((each.epoch for some in both for each in some), default=0.0)
+    across = "step" if last < SHORT else "epoch"
     for number, (key, curve, training, testing) in enumerate(panels):
-        across = "step" if _last(both) < SHORT else "epoch"
         ends = "probe" if key in PROBES else facts.held_out
         drawn = [
             Line("training", *_values(training, key, across, curve.of)),
@@ -84,16 +85,18 @@ def learning_curves(facts: Facts, own: dict[str, Curve] | None = None) -> list[B
 
 def compared_curves(runs: Sequence[Facts]) -> list[Plot]:
     """Return the curves of several runs, each in its color, against epochs."""
-    several = any("map" in point.values for each in runs for point in each.testing)
-    mark = ("map", "mAP") if several else ("accuracy", "Accuracy on held-out images")
-    panels = [("loss", "Training loss"), ("loss", "Loss on held-out images"), mark, *PROBES.items()]
-    plots = []
+    main = main_of({key for each in runs for point in each.testing for key in point.values})
+    panels = [("loss", "Training loss"), ("loss", "Loss on held-out images")]
+    panels += (
+        [(main.name, f"{main.title} on held-out images")] if main and main.name != "loss" else []
+    )
+    panels, plots = [*panels, *PROBES.items()], []
     for number, (key, title) in enumerate(panels):
         drawn = []
         for run, each in enumerate(runs):
             points = each.testing if number else each.training
             drawn.append(of_run(run, f"{run + 1}", *_values(points, key, "epoch"), bool(number)))
-        share, legend = key != "loss", len(runs) <= LEGEND
+        share, legend = METRICS[key].unit == "percent", len(runs) <= LEGEND
         drawing = lines(f"curve-{number}", title, drawn, "epochs", share=share, legend=legend)
         plots += [Plot(title, drawing)] if drawing else []
     return plots
@@ -105,10 +108,6 @@ def _values(
     """Return steps or epochs, and the values there."""
     there = [each for each in points if key in each.values]
     return [getattr(each, across) for each in there], [of(each.values[key]) for each in there]
-
-
-def _last(points: Sequence[Sequence[Point]]) -> float:
-    return max((each.epoch for some in points for each in some), default=0.0)
 
 
 def _words(facts: Facts, apart: Sequence[str]) -> Prose:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.evaluation.metrics import METRICS, Metric, main_of
 from vitlab.evaluation.per_class import ClassFigures, Confusion, ConfusionMatrix
 from vitlab.evaluation.reliability import Bin
 from vitlab.models.cost import cost
@@ -130,9 +131,9 @@ class Facts:
         return self.number("map") is not None
 
     @property
-    def first(self) -> str:
+    def main(self) -> Metric:
         """The figure that comes first."""
-        return "map" if self.several else "accuracy"
+        return main_of(self.figures) or METRICS["accuracy"]
 
     @property
     def data(self) -> str:

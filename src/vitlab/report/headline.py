@@ -62,16 +62,21 @@ def guessing(facts: Facts) -> float | None:
     return sum(shares) / len(shares) / images if shares and images else None
 
 
+def _main(facts: Facts) -> tuple[float | None, tuple[float, float] | None]:
+    """Return the figure that comes first, and its 95% interval."""
+    return facts.number(facts.main.name), facts.interval(facts.main.name)
+
+
 def chance(facts: Facts) -> bool:
     """Return whether the model cannot be told from one that guesses: the interval reaches there."""
-    own, usual, ends = facts.number(facts.first), guessing(facts), facts.interval(facts.first)
-    low = ends[0] if ends else own
+    own, ends = _main(facts)
+    usual, low = guessing(facts), ends[0] if ends else own
     return usual is not None and low is not None and low <= usual
 
 
 def lead(facts: Facts) -> str:
     """Return the result in one or two sentences."""
-    own, images = facts.number(facts.first), facts.number("images")
+    (own, ends), images = _main(facts), facts.number("images")
     if own is None or not math.isfinite(own):
         return ""
     if facts.several:
@@ -82,8 +87,7 @@ def lead(facts: Facts) -> str:
         of = f"{images:,.0f}" if images is not None else "the"
         text = f"{percent(own)} of {of} test image{'s' * (images != 1)} correct"
         floor = "always answering the most frequent class gives"
-    ends = facts.interval(facts.first)
-    text += f" (95% interval {METRICS[facts.first].range(ends)}%)." if ends else "."
+    text += f" (95% interval {facts.main.range(ends)}%)." if ends else "."
     if chance(facts):
         usual = guessing(facts) or 0.0
         word = "is worse than" if (ends[1] if ends else own) < usual else "cannot be told from"
@@ -93,10 +97,10 @@ def lead(facts: Facts) -> str:
 
 def head(facts: Facts) -> Cards:
     """Return the figures that come first, and the scale of the first one."""
-    own, usual, ends = facts.number(facts.first), guessing(facts), facts.interval(facts.first)
+    (own, ends), usual = _main(facts), guessing(facts)
     found = [
-        Card(title, text, PLAIN.get(key, note), ends)
-        for key, title, note, text, ends in _figures(facts)
+        Card(title, text, PLAIN.get(key, note), interval)
+        for key, title, note, text, interval in _figures(facts)
         if (key in PLAIN or facts.several) and METRICS[key].key
     ]
     if found and usual is not None:
@@ -192,40 +196,39 @@ def unlike(facts: Facts) -> str:
 
 def images_of(facts: Facts) -> str:
     """Return how many images there are of each split."""
-    images, held_out = facts.number("images"), facts.number("held_out")
+    images = facts.number("images")
     found: dict[str, float | None] = {"test": images}
     if facts.survey is not None:
-        names = {"train": "training"}
-        found = {names.get(name, name): count for name, count in facts.survey.images.items()}
+        found = {"training" if name == "train" else name: count
+                 for name, count in facts.survey.images.items()}  # fmt: skip
     elif facts.task:
-        found = {"training": images, "held out": held_out}
+        found = {"training": images, "held out": facts.number("held_out")}
     return ", ".join(f"{n:,.0f} {name}" for name, n in found.items() if n is not None)
 
 
 def uses(facts: Facts) -> Commands:
     """Return what can be done with the model now: a phrase and its command."""
     run, data = shlex.quote(facts.folder), shlex.quote(facts.data or "DATA")
-    lines = [
-        ("Ask it about photographs", f"vitlab predict {run} IMAGE…"),
-        ("Give it a web page and an address for programs", f"vitlab serve {run}"),
+    asking = f"vitlab predict {run} IMAGE…"
+    own = {
+        "": [
+            ("Ask it about photographs", asking),
+            ("Give it a web page and an address for programs", f"vitlab serve {run}"),
+        ],
+        "tokenizer": [
+            ("Learn to predict its codes", f"vitlab pretrain {data} --task beit --tokenizer {run}")
+        ],
+        "detect": [("Find the objects of photographs", f"{asking} --out found")],
+        "segment": [("Segment photographs", f"{asking} --out masks")],
+        "regress": [("Estimate the numbers of photographs", asking)],
+    }
+    features = [
+        ("Make a classifier from labeled images", f"vitlab finetune DATA --from {run}"),
+        ("Measure its features with few labels", f"vitlab fewshot {run} DATA"),
+        ("Write its features into a table", f"vitlab embed {run} DATA --out features.parquet"),
+        ("Look inside it", f"vitlab inspect {run} IMAGE… --out inside"),
     ]
-    if facts.task == "tokenizer":
-        line = f"vitlab pretrain {data} --task beit --tokenizer {run}"
-        lines = [("Learn to predict its codes", line)]
-    elif facts.task == "detect":
-        lines = [("Find the objects of photographs", f"vitlab predict {run} IMAGE… --out found")]
-    elif facts.task == "segment":
-        lines = [("Segment photographs", f"vitlab predict {run} IMAGE… --out masks")]
-    elif facts.task == "regress":
-        lines = [("Estimate the numbers of photographs", f"vitlab predict {run} IMAGE…")]
-    elif facts.task:
-        lines = [
-            ("Make a classifier from labeled images", f"vitlab finetune DATA --from {run}"),
-            ("Measure its features with few labels", f"vitlab fewshot {run} DATA"),
-            ("Write its features into a table", f"vitlab embed {run} DATA --out features.parquet"),
-            ("Look inside it", f"vitlab inspect {run} IMAGE… --out inside"),
-        ]
-    return Commands(lines)
+    return Commands(own.get(facts.task, features))
 
 
 def run_sections(facts: Facts) -> list[Section]:

@@ -8,7 +8,7 @@ import importlib.resources
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from markupsafe import Markup
 
@@ -24,7 +24,6 @@ class Prose:
 
     text: str
     note: bool = False
-    kind: ClassVar[str] = "prose"
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,6 @@ class Table:
     marked: int | None = None
     note: str = ""
     texts: int = 1
-    kind: ClassVar[str] = "table"
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,6 @@ class Plots:
     """Drawings side by side."""
 
     items: Sequence[Plot]
-    kind: ClassVar[str] = "plots"
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,6 @@ class Thumbnails:
 
     items: Sequence[Thumbnail]
     size: str = "small"
-    kind: ClassVar[str] = "thumbnails"
 
 
 @dataclass(frozen=True)
@@ -119,7 +115,6 @@ class Cards:
 
     items: Sequence[Card]
     gauge: Gauge | None = None
-    kind: ClassVar[str] = "cards"
 
 
 @dataclass(frozen=True)
@@ -127,7 +122,6 @@ class DefinitionList:
     """Names and what they stand for."""
 
     items: Sequence[tuple[str, str]]
-    kind: ClassVar[str] = "definitions"
 
 
 @dataclass(frozen=True)
@@ -135,7 +129,6 @@ class Commands:
     """Commands to copy, each under what it does."""
 
     items: Sequence[tuple[str, str]]
-    kind: ClassVar[str] = "commands"
 
 
 @dataclass(frozen=True)
@@ -190,7 +183,6 @@ class Sights:
 
     items: Sequence[Sight]
     scales: Mapping[str, Markup]
-    kind: ClassVar[str] = "sights"
 
 
 Block = Prose | Table | Plots | Thumbnails | Cards | DefinitionList | Commands | Sights
@@ -250,6 +242,7 @@ def rendered(page: Page) -> str:
         lstrip_blocks=True,
     )
     environment.globals |= {"light": LIGHT, "dark": DARK}
+    environment.filters["kind"] = lambda block: type(block).__name__
     notes = list(dict.fromkeys(page.notes))
     if rest := notes[FIRST_NOTES:]:
         notes[FIRST_NOTES:] = [f"{len(rest):,} more"]

@@ -33,25 +33,25 @@ from vitlab.runs.run_folder import RunFolder
 from vitlab.units import percent
 
 SIDE = 128  # pixels of a picture, at most
-TITLES = {
-    "masked-patch": "Masked patch prediction",
-    "tokenizer": "Image tokenizer",
-    "beit": "BEiT",
-    "mae": "Masked autoencoder",
-    "dino": "Self-distillation (DINO)",
-    "lejepa": "Joint embedding (LeJEPA)",
-    "detect": "Object detection",
-    "regress": "Regression",
-    "segment": "Segmentation",
+TASKS = {  # its title, what is learned, and from what
+    "masked-patch": ("Masked patch prediction", "to predict {target} of {hidden}"),
+    "tokenizer": ("Image tokenizer", "to write images in codes and to draw them again"),
+    "beit": ("BEiT", "to predict the codes of {hidden}"),
+    "mae": ("Masked autoencoder", "to fill in {hidden}"),
+    "dino": ("Self-distillation (DINO)", "to answer alike to different crops of an image"),
+    "lejepa": ("Joint embedding (LeJEPA)", "to embed different crops of an image alike"),
+    "detect": ("Object detection", "to find objects"),
+    "regress": ("Regression", "to estimate numbers"),
+    "segment": ("Segmentation", "to segment images"),
 }
+LABELS = {"detect": "with boxes", "regress": "with numbers", "segment": "with masks"}
 TARGETS = {"mean-color": "the mean color", "downsized": "4x4 colors", "pixels": "the pixels"}
 USUAL = ("loss", "map", "lr", "seconds", *PROBES)  # what the journals of all tasks have
-HIDING = ("masked-patch", "beit", "mae")  # tasks that hide patches
 
 
-def exponent(value: float) -> float:
-    """Return e to the value; infinity where that is too large a number."""
-    return math.exp(value) if value < 700 else math.inf
+def perplexity(nats: float) -> float:
+    """Return e to the entropy; infinity where that is too large a number."""
+    return math.exp(nats) if nats < 700 else math.inf
 
 
 FIGURES = {
@@ -75,7 +75,7 @@ FIGURES = {
     ),
     "box_overlap": Curve("Box IoU", share=True, best="high", note="of matched objects"),
     "entropy": Curve(
-        "Code perplexity", of=exponent, note="as many codes, used equally often, are as diverse"
+        "Code perplexity", of=perplexity, note="as many codes, used equally often, are as diverse"
     ),
     "teacher_entropy": Curve(
         "Entropy of an answer", note="nats, of the teacher; 0 is a single prototype"
@@ -153,7 +153,8 @@ def pretext_page(facts: Facts) -> Page:
         Section("curves", "Learning curves", learning_curves(facts, own_figures(facts))),
         *headline.run_sections(facts),
     ]
-    title = headline.on_data(facts, TITLES.get(facts.task, facts.task.capitalize() or "Run"))
+    name, _ = TASKS.get(facts.task, (facts.task.capitalize() or "Run", ""))
+    title = headline.on_data(facts, name)
     notes = [*facts.notes, *headline.changes(facts)]
     return Page(title, lead(facts), sections, notes, kicker="report")
 
@@ -163,22 +164,11 @@ def lead(facts: Facts) -> str:
     options = facts.recipe.get("pretext", {})
     images, loss = facts.number("images"), facts.number("loss")
     hidden, target = "hidden patches", TARGETS.get(options.get("target", ""), "the colors")
-    if "mask_ratio" in options and facts.task in HIDING:
+    if "mask_ratio" in options:
         hidden += f" ({options['mask_ratio']:.0%} of each image)"
-    what = {
-        "masked-patch": f"to predict {target} of {hidden}",
-        "tokenizer": "to write images in codes and to draw them again",
-        "beit": f"to predict the codes of {hidden}",
-        "mae": f"to fill in {hidden}",
-        "dino": "to answer alike to different crops of an image",
-        "lejepa": "to embed different crops of an image alike",
-        "detect": "to find objects",
-        "regress": "to estimate numbers",
-        "segment": "to segment images",
-    }.get(facts.task, "without labels")
-    text = f"{headline.short_model(facts)} learned {what}"
-    kinds = {"detect": "with boxes", "regress": "with numbers", "segment": "with masks"}
-    how = kinds.get(facts.task, "without labels")
+    _, what = TASKS.get(facts.task, ("", "without labels"))
+    text = f"{headline.short_model(facts)} learned {what.format(target=target, hidden=hidden)}"
+    how = LABELS.get(facts.task, "without labels")
     text += f", from {images:,.0f} images {how}." if images else f", {how}."
     return text if loss is None else f"{text} Its loss on held-out images is {loss:.4g}."
 

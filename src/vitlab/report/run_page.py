@@ -45,18 +45,18 @@ HIGH = 0.03  # an expected calibration error that needs a reason
 def run_page(facts: Facts) -> Page:
     """Return the report of a run that learned from labels."""
     folder = common_folder(each.name for each in facts.mistakes)
-    photos = mistake_photos(facts.mistakes, folder)
+    worst, more = _mistakes(facts, mistake_photos(facts.mistakes, folder))
     word, trusted = trust(facts)
     result: list[Block] = [headline.head(facts), *headline.measured_on(facts)]
     sections = [
         Section("result", "Result", result, False),
         Section("worst", "Where it is weakest", _weakest(facts), False),
-        Section("mistakes", "Its worst mistakes", _worst_mistakes(facts, photos), False),
+        Section("mistakes", "Its worst mistakes", worst, False),
         Section("uses", "Use it now", [headline.uses(facts)], False),
         Section("figures", "All figures", [headline.more_figures(facts)]),
         Section("classes", "All classes", _classes(facts)),
         Section("confusion", "Which classes are mistaken for which", _confusion(facts)),
-        Section("more-mistakes", "More mistakes", _more_mistakes(facts, photos)),
+        Section("more-mistakes", "More mistakes", more),
         Section("calibration", "Whether its confidence can be trusted", trusted, hint=word),
         Section("labels", "Labels that may be wrong", _doubts(facts)),
         Section("inside", "Where it looks, and what is inside", _inside(facts)),
@@ -128,20 +128,17 @@ def _photo(each: Judged, folder: str, words: str, anchor: str = "") -> Thumbnail
     )
 
 
-def _worst_mistakes(facts: Facts, photos: Sequence[Thumbnail]) -> list[Block]:
+def _mistakes(facts: Facts, photos: Sequence[Thumbnail]) -> tuple[list[Block], list[Block]]:
+    """Return the first pictures of mistakes; the others, and the command that lists all answers."""
     if facts.confusion and facts.confusion.images and not facts.confusion.wrong:
-        return [Prose("None: every test image was classified correctly.")]
-    return [Thumbnails(photos[:FIRST])] if photos else []
-
-
-def _more_mistakes(facts: Facts, photos: Sequence[Thumbnail]) -> list[Block]:
-    """Return the other pictures of mistakes, and the command that lists what was said of all."""
+        return [Prose("None: every test image was classified correctly.")], []
     if not photos:
-        return []
-    run, data, rest = shlex.quote(facts.folder), shlex.quote(facts.data or "DATA"), photos[FIRST:]
-    others: list[Block] = [Thumbnails(rest)] if rest else []
+        return [], []
+    run, data = shlex.quote(facts.folder), shlex.quote(facts.data or "DATA")
     line = f"vitlab evaluate {run} {data} --out answers.csv"
-    return [*others, Commands([("The answer to every image, as a table", line)])]
+    more: list[Block] = [Thumbnails(rest)] if (rest := photos[FIRST:]) else []
+    more.append(Commands([("The answer to every image, as a table", line)]))
+    return [Thumbnails(photos[:FIRST])], more
 
 
 def _classes(facts: Facts) -> list[Block]:

@@ -216,18 +216,10 @@ async def models(request: Request) -> JSONResponse:
 )
 async def predict(request: Request, model: ModelName = "", top: Top = TOP) -> Response:
     """Return what images show: the likeliest classes, or the mask, objects or numbers of each."""
-    serving = _serving(request)
-    answers = serving.card(model).answers if serving.engine.ready else "classes"
-    if top != TOP and answers != "classes":
-        raise Refused(
-            400, f"top is of classes, and this model answers with {answers}: leave it out"
-        )
-    found = await _answer(request, model, "classes", top)
-    rows = found["predictions"]
-    if any("mask" in row for row in rows) and PNG in request.headers.get("accept", ""):
-        if len(rows) > 1:
-            raise Refused(400, f"{PNG} holds one mask: send one image, or accept application/json")
-        return Response(base64.b64decode(rows[0]["mask"]), media_type=PNG)
+    bare = PNG in request.headers.get("accept", "")
+    found = await _answer(request, model, "classes", top, bare=bare)
+    if bare and "mask" in (row := found["predictions"][0]):
+        return Response(base64.b64decode(row["mask"]), media_type=PNG)
     return JSONResponse(found)
 
 
@@ -243,18 +235,27 @@ async def features(request: Request, model: ModelName = "") -> JSONResponse:
     return JSONResponse(await _answer(request, model, "features"))
 
 
-async def _answer(request: Request, model: str, what: What, top: int = 0) -> dict[str, Any]:
-    """Ask the engine about the images of a request; what it refuses, the middleware answers."""
+async def _answer(
+    request: Request, model: str, what: What, top: int = 0, *, bare: bool = False
+) -> dict[str, Any]:
+    """Ask the engine about the images of a request; what it refuses, the middleware answers.
+
+    A mask that is to come `bare`, as a PNG, is of one image.
+    """
     serving, exchange = _serving(request), exchange_of(request)
     if not serving.engine.ready:
         raise busy("the service is not ready: try again soon")
     card = serving.card(model)
     exchange.model = card.name
     serving.engine.check(1, card.name, what)  # before the body is read
+    if what == "classes" and top != TOP and (kind := card.answers) != what:
+        raise Refused(400, f"top is of classes, and this model answers with {kind}: leave it out")
     serving.under_way += 1
     try:
         names, images = await bodies.photos(request, serving.limits)
         exchange.images, card = len(images), serving.card(card.name)  # perhaps replaced by now
+        if bare and card.answers == "masks" and len(images) > 1:
+            raise Refused(400, f"{PNG} holds one mask: send one image, or accept application/json")
         serving.counts["requests"] += 1
         serving.counts["images"] += len(images)
         seen = await _unless_left(exchange, serving.engine.answer(images, card.name, what))

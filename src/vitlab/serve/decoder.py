@@ -78,9 +78,9 @@ def serve_connection(connection: Connection, bounds: Bounds) -> None:
 
 def confine(memory: int) -> None:
     """Let the kernel bound this process: so many more bytes, no files written, no core dumped."""
-    for each, limit in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
+    for each in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
         with suppress(ValueError, OSError):
-            resource.setrlimit(each, (limit, limit))
+            resource.setrlimit(each, (0, 0))
     with suppress(ValueError, OSError):
         pages = int(STATM.read_text(encoding="ascii").split()[0])
         limit = pages * os.sysconf("SC_PAGE_SIZE") + memory

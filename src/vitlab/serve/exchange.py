@@ -25,7 +25,7 @@ from vitlab.errors import (
     UserError,
     one_line,
 )
-from vitlab.serve.logs import log, milliseconds
+from vitlab.serve.logs import log
 
 T = TypeVar("T")
 MEBI = 2**20
@@ -252,7 +252,7 @@ class Envelope:
                 method=exchange.method,
                 route=exchange.route,
                 status=exchange.status,
-                milliseconds=milliseconds(exchange.began),
+                milliseconds=round(1000 * (time.perf_counter() - exchange.began), 1),
                 images=exchange.images,
                 model=exchange.model,
             )

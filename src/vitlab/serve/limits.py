@@ -1,6 +1,7 @@
 """Limits of a service, and the names of its models; nothing here imports PyTorch."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,14 +72,21 @@ def name_of(place: str) -> str:
     return name
 
 
-def check_served(models: tuple[str, ...]) -> None:
-    """Refuse models without a name, and weights that cannot exist.
+def named_models(words: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Return the name and the place of each model.
 
     Raises:
         OptionError: nothing can be a model's name, or two have the same.
         WeightsError: no such file or folder.
     """
-    names = [split(each)[0] for each in models]
+    found = tuple(map(split, words))
+    check_weights(tuple(place for _, place in found))
+    names = [name for name, _ in found]
     if twice := [name for name in names if names.count(name) > 1]:
         raise OptionError(f"two models are named {twice[0]}: name them, as {twice[0]}-2=WEIGHTS")
-    check_weights(tuple(split(each)[1] for each in models))
+    return found
+
+
+def check_served(models: tuple[str, ...]) -> None:
+    """Refuse what `named_models` refuses."""
+    named_models(models)

@@ -3,7 +3,6 @@
 import json
 import logging
 import sys
-import time
 import traceback
 from datetime import UTC, datetime
 from typing import TextIO
@@ -49,8 +48,3 @@ def log_to(stream: TextIO | None = None) -> None:
     LOG.setLevel(logging.INFO)
     for name in ("uvicorn.error", "python_multipart"):  # they warn of every bad request
         logging.getLogger(name).setLevel(logging.ERROR)
-
-
-def milliseconds(since: float) -> float:
-    """Return the time since a moment of `time.perf_counter`."""
-    return round(1000 * (time.perf_counter() - since), 1)

@@ -1,6 +1,7 @@
 """Metrics of a service for Prometheus, in a registry of its own."""
 
 from collections.abc import Callable
+from typing import Any
 
 from prometheus_client import (
     CollectorRegistry,
@@ -26,16 +27,24 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._own: dict[str, Any] = {"namespace": "vitlab", "registry": self.registry}
         ProcessCollector(registry=self.registry)
         self._images = {
-            name: self._counter(f"images_{name}", help_, "model")
+            name: Counter(f"images_{name}", help_, ("model",), **self._own)
             for name, help_ in OF_IMAGES.items()
         }
-        self.batch_images = self._histogram("batch_images", "Images per batch", IMAGES)
-        self.batch_seconds = self._histogram("batch_seconds", "Seconds per batch", SECONDS)
-        self.loads_failed = self._counter("model_loads_failed", "Models that could not be loaded")
-        self.request_seconds = self._histogram(
-            "request_seconds", "Seconds of a request", SECONDS, "route", "method", "status"
+        self.batch_images = Histogram(
+            "batch_images", "Images per batch", buckets=IMAGES, **self._own
+        )
+        self.batch_seconds = Histogram(
+            "batch_seconds", "Seconds per batch", buckets=SECONDS, **self._own
+        )
+        self.loads_failed = Counter(
+            "model_loads_failed", "Models that could not be loaded", **self._own
+        )
+        labels = ("route", "method", "status")
+        self.request_seconds = Histogram(
+            "request_seconds", "Seconds of a request", labels, buckets=SECONDS, **self._own
         )
 
     def count(self, what: str, model: str, images: int) -> None:
@@ -44,12 +53,4 @@ class Metrics:
 
     def gauge(self, name: str, help_: str, value: Callable[[], float]) -> None:
         """Add a number that goes up and down, read whenever it is asked for."""
-        Gauge(f"vitlab_{name}", help_, registry=self.registry).set_function(value)
-
-    def _counter(self, name: str, help_: str, *labels: str) -> Counter:
-        return Counter(f"vitlab_{name}", help_, labels, registry=self.registry)
-
-    def _histogram(
-        self, name: str, help_: str, buckets: tuple[float, ...], *labels: str
-    ) -> Histogram:
-        return Histogram(f"vitlab_{name}", help_, labels, buckets=buckets, registry=self.registry)
+        Gauge(name, help_, **self._own).set_function(value)

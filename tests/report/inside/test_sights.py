@@ -105,13 +105,15 @@ def test_the_page_begins_with_the_map_that_shows_the_object(tmp_path: Path) -> N
         image = SeenImage(
             "a.png", PIXELS, maps=dict.fromkeys(maps, flat), colors=np.ones((2, 2, 3), np.float32)
         )
-        found = Looked("m", [image], 1, arrays={"token_similarity": flat[0]})
-        write_inspection(tmp_path / title, found, "vitlab inspect")
-        text = (tmp_path / title / "inspect.html").read_text()
-        assert f'<h2 id="images-title"><bdi>{title}</bdi></h2>' in text
-        first, rest = text.split("<details>", 1)
+        first, rest = box(image).split("<details>", 1)
         assert first.count("<figure>") == 2
         assert title in first.split('<div class="lenses">')[1]
         assert words in first
         assert rest.split("</details>")[0].count("<figure>") == len(maps)
-        assert '<details id="model"><summary>' in rest
+    found = Looked("m", [image], 1, arrays={"token_similarity": flat[0]})
+    write_inspection(tmp_path / "inside", found, "vitlab inspect")
+    text = (tmp_path / "inside" / "inspect.html").read_text()
+    assert '<h2 id="images-title"><bdi>Token norms</bdi></h2>' in text
+    assert '<details id="model"><summary>' in text
+    names = {each.name for each in (tmp_path / "inside").iterdir()}
+    assert {"inspect.json", "similarity.svg", "01-norm_map.png", "01-colors.svg"} <= names

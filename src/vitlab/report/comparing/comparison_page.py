@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from vitlab.evaluation.metrics import METRICS, Metric
-from vitlab.evaluation.paired_tests import Pair
+from vitlab.evaluation.metrics import MAIN, METRICS, Metric
+from vitlab.evaluation.paired_tests import Pair, SameImages
 from vitlab.report.charts import DASHES, SERIES_COLORS
 from vitlab.report.comparing.disagreements import disagreements
 from vitlab.report.comparing.entry import Entry
@@ -71,11 +71,9 @@ def run_name(number: int, entry: Entry) -> Markup:
 # What it says
 
 
-def first_figure(compared: Compared) -> str:
-    """Return the key of the figure that is compared first."""
-    if compared.same is not None:
-        return "map" if compared.same.several else "accuracy"
-    return "map" if any("map" in each.facts.figures for each in compared.entries) else "accuracy"
+def main_figure(same: SameImages) -> Metric:
+    """Return the figure that is compared first."""
+    return METRICS[MAIN["several" if same.several else "classify"]]
 
 
 def lead(compared: Compared) -> str:
@@ -89,14 +87,14 @@ def lead(compared: Compared) -> str:
         return f"{len(entries)} runs; no two of them can be compared image by image."
     if len(compared.pairs) == 1:
         return _of_two(compared, compared.pairs[0])
-    key, names = first_figure(compared), [entries[number].name for number in compared.same.runs]
-    best = max(range(len(names)), key=lambda place: compared.figures[place].get(key, 0.0))
+    main = main_figure(compared.same)
+    shares = [each.get(main.name, 0.0) for each in compared.figures]
+    best = entries[compared.same.runs[shares.index(max(shares))]].name
     apart = sum(pair.adjusted < LEVEL for pair in compared.pairs)
-    title = "mean average precision" if key == "map" else "accuracy"
     return (
-        f"{names[best]} has the highest {title}, {percent(compared.figures[best].get(key, 0.0))} "
-        f"of {len(compared.same):,} test images. {apart or 'None'} of {len(compared.pairs)} pairs "
-        f"differ{'s' * (apart == 1)} by more than chance explains (p < {LEVEL:g} after Holm's "
+        f"{best} has the highest {main.word}, {percent(max(shares))} of {len(compared.same):,} "
+        f"test images. {apart or 'None'} of {len(compared.pairs)} pairs differ{'s' * (apart == 1)} "
+        f"by more than chance explains (p < {LEVEL:g} after Holm's "
         "correction)."
     )
 
@@ -104,23 +102,21 @@ def lead(compared: Compared) -> str:
 def _of_two(compared: Compared, pair: Pair) -> str:
     """Return how far two runs are apart, and whether chance explains it."""
     assert compared.same is not None
-    key = first_figure(compared)
-    one, other = (compared.entries[number].name for number in compared.same.runs)
-    shares = [each.get(key, 0.0) for each in compared.figures]
-    what = "mean average precision" if key == "map" else "accuracy"
-    count = f"on {len(compared.same):,} test images"
+    main = main_figure(compared.same)
+    names = [compared.entries[number].name for number in compared.same.runs]
+    shares = [each.get(main.name, 0.0) for each in compared.figures]
+    what = f"{main.word} on {len(compared.same):,} test images"
     if shares[0] == shares[1]:
-        return f"{one} and {other} have the same {what} {count}: {percent(shares[0])}."
-    ends = pair.differences[key].interval
-    better, worse = (other, one) if shares[1] > shares[0] else (one, other)
-    low, high = ends or (0.0, 0.0)
-    low, high = (low, high) if shares[1] > shares[0] else (-high, -low)
-    within = f" ({100 * low:.1f} to {100 * high:.1f})".replace("-", "−") * (ends is not None)
+        return f"{' and '.join(names)} have the same {what}: {percent(shares[0])}."
+    ends, sign = pair.differences[main.name].interval, 1 if shares[1] > shares[0] else -1
+    worse, better = names[::sign]
+    low, high = sorted(100 * sign * each for each in ends or (0.0, 0.0))
+    within = f" ({low:.1f} to {high:.1f})".replace("-", "−") * (ends is not None)
     chance = "more than chance explains" if pair.p < LEVEL else "which chance may explain"
-    test = "" if key == "map" else "McNemar's test, "
+    test = "" if compared.same.several else "McNemar's test, "
     p = "p < 0.001" if pair.p < 0.001 else f"p = {pair.p:.3f}"
     return (
-        f"{better} has the higher {what} {count}: {percent(max(shares))} against "
+        f"{better} has the higher {what}: {percent(max(shares))} against "
         f"{percent(min(shares))} of {worse}. The difference is "
         f"{100 * abs(shares[0] - shares[1]):.1f} points{within}, {chance} ({test}{p})."
     )
@@ -165,7 +161,7 @@ def _best(entries: Sequence[Entry], metric: Metric) -> float | None:
     several = len({each.facts.task for each in entries}) > 1
     if len(set(known)) < 2 or (metric.name == "loss" and several):
         return None
-    return max(known) if metric.better == "high" else min(known)
+    return max(known, key=metric.score)
 
 
 def _cell(entry: Entry, metric: Metric, best: float | None) -> str:
@@ -191,7 +187,7 @@ def _tests(compared: Compared) -> list[Block]:
     """Return the tests, a row for each two runs."""
     if compared.same is None:
         return []
-    first, runs, pairs = METRICS[first_figure(compared)], compared.same.runs, compared.pairs
+    first, runs, pairs = main_figure(compared.same), compared.same.runs, compared.pairs
     few, many = len(runs) <= NAMED, len(pairs) > 1
     names = [compared.entries[n].name if few else f"{n + 1}" for n in runs]
     gaps = [pair.differences.get(first.name) for pair in pairs]

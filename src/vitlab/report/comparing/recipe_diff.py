@@ -1,12 +1,11 @@
 """Differences between the recipes of several runs; which of them differ in their seed alone."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 from vitlab.options import Options, hints, options_of
 from vitlab.recipes.model_part import ModelPart
-from vitlab.recipes.recipe import Recipe
 from vitlab.report.comparing.entry import Entry
 from vitlab.report.page import setting
 
@@ -45,9 +44,26 @@ def _apart(known: Sequence[Mapping[str, Any] | None]) -> Rows:
     return {name: values for name, values in rows.items() if len(set(values)) > 1}
 
 
-def options_in(recipe: Recipe) -> dict[str, Any]:
-    """Return every option of a recipe by its name on the command line, `--layer-scale`."""
-    return dict(_options(recipe))
+def options_in(group: Options) -> dict[str, Any]:
+    """Return every option of a recipe by its name on the command line, `--layer-scale`.
+
+    Those of nested groups come after the group's own.
+    """
+    kind, found, nested = type(group), dict[str, Any](), list[Options]()
+    about, standard = options_of(kind), dict[str, Any]()
+    if isinstance(group, ModelPart):
+        standard = {each.name: each.default for each in fields(group.CONFIG)}
+    for name in hints(kind):
+        value = getattr(group, name)
+        if isinstance(value, Options):
+            nested.append(value)
+        else:
+            word = about[name].flag if name in about and about[name].flag else name
+            usual = standard.get(name) if value is None else value
+            found[f"--{word.replace('_', '-')}"] = usual
+    for each in nested:
+        found |= options_in(each)
+    return found
 
 
 def seed_groups(entries: Sequence[Entry]) -> list[list[int]]:
@@ -64,20 +80,3 @@ def seed_groups(entries: Sequence[Entry]) -> list[list[int]]:
         else:
             same.append(number)
     return [own for _, own in groups if len({entries[number].seed for number in own}) > 1]
-
-
-def _options(group: Options) -> Iterator[tuple[str, Any]]:
-    """Yield the options of a group, those of nested groups after its own."""
-    kind = type(group)
-    about, nested, standard = options_of(kind), [], {}
-    if isinstance(group, ModelPart):
-        standard = {each.name: each.default for each in fields(group.CONFIG)}
-    for name in hints(kind):
-        value = getattr(group, name)
-        if isinstance(value, Options):
-            nested.append(value)
-        else:
-            word = about[name].flag if name in about and about[name].flag else name
-            yield f"--{word.replace('_', '-')}", standard.get(name) if value is None else value
-    for each in nested:
-        yield from _options(each)

@@ -28,7 +28,7 @@ MOST = 10_000  # images of a map
 SEED = 0  # of a sample, and of the places
 UNKNOWN = -1  # the class of an image without a label beside labeled ones
 SUSPECTS = 200  # that are listed
-SIDES = ((1_000, 64), (2_500, 48), (MOST, 32))  # pixels of a thumbnail, by images at most
+SIDES = ((1_000, 64), (2_500, 48), (math.inf, 32))  # pixels of a thumbnail, by images at most
 OPENED, QUALITY = 1_024, 95  # of a file that the page opens
 PASS, PLACED = 0.6, 0.95  # share of the work that is done after the model, and after t-SNE
 
@@ -148,7 +148,7 @@ def dataset_map(
     """
     opened = _looked_at(model, data)
     source, chosen = opened.source, sample(len(opened.source), most, SEED)
-    side = next((side for limit, side in SIDES if len(chosen) <= limit), SIDES[-1][1])
+    side = next(side for limit, side in SIDES if len(chosen) <= limit)
     what = f"looking at {len(chosen):,} images"
     progress(0.0, what)
     seen = look_at(

@@ -12,12 +12,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from vitlab.data.decode.formats import format_of
 from vitlab.errors import OptionError, one_line
 from vitlab.explore import views
 from vitlab.explore.dataset_map import DatasetMap, MapJob
 from vitlab.explore.explorer import Explorer
 from vitlab.explore.first_pass import attended
-from vitlab.explore.gallery import FORMATS, OpenImage, is_supported
+from vitlab.explore.gallery import FORMATS, OpenImage
 from vitlab.pages.assets import EXPLORE
 from vitlab.serve.access import LOCAL
 from vitlab.serve.exchange import BodyMemory, Envelope, Refused, busy, exchange_of
@@ -89,7 +90,7 @@ class Routes:
         name = one_line(request.query_params.get("name", ""))[:NAME] or "image"
         if not body:
             raise Refused(422, f"{name}: the file is empty")
-        if not is_supported(body):
+        if format_of(body) not in FORMATS:
             *others, last = FORMATS
             raise Refused(415, f"{name}: not a {', '.join(others)} or {last} image")
         image = await self.explorer.gallery.open(body, name)

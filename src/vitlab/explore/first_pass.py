@@ -78,11 +78,13 @@ def first_pass(
         box: of the image that it is
         attention: whether to keep that, where there is any
     """
-    seen = look(model, image)
+    seen, chances = look(model, image), np.empty(0)
+    if has_classes(model):  # as `vitlab.predict` gives them
+        chances = probabilities(exact(seen.logits), model)[0].cpu().numpy()
     common = (
         image,
         box,
-        chances(model, seen.logits)[0] if has_classes(model) else np.empty(0),
+        chances,
         tuple(_on_cpu(seen, layer) for layer in range(len(seen.outputs))),
         _on_cpu(seen, None),
     )
@@ -112,11 +114,6 @@ def _on_cpu(seen: Look, layer: int | None) -> DenseFeatures:
 def has_classes(model: Model) -> bool:
     """Return whether a model scores the classes once per image."""
     return model.config.classes > 0 and model.config.answers == 1
-
-
-def chances(model: Model, logits: Tensor) -> NDArray[np.float64]:
-    """Return the probabilities that `vitlab.predict` gives: (B, classes) -> float64."""
-    return probabilities(exact(logits), model).cpu().numpy()
 
 
 def in_octets(weights: Tensor) -> Octets:

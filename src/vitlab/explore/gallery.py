@@ -8,7 +8,6 @@ from typing import Any
 
 from PIL import Image
 
-from vitlab.data.decode.formats import format_of
 from vitlab.data.decode.pixels import Pixels
 from vitlab.errors import ImageError
 from vitlab.explore.lru import Kept
@@ -95,11 +94,6 @@ class Gallery:
         if identity not in self._order:
             self._order.append(identity)
         return image
-
-
-def is_supported(data: bytes) -> bool:
-    """Return whether a file begins as one of the formats that can be opened."""
-    return format_of(data) in FORMATS
 
 
 def as_png(pixels: Pixels) -> bytes:

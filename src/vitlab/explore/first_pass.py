@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitlab.data.decode.pixels import Box
 from vitlab.device import exact
 from vitlab.evaluation.infer import probabilities
 from vitlab.inspect.attention import LATE, pool_attention, rollouts
@@ -20,7 +21,6 @@ from vitlab.models.model import DenseFeatures, Model
 from vitlab.models.vit import VisionTransformer
 
 Grid = tuple[int, int]
-Box = tuple[float, float, float, float]
 Octets = tuple[NDArray[np.uint8], NDArray[np.float32]]  # (heads, tokens, N), (heads, tokens)
 LEVELS = 255  # of a byte
 

@@ -6,7 +6,6 @@ A trunk is one set of weights on the device; models that differ from it in a few
 import copy
 import itertools
 import logging
-import math
 import threading
 import time
 import weakref
@@ -27,6 +26,7 @@ from vitlab.device import autocast
 from vitlab.errors import OptionError, WeightsError
 from vitlab.graphs.int8_form import int8_form
 from vitlab.inspect.attention import late_attention
+from vitlab.inspect.look import attention_bytes
 from vitlab.models.cost import cost
 from vitlab.models.create import build
 from vitlab.models.fast.accelerate import accelerate, can_accelerate
@@ -214,9 +214,7 @@ def has_attention(model: Model) -> bool:
     config = model.config
     if not isinstance(model, VisionTransformer) or config.fit == "native":
         return False
-    tokens = math.prod(config.grid) + model.config.prefix
-    maps = model.config.heads * model.config.branches * model.config.depth
-    return 4 * tokens**2 * maps <= MOST_ATTENTION
+    return attention_bytes(model, torch.empty(1, 0, *config.size)) <= MOST_ATTENTION
 
 
 @dataclass(eq=False)

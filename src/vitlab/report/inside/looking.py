@@ -22,10 +22,9 @@ from vitlab.inspect.look import Look, attention_bytes
 from vitlab.inspect.tokens import colors_of
 from vitlab.inspect.weights import first_kernel
 from vitlab.models.model import Model
-from vitlab.report.thumbnails import in_colors
+from vitlab.report.thumbnails import Floats, in_colors
 from vitlab.units import si
 
-Floats = NDArray[np.float32]
 SHOWN, GLANCED = 12, 4  # images with pictures of their own, and of a glance
 FILTERS = 28  # as in the ViT paper
 MOST = 2**32  # bytes of an image's attention maps

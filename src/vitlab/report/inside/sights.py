@@ -14,7 +14,7 @@ from vitlab.inspect import plots
 from vitlab.inspect.plots.canvas import COSINES, HEAT
 from vitlab.report import thumbnails
 from vitlab.report.charts import NO_METADATA, WIDTH, svg
-from vitlab.report.inside.looking import MEASURED, WATCHING, Floats, Looked, SeenImage
+from vitlab.report.inside.looking import MEASURED, WATCHING, Looked, SeenImage
 from vitlab.report.page import (
     Block,
     Commands,
@@ -29,6 +29,7 @@ from vitlab.report.page import (
     common_folder,
     write_page,
 )
+from vitlab.report.thumbnails import Floats
 from vitlab.units import counted
 
 PHOTO, BEHIND = 256, 224  # pixels of the longer side of a photo, and of one behind maps

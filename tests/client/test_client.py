@@ -249,23 +249,6 @@ def test_values_that_cannot_be(make: Make) -> None:
         make(Service()).predict(b"a", top=0)
 
 
-def test_threads_share_a_client() -> None:
-    service = Service(most=2)
-    with vitlab.Client(URL, batch=2, transport=httpx2.MockTransport(service)) as client:
-        results: dict[int, list[str]] = {}
-
-        def ask(number: int) -> None:
-            images = [bytes([65 + number, each]) for each in range(5)]
-            results[number] = [each.classes[0][0] for each in client.predict(images)]
-
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
-    assert results == {number: [chr(65 + number)] * 5 for number in range(8)}
-
-
 def test_only_some_requests_are_under_way_at_once(make: Make) -> None:
     service, places, full = Service(), threading.Semaphore(3), list[int]()
     together = threading.Barrier(3)  # three that wait for each other, again and again

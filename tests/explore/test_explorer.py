@@ -160,6 +160,8 @@ def test_jobs_are_done_in_their_order_and_errors_reach_who_asked() -> None:
         assert (found[0], str(found[1]), found[2]) == ("vitlab-explore", "why", 7)
         assert done == [1, 2]
         worker.stop()
+        worker._thread.join(10)
+        assert not worker._thread.is_alive()
 
     asyncio.run(ask())
 

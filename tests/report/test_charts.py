@@ -131,5 +131,8 @@ def test_bins_of_few_images_are_faint() -> None:
     under = [Bin(0.4, 0.5, 300, 0.45, 0.9), Bin(0.5, 0.6, 3, 0.55, 1.0)]
     faint = "opacity: 0.35"
     assert faint in reliability(under, "r", "x")
+    assert {"opacity: 0.6", "opacity: 0.21"} <= set(
+        re.findall(r"(opacity: [\d.]+)", reliability(under, "r", "x"))
+    )
     assert faint not in reliability(under[:1], "r", "x")
     assert {"0%", "100%", "images"} <= set(ticks(reliability(under, "r", "x")))

@@ -6,6 +6,8 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -18,7 +20,7 @@ import torch
 from PIL import Image
 
 import vitlab
-from conftest import call
+from conftest import call, environment
 from serve.sockets import head, read, status, talk
 from vitlab.serve.access import hosts_of
 from vitlab.serve.service import example
@@ -139,6 +141,24 @@ def exchanged(port: int, request: bytes) -> int:
         return status(talk(port, [request]))
     except OSError:
         return 0
+
+
+@pytest.mark.slow
+def test_a_service_is_a_process_that_ends_by_a_signal(tmp_path: Path) -> None:
+    """Everything that it writes to stderr is JSON, on a port that the system chose."""
+    vitlab.save(vitlab.create(TINY, 3, 32), tmp_path / "base")
+    with subprocess.Popen(
+        [sys.executable, "-m", "vitlab", "serve", str(tmp_path / "base"), "--port", "0"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
+    ) as process:  # fmt: skip
+        assert process.stderr
+        lines = (json.loads(text) for text in process.stderr)
+        url = next(line["url"] for line in lines if line["event"] == "listening")
+        assert next(line for line in lines if line["event"] == "ready")
+        assert httpx2.get(f"{url}/ready", trust_env=False).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert [line["event"] for line in lines][-1] == "stopped"
 
 
 @pytest.mark.parametrize(

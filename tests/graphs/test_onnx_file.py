@@ -1,4 +1,4 @@
-"""ONNX files: raw images in, the probabilities of `vitlab.classify` and class names out."""
+"""ONNX files of every architecture: raw images in, the probabilities of `vitlab.classify` out."""
 
 import copy
 import json
@@ -12,16 +12,20 @@ import onnxruntime
 import pytest
 import torch
 from numpy.typing import NDArray
+from onnx import TensorProto, helper
+from torch.nn import functional as F
 
 import vitlab
 from conftest import call
 from graphs.conftest import CLASSES, model_of
+from models.test_architectures import CASES, a_model
 from vitlab.commands import export as export_command
 from vitlab.errors import DiskError, OptionError, PackageError, WeightsError
 from vitlab.graphs import onnx_file
 from vitlab.graphs.complete import Complete, traceable
 from vitlab.graphs.exporting import on_processor
 from vitlab.graphs.onnx_check import check
+from vitlab.graphs.onnx_graph import keep_padding
 from vitlab.models.model import Model
 
 
@@ -183,3 +187,52 @@ def test_a_file_that_differs_from_the_model_is_refused(model: Model, exported: P
     other.unlike = model.unlike
     with pytest.raises(WeightsError, match=r"would differ from ViT.* by .* nothing is written"):
         check(exported, other, bare=False)
+
+
+COMPLETE = ("BEiT", "Axial ResNet", "BiT", "EVA-02", "Perception Encoder", "relative")
+
+
+def test_padding_before_a_maximum_is_kept() -> None:
+    """Without the change to the graph, onnxruntime's defaults lose the zeros of BiT's root."""
+    pads, value = [0, 0, 1, 1, 0, 0, 1, 1], 0.0
+    graph = helper.make_graph(
+        [
+            helper.make_node("Pad", ["images", "pads", "value"], ["padded"]),
+            helper.make_node("MaxPool", ["padded"], ["out"], kernel_shape=[3, 3], strides=[2, 2]),
+        ],
+        "root",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, [1, 2, 8, 8])],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, [1, 2, 4, 4])],
+        [
+            helper.make_tensor("pads", TensorProto.INT64, [8], pads),
+            helper.make_tensor("value", TensorProto.FLOAT, [], [value]),
+        ],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    images = torch.randn(1, 2, 8, 8, generator=torch.Generator().manual_seed(0)) - 3
+    want = F.max_pool2d(F.pad(images, (1, 1, 1, 1)), 3, 2)
+
+    def difference() -> float:
+        session = onnxruntime.InferenceSession(proto.SerializeToString())
+        found = torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
+        return float((found - want).abs().max())
+
+    before = difference()
+    keep_padding(proto)
+    assert difference() == 0
+    assert before > 1, "onnxruntime is right by itself: keep_padding is no longer needed"
+
+
+FEW = (("BiT", True), ("relative", True), ("BEiT", True))  # with a tanh layer, say, in others
+
+
+@pytest.mark.parametrize(
+    ("case", "bare"),
+    [*FEW, *(pytest.param(case, bare, marks=pytest.mark.campaign) for bare, cases in
+             ((True, CASES), (False, COMPLETE)) for case in cases)],
+)  # fmt: skip
+def test_an_architecture_at_one_two_and_seven_images(case: str, bare: bool, tmp_path: Path) -> None:
+    shallow = {"depth": 1} if "ViT" in CASES[case][0] else {}
+    found = vitlab.export(a_model(case, **shallow), tmp_path / "a.onnx", bare=bare)
+    assert found["batches"] == [1, 2, 7]
+    assert found["difference"] < 5e-5

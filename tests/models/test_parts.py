@@ -1,21 +1,25 @@
-"""What each part says about itself: its norms' epsilon, what is not decayed, what is pooled."""
+"""What each part says about itself, the norms of a stem, and biases that start near the patch."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import vitlab
+from oracles import peers
 from vitlab.errors import OptionError
 from vitlab.models import registry
 from vitlab.models.config import ResNetConfig, ViTConfig, config_of, map_features, map_stride
+from vitlab.models.cost import cost
 from vitlab.models.create import build, resized, with_new_head
 from vitlab.models.layers import evaluating
-from vitlab.models.positions.bias import resample_offsets
+from vitlab.models.positions.bias import NEIGHBORS, Bias, resample_offsets
 from vitlab.models.registry import kinds, used_options
 from vitlab.optim.optimizers import decayed
+from vitlab.recipes.model_part import model_part
 
 SHAPE = "ViT(width=32,depth=2,heads=4,mlp=24)/8"
 
@@ -169,3 +173,96 @@ def test_the_halves_of_swiglu_start_each_by_themselves() -> None:
         bound = (6 / (32 + 400)) ** 0.5
         assert 0.98 * bound < half.abs().max() <= bound
     assert 0 < expand.bias.std() < 2e-6
+
+
+SMALL = "ViT(width=32,depth=2,heads=8,mlp=32)/4"
+SIDE = (-1, 0, 1)
+
+
+def table(**choices: object) -> Bias:
+    given = {"positions": "bias", "pool": "mean"} | choices
+    found = vitlab.create(SMALL, 3, 24, **given).positions[-1]
+    assert isinstance(found, Bias)
+    return found
+
+
+def attention(positions: Bias) -> Tensor:
+    """The attention of equal logits, (h, N, N)."""
+    tokens = len(positions.places)
+    return positions.bias(torch.zeros(1, 8, tokens, 4))[0].softmax(-1).detach()
+
+
+@pytest.mark.parametrize("strength", [0.5])
+def test_heads_start_as_those_of_convit(strength: float) -> None:
+    peers.timm()
+    from timm.models.convit import GPSA
+
+    theirs = GPSA(36, num_heads=9, locality_strength=strength)
+    with torch.no_grad():
+        theirs.local_init()
+        theirs.pos_proj.bias.zero_()
+        offsets = theirs.get_rel_indices(36)
+        wanted = theirs.pos_proj(offsets)[0].permute(2, 0, 1).softmax(-1)  # (9, N, N)
+    own = attention(table(bias_locality=strength))
+    nine = {(row, column): 3 * (column + 1) + row + 1 for row in SIDE for column in SIDE}
+    for number, (row, column) in enumerate(NEIGHBORS):
+        # at a corner, far patches keep a thousandth in ours, whose bias has a limit
+        assert torch.allclose(own[number], wanted[nine[-row, -column]], atol=2e-3)
+
+
+def test_an_inner_patch_sees_one_neighbor_in_each_head() -> None:
+    seen = attention(table(bias_locality=5.0))[:, 14].argmax(-1)  # row 2, column 2 of six
+    assert sorted(seen.tolist()) == [7, 8, 9, 13, 15, 19, 20, 21]
+
+
+def test_without_it_and_for_the_class_token_biases_start_at_zero() -> None:
+    assert not table().table.any()
+    rows = table(bias_locality=1.0, pool="token").table
+    assert not rows[-3:].any()
+    assert (rows[:-3] < 0).any()
+
+
+def test_all_other_weights_are_those_without_it(tmp_path: Path) -> None:
+    generators = [torch.Generator().manual_seed(0) for _ in range(2)]
+    both = [
+        vitlab.create(SMALL, 3, 24, generator=each, positions="bias", bias_locality=strength)
+        for each, strength in zip(generators, (0.0, 1.0), strict=True)
+    ]
+    plain, local = (each.state_dict() for each in both)
+    differing = {name for name in plain if not torch.equal(plain[name], local[name])}
+    assert differing == {"positions.0.table", "positions.1.table"}
+    again = vitlab.load(vitlab.save(both[1], tmp_path / "model"))
+    assert again.config.bias_locality == 1.0
+    assert torch.equal(again.state_dict()["positions.1.table"], local["positions.1.table"])
+
+
+STEMMED = "ViT(width=16,depth=1,heads=2,mlp=16)/16"
+
+
+def norms(**choices: Any) -> list[str]:
+    model = vitlab.create(STEMMED, 3, 32, **choices)
+    kinds = (nn.BatchNorm2d, nn.LayerNorm)
+    stem: Any = model.stem
+    return [type(each).__name__ for each in stem.modules() if isinstance(each, kinds)]
+
+
+@pytest.mark.parametrize(
+    ("stem", "params", "count"), [("hmlp", 86_726_248, 3), ("conv", 89_465_416, 4)]
+)
+def test_as_in_the_official_code(stem: str, params: int, count: int) -> None:
+    """Parameters of ViT-B/16 with batch norms in the stem, by the official code."""
+    config = config_of("ViT-B/16", stem=stem, classes=1000, image_size=224)
+    assert isinstance(config, ViTConfig)
+    assert config.stem_norm == "batch"
+    assert cost(config).params == params + 768  # there, the class token has no position
+    assert norms(stem=stem) == ["BatchNorm2d"] * count
+
+
+def test_what_is_chosen_comes_first_and_saved_models_without_a_norm_have_none() -> None:
+    assert ViTConfig.from_dict({"stem": "hmlp"}).stem_norm == "none"
+    assert config_of(STEMMED, stem="hmlp", stem_norm="none").as_dict()["stem_norm"] == "none"
+    assert norms(stem="hmlp", stem_norm="none") == []
+    assert norms(stem="conv", stem_norm="layer") == ["ChannelNorm"] * 4
+    assert norms() == []
+    assert norms(stem="linear", stem_norm="batch") == ["BatchNorm2d"]
+    assert model_part(STEMMED, stem="hmlp").config().stem_norm == "batch"  # type: ignore[attr-defined]

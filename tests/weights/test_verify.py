@@ -1,4 +1,4 @@
-"""benchmarks/published.py: published models against the libraries they are from, by a hub here."""
+"""`vitlab load-check`, `export` and `delta`; published models against their libraries."""
 
 import importlib
 import json
@@ -10,13 +10,92 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import vitlab
+from conftest import call
 from docs.pages import ROOT
 from oracles import peers
 from oracles.hub import Hub, running_hub
 from vitlab.errors import WeightsError
 from weights.test_hub import files, unreachable
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file with timm's names, and with a tensor that is of no use."""
+    other = peers.timm().create_model("vit_tiny_patch16_224", depth=1, img_size=32, num_classes=3)
+    tensors = dict(other.state_dict()) | {"mask_token": torch.zeros(1, 1, 192)}
+    save_file(tensors, tmp_path / "vit_tiny_patch16_224.safetensors")
+    return tmp_path / "vit_tiny_patch16_224.safetensors"
+
+
+def test_load_check_tells_all(
+    capsys: pytest.CaptureFixture[str], file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = ("load-check", str(file), "--name", "vit_tiny_patch16_224")
+    code, out, err = call(capsys, *named, "--json")
+    assert (code, err) == (0, "")
+    seen = json.loads(out)
+    assert seen["format"] == "timm, vit_tiny_patch16_224"
+    assert seen["model"] == "ViT-Ti1/16"
+    assert seen["config"]["image_size"] == 32
+    assert seen["left_out"] == {"mask_token": "for pre-training alone"}
+    ours = {name for each in seen["tensors"] for name in each["ours"]}
+    assert ours == set(vitlab.load(file).state_dict())
+    table = {each["ours"][0]: each for each in seen["tensors"]}
+    assert table["blocks.0.attention.0.body.qkv.weight"]["theirs"] == ["blocks.0.attn.qkv.weight"]
+    assert table["head.classify.bias"]["shapes"] == [[3]]
+    monkeypatch.setenv("COLUMNS", "40")
+    code, out, _ = call(capsys, *named)
+    assert code == 0
+    assert "blocks.0.attention.0.body.qkv.weight from blocks.0.attn.qkv.weight (576, 192)" in out
+    assert "timm, vit_tiny_patch16_224" in out
+    assert "mask_token is left out: for pre-training alone" in out
+
+
+def test_load_check_of_what_does_not_load(
+    capsys: pytest.CaptureFixture[str], file: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.safetensors"
+    broken.write_bytes(file.read_bytes()[:-5])
+    for source in (broken, tmp_path / "nothing.npz", tmp_path):
+        code, out, err = call(capsys, "load-check", str(source))
+        assert (code, out) == (2, "")
+        assert err.startswith("vitlab load-check: ")
+        assert err.count("\n") == 1
+
+
+def test_export_and_delta(capsys: pytest.CaptureFixture[str], file: Path, tmp_path: Path) -> None:
+    out_folder = str(tmp_path / "hf")
+    code, out, _ = call(capsys, "export", str(file), "--to", "transformers", "--out", out_folder)
+    assert code == 0
+    assert "preprocessor_config.json" in out
+    model = vitlab.load(out_folder)
+    images = torch.randn(1, 3, 32, 32)
+    assert torch.equal(model(images), vitlab.load(file)(images))
+    with torch.no_grad():
+        model.head.classify.bias += 1
+    vitlab.save(model, tmp_path / "tuned")
+    words = (str(tmp_path / "tuned"), out_folder, "--out", str(tmp_path / "d.safetensors"))
+    code, out, _ = call(capsys, "delta", *words, "--json")
+    assert code == 0
+    assert json.loads(out)["bytes"] == 3 * 4
+    assert torch.equal(vitlab.load(tmp_path / "d.safetensors")(images), model(images))
+    code, _, err = call(capsys, "export", str(file), "--to", "google", "--out", str(tmp_path / "g"))
+    assert code == 2
+    assert "google cannot represent gelu='exact'" in err
+
+
+def test_no_classifier_no_prediction(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, photos: Path
+) -> None:
+    vitlab.save(vitlab.create("ViT-Ti1/8", 0, 16), tmp_path / "m")
+    for command in ("predict", "evaluate"):
+        code, _, err = call(capsys, command, str(tmp_path / "m"), str(photos))
+        assert code == 2
+        assert "has no classifier" in err
+
 
 TIMM, VIT = "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k", "google/vit-base-patch16-224"
 CLIP, PLAIN = "openai/clip-vit-base-patch32", "facebook/dino-vits16"
@@ -38,7 +117,7 @@ Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def call(tool: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+def asked(tool: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
     """The script, as it is run with these words: its exit status, output and errors."""
 
     def run(*words: str) -> tuple[int, str, str]:
@@ -89,17 +168,17 @@ def test_a_model_of_transformers(hub: Hub, tmp_path: Path, tool: Any) -> None:
 
 
 def test_a_model_of_timm_and_another_result(
-    hub: Hub, tmp_path: Path, tool: Any, monkeypatch: pytest.MonkeyPatch, call: Call
+    hub: Hub, tmp_path: Path, tool: Any, monkeypatch: pytest.MonkeyPatch, asked: Call
 ) -> None:
     commit = hub.add(TIMM, of_timm(tmp_path / "m"))
-    code, out, _ = call(TIMM, "--json")
+    code, out, _ = asked(TIMM, "--json")
     (first,) = json.loads(out)
     assert (first["agrees"], first["compared"], first["commit"]) == (True, "logits", commit)
     assert first["difference"] < 1e-5
     assert first["recorded"] is None
     assert len(first["outputs"]) == 8
     assert first["format"].startswith("timm")
-    out = call(TIMM)[1]
+    out = asked(TIMM)[1]
     assert "| agrees |" in out
     assert "outputs of 1 were never recorded" in out
     (right,) = tool.verify(TIMM)
@@ -113,14 +192,14 @@ def test_a_model_of_timm_and_another_result(
     assert found.difference is not None
     assert found.difference > tool.CLOSE
     assert found.recorded is False
-    code, out, _ = call(TIMM)
+    code, out, _ = asked(TIMM)
     assert code == 0
     assert "DIFFERS" in out
     assert "not the outputs that were recorded" in out
 
 
 def test_of_all_those_that_cannot_be_compared_say_why(
-    hub: Hub, tmp_path: Path, tool: Any, monkeypatch: pytest.MonkeyPatch, call: Call
+    hub: Hub, tmp_path: Path, tool: Any, monkeypatch: pytest.MonkeyPatch, asked: Call
 ) -> None:
     hub.add(TIMM, of_timm(tmp_path / "m"))
     hub.add(VIT, files(vitlab.save(vitlab.create("ViT-Ti1/16", 3, 32), tmp_path / "own")))
@@ -128,16 +207,16 @@ def test_of_all_those_that_cannot_be_compared_say_why(
     listed = {name: tool.published()[name] for name in names}
     monkeypatch.setattr(tool, "published", lambda: listed)
     monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed
-    code, out, _ = call("all", "--json")
+    code, out, _ = asked("all", "--json")
     found = json.loads(out)
     assert code == 0
     assert [each["name"] for each in found] == list(names)
     assert found[0]["agrees"]
     assert "pip install transformers" in found[1]["problem"]
     assert "not found here or on the Hub" in found[2]["problem"]
-    assert call("all")[1].count("not compared") == 2
+    assert asked("all")[1].count("not compared") == 2
     unreachable(monkeypatch)
-    code, out, err = call(CLIP)
+    code, out, err = asked(CLIP)
     assert (code, out) == (2, "")
     assert f"a network is needed to fetch {CLIP} (" in err
 

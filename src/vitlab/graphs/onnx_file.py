@@ -78,7 +78,7 @@ def write(
             found["scales"] = calibrated(proto, calibrating(model, drawn))
         quantize(proto, found["scales"])
     with staged(file) as draft:
-        _save(proto, draft)
+        draft.write_bytes(proto.SerializeToString())
         with named_if_slow("checking"):  # images that tell are better judges than noise
             found |= check(draft, model, bare, math.inf if drawn else TOLERANCES[precision])
             if drawn:
@@ -127,10 +127,6 @@ def _reference(model: Model, drawn: DrawnSample | None, *, bare: bool, batch: in
         _, images = next(batches(drawn.asked.source, drawn.numbers, model, drawn))
         return np.resize(images, (count, *images.shape[1:]))
     return normal_noise(model, count) if bare else noise(model, count, 1)
-
-
-def _save(proto: Any, file: Path) -> None:
-    file.write_bytes(proto.SerializeToString())
 
 
 def traced(model: Model, form: Traceable) -> Any:

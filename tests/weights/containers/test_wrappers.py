@@ -1,4 +1,4 @@
-"""Where training scripts keep a model's tensors: the same tensors give the same model."""
+"""Where training scripts keep a model's tensors, and wrappers of libraries: the same model."""
 
 import argparse
 import logging
@@ -11,8 +11,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import vitlab
+from made_models import equal
 from oracles import peers
 from vitlab.errors import WeightsError
+from vitlab.models.model import Model
 from vitlab.weights.containers.open import open_source
 from vitlab.weights.load import load_check
 from vitlab.weights.source import Source
@@ -109,9 +111,11 @@ def test_the_module_of_averaged_weights(tensors: Tensors, tmp_path: Path) -> Non
             self.register_buffer("n_averaged", torch.tensor(7))
 
     content = Averaged().state_dict() | prefixed(tensors, "module.")
-    found = load_check(saved(content, tmp_path / "c.pth"))
-    assert found.left_out == {"n_averaged": "a counter"}
-    assert all(name.startswith("module.") for each in found.tensors for name in each.theirs)
+    save_file(content, tmp_path / "c.safetensors")
+    for file in (saved(content, tmp_path / "c.pth"), tmp_path / "c.safetensors"):
+        found = load_check(file)
+        assert found.left_out == {"n_averaged": "a counter"}
+        assert all(name.startswith("module.") for each in found.tensors for name in each.theirs)
 
 
 @pytest.mark.parametrize(
@@ -280,3 +284,36 @@ def test_a_training_checkpoint_of_timm(tmp_path: Path) -> None:
     assert source.record["args"]["lr"] == 1e-3
     assert (source.record["epoch"], source.record["metric"]) == (0, 0.5)
     assert holds(open_source(tmp_path / "last.pth.tar", "state_dict"), model.state_dict())
+
+
+@pytest.fixture
+def model() -> Model:
+    generator = torch.Generator().manual_seed(0)
+    return vitlab.create("ViT-Ti1/16", classes=3, image_size=32, generator=generator)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.compile
+def test_wrappers_are_taken_off(model: Model, tmp_path: Path) -> None:
+    wrapped = torch.compile(nn.DataParallel(model))
+    assert equal(vitlab.load(vitlab.save(wrapped, tmp_path / "m")), model)
+
+
+def test_adapters_are_merged_first(model: Model, tmp_path: Path) -> None:
+    import peft
+
+    config = peft.LoraConfig(r=2, target_modules=["qkv"], init_lora_weights=False)
+    adapted = peft.get_peft_model(model, config)
+    with pytest.raises(WeightsError, match=r"pass model\.merge_and_unload"):
+        vitlab.save(adapted, tmp_path / "a")
+    with pytest.raises(WeightsError, match="merge them first"):
+        vitlab.save(model, tmp_path / "a")  # peft put its layers into it
+    merged = adapted.merge_and_unload()
+    images = torch.zeros(1, 3, 32, 32)
+    assert torch.equal(
+        vitlab.load(vitlab.save(merged, tmp_path / "a"))(images), merged.eval()(images)
+    )
+
+
+def test_what_is_no_model_of_ours(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match="a Linear is not a model of ViTLab"):
+        vitlab.save(nn.Linear(2, 2), tmp_path / "a")

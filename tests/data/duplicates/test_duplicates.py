@@ -131,7 +131,9 @@ def test_signatures_depend_on_no_workers_or_memory(tmp_path, monkeypatch) -> Non
     paths = [tmp_path / f"{n}.png" for n in range(100)]
     for n, path in enumerate(paths):
         SCENES[n % len(SCENES)].save(path)
-    alone = signatures(image_paths(list(map(str, paths))), workers=0)
+    done = list[int]()
+    alone = signatures(image_paths(list(map(str, paths))), workers=0, progress=done.append)
+    assert done == [64, 100]
     state = torch.get_rng_state()
     monkeypatch.setattr(signing, "IN_MEMORY", 0)
     several = signatures(image_paths(list(map(str, paths))), workers=2)

@@ -340,7 +340,6 @@ def test_what_is_kept_is_bounded_and_nothing_else_is_touched(server, tmp_path, m
     monkeypatch.setattr(remote, "_SHARE", 0.0)  # looks at the folder every time
     (tmp_path / "mine.part").write_bytes(bytes(100_000))
     kept = KeptParts.of(str(tmp_path), 50_000 / 1e9)
-    assert kept is not None
     url = f"{server.url}/b/x.bin"
     for n in range(20):
         kept.read([(url, 10_000 * n, 10_000)], ["state"])

@@ -15,21 +15,13 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 @dataclass
 class Fault:
-    """What happens instead of an answer.
+    """What happens instead of an answer."""
 
-    Attributes:
-        status: of an answer without a body; 0 for the right one
-        headers: of that answer
-        reset: the connection is reset before anything is said
-        stall: nothing is said until the test ends; after half of the body, if `half`
-        half: the connection ends after half of the body
-    """
-
-    status: int = 0
-    headers: dict[str, str] = field(default_factory=dict)
-    reset: bool = False
-    stall: bool = False
-    half: bool = False
+    status: int = 0  # of an answer without a body; 0 for the right one
+    headers: dict[str, str] = field(default_factory=dict)  # of that answer
+    reset: bool = False  # the connection is reset before anything is said
+    stall: bool = False  # nothing is said until the test ends; after half of the body, if `half`
+    half: bool = False  # the connection ends after half of the body
 
 
 Disturb = Callable[[str, str], Fault | None]
@@ -37,24 +29,15 @@ Disturb = Callable[[str, str], Fault | None]
 
 @dataclass
 class Objects:
-    """The objects that the server has, how it fails, and what it was asked.
-
-    Attributes:
-        objects: by path, `bucket/name`
-        disturb: takes method and path of a request, and returns its fault
-        requests: method and path of each
-        ranges: whether parts of objects may be asked for
-        sent: bytes of bodies
-        signed: the header Authorization of each request
-    """
+    """The objects that the server has, how it fails, and what it was asked."""
 
     port: int = 0
-    objects: dict[str, bytes] = field(default_factory=dict)
-    disturb: Disturb = lambda method, path: None
-    requests: list[tuple[str, str]] = field(default_factory=list)
-    ranges: bool = True
-    sent: int = 0
-    signed: list[str] = field(default_factory=list)
+    objects: dict[str, bytes] = field(default_factory=dict)  # by path, `bucket/name`
+    disturb: Disturb = lambda method, path: None  # takes method and path, and returns the fault
+    requests: list[tuple[str, str]] = field(default_factory=list)  # method and path of each
+    ranges: bool = True  # whether parts of objects may be asked for
+    sent: int = 0  # bytes of bodies
+    signed: list[str] = field(default_factory=list)  # the header Authorization of each request
     over: threading.Event = field(default_factory=threading.Event)
 
     @property

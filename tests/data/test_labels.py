@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from sklearn.dummy import DummyClassifier
 
 from vitlab.data.labels import MultiLabels, SingleLabels, check_classes, index_labels
@@ -17,30 +16,6 @@ from vitlab.errors import DataError
 
 ONE = SingleLabels(np.array([2, 0, 1, 2, 2]))
 SEVERAL = MultiLabels(np.array([[1, 0, 1], [0, 0, 0], [0, 1, 1]], np.uint8))
-
-
-def test_one_class_per_image() -> None:
-    assert (len(ONE), ONE.several, ONE.column) == (5, False, "label")
-    assert ONE.take([3, 1]).values.tolist() == [2, 0]
-    assert ONE.classes_of(2) == (1,)
-    assert ONE.counts(4) == [1, 1, 3, 0]
-    assert ONE.targets().dtype == np.int64
-    chances = ONE.probabilities(torch.tensor([[1.0, 2.0], [5.0, -3.0]]))
-    torch.testing.assert_close(chances.sum(1), torch.ones(2))
-    assert SingleLabels.blank(3, 7).values.tolist() == [0, 0, 0]
-
-
-def test_several_classes_per_image() -> None:
-    assert (len(SEVERAL), SEVERAL.several, SEVERAL.column) == (3, True, "labels")
-    assert SEVERAL.take([2, 0]).values.tolist() == [[0, 1, 1], [1, 0, 1]]
-    assert SEVERAL.take([]).values.shape == (0, 3)
-    assert [SEVERAL.classes_of(index) for index in range(3)] == [(0, 2), (), (1, 2)]
-    assert SEVERAL.counts(3) == [1, 1, 2]
-    assert SEVERAL.targets().dtype == np.float32
-    assert SEVERAL.targets().tolist() == SEVERAL.values.tolist()
-    chances = SEVERAL.probabilities(torch.tensor([[0.0, 20.0]]))
-    torch.testing.assert_close(chances, torch.tensor([[0.5, 1.0]]))
-    assert MultiLabels.blank(2, 3).values.tolist() == [[0, 0, 0], [0, 0, 0]]
 
 
 def test_labels_must_index_the_classes() -> None:

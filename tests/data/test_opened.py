@@ -105,7 +105,6 @@ def test_a_part_is_cached_if_it_is_by_itself(tmp_path: Path, count) -> None:
     (folder / "b" / "002.png").unlink()
     opened = OpenedData()
     whole = opened.splits(Data(data=str(folder)), unlabeled=False).whole
-    assert whole is not None
     parts = {"one size": [0, 1, 2, 4], "two sizes": [2, 3, 4], "damaged": [8, 9], "JPEG": [0, 10]}
     count()
     for name, numbers in parts.items():

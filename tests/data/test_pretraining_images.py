@@ -48,7 +48,6 @@ def test_photos_of_one_folder_at_any_depth(tmp_path: Path) -> None:
     (flat / "notes.txt").write_text("x")
     splits = unlabeled(flat)
     assert sum(seen(splits)) == 20
-    assert splits.whole is not None
     assert "of 20 images held out at random to measure the loss" in splits.notes[-1]
     assert names(unlabeled(str(flat)).test) == names(splits.test)
     for deep in ("2019/summer", "2020"):
@@ -105,7 +104,6 @@ def test_validation_images_measure_the_loss_and_test_images_are_left_alone(tmp_p
     splits = unlabeled(tmp_path)
     assert splits.validation is None  # extra and test may be classes
     splits = unlabeled({"train": [photo(0)] * 6, "val": [photo(1)] * 2, "test": [photo(2)]})
-    assert splits.validation is not None
     assert (len(splits.train), len(splits.validation), len(splits.test)) == (6, 2, 1)
     assert "the 2 of its validation or test" in splits.notes[-1]
 

@@ -104,7 +104,6 @@ def test_a_run_on_films(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
             (tmp_path / "films" / name / f"{number}.mkv").write_bytes(film(pictures))
         (tmp_path / "films" / name / "sound.wav").write_bytes(b"RIFF")
     opened = open_images(str(tmp_path / "films"))
-    assert opened.unsplit is not None
     assert len(opened.unsplit) == 10  # sounds beside them are left out
     image = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", 2, SIDE)
     vitlab.save(vitlab.over_frames(image, 4), tmp_path / "start")

@@ -170,7 +170,6 @@ def test_it_states_what_pillow_reads(kind):
         if image.mode == "CMYK" or image.info.get("adobe_transform") == 0:
             assert frame is None
             return
-        assert frame is not None
         assert (frame.columns, frame.rows) == image.size
         assert frame.gray == (image.mode == "L")
         assert frame.orientation == image.getexif().get(274, 1)
@@ -231,7 +230,6 @@ def test_many_scans_are_refused_on_the_fast_way():
     end = data.rindex(b"\xff\xd9")
     many = data[:end] + 60 * data[scan:end] + data[end:]
     frame = frame_of(many)
-    assert frame is not None
     assert exceeded(frame, many, ROWS * COLUMNS)  # before anything is decoded
     assert not exceeded(frame, data, ROWS * COLUMNS)
     whole(data, max_pixels=ROWS * COLUMNS)
@@ -254,7 +252,6 @@ def test_rows_left_out_below_change_none_above(sampling, scale):
     else:
         data = save(NOISE, subsampling=sampling)
     frame = frame_of(data)
-    assert frame is not None
     assert frame.single
     complete = jpeg.decode(data, frame, scale, frame.rows)
     for until in range(1, frame.rows):

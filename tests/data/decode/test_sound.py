@@ -118,7 +118,6 @@ def test_bad_clips_are_errors_of_one_line() -> None:
 
 def test_folders_of_sounds(tmp_path: Path) -> None:
     opened = open_images(str(folder(tmp_path / "sounds")))
-    assert opened.unsplit is not None
     assert opened.unsplit.classes == ("high", "low")
     assert input_shape(opened.unsplit) == ((128, 48), 1)
     photo_folder(tmp_path / "sounds", {"photos": 2})

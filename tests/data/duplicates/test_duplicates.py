@@ -131,7 +131,9 @@ def test_signatures_depend_on_no_workers_or_memory(tmp_path, monkeypatch) -> Non
     paths = [tmp_path / f"{n}.png" for n in range(100)]
     for n, path in enumerate(paths):
         SCENES[n % len(SCENES)].save(path)
-    alone = signatures(image_paths(list(map(str, paths))), workers=0)
+    done = list[int]()
+    alone = signatures(image_paths(list(map(str, paths))), workers=0, progress=done.append)
+    assert done == [64, 100]
     state = torch.get_rng_state()
     monkeypatch.setattr(signing, "IN_MEMORY", 0)
     several = signatures(image_paths(list(map(str, paths))), workers=2)
@@ -239,5 +241,10 @@ def test_images_in_memory() -> None:
     images = [photo(seed, 64, 80) for seed in range(3)]
     again = np.asarray(images[1].resize((60, 48)))
     assert [pair[:2] for pair in vitlab.duplicates(images, [again], workers=0)] == [(1, 0)]
+    clear = images[0].copy()
+    clear.putalpha(Image.fromarray(np.repeat(np.uint8([[0, 255]]), 40, 1).repeat(64, 0)))
+    white = np.asarray(images[0]).copy()
+    white[:, :40] = 255  # as what is transparent is seen
+    assert [pair[:2] for pair in vitlab.duplicates([white], [clear], workers=0)] == [(0, 0)]
     labeled = {"train": [(each, "a") for each in images], "test": [(again, "a")] * 2}
     assert [pair[:2] for pair in vitlab.duplicates(labeled, workers=0)] == [(1, 0), (1, 1)]

@@ -32,6 +32,7 @@ def test_class_folders(photos: Path) -> None:
     (photos / "empty").mkdir()
     splits = open_to_learn(str(photos))
     assert splits.classes == ("blue", "green", "red")
+    assert set(open_images(str(photos)).by_split()) == {"train", "test"}
     assert sum(counts(splits.train).values()) + sum(counts(splits.test).values()) == 60
     assert all(1 <= count <= 8 for count in counts(splits.test).values())  # a fifth of 20, or so
     assert any("empty: no images" in note for note in splits.notes)

@@ -42,9 +42,7 @@ def table(folder: Path, images: Any = None, labels: Any = None) -> str:
 
 
 def whole(data: str, **columns: Any) -> Source:
-    source = open_to_learn(data, columns=Columns(**columns)).whole
-    assert source is not None
-    return source
+    return open_to_learn(data, columns=Columns(**columns)).whole
 
 
 def sparse(file: Path, size: int = 40 * 2**30) -> Path:

@@ -211,6 +211,7 @@ def test_images_without_labels(files: list[Path]) -> None:
         found = open_images(data, "optional")
         assert found.lacks
         assert (len(found.every()), found.every().classes) == (count, ())
+        assert set(found.by_split()) == {"all"}
         assert len(open_images(data, "ignored").every()) == count
         with pytest.raises(UnlabeledError):
             open_images(data)

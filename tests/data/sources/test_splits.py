@@ -55,7 +55,6 @@ def test_a_validation_split_is_taken_only_where_there_is_none() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (80, 4, 4, 1), np.uint8)
     splits = split_digits(Arrays(pixels, labels, ("a", "b")))
     after = with_validation(splits)
-    assert after.validation is not None
     held, kept = after.validation.labels.counts(2), after.train.labels.counts(2)
     assert min(held) > 0
     assert [sum(pair) for pair in zip(held, kept, strict=True)] == [40, 24]

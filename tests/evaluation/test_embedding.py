@@ -4,7 +4,6 @@ import json
 import os
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow
@@ -80,34 +79,22 @@ def test_each_row_has_its_path_label_split_and_features(
     assert [each.name for each in tmp_path.iterdir() if "x.parquet" in each.name] == ["x.parquet"]
 
 
-def test_tokens_and_layers(model: vitlab.VisionTransformer, photos: Path, tmp_path: Path) -> None:
-    def taken(what: str, layer: Any = None) -> np.ndarray:
-        file = tmp_path / f"{what}-{layer}.parquet"
-        found = embedded(model, photos, file, what=what, layer=layer)
-        values = np.array(rows(file)["features"])
-        assert found["shape"] == list(values.shape[1:])
-        return values
-
-    images = pixels(model, rows_of_paths(photos))
-    with torch.inference_mode():
-        last, (zero, one) = model.encode(images), model.intermediates(images, [0, 1])
-    for own, expected in (
-        (taken("patches"), last[:, 1:]), (taken("tokens", 1), one),
-        (taken("mean", 0), zero[:, 1:].mean(1)), (taken("token", 1), one[:, 0]),
-        (taken("patches", [0, 1]), torch.cat([zero, one], -1)[:, 1:]),
-        (taken("both", (0, 1)), torch.cat([zero[:, 0], zero[:, 1:].mean(1),
-                                           one[:, 0], one[:, 1:].mean(1)], -1)),
-    ):  # fmt: skip
-        np.testing.assert_allclose(own, expected, atol=1e-5)
+def test_what_is_taken_of_which_layers_is_in_the_file(
+    model: vitlab.VisionTransformer, photos: Path, tmp_path: Path
+) -> None:
+    """What is taken, test_taking.py has of every kind."""
+    for name, layer in (("one", 1), ("two", [0, 1])):
+        file = tmp_path / f"{name}.parquet"
+        found = embedded(model, photos, file, what="patches", layer=layer)
+        table, numbers = rows(file), np.atleast_1d(layer).tolist()
+        with torch.inference_mode():
+            layers = model.intermediates(pixels(model, table["path"]), numbers)
+        expected = torch.cat(layers, -1)[:, 1:]
+        np.testing.assert_allclose(np.array(table["features"]), expected, atol=1e-5)
+        assert found["shape"] == list(expected.shape[1:])
     without = vitlab.create("ViT(width=16,depth=2,heads=2,mlp=32)/4", 0, 8, pool="mean")
     with pytest.raises(OptionError, match="has no class token: take mean or features"):
         embedded(without, photos, tmp_path / "no.parquet", what="both")
-
-
-def rows_of_paths(photos: Path) -> list[str]:
-    """The files in the order of a table: training images, then test images."""
-    parts = open_to_learn(str(photos)).parts.values()
-    return [each.name(n) for each in parts for n in range(len(each))]
 
 
 def test_half_the_bytes_and_what_the_file_says_of_itself(

@@ -102,6 +102,9 @@ def test_they_are_computed_once(photos: Path, monkeypatch: pytest.MonkeyPatch) -
     assert np.array_equal(first.values, again.values)
     assert np.array_equal(Asked(photos).features().values, first.values)
     assert len(seen) == 4, "without a cache they are in memory alone"
+    monkeypatch.setattr(shards, "BYTES", 8 * 16 * 4)  # a batch of 8, of 16 numbers each
+    replace(Asked(photos), taken=Pooled(what="mean")).features(default_cache())
+    assert seen[4:] == [*range(8)], "parts are small"
 
 
 @pytest.mark.workers

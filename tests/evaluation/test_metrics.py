@@ -16,7 +16,7 @@ from oracles import peers
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.answers import Floats, SingleAnswers, Weighted, answers_of
-from vitlab.evaluation.metrics import curve_point, figures, top
+from vitlab.evaluation.metrics import METRICS, curve_point, figures, top, values_of
 from vitlab.evaluation.per_class import class_figures, confused_pairs, confusion
 from vitlab.evaluation.reliability import bins, calibration_error
 
@@ -145,8 +145,6 @@ def test_weights_count_as_repeated_images(kind: str) -> None:
     generator = np.random.default_rng(0)
     rows = [np.arange(80), *generator.integers(0, 80, (4, 80))]
     weights = np.stack([np.bincount(row, minlength=80) for row in rows]).astype(float)
-    from vitlab.evaluation.metrics import values_of
-
     ours = values_of(Weighted(answers_of(probabilities, made), weights, probabilities))
     for place, row in enumerate(rows):
         want = figures(probabilities[row], made.take(row))
@@ -181,6 +179,7 @@ def test_certainty_and_ties() -> None:
     level = SingleAnswers.of(np.full((4, 4), 0.25), np.arange(4))
     ones = Weighted(level, np.ones((1, 4)))  # a tie goes to the lower class, as argmax has it
     assert [float(top(count)(ones)[0]) for count in (1, 2)] == [0.25, 0.5]
+    assert [METRICS["top5"].tells(classes) for classes in (5, 6)] == [False, True]
 
 
 @pytest.mark.parametrize(("classes", "rounded"), [(2, True), (7, False)])

@@ -87,6 +87,8 @@ def test_a_tile_for_each_position() -> None:
     assert tiles.shape == (3 * 4 - 1, 4 * 5 - 1)  # a row and a column between tiles
     assert np.array_equal(tiles[4:7, 10:14], values[1, 2])
     assert np.isnan(tiles[3]).all()
+    assert figure.axes[0].get_xticks().tolist() == [1.5, 6.5, 11.5, 16.5]  # the middles of tiles
+    assert figure.axes[0].get_yticks().tolist() == [1, 5, 9]
 
 
 def test_a_map_lies_where_its_patches_are() -> None:

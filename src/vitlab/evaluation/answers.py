@@ -329,6 +329,11 @@ def mean_known(values: Floats, axis: int = -1) -> Floats:
     return ratio(total, there.sum(axis).astype(np.float64), np.nan)
 
 
+def finite(value: float) -> float | None:
+    """Return a number as JSON has it: None in place of NaN."""
+    return float(value) if np.isfinite(value) else None
+
+
 def grouped(values: Integers) -> tuple[Integers, Integers]:
     """Return the order that sorts values, and where each group of equal ones begins."""
     order = np.argsort(values, kind="stable")

@@ -26,10 +26,10 @@ from vitlab.data.open import open_images
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
-from vitlab.evaluation.answers import Floats, mean_known
+from vitlab.evaluation.answers import Floats, finite, mean_known
 from vitlab.evaluation.choosing import Split, chosen
 from vitlab.evaluation.compute import Compute, borrowed
-from vitlab.evaluation.intervals import affordable, bootstrapped, finite, redrawn
+from vitlab.evaluation.intervals import affordable, bootstrapped, redrawn
 from vitlab.evaluation.records import EvaluationRecord, answered, recorded
 from vitlab.files import staged_folder
 from vitlab.objectives.detect import SURE, framed, overlap

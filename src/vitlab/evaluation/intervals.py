@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vitlab.evaluation.answers import Answers, Floats, MultiAnswers, Weighted, answers_of
+from vitlab.evaluation.answers import (
+    Answers,
+    Floats,
+    MultiAnswers,
+    Weighted,
+    answers_of,
+    finite,
+)
 from vitlab.evaluation.metrics import METRICS, Interval, Metric, figures_of, values_of
 from vitlab.evaluation.reliability import LEVEL, REACH
 
@@ -173,11 +180,6 @@ def bootstrapped(values: dict[str, Floats], images: int, *, biased: bool = False
         if ends := interval_of(METRICS[name], images, middle, samples):
             found[name] = [min(ends[0], point), max(ends[1], point)]
     return {name: finite(own) for name, own in points.items()} | {"intervals": found}
-
-
-def finite(value: float) -> float | None:
-    """Return a number as JSON has it: None in place of NaN."""
-    return float(value) if math.isfinite(value) else None
 
 
 def wilson(share: float, images: int) -> Interval:

@@ -22,6 +22,7 @@ from vitlab.evaluation.answers import (
     answers_of,
     check_numbers,
     descending,
+    finite,
     mean_known,
     over_classes,
     ratio,
@@ -388,9 +389,7 @@ def figures_of(answers: Answers, probabilities: Floats) -> dict[str, Any]:
     """
     check_numbers(probabilities)
     found = values_of(Weighted(answers, np.ones((1, len(answers))), probabilities))
-    values = {name: float(value[0]) for name, value in found.items()}
-    finite = {name: value if np.isfinite(value) else None for name, value in values.items()}
-    return finite | {"images": len(answers)}
+    return {name: finite(value[0]) for name, value in found.items()} | {"images": len(answers)}
 
 
 def moved_by(cause: str, figures: Mapping[str, Any]) -> dict[str, Any]:

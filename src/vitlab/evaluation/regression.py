@@ -21,11 +21,11 @@ from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.source import Source
 from vitlab.data.targets import numbers_of, open_targets
 from vitlab.errors import DataError
-from vitlab.evaluation.answers import ratio
+from vitlab.evaluation.answers import finite, ratio
 from vitlab.evaluation.choosing import Split, chosen
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory
-from vitlab.evaluation.intervals import finite, interval_of, redrawn, wilson
+from vitlab.evaluation.intervals import interval_of, redrawn, wilson
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.records import EvaluationRecord, answered, recorded
 from vitlab.evaluation.reliability import REACH

@@ -32,10 +32,10 @@ from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, ImageError
-from vitlab.evaluation.answers import Floats, mean_known, ratio
+from vitlab.evaluation.answers import Floats, finite, mean_known, ratio
 from vitlab.evaluation.choosing import Split
 from vitlab.evaluation.compute import Compute, borrowed
-from vitlab.evaluation.intervals import bootstrapped, finite, redrawn
+from vitlab.evaluation.intervals import bootstrapped, redrawn
 from vitlab.evaluation.records import EvaluationRecord, answered, recorded
 from vitlab.files import staged_folder
 from vitlab.images import ImageSpec

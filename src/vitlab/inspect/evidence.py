@@ -123,12 +123,14 @@ class Gradients:
             self.weighed = [_Seen(model.body.stages[-1], stack, gradient=True)]
         if not isinstance(model, VisionTransformer):
             return
-        self.layers = [_passes(block, stack) for block in model.blocks]
+        for block in model.blocks:  # fused or not
+            bodies = (part for part in block.modules() if isinstance(part, Attention))
+            self.layers.append([_Pass(body, stack) for body in bodies])
         if model.head.attend is not None:
             self.pool = _Pass(model.head.attend, stack)
         last = model.blocks[-1]
-        bodies = (each.body for each in last.attention) if isinstance(last, Block) else ()
-        self.weighed = [_Seen(body, stack, inputs=True, gradient=True) for body in bodies]
+        for each in last.attention if isinstance(last, Block) else ():
+            self.weighed.append(_Seen(each.body, stack, inputs=True, gradient=True))
 
     @torch.no_grad()
     def relevance(self) -> Tensor:
@@ -205,12 +207,6 @@ class _Seen:
         """The output, or the first argument."""
         found: Tensor = self.values[0]
         return found
-
-
-def _passes(block: nn.Module, stack: ExitStack) -> list["_Pass"]:
-    """Watch every attention of a block, fused or not."""
-    bodies = (part for part in block.modules() if isinstance(part, Attention))
-    return [_Pass(body, stack) for body in bodies]
 
 
 class _Pass:

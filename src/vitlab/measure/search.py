@@ -52,17 +52,13 @@ def best_batch(rate_of: Callable[[int], float | None], most: int = MOST) -> Best
     if not rates:
         return None
     ended: Literal["throughput", "memory"] = "throughput" if idle == PATIENCE else "memory"
-    top = _highest(rates)
+    top = max(rates, key=rates.__getitem__)
     for between in (3 * top // 4, 3 * top // 2):
         if between not in rates and 1 <= between <= most:
             rate = rate_of(between)
             rates |= {} if rate is None else {between: rate}
-    top = _highest(rates)
+    top = max(rates, key=rates.__getitem__)
     return Best(top, rates[top], dict(sorted(rates.items())), ended)
-
-
-def _highest(rates: dict[int, float]) -> int:
-    return max(rates, key=lambda size: rates[size])
 
 
 def largest_batch(fits: Callable[[int], bool], start: int = 1, most: int = MOST) -> int:

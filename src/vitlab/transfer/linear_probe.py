@@ -175,7 +175,7 @@ def probe_by(
             task, observer = _ended(task, model, found, learn, device)
         observer.state.tally.seconds = time.monotonic() - began
         stack.enter_context(folder.locked())
-        head = _about(task, found, searched)
+        head = _about(found, searched)
         _begin(task, command, head, found)
         stop.message = f"interrupted: pass --resume to test the model in {folder.model}"
         model = observer.state.model.eval()
@@ -285,7 +285,7 @@ def _line(task: Task, found: FoundHead) -> str:
     )
 
 
-def _about(task: Task, found: FoundHead, searched: HeadSearch) -> dict[str, Any]:
+def _about(found: FoundHead, searched: HeadSearch) -> dict[str, Any]:
     """Return what was chosen, for `run.toml` and the run's figures."""
     choice, head = found.choice, found.head
     return {

@@ -7,7 +7,7 @@ the few that it changed. Tasks that changed the classifier alone are one model, 
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,8 @@ class MultiTask:
     def bytes(self) -> int:
         """Memory of all tensors; those that are shared count once."""
         parts = [each for task in self._tasks.values() for each in (task.body, task.classify)]
-        held = [*self._tensors.values(), *(t for part in parts for t in _tensors_of(part))]
+        own = (t for part in parts for t in (*part.parameters(), *part.buffers()))
+        held = [*self._tensors.values(), *own]
         places = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
         return sum(places.values())
 
@@ -176,7 +177,9 @@ class MultiTask:
             raise OptionError(f"{len(images)} images need as many tasks, not {len(tasks)}")
         check_known(tasks, known, "task")
         for number, name in enumerate(tasks):
-            _check_image(images[number], name, known[name].config)
+            config, shape = known[name].config, tuple(images[number].shape)
+            if shape != (want := (config.channels, *config.size)):
+                raise OptionError(f"an image of task {name!r} must be {want}, not {shape}")
         found: dict[int, tuple[Tensor, Tensor]] = {}
         same: dict[int, list[int]] = defaultdict(list)  # numbers of the images of each body
         for number, name in enumerate(tasks):
@@ -221,14 +224,3 @@ class MultiTask:
             classify = classifier(config).eval().requires_grad_(False)
         classify.load_state_dict(last, assign=True)
         return Task(config, kind, body, classify)
-
-
-def _check_image(image: Tensor, name: str, config: ModelConfig) -> None:
-    want = (config.channels, *config.size)
-    if image.shape != want:
-        raise OptionError(f"an image of task {name!r} must be {want}, not {tuple(image.shape)}")
-
-
-def _tensors_of(module: nn.Module) -> Iterable[Tensor]:
-    """Yield the parameters and buffers of a module."""
-    return (*module.parameters(), *module.buffers())

@@ -55,8 +55,7 @@ class PixelSums:
 
     def add(self, x: NDArray[np.float32], y: Ints) -> None:
         """Add pixels: features (n, width), classes (n,)."""
-        own = np.zeros((len(y), len(self.counts)), np.float32)
-        own[np.arange(len(y)), y] = 1
+        own = np.eye(len(self.counts), dtype=np.float32)[y]
         self.count += len(y)
         self.total += x.sum(0, dtype=np.float64)
         self.gram += x.T @ x

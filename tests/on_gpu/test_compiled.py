@@ -10,7 +10,7 @@ from torch import Tensor
 import vitlab
 from on_gpu.test_models_on_gpu import a_case
 from vitlab.data.augment import mix
-from vitlab.objectives.objective import objective_of
+from vitlab.objectives.classify import objective_of
 from vitlab.recipes.recipe import Recipe
 
 TINY = "ViT(width=16,depth=1,heads=2,mlp=32)/4"

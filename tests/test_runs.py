@@ -10,8 +10,7 @@ import pytest
 
 import vitlab
 from vitlab.errors import DiskError, RunError
-from vitlab.recipes.decisions import Decisions
-from vitlab.recipes.recipe import Host
+from vitlab.recipes.recipe import Decisions, Host
 from vitlab.runs.run_folder import RunFolder
 
 RESULT = {"kind": "result", "model": "ViT", "params": 1, "macs": 1, "images": 1, "seconds": 1.0}

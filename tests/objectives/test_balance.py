@@ -16,8 +16,7 @@ from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.loading.batches import Batch
 from vitlab.errors import OptionError
 from vitlab.objectives.balance import class_weights, decided, imbalance
-from vitlab.objectives.classify import Classify
-from vitlab.objectives.objective import objective_of
+from vitlab.objectives.classify import Classify, objective_of
 from vitlab.recipes.choices import Objective
 
 Kind = Literal["softmax", "bce", "sigmoid"]

@@ -135,16 +135,20 @@ def test_the_tokenizer_sees_the_crop_in_its_own_size_and_normalization() -> None
     config = small(image_size=(32, 48), mean=(0.1, 0.2, 0.3), std=(0.3, 0.2, 0.1))
     guide = CodeBook(4, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
     task = task_of(config, guide)
-    colors = torch.rand(2, 3, 1, 1, generator=seeded())
+    pixels = torch.rand(2, 3, 32, 48, generator=seeded())
+    pixels[0] = pixels[0, :, :1, :1]
     mean, std = (torch.tensor(each)[:, None, None] for each in (config.mean, config.std))
-    codes = task.codes(((colors - mean) / std).expand(-1, -1, 32, 48))
+    codes = task.codes((pixels - mean) / std)
     assert codes.shape == (2, 24)
     (seen,) = guide.seen
     assert seen.shape == (2, 3, 16, 24)
     mean, std = (
         torch.tensor(each)[:, None, None] for each in (guide.config.mean, guide.config.std)
     )
-    torch.testing.assert_close(seen * std + mean, colors.expand(-1, -1, 16, 24))
+    seen = seen * std + mean
+    torch.testing.assert_close(seen[0], pixels[0, :, :16, :24])
+    half = F.interpolate(pixels, (16, 24), mode="bicubic", antialias=True).clamp(0, 1)
+    torch.testing.assert_close(seen, half)
 
 
 def test_gray_images_are_shown_to_a_tokenizer_for_color() -> None:

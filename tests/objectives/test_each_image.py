@@ -5,8 +5,14 @@ from itertools import combinations
 import torch
 
 from vitlab.data.loading.batches import Batch
-from vitlab.objectives.masks import block_masks, random_places
-from vitlab.objectives.per_sample_rng import EachImage, draws_of, exponentials, uniform
+from vitlab.objectives.masks import (
+    EachImage,
+    block_masks,
+    draws_of,
+    exponentials,
+    random_places,
+    uniform,
+)
 
 
 def batch_of(count: int, first: int = 0) -> Batch:

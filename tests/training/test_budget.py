@@ -19,7 +19,7 @@ from vitlab.distributed.shares import counted
 from vitlab.distributed.world import ALONE
 from vitlab.errors import OptionError
 from vitlab.optim.optimizers import build
-from vitlab.recipes.decisions import Decisions
+from vitlab.recipes.recipe import Decisions
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training import budget, checkpoints, session, trial_steps
 from vitlab.training.budget import Pace, Pacer, enough, seconds_per_step

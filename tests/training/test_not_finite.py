@@ -20,8 +20,7 @@ from distributed.ranks import on_ranks
 from steps import each_step
 from training.kept import EACH, journal, killed, outcome, stopped
 from vitlab.errors import DivergedError
-from vitlab.recipes.decisions import Decisions
-from vitlab.recipes.recipe import Host
+from vitlab.recipes.recipe import Decisions, Host
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training import checkpoints, plan
 from vitlab.training.guard import Figures, can_skip, take_step

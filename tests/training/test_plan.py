@@ -4,7 +4,7 @@ import pytest
 
 import vitlab
 from vitlab.optim.schedule import learning_rate
-from vitlab.recipes.decisions import Decisions
+from vitlab.recipes.recipe import Decisions
 from vitlab.training.plan import evaluation_gap, plan_for
 
 

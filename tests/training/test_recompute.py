@@ -91,6 +91,13 @@ def test_memory_that_is_lacking_is_told_in_a_line(
         patch.setattr(trial_steps, "free_memory", lambda device: 10_000)
         with pytest.raises(ValueError, match="out of memory with one image per pass: choose"):
             vitlab.train(recipe, tmp_path / "run")
+    with monkeypatch.context() as patch:  # room for one image, and two are mixed
+        room = trial_steps.BESIDE + 1.5e6 * trial_steps.SLACK
+        patch.setattr(trial_steps, "free_memory", lambda device: room / trial_steps.SHARE)
+        patch.setattr(trial_steps, "PER_MAC", 10**9)
+        patch.setattr(trial_steps, "_needed", lambda session, whole: (0.0, 1e6))
+        with pytest.raises(ValueError, match="out of memory"):
+            vitlab.train(recipe.changed(mixup=0.5), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
     def full(self: Trainer, *inputs: object) -> None:

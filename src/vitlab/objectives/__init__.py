@@ -1,4 +1,4 @@
-"""Objectives: the loss of a batch, supervised or self-supervised; read objective.py first."""
+"""Objectives: the loss of a batch, supervised or self-supervised; read classify.py first."""
 
 from vitlab.objectives.masks import block_mask
 

@@ -25,8 +25,7 @@ from vitlab.objectives.hidden_patches import (
     over_image,
     small_normal_,
 )
-from vitlab.objectives.masks import block_masks, places_of, smallest_block
-from vitlab.objectives.per_sample_rng import Draws, draws_of
+from vitlab.objectives.masks import Draws, block_masks, draws_of, places_of, smallest_block
 from vitlab.objectives.pretext_task import PretextTask, as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext
 

@@ -16,11 +16,12 @@ from vitlab.models.config import ModelConfig
 from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
-from vitlab.objectives.anchor import anchor_of, follow
 from vitlab.objectives.crops import (
     BY_PASS,
+    anchor_of,
     check_crops,
     crop_views,
+    follow,
     local_size,
 )
 from vitlab.objectives.pretext_task import PretextTask, Sum

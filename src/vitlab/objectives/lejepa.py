@@ -16,8 +16,7 @@ from vitlab.data.settings import Augment
 from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
-from vitlab.objectives.anchor import anchor_of
-from vitlab.objectives.crops import BY_PASS, check_crops, local_size
+from vitlab.objectives.crops import BY_PASS, anchor_of, check_crops, local_size
 from vitlab.objectives.dino import CLOSE, spread
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.recipes.pretext import Pretext

@@ -19,7 +19,7 @@ from vitlab.models.positions.positions import Positions, scheme_of
 from vitlab.models.positions.sincos import sines
 from vitlab.models.stems.stem import stem_of
 from vitlab.models.vit import VisionTransformer
-from vitlab.objectives.per_sample_rng import Draws, draws_of, uniform
+from vitlab.objectives.masks import Draws, draws_of, uniform
 from vitlab.objectives.pretext_task import GRAY, PretextTask, as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext
 

@@ -22,8 +22,7 @@ from vitlab.objectives.hidden_patches import (
     last_patches,
     small_normal_,
 )
-from vitlab.objectives.masks import random_places
-from vitlab.objectives.per_sample_rng import Draws, draws_of, uniform
+from vitlab.objectives.masks import Draws, draws_of, random_places, uniform
 from vitlab.objectives.pretext_task import PretextTask, as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext
 

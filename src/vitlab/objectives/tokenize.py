@@ -12,7 +12,7 @@ from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, TokenizerConfig
 from vitlab.models.model import Model
 from vitlab.models.tokenizers.tokenizer import Tokenizer
-from vitlab.objectives.per_sample_rng import Draws, draws_of, exponentials
+from vitlab.objectives.masks import Draws, draws_of, exponentials
 from vitlab.objectives.pretext_task import PretextTask, Sum
 from vitlab.recipes.pretext import Pretext
 

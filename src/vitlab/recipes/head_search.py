@@ -6,8 +6,7 @@ from typing import Any, Literal
 from vitlab.data.settings import Augment
 from vitlab.errors import OptionError
 from vitlab.options import Options, at_least, at_most, option, options_of
-from vitlab.recipes.choices import Average, Objective, Optimization, Schedule, Start
-from vitlab.recipes.distilling import Distill
+from vitlab.recipes.choices import Average, Distill, Objective, Optimization, Schedule, Start
 from vitlab.recipes.model_part import model_part
 from vitlab.recipes.named import BACKBONE
 from vitlab.recipes.pretext import Pretext, named_task

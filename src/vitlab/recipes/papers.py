@@ -12,8 +12,7 @@ from vitlab.errors import OptionError
 from vitlab.images import IMAGENET
 from vitlab.models.config import ViTConfig, kind_of
 from vitlab.models.names import shape_of
-from vitlab.recipes.choices import Objective, Optimization, Schedule
-from vitlab.recipes.distilling import Distill
+from vitlab.recipes.choices import Distill, Objective, Optimization, Schedule
 from vitlab.recipes.model_part import model_part
 from vitlab.recipes.recipe import Recipe
 

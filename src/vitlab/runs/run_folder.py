@@ -45,8 +45,7 @@ from vitlab.files import (
     with_new_parents,
     write_text,
 )
-from vitlab.recipes.decisions import Decisions
-from vitlab.recipes.recipe import Host, Recipe
+from vitlab.recipes.recipe import Decisions, Host, Recipe
 from vitlab.runs.journal import Journal
 from vitlab.runs.recipe_file import FORMAT, check_format
 from vitlab.runs.versions import versions

@@ -23,8 +23,7 @@ from vitlab.data.labels import Labels
 from vitlab.data.loading.batches import Batch
 from vitlab.errors import OptionError, RunError, UserError
 from vitlab.models.config import ModelConfig
-from vitlab.objectives.classify import Classify, Loss
-from vitlab.objectives.objective import objective_of
+from vitlab.objectives.classify import Classify, Loss, objective_of
 from vitlab.recipes.recipe import Recipe
 from vitlab.runs.run_folder import RunFolder
 

@@ -12,8 +12,7 @@ from vitlab.distributed.world import World
 from vitlab.models.config import ModelConfig
 from vitlab.objectives.pretext_tasks import views_of
 from vitlab.optim.schedule import learning_rate
-from vitlab.recipes.decisions import Decisions
-from vitlab.recipes.recipe import Recipe
+from vitlab.recipes.recipe import Decisions, Recipe
 
 LINES = 500  # training lines in the journal of a whole run
 EVALUATED = 1 / 3  # of the cost of a training image: it has no backward pass, which costs two

@@ -35,9 +35,8 @@ from vitlab.models.model import Model
 from vitlab.models.names import shape_of
 from vitlab.models.seen import NOTHING, Seen
 from vitlab.objectives.balance import decided
-from vitlab.objectives.classify import Classify
+from vitlab.objectives.classify import Classify, objective_of
 from vitlab.objectives.distillation import with_distillation_token
-from vitlab.objectives.objective import objective_of
 from vitlab.optim.table import OPTIMIZERS
 from vitlab.precision import remark, resolved
 from vitlab.progress import named_if_slow

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from vitlab.errors import DivergedError, UserError
-from vitlab.recipes.decisions import Decisions
+from vitlab.recipes.recipe import Decisions
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.checkpoints import Saver
 from vitlab.training.plan import Plan

@@ -24,7 +24,7 @@ from vitlab.data.sources.source import Source
 from vitlab.distributed import shares
 from vitlab.errors import RunError, SourceError, UserError
 from vitlab.progress import Meter, terminal_width
-from vitlab.recipes.decisions import Decisions
+from vitlab.recipes.recipe import Decisions
 from vitlab.training.budget import Pacer
 from vitlab.training.checkpoints import Saver
 from vitlab.training.guard import Figures, HalfwayError, given_up_when

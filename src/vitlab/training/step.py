@@ -21,7 +21,7 @@ from vitlab.distributed.shares import passes
 from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DivergedError
 from vitlab.models.model import Model
-from vitlab.objectives.objective import Objective, objective_of
+from vitlab.objectives.classify import Objective, objective_of
 from vitlab.objectives.pretext_task import Learner, OwningObjective
 from vitlab.objectives.pretext_tasks import views_of
 from vitlab.optim.optimizers import set_rate

@@ -15,7 +15,7 @@ from on_gpu.a_gpu_there import a_gpu, no_wait
 from vitlab.data.augment import mix
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
-from vitlab.objectives.objective import objective_of
+from vitlab.objectives.classify import objective_of
 from vitlab.recipes.recipe import Recipe
 
 

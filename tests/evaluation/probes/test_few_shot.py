@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 
 import vitlab
 from vitlab.errors import DataError, OptionError
+from vitlab.evaluation.probes.feature_options import Probing
 from vitlab.evaluation.probes.few_shot import sample_shots
+from vitlab.evaluation.probes.probing import Side, few_shots
 
 
 def examples(n: int, d: int, classes: int, seed: int = 0) -> tuple[np.ndarray, ...]:
@@ -121,3 +124,14 @@ def test_too_few_examples_of_a_class_are_named() -> None:
     assert len(sample_shots(labels, "abc", (1,), seed=0)[1]) == 3
     with pytest.raises(DataError, match=r"class 'd' has 0 training images.*add images of it"):
         sample_shots(labels, "abcd", (1,), seed=0)
+
+
+def test_one_draw_has_no_deviation() -> None:
+    x, y, test, truth = examples(40, 12, 3)
+    learn, own = (
+        Side(values, labels, ("a", "b", "c"), [], torch.device("cpu"))
+        for values, labels in ((x, y), (test, truth))
+    )
+    rows, _ = few_shots(learn, own, Probing(shots=(1,), seeds=1, l2=1024.0))
+    (found,) = rows["fewshot"].values()
+    assert (found["std"], found["seeds"]) == (0, [found["accuracy"]])

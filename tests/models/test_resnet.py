@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import vitlab
 from oracles import peers
 from vitlab.errors import OptionError
+from vitlab.models.names import STAGES
 from vitlab.models.resnets.axial import AXIAL, AxialBody, LineAttention
 from vitlab.models.resnets.body import (
     BIT,
@@ -136,6 +137,13 @@ def test_bit_agrees_with_timm(widen: int) -> None:
                 torch.testing.assert_close(each.map, expected)
         assert torch.equal(ours[0].map, model.intermediates(batch, [1])[0])
     assert ours[1].map.shape == (2, widen * 1024, 3, 3)
+
+
+def test_stages_have_as_many_units_as_timms() -> None:
+    for layers, units in STAGES.items():
+        with torch.device("meta"):
+            other = peers.timm().create_model(f"resnet{layers}")
+        assert tuple(len(getattr(other, f"layer{n}")) for n in range(1, 5)) == units
 
 
 @pytest.mark.parametrize("flavor", [HYBRID, BIT, AXIAL])

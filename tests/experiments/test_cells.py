@@ -228,6 +228,11 @@ def test_an_interrupted_dry_run_keeps_nothing_to_resume(few: Path) -> None:
     assert not list(Path().iterdir())
 
 
+def test_what_diverges_within_a_dry_run_costs_nothing(few: Path) -> None:
+    cells = [Cell("a", recipe(few, steps=100, lr=1e30), {})]
+    assert dry_run(cells, Setup(HOST))["rows"][0]["seconds"] == 0
+
+
 def test_the_steps_of_a_run_go_with_the_images_that_it_learns_from() -> None:
     """Held-out images and folds; tests on held-out images count, the last one within `fixed`."""
     own = Recipe(epochs=4.0, test_every=1.0)

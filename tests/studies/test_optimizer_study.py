@@ -122,6 +122,7 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path)
         (["--only", "x"], "unknown row 'x': choose from sgd"),
         (["--lr-grid", "0"], "lr_grid must be above 0, not (0,)"),
         (["--betas", "0.9", "0.9"], "the study optimizers chooses betas itself: leave it out"),
+        (["--steps", "5"], "--steps differs from row to row: use --epochs"),
     ):
         with pytest.raises(SystemExit) as stop:
             main(["study", "optimizers", *more])

@@ -27,6 +27,7 @@ class Study(RunOptions):
         "on", "downstream", "lr_grid", "device",
     )  # fmt: skip
     HIDDEN: ClassVar[frozenset[str]] = frozenset({"budget", "epochs"})
+    ELSEWHERE: ClassVar[dict[str, str]] = {"steps": "differs from row to row: use --epochs"}
 
     name: str = argument(ABOUT, choices=lambda: STUDIES)
     allowed: str = option(

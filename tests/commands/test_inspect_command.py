@@ -53,6 +53,7 @@ def test_a_folder_of_pictures_numbers_and_a_page(
     facts: dict[str, Any] = json.loads((out / "inspect.json").read_text())
     assert (facts["images"], facts["layer"], facts["seen"][0]["class"]) == (2, 1, CLASSES[1])
     assert np.shape(facts["attention_distance"]) == (2, 3)
+    assert (np.array(facts["attention_distance"], float) >= 0).all()
     assert np.shape(facts["token_norms"]) == np.shape(facts["longest_tokens"]) == (3,)
     assert np.shape(facts["position_similarity"]) == (4, 4, 4, 4)
     assert np.shape(facts["embedding_filters"]) == (24, 8, 8, 3)

@@ -150,6 +150,8 @@ def test_figures_are_those_of_scikit_learn() -> None:
     assert found["pixel_accuracy"] == pytest.approx(accuracy_score(t, g))
     assert [row["iou"] for row in found["classes"]] == [*map(pytest.approx, own), None, None]
     assert [row["pixels"] for row in found["classes"]] == [*np.bincount(t, minlength=6)]
+    there = [sum(bool((each == row).any()) for each in truth) for row in range(6)]
+    assert [row["images"] for row in found["classes"]] == there
     assert counts.sum(0)[:4, 0].tolist() == np.diag(confusion_matrix(t, g)).tolist()
 
 

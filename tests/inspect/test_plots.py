@@ -8,10 +8,12 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from PIL import Image
 
 import vitlab
 from vitlab.errors import OptionError
 from vitlab.inspect import plots
+from vitlab.inspect.plots.canvas import in_gray
 from vitlab.pages.palette import DARK, LIGHT
 
 GENERATOR = np.random.default_rng(0)
@@ -142,3 +144,8 @@ def test_colors_stand_beside_their_image(photo: np.ndarray) -> None:
     assert image.get_extent() == colors.get_extent()
     large = plots.norm_map(np.eye(4), np.zeros((2000, 3000), np.uint8))
     assert max(large.axes[0].images[0].get_array().shape) == 320  # drawn small
+
+
+def test_gray_is_pillows() -> None:
+    colors = np.random.default_rng(0).integers(0, 256, (9, 7, 3), np.uint8)
+    assert np.abs(in_gray(colors) - np.array(Image.fromarray(colors).convert("L"))).max() <= 1

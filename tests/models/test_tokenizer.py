@@ -80,6 +80,12 @@ def test_images_are_centers_moved_back_into_pixels() -> None:
     torch.testing.assert_close(pixels[0, :, 0, 0], torch.tensor([1.0, 0.25, 0.5]))
 
 
+def test_dalles_codebook_begins_as_a_convolution_of_that_many_channels() -> None:
+    codes = made("DALL-E(codes=100,code_width=60,width=8,depth=1)/4").state_dict()
+    (weight,) = (each for each in codes.values() if each.shape == (100, 60))
+    assert float(weight.std()) == pytest.approx(0.1, rel=0.05)
+
+
 def test_normalization_of_dalles_form_does_not_change_what_it_sees() -> None:
     """Its first layer takes pixels, so that images normalized otherwise have the same codes."""
     name, pixels = "DALL-E(codes=12,code_width=6,width=8,depth=1)/4", images().sigmoid()

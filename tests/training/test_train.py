@@ -15,7 +15,7 @@ from conftest import TINY, call, fewer_digits, photo, photo_folder, stub_reports
 from training.kept import CLOCKS, EACH, PLAIN, journal, resumed, weights
 from vitlab.data.holdout import with_validation
 from vitlab.data.learning import open_to_learn
-from vitlab.errors import DataError
+from vitlab.errors import DataError, RunError
 from vitlab.recipes.recipe import Host
 from vitlab.report import gather, pretext_report
 from vitlab.runs.run_folder import RunFolder
@@ -202,14 +202,16 @@ def test_a_few_damaged_of_few_are_named_before_the_first_step_and_left_out(
     def on_line(line: dict[str, object]) -> None:
         lines.append(capsys.readouterr().err + str(line["kind"]))
 
-    run = vitlab.finetune(
-        str(photos), base, tmp_path / "run", steps=2, batch=8, host=Host(workers=0), on_line=on_line
-    )
+    given: dict[str, Any] = {"data": str(photos), "weights": base, "out": tmp_path / "run"}
+    given |= {"steps": 2, "batch": 8, "host": Host(workers=0)}
+    run = vitlab.finetune(**given, on_line=on_line)
     assert all(f"{name}: damaged" in lines[0] for name in broken)
     assert all(lines[0].count(name) == 1 and name not in "".join(lines[1:]) for name in broken)
     assert run.metrics["damaged"] == 3
     note = "no test image is a near-duplicate of a training image (3 damaged images could not"
     assert any(each.startswith(note) for each in run.metrics["notes"])
+    with pytest.raises(RunError, match=r"steps=2, not 3.*--change"):
+        vitlab.finetune(**given | {"steps": 3}, resume=True)
 
 
 # Patience

@@ -124,21 +124,20 @@ def power(difference: float, deviation: float, seeds: int, tests: int = 1) -> fl
     return float(1 - nctdtr(freedom, center, least))
 
 
-def detectable(deviation: float, seeds: int, tests: int = 1, chance: float = POWER) -> float:
-    """Return the difference that so many seeds see with a chance; infinite for one seed.
+def detectable(deviation: float, seeds: int, tests: int = 1) -> float:
+    """Return the difference that so many seeds see with a chance of 80%; infinite for one seed.
 
     Args:
         deviation: of the runs of either arm
         seeds: of each arm
         tests: as for `power`
-        chance: of seeing it
     """
     if seeds < 2:
         return math.inf
     most = 2.0  # deviations
-    while power(most, 1.0, seeds, tests) < chance:
+    while power(most, 1.0, seeds, tests) < POWER:
         most *= 2
-    return deviation * brentq(lambda each: power(each, 1.0, seeds, tests) - chance, 0.0, most)
+    return deviation * brentq(lambda each: power(each, 1.0, seeds, tests) - POWER, 0.0, most)
 
 
 def seeds_to_see(difference: float, deviation: float, tests: int = 1, chance: float = POWER) -> int:
@@ -151,5 +150,5 @@ def seeds_to_see(difference: float, deviation: float, tests: int = 1, chance: fl
         chance: of seeing it
     """
     counts = range(2, MOST_SEEDS)
-    enough = (n for n in counts if detectable(deviation, n, tests, chance) <= difference)
+    enough = (n for n in counts if power(difference, deviation, n, tests) >= chance)
     return next(enough, MOST_SEEDS)

@@ -12,7 +12,14 @@ from vitlab.studies.grid import cells_of
 from vitlab.studies.papers import STUDIES, study_named
 
 TINY = "ViT(width=32,depth=2,heads=2,mlp=32)/2"
-OWN = {"compute", "data-size", "optimizers", "self-supervision", "tune"}  # in their own tests
+OWN = {
+    "compute",
+    "data-size",
+    "features",
+    "optimizers",
+    "self-supervision",
+    "tune",
+}  # in their own tests
 RUN = [name if name == "positions" else pytest.param(name, marks=pytest.mark.campaign)
        for name in STUDIES if name not in OWN]  # fmt: skip
 

@@ -1,14 +1,17 @@
-"""The study of learning without labels: its arms, the paper's figures, and equal computation."""
+"""The studies of learning without labels: arms, the papers' figures, and equal computation."""
 
 from pathlib import Path
 
 import pytest
 
 import vitlab
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.probes.feature_options import Probing
+from vitlab.evaluation.probes.probing import probe
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
 from vitlab.studies.base import Base, small
-from vitlab.studies.papers.pretraining import label_arms
+from vitlab.studies.papers.pretraining import feature_arms, label_arms
 from vitlab.studies.step_cost import step_macs
 
 METHODS = ("supervised", "masked-patch", "mae", "beit", "dino")
@@ -51,3 +54,29 @@ def test_runs_of_equal_computation(tmp_path: Path) -> None:
         macs[name] = step_macs(folder.recipe, host) * folder.recipe.batch * steps
     assert macs["mae"] + macs["mae-0.1"] == pytest.approx(macs["scratch-0.1"], rel=0.04)
     assert sum(macs.values()) == pytest.approx(result["macs"], rel=0.04)
+
+
+def test_features_are_of_models_that_learned_for_equally_long() -> None:
+    arms = {arm.name: arm for arm in feature_arms(Base(small("digits")))}
+    rows = {name: arm for name, arm in arms.items() if arm.row}
+    assert {*rows} == {"random", *METHODS, "lejepa", "visreg"}
+    assert {arm.macs for name, arm in rows.items() if name != "random"} == {1.0}
+    assert {arm.recipe.model.model for arm in rows.values()} == {rows["random"].recipe.model.model}
+    regularizers = [rows[name].recipe.pretext.regularizer for name in ("lejepa", "visreg")]
+    assert regularizers == ["sigreg", "visreg"]
+    assert [name for name, arm in rows.items() if arm.guide] == ["beit"]
+    assert rows["visreg"].paper["knn"] - rows["mae"].paper["knn"] == pytest.approx(0.144)
+
+
+def test_frozen_features_are_judged_as_by_fewshot(tmp_path: Path) -> None:
+    recipe, host = small("digits", "ViT(width=32,depth=2,heads=2,mlp=32)/2"), Host(device="cpu")
+    how = {"epochs": 0.1, "seeds": 1, "at_once": 1, "only": ("random", "visreg")}
+    result = vitlab.study("features", out=tmp_path / "out", recipe=recipe, host=host, **how)
+    means = {row["name"]: row["mean"] for row in result["rows"]}
+    model = vitlab.load(tmp_path / "out" / "visreg-seed-0")
+    how = Probing(protocol=("knn", "logistic"), cache="no")
+    found = probe(model, "digits", how, Compute("cpu", engine="plain", workers=0))
+    assert means["visreg"]["knn"] == found["knn"]["20"]["accuracy"]
+    assert means["visreg"]["linear"] == pytest.approx(found["logistic"]["accuracy"], abs=0.01)
+    assert 1 < means["visreg"]["feature_rank"] <= 32
+    assert means["random"]["knn"] != means["visreg"]["knn"] > 0.3

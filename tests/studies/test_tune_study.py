@@ -22,6 +22,7 @@ def test_every_part_is_tuned_and_the_classifier_alone_and_nothing() -> None:
     assert len([name for name in arms if name.startswith("transfer")]) == 8
     assert {arm.after for arm in arms.values() if arm.row} == {"first"}
     assert arms["resolution-none"].recipe.model.image_size == 8
+    assert arms["resolution-adamw-all"].recipe.optimizer.lr == 1e-3
     assert arms["first"].recipe.model.image_size == 6
 
 
@@ -33,6 +34,7 @@ def test_starts_from_trained_weights_at_three_quarters_of_the_size(tmp_path: Pat
         assert arms["first"].start.weights == str(tmp_path)
         assert arms["first"].model.image_size == lower
         assert arms["resolution-adamw-attention"].model.image_size == full
+        assert arms["resolution-adamw-all"].optimizer.lr == 1e-4  # more ruins released weights
     vitlab.save(vitlab.create("BiT-R26x1", 3, 32), tmp_path / "resnet")
     with pytest.raises(OptionError, match="weights of a ViT"):
         list(tune_arms(Base(recipe.changed(weights=str(tmp_path / "resnet")))))

@@ -22,6 +22,7 @@ DIGITS = "ViT(width=64,depth=4,heads=2,mlp=128)/2"
 SMALL = "ViT(width=96,depth=4,heads=3,mlp=192)/4"
 
 PATCH, SIDE = 8, 6  # the smallest patch that an hMLP stem takes; patches of a side of the image
+NOTHING = 1e-12  # a learning rate that moves no weight
 CODES = "dVAE(codes=256,width=32,code_width=32)"
 
 KINDS = {"vit": "ViT", "hybrid": "hybrid", "resnet": "ResNet"}  # of similar cost

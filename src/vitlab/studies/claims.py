@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, Self
 
 from vitlab.errors import OptionError
@@ -25,6 +26,7 @@ from vitlab.experiments.statistics import (
 )
 
 CONFIRMED, UNSEEN, CONTRADICTED = "confirmed", "not seen", "contradicted"
+SMALLER = "smaller"  # than in the paper, and perhaps not there at all
 NO_EFFECT, NOT_RUN = "no effect to compare", "not run"
 UNTESTED = "not testable at this size"
 SHARE = 1 / 3  # of an effect: what is left of it when two that differ by less count as equal
@@ -88,7 +90,8 @@ class Verdict:
 
     Attributes:
         claim: that is judged
-        word: confirmed, not seen, contradicted, no effect to compare, not run, or not testable
+        word: confirmed, contradicted, smaller, not seen, no effect to compare, not run, or not
+            testable
         difference: of the groups' means, first less second; None if it was not measured
         reach: half of its 95% confidence interval (Welch)
         paired: the same of the differences within each seed; None if seeds share no weights
@@ -165,7 +168,9 @@ def judged(
 ) -> list[Verdict]:
     """Judge the claims of a study.
 
-    A verdict needs a p-value, two-sided and corrected by Holm for all claims, below 0.05. Arms that
+    A verdict needs a p-value, two-sided and corrected by Holm for all claims, below 0.05. Where a
+    difference is not seen by itself, the test is whether it is smaller than the paper's; of the two
+    hypotheses, at most 0 and at least the paper's, one at most is true. Arms that
     start from the models of one arm share weights and images within a seed: there the test is
     paired. The margin of an equality is a third of the effect, whose noise is part of the test.
 
@@ -205,9 +210,12 @@ def _judge(claim: Claim, values: Values, starts: Mapping[str, str]) -> Verdict:
     holds, fails = low.p_above, low.p_below
     if claim.sign == "=":
         holds, fails = max(holds, high.p_below), min(fails, high.p_above)
-    word = CONFIRMED if holds < fails else CONTRADICTED
+    word, p = CONFIRMED if holds < fails else CONTRADICTED, 2 * min(holds, fails)
+    size = claim.paper or 0.0
+    if p >= LEVEL and claim.sign == ">" and size > 0:
+        word, p = min((word, p), (SMALLER, 2 * found.plus(-size).p_below), key=itemgetter(1))
     deviation = low.error * math.sqrt(min(len(values[arm]) for arm in main) / 2)
-    return replace(verdict, word=word, p=min(1.0, 2 * min(holds, fails)), deviation=deviation)
+    return replace(verdict, word=word, p=min(1.0, p), deviation=deviation)
 
 
 def _margin(claim: Claim, values: Values, estimate: Estimator) -> float | None:

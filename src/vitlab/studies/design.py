@@ -116,11 +116,13 @@ IMAGES = Column("train_images", "training images", _plain(",.0f"), once=True)
 RATE = Column("images_per_second", "images/s in training", _plain(",.0f"), once=True)
 STEP = Column("step_seconds", "ms per step", lambda seconds: f"{1000 * seconds:.1f}")
 UPDATE = Column("update_ms", "ms per update", _plain(".1f"))
+RANK = Column("feature_rank", "directions (RankMe)", _plain(".1f"))
 FLOATS = Column("floats", "floats per parameter", _plain(".2f"), once=True)
 COLUMNS = {
     each.key: each
     for each in (
-        ACCURACY, FEW_SHOT, NLL, TRAIN_LOSS, PARAMS, MACS, FLOPS, IMAGES, RATE, STEP, UPDATE, FLOATS
+        ACCURACY, FEW_SHOT, NLL, TRAIN_LOSS, PARAMS, MACS, FLOPS, IMAGES, RATE, STEP, UPDATE,
+        RANK, FLOATS
     )
 }  # fmt: skip
 

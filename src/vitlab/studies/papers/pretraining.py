@@ -2,17 +2,27 @@
 
 Growing subsets of the training images (ViT, Figures 3 and 4); accuracy against compute (Figure 5,
 Table 6); Adam against SGD for ResNets (Table 7, D.1); learning without labels, then from few
-(section 4.6, B.1.2).
+(section 4.6, B.1.2); frozen features of every way to learn without labels.
 """
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from vitlab.data.labels import SingleLabels
+from vitlab.data.sources.source import Subset
 from vitlab.errors import DataError
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.embedding_map import sample
+from vitlab.evaluation.features import features_in_memory
+from vitlab.evaluation.probes.feature_options import Probing
+from vitlab.evaluation.probes.few_shot import nearest_neighbors
+from vitlab.evaluation.probes.probing import Side, logistic
 from vitlab.experiments.cells import Row
+from vitlab.objectives.feature_health import feature_health
 from vitlab.recipes.recipe import Recipe
 from vitlab.studies.base import (
+    NOTHING,
     Base,
     fine_tuning,
     in_few_patches,
@@ -38,6 +48,7 @@ RESNETS = {"small": "BiT-R(1-1-1)x1", "large": "BiT-R(2-2-2)x1"}
 OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD"}
 RATES = (0.3, 1.0, 3.0)
 FINE_TUNING = 100  # steps
+MOST, NEIGHBORS = 10_000, 20  # images of a split by which features are judged; that vote
 # Multiply-adds of fine-tuning by the share of the labels, those of pre-training being 1; from
 # scratch, a model gets both.
 TUNING = {0.01: 0.1, 0.1: 0.25, 1.0: 0.5}
@@ -172,6 +183,49 @@ def label_arms(base: Base) -> Iterator[Arm]:
     yield _row("short", few.changed(**data), 1.0, TUNING[1.0])
 
 
+def feature_arms(base: Base) -> Iterator[Arm]:
+    """Yield a model of random weights, one that learned from labels, and one for each task.
+
+    All but the first have the same multiply-adds of training. None is fine-tuned.
+    """
+    few = in_few_patches(base)
+    yield Arm("tokenizer", tokenizer(base, few.model), row=False)
+    for name, own in table("features").items():
+        cells, paper, guide = (own["title"],), own.get("paper", {}), "tokenizer"
+        if name == "random":
+            yield Arm(name, few.changed(lr=NOTHING, steps=1), cells)
+            continue
+        recipe = few if name == "supervised" else without_labels(base, name, few.model)
+        yield Arm(name, recipe, cells, paper, guide=guide if name == "beit" else "", macs=1.0)
+
+
+def frozen(trained: Trained) -> dict[str, float]:
+    """Return what neighbors and a linear classifier make of frozen features, and their rank.
+
+    20 neighbors vote, weighted as DINO's; the classifier is DINOv2's logistic regression; the rank
+    is RankMe, of the test images. At most 10,000 images of each split are drawn with seed 0.
+
+    Returns:
+        `knn`, `linear` and `feature_rank`; nothing where images have several labels.
+    """
+    splits, sides = trained.downstream or trained.splits, list[Side]()
+    compute = Compute(trained.device, engine="plain", workers=0)
+    for split in (splits.train, splits.test):
+        source = Subset(split, sample(len(split), MOST, 0))
+        if not isinstance(source.labels, SingleLabels):
+            return {}
+        seen = features_in_memory(trained.model, source, compute)
+        labels = source.labels.values[seen.indices]
+        sides.append(Side(seen.values, labels, source.classes, seen.bad, compute.where))
+    learn, test = sides
+    count = min(NEIGHBORS, len(learn.y))
+    voted = nearest_neighbors(learn.x, learn.y, test.x, (count,), device=compute.where)[count]
+    fitted, _ = logistic(learn, test, Probing())
+    linear = {"linear": fitted["logistic"]["accuracy"]} if fitted else {}
+    rank = feature_health(test.x)["feature_rank"]
+    return {"knn": float((voted == test.y).mean()), **linear, "feature_rank": rank}
+
+
 def _part(share: float) -> dict[str, float]:
     return {"train_images": share} if share < 1 else {}
 
@@ -197,4 +251,5 @@ ROWS: dict[str, dict[str, Any]] = {
     "compute": {"arms": compute_arms, "findings": laws},
     "sgd-adam": {"arms": resnet_arms},
     "self-supervision": {"arms": label_arms},
+    "features": {"arms": feature_arms, "measure": frozen},
 }

@@ -4,16 +4,24 @@ from collections.abc import Iterator
 from typing import Any
 
 from vitlab.recipes.recipe import Recipe
-from vitlab.studies.base import Base, fine_tuning, in_few_patches, table, tokenizer, without_labels
+from vitlab.studies.base import (
+    NOTHING,
+    Base,
+    fine_tuning,
+    in_few_patches,
+    table,
+    tokenizer,
+    without_labels,
+)
 from vitlab.studies.design import Arm
 
 BLOCKS = 12  # what 1, 2, 3 and 4 branches divide
 SCALES = {"plain": 0.0, "scaled": 1e-4}
 TUNED = ("all", "attention", "ffn", "head")
 RATES = {"adamw": 1e-3, "sgd": 0.03}
+OF_RELEASED = {"adamw": 1e-4}  # at 3e-4 and above, DINOv2 fell to chance: nothing to choose from
 FACTORS = (1 / 3, 1.0, 3.0)
 FEW = 20.0  # relative epochs on other data, which is smaller; those of another resolution are 0.25
-NOTHING = 1e-12  # a learning rate that moves no weight
 # The stems that models learn with without labels; MAE cannot have one that mixes patches.
 WITHOUT_LABELS = {"beit": ("linear", "conv-bn", "hmlp-bn"), "mae": ("linear", "hmlp-bn")}
 TITLES = {"beit": "BEiT, then labels", "mae": "MAE, then labels"}
@@ -64,11 +72,12 @@ def _tuned(base: Base, task: str, optimizer: str, tune: str) -> Recipe:
     """Return the recipe of fine-tuning; the weights are named when they are there."""
     there, own = task == "transfer", base.recipe
     decay = {"weight_decay": 0.0} if optimizer == "sgd" else {}
+    rates = RATES | (OF_RELEASED if own.start.weights else {})
     return base.published(
         "finetune", "", data=base.downstream if there else own.data.data, batch=64, warmup=0.0,
         epochs=FEW if there else 0.25, test_every=1e6, precision=own.precision,
     ).changed(
-        image_size=base.grid[0], optimizer=optimizer, lr=RATES[optimizer], tune=tune,
+        image_size=base.grid[0], optimizer=optimizer, lr=rates[optimizer], tune=tune,
         layer_decay=1.0, head_start="zero", **decay,
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ from vitlab import inspect, preprocess
 from vitlab.data.augment.augment import normalize
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.explore.explore_routes import MOST_BODY
-from vitlab.explore.first_pass import has_classes
+from vitlab.explore.views import has_classes
 from vitlab.serve.decoder import decoded
 
 KINDS = tuple(kinds())

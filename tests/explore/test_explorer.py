@@ -11,14 +11,14 @@ import torch
 
 import vitlab
 from conftest import photo
-from explore.made import SMALL, Exploring
+from explore.made import SMALL, Exploring, kinds
 from made_heads import SHAPES, segmenter
 from serve.made import encoded, tiny
 from vitlab.explore import views
 from vitlab.explore.explorer import Worker
-from vitlab.explore.first_pass import attention_bytes, first_pass
 from vitlab.explore.lru import Kept
-from vitlab.explore.views import Shown
+from vitlab.explore.views import Shown, first_pass
+from vitlab.inspect.look import attention_bytes
 
 
 def test_one_pass_however_many_ask_until_others_need_the_room() -> None:
@@ -122,12 +122,14 @@ def test_attention_that_is_too_much_to_keep() -> None:
         large = vitlab.create("ViT-B/16", 3, 1024)
     why = views.why_not(large)
     assert "2.4 GB" in why["attention"]
-    assert attention_bytes(tiny(SMALL).config) == 2 * 2 * 17 * (17 + 4)
+    assert attention_bytes(tiny(SMALL)) == 4 * 2 * 2 * 17**2
+    native = kinds()["native"]  # of at most 12 patches
+    assert [attention_bytes(native) // 16, attention_bytes(native, (8, 16)) // 16] == [13**2, 9**2]
     assert why["rollout"] == why["late"] == why["attention"]
     assert set(why.values()) == {"", why["attention"]}
     seen = first_pass(tiny(SMALL), torch.zeros(1, 3, 16, 16), attention=False)
     assert seen.attention == ()
-    assert len(seen.layers) == 3
+    assert len(seen.look.outputs) == 3
 
 
 def test_within_a_bound_of_bytes_what_was_used_longest_ago_goes_and_the_newest_stays() -> None:

@@ -1,13 +1,16 @@
-"""One captured pass: it is passed once, and gives what the functions give for model and images."""
+"""One captured pass: what the functions give for model and images; bad input in one line."""
 
+import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import vitlab
 from vitlab.errors import OptionError
 from vitlab.inspect.evidence import Gradients
+from vitlab.models.packed import Packed
 
 KINDS: dict[str, dict[str, Any]] = {
     "class token": {},
@@ -18,6 +21,18 @@ OF_PATCHES = ("token_norms", "token_similarity", "norm_map", "similar_patches", 
 OF_ATTENTION = (
     "rollout", "late_attention", "attention_distance", "attention_elsewhere", "attention_entropy",
 )  # fmt: skip
+IN_PARTS = ("attention_distance", "class_attention", "rollout", "relevance", "gradcam")
+CLASSES = torch.tensor([0, 2, 1])
+MORE: dict[str, tuple[Any, ...]] = {  # what the functions take beside a model and three images
+    **dict.fromkeys((*OF_PATCHES, *OF_ATTENTION, "class_attention"), ()),
+    **dict.fromkeys(("relevance", "gradcam"), (CLASSES,)),
+}
+
+
+def answer(name: str, model: Any, images: Any) -> torch.Tensor:
+    """The result of one of the functions."""
+    found: torch.Tensor = getattr(vitlab.inspect, name)(model, images, *MORE[name])
+    return found
 
 
 def made(kind: str) -> Any:
@@ -90,3 +105,63 @@ def test_relevance_and_gradcam_share_a_pass() -> None:
     handle.remove()
     assert torch.equal(pair[0], vitlab.inspect.relevance(model, images, classes))
     assert torch.equal(pair[1], vitlab.inspect.gradcam(model, images, classes))
+
+
+@pytest.mark.parametrize("pool", ["token", "attention"])
+def test_one_at_a_time_is_as_good_as_all_together(
+    pool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    name = "ViT(width=16,depth=2,heads=2,mlp=16)/8"
+    model: Any = vitlab.create(name, 3, 16, pool=pool, zero_head=False)
+    images = torch.randn(3, 3, 16, 16)
+    together = {name: answer(name, model, images) for name in IN_PARTS}
+    monkeypatch.setattr(sys.modules["vitlab.inspect.look"], "AT_ONCE", 1)  # not the function
+    monkeypatch.setattr("vitlab.inspect.evidence.FEW", 1)
+    passed: list[int] = []
+    model.stem.register_forward_hook(lambda _, given, out: passed.append(len(out)))
+    for name, value in together.items():
+        again = answer(name, model, images)
+        torch.testing.assert_close(again, value, rtol=1e-4, atol=1e-7, msg=name)
+    assert set(passed) == {1}
+
+
+MODEL = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=16)/8", 3, 16, zero_head=False)
+WRONG: dict[str, tuple[Any, str]] = {
+    "1x1": (torch.zeros(1, 3, 1, 1), "patch=8"),
+    "channels": (torch.zeros(1, 1, 16, 16), r"images must be \(B, 3, 16, 16\)"),
+    "one image": (torch.zeros(3, 16, 16), r"images must be \(B, 3, 16, 16\)"),
+    "none": (torch.zeros(0, 3, 16, 16), "no images: give at least one"),
+    "no pixels": (torch.zeros(1, 3, 0, 0), "no images: give at least one"),
+    "bytes": (torch.zeros(1, 3, 16, 16, dtype=torch.uint8), "normalized numbers, not torch.uint8"),
+    "NaN": (torch.full((1, 3, 16, 16), torch.nan), "not finite"),
+    "an array": (np.zeros((1, 3, 16, 16), np.float32), "must be a tensor, not ndarray|normalized"),
+    "a file": ("photo.jpg", "must be a tensor, not a str"),
+    "packed": (Packed.of([torch.zeros(3, 16, 16)], 8), "packed images have no common"),
+}
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_images_that_do_not_fit_are_refused(name: str) -> None:
+    for images, message in WRONG.values():
+        with pytest.raises(OptionError, match=message) as refused:
+            answer(name, MODEL, images)
+        assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["attention_distance", "attention_entropy"])
+def test_streams_are_checked_batch_by_batch(name: str) -> None:
+    measure = getattr(vitlab.inspect, name)
+    for batches in ([], [torch.zeros(0, 3, 16, 16)]):
+        with pytest.raises(OptionError, match="no images"):
+            measure(MODEL, batches)
+    with pytest.raises(OptionError, match="not finite"):
+        measure(MODEL, [torch.ones(4, 3, 16, 16), torch.full((4, 3, 16, 16), torch.inf)])
+
+
+def test_images_of_another_number_type_are_taken_as_the_models() -> None:
+    images = torch.randn(3, 3, 16, 16)
+    for name in MORE:
+        found = answer(name, MODEL, images)
+        torch.testing.assert_close(answer(name, MODEL, images.double()), found, msg=name)
+        assert answer(name, MODEL, images.half()).dtype == found.dtype

@@ -103,6 +103,7 @@ def test_a_map_lies_where_its_patches_are() -> None:
     assert np.array_equal(over.get_array(), values / 5)  # its share of the sum
     assert over.get_extent() == gray.get_extent() == [0, 64, 48, 0]
     assert over.get_interpolation() == "bicubic"
+    assert figure.get_size_inches() == pytest.approx((6.4, 2.7 * 0.75 + 0.4))
 
 
 def test_the_patch_that_others_are_like_is_framed() -> None:

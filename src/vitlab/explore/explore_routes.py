@@ -17,7 +17,6 @@ from vitlab.errors import OptionError, one_line
 from vitlab.explore import views
 from vitlab.explore.dataset_map import DatasetMap, MapJob
 from vitlab.explore.explorer import Explorer
-from vitlab.explore.first_pass import attended
 from vitlab.explore.gallery import FORMATS, OpenImage
 from vitlab.pages.assets import EXPLORE
 from vitlab.serve.access import LOCAL
@@ -102,13 +101,13 @@ class Routes:
 
     async def look(self, request: Request) -> Response:
         """Return what a model makes of an image at first sight."""
-        number, image = self._model(request), self._image(request)
+        number, image = self._subject(request)
         seen = await self.explorer.look(number, image)
         return JSONResponse(self.explorer.models[number].of_pass(seen))
 
     async def attention(self, request: Request) -> Response:
         """Return what one token attends to in every head of every layer, as octets."""
-        number, image = self._model(request), self._image(request)
+        number, image = self._subject(request)
         seen = await self.explorer.look(number, image)
         token = request.path_params["token"]
         layers = seen.pool if token == "pool" else seen.attention
@@ -118,11 +117,11 @@ class Routes:
         place = 0 if token == "pool" else _whole(token, "token")
         if not 0 <= place < (count := layers[0][0].shape[1]):
             raise OptionError(f"token {place} of {count}: they are counted from 0")
-        return Response(attended(layers, place), media_type="application/octet-stream")
+        return Response(views.attended(layers, place), media_type="application/octet-stream")
 
     async def map(self, request: Request) -> Response:
         """Return a number for each patch."""
-        number, image = self._model(request), self._image(request)
+        number, image = self._subject(request)
         kind = request.path_params["kind"]
         if kind not in views.UNITS:
             raise Refused(404, f"unknown view {kind[:40]!r}: choose from {', '.join(views.UNITS)}")
@@ -141,19 +140,19 @@ class Routes:
 
     async def colors(self, request: Request) -> Response:
         """Return a color for each patch, and the images that share their basis."""
-        number, image = self._model(request), self._image(request)
+        number, image = self._subject(request)
         found, basis = await self.explorer.colors(number, image, _given(request, "layer"))
         grid = list(found.shape[:2])
         return JSONResponse({"grid": grid, "colors": found.tolist(), "basis": basis})
 
     async def mask(self, request: Request) -> Response:
         """Return the class of each pixel that a segmenter sees, and their names and colors."""
-        number, image = self._model(request), self._image(request)
+        number, image = self._subject(request)
         return JSONResponse(await self.explorer.mask(number, image))
 
     async def without(self, request: Request) -> Response:
         """Return what the prediction becomes where some patches are covered."""
-        number, image = self._model(request), self._image(request)
+        number, image = self._subject(request)
         asked = _asked(await self._body(request, MOST_ASKED))
         shown = self.explorer.models[number]
         classes = asked["classes"]
@@ -225,11 +224,12 @@ class Routes:
         exchange.expect(most)
         return await exchange.arrived(request.body(), PATIENCE)
 
-    def _model(self, request: Request) -> int:
+    def _subject(self, request: Request) -> tuple[int, OpenImage]:
+        """Return the model and the image of a look."""
         number: int = request.path_params["model"]
         if number >= len(self.explorer.models):
             raise Refused(404, f"there is no model {number}: they are counted from 0")
-        return number
+        return number, self._image(request)
 
     def _image(self, request: Request) -> OpenImage:
         found = self.explorer.gallery.get(request.path_params["image"])

@@ -19,10 +19,9 @@ from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.errors import ImageError, OptionError, UserError
 from vitlab.explore import views
 from vitlab.explore.dataset_map import MapJob
-from vitlab.explore.first_pass import FirstPass, first_pass
 from vitlab.explore.gallery import Gallery, OpenImage
 from vitlab.explore.lru import Kept
-from vitlab.explore.views import Shown
+from vitlab.explore.views import FirstPass, Shown, first_pass
 from vitlab.files import read_bytes
 from vitlab.inspect.evidence import without
 from vitlab.inspect.tokens import colors_of
@@ -31,7 +30,6 @@ from vitlab.serve.decoders import Decoders, Wanted
 Result = TypeVar("Result")
 LATEST = 16  # images that share their colors
 MOST_BYTES = 2**31  # of what is kept of images and models
-MOST_MAPS = 2**24  # of relevance and Grad-CAM
 
 
 class Worker:
@@ -99,7 +97,6 @@ class Explorer:
         self.gallery = Gallery(decoders)
         self._worker = Worker()
         self._looks: Kept[tuple[int, str], FirstPass] = Kept(most)
-        self._maps: Kept[tuple[int, str, str, int], NDArray[np.float32]] = Kept(MOST_MAPS)
         self._coming: dict[tuple[int, str], asyncio.Task[FirstPass]] = {}
 
     async def start(self) -> None:
@@ -203,15 +200,12 @@ class Explorer:
         if kind not in views.BY_GRADIENT:
             return _array(views.of_pass(seen, kind, layer, token))
         chosen = shown.label(seen, label)
-        key = (number, image.id, kind, chosen)
-        if (kept := self._maps.get(key)) is not None:
-            return kept
-        kinds = [each for each in views.BY_GRADIENT if not shown.why_not[each]]
-        found = await self._worker.do(partial(views.explained, shown.model, seen, chosen, kinds))
-        made = {each: _array(tensor) for each, tensor in zip(kinds, found, strict=True)}
-        for each, values in made.items():
-            self._maps.put((number, image.id, each, chosen), values)
-        return made[kind]
+        if (kind, chosen) not in seen.evidence:
+            kinds = [each for each in views.BY_GRADIENT if not shown.why_not[each]]
+            job = partial(views.explained, shown.model, seen, chosen, kinds)
+            for each, values in zip(kinds, await self._worker.do(job), strict=True):
+                seen.evidence[each, chosen] = _array(values)
+        return seen.evidence[kind, chosen]
 
     async def colors(
         self, number: int, image: OpenImage, layer: int | None
@@ -230,7 +224,7 @@ class Explorer:
         seen = [each for model, each in self._looks if model == number and each != image.id]
         chosen = [*seen[1 - LATEST :], image.id]
         looks = [self._looks.peek((number, each)) or own for each in chosen]
-        maps = [views.of_layer(each, layer).map for each in looks]
+        maps = [each.look.dense(layer).map for each in looks]
         found = await self._worker.do(partial(colors_of, maps))
         return (255 * found[-1][0]).round().to(torch.uint8).numpy(), chosen
 
@@ -260,8 +254,8 @@ class Explorer:
         seen = await self.look(number, image)
         if not patches:
             return seen.probabilities
-        job = partial(without, shown.model, seen.image, [views.pixels_of(seen, patches)])
-        found = (await self._worker.do(job))[0].double().exp().cpu().numpy()
+        job = partial(without, shown.model, seen.look.images, views.pixels_of(seen, patches))
+        found = (await self._worker.do(job)).cpu().numpy()
         views.check_finite(found)
         return found
 

@@ -52,12 +52,11 @@ class Gallery:
 
     Args:
         decoders: that turn files into pixels
-        most: bytes of files and pictures
     """
 
-    def __init__(self, decoders: Decoders, most: int = MOST_BYTES) -> None:
+    def __init__(self, decoders: Decoders) -> None:
         self._decoders = decoders
-        self._open: Kept[str, OpenImage] = Kept(most)
+        self._open: Kept[str, OpenImage] = Kept(MOST_BYTES)
         self._order: list[str] = []
 
     def get(self, identity: str) -> OpenImage | None:

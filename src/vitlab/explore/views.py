@@ -1,7 +1,8 @@
-"""A model on the page: its views of an image, one number per patch, and how it says them."""
+"""A model on the page: the first pass of an image, its views, and how the model says them."""
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -9,23 +10,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitlab.data.decode.pixels import Box
 from vitlab.data.labels import kind_of
 from vitlab.errors import OptionError, WeightsError
 from vitlab.evaluation.segmentation import DEEP, voc_palette
-from vitlab.explore.first_pass import (
-    FirstPass,
-    attention_bytes,
-    has_classes,
-    layer_names,
-    prefix_names,
-)
+from vitlab.inspect.attention import LATE, pool_attention, rollouts
 from vitlab.inspect.evidence import Gradients, Square
-from vitlab.inspect.tokens import likeness
+from vitlab.inspect.look import Look, attention_bytes, look
+from vitlab.inspect.tokens import likeness, norm_map
 from vitlab.models.config import ViTConfig
-from vitlab.models.model import DenseFeatures, Model
+from vitlab.models.model import Model
+from vitlab.models.vit import VisionTransformer
 from vitlab.units import storage
 from vitlab.weights.segmenter import Segmenter
 
+Octets = tuple[NDArray[np.uint8], NDArray[np.float32]]  # (heads, tokens, N), (heads, tokens)
+LEVELS = 255  # of a byte
 MOST_ATTENTION = 2**30  # bytes of one image's
 BY_GRADIENT = ("relevance", "gradcam")
 UNITS = {
@@ -38,6 +38,114 @@ UNITS = {
 }
 VIEWS = ("attention", "late", "rollout", "colors", *list(UNITS)[2:])
 TOP = 5  # classes of a prediction
+
+
+@dataclass(frozen=True, eq=False)
+class FirstPass:
+    """One image as a model sees it; N counts class token, registers and patches.
+
+    Attributes:
+        look: the pass, with what leaves its layers on the CPU
+        box: left, top, right and bottom of what the model sees, as fractions of the upright image
+        probabilities: float64 (classes,); none without a classifier
+        attention: of every head of every layer; none where there is none, or too much
+        rollouts: with `attention`, the share of each patch that reaches the classifier, through the
+            first layers up to each: (rows, columns)
+        late: with `attention`, the same through the last three layers: what shows the object
+        pool: the attention that the pool's queries pay, as of one layer; none without a pool
+        evidence: relevance and Grad-CAM of the classes that were asked about, (rows, columns)
+    """
+
+    look: Look
+    box: Box
+    probabilities: NDArray[np.float64]
+    attention: tuple[Octets, ...] = ()
+    rollouts: tuple[Tensor, ...] = ()
+    late: Tensor | None = None
+    pool: tuple[Octets, ...] = ()
+    evidence: dict[tuple[str, int], NDArray[np.float32]] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        seen = (part.nbytes for each in (*self.attention, *self.pool) for part in each)
+        return self.look.nbytes + sum(seen)
+
+
+@torch.inference_mode()
+def first_pass(
+    model: Model, image: Tensor, box: Box = (0, 0, 1, 1), *, attention: bool = True
+) -> FirstPass:
+    """Run a model once, and keep what its layers did.
+
+    Args:
+        model: any, in evaluation mode
+        image: normalized, (1, channels, H, W)
+        box: of the image that it is
+        attention: whether to keep that, where there is any
+    """
+    seen = look(model, image)
+    common = seen.on_cpu(), box, seen.chances[0] if has_classes(model) else np.empty(0)
+    if not isinstance(model, VisionTransformer):
+        return FirstPass(*common)
+    pool = pool_attention(seen)
+    queries = () if pool is None else (in_octets(pool.flatten(1, 2)[:, :, None]),)
+    if not attention:
+        return FirstPass(*common, pool=queries)
+    kept, last = list[Octets](), deque[Tensor](maxlen=LATE)
+
+    def keep(weights: Tensor) -> Tensor:
+        kept.append(in_octets(weights))
+        last.append(weights)
+        return weights
+
+    through = tuple(each[0].cpu() for each in rollouts(seen, maps=map(keep, seen.attention())))
+    *_, late = rollouts(seen, maps=last)
+    return FirstPass(*common, tuple(kept), through, late[0].cpu(), queries)
+
+
+def has_classes(model: Model) -> bool:
+    """Return whether a model scores the classes once per image."""
+    return model.config.classes > 0 and model.config.answers == 1
+
+
+def in_octets(weights: Tensor) -> Octets:
+    """Return the attention of a layer, (1, heads, tokens that attend, N), a number in a byte.
+
+    A number is `largest * byte / 255`, where `largest` is that of its head for the token that
+    attends: half a percent of it is lost at most, however small it is.
+    """
+    weights = weights[0].float()
+    largest = weights.amax(-1)
+    levels = weights * (LEVELS / largest.clamp(min=torch.finfo(torch.float32).tiny))[..., None]
+    return levels.round().byte().cpu().numpy(), largest.cpu().numpy()
+
+
+def attended(layers: Sequence[Octets], token: int) -> bytes:
+    """Return what one token attends to; a layer with fewer heads has heads of zeros at the end.
+
+    Returns:
+        float32, little-endian, (layers, heads): the largest number; then uint8, (layers, heads, N).
+    """
+    shape = len(layers), max(len(largest) for _, largest in layers)
+    most, found = np.zeros(shape, "<f4"), np.zeros((*shape, layers[0][0].shape[-1]), np.uint8)
+    for number, (levels, largest) in enumerate(layers):
+        most[number, : len(largest)] = largest[:, token]
+        found[number, : len(largest)] = levels[:, token]
+    return most.tobytes() + found.tobytes()
+
+
+def layer_names(config: ViTConfig) -> list[str]:
+    """Return what each layer of `model.attention_maps` is called."""
+    if config.attention == "axial":
+        return [f"{n} {lines}" for n in range(1, config.depth + 1) for lines in ("rows", "columns")]
+    return [str(number) for number in range(1, config.depth + 1)]
+
+
+def prefix_names(config: ViTConfig) -> list[str]:
+    """Return what each token before the patches is called."""
+    registers = [f"register {number}" for number in range(1, config.registers + 1)]
+    return [*(["class token"] if config.has_token else []), *registers]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,12 +181,6 @@ class Shown:
         shown.described()
         return shown
 
-    @property
-    def prefix(self) -> int:
-        """Tokens before the patches."""
-        config = self.model.config
-        return config.prefix if isinstance(config, ViTConfig) else 0
-
     def described(self) -> dict[str, Any]:
         """Return what the page is told."""
         config, several = self.model.config, kind_of(self.model).several
@@ -96,16 +198,17 @@ class Shown:
 
     def of_pass(self, seen: FirstPass) -> dict[str, Any]:
         """Return what the page is told about an image's first pass."""
-        config, attention = self.model.config, seen.attention
+        config, attention, grid = self.model.config, seen.attention, seen.look.grid
+        vit = config if isinstance(config, ViTConfig) else None
         found = {
             "top": self.top(seen.probabilities),
             "box": list(seen.box),
-            "grid": list(seen.grid),
-            "prefix": prefix_names(config) if isinstance(config, ViTConfig) else [],
-            "layers": layer_names(config) if attention and isinstance(config, ViTConfig) else [],
+            "grid": list(grid),
+            "prefix": prefix_names(vit) if vit else [],
+            "layers": layer_names(vit) if vit and attention else [],
             "heads": len(attention[0][1]) if attention else 0,
-            "tokens": self.prefix + seen.grid[0] * seen.grid[1],
-            "depth": len(seen.layers) - 1,
+            "tokens": seen.look.prefix + grid[0] * grid[1],
+            "depth": self.model.last_layer,
         }
         return found | ({"pool": len(seen.pool[0][1])} if seen.pool else {})
 
@@ -138,7 +241,7 @@ def why_not(model: Model) -> dict[str, str]:
         found |= dict.fromkeys(
             ("attention", "late", "rollout", "relevance"), f"{config.name} has no attention"
         )
-    elif (size := attention_bytes(config)) > MOST_ATTENTION:
+    elif (size := attention_bytes(model) // 4) > MOST_ATTENTION:  # a number in a byte
         much = f"the attention of an image would take {storage(size)}: too much to keep"
         found |= dict.fromkeys(("attention", "late", "rollout"), much)
     reason = f"{config.name} has no classifier, and so no class to explain"
@@ -171,10 +274,11 @@ def of_pass(seen: FirstPass, kind: str, layer: int | None, token: int) -> Tensor
         if not 1 <= number <= len(seen.rollouts):
             raise OptionError(f"layer {number}: choose from 1 to {len(seen.rollouts)}")
         return seen.rollouts[number - 1]
-    found = of_layer(seen, len(seen.layers) - 1 if layer is None else layer)
+    kept = seen.look
+    layer = kept.model.last_layer if layer is None else layer
     if kind == "norms":
-        return found.map[0].norm(dim=0)
-    prefix, (rows, columns) = found.prefix.shape[1], seen.grid
+        return norm_map(kept, layer=layer)[0]
+    found, prefix, (rows, columns) = kept.dense(layer), kept.prefix, kept.grid
     if not 0 <= token < prefix + rows * columns:
         raise OptionError(f"token {token} of {prefix + rows * columns}: they are counted from 0")
     if token >= prefix:
@@ -194,7 +298,7 @@ def mask_of(segmenter: Segmenter, seen: FirstPass) -> dict[str, Any]:
     Raises:
         WeightsError: the scores are not numbers.
     """
-    scores, names = segmenter(seen.image)[0], segmenter.about.classes
+    scores, names = segmenter(seen.look.images)[0], segmenter.about.classes
     check_finite(scores.cpu().numpy())
     colors = voc_palette()[(np.arange(len(names)) + 1) % DEEP].tolist()
     return {"labels": scores.argmax(0).tolist(), "names": list(names), "colors": colors}
@@ -212,22 +316,9 @@ def check_finite(values: NDArray[np.floating[Any]]) -> None:
         )
 
 
-def of_layer(seen: FirstPass, layer: int | None) -> DenseFeatures:
-    """Return what leaves a layer; None for what leaves the model, after the final norm.
-
-    Raises:
-        OptionError: a layer that the model does not have.
-    """
-    if layer is None:
-        return seen.last
-    if not 0 <= layer < len(seen.layers):
-        raise OptionError(f"layer {layer}: choose from 0 to {len(seen.layers) - 1}")
-    return seen.layers[layer]
-
-
 def explained(model: Model, seen: FirstPass, label: int, kinds: Sequence[str]) -> list[Tensor]:
     """Return relevance or Grad-CAM, or both by one pass more: (rows, columns) each."""
-    found = Gradients(model, seen.image, torch.tensor([label], device=seen.image.device))
+    found = Gradients(model, seen.look.images, torch.tensor([label]))
     return [(found.relevance() if kind == "relevance" else found.gradcam())[0] for kind in kinds]
 
 
@@ -237,7 +328,7 @@ def pixels_of(seen: FirstPass, patches: Sequence[int]) -> list[Square]:
     Raises:
         OptionError: there is no such patch.
     """
-    (rows, columns), (high, wide), found = seen.grid, seen.image.shape[-2:], []
+    (rows, columns), (high, wide), found = seen.look.grid, seen.look.images.shape[-2:], []
     for patch in patches:
         if not 0 <= patch < rows * columns:
             raise OptionError(f"patch {patch} of {rows * columns}: they are counted from 0")

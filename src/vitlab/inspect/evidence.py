@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.data.labels import kind_of
+from vitlab.device import exact
 from vitlab.errors import OptionError
+from vitlab.evaluation.infer import probabilities
 from vitlab.inspect.look import Grid, entering, together, transformer
 from vitlab.models.encoder.attention import Attention
 from vitlab.models.encoder.block import Block
@@ -117,10 +118,10 @@ class Gradients:
         """Keep what enters and leaves every attention, fused or not, and what Grad-CAM weighs."""
         self.layers: list[list[_Pass]] = []
         self.pool: _Pass | None = None
-        self.weighed: list[_Seen] = []
+        self.weighed: list[list[Any]] = []
         model = self.model
         if isinstance(model, ResNet):
-            self.weighed = [_Seen(model.body.stages[-1], stack, gradient=True)]
+            self.weighed = [_kept(model.body.stages[-1], stack, gradient=True)]
         if not isinstance(model, VisionTransformer):
             return
         for block in model.blocks:  # fused or not
@@ -130,7 +131,7 @@ class Gradients:
             self.pool = _Pass(model.head.attend, stack)
         last = model.blocks[-1]
         for each in last.attention if isinstance(last, Block) else ():
-            self.weighed.append(_Seen(each.body, stack, inputs=True, gradient=True))
+            self.weighed.append(_kept(each.body, stack, inputs=True, gradient=True))
 
     @torch.no_grad()
     def relevance(self) -> Tensor:
@@ -140,7 +141,7 @@ class Gradients:
             OptionError: a ResNet.
         """
         model, images = transformer(self.model), self.images
-        config, grid = model.config, model.config.grid_of((images.shape[-2], images.shape[-1]))
+        config, grid = model.config, model.config.grid_of(images.shape[-2:])
         tokens = config.prefix + grid[0] * grid[1]
         flow = torch.eye(tokens, device=images.device)
         for branches in self.layers:
@@ -167,46 +168,37 @@ class Gradients:
                 f"{self.model.config.name} has folded away: use the model itself"
             )
         # Branches whose norms come after attention share one input
-        entered = {id(each.first): each.first for each in self.weighed}.values()
+        entered = {id(each): each for each, *_ in self.weighed}.values()
         values = torch.cat([self._as_map(each) for each in entered], 1)
         slopes = torch.cat([self._as_map(each.grad) for each in entered], 1)
         return (slopes.mean((2, 3), keepdim=True) * values).sum(1).relu().float()
 
-    def _as_map(self, values: Tensor | None) -> Tensor:
+    def _as_map(self, values: Tensor) -> Tensor:
         """Return values as maps, (B, D, rows, columns): of patches, (B, N, D), or of a ResNet."""
-        assert values is not None
         if isinstance(self.model, ResNet):
             return values
-        size = self.images.shape[-2], self.images.shape[-1]
-        rows, columns = transformer(self.model).config.grid_of(size)
+        rows, columns = transformer(self.model).config.grid_of(self.images.shape[-2:])
         return values[:, -rows * columns :].transpose(1, 2).unflatten(2, (rows, columns))
 
 
-class _Seen:
-    """What a module returns during a pass, or what it is called with, with its gradient."""
+def _kept(
+    module: nn.Module, stack: ExitStack, *, inputs: bool = False, gradient: bool = False
+) -> list[Any]:
+    """Return a list for what a module returns during a pass, or is called with; with gradients."""
+    found: list[Any] = []
 
-    def __init__(
-        self, module: nn.Module, stack: ExitStack, *, inputs: bool = False, gradient: bool = False
-    ) -> None:
-        self.values: tuple[Any, ...] = ()
-        self.gradient = gradient
-        handle = (
-            module.register_forward_pre_hook(lambda _, given: self._keep(given))
-            if inputs
-            else module.register_forward_hook(lambda _, given, out: self._keep((out,)))
-        )
-        stack.callback(handle.remove)
+    def keep(values: Sequence[Any]) -> None:
+        found[:] = values
+        if gradient:
+            found[0].retain_grad()
 
-    def _keep(self, values: tuple[Any, ...]) -> None:
-        self.values = values
-        if self.gradient:
-            values[0].retain_grad()
-
-    @property
-    def first(self) -> Tensor:
-        """The output, or the first argument."""
-        found: Tensor = self.values[0]
-        return found
+    handle = (
+        module.register_forward_pre_hook(lambda _, given: keep(given))
+        if inputs
+        else module.register_forward_hook(lambda _, given, out: keep([out]))
+    )
+    stack.callback(handle.remove)
+    return found
 
 
 class _Pass:
@@ -220,9 +212,9 @@ class _Pass:
         self.body = body
         pair = (body.qkv, body.norm) if isinstance(body, Attention) else (body.kv, body.project)
         projection, after = pair
-        self.entering = _Seen(body, stack, inputs=True)
-        self.projected = _Seen(projection, stack)
-        self.gathered = _Seen(after, stack, inputs=True, gradient=True)
+        self.entering = _kept(body, stack, inputs=True)
+        self.projected = _kept(projection, stack)
+        self.gathered = _kept(after, stack, inputs=True, gradient=True)
 
     def carried(self, grid: Grid, heads: int, tokens: int) -> Tensor:
         """Return the mean over heads of attention times gradient, where positive: (B, N, N).
@@ -243,12 +235,11 @@ class _Pass:
 
     def _product(self, grid: Grid) -> Tensor:
         """Return attention times its gradient, (B, h, queries, keys)."""
-        body, projected, sums = self.body, self.projected.first, self.gathered.first.grad
-        assert sums is not None
+        body, (projected,), sums = self.body, self.projected, self.gathered[0].grad
+        weights = body.weights(*self.entering)
         if not isinstance(body, Attention):
-            values = projected.chunk(2, -1)[1]
-            return body.weights(self.entering.first) * _slopes(sums, values, body.heads)
-        weights, pattern = body.weights(*self.entering.values), body.pattern
+            return weights * _slopes(sums, projected.chunk(2, -1)[1], body.heads)
+        pattern = body.pattern
         sums, values = (pattern.fold(each, grid) for each in (sums, projected))
         return weights * pattern.spread(_slopes(sums, values.chunk(3, -1)[2], body.heads), grid)
 
@@ -260,31 +251,18 @@ def _slopes(sums: Tensor, values: Tensor, heads: int) -> Tensor:
 
 
 @torch.inference_mode()
-def without(model: Model, image: Tensor, parts: Sequence[Sequence[Square]]) -> Tensor:
-    """Compute the log-probabilities of an image's classes without some of its squares.
+def without(model: Model, image: Tensor, squares: Sequence[Square]) -> Tensor:
+    """Compute the probabilities of an image's classes, (classes,), without some of its squares.
 
     Args:
         model: any with a classifier, in evaluation mode
         image: normalized, (1, channels, H, W)
-        parts: the squares that are covered together, by zero, for each pass
-
-    Returns:
-        As `log_chances` gives them, (parts, classes).
+        squares: that are covered together, by zero
     """
-    copies = image.expand(len(parts), -1, -1, -1).clone()
-    for copy, part in zip(copies, parts, strict=True):
-        for top, left, bottom, right in part:
-            copy[:, top:bottom, left:right] = 0
-    return log_chances(model, copies)
-
-
-def log_chances(model: Model, images: Tensor) -> Tensor:
-    """Return the log-probability of every class, float32 (B, classes).
-
-    Where an image may have several classes, each has its own probability.
-    """
-    logits = model(images).float() / model.temperature
-    return F.logsigmoid(logits) if kind_of(model).several else logits.log_softmax(-1)
+    covered = image.clone()
+    for top, left, bottom, right in squares:
+        covered[..., top:bottom, left:right] = 0
+    return probabilities(exact(model(covered)), model)[0]
 
 
 def scores_of(values: Tensor, classes: Tensor) -> Tensor:

@@ -1,16 +1,20 @@
 """One forward pass, captured: what leaves each layer, and from it every layer's attention."""
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from vitlab.device import exact
 from vitlab.errors import OptionError
+from vitlab.evaluation.infer import probabilities
 from vitlab.models.config import ViTConfig
 from vitlab.models.layers import evaluating
 from vitlab.models.model import DenseFeatures, Model
@@ -51,8 +55,14 @@ class Look:
 
     @property
     def grid(self) -> Grid:
-        """Rows and columns of the patches of a Vision Transformer."""
-        return self.transformer.config.grid_of((self.images.shape[-2], self.images.shape[-1]))
+        """Rows and columns of the patches; of a ResNet, of what leaves it."""
+        rows, columns = self.dense(None).map.shape[-2:]
+        return rows, columns
+
+    @property
+    def prefix(self) -> int:
+        """Tokens before the patches; none of a ResNet."""
+        return self.dense(None).prefix.shape[1]
 
     @property
     def depth(self) -> int:
@@ -84,6 +94,19 @@ class Look:
                 return model.scores(model.head.features(last))
             return model.scores(last.flatten(2).transpose(1, 2).mean(1))
 
+    @property
+    def chances(self) -> NDArray[np.float64]:
+        """The probabilities of the classes, as `vitlab.predict` has them, (B, classes).
+
+        Those of several queries of attention pooling are their mean; none without a classifier.
+        """
+        model, classes = self.model, self.model.config.classes
+        if not classes:
+            return np.empty((len(self.images), 0))
+        each = probabilities(exact(self.logits), model)
+        found: NDArray[np.float64] = each.reshape(len(each), -1, classes).mean(1).cpu().numpy()
+        return found
+
     def dense(self, layer: int | None) -> DenseFeatures:
         """Return what leaves one layer, as a map beside the tokens before the patches.
 
@@ -97,7 +120,8 @@ class Look:
         if layer is not None and not -most - 1 <= layer <= most:
             raise OptionError(f"layer {layer} of {self.model.config.name}: choose from 0 to {most}")
         values = self.last if layer is None else self.layers[layer]
-        return self.model.as_map(values, (self.images.shape[-2], self.images.shape[-1]))
+        rows, columns = self.images.shape[-2:]
+        return self.model.as_map(values, (rows, columns))
 
     @torch.inference_mode()
     def attention(self, first: int = 1) -> Iterator[Tensor]:
@@ -127,6 +151,17 @@ class Look:
         """
         _ = self.maps
         return self
+
+    def on_cpu(self) -> Self:
+        """Return the pass with what leaves its layers on the CPU, and nothing else to ask for."""
+        kept = replace(self, outputs=tuple(each.cpu() for each in self.outputs), positions=())
+        vars(kept)["last"] = self.last.cpu()
+        return kept
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory, without the attention."""
+        return sum(each.nbytes for each in (self.images, *self.outputs, self.last))
 
 
 @torch.inference_mode()
@@ -214,18 +249,24 @@ def entering(model: Model, images: Tensor) -> Tensor:
     return images.to(home.device, home.dtype)
 
 
-def attention_bytes(model: Model, images: Tensor) -> int:
-    """Return the bytes of one image's attention, as numbers of 4 bytes; 0 of a ResNet."""
+def attention_bytes(model: Model, size: Sequence[int] = ()) -> int:
+    """Return the bytes of one image's attention, as numbers of 4 bytes; 0 of a ResNet.
+
+    Args:
+        model: any
+        size: rows and columns of the image; none for the largest that the model takes
+    """
     config = model.config
     if not isinstance(config, ViTConfig):
         return 0
-    tokens = config.prefix + math.prod(config.grid_of((images.shape[2], images.shape[3])))
+    patches = math.prod(config.grid_of(size or config.size))
+    tokens = config.prefix + (config.tokens if config.fit == "native" and not size else patches)
     return 4 * config.blocks * config.branches * config.heads * tokens**2
 
 
 def together(model: Model, images: Tensor) -> int:
     """Return how many images may pass at once, so that their attention maps fit into memory."""
-    return max(1, AT_ONCE // max(1, attention_bytes(model, images)))
+    return max(1, AT_ONCE // max(1, attention_bytes(model, images.shape[-2:])))
 
 
 def _passed(model: Model, images: Tensor) -> Look:

@@ -53,7 +53,7 @@ def of_source(source: Source, index: int, side: int = SIDE) -> str:
     return picture(np.ascontiguousarray(pixels), side)
 
 
-def colored(values: Floats, shades: str, low: float, high: float, cover: float = COVER) -> str:
+def colored(values: Floats, shades: str, low: float, high: float) -> str:
     """Return a data URI of a map in colors, through which a photo is seen.
 
     Args:
@@ -61,11 +61,10 @@ def colored(values: Floats, shades: str, low: float, high: float, cover: float =
         shades: a color map of matplotlib
         low: the value with its first color
         high: the value with its last color
-        cover: how much of what is below is hidden, from 0 to 1
     """
     scaled = (np.nan_to_num(values) - low) / max(high - low, 1e-30)
     colors: NDArray[np.uint8] = mpl.colormaps[shades](scaled.clip(0, 1), bytes=True)
-    colors[..., 3] = np.where(np.isfinite(values), round(255 * cover), 0)
+    colors[..., 3] = np.where(np.isfinite(values), round(255 * COVER), 0)
     return data_uri(Image.fromarray(colors), "PNG")
 
 

@@ -214,7 +214,7 @@ def has_attention(model: Model) -> bool:
     config = model.config
     if not isinstance(model, VisionTransformer) or config.fit == "native":
         return False
-    return attention_bytes(model, torch.empty(1, 0, *config.size)) <= MOST_ATTENTION
+    return attention_bytes(model, config.size) <= MOST_ATTENTION
 
 
 @dataclass(eq=False)

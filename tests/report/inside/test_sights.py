@@ -89,6 +89,8 @@ def test_names_are_escaped_and_very_many_heads_counted() -> None:
     assert text.count('<div class="lens">') == 2 * HEADS
     assert "5 more heads are not shown" in text
     assert "1 · 100%" in text
+    few = box(SeenImage("a", PIXELS, heads=heads[:2] * [[[0.15]], [[0.05]]]))
+    assert ["1 · 15%" in few, "2 · 5.0%" in few] == [True, True]
     assert "<h3><bdi>0/&lt;b&gt;.png</bdi></h3>" in text
     assert "--ratio:1.3333" in text
     assert inside_blocks(None) == []
@@ -114,6 +116,7 @@ def test_the_page_begins_with_the_map_that_shows_the_object(tmp_path: Path) -> N
     write_inspection(tmp_path / "inside", found, "vitlab inspect")
     text = (tmp_path / "inside" / "inspect.html").read_text()
     assert '<h2 id="images-title"><bdi>Token norms</bdi></h2>' in text
-    assert '<details id="model"><summary>' in text
+    folded = text.split('<details id="model"><summary>')[1]
+    assert "token similarity" in folded.split("</summary>")[0]
     names = {each.name for each in (tmp_path / "inside").iterdir()}
     assert {"inspect.json", "similarity.svg", "01-norm_map.png", "01-colors.svg"} <= names

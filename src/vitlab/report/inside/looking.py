@@ -12,7 +12,6 @@ from torch import Tensor
 
 from vitlab import inspect
 from vitlab.data.augment.augment import normalize
-from vitlab.data.labels import kind_of
 from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, ImageError, OptionError
@@ -156,24 +155,24 @@ def look(
     choices = choices or Choices()
     _check(model, choices)
     found, wanted = Looked(model.config.name, layer=choices.layer), dict(MEASURED)
-    features, read = list[Tensor](), list[int]()
+    features = list[Tensor]()
     with borrowed(model, device):
         _look_at_weights(model, found)
         for number in range(len(source)):
             try:
-                pixels, image = _entering(model, source, number, device)
+                pixels = fitted_image(source.image(number), model.config)
             except ImageError as error:
                 found.notes.append(f"skipped: {error}")
             else:
-                seen = inspect.look(model, image)
+                image = torch.from_numpy(pixels)[None].to(device)
+                seen = inspect.look(model, normalize(image, model.config))
                 _measure(found, seen, wanted)
-                if len(read) < (GLANCED if choices.glance else SHOWN):
+                if found.count <= (GLANCED if choices.glance else SHOWN):
                     one = SeenImage(source.name(number), in_colors(pixels))
                     found.images.append(_see(found, one, seen, choices))
-                    features.append(seen.dense(_block(model, choices)).map)
-                read.append(number)
+                    features.append(seen.dense(choices.layer or None).map)
             progress(number + 1)
-        if not read:
+        if not found.count:
             raise DataError(found.notes[0].removeprefix("skipped: "))
         _finish(found, features)
     return found
@@ -188,23 +187,6 @@ def _check(model: Model, choices: Choices) -> None:
     last = model.last_layer
     if not 0 <= choices.layer <= last:
         raise OptionError(f"layer must be from 1 to {last}, not {choices.layer}")
-
-
-def _entering(
-    model: Model, source: Source, number: int, device: torch.device
-) -> tuple[NDArray[np.uint8], Tensor]:
-    """Return an image as a model sees it, (H, W, channels), and normalized, (1, channels, H, W).
-
-    Raises:
-        ImageError: it cannot be decoded.
-    """
-    pixels = fitted_image(source.image(number), model.config)
-    return pixels, normalize(torch.from_numpy(pixels)[None].to(device), model.config)
-
-
-def _block(model: Model, choices: Choices) -> int | None:
-    """Return the chosen layer as `model.intermediates` counts them; None for the last one."""
-    return min(choices.layer, model.last_layer) or None
 
 
 def _tried(found: Looked, name: str, make: Callable[[], Tensor]) -> Floats | None:
@@ -270,7 +252,7 @@ def roomy(seen: Look) -> Look:
     Raises:
         OptionError: it does not, and it says how large it is; or there is none.
     """
-    size = attention_bytes(seen.model, seen.images)
+    size = attention_bytes(seen.model, seen.images.shape[-2:])
     if size > MOST:
         tokens = seen.layers[-1].shape[1]
         raise OptionError(
@@ -282,7 +264,7 @@ def roomy(seen: Look) -> Look:
 
 def _patch_norms(seen: Look) -> Tensor:
     """Return the lengths of patches' tokens, (1, layers + 1, patches)."""
-    return inspect.token_norms(seen)[:, :, getattr(seen.model.config, "prefix", 0) :]
+    return inspect.token_norms(seen)[:, :, seen.prefix :]
 
 
 # One image
@@ -295,43 +277,36 @@ def _see(found: Looked, one: SeenImage, seen: Look, choices: Choices) -> SeenIma
         tries = {kind: _tried(found, NAMES.get(kind, kind), make) for kind, make in makers.items()}
         return {kind: values[0] for kind, values in tries.items() if values is not None}
 
-    model, layer = seen.model, _block(seen.model, choices)
-    norms = {"norm_map": partial(inspect.norm_map, seen, layer=layer)}
-    heads = {"heads": lambda: inspect.class_attention(roomy(seen), layer=choices.layer or None)}
-    chances, classes = _chances(seen), model.config.class_names
-    order = np.argsort(-chances, kind="stable")[:5].tolist()
+    model, layer, classes = seen.model, choices.layer or None, seen.model.config.class_names
+    order = np.argsort(-seen.chances[0], kind="stable")[:5].tolist()
     target = classes.index(choices.watch) if choices.watch else (order or [0])[0]
-    explaining = _explaining(seen, target)
-    if choices.glance:
-        explaining = {"late_attention": explaining["late_attention"]}
-    maps, patch = made(explaining | norms), None
-    if "norm_map" in maps and not choices.glance:
-        patch = _peak(maps, maps["norm_map"].shape)
-        token = getattr(model.config, "prefix", 0)
-        token += patch[0] * maps["norm_map"].shape[1] + patch[1]
-        similar = partial(inspect.similar_patches, seen, token=token, layer=layer)
-        maps |= made({"similar_patches": similar})
-    return replace(
-        one,
-        top=tuple((classes[number], float(chances[number])) for number in order),
-        watched=classes[target] if order else "",
-        maps=maps,
-        patch=patch,
-        heads=made(heads).get("heads"),
-    )
-
-
-def _explaining(seen: Look, target: int) -> dict[str, Callable[[], Tensor]]:
-    """Return what explains a prediction, by the name of its function."""
-    model, image = seen.model, seen.images
-    label = torch.tensor([target], device=image.device)
-    gradients = lru_cache(1)(lambda: Gradients(model, image, label))  # relevance and Grad-CAM
-    return {
+    label = torch.tensor([target])
+    gradients = lru_cache(1)(lambda: Gradients(model, seen.images, label))  # relevance and Grad-CAM
+    makers: dict[str, Callable[[], Tensor]] = {
         "late_attention": lambda: inspect.late_attention(roomy(seen)),
         "rollout": lambda: inspect.rollout(roomy(seen)),
         "relevance": lambda: (roomy(seen), gradients())[1].relevance(),
         "gradcam": lambda: gradients().gradcam(),
+        "norm_map": partial(inspect.norm_map, seen, layer=layer),
+        "heads": lambda: inspect.class_attention(roomy(seen), layer=layer),
     }
+    for kind in ("rollout", *WATCHING) if choices.glance else ():
+        del makers[kind]
+    maps, patch = made(makers), None
+    heads = maps.pop("heads", None)
+    if "norm_map" in maps and not choices.glance:
+        patch = _peak(maps, maps["norm_map"].shape)
+        token = seen.prefix + patch[0] * maps["norm_map"].shape[1] + patch[1]
+        similar = partial(inspect.similar_patches, seen, token=token, layer=layer)
+        maps |= made({"similar_patches": similar})
+    return replace(
+        one,
+        top=tuple((classes[number], float(seen.chances[0, number])) for number in order),
+        watched=classes[target] if order else "",
+        maps=maps,
+        patch=patch,
+        heads=heads,
+    )
 
 
 def _peak(maps: dict[str, Floats], grid: tuple[int, ...]) -> tuple[int, int]:
@@ -340,15 +315,3 @@ def _peak(maps: dict[str, Floats], grid: tuple[int, ...]) -> tuple[int, int]:
         if kind in maps and maps[kind].shape == grid and maps[kind].any():
             return divmod(int(maps[kind].argmax()), grid[1])
     return grid[0] // 2, grid[1] // 2
-
-
-def _chances(seen: Look) -> NDArray[np.float64]:
-    """Return the probabilities of an image's classes, (classes,); none without a classifier.
-
-    Those of several queries of attention pooling are their mean.
-    """
-    model = seen.model
-    if not model.config.classes:
-        return np.empty(0)
-    each = kind_of(model).probabilities(seen.logits[0].double() / model.temperature)
-    return each.reshape(-1, model.config.classes).mean(0).cpu().numpy()

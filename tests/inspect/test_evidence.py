@@ -103,18 +103,6 @@ def test_classes_are_explained_within_inference_mode_too() -> None:
     torch.testing.assert_close(inside[2], vitlab.inspect.relevance(model, IMAGES, CLASSES))
 
 
-def test_class_attention_is_a_row_of_the_maps() -> None:
-    model = tiny(registers=1)
-    maps = model.attention_maps(IMAGES)
-    found = vitlab.inspect.class_attention(model, IMAGES)
-    assert found.shape == (2, 2, 3, 4)
-    torch.testing.assert_close(found[1, 1, 2, 3], maps[-1][1, 1, 0, 2 + 11])
-    first = vitlab.inspect.class_attention(model, IMAGES, 1)
-    torch.testing.assert_close(first[0, 0, 0, 0], maps[0][0, 0, 0, 2])
-    with pytest.raises(OptionError, match="layer must be from 1 to 3, not 0"):
-        vitlab.inspect.class_attention(model, IMAGES, 0)
-
-
 def test_what_has_no_meaning_is_refused_with_what_has() -> None:
     with pytest.raises(OptionError, match=r"no class token \(pool=mean\): vitlab.inspect.rollout"):
         vitlab.inspect.class_attention(tiny(pool="mean"), IMAGES)

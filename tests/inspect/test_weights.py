@@ -1,4 +1,4 @@
-"""Filters, positions, tokens and features: against scikit-learn, NumPy and cases made by hand."""
+"""Weights: filters, positions and receptive fields, against scikit-learn, NumPy and gradients."""
 
 from typing import Any
 
@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import torch
 from sklearn.decomposition import PCA
+from torch import nn
 
 import vitlab
 from vitlab.errors import OptionError
 
 SMALL = "ViT(width=48,depth=2,heads=2,mlp=16)/4"
 RESNET = "BiT-R(1-1)x1"
+WIDTH = "ViT(width=32,depth=1,heads=2,mlp=16)/8"
 
 
 def small(name: str = SMALL, size: Any = 16, **choices: Any) -> Any:
@@ -93,53 +95,54 @@ def test_positions_that_are_not_added_are_refused(positions: str) -> None:
         vitlab.inspect.position_similarity(small(positions=positions))
 
 
-def test_norms_and_similarity_of_tokens() -> None:
-    model, images = small(registers=1), torch.randn(2, 3, 16, 16)
-    norms = vitlab.inspect.token_norms(model, images)
-    alike = vitlab.inspect.token_similarity(model, images)
-    assert norms.shape == (2, 3, 18)
-    with torch.inference_mode():
-        last = model.eval().intermediates(images, [2])[0].double().numpy()
-    assert norms[:, 2].numpy() == pytest.approx(np.sqrt((last**2).sum(-1)), rel=1e-5)
-    patches = last[1, 2:]
-    unit = patches / np.linalg.norm(patches, axis=1, keepdims=True)
-    cosines = (unit @ unit.T)[~np.eye(16, dtype=bool)]
-    assert alike[1, 2] == pytest.approx(cosines.mean(), abs=1e-6)
+def reached(model: Any, side: int) -> int:
+    """How wide the square is whose pixels change the middle token, without the norms of maps."""
+    for name, part in list(model.named_modules()):
+        if isinstance(part, nn.GroupNorm):
+            model.set_submodule(name, nn.Identity())
+    hit = torch.zeros(side, side)
+    resnet = model.config.kind == "resnet"
+    for seed in range(4):
+        images = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(seed))
+        images = images.double().requires_grad_()
+        tokens = model.body(images) if resnet else model.stem(images).transpose(1, 2)[..., None]
+        tokens = tokens.flatten(2)
+        side_of_grid = round(tokens.shape[-1] ** 0.5)
+        middle = (side_of_grid // 2) * (side_of_grid + 1)
+        tokens[..., middle].square().sum().backward()
+        hit += images.grad.abs().sum((0, 1))
+    rows, columns = hit.nonzero(as_tuple=True)
+    assert rows.max() - rows.min() == columns.max() - columns.min()
+    return int(rows.max() - rows.min()) + 1
 
 
-def test_colors_are_the_first_three_components_of_all_images_together() -> None:
-    model, images = small(), torch.randn(3, 3, 16, 24)
-    colors = vitlab.inspect.feature_colors(model, images)
-    assert colors.shape == (3, 4, 6, 3)
-    assert 0 == colors.min() < colors.max() == 1
-    with torch.inference_mode():
-        flat = model.eval().encode(images)[:, 1:].flatten(0, 1).double().numpy()
-    want = PCA(4, svd_solver="full").fit_transform(flat)
-    inner = (colors.flatten(0, 2) > 0) & (colors.flatten(0, 2) < 1)
-    for number in range(3):
-        keep = inner[:, number].numpy()
-        shown = colors.flatten(0, 2)[:, number].numpy()[keep]
-        assert abs(np.corrcoef(shown, want[keep, number])[0, 1]) > 0.99999
-    later = vitlab.inspect.feature_colors(model, images, first=1)
-    assert abs(np.corrcoef(later[..., 0].flatten(), want[:, 1])[0, 1]) > 0.99
-    assert vitlab.inspect.feature_colors(model, images, layer=0).shape == (3, 4, 6, 3)
-    one, two = vitlab.inspect.feature_colors(model, [images[:2], images[2:]])
-    torch.testing.assert_close(torch.cat([one, two]), colors)
-    with pytest.raises(OptionError, match="need at least 5 patches"):
-        vitlab.inspect.feature_colors(small(size=8), torch.randn(1, 3, 8, 8), first=2)
-    low, high = (np.quantile(want[:, 0], share) for share in (0.01, 0.99))
-    shown = np.clip((want[:, 0] - low) / (high - low), 0, 1)
-    got = colors.flatten(0, 2)[:, 0].numpy()
-    assert min(np.abs(got - shown).max(), np.abs(1 - got - shown).max()) < 1e-4
+@pytest.mark.parametrize(
+    ("name", "choices", "field"),
+    [
+        (WIDTH, {}, 8),
+        (WIDTH, {"stem": "hmlp", "stem_norm": "layer"}, 8),
+        (WIDTH, {"stem": "conv", "stem_norm": "layer"}, 15),
+        (WIDTH, {"stem": "local"}, 13),
+        (WIDTH, {"stem": "resnet", "stages": (1,)}, 23),
+        ("BiT-R(1-1)x1", {}, 27),
+    ],
+)
+def test_it_is_what_the_gradient_reaches(name: str, choices: dict[str, Any], field: int) -> None:
+    torch.manual_seed(0)
+    model = vitlab.create(name, 2, 64, **choices).double()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+    assert vitlab.inspect.receptive_field(model) == field
+    assert reached(model, 64) == field
 
 
-def test_images_of_different_sizes_share_their_colors() -> None:
-    model, image = (
-        small(positions="none", class_token=False, pool="mean"),
-        torch.randn(1, 3, 16, 16),
-    )
-    wide = torch.cat([image, image], 3)
-    one, two = vitlab.inspect.feature_colors(model, [image, wide], layer=0)
-    assert two.shape == (1, 4, 8, 3)
-    torch.testing.assert_close(two, torch.cat([one, one], 2))
-    assert vitlab.inspect.feature_colors(small(RESNET, 32), wide).shape == (1, 2, 4, 3)
+def test_known_figures() -> None:
+    with torch.device("meta"):
+        found = {
+            name: vitlab.inspect.receptive_field(vitlab.create(name, 0))
+            for name in ("BiT-R50x1", "R50+ViT-B/16", "ViT-B/32")
+        }
+        assert found == {"BiT-R50x1": 427, "R50+ViT-B/16": 363, "ViT-B/32": 32}
+        with pytest.raises(OptionError, match="sees the whole image"):
+            vitlab.inspect.receptive_field(vitlab.create("Axial-ResNet-50", 0, 32))

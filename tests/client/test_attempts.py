@@ -6,10 +6,9 @@ from typing import Any
 import httpx2
 import pytest
 
-import vitlab
 from client.conftest import Make
 from vitlab.client import client as clients
-from vitlab.errors import BusyError, OptionError, ServiceError, UserError
+from vitlab.errors import BusyError, ServiceError, UserError
 
 GOOD = httpx2.Response(200, json={"alive": True})
 BROKEN = httpx2.ReadError("disconnected")
@@ -67,11 +66,11 @@ def test_clients_that_were_refused_together_do_not_come_again_together(
     assert play([busy(), GOOD])[1] == [3.0]
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 413, 422, 500, 504])
-def test_a_reply_ends_it(play: Callable[..., Play], status: int) -> None:
-    error, waits, given = play([busy(status=status)])
-    assert isinstance(error, UserError)
-    assert (waits, given) == ([], [60.0])
+def test_a_reply_ends_it(play: Callable[..., Play]) -> None:
+    for status in (400, 401, 404, 413, 422, 500, 504):
+        error, waits, given = play([busy(status=status)])
+        assert isinstance(error, UserError)
+        assert (waits, given) == ([], [60.0])
 
 
 def test_a_full_queue_is_tried_again_after_the_seconds_it_names(play: Callable[..., Play]) -> None:
@@ -102,11 +101,5 @@ def test_tries_and_time_are_bounded(play: Callable[..., Play]) -> None:
 
 
 def test_a_proxy_without_its_service_is_tried_again(play: Callable[..., Play]) -> None:
-    assert play([busy("", 502), GOOD])[0] == {"alive": True}
+    assert play([busy("", 502), GOOD])[:2] == ({"alive": True}, [0.1])
     assert "by its proxy after 2 tries" in str(play([busy("", 502)] * 2, retries=1)[0])
-
-
-@pytest.mark.parametrize("terms", [{"timeout": 0}, {"retries": -1}, {"parallel": 65}])
-def test_terms_are_checked(terms: dict[str, Any]) -> None:
-    with pytest.raises(OptionError, match=f"{next(iter(terms))} must be"):
-        vitlab.Client("http://here", **terms)

@@ -4,7 +4,6 @@ import threading
 from collections import Counter
 from email import message_from_bytes
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import numpy as np
@@ -100,10 +99,7 @@ def test_lists_are_split_and_keep_their_order(make: Make) -> None:
     batch = np.zeros((3, 5, 5, 3), np.uint8)
     assert [each.image for each in client.predict(batch)] == ["image 0", "image 1", "image 2"]
     assert client.predict([b"a"]) == [Answer("image 0", (("a", 0.75),))]  # a list stays a list
-
-
-def test_requests_are_halved_where_the_service_takes_fewer(make: Make) -> None:
-    service = Service(most=3)
+    service = Service(most=3)  # requests are halved where the service takes fewer
     names = [each.classes[0][0] for each in make(service).predict([b"a", b"b", b"c", b"d", b"e"])]
     assert names == list("abcde")
     assert service.sizes == {5: 1, 2: 1, 3: 1}
@@ -146,8 +142,10 @@ def test_an_image_that_cannot_be_read(make: Make, tmp_path: Path) -> None:
 
 
 def test_features(make: Make) -> None:
-    client = make(Service(most=2), batch=2)
+    service = Service(most=2)
+    client = make(service, batch=2)
     found = client.features([b"a", b"b", b"c"])
+    assert service.sizes == {2: 1, 1: 1}
     np.testing.assert_array_equal(found, np.array([[97, 0.1], [98, 0.1], [99, 0.1]], np.float32))
     assert found.dtype == np.float32
     assert client.features(b"a").shape == (1, 2)
@@ -189,13 +187,6 @@ def test_what_becomes_of_a_reply(
     assert "\n" not in str(caught.value)
 
 
-def test_a_refused_token_is_not_shown(make: Make) -> None:
-    client = make(lambda request: refuse(401, "no"), token="secret")
-    with pytest.raises(ServiceError, match="does not accept this token") as caught:
-        client.predict(b"a")
-    assert "secret" not in str(caught.value) + repr(client)
-
-
 @pytest.mark.parametrize(
     ("fault", "kind", "text"),
     [
@@ -226,25 +217,31 @@ def test_one_failure_ends_a_list(make: Make) -> None:
         seen.append(1)
         return refuse(401, "no")
 
-    with pytest.raises(ServiceError, match="needs a token"):
-        make(fail, batch=1, parallel=2).predict([b"a"] * 200)
+    client = make(fail, batch=1, parallel=2, token="secret")
+    with pytest.raises(ServiceError, match="does not accept this token") as caught:
+        client.predict([b"a"] * 200)
     assert len(seen) < 200
-
-
-@pytest.mark.parametrize(
-    "url",
-    ["localhost:8000", "", "ftp://a", "http://", "http://a/?b=1", "http://u:p@a", "http://a:b", 3],
-)
-def test_addresses_that_cannot_be(make: Make, url: Any) -> None:
-    with pytest.raises(OptionError, match="url must be"):
-        make(Service(), url=url)
+    assert "secret" not in str(caught.value) + repr(client)
 
 
 def test_values_that_cannot_be(make: Make) -> None:
-    with pytest.raises(OptionError, match="token must be of visible"):
-        make(Service(), token="a\nb")
-    with pytest.raises(OptionError, match="batch must be at least 1"):
-        make(Service(), batch=0)
+    for url in (
+        "localhost:8000",
+        "",
+        "ftp://a",
+        "http://",
+        "http://a/?b=1",
+        "http://u:p@a",
+        "http://a:b",
+        3,
+    ):
+        with pytest.raises(OptionError, match="url must be"):
+            make(Service(), url=url)
+    for name, value in (
+        ("token", "a\nb"), ("batch", 0), ("timeout", 0), ("retries", -1), ("parallel", 65),
+    ):  # fmt: skip
+        with pytest.raises(OptionError, match=f"{name} must be"):
+            make(Service(), **{name: value})
     with pytest.raises(OptionError, match="top must be at least 1, not 0"):
         make(Service()).predict(b"a", top=0)
 

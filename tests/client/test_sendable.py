@@ -37,11 +37,11 @@ MODES: dict[str, Image.Image] = {
 }
 
 
-@pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize("mode", MODES)
-def test_images_of_pillow_keep_their_pixels(mode: str, channels: int) -> None:
-    want = stored(MODES[mode]).decode(channels)
-    np.testing.assert_array_equal(stored(encoded(MODES[mode], "x")).decode(channels), want)
+def test_images_of_pillow_keep_their_pixels(mode: str) -> None:
+    for channels in (1, 3, 4):
+        want = stored(MODES[mode]).decode(channels)
+        np.testing.assert_array_equal(stored(encoded(MODES[mode], "x")).decode(channels), want)
 
 
 def test_arrays_and_tensors_keep_their_pixels() -> None:

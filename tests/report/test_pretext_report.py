@@ -17,6 +17,7 @@ from vitlab.report.facts import Facts, Point
 from vitlab.report.headline import uses
 from vitlab.report.page import write_page
 from vitlab.report.pretext_report import (
+    FIGURES,
     TASKS,
     key_cards,
     lead,
@@ -103,6 +104,9 @@ def test_a_figure_is_shown_as_its_words_have_it() -> None:
     assert [each.shown(values[key]) for key, each in own.items()] == ["12.3%", "4,321", "0.0123"]
     assert own["entropy"].shown(1e9) == "inf"
     assert own["some_new_figure"].title == "Some new figure"
+    shares = {key for key, each in FIGURES.items() if each.share}
+    assert {key for key in FIGURES if key.endswith("accuracy")} < shares
+    assert shares >= {"agreement", "box_overlap", "dead_features"}
     cards = {card.label: card.value for card in key_cards(a_run(side=8))}
     assert cards == {
         "Held-out loss": "3.751", "Code agreement": "42.1%", "Spread of answers": "2.1",

@@ -215,13 +215,15 @@ def test_the_reason_of_a_high_calibration_error_is_given() -> None:
     assert trust(replace(facts, reliability=[])) == ("", [])
     few = replace(facts, reliability=[Bin(0.7, 0.8, 13, 0.7, 12 / 13)])
     assert trust(few)[0] == "off by no more than chance allows"
-    many = replace(facts, reliability=[Bin(0.7, 0.8, 130, 0.7, 12 / 13)])
+    many = replace(facts, reliability=[Bin(0.7, 0.8, 39, 0.7, 12 / 13)])
     assert trust(many)[0] == "strongly underconfident"
 
 
 def test_each_class_has_its_figures() -> None:
     facts = some()
+    facts = replace(facts, per_class=[ClassFigures("class 0", None, 0, 0, 9), *facts.per_class[1:]])
     text = section(replace(facts, predicted=[0, *facts.predicted[1:]]), "classes")
+    assert "class 0 0.0% 0.0% 0.0% 9 0" in plain(text)
     names = re.findall(r'<th scope="row"><bdi>class (\d+)', text)
     f1 = [each.f1 or 0.0 for each in facts.per_class]
     assert [f1[int(n)] for n in names] == sorted(f1)

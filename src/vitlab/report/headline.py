@@ -2,6 +2,8 @@
 
 import math
 import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -99,8 +101,8 @@ def head(facts: Facts) -> Cards:
     """Return the figures that come first, and the scale of the first one."""
     (own, ends), usual = _main(facts), guessing(facts)
     found = [
-        Card(title, text, PLAIN.get(key, note), interval)
-        for key, title, note, text, interval in _figures(facts)
+        replace(card, note=PLAIN.get(key, card.note))
+        for key, card in figure_cards(facts).items()
         if (key in PLAIN or facts.several) and METRICS[key].key
     ]
     if found and usual is not None:
@@ -113,7 +115,8 @@ def head(facts: Facts) -> Cards:
 
 def more_figures(facts: Facts) -> Table:
     """Return all figures of the test images, with what each of them is."""
-    rows = [(title, note, text, ends or "–") for _, title, note, text, ends in _figures(facts)]
+    cards = figure_cards(facts).values()
+    rows = [(each.label, each.note, each.value, each.range or "–") for each in cards]
     rows += [
         (PROBES[key], PROBE_NOTES[key], percent(value), "–") for key, value in probed(facts).items()
     ]
@@ -125,18 +128,19 @@ def more_figures(facts: Facts) -> Table:
     return Table("All figures", head, rows, note=note, texts=2)
 
 
-def _figures(facts: Facts) -> list[tuple[str, str, str, str, str]]:
-    """Return key, title, note, value and interval of the figures that say something here."""
+def figure_cards(facts: Facts) -> dict[str, Card]:
+    """Return the figures of the test images that say something here, by their keys."""
+    found = {}
+    for key, each in METRICS.items():
+        value = facts.number(key)
+        if value is not None and each.of != "training" and each.tells(len(facts.classes)):
+            found[key] = card_of(each, value, facts.interval(key))
+    return found
 
-    def known(metric: Metric) -> bool:
-        there = metric.of != "training" and facts.number(metric.name) is not None
-        return there and metric.tells(len(facts.classes))
 
-    return [
-        (each.name, each.title, each.note, each.text(facts.number(each.name) or 0.0),
-         each.range(facts.interval(each.name)))
-        for each in METRICS.values() if known(each)
-    ]  # fmt: skip
+def card_of(metric: Metric, value: float, ends: Sequence[float] | None) -> Card:
+    """Return a figure with its interval, if that is known."""
+    return Card(metric.title, metric.text(value), metric.note, metric.range(ends))
 
 
 def probed(facts: Facts) -> dict[str, float]:

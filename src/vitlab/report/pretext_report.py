@@ -181,7 +181,7 @@ def key_cards(facts: Facts) -> list[Card]:
     notes = [f"mean of {held_out:,.0f} images"] if held_out else []
     notes += [f"{losses[-1]:.4g} in training"] if losses else []
     found = [
-        Card(each.title, each.text(value), each.note, each.range(facts.interval(each.name)))
+        headline.card_of(each, value, facts.interval(each.name))
         for each in METRICS.values()
         if each.of in ("boxes", "numbers") and each.key
         if (value := facts.number(each.name)) is not None

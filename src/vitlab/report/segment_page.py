@@ -1,7 +1,6 @@
-"""Page of a run that segments: figures with intervals, a table of classes, and the worst images."""
+"""What a report shows of a run that segments: figures, a table of classes, the worst images."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,10 @@ from vitlab.evaluation.segmentation import (
     segment,
     voc_palette,
 )
+from vitlab.report.headline import card_of
 from vitlab.report.page import (
-    Card,
     Cards,
     Columns,
-    Commands,
-    Page,
     Prose,
     Section,
     Table,
@@ -32,10 +29,8 @@ from vitlab.report.page import (
     Thumbnails,
     common_folder,
     table_of,
-    write_page,
 )
 from vitlab.report.thumbnails import data_uri, in_colors
-from vitlab.runs.run_folder import RunFolder
 from vitlab.units import percent
 from vitlab.weights.segmenter import Segmenter
 
@@ -43,59 +38,34 @@ WORST, SIDE, COVER = 12, 320, 0.55  # images, pixels of their longer side, and h
 TRIED = 40  # heads that are listed
 
 
-def write_segmented(
-    folder: RunFolder,
+def segment_sections(
     segmenter: Segmenter,
     test: MaskedImages,
     tested: Tested,
-    figures: dict[str, Any],
     compute: Compute,
-) -> Path:
-    """Write the report of a run that segments; return the file.
+    tried: Sequence[dict[str, Any]] = (),
+) -> list[Section]:
+    """Return figures, the worst images and classes, and the heads that were tried.
 
     Args:
-        folder: of the run
         segmenter: of the run
         test: the images that it was tested on
         tested: on them
-        figures: of the run, by the keys of the command's JSON
         compute: where
-
-    Raises:
-        DiskError: the file cannot be written.
+        tried: heads, as the figures of the run list them
     """
-    use = [("masks of other images", f"vitlab predict {folder.path} IMAGES --out FOLDER")]
-    sections = [
-        *segment_sections(segmenter, test, tested, compute),
-        Section("heads", "Heads that were tried", [_tried(figures["tried"])]),
-        Section("use", "How to use it", [Commands(use)]),
-    ]
-    lead = (
-        f"{figures['model']} with a linear classifier of its patches: mIoU "
-        f"{percent(figures['miou'] or 0.0)} on {figures['images']:,} test images."
-    )
-    command = str(folder.tables["run"].get("command", ""))
-    title = Path(folder.path).name
-    return write_page(
-        folder.report, Page(title, lead, sections, figures["notes"], command, "segmentation")
-    )
-
-
-def segment_sections(
-    segmenter: Segmenter, test: MaskedImages, tested: Tested, compute: Compute
-) -> list[Section]:
-    """Return figures, the worst images and classes, as `write_segmented` takes them."""
     figures = tested.figures
     cards = [
-        Card(each.title, each.text(value), each.note, each.range(figures["intervals"].get(name)))
+        card_of(METRICS[name], value, figures["intervals"].get(name))
         for name in FIGURES
-        if (value := figures[name]) is not None and (each := METRICS[name])
+        if (value := figures[name]) is not None
     ]
     worst = _worst(segmenter, test, tested, compute)
     return [
         Section("figures", "Figures", [Cards(cards)], folded=False),
         Section("worst", "Images with the lowest IoU", worst, folded=False),
         Section("classes", "Classes", [_classes(figures["classes"])], folded=False),
+        Section("heads", "Heads that were tried", [_tried(tried)] if tried else []),
     ]
 
 

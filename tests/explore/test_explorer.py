@@ -40,6 +40,15 @@ def test_one_pass_however_many_ask_until_others_need_the_room() -> None:
     assert sizes == [1, 1, 1]
 
 
+def test_colors_share_their_basis_with_the_latest_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitlab.explore.explorer.LATEST", 2)
+    exploring = Exploring(("one", tiny(SMALL)))
+    images = [exploring.ask(f"/api/images?name={n}", encoded(n)).json["id"] for n in range(3)]
+    bases = [exploring.ask(f"/api/look/0/{each}/colors").json["basis"] for each in images]
+    exploring.close()
+    assert bases == [images[:1], images[:2], images[1:]]
+
+
 def test_the_cells_of_a_model_are_pixels_that_are_covered() -> None:
     """Also where they are not squares of pixels: those that a cell is drawn as."""
     model = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=16)/6", 3, (24, 36)).eval()

@@ -1,6 +1,7 @@
 """`vitlab probe --task segment`: a run of masks, and what evaluates, predicts and reports it."""
 
 import json
+import re
 import shutil
 import tomllib
 from collections.abc import Callable
@@ -84,6 +85,9 @@ def test_shapes_are_found_and_the_run_is_a_run(run: vitlab.Run) -> None:
     assert {("ridge", (2,)), ("ridge", (1, 2))} <= set(heads)
     assert "logistic" in {kind for kind, _ in heads}
     page = (run.folder / "report.html").read_text()
+    table = page.split('<section id="classes"')[1].split("</table>")[0]
+    worst = [row["class"] for row in sorted(found["classes"], key=lambda row: row["iou"])]
+    assert re.findall('<th scope="row"><bdi>(.*?)</bdi>', table) == worst
     for words in ("Boundary IoU", "Images with the lowest IoU", "triangle", "vitlab predict"):
         assert words in page
     assert f"{100 * found['miou']:.1f}%" in page

@@ -117,45 +117,41 @@ def test_attention_of_the_pool(exploring: Exploring, image: str, kind: str) -> N
     np.testing.assert_allclose(largest * octets / 255, expected, atol=float(largest.max()) / 500)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("view", ["rollout", "relevance", "gradcam"])
-def test_maps_are_those_of_inspect(exploring: Exploring, image: str, kind: str, view: str) -> None:
-    model, path = exploring.models[kind], look(exploring, kind, image)
-    number = exploring.names.index(kind)
-    why = exploring.ask("/api/state").json["models"][number]["views"][view]
-    reply = exploring.ask(f"{path}/map/{view}?class=3")
-    if why:
-        assert (reply.status, reply.error) == (400, why)
-        return
-    images = prepared(model)
-    if view == "rollout":
-        expected = inspect.rollout(model, images)
-    else:
-        expected = getattr(inspect, view)(model, images, torch.tensor([3]))
-    assert reply.json["grid"] == list(expected.shape[1:])
-    got = torch.tensor(reply.json["values"])
-    torch.testing.assert_close(got, expected[0], atol=2e-5, rtol=5e-3 if kind == "resnet" else 1e-4)
-    assert exploring.ask(f"{path}/map/{view}?class=3").json == reply.json
+def views_of(model: Any, images: torch.Tensor, token: int) -> dict[str, Any]:
+    """What the page may ask for, and what `vitlab.inspect` has of it."""
+    last = model.last_layer
+    return {
+        "late": lambda: inspect.late_attention(model, images),
+        "rollout": lambda: inspect.rollout(model, images),
+        "relevance?class=3": lambda: inspect.relevance(model, images, torch.tensor([3])),
+        "gradcam?class=3": lambda: inspect.gradcam(model, images, torch.tensor([3])),
+        "norms?layer=0": lambda: inspect.norm_map(model, images, layer=0),
+        "norms": lambda: inspect.norm_map(model, images),
+        f"similarity?layer=1&token={token}": (
+            lambda: inspect.similar_patches(model, images, token, layer=1)
+        ),
+        "similarity": lambda: inspect.similar_patches(model, images, 0, layer=last),
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_norms_and_similarity_at_a_layer(exploring: Exploring, image: str, kind: str) -> None:
+def test_maps_are_those_of_inspect(exploring: Exploring, image: str, kind: str) -> None:
     model, path = exploring.models[kind], look(exploring, kind, image)
     first = exploring.ask(path).json
-    prefix, (rows, columns) = len(first["prefix"]), first["grid"]
-    for layer in (0, first["depth"]):
-        found = model.intermediates(prepared(model), [layer])[0][0]
-        tokens = found.flatten(1).T if kind == "resnet" else found
-        got = exploring.ask(f"{path}/map/norms?layer={layer}").json
-        flat = torch.tensor(got["values"]).flatten()
-        torch.testing.assert_close(flat, tokens[prefix:].norm(dim=-1), rtol=1e-5, atol=1e-6)
-        token = prefix + rows * columns - 1
-        got = exploring.ask(f"{path}/map/similarity?layer={layer}&token={token}").json
-        values = torch.tensor(got["values"])
-        assert float(values.max()) == pytest.approx(1, abs=1e-5)
-        if kind != "resnet":
-            expected = torch.nn.functional.cosine_similarity(tokens[prefix:], tokens[token][None])
-            torch.testing.assert_close(values.flatten(), expected, rtol=1e-5, atol=1e-6)
+    token = len(first["prefix"]) + 11
+    why = exploring.ask("/api/state").json["models"][exploring.names.index(kind)]["views"]
+    for view, expected in views_of(model, prepared(model), token).items():
+        reply = exploring.ask(f"{path}/map/{view}")
+        if reason := why[view.partition("?")[0]]:
+            assert (reply.status, reply.error) == (400, reason)
+            continue
+        if kind == "resnet" and view.startswith("similarity"):
+            continue  # a cell stands for its center: see below
+        got, want = torch.tensor(reply.json["values"]), expected()[0]
+        assert reply.json["grid"] == list(want.shape)
+        rtol = 5e-3 if kind == "resnet" else 1e-4
+        torch.testing.assert_close(got, want, atol=2e-5, rtol=rtol, msg=view)
+        assert exploring.ask(f"{path}/map/{view}").json == reply.json
 
 
 def test_a_cell_of_a_resnet_stands_for_its_center(exploring: Exploring, image: str) -> None:

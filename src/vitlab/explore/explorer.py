@@ -23,7 +23,6 @@ from vitlab.explore.gallery import Gallery, OpenImage
 from vitlab.explore.lru import Kept
 from vitlab.explore.views import FirstPass, Shown, first_pass
 from vitlab.files import read_bytes
-from vitlab.inspect.evidence import without
 from vitlab.inspect.tokens import colors_of
 from vitlab.serve.decoders import Decoders, Wanted
 
@@ -254,7 +253,7 @@ class Explorer:
         seen = await self.look(number, image)
         if not patches:
             return seen.probabilities
-        job = partial(without, shown.model, seen.look.images, views.pixels_of(seen, patches))
+        job = partial(views.without, shown.model, seen.look.images, views.pixels_of(seen, patches))
         found = (await self._worker.do(job)).cpu().numpy()
         views.check_finite(found)
         return found

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from vitlab.data.decode.pixels import Box
 from vitlab.data.labels import kind_of
+from vitlab.device import exact
 from vitlab.errors import OptionError, WeightsError
+from vitlab.evaluation.infer import probabilities
 from vitlab.evaluation.segmentation import DEEP, voc_palette
 from vitlab.inspect.attention import LATE, pool_attention, rollouts
-from vitlab.inspect.evidence import Gradients, Square
+from vitlab.inspect.evidence import Gradients
 from vitlab.inspect.look import Look, attention_bytes, look
 from vitlab.inspect.tokens import likeness, norm_map
 from vitlab.models.config import ViTConfig
@@ -25,6 +27,7 @@ from vitlab.units import storage
 from vitlab.weights.segmenter import Segmenter
 
 Octets = tuple[NDArray[np.uint8], NDArray[np.float32]]  # (heads, tokens, N), (heads, tokens)
+Square = tuple[int, int, int, int]  # of an image: its first row and column, and those after it
 LEVELS = 255  # of a byte
 MOST_ATTENTION = 2**30  # bytes of one image's
 BY_GRADIENT = ("relevance", "gradcam")
@@ -69,7 +72,8 @@ class FirstPass:
     def nbytes(self) -> int:
         """Bytes in memory."""
         seen = (part.nbytes for each in (*self.attention, *self.pool) for part in each)
-        return self.look.nbytes + sum(seen)
+        kept = (self.look.images, *self.look.outputs, self.look.last)
+        return sum(seen) + sum(each.nbytes for each in kept)
 
 
 @torch.inference_mode()
@@ -85,7 +89,8 @@ def first_pass(
         attention: whether to keep that, where there is any
     """
     seen = look(model, image)
-    common = seen.on_cpu(), box, seen.chances[0] if has_classes(model) else np.empty(0)
+    chances = seen.chances[0] if has_classes(model) else torch.empty(0)
+    common = seen.on_cpu(), box, chances.cpu().numpy()
     if not isinstance(model, VisionTransformer):
         return FirstPass(*common)
     pool = pool_attention(seen)
@@ -336,3 +341,18 @@ def pixels_of(seen: FirstPass, patches: Sequence[int]) -> list[Square]:
         corner = row * high // rows, column * wide // columns
         found.append((*corner, (row + 1) * high // rows, (column + 1) * wide // columns))
     return found
+
+
+@torch.inference_mode()
+def without(model: Model, image: Tensor, squares: Sequence[Square]) -> Tensor:
+    """Compute the probabilities of an image's classes, (classes,), without some of its squares.
+
+    Args:
+        model: any with a classifier, in evaluation mode
+        image: normalized, (1, channels, H, W)
+        squares: that are covered together, by zero
+    """
+    covered = image.clone()
+    for top, left, bottom, right in squares:
+        covered[..., top:bottom, left:right] = 0
+    return probabilities(exact(model(covered)), model)[0]

@@ -8,9 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.device import exact
 from vitlab.errors import OptionError
-from vitlab.evaluation.infer import probabilities
 from vitlab.inspect.look import Grid, entering, together, transformer
 from vitlab.models.encoder.attention import Attention
 from vitlab.models.encoder.block import Block
@@ -21,7 +19,6 @@ from vitlab.models.resnets.resnet import ResNet
 from vitlab.models.vit import VisionTransformer
 
 FEW = 16  # images whose every layer is kept for the gradients
-Square = tuple[int, int, int, int]  # of an image: its first row and column, and those after it
 
 
 def relevance(model: Model, images: Tensor, classes: Tensor) -> Tensor:
@@ -248,21 +245,6 @@ def _slopes(sums: Tensor, values: Tensor, heads: int) -> Tensor:
     """Return the gradient of attention: (B, q, D) and (B, N, D) -> (B, h, q, N)."""
     sums, values = (each.unflatten(-1, (heads, -1)).transpose(1, 2) for each in (sums, values))
     return sums @ values.transpose(-2, -1)
-
-
-@torch.inference_mode()
-def without(model: Model, image: Tensor, squares: Sequence[Square]) -> Tensor:
-    """Compute the probabilities of an image's classes, (classes,), without some of its squares.
-
-    Args:
-        model: any with a classifier, in evaluation mode
-        image: normalized, (1, channels, H, W)
-        squares: that are covered together, by zero
-    """
-    covered = image.clone()
-    for top, left, bottom, right in squares:
-        covered[..., top:bottom, left:right] = 0
-    return probabilities(exact(model(covered)), model)[0]
 
 
 def scores_of(values: Tensor, classes: Tensor) -> Tensor:

@@ -7,9 +7,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Self
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.device import exact
@@ -95,17 +93,16 @@ class Look:
             return model.scores(last.flatten(2).transpose(1, 2).mean(1))
 
     @property
-    def chances(self) -> NDArray[np.float64]:
+    def chances(self) -> Tensor:
         """The probabilities of the classes, as `vitlab.predict` has them, (B, classes).
 
         Those of several queries of attention pooling are their mean; none without a classifier.
         """
         model, classes = self.model, self.model.config.classes
         if not classes:
-            return np.empty((len(self.images), 0))
+            return torch.empty(len(self.images), 0)
         each = probabilities(exact(self.logits), model)
-        found: NDArray[np.float64] = each.reshape(len(each), -1, classes).mean(1).cpu().numpy()
-        return found
+        return each.reshape(len(each), -1, classes).mean(1)
 
     def dense(self, layer: int | None) -> DenseFeatures:
         """Return what leaves one layer, as a map beside the tokens before the patches.
@@ -157,11 +154,6 @@ class Look:
         kept = replace(self, outputs=tuple(each.cpu() for each in self.outputs), positions=())
         vars(kept)["last"] = self.last.cpu()
         return kept
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory, without the attention."""
-        return sum(each.nbytes for each in (self.images, *self.outputs, self.last))
 
 
 @torch.inference_mode()

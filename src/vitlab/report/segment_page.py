@@ -1,6 +1,7 @@
-"""What a report shows of a run that segments: figures, a table of classes, the worst images."""
+"""Report of a run that segments: figures, a table of classes, the worst images."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,9 @@ from vitlab.report.page import (
     common_folder,
     table_of,
 )
+from vitlab.report.pretext_report import write_pretext_report
 from vitlab.report.thumbnails import data_uri, in_colors
+from vitlab.runs.run_folder import RunFolder
 from vitlab.units import percent
 from vitlab.weights.segmenter import Segmenter
 
@@ -38,22 +41,37 @@ WORST, SIDE, COVER = 12, 320, 0.55  # images, pixels of their longer side, and h
 TRIED = 40  # heads that are listed
 
 
-def segment_sections(
+def write_segmented(
+    folder: RunFolder,
     segmenter: Segmenter,
     test: MaskedImages,
     tested: Tested,
+    figures: dict[str, Any],
     compute: Compute,
-    tried: Sequence[dict[str, Any]] = (),
-) -> list[Section]:
-    """Return figures, the worst images and classes, and the heads that were tried.
+) -> Path:
+    """Write the report of a head that was fitted; return the file.
 
     Args:
+        folder: of the run
         segmenter: of the run
         test: the images that it was tested on
         tested: on them
+        figures: of the run, by the keys of the command's JSON
         compute: where
-        tried: heads, as the figures of the run list them
+
+    Raises:
+        DiskError: the file cannot be written.
     """
+    tried = Section("heads", "Heads that were tried", [_tried(figures["tried"])])
+    own = [*segment_sections(segmenter, test, tested, compute), tried]
+    shown = figures | {"images": figures["train_images"]}
+    return write_pretext_report(folder, segmenter.model, shown, {}, figures["notes"], own)
+
+
+def segment_sections(
+    segmenter: Segmenter, test: MaskedImages, tested: Tested, compute: Compute
+) -> list[Section]:
+    """Return figures, the worst images and classes, as `write_segmented` takes them."""
     figures = tested.figures
     cards = [
         card_of(METRICS[name], value, figures["intervals"].get(name))
@@ -65,7 +83,6 @@ def segment_sections(
         Section("figures", "Figures", [Cards(cards)], folded=False),
         Section("worst", "Images with the lowest IoU", worst, folded=False),
         Section("classes", "Classes", [_classes(figures["classes"])], folded=False),
-        Section("heads", "Heads that were tried", [_tried(tried)] if tried else []),
     ]
 
 

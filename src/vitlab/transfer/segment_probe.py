@@ -94,12 +94,9 @@ def segment_by(
     }  # fmt: skip
 
     def report() -> None:
-        from vitlab.report.pretext_report import write_pretext_report  # slow to import
-        from vitlab.report.segment_page import segment_sections
+        from vitlab.report.segment_page import write_segmented  # draws, slow to import
 
-        shown = figures | {"images": len(train)}
-        own = segment_sections(segmenter, test, tested, compute, found.tried)
-        write_pretext_report(folder, model, shown, {}, notes, own)
+        write_segmented(folder, segmenter, test, tested, figures, compute)
 
     marks = fingerprint(train.whole), model_fingerprint(model)
     return keep_run(folder, recipe, host, command, marks, segmenter, figures, report)

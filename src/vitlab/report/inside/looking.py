@@ -278,7 +278,8 @@ def _see(found: Looked, one: SeenImage, seen: Look, choices: Choices) -> SeenIma
         return {kind: values[0] for kind, values in tries.items() if values is not None}
 
     model, layer, classes = seen.model, choices.layer or None, seen.model.config.class_names
-    order = np.argsort(-seen.chances[0], kind="stable")[:5].tolist()
+    chances = seen.chances[0].cpu().numpy()
+    order = np.argsort(-chances, kind="stable")[:5].tolist()
     target = classes.index(choices.watch) if choices.watch else (order or [0])[0]
     label = torch.tensor([target])
     gradients = lru_cache(1)(lambda: Gradients(model, seen.images, label))  # relevance and Grad-CAM
@@ -301,7 +302,7 @@ def _see(found: Looked, one: SeenImage, seen: Look, choices: Choices) -> SeenIma
         maps |= made({"similar_patches": similar})
     return replace(
         one,
-        top=tuple((classes[number], float(seen.chances[0, number])) for number in order),
+        top=tuple((classes[number], float(chances[number])) for number in order),
         watched=classes[target] if order else "",
         maps=maps,
         patch=patch,

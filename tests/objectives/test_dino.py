@@ -119,6 +119,13 @@ def test_sinkhorn_uses_prototypes_equally_often_as_the_paper_s_algorithm_does() 
     assert balanced(torch.full((3, 4), 1.0), 1e-3).isfinite().all()  # exp(1000) is not
 
 
+def test_remarks_name_the_crops_and_who_looks_at_one_pass() -> None:
+    crops = "crops of each image: 2 of 16x16 pixels and 3 of 8x8"
+    assert SelfDistillation.remarks(options(), CONFIG) == [crops]
+    _, line = SelfDistillation.remarks(options(centering="sinkhorn"), CONFIG)
+    assert line.startswith("Sinkhorn-Knopp looks at the images of one pass in one process")
+
+
 def test_momentum_and_temperature_follow_their_schedules() -> None:
     assert momentum_at(0, 100, 0.996) == pytest.approx(0.996)
     assert momentum_at(50, 100, 0.996) == pytest.approx(0.998)

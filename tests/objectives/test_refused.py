@@ -64,6 +64,7 @@ REFUSED: dict[str, list[tuple[str, dict[str, Any], ModelConfig]]] = {
         ("use a Vision Transformer", {}, TokenizerConfig(image_size=32)),
         ("takes images of one size only: set local_crops=0", {}, AXIAL),
         ("set fit=crop", {}, small(fit="native")),
+        ("set queries=1", {}, small(pool="attention", queries=2)),
         ("anchor compares patches; .*: set anchor=0", {"anchor": 1.0}, SHORT),
     ],
     "lejepa": [

@@ -25,10 +25,11 @@ from vitlab.optim.moments import pack, unpack
 from vitlab.optim.optimizers import Pair, build, evaluation_weights, set_rate
 from vitlab.optim.sam import statistics_kept, uphill
 from vitlab.optim.shampoo import inverse_root
-from vitlab.optim.table import OPTIMIZERS, Entry, Groups, about, users
+from vitlab.optim.table import OPTIMIZERS, about, users
 from vitlab.options import applies
 from vitlab.recipes.choices import Optimization, Start
 from vitlab.training import checkpoints
+from vitlab.training.guard import can_skip
 from vitlab.training.state import State
 from vitlab.training.step import Trainer
 from vitlab.tuning.free import begin_tuning
@@ -415,6 +416,8 @@ def test_layer_decay_in_a_resnet_counts_its_units() -> None:
     assert model.layers == 4
     optimizer = build(model, Optimization(layer_decay=0.5))
     assert {g["lr_scale"] for g in optimizer.param_groups} == {1, 0.5, 0.25, 0.125, 0.0625}
+    with pytest.raises(vitlab.UserError, match="needs a model of layers: set layer_decay=1"):
+        build(nn.Linear(2, 2), Optimization(layer_decay=0.5))
 
 
 def test_schedule_free_refuses_batch_norm() -> None:
@@ -551,23 +554,10 @@ def test_the_table_says_which_options_an_optimizer_has() -> None:
     assert "muon updates only matrices inside blocks, adamw the rest" in about()
     assert "lars updates only kernels, sgd the rest" in about()
     assert "lamb" not in about()
-
-
-def test_a_new_optimizer_is_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Recipe, command line and training know it by its line in the table."""
-
-    def signs(groups: Groups, lr: float, momentum: float) -> torch.optim.Optimizer:
-        return torch.optim.SGD(groups, lr, momentum=momentum, nesterov=True)
-
-    monkeypatch.setitem(OPTIMIZERS, "nesterov", Entry(signs, takes="kernels", rest="adamw"))
-    name = "ViT(width=16,depth=1,heads=2,mlp=32)/4"
-    recipe = vitlab.recipe("digits", model=name, optimizer="nesterov", steps=2, batch=64, ema=0.0)
-    assert vitlab.train(recipe, tmp_path / "run").metrics["images"] == 73
-    model = vitlab.create(name, 5, 8)
-    pair = build(model, Optimization(optimizer="nesterov"))
-    assert isinstance(pair, Pair)
-    assert {type(part).__name__ for part in pair.parts} == {"SGD", "AdamW"}
-    assert pair.param_groups[0]["nesterov"]
+    assert {name for name, each in OPTIMIZERS.items() if each.slices} == {"sgd", "adam", "adamw"}
+    assert [name for name, each in OPTIMIZERS.items() if each.own_schedule] == ["schedule-free"]
+    fused = {name for name in NAMES if can_skip(build(tiny(), Optimization(optimizer=name)))}
+    assert fused == {"adam", "adamw"}
 
 
 def test_the_command_line_reads_the_table_without_pytorch() -> None:

@@ -17,6 +17,6 @@ def _few_digits() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
-    """A run of `PLAIN` on few digits, twelve steps, that nothing happened to."""
+    """A run of `PLAIN` on few digits, six steps, that nothing happened to."""
     with fewer_digits():
         return vitlab.train(vitlab.recipe("digits", **PLAIN), tmp_path_factory.mktemp("w") / "run")

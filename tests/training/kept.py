@@ -13,8 +13,8 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.stop import Interrupted
 
-PLAIN = TINY | {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "epochs": 2, "batch": 48}
-PLAIN |= {"dropout": 0.1, "micro_batch": 32, "test_every": 1}
+PLAIN = TINY | {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "steps": 6, "batch": 80}
+PLAIN |= {"dropout": 0.1, "micro_batch": 48, "test_every": 1}  # tested after steps 4 and 6
 CLOCKS = {"seconds", "images_per_second", "peak_memory", "run", "report"}
 EACH = Host(workers=0, check_duplicates="no", checkpoint_every=0)  # a checkpoint after each step
 

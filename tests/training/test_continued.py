@@ -19,7 +19,7 @@ from vitlab.training.stop import Interrupted
 
 HOST = Host(workers=0, report="no", probe="digits", probe_by="knn", checkpoint_every=0)
 QUICK: dict[str, Any] = {
-    "steps": 8, "batch": 64, "warmup": 0, "test_every": 0.4, "precision": "fp32",
+    "steps": 6, "batch": 64, "warmup": 0, "test_every": 0.4, "precision": "fp32",
     "decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2,
 }  # fmt: skip
 RUINOUS = {"lr": 0.3, "head_lr": 0.3, "head_first": 0.0, "layer_decay": 1.0, "clip": 0.0}
@@ -122,7 +122,9 @@ def test_what_begins_anew_learns_first_alone(digits_run: Path, tmp_path: Path) -
 def test_a_run_that_nothing_watches_says_so(
     digits_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = f"--from {digits_run} --out {tmp_path / 'run'} --steps 1 --batch 8 --report no "
+    words = (
+        f"--from {digits_run} --out {tmp_path / 'run'} --steps 1 --batch 8 --report no --workers 0 "
+    )
     words += "--decoder-width 16 --decoder-depth 1 --decoder-heads 1"
     _, _, err = call(capsys, "pretrain", "digits", "--task", "mae", *words.split())
     assert "pass --probe LABELED to measure them at each test" in err

@@ -15,7 +15,7 @@ from training.kept import EACH, journal, killed, outcome, resumed
 from vitlab.models.config import ViTConfig
 from vitlab.runs.run_folder import RunFolder
 
-STEPS: dict[str, Any] = TINY | {"steps": 4, "batch": 24, "warmup": 0.0, "lr": 3e-3}
+STEPS: dict[str, Any] = TINY | {"steps": 3, "batch": 24, "warmup": 0.0, "lr": 3e-3}
 STILL = {"rotate": 0, "shift": 0, "zoom": 0, "shear": 0}
 DIGITS = tuple("0123456789")
 
@@ -87,6 +87,8 @@ def test_what_is_learned_beside_the_model_is_in_checkpoints_alone(
     assert not any("difference" in name or "task" in name for name in done.model.state_dict())
     assert {"accuracy", "agreed", "loss"} <= journal(done)[0].keys()
     assert done.model.provenance["teacher"] == str(teacher)
+    guide, own = vitlab.load(RunFolder(done.folder).guide), vitlab.load(teacher).state_dict()
+    assert all(torch.equal(tensor, own[name]) for name, tensor in guide.state_dict().items())
 
 
 def test_refusals_leave_no_folder(

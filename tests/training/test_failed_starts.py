@@ -51,7 +51,6 @@ def test_the_users_own_folders_stay(capsys: pytest.CaptureFixture[str]) -> None:
     ("several", "out", "resume"),
     [
         ([], [], ["--resume"]),
-        (["--folds", "2"], ["--out", "x"], []),
         (["--seeds", "2"], [], ["--resume"]),
         (["--sweep", "1e-3"], ["--out", "x"], []),
     ],
@@ -59,8 +58,7 @@ def test_the_users_own_folders_stay(capsys: pytest.CaptureFixture[str]) -> None:
 def test_drafts_of_a_killed_start_are_in_nobodys_way(
     several: list[str], resume: list[str], out: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more = {"--folds": "-2-folds", "--seeds": "-2-seeds"}
-    name = "digits-ViT-4" + "".join(more.get(word, "") for word in several)
+    name = "digits-ViT-4" + ("-2-seeds" if "--seeds" in several else "")
     place = Path(out[-1]) if out else Path("runs", name)
     for folder in (place, place / "sweep") if "--sweep" in several and out else (place,):
         (folder / ".guide.draft-abcdefg1").mkdir(parents=True)

@@ -166,6 +166,7 @@ CASES = {  # a way, an operation, the path, and which of these
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_survives(case: str, server: Server, whole: Whole, tmp_path: Path) -> None:
     way, name, path, which = CASES[case]

@@ -2,6 +2,8 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -9,6 +11,8 @@ import vitlab
 from conftest import photo
 from training.kept import PLAIN, journal, killed, resumed
 from vitlab.training.screen import Rows
+from vitlab.training.session import Session
+from vitlab.training.state import Tally
 
 POSITION = {"epoch": 12.5, "step": 1234}
 POINT = {"loss": 0.71234, "accuracy": 0.8512}
@@ -46,6 +50,13 @@ def test_several_labels_are_judged_by_their_map() -> None:
     assert "85.1%" not in row
 
 
+def test_the_speed_is_that_of_the_session() -> None:
+    """Of 600 images in 6 seconds, after 100 in 3 before it."""
+    state = SimpleNamespace(tally=Tally(seen=700, seconds=9.0))
+    speed: Any = Session.speed
+    assert speed.fget(SimpleNamespace(state=state, begun=(100, 3.0))) == 100
+
+
 def printed(text: str) -> list[list[str]]:
     """Return the cells of the rows."""
     return [line.split() for line in text.splitlines() if re.match(r" +\d+\.\d\d +\d", line)]
@@ -55,16 +66,16 @@ def test_rows_have_the_figures_of_the_journal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = vitlab.recipe("digits", **PLAIN | {"warmup": 0.0})
-    killed(8, recipe, tmp_path / "run")
+    killed(5, recipe, tmp_path / "run")
     run = resumed(recipe, tmp_path / "run")
     text = capsys.readouterr().err
     assert text.count("train loss  test loss  accuracy") == 2  # once per start
     tested = journal(run, "test")
     rows = printed(text)
-    assert [row[1] for row in rows] == [str(line["step"]) for line in tested] == ["6", "12"]
+    assert [row[1] for row in rows] == [str(line["step"]) for line in tested] == ["4", "6"]
     for row, line in zip(rows, tested, strict=True):
         assert row[3] == f"{line['loss']:.3f}"
-    for row, (first, last) in zip(rows, ((1, 6), (7, 12)), strict=True):  # across the resume
+    for row, (first, last) in zip(rows, ((1, 4), (5, 6)), strict=True):  # across the resume
         losses = [line["loss"] for line in journal(run, "train") if first <= line["step"] <= last]
         assert row[2] == f"{sum(losses) / len(losses):.3f}"
 

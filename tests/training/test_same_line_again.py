@@ -11,9 +11,10 @@ from PIL import Image
 
 import vitlab
 from conftest import call, photo_folder
-from steps import asked_to_stop
+from steps import asked_to_stop, each_step
 from vitlab.commands import pretrain, train
 from vitlab.console.parsing import parse
+from vitlab.images import ImageSpec
 from vitlab.recipes.named import FROM_WEIGHTS, RECIPES
 from vitlab.recipes.recipe import Host
 
@@ -114,23 +115,14 @@ def small(name: str) -> list[str]:
     return ["--image-size", "32"] if RECIPES[name]().model.image_size else []
 
 
-def assert_same(mine: str, other: str) -> None:
-    """Every model in a folder has the bits of that in the other."""
-    places = sorted(each.relative_to(other) for each in Path(other).rglob("model"))
-    assert places == sorted(each.relative_to(mine) for each in Path(mine).rglob("model")) != []
-    for each in places:
-        first, second = (
-            vitlab.load(root / each).state_dict() for root in (Path(mine), Path(other))
-        )
-        assert first.keys() == second.keys()
-        assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-def interrupted(words: list[str], after: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run in `cut` that is stopped after some steps."""
-    with asked_to_stop(after):
-        code, _, err = call(capsys, *words, "--out", "cut")
+def interrupted(words: list[str], capsys: pytest.CaptureFixture[str]) -> ImageSpec:
+    """A session that is stopped after a step; what its model takes."""
+    seen = list[ImageSpec]()
+    look = each_step(before=lambda trainer, state, batch: seen.append(trainer.model.config))
+    with look, asked_to_stop(1):
+        code, _, err = call(capsys, *words)
     assert code == 130, err
+    return seen[-1]
 
 
 @pytest.mark.parametrize(("number", "name"), [*enumerate(RECIPES)])
@@ -139,32 +131,17 @@ def test_the_same_line_goes_on(
 ) -> None:
     """With color and gray images and the digits in turn, the model by its name or its fields.
 
-    To the same bits: test_pretext_runs.py, and below.
+    To the same bits, and to the end: test_pretext_runs.py, and below.
     """
     data = ("color", "gray", "gray" if name in ("detect", "segment") else "digits")[number % 3]
     words = words_of(name, place, data, number % 2 == 0) + small(name)
-    interrupted(words, 1, capsys)
-    code, _, err = call(capsys, *words, "--out", "cut", "--resume")
-    assert code == 0, err
-    config, own = vitlab.load("cut").config, RECIPES[name]().model.mean
+    words += ["--steps", "3", "--out", "cut"]
+    first = interrupted(words, capsys)
+    config, own = interrupted([*words, "--resume"], capsys), RECIPES[name]().model.mean
+    assert config == first
     assert config.channels == (3 if data == "color" else 1)
     if own is not None and data != "color":
         assert config.mean == (sum(own) / 3,)
-
-
-@pytest.mark.parametrize(
-    ("name", "several"),
-    [("mae-finetune", ["--folds", "2"]), ("deit3", ["--sweep", "1e-3", "1e-4"])],
-)
-def test_several_runs_go_on(
-    name: str, several: list[str], place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [*words_of(name, place, "color"), *small(name), *several, "--test-every", "0.5"]
-    assert call(capsys, *words, "--out", "whole")[0] == 0
-    interrupted(words, 3, capsys)
-    code, _, err = call(capsys, *words, "--out", "cut", "--resume")
-    assert code == 0, err
-    assert_same("cut", "whole")
 
 
 @pytest.mark.parametrize("name", ["dino", "beit-finetune"])
@@ -175,9 +152,7 @@ def test_what_a_start_decided_is_no_difference(
     words = words_of(name, place, "digits") + small(name)
     words += ["--micro-batch", "auto", "--train-images", "50%"] * (name != "dino")
     words += ["--balance", "auto"] * (name != "dino")
-    with asked_to_stop(1):
-        code, _, err = call(capsys, *words)
-    assert code == 130, err
+    interrupted(words, capsys)
     (run,) = Path("runs").iterdir()
     shutil.copytree(run, "python")
     code, _, err = call(capsys, *words, "--resume")
@@ -185,5 +160,7 @@ def test_what_a_start_decided_is_no_difference(
     command: Any = train if words[0] == "train" else pretrain
     kind = train.Train if words[0] == "train" else pretrain.Pretrain
     recipe = command.build(parse(kind, words[1:], "vitlab")).recipe
-    vitlab.train(recipe, "python", resume=True, host=Host(workers=0))
-    assert_same("python", str(run))
+    again = vitlab.train(recipe, "python", resume=True, host=Host(workers=0)).model.state_dict()
+    first = vitlab.load(run).state_dict()
+    assert first.keys() == again.keys()
+    assert all(torch.equal(first[key], again[key]) for key in first)

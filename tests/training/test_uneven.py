@@ -5,17 +5,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import torch
 
 import vitlab
 from conftest import TINY, call, photo_folder
 from training.kept import resumed, stopped, weights
 from vitlab.data.holdout import with_validation
 from vitlab.data.learning import open_to_learn
-from vitlab.data.loading.batches import TrainingBatches
-from vitlab.data.loading.loader import loader
-from vitlab.data.loading.order import Groups
-from vitlab.data.settings import Augment
 from vitlab.data.sources.source import counts
 from vitlab.errors import OptionError
 from vitlab.recipes.recipe import Host
@@ -40,29 +35,6 @@ def table(run: Path, name: str) -> dict[str, object]:
     return dict(tomllib.loads((run / "run.toml").read_text())[name])
 
 
-def test_every_process_and_worker_gets_its_share_of_the_same_balanced_batches(uneven: Path) -> None:
-    source = open_to_learn(str(uneven)).train
-    config = vitlab.create("ViT-Ti1/4", image_size=8, classes=3).config
-    groups = Groups.of(source.labels.values)
-
-    def batches(rank: int = 0, size: int = 1) -> TrainingBatches:
-        return TrainingBatches(source, config, Augment(area=0.5), 3, 12, rank, size, groups)
-
-    whole = [batches()[k] for k in range(6)]
-    for size in (2, 4):
-        for k, want in enumerate(whole):
-            parts = [batches(rank, size)[k] for rank in range(size)]
-            for name in ("images", "labels", "draws", "indices"):
-                got = torch.cat([getattr(part, name) for part in parts])
-                assert torch.equal(got, getattr(want, name))
-    for workers in (1, 2):
-        for got, want in zip(loader(batches(), range(2, 6), workers), whole[2:], strict=True):
-            assert torch.equal(got.images, want.images)
-            assert torch.equal(got.draws, want.draws)
-    labels = torch.cat([each.labels for each in whole])[: len(source)]  # an epoch
-    assert labels.bincount().max() - labels.bincount().min() <= 1
-
-
 def test_stopped_and_resumed_the_bits_are_the_same(uneven: Path, tmp_path: Path) -> None:
     recipe = vitlab.recipe("small", str(uneven), balance="sampling", mixup=0.2, **QUICK)
     whole = vitlab.train(recipe, tmp_path / "whole", host=HOST)
@@ -72,7 +44,6 @@ def test_stopped_and_resumed_the_bits_are_the_same(uneven: Path, tmp_path: Path)
     assert weights(none) != weights(whole)
 
 
-@pytest.mark.drawn
 def test_very_uneven_classes_are_weighted_and_a_line_says_so(
     uneven: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,9 +60,6 @@ def test_very_uneven_classes_are_weighted_and_a_line_says_so(
     assert f"always answering 'blue' would be right for {majority} of the test images" in err
     line = " times the images of the smallest: images are weighted by their"
     assert err.count(line) == 1
-    report = (tmp_path / "run" / "report.html").read_text()
-    assert line in report
-    assert majority in report.split("By guessing")[1][:80]
     assert table(tmp_path / "run", "objective")["balance"] == "weights"
 
 
@@ -128,9 +96,8 @@ def test_a_share_of_the_training_images(uneven: Path, tmp_path: Path) -> None:
         resumed(recipe.changed(train_images=0), tmp_path / "run", HOST)
 
 
-@pytest.mark.drawn
 def test_evaluation_uses_exactly_what_training_held_out(uneven: Path, tmp_path: Path) -> None:
-    how = QUICK | {"train_images": 20, "patience": 20, "epochs": 9}
+    how = QUICK | {"train_images": 20, "patience": 9, "epochs": 2}
     recipe = vitlab.recipe("small", str(uneven), **how)
     run = vitlab.train(recipe, tmp_path / "run", host=HOST)
     figures = vitlab.evaluate(vitlab.load(run.folder), str(uneven))
@@ -141,10 +108,7 @@ def test_evaluation_uses_exactly_what_training_held_out(uneven: Path, tmp_path: 
     aside = with_validation(open_to_learn(str(uneven))).validation
     assert aside is not None
     held = f"to decide when to stop (always the same): {len(aside)} images"  # of all images
-    page = (run.folder / "report.html").read_text()
-    assert held in page
-    assert "trained on 20 of " in page
-    assert "Loss on validation images against epoch" in page
+    assert any(held in note for note in run.metrics["notes"])
 
 
 def test_wrong_amounts_leave_no_folder(uneven: Path, tmp_path: Path) -> None:

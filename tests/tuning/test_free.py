@@ -1,12 +1,10 @@
 """Which parameters each mode trains, and what frozen parts do not do."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import vitlab
 from vitlab.errors import OptionError
@@ -139,49 +137,6 @@ def test_below_the_lowest_trained_parameter_nothing_is_dropped() -> None:
         for name in modes(resnet)
         if name.startswith(("body.stages.", "body.root"))
     )
-
-
-@contextmanager
-def saved() -> Iterator[list[Tensor]]:
-    """What autograd keeps for the backward pass, without the weights themselves."""
-    kept: list[Tensor] = []
-
-    def pack(tensor: Tensor) -> Tensor:
-        if not isinstance(tensor, nn.Parameter):
-            kept.append(tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield kept
-
-
-def kept_bytes(tune: Tune) -> dict[tuple[int, ...], int]:
-    model = make("ViT(width=16,depth=2,heads=2,mlp=80)/4")
-    freeze(model, tune)
-    train_mode(model)
-    with saved() as kept:
-        model(torch.rand(3, 3, 16, 16)).sum()
-    storages = {
-        tensor.data_ptr(): tensor for tensor in kept if tensor.shape[-1:] and tensor.numel()
-    }
-    counts: dict[tuple[int, ...], int] = {}
-    for tensor in storages.values():
-        shape = (tensor.numel() // tensor.shape[-1], tensor.shape[-1])
-        counts[shape] = counts.get(shape, 0) + 1
-    return counts
-
-
-def test_activations_that_only_frozen_weights_need_are_not_kept() -> None:
-    tokens = 3 * 17
-    everything, attention = kept_bytes("all"), kept_bytes("attention")
-    for rows in (tokens, 3):  # of the last block, the class tokens alone
-        # of each MLP: the input of GELU, which its own gradient needs, and the input of the second
-        # layer, which only the weight of that layer needs
-        assert everything[rows, 80] == 2
-        assert attention[rows, 80] == 1
-        # the normalized input of each MLP's first layer
-        assert everything[rows, 16] - attention[rows, 16] == 1
-    assert sum(rows * width * n for (rows, width), n in kept_bytes("head").items()) < 4 * tokens
 
 
 def test_no_backward_pass_below_the_lowest_trained_parameter() -> None:

@@ -4,36 +4,34 @@ import math
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from vitlab.data.loading.batches import Batch
 from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, ViTConfig
-from vitlab.models.encoder.from_patches import gathered, visible_patches
+from vitlab.models.encoder.from_patches import visible_patches
 from vitlab.models.model import Model
 from vitlab.models.stems.stem import stem_of
 from vitlab.models.tokenizers.tokenizer import Tokenizer
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.hidden_patches import (
+    HiddenPatches,
     check_hidden,
     covered,
-    draw_dense,
     grid_of,
     hidden_count,
-    last_patches,
     over_image,
-    small_normal_,
 )
 from vitlab.objectives.masks import Draws, block_masks, draws_of, places_of, smallest_block
-from vitlab.objectives.pretext_task import PretextTask, as_pictures, unit_pixels
+from vitlab.objectives.pretext_task import as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext
 
 EASY = 0.9  # agreement from which a tokenizer is doubted: our choice
 RIGHT, WRONG = (0.2, 0.75, 0.3), (0.85, 0.2, 0.2)  # green and red
 
 
-class BEiT(PretextTask):
+class BEiT(HiddenPatches):
     """BEiT (Bao et al., BERT Pre-Training of Image Transformers, 2021, section 2).
 
     Blocks of patches are hidden: a learned token takes the place of their embeddings. A linear
@@ -49,14 +47,10 @@ class BEiT(PretextTask):
     """
 
     figures: ClassVar[tuple[str, ...]] = ("agreement",)
-    config: ViTConfig
 
     def __init__(self, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:
-        super().__init__(options, config, guide)
-        assert isinstance(config, ViTConfig)
-        codes = self.tokenizer.config.codes
-        self.token = nn.Parameter(torch.empty(1, 1, config.width))
-        self.predict = nn.Linear(config.width, codes)
+        assert isinstance(guide, Tokenizer)
+        super().__init__(options, config, guide, guide.config.codes)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -100,11 +94,6 @@ class BEiT(PretextTask):
         if config.stem_norm == "batch":
             line += ", and its batch norm counts these"
         return [line]
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the token and the prediction as the official code does."""
-        small_normal_(self.token, generator)
-        draw_dense(self.predict, generator)
 
     def loss(
         self, model: Model, batch: Batch, generator: torch.Generator
@@ -162,9 +151,7 @@ class BEiT(PretextTask):
         """
         assert isinstance(model, VisionTransformer)
         patches = self._hidden(model, images, masks, places.shape[1])
-        tokens = last_patches(model, patches, grid_of(images, self.config))
-        found: Tensor = self.predict(gathered(tokens, places))
-        return found.float()
+        return self.predicted(model, images, patches, places)
 
     def _hidden(
         self, model: VisionTransformer, images: Tensor, masks: Tensor, count: int

@@ -1,4 +1,4 @@
-"""Crops that DINO and LeJEPA learn from, the models that take them, and the Gram anchor of both.
+"""Crops that DINO and LeJEPA learn from: the base of both, the models that take them, the anchor.
 
 Continued pre-training moves features to fit new images, and forgets what they were. What the anchor
 keeps is how alike the patches of an image are, which leaves the features free to turn.
@@ -20,6 +20,7 @@ from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.models.positions.positions import scheme_of
 from vitlab.models.vit import VisionTransformer
+from vitlab.objectives.pretext_task import PretextTask
 from vitlab.recipes.pretext import Pretext
 
 LOCAL = 3 / 7  # of the image size: 96 of 224 pixels
@@ -62,12 +63,7 @@ def local_size(options: Pretext, config: ModelConfig) -> tuple[int, int]:
     return rows, columns
 
 
-def check_crops(options: Pretext, config: ModelConfig) -> None:
-    """Refuse crops and models that do not go together, before anything is built.
-
-    Raises:
-        OptionError: the message says what would work.
-    """
+def _check(options: Pretext, config: ModelConfig) -> None:
     if not isinstance(config, ViTConfig | ResNetConfig):
         raise OptionError(
             f"task={options.task} learns features; {config.name} has none: use a Vision "
@@ -174,6 +170,34 @@ def anchor_of(options: Pretext, config: ModelConfig) -> GramAnchor | None:
         return None
     assert isinstance(config, ViTConfig)
     return GramAnchor(config)
+
+
+class ComparedCrops(PretextTask):
+    """The base of tasks that compare crops of an image, which may keep to the Gram anchor."""
+
+    anchor: GramAnchor | None
+
+    @classmethod
+    def check(cls, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:
+        """Refuse small crops that the patch does not divide, and models that take one size only.
+
+        Raises:
+            OptionError: the message says what would work.
+        """
+        _check(options, config)
+
+    def start(self, model: Model) -> None:
+        """Begin with the model as the anchor."""
+        if self.anchor is not None:
+            self.anchor.start(model)
+
+    def anchored(self, model: Model, images: Tensor) -> tuple[Tensor, Tensor | float]:
+        """Return features of large crops, (B, channels, H, W), and the loss of the anchor."""
+        if self.anchor is None:
+            return model.features(images), 0.0
+        assert isinstance(model, VisionTransformer)
+        tokens = model.encode(images)
+        return model.head.features(tokens), self.anchor(images, tokens)
 
 
 def _alike(patches: Tensor) -> Tensor:

@@ -15,16 +15,15 @@ from vitlab.device import widest
 from vitlab.models.config import ModelConfig
 from vitlab.models.create import build
 from vitlab.models.model import Model
-from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.crops import (
     BY_PASS,
+    ComparedCrops,
     anchor_of,
-    check_crops,
     crop_views,
     follow,
     local_size,
 )
-from vitlab.objectives.pretext_task import PretextTask, Sum
+from vitlab.objectives.pretext_task import Sum
 from vitlab.recipes.pretext import Pretext
 
 WARMUP = 0.1  # of the run, until the teacher's temperature is the final one
@@ -216,7 +215,7 @@ def collapse(means: dict[str, float], prototypes: int, centering: str) -> list[s
 CENTER = 0.9  # momentum of the center (facebookresearch/dino)
 
 
-class SelfDistillation(PretextTask):
+class SelfDistillation(ComparedCrops):
     """Self-distillation with no labels (DINO; Caron et al., 2021, algorithm 1 and equation 3).
 
     The student sees two large crops and several small ones, the teacher the large ones; the loss is
@@ -252,15 +251,6 @@ class SelfDistillation(PretextTask):
         self.begin(0, 1, 1.0)
 
     @classmethod
-    def check(cls, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:
-        """Refuse small crops that the patch does not divide, and models that take one size only.
-
-        Raises:
-            OptionError: the message says what would work.
-        """
-        check_crops(options, config)
-
-    @classmethod
     def views(cls, options: Pretext, config: ModelConfig, augment: Augment) -> tuple[View, ...]:
         """Return two large crops and the small ones."""
         return crop_views(options, config, augment)
@@ -283,9 +273,8 @@ class SelfDistillation(PretextTask):
 
     def start(self, model: Model) -> None:
         """Begin with the student as the teacher, and as the anchor."""
+        super().start(model)
         follow(self.teacher, model, 0)
-        if self.anchor is not None:
-            self.anchor.start(model)
 
     def train(self, mode: bool = True) -> "SelfDistillation":
         """Change the mode of the student's projector; the teacher always evaluates."""
@@ -309,13 +298,7 @@ class SelfDistillation(PretextTask):
         large, count = torch.cat(views[:2]), len(batch)
         with torch.no_grad():
             taught, features = self._teach(large)
-        moved: Tensor | float = 0.0
-        if self.anchor is None:
-            seen = model.features(large)
-        else:
-            assert isinstance(model, VisionTransformer)
-            tokens = model.encode(large)
-            seen, moved = model.head.features(tokens), self.anchor(large, tokens)
+        seen, moved = self.anchored(model, large)
         answers = [self.projector(seen, self.frozen)]
         if views[2:]:
             answers.append(self.projector(model.features(torch.cat(views[2:])), self.frozen))

@@ -7,10 +7,11 @@ from torch import Tensor, nn
 
 from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, ViTConfig
-from vitlab.models.encoder.from_patches import encode_patches
+from vitlab.models.encoder.from_patches import encode_patches, gathered
+from vitlab.models.model import Model
 from vitlab.models.packed import Grid
 from vitlab.models.vit import VisionTransformer
-from vitlab.objectives.pretext_task import GRAY
+from vitlab.objectives.pretext_task import GRAY, PretextTask
 from vitlab.recipes.pretext import Pretext
 
 
@@ -62,26 +63,50 @@ def grid_of(images: Tensor, config: ViTConfig) -> Grid:
     return config.grid_of(images.shape[-2:])
 
 
-def draw_dense(dense: nn.Linear, generator: torch.Generator | None) -> None:
-    """Draw as BEiT's code: a normal of 0.02, cut at one deviation, and a bias of zero."""
-    small_normal_(dense.weight, generator)
-    nn.init.zeros_(dense.bias)
+class HiddenPatches(PretextTask):
+    """A learned token for what is hidden, and a linear layer that predicts from final tokens.
 
-
-def small_normal_(weight: Tensor, generator: torch.Generator | None) -> None:
-    """Fill with a normal of 0.02, cut at one deviation (microsoft/unilm, beit)."""
-    nn.init.trunc_normal_(weight, std=0.02, a=-0.02, b=0.02, generator=generator)
-
-
-def last_patches(model: VisionTransformer, patches: Tensor, grid: Grid) -> Tensor:
-    """Compute the final tokens of all patches, (B, P, D), from those that enter, (B, P, D).
-
-    Where the model's last norm is on what it pools (`norm_at=pooled`), it is applied to each token,
-    so that it is trained too.
+    Args:
+        options: of the recipe
+        config: of the model
+        guide: BEiT's tokenizer
+        outputs: of the linear layer, for each patch
     """
-    tokens = encode_patches(model, patches, grid)[:, model.config.prefix :]
-    normed: Tensor = model.head.norm(tokens)
-    return normed
+
+    config: ViTConfig
+
+    def __init__(
+        self, options: Pretext, config: ModelConfig, guide: Model | None, outputs: int
+    ) -> None:
+        super().__init__(options, config, guide)
+        assert isinstance(config, ViTConfig)
+        self.token = nn.Parameter(torch.empty(1, 1, config.width))
+        self.predict = nn.Linear(config.width, outputs)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw as BEiT's code: normals of 0.02, cut at one deviation, and a bias of zero."""
+        for weight in (self.token, self.predict.weight):
+            nn.init.trunc_normal_(weight, std=0.02, a=-0.02, b=0.02, generator=generator)
+        nn.init.zeros_(self.predict.bias)
+
+    def predicted(
+        self, model: VisionTransformer, images: Tensor, patches: Tensor, places: Tensor
+    ) -> Tensor:
+        """Return what is predicted of hidden patches, float32 (B, K, outputs).
+
+        Where the model's last norm is on what it pools (`norm_at=pooled`), it is applied to each
+        token, so that it is trained too.
+
+        Args:
+            model: what learns
+            images: of the patches, (B, channels, H, W)
+            patches: the tokens that enter the first block, (B, P, D)
+            places: of the hidden ones, int64 (B, K)
+        """
+        tokens = encode_patches(model, patches, grid_of(images, self.config))
+        normed = model.head.norm(tokens[:, model.config.prefix :])
+        found: Tensor = self.predict(gathered(normed, places))
+        return found.float()
 
 
 def over_image(values: Tensor, grid: Grid, patch: int) -> Tensor:

@@ -15,16 +15,14 @@ from vitlab.data.loading.crops import View
 from vitlab.data.settings import Augment
 from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
-from vitlab.models.vit import VisionTransformer
-from vitlab.objectives.crops import BY_PASS, anchor_of, check_crops, local_size
+from vitlab.objectives.crops import BY_PASS, ComparedCrops, anchor_of, local_size
 from vitlab.objectives.dino import CLOSE, spread
-from vitlab.objectives.pretext_task import PretextTask
 from vitlab.recipes.pretext import Pretext
 
 KNOTS, FARTHEST = 17, 3.0  # where characteristic functions are compared: from 0 to 3
 
 
-class LeJEPA(PretextTask):
+class LeJEPA(ComparedCrops):
     """A joint-embedding predictive architecture without heuristics (arXiv 2511.08544, algorithm 2).
 
     A projector embeds two large crops and several small ones of each image. The loss is the squared
@@ -42,15 +40,6 @@ class LeJEPA(PretextTask):
         self.anchor = anchor_of(options, config)
 
     @classmethod
-    def check(cls, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:
-        """Refuse small crops that the patch does not divide, and models that take one size only.
-
-        Raises:
-            OptionError: the message says what would work.
-        """
-        check_crops(options, config)
-
-    @classmethod
     def views(cls, options: Pretext, config: ModelConfig, augment: Augment) -> tuple[View, ...]:
         """Return two large crops and the small ones, all augmented alike."""
         large = View(config.size, (augment.area, 1.0), augment)
@@ -66,26 +55,16 @@ class LeJEPA(PretextTask):
         """Draw the projector."""
         self.projector.reset_parameters(generator)
 
-    def start(self, model: Model) -> None:
-        """Begin with the model as the anchor."""
-        if self.anchor is not None:
-            self.anchor.start(model)
-
     def loss(
         self, model: Model, batch: Batch, generator: torch.Generator
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the weighted loss of a batch, and the figures."""
         crops = (batch, *batch.views)
         views = [each.images for each in crops if isinstance(each.images, Tensor)]
-        large, small, moved = torch.cat(views[:2]), views[2:], 0.0
-        if self.anchor is None:
-            features = [model.features(large)]
-        else:
-            assert isinstance(model, VisionTransformer)
-            tokens = model.encode(large)
-            features, moved = [model.head.features(tokens)], self.anchor(large, tokens)
-        if small:
-            features.append(model.features(torch.cat(small)))
+        seen, moved = self.anchored(model, torch.cat(views[:2]))
+        features = [seen]
+        if views[2:]:
+            features.append(model.features(torch.cat(views[2:])))
         embedded = self.projector(torch.cat(features)).unflatten(0, (len(views), len(batch)))
         options, regularizer = self.options, REGULARIZERS[self.options.regularizer]
         with torch.autocast(embedded.device.type, enabled=False):

@@ -3,27 +3,25 @@
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from vitlab.data.loading.batches import Batch
 from vitlab.errors import OptionError
-from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.config import ModelConfig
 from vitlab.models.encoder.from_patches import gathered
 from vitlab.models.model import Model
 from vitlab.models.packed import from_patches, to_patches
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.hidden_patches import (
+    HiddenPatches,
     check_hidden,
     covered,
-    draw_dense,
     grid_of,
     hidden_count,
-    last_patches,
-    small_normal_,
 )
 from vitlab.objectives.masks import Draws, draws_of, random_places, uniform
-from vitlab.objectives.pretext_task import PretextTask, as_pictures, unit_pixels
+from vitlab.objectives.pretext_task import as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext
 
 BINS = 8  # of a channel: 3 bits
@@ -32,7 +30,7 @@ MASKED, RANDOM = 0.8, 0.1  # of the hidden patches; the others stay as they are
 MOST_CHANNELS = 5  # 8^5 colors
 
 
-class MaskedPatch(PretextTask):
+class MaskedPatch(HiddenPatches):
     """Masked patch prediction (ViT paper, B.1.2; the 80/10/10 is BERT's, Devlin et al., 2019).
 
     A share of the patch embeddings is corrupted: each becomes a learned token with probability 0.8,
@@ -40,25 +38,21 @@ class MaskedPatch(PretextTask):
     cross-entropy of the mean color at 3 bits per channel (512 classes of RGB), the same of each of
     4x4 cells, or the squared error of the pixels, always in [0, 1].
 
-    No code was published. Our choices: the other patch is of the same image, so that an image's
-    loss does not depend on its batch; a channel's bins are equally wide, and the class is
-    64 red + 8 green + blue; 8 classes for gray images and 4,096 for four channels; cells of a side
-    that 4 does not divide are means weighted by area.
+    No code was published. Our choices: weights are drawn as BEiT's; the other patch is of the same
+    image, so that an image's loss does not depend on its batch; a channel's bins are equally wide,
+    and the class is 64 red + 8 green + blue; 8 classes for gray images and 4,096 for four channels;
+    cells of a side that 4 does not divide are means weighted by area.
 
     The figure `color_error` is the mean absolute error of corrupted patches' mean colors in [0, 1].
     """
 
     figures: ClassVar[tuple[str, ...]] = ("color_error",)
-    config: ViTConfig
 
     def __init__(self, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:
-        super().__init__(options, config, guide)
-        assert isinstance(config, ViTConfig)
-        self.cells = {"mean-color": 1, "downsized": CELLS, "pixels": config.patch}[options.target]
-        self.colors = 0 if options.target == "pixels" else BINS**config.channels
-        values = self.colors or config.channels
-        self.token = nn.Parameter(torch.empty(1, 1, config.width))
-        self.predict = nn.Linear(config.width, self.cells**2 * values)
+        cells = {"mean-color": 1, "downsized": CELLS, "pixels": config.step}[options.target]
+        colors = 0 if options.target == "pixels" else BINS**config.channels
+        super().__init__(options, config, guide, cells**2 * (colors or config.channels))
+        self.cells, self.colors = cells, colors
 
     @classmethod
     def check(cls, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:
@@ -78,11 +72,6 @@ class MaskedPatch(PretextTask):
                 f"target=downsized needs a patch of at least {CELLS} pixels, not {vit.patch}: set "
                 "target=pixels"
             )
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the token and the prediction as BEiT's code does, for the paper is silent."""
-        small_normal_(self.token, generator)
-        draw_dense(self.predict, generator)
 
     def loss(
         self, model: Model, batch: Batch, generator: torch.Generator
@@ -149,9 +138,8 @@ class MaskedPatch(PretextTask):
         self, model: VisionTransformer, images: Tensor, patches: Tensor, places: Tensor
     ) -> Tensor:
         """Return what is predicted of the patches at places: (B, K, cells, colors or C)."""
-        tokens = last_patches(model, patches, grid_of(images, self.config))
-        found: Tensor = self.predict(gathered(tokens, places))
-        return found.float().unflatten(2, (self.cells**2, -1))
+        found = self.predicted(model, images, patches, places)
+        return found.unflatten(2, (self.cells**2, -1))
 
     def _shown(self, found: Tensor) -> Tensor:
         """Return the likeliest colors, in [0, 1]: (B, K, cells, …) -> (B, K, C, cells)."""

@@ -4,7 +4,7 @@ Random numbers of each image by itself are the same for one process and for seve
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -57,18 +57,20 @@ def seed_of(words: NDArray[np.uint32]) -> int:
 
 def uniform(draws: Draws, batch: int, *shape: int) -> Tensor:
     """Draw numbers from [0, 1): (batch, *shape)."""
-    if isinstance(draws, torch.Generator):
-        return torch.rand(batch, *shape, generator=draws, device=draws.device)
-    each = [torch.rand(shape, generator=source) for source in draws.sources]
-    found = torch.stack(each) if each else torch.empty(0, *shape)
-    return sent(found, draws.device)
+    return _filled(Tensor.uniform_, draws, batch, shape)
 
 
 def exponentials(draws: Draws, batch: int, *shape: int) -> Tensor:
     """Draw from the exponential distribution of mean 1: float32 (batch, *shape)."""
+    return _filled(Tensor.exponential_, draws, batch, shape)
+
+
+def _filled(
+    fill: Callable[..., Tensor], draws: Draws, batch: int, shape: tuple[int, ...]
+) -> Tensor:
     if isinstance(draws, torch.Generator):
-        return torch.empty(batch, *shape, device=draws.device).exponential_(generator=draws)
-    each = [torch.empty(shape).exponential_(generator=source) for source in draws.sources]
+        return fill(torch.empty(batch, *shape, device=draws.device), generator=draws)
+    each = [fill(torch.empty(shape), generator=source) for source in draws.sources]
     found = torch.stack(each) if each else torch.empty(0, *shape)
     return sent(found, draws.device)
 

@@ -49,6 +49,11 @@ ALWAYS = 5  # damaged images that end no run, unless none may be
 Damage = list[tuple[int, str]]
 
 
+def bearable(limit: float, images: int) -> float:
+    """Return how many of some images may be damaged by `Host.max_bad`, a share or a number."""
+    return max(limit if limit >= 1 else limit * images, ALWAYS * (limit > 0))
+
+
 @dataclass
 class Observer:
     """Measures the evaluated weights of a run, and counts the images that are damaged.
@@ -260,8 +265,7 @@ class Observer:
             if message not in noted:
                 noted.append(message)
                 self.world.say(f"skipped: {message}")
-        most = max(limit if limit >= 1 else limit * images, ALWAYS * (limit > 0))
-        if len(noted) > most:
+        if len(noted) > bearable(limit, images):
             given = f"{limit:.0f}" if limit >= 1 else f"{100 * limit:g}%"
             raise self.world.shared(
                 DataError(

@@ -29,6 +29,7 @@ from vitlab.recipes.model_part import part_of
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.from_weights import config_from, made_from, starting_model
+from vitlab.training.observer import bearable
 from vitlab.units import percent
 from vitlab.weights.assembly import fitted, whole_state
 from vitlab.weights.identity import fingerprint as model_fingerprint
@@ -37,7 +38,6 @@ from vitlab.weights.save import save
 from vitlab.weights.segmenter import DenseClasses, PatchLayer, Segmenter, check_spec
 
 CHOOSE = 0.2  # of the training images: on these a head is chosen, where the data has none for it
-ALWAYS = 5  # images that are skipped in any case, unless none may be
 NAMES = {"ridge": "ridge", "logistic": "logistic regression"}
 
 
@@ -229,8 +229,7 @@ def check_damage(bad: Sequence[Bad], images: int, limit: float) -> None:
     """Name images that were skipped, and refuse too many of them."""
     for _, text in bad:
         say(f"skipped: {text}")
-    most = max(limit if limit >= 1 else limit * images, ALWAYS * (limit > 0))
-    if len(bad) > most:
+    if len(bad) > bearable(limit, images):
         raise DataError(
             f"{len(bad)} of {images:,} images, or their masks, cannot be used, more than --max-bad "
             f"{limit:g} allows: repair them, or pass --max-bad {2 * len(bad)}"

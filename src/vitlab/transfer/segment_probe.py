@@ -73,7 +73,7 @@ def segment_by(
     opened = open_masks(data, how.class_names, how.number, recipe.data, host.workers)
     splits = mask_splits(opened, recipe.data.test_fraction)
     train, test = masked(splits.train), masked(splits.test)
-    chosen = splits.validation and masked(splits.validation)
+    chosen = None if splits.validation is None else masked(splits.validation)
     model = headless(recipe, start)
     check_spec(model.config.images)
     devices.restart_peak(compute.where)

@@ -17,6 +17,7 @@ from vitlab.data.holdout import chances, identities
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
+from vitlab.data.sources.memory import Arrays
 from vitlab.data.sources.source import Source, noted
 from vitlab.errors import DataError, RunError
 from vitlab.evaluation.compute import Compute
@@ -83,6 +84,9 @@ def test_shares_are_near_what_is_asked_for() -> None:
     images = np.random.default_rng(0).integers(0, 256, (4000, 4, 4, 1), np.uint8)
     splits = open_to_learn((images, [n % 4 for n in range(4000)]), 0.2)
     assert 720 < len(splits.test) < 880
+    large = Arrays(images[:500].reshape(1, 100, 80, 1).repeat(4, 3), splits.test.labels, ())
+    assert identities(large).tolist() == [1937754905564190418]  # a split of years ago is the same
+    assert chances(large, "test").tolist() == [0.3803874844632462]
     taken = chances(splits.whole, "test")
     assert abs(np.corrcoef(taken, chances(splits.whole, "folds"))[0, 1]) < 0.05
 

@@ -13,8 +13,9 @@ from pycocotools.coco import COCO
 
 from made_files import chunk, png_of
 from made_scenes import CLASSES, scene, scene_folder
-from vitlab.data.masks import IGNORED, MaskClasses, MaskedImages, open_masks, read_numbers
-from vitlab.errors import DataError, ImageError, PackageError, UserError
+from vitlab.data.masks import IGNORED, MaskClasses, mask_splits, open_masks, read_numbers
+from vitlab.data.sources.request import Splits
+from vitlab.errors import DataError, ImageError, PackageError
 
 
 def saved(file: Path, values: object, mode: str = "") -> Path:
@@ -70,53 +71,57 @@ def test_what_is_no_mask_is_refused_in_one_line(tmp_path: Path) -> None:
         read_numbers(png_of(60_000, 60_000, 8, 0, []), "a.png")
 
 
-def names(part: MaskedImages) -> list[tuple[str, str]]:
+def names(part: Any) -> list[tuple[str, str]]:
     """The names of images and masks, without folders."""
     return [(Path(part.name(n)).name, Path(part.masks[n]).name) for n in range(len(part))]
 
 
+def split(root: Path) -> Splits:
+    return mask_splits(open_masks(root), 0.2)
+
+
+def counted(root: Path) -> dict[str, int]:
+    return {name: len(part) for name, part in open_masks(root).parts.items()}
+
+
 def test_folders_of_images_and_masks(tmp_path: Path) -> None:
     root = scene_folder(tmp_path, 5)
-    opened = open_masks(root)
-    whole = opened.parts["all"]
+    whole = open_masks(root).parts["all"]
     assert whole.classes == CLASSES
     assert names(whole) == [(f"{n:03d}.png", f"{n:03d}.png") for n in range(5)]
     assert np.array_equal(whole.truth(1, (40, 56)), scene(1)[1])
-    learn, test, validation = opened.to_learn(0.2)
-    assert validation is None
-    assert sorted(names(learn) + names(test)) == names(whole)
-    assert names(test) == names(open_masks(root).to_learn(0.2)[1])
+    splits, test = split(root), names(split(root).test)
+    assert splits.validation is None
+    assert sorted(names(splits.train) + test) == names(whole)
+    assert splits.notes == ["20% of the images held out for testing (always the same): 1 of 5"]
     (root / "images" / "000.png").unlink()  # whoever comes and goes, the others stay
-    kept = names(open_masks(root).to_learn(0.2)[1])
-    assert set(names(test)) - {("000.png", "000.png")} <= set(kept)
-
-
-def test_images_without_a_mask_are_counted_and_named(tmp_path: Path) -> None:
-    root = scene_folder(tmp_path, 4)
+    assert {*test} - {("000.png", "000.png")} <= {*names(split(root).test)}
     (root / "masks" / "002.png").unlink()
     opened = open_masks(root)
     assert len(opened.parts["all"]) == 3
     (note,) = opened.notes
     assert note.startswith("left out 1 images without a mask: ")
     assert "002.png" in note
+    for number in (1, 3):
+        (root / "images" / f"00{number}.png").unlink()
+    with pytest.raises(DataError, match=r"004.png is the only image with a mask: give at least 2"):
+        split(root)
 
 
 def test_splits_by_folder_inside_and_outside(tmp_path: Path) -> None:
-    for split, count in (("train", 3), ("val", 2)):
-        scene_folder(tmp_path / "outside" / split, count)
+    for name, count in (("train", 3), ("val", 2), ("test", 1)):
+        scene_folder(tmp_path / "outside" / name, count)
         for kind in ("images", "masks"):
-            for file in (tmp_path / "outside" / split / kind).iterdir():
-                place = tmp_path / "inside" / kind / split / file.name
+            for file in (tmp_path / "outside" / name / kind).iterdir():
+                place = tmp_path / "inside" / kind / name / file.name
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(file.read_bytes())
     for root in ("outside", "inside"):
-        opened = open_masks(tmp_path / root)
-        assert {name: len(part) for name, part in opened.parts.items()} == {
-            "train": 3, "validation": 2,
+        parts = split(tmp_path / root).parts
+        assert {name: len(part) for name, part in parts.items()} == {
+            "train": 3, "validation": 2, "test": 1,
         }  # fmt: skip
-        train, test, _ = opened.to_learn(0.2)
-        assert (len(train), len(test)) == (3, 2)
-        assert np.array_equal(train.truth(1, (40, 56)), scene(1)[1])
+        assert np.array_equal(parts["train"].truth(1, (40, 56)), scene(1)[1])
 
 
 def test_voc_and_its_lists(tmp_path: Path) -> None:
@@ -157,9 +162,7 @@ def test_a_list_with_a_column_of_masks(tmp_path: Path) -> None:
     file = root / "list.csv"
     file.write_text("\n".join(["path,mask,split", *lines]))
     opened = open_masks(file, str(root / "classes.txt"))
-    assert {name: len(part) for name, part in opened.parts.items()} == {
-        "train": 3, "validation": 1,
-    }  # fmt: skip
+    assert counted(file) == {"train": 3, "validation": 1}
     assert np.array_equal(opened.parts["train"].truth(1, (40, 56)), scene(1)[1])
     file.write_text("path,mask\nimages/000.png,/etc/passwd\n")
     with pytest.raises(DataError, match="outside of"):
@@ -189,11 +192,16 @@ def test_pairs_in_memory() -> None:
     pairs = [scene(number) for number in range(3)]
     part = open_masks(pairs).parts["all"]
     assert np.array_equal(part.truth(2, (40, 56)), pairs[2][1])
-    split = open_masks({"train": pairs[:2], "val": pairs[2:]}).parts
-    assert {name: len(each) for name, each in split.items()} == {"train": 2, "validation": 1}
-    for wrong in ([(pairs[0][0], pairs[0][1] * 0.5)], [pairs[0][0]]):
-        with pytest.raises(UserError):
-            open_masks(wrong, "").parts["all"].numbers(0)
+    named = open_masks({"train": pairs[:2], "val": pairs[2:], "classes": CLASSES}).parts
+    assert {name: len(each) for name, each in named.items()} == {"train": 2, "validation": 1}
+    assert named["train"].classes == CLASSES
+    assert {*open_masks({"test": pairs}).parts} == {"all"}
+    for wrong, words in (
+        ([(pairs[0][0], pairs[0][1] * 0.5)], "have no classes"), ([pairs[0][0]], "a list of"),
+        ({"train": pairs, "holdout": pairs}, "unknown key 'holdout'"),
+    ):  # fmt: skip
+        with pytest.raises(DataError, match=words):
+            open_masks(wrong)
 
 
 def test_masks_that_do_not_fit(tmp_path: Path) -> None:

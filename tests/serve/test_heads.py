@@ -25,6 +25,7 @@ from vitlab.evaluation.detection import find_objects
 from vitlab.evaluation.regression import estimate
 from vitlab.evaluation.segmentation import write_masks
 from vitlab.serve import replies
+from vitlab.serve.answers import Question, answers
 from vitlab.serve.app import application
 from vitlab.serve.decoder import Bounds, _answered
 from vitlab.serve.decoders import Decoded, _decoded, _Job
@@ -191,20 +192,18 @@ def test_other_forms_are_refused(
 @pytest.mark.parametrize("kind", KINDS)
 def test_numbers_that_are_not_finite_are_an_error(kind: str, tmp_path: Path) -> None:
     """Weights are checked as they are loaded, so that only sums can overflow."""
-    run = save_heads(tmp_path)[kind]
+    run, engine = save_heads(tmp_path)[kind], Engine(device="cpu")
     head: Any = load_head(run)
     large = {"masks": "head.weight", "boxes": "head.classify.weight", "numbers": "scale"}[kind]
     attrgetter(large)(head)[:] = 1e308 if kind == "numbers" else 3e38
     head.save(run)
-    running = Running(("broken", str(run)), timeout=60)
-    try:
-        (seen,) = running.answer(encoded(1))
-    finally:
-        running.close()
+    engine.add("broken", str(run))
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
+    own, image = engine._registry.find("broken"), Decoded(pixels, size=(16, 16))
+    (seen,) = answers([Question(own, "classes", image)])
     assert seen.found is None
-    own = running.engine.cards()[0]
     with pytest.raises(Exception, match=r"a\.png: the model gives numbers that are not finite"):
-        replies.answered(["a.png"], [seen], own, "classes", 5)
+        replies.answered(["a.png"], [seen], own.card, "classes", 5)
 
 
 def test_images_of_too_many_scores_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from vitlab.data.labels import Integers
 from vitlab.data.settings import Data, part_of
 from vitlab.data.sources.folders import Files
-from vitlab.data.sources.request import NAMES, Splits
+from vitlab.data.sources.request import ALL, NAMES, Splits
 from vitlab.data.sources.source import (
     DIGEST,
     Joined,
@@ -206,7 +206,7 @@ def in_splits(parts: Mapping[str, Source], fraction: float, notes: list[str]) ->
         fraction: of each class, held out for testing where there is no other part
         notes: remarks for the user
     """
-    train, *rest = (parts[name] for name in ("all", *NAMES) if name in parts)
+    train, *rest = (parts[name] for name in (ALL, *NAMES) if name in parts)
     if not rest:
         return hold_out(train, fraction, notes)
     return Splits(train, rest[-1], rest[0] if len(rest) > 1 else None, notes=notes)

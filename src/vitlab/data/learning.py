@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from vitlab.data.holdout import held_out, identified, origin, without
+from vitlab.data.holdout import held_out, identified, in_splits, origin, without
 from vitlab.data.labels import check_classes
 from vitlab.data.loading.cache import Decoded, cached
 from vitlab.data.open import Opened, open_images, stripped
 from vitlab.data.settings import Columns, Data
-from vitlab.data.sources.request import Given, Splits
+from vitlab.data.sources.request import NAMES, Given, Splits
 from vitlab.data.sources.source import Joined, Source, Subset, present
 from vitlab.errors import DataError
 
@@ -100,18 +100,18 @@ def _of_splits(opened: Opened, notes: Sequence[str], share: float) -> Splits:
     train = parts["train"]
     if opened.loose is not None:
         train = Joined((train, opened.loose))
-    rest = [parts[name] for name in ("validation", "test") if name in parts]
-    others = [name for name in parts if name not in ("train", "validation", "test")]
+    others = [name for name in parts if name not in NAMES]
     if others:
         notes = [*notes, f"ignored what is not a split of {opened.title}: {', '.join(others)}"]
-    if not rest:
+    if len(parts) == 1 + len(others):
         return _tenth(train, notes, share)
+    splits = in_splits(parts | {"train": train}, share, [])
     line = (
-        f"learning from the {len(train):,} training images of {opened.title}; the {len(rest[0]):,} "
-        "of its validation or test split only measure the loss"
+        f"learning from the {len(train):,} training images of {opened.title}; the "
+        f"{len(splits.validation or splits.test):,} of its validation or test split only measure "
+        "the loss"
     )
-    validation = rest[0] if len(rest) > 1 else None
-    return Splits(train, rest[-1], validation, notes=[*notes, line])
+    return replace(splits, notes=[*notes, line])
 
 
 def _tenth(whole: Source, notes: Sequence[str], share: float) -> Splits:

@@ -18,7 +18,7 @@ without one the classes are the numbers that the masks have, in order, and are c
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +29,18 @@ from vitlab.data.decode.headers import complaints_are_errors, opened, turn
 from vitlab.data.holdout import chances, origin
 from vitlab.data.labels import Classes, PixelLabels, check_length
 from vitlab.data.loading.loader import in_chunks
+from vitlab.data.open import Opened
 from vitlab.data.polygons import CROWD, Pairs, read_polygons
 from vitlab.data.settings import Columns
 from vitlab.data.sources.columns import find_paths, named
 from vitlab.data.sources.folders import MASK_LAYOUTS, image_paths, names_below, visible
 from vitlab.data.sources.lists import SUFFIXES, check_files, paths_of, read_rows, row_splits
-from vitlab.data.sources.paths import read_image, some
+from vitlab.data.sources.memory import pieces
+from vitlab.data.sources.paths import read_image, read_text, some
 from vitlab.data.sources.pictures import Pictures
-from vitlab.data.sources.request import NAMES, SPLIT_OF, blank, title_of
+from vitlab.data.sources.request import ALL, SPLIT_OF, Splits, blank, title_of
 from vitlab.data.sources.source import Source, Subset, Wrapped
 from vitlab.errors import DataError, ImageError
-from vitlab.files import read_bytes
 from vitlab.progress import named_if_slow
 
 Numbers = NDArray[np.integer[Any]]  # (rows, columns), as stored
@@ -126,33 +127,24 @@ class MaskedImages(Wrapped):
         return classes
 
 
-@dataclass(frozen=True)
-class MaskSplits:
-    """Images with masks by split, all with the same classes; `all` of data that comes unsplit."""
+def mask_splits(opened: Opened, share: float) -> Splits:
+    """Return training and test images with masks: those of the data, or a share held out.
 
-    title: str
-    parts: Mapping[str, MaskedImages]
-    notes: list[str] = field(default_factory=list)
+    Args:
+        opened: by `open_masks`
+        share: of unsplit data, held out to test on by a hash of the images' bytes
 
-    def to_learn(self, share: float) -> tuple[MaskedImages, MaskedImages, MaskedImages | None]:
-        """Return training, test and, if the data has both it and a test split, validation images.
-
-        Args:
-            share: of unsplit data, held out to test on by a hash of the images' bytes
-
-        Raises:
-            DataError: too few images.
-        """
-        parts = [self.parts[name] for name in NAMES if name in self.parts]
-        if len(parts) > 1:
-            return parts[0], parts[-1], parts[1] if len(parts) > 2 else None
-        whole = next(iter(self.parts.values()))
-        train, test = parted(whole, share, "test")
-        self.notes.append(
-            f"{share:.0%} of the images held out for testing (always the same): {len(test):,} of "
-            f"{len(whole):,}"
-        )
-        return train, test, None
+    Raises:
+        DataError: too few images.
+    """
+    if (whole := opened.unsplit) is None:
+        return opened.splits()
+    train, test = parted(masked(whole), share, "test")
+    note = (
+        f"{share:.0%} of the images held out for testing (always the same): {len(test):,} of "
+        f"{len(whole):,}"
+    )
+    return Splits(train, test, whole=whole, notes=[*opened.notes, note])
 
 
 def masked(source: Source) -> MaskedImages:
@@ -216,8 +208,8 @@ def open_masks(
     columns: Columns | None = None,
     workers: int | None = None,
     like: MaskClasses | None = None,
-) -> MaskSplits:
-    """Open images with masks.
+) -> Opened:
+    """Open images with masks: each part is `MaskedImages`, all with the same classes.
 
     Args:
         data: a folder, a list, or pairs in memory, as this file says
@@ -232,7 +224,7 @@ def open_masks(
     """
     title, root, names = title_of(data), Path(), dict[int, str]()
     if not isinstance(data, str | Path):
-        parts, usual, notes = _in_memory(data), 255, list[str]()
+        (parts, names), usual, notes = _in_memory(data), 255, list[str]()
     else:
         root = Path(data).expanduser()
         if root.is_file() and root.suffix.lower() in SUFFIXES:
@@ -258,16 +250,13 @@ def open_masks(
                 "every number"
             )
         like = MaskClasses(tuple(classes.values()), tuple(classes), ignored)
-    parts = {name: replace(part, known=like) for name, part in parts.items()}
-    return MaskSplits(title, parts, notes)
+    known_parts = {name: replace(part, known=like) for name, part in parts.items()}
+    return Opened(title, {**known_parts}, notes=notes)
 
 
 def _named(file: Path, ignored: Ignored) -> dict[int, str]:
     """Return names by number, of a file with a class per line."""
-    try:
-        lines = read_bytes(file, 2**24).decode("utf-8-sig").split("\n")
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot read the class names in {file}: {error}") from None
+    lines = read_text(file, 2**24).split("\n")
     names = [line.strip() for line in lines if line.strip()]
     check_length(names, str(file))
     pairs = [re.fullmatch(r"(\d{1,5})[\s:,]+(\S.*)", name) for name in names]
@@ -389,7 +378,7 @@ def _by_lists(folder: Path, pairs: Pairs) -> Pairs:
     found = Pairs()
     for file in sorted(folder.glob("*.txt")):
         if (split := SPLIT_OF.get(file.stem.lower(), "")) != "":
-            stems = read_bytes(file, 2**28).decode("utf-8", "replace").split()
+            stems = read_text(file, 2**28).split()
             if missing := [stem for stem in stems if stem not in by_stem]:
                 raise DataError(
                     f"{file} names {len(missing):,} images that are missing or have no mask: "
@@ -417,28 +406,29 @@ def _listed(file: Path, known: Columns) -> tuple[dict[str, MaskedImages], int, l
 
 
 def _parts(pairs: Pairs) -> dict[str, MaskedImages]:
-    """Return files by split, `all` for what is in none."""
+    """Return files by split; what is in none is training, or all there is."""
     names = sorted(name for name in pairs if name) or [""]
     one = len(names) < 2 or "train" not in names
     by_split = Pairs()
     for name, own in pairs.items():
-        by_split.setdefault("all" if one else name or "train", []).extend(own)
+        by_split.setdefault(ALL if one else name or "train", []).extend(own)
     return {
         name: MaskedImages(image_paths([image for image, _ in own]), [mask for _, mask in own])
         for name, own in by_split.items()
     }
 
 
-def _in_memory(data: Any) -> dict[str, MaskedImages]:
-    """Return pairs of images and masks by split."""
-    splits = data if isinstance(data, Mapping) else {"all": data}
+def _in_memory(data: Any) -> tuple[dict[str, MaskedImages], dict[int, str]]:
+    """Return pairs of images and masks by split, and the names of the classes if given."""
+    given, names = pieces(data)
     found = {}
-    for name, given in splits.items():
-        pairs = [*given]
+    for name, own in given.items():
+        pairs = [*own]
         if not pairs or not all(
             isinstance(each, tuple | list) and len(each) == 2 for each in pairs
         ):
             raise DataError("images with masks in memory are a list of (image, mask) pairs")
         images = Pictures([image for image, _ in pairs], blank(len(pairs)), ())
-        found[SPLIT_OF.get(name, name)] = MaskedImages(images, [mask for _, mask in pairs])
-    return found
+        split = name if len(given) > 1 else ALL
+        found[split] = MaskedImages(images, [mask for _, mask in pairs])
+    return found, dict(enumerate(names))

@@ -23,6 +23,7 @@ from vitlab.data.sources.memory import open_digits, open_memory
 from vitlab.data.sources.pictures import Picture
 from vitlab.data.sources.remote import is_url
 from vitlab.data.sources.request import (
+    ALL,
     NAMES,
     SPLIT_OF,
     Found,
@@ -53,8 +54,6 @@ OPENERS: tuple[Callable[[Request], Found | None], ...] = (
     open_hub,
 )
 """Asked in this order; each returns None for what is not of its kind."""
-
-ALL = "all"  # the part of data that comes unsplit
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,10 @@ import numpy as np
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.folders import Files, open_folder
-from vitlab.data.sources.paths import Names
+from vitlab.data.sources.paths import Names, read_text
 from vitlab.data.sources.request import NAMES, Found, Part, Request
 from vitlab.data.sources.source import Altered, Joined, Source, reindexed
 from vitlab.errors import DataError
-from vitlab.files import read_bytes
 from vitlab.options import nearest
 
 WHOLE, SEARCH = "vtab:", "vtab-search:"
@@ -163,11 +162,7 @@ def open_task(root: Path, task: VtabTask) -> list[Source]:
 
 def _list(file: Path, task: VtabTask) -> Source:
     """Return the images that a list of `path label` names."""
-    try:
-        lines = read_bytes(file, LARGEST).decode("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read {file}: {error}") from None
-    paths, labels = [], []
+    lines, paths, labels = read_text(file, LARGEST).splitlines(), [], []
     for number, line in enumerate(filter(None, map(str.strip, lines)), 1):
         found = re.fullmatch(r"(.*\S)\s* ([0-9]{1,9})", line)
         if not found or int(found[2]) >= task.classes:

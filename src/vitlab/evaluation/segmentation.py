@@ -27,8 +27,8 @@ from vitlab.data.decode.pixels import Pixels
 from vitlab.data.holdout import learned
 from vitlab.data.loading.crops import whole_image
 from vitlab.data.loading.loader import in_chunks
-from vitlab.data.masks import IGNORED, MaskClasses, MaskedImages, MaskSplits, Truth, open_masks
-from vitlab.data.open import open_images
+from vitlab.data.masks import IGNORED, MaskClasses, MaskedImages, Truth, masked, open_masks
+from vitlab.data.open import Opened, open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, ImageError
@@ -369,12 +369,12 @@ def evaluate_masks(
     return recorded(segmenter.model, began, found, notes, [text for _, text in tested.bad])
 
 
-def _chosen(opened: MaskSplits, split: Split) -> tuple[str, MaskedImages]:
+def _chosen(opened: Opened, split: Split) -> tuple[str, MaskedImages]:
     """Return the name and the images of a split."""
     names = ["all", "test", "validation", "train"] if split == "auto" else [split]
     for name in names:
         if name in opened.parts:
-            return name, opened.parts[name]
+            return name, masked(opened.parts[name])
     there = ", ".join(opened.parts)
     raise DataError(f"{opened.title} has no split {split}: choose from auto, {there}")
 

@@ -23,7 +23,7 @@ from vitlab.data.holdout import (
     with_validation,
 )
 from vitlab.data.learning import OpenedData, splits_of
-from vitlab.data.masks import MaskClasses, open_masks
+from vitlab.data.masks import MaskClasses, mask_splits, open_masks
 from vitlab.data.sources.request import Given, Splits
 from vitlab.data.summary import divided, input_shape, missing_lines, of_sounds
 from vitlab.data.targets import open_targets, standardized
@@ -272,9 +272,7 @@ def _annotated(recipe: Recipe, data: Sized | None, like: MaskClasses | None) -> 
         return open_targets(given, recipe.pretext.columns, recipe.data)
     if recipe.pretext.task == "segment":
         opened = open_masks(given, columns=recipe.data, like=like)
-        parts = opened.to_learn(recipe.data.test_fraction)
-        whole = None if len(opened.parts) > 1 else next(iter(opened.parts.values()))
-        return Splits(*parts, whole, opened.notes)
+        return mask_splits(opened, recipe.data.test_fraction)
     if data is not None:
         raise OptionError(
             "task=detect learns from a folder with COCO annotations: name one as data"

@@ -10,7 +10,7 @@ import torch
 
 from vitlab import device as devices
 from vitlab.data.holdout import fingerprint, seen_by
-from vitlab.data.masks import MaskedImages, open_masks, parted
+from vitlab.data.masks import MaskedImages, mask_splits, masked, open_masks, parted
 from vitlab.data.sources.request import Splits
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.compute import Compute
@@ -71,7 +71,9 @@ def segment_by(
     data = recipe.data.data if data is None else data
     compute = Compute(devices.choose(host.device), workers=host.workers)
     opened = open_masks(data, how.class_names, how.number, recipe.data, host.workers)
-    train, test, chosen = opened.to_learn(recipe.data.test_fraction)
+    splits = mask_splits(opened, recipe.data.test_fraction)
+    train, test = masked(splits.train), masked(splits.test)
+    chosen = None if splits.validation is None else masked(splits.validation)
     model = headless(recipe, start)
     check_spec(model.config.images)
     devices.restart_peak(compute.where)
@@ -87,7 +89,7 @@ def segment_by(
     bad = [*found.bad, *tested.bad]
     check_damage(bad, len(train) + len(test), host.max_bad)
     say(line := _line(found))
-    notes = [*opened.notes, line, *(f"skipped: {text}" for _, text in bad)]
+    notes = [*splits.notes, line, *(f"skipped: {text}" for _, text in bad)]
     figures = tested.figures | cost_of(model, layer, compute) | {
         "seconds": time.monotonic() - began, "damaged": len(bad), "train_images": len(train),
         "split": "test", "head": _about(found, how), "tried": [*found.tried], "notes": notes,

@@ -117,7 +117,7 @@ def test_commands_are_silent_about_odd_files(tmp_path, capfd) -> None:
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / "huge.bmp").touch()
     os.truncate(tmp_path / "huge.bmp", 2**36)
-    words = ["predict", str(model), str(tmp_path), "--workers", "1"]
+    words = ["predict", str(model), str(tmp_path), "--workers", "0", "--engine", "plain"]
     status, out, err = call(capfd, *words)
     assert status == 0, err
     lines = sorted(err.splitlines())

@@ -36,10 +36,9 @@ def test_batches_do_not_depend_on_workers_or_on_where_one_starts(photos: Path) -
     (photos / "red" / "003.png").write_bytes(b"no image")
     source = batches(photos, Augment(area=0.3))
     alone = list(loader(source, range(10), workers=0))
-    for workers, start in ((1, 0), (2, 4)):
-        again = list(loader(source, range(start, 10), workers))
-        assert len(again) == 10 - start
-        assert all(map(same, alone[start:], again))
+    again = list(loader(source, range(4, 10), workers=2))
+    assert len(again) == 6
+    assert all(map(same, alone[4:], again))
 
 
 def test_a_damaged_image_shortens_its_batch_and_is_reported(photos: Path) -> None:

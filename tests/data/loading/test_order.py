@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitlab.data.loading.order import (
@@ -20,6 +20,7 @@ from vitlab.data.loading.order import (
 IMAGES, BATCH, SEED = st.integers(1, 50), st.integers(1, 70), st.integers(0, 2**62)
 
 
+@settings(deadline=None)
 @given(IMAGES, BATCH, st.integers(1, 4), SEED)
 def test_every_image_comes_once_an_epoch(images: int, batch: int, epochs: int, seed: int) -> None:
     total = steps(epochs, images, batch)
@@ -55,6 +56,7 @@ def test_draws_belong_to_seed_epoch_and_image() -> None:
     assert abs(np.corrcoef(many[:-1, 0], many[1:, 0])[0, 1]) < 0.1  # neighbors are independent
 
 
+@settings(deadline=None)
 @given(IMAGES, BATCH, st.integers(1, 5), SEED)
 def test_repeats_fill_an_epoch_with_fewer_images(images, batch, repeats, seed) -> None:
     """As DeiT's sampler: each image of the first part of an epoch's order, so many times."""
@@ -84,6 +86,7 @@ def test_copies_of_an_image_are_apart_and_draw_on_their_own() -> None:
 sizes = st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(lambda each: sum(each) > 0)
 
 
+@settings(deadline=None)
 @given(sizes, st.integers(1, 40), st.integers(0, 2**62))
 def test_every_class_is_drawn_equally_often(sizes: list[int], batch: int, seed: int) -> None:
     classes = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))

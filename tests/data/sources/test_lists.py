@@ -1,6 +1,8 @@
 """Lists of paths, one label an image or several."""
 
 import json
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +12,10 @@ import torch
 from conftest import photo_folder
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import EvaluationBatches
-from vitlab.data.settings import Columns
+from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.paths import Names
 from vitlab.data.sources.source import counts
+from vitlab.data.targets import open_targets, standardized
 from vitlab.errors import DataError
 from vitlab.models.config import ViTConfig
 
@@ -186,6 +189,19 @@ def test_columns_that_the_user_names(here: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="--images names another folder"):
         open_to_learn(data)
     assert len(open_to_learn(data, columns=Columns(images=str(here))).train) == 4
+
+
+def test_a_number_that_all_images_have_is_not_learned(here: Path) -> None:
+    names = [f"{c}/00{i}.png" for c in "ab" for i in range(6)]
+    for numbers, said in (
+        ("000000000000", "n is 0 in"),
+        ("777777777777", "n is 7 in"),
+        ("0" * 11 + "1", ""),
+    ):
+        data = csv(here, "path,n", *(f"{each},{n}" for each, n in zip(names, numbers, strict=True)))
+        splits = replace(found := open_targets(data, ["n"], Data()), train=found.whole)
+        with pytest.raises(DataError, match=said) if said else nullcontext():
+            assert standardized(splits).train.labels.scale[0] == pytest.approx(1 / 12)
 
 
 def test_metadata_in_a_folder_is_a_list_if_it_names_files(here: Path) -> None:

@@ -17,7 +17,6 @@ from vitlab.data.holdout import fingerprint
 from vitlab.data.labels import UnlabeledError
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import EvaluationBatches
-from vitlab.data.loading.loader import loader
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.errors import DataError, ImageError
@@ -115,16 +114,6 @@ def test_every_form_is_the_folder(files: list[Path]) -> None:
             assert fingerprint(splits.whole) == fingerprint(folder.whole), name
         in_memory = "Pillow", "arrays", "tensors", "stacked", "stacked tensors"
         assert splits.whole.in_memory == (name in (*in_memory, "DataFrame of images")), name
-
-
-@pytest.mark.workers
-def test_processes_give_the_same_batches(files: list[Path]) -> None:
-    whole = open_to_learn(Torch(files)).whole
-    batches = EvaluationBatches(whole, SPEC, 3)
-    alone, shared = (loader(batches, range(len(batches)), workers) for workers in (0, 2))
-    for one, two in zip(alone, shared, strict=True):
-        assert torch.equal(one.images, two.images)
-        assert torch.equal(one.labels, two.labels)
 
 
 def test_a_dictionary_of_splits(files: list[Path]) -> None:

@@ -1,8 +1,10 @@
 """Images on other machines: what fails on the way is tried again, and damages no image."""
 
 import functools
+import gc
 import io
 import json
+import multiprocessing
 import os
 import random
 
@@ -99,7 +101,7 @@ def unavailable(name: str, status: int = 503):
     return lambda method, path: Fault(status) if path == f"b/{name}" else None
 
 
-def now_and_then(seed: int = 0):
+def now_and_then(seed: int = 3):
     """3% of requests fail with 503, 1% are reset, 1% end early, and one stalls."""
     draws, stalls = random.Random(seed), [Fault(stall=True)]
     kinds = [Fault(503, {"Retry-After": "0"})] * 3 + [Fault(reset=True), Fault(half=True)]
@@ -124,10 +126,17 @@ LOST = [Fault(reset=True), Fault(stall=True), Fault(half=True), Fault(half=True,
 )  # fmt: skip
 def test_what_fails_on_the_way_is_tried_again(server, root, fault, monkeypatch) -> None:
     if fault.stall:
-        monkeypatch.setattr(remote, "ANSWER", 0.5)
+        monkeypatch.setattr(remote, "ANSWER", 0.2)
     server.disturb = once(fault, 1 if fault.stall else 2)
     assert remote.read_part(f"{root}/x.bin", 1000, 20_000) == ROUND[1000:21_000]
     assert len(server.requests) == 3 or (fault.stall and len(server.requests) >= 2)
+
+
+def test_the_state_of_a_file_has_its_deadline_too(server, monkeypatch) -> None:
+    monkeypatch.setattr(remote, "ANSWER", 0.1)
+    server.disturb = lambda method, path: Fault(stall=True)
+    with pytest.raises(SourceError, match=r"no answer within 0 s \(5 tries\)"):
+        remote.stamp("s3://b/x.bin")
 
 
 def test_a_server_is_asked_as_often_and_as_late_as_said(server, root, monkeypatch) -> None:
@@ -224,14 +233,14 @@ def test_a_shard_is_indexed_by_its_headers(server, root, pad, most, share) -> No
 def test_faults_change_no_batch(server, shards, s3, workers, monkeypatch, capfd) -> None:
     def batches(workers: int) -> list:
         batches = TrainingBatches(source, SPEC, Augment(area=0.5), seed=1, batch=16)
-        return list(loader(batches, range(5), workers))
+        return list(loader(batches, range(3), workers))
 
     source = open_to_learn(shards.replace(f"{server.url}/", "s3://") if s3 else shards).train
     server.forget()
     calm = batches(0)
     gets = len(server.requests)
-    assert gets <= 5 * 16
-    monkeypatch.setattr(remote, "ANSWER", 1.5)
+    assert gets <= 3 * 16
+    monkeypatch.setattr(remote, "ANSWER", 0.4)
     server.disturb = now_and_then()
     for a, b in zip(calm, batches(workers), strict=True):
         assert torch.equal(a.images, b.images)
@@ -246,11 +255,12 @@ def test_what_did_not_come_is_neither_damaged_nor_left_out(server, shards, worke
     source = open_to_learn(shards).train
     server.disturb = unavailable("s-05.tar")
     batches = TrainingBatches(source, SPEC, Augment(), seed=1, batch=16)
-    with pytest.raises(SourceError, match=r"s-05.tar: 503 Service Unavailable \(5 tries\)") as one:
+    said = r"^cannot read http://.*s-05.tar: 503 Service Unavailable \(5 tries\): try again later$"
+    with pytest.raises(SourceError, match=said):
         signatures(source, workers=workers)
-    assert str(one.value).startswith("cannot read http://")
-    assert str(one.value).endswith("try again later")
-    if workers:
+    if workers:  # what else waited for its signal for half a minute, at the end of a command too
+        gc.collect()
+        assert not multiprocessing.active_children()
         return
     with pytest.raises(SourceError, match="s-05"):
         list(loader(batches, range(3), 0))
@@ -283,7 +293,7 @@ def test_faults_lose_no_row(server, shards, tmp_path, command, out, capsys, monk
     status, _, err = call(capsys, *words, str(tmp_path / out))
     assert status == 75
     assert "s-06.tar: 503 Service Unavailable" in err.splitlines()[-1]
-    monkeypatch.setattr(remote, "ANSWER", 1.5)
+    monkeypatch.setattr(remote, "ANSWER", 0.4)
     server.disturb = now_and_then()
     status, text, err = call(capsys, *words, str(tmp_path / out))
     assert status == 0, err

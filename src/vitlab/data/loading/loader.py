@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
+from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
 from pickle import PicklingError
 from types import TracebackType
 from typing import Any, TypeVar
@@ -188,7 +190,9 @@ class _Loader(DataLoader[T]):
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Got pickle error")
-                return super().__iter__()
+                iterator: Any = super().__iter__()
+            Finalize(iterator, _end, (iterator._workers,), exitpriority=0)
+            return iterator
         except (AttributeError, PicklingError, TypeError) as error:
             raise DataError(
                 f"the data cannot be sent to worker processes ({error}): use classes and functions "
@@ -196,6 +200,18 @@ class _Loader(DataLoader[T]):
             ) from error
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end(workers: Sequence[BaseProcess]) -> None:
+    """Kill the workers of a loader that an error has left alone, or the end of this process.
+
+    Their queues are closed by then, so that they would hear of it after `_LEAVE` seconds only.
+    """
+    if alive := [each for each in workers if each.is_alive()]:
+        with deaths_reported_late():
+            for each in alive:
+                each.kill()
+                each.join()
 
 
 def _same(item: T) -> T:

@@ -32,12 +32,10 @@ from vitlab.data.sources.columns import (
     read_labels,
 )
 from vitlab.data.sources.folders import Files, image_paths
-from vitlab.data.sources.paths import Inside, some
-from vitlab.data.sources.remote import reason
+from vitlab.data.sources.paths import Inside, read_text, some
 from vitlab.data.sources.request import NAMES, SPLIT_OF, Found, Part, Request, labeled
 from vitlab.data.sources.source import Source, Subset, grouped, numbered
 from vitlab.errors import DataError
-from vitlab.files import read_bytes
 
 SUFFIXES = {".csv", ".tsv", ".jsonl"}
 METADATA = ("metadata.csv", "metadata.jsonl")  # in a folder of images, as Hugging Face has it
@@ -140,15 +138,14 @@ def read_rows(file: Path, known: Columns) -> tuple[list[str], list[tuple[str, Ro
         DataError: the file, or a line of it, cannot be read.
     """
     try:
-        text = read_bytes(file, LARGEST).decode("utf-8-sig")
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        text = read_text(file, LARGEST).replace("\r\n", "\n").replace("\r", "\n")
         if file.suffix.lower() == ".jsonl":
             rows = list(_jsonl(text, file))
             names = list(dict.fromkeys(name for _, row in rows for name in row))
         else:
             names, rows = _csv(text, file, known)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"cannot read {file}: {reason(error)}") from None
+    except csv.Error as error:
+        raise DataError(f"cannot read {file}: {error}") from None
     if not rows:
         raise DataError(f"{file} lists no images")
     return names, rows

@@ -145,20 +145,24 @@ def open_memory(request: Request) -> Found | None:
         return None
     if hasattr(given, "image") and hasattr(given, "name"):  # a source
         return Found([Part(given, lacks="" if given.classes else "the source has no classes")])
-    pieces, names = _pieces(given)
+    found, names = pieces(given)
     parts: list[Part] = []
     notes: list[str] = []
-    for split, piece in pieces.items():
-        if len(pieces) == 1:
+    for split, piece in found.items():
+        if len(found) == 1:
             return _opened(piece, request.data, request, names)
-        found = _opened(piece, f"{request.data} ({split})", request, names)
-        parts += [replace(part, split=split) for part in found.parts]
-        notes += found.notes
+        opened = _opened(piece, f"{request.data} ({split})", request, names)
+        parts += [replace(part, split=split) for part in opened.parts]
+        notes += opened.notes
     return Found(parts, notes)
 
 
-def _pieces(data: Any) -> tuple[dict[str, Any], Classes]:
-    """Return the object of each split, training first, and the names of the classes if given."""
+def pieces(data: Any) -> tuple[dict[str, Any], Classes]:
+    """Return the object of each split, training first, and the names of the classes if given.
+
+    Raises:
+        DataError: a dictionary with other keys, or without the training split.
+    """
     if not isinstance(data, Mapping):
         return {"train": data}, ()
     given = {str(key): value for key, value in data.items()}

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode.headers import MAX_BYTES
-from vitlab.errors import ImageError
+from vitlab.data.sources.remote import reason
+from vitlab.errors import DataError, ImageError
 from vitlab.files import read_bytes
 
 SHOWN = 3  # names that a line lists
@@ -36,6 +37,18 @@ def read_image(file: Path, name: str) -> bytes:
         raise ImageError(
             f"{name}: {(getattr(error, 'strerror', '') or str(error)).lower()}"
         ) from None
+
+
+def read_text(file: Path, limit: int) -> str:
+    """Return the text of a file beside images: a list, names.
+
+    Raises:
+        DataError: it cannot be read, is too large, or no UTF-8.
+    """
+    try:
+        return read_bytes(file, limit).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read {file}: {reason(error)}") from None
 
 
 @dataclass(frozen=True, eq=False)

@@ -120,8 +120,7 @@ def read_part(url: str, offset: int, size: int) -> bytes:
         if len(data) < size:
             raise EOFError(f"{len(data):,} of {size:,} bytes came")
 
-    seconds = ANSWER + size / RATE
-    return bytes(_asked(url, "cat_file", check, seconds, start=offset, end=offset + size))
+    return bytes(_asked(url, "cat_file", check, size, start=offset, end=offset + size))
 
 
 def read_parts(wanted: Sequence[tuple[str, int, int]]) -> list[bytes]:
@@ -190,7 +189,7 @@ def _asked(
     url: str,
     what: str,
     check: Callable[[Any], None] = lambda answer: None,
-    seconds: float = ANSWER,
+    size: int = 0,
     **given: Any,
 ) -> Any:
     """Ask a file system, again if need be.
@@ -199,10 +198,10 @@ def _asked(
         url: of what
         what: the name of a method that takes a path
         check: raises what is wrong with an answer
-        seconds: for one try
+        size: bytes of an answer, of which each try is given time to send that many
         given: to the method
     """
-    system, path = _system(url)
+    (system, path), seconds = _system(url), ANSWER + size / RATE
     tries = 2 if url.startswith("hf:") else TRIES  # the Hub's own library asks six times in each
     for left in reversed(range(tries)):
         try:

@@ -23,6 +23,9 @@ NAMES = {
 }
 """Spellings of the names of splits, in lower case."""
 
+ALL = "all"
+"""The part of data that comes unsplit."""
+
 SPLIT_OF = {spelling: split for split, spellings in NAMES.items() for spelling in spellings}
 
 

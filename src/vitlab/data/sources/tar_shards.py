@@ -45,7 +45,7 @@ from vitlab.data.sources.remote import (
     reason,
     stamp,
 )
-from vitlab.data.sources.request import Found, Part, Request, blank, by_split
+from vitlab.data.sources.request import Found, Part, Request, blank, by_split, labeled
 from vitlab.data.sources.source import Joined, Source, Subset, Wrapped, digests
 from vitlab.errors import DataError, ImageError, RefusedError, UserError
 from vitlab.files import check_regular, read_bytes, write_text
@@ -200,19 +200,17 @@ def _part(places: Sequence[str], split: str, request: Request, kept: KeptParts |
             two images of one name, unknown labels.
         SourceError: another machine, which has them, did not give them.
     """
-    found, labels, lacks = _indexed(places, kept)
-    if request.labels == "ignored":
-        return Part(found, split)
-    raw = [label for label in labels if label is not None]
-    if not lacks:
-        title, names = f"{request.data} {split}", _class_names(places[0])
-        values, order = index_labels(raw, title, None, names)
-        return Part(replace(found, labels=values, classes=order), split)
-    if raw:
-        raise DataError(lacks)
-    if request.labels == "required":
-        raise UnlabeledError(lacks)
-    return Part(found, split, lacks)
+    bare, labels, lacks = _indexed(places, kept)
+
+    def label() -> Shards:
+        raw = [label for label in labels if label is not None]
+        if lacks:
+            raise DataError(lacks) if raw else UnlabeledError(lacks)
+        names = _class_names(places[0])
+        values, order = index_labels(raw, f"{request.data} {split}", None, names)
+        return replace(bare, labels=values, classes=order)
+
+    return labeled(bare, request, label, split)
 
 
 def _indexed(

@@ -5,6 +5,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import vitlab
+
+NAME = "ViT(width=16,depth=2,heads=2,mlp=32)/8"
+
+
+def tiny(seed: int = 0, name: str = NAME, classes: int = 3, **choices: Any) -> Any:
+    """A model for images of 16 pixels, the same for the same seed."""
+    generator = torch.Generator().manual_seed(seed)
+    return vitlab.create(name, classes, 16, generator=generator, **choices)
+
 
 def noisy(model: Any, spread: float = 0.05, seed: int = 1) -> Any:
     """Move every number of the state, so that no zero or one hides a mistake; evaluating."""

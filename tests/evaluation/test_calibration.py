@@ -86,8 +86,7 @@ def test_a_temperature_whatever_the_logits() -> None:
     assert temperature_of(logits, every) == fitted_temperature(logits, every)
 
 
-@pytest.fixture
-def model() -> vitlab.VisionTransformer:
+def tinted() -> vitlab.VisionTransformer:
     """A classifier that looks at the tint of a picture, far too sure of itself."""
     made = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", image_size=16, labels=CLASSES,
                          classes=3)  # fmt: skip
@@ -101,20 +100,21 @@ def model() -> vitlab.VisionTransformer:
     return made.eval()
 
 
-@pytest.fixture
-def data(tmp_path: Path, model: vitlab.VisionTransformer) -> str:
+model = pytest.fixture(tinted)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Splits whose labels are the model's own answers, but for one in four."""
-    order = iter(range(10_000))
-    for split, count in (("train", 6), ("val", 40), ("test", 40)):
-        for name in CLASSES:
-            (tmp_path / "data" / split / name).mkdir(parents=True)
-        for number in range(count):
-            file = tmp_path / "x.png"
-            photo(next(order), 16, 16, number % 3).save(file)
-            best = [each for each, _ in vitlab.classify(model, [str(file)])[0].classes]
-            name = CLASSES[number % 3] if number % 4 == 0 or split == "train" else best[0]
-            file.rename(tmp_path / "data" / split / name / f"{number:03d}.png")
-    return str(tmp_path / "data")
+    root = tmp_path_factory.mktemp("calibrated")
+    for first, (split, count) in enumerate((("train", 6), ("val", 40), ("test", 40))):
+        pictures = [photo(100 * first + number, 16, 16, number % 3) for number in range(count)]
+        for number, answer in enumerate(vitlab.classify(tinted(), pictures)):
+            own = number % 4 == 0 or split == "train"
+            folder = root / split / (CLASSES[number % 3] if own else answer.classes[0][0])
+            folder.mkdir(parents=True, exist_ok=True)
+            pictures[number].save(folder / f"{number:03d}.png")
+    return str(root)
 
 
 def test_calibrated_probabilities_are_used_everywhere(

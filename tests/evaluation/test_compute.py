@@ -154,7 +154,7 @@ def test_bf16_that_does_not_agree_is_not_used(
 
 
 def test_predict_says_its_precision(
-    eager: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    eager: None, few_digits: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, found = vitlab.save(a_digits_model(), tmp_path / "model"), {}
     for more in ("", "--precision fp32", "--out rows.csv", "--out parts --format csv"):
@@ -176,7 +176,9 @@ def test_damaged_images_only_are_no_reason_for_bf16(eager: None, tmp_path: Path)
         vitlab.classify(model, tmp_path)
 
 
-def test_evaluations_agree_and_say_their_precision(request: pytest.FixtureRequest) -> None:
+def test_evaluations_agree_and_say_their_precision(
+    few_digits: None, request: pytest.FixtureRequest
+) -> None:
     model = a_digits_model()
     plain = vitlab.evaluate(model, "digits", workers=0, device="cpu")
     request.getfixturevalue("eager")
@@ -188,7 +190,9 @@ def test_evaluations_agree_and_say_their_precision(request: pytest.FixtureReques
     assert half["nll"] == pytest.approx(plain["nll"], abs=0.02)
 
 
-def test_embedded_features_agree(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_embedded_features_agree(
+    few_digits: None, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     model = a_digits_model()
 
     def rows(name: str, precision: Literal["fp32", "bf16"]) -> Any:

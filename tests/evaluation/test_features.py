@@ -180,29 +180,26 @@ def test_the_features_not_used_for_longest_go_first(photos: Path) -> None:
     assert (cache / key).is_file(), "the newest is in use"
 
 
-def together(photos: Path, cache: Path | None) -> list[object]:
-    """One process of several."""
-    with joined("cpu", 60) as (world, _):
-        with pytest.MonkeyPatch.context() as patch:
-            numbers = computed(patch)
-            found = Asked(photos).features(cache, world)
-        own = Asked(photos)
+def together(photos: Path) -> list[object]:
+    """One process of several: with a cache, again, and without."""
+    own = Asked(photos)
+    with joined("cpu", 60) as (world, _), pytest.MonkeyPatch.context() as patch:
+        numbers = computed(patch)
+        found = own.features(default_cache(), world)
+        shared = [*numbers]
+        others = (own.features(default_cache(), world), own.features(None, world))
         quick = features_in_memory(own.model, own.source, own.compute, world=world)
-        assert np.array_equal(found.values, quick.values) or not world.first
-        return [numbers, found.values.tolist(), found.indices.tolist(), len(found.bad)]
+        for other in (*others, quick):
+            assert np.array_equal(found.values, other.values) or not world.first
+        assert numbers == shared
+    return [shared, found.values.tolist(), found.indices.tolist(), len(found.bad)]
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_several_processes_share_the_parts(photos: Path, tmp_path: Path, kept: bool) -> None:
+def test_several_processes_share_the_parts(photos: Path, tmp_path: Path) -> None:
     (photos / "green" / "004.png").write_bytes(b"x")
     alone = Asked(photos).features()
-    cache = default_cache() if kept else None
-    said = on_ranks(3, partial(together, photos, cache), tmp_path / "ranks")
-    shares = [each["value"][0] for each in said]
-    assert shares == ([[0, 3], [1], [2]] if kept else [[], [], []])
+    said = on_ranks(3, partial(together, photos), tmp_path / "ranks")
+    assert [each["value"][0] for each in said] == [[0, 3], [1], [2]]
     assert np.array_equal(np.array(said[0]["value"][1], np.float32), alone.values)
     assert said[0]["value"][2:] == [alone.indices.tolist(), 1]
     assert said[1]["value"][1] == []
-    if kept:
-        again = on_ranks(2, partial(together, photos, cache), tmp_path / "again")
-        assert [each["value"][0] for each in again] == [[], []]

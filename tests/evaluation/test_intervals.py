@@ -7,22 +7,10 @@ from scipy import stats
 
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels
 from vitlab.evaluation import intervals as module
-from vitlab.evaluation.intervals import (
-    FEWEST,
-    RESAMPLES,
-    difference,
-    transformed,
-    wilson,
-    with_intervals,
-)
+from vitlab.evaluation.intervals import difference, transformed, wilson, with_intervals
 from vitlab.evaluation.metrics import METRICS, figures
 
-
-@pytest.fixture(autouse=True)
-def _all_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as users get, which the other tests do not."""
-    monkeypatch.setattr(module, "RESAMPLES", RESAMPLES)
-    monkeypatch.setattr(module, "FEWEST", FEWEST)
+pytestmark = pytest.mark.usefixtures("all_resamples")
 
 
 def single(
@@ -112,6 +100,8 @@ def test_a_flawless_model_is_not_known_to_be_perfect() -> None:
     assert ours["accuracy"] == pytest.approx(wilson(1.0, 120))
     assert ours["calibration_error"][0] == 0
     assert 0.03 < ours["calibration_error"][1] < 0.3
+    wrong = with_intervals(probabilities, SingleLabels((labels.values + 1) % 6))["intervals"]
+    assert wrong["calibration_error"][1] == 1
 
 
 @pytest.mark.parametrize(("probabilities", "labels"), CASES)

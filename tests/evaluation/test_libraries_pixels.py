@@ -22,7 +22,7 @@ from vitlab.images import ImageSpec
 from vitlab.weights.formats.transformers.families import VIT
 from vitlab.weights.formats.transformers.processor import read_processor
 
-SIZES = [tuple(map(int, each)) for each in np.random.default_rng(0).integers(64, 640, (50, 2))]
+SIZES = [tuple(map(int, each)) for each in np.random.default_rng(0).integers(64, 640, (24, 2))]
 
 
 @functools.cache
@@ -85,16 +85,7 @@ def test_pixels_are_timms(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "crop"),
-    [
-        ("clip", 48),
-        ("clip", 56),
-        ("bit", 55),
-        ("deit", 48),
-        ("deit", 55),
-        ("vit", 0),
-        ("siglip", 0),
-    ],
+    ("kind", "crop"), [("clip", 48), ("bit", 55), ("deit", 48), ("deit", 55), ("siglip", 0)]
 )
 def test_pixels_are_those_of_transformers(kind: str, crop: int) -> None:
     square = {"height": 56, "width": 56}
@@ -135,7 +126,7 @@ def test_a_batch_is_prepared_as_each_image(where: Any, fit: Any, size: Any) -> N
     """On a device, as inside an exported graph."""
     spec = ImageSpec(image_size=size, crop=0.9, fit=fit, center=where, interpolation="bicubic")
     prepare = vitlab.preprocess(spec)
-    for rows, columns in (*SIZES[:20], (33, 75), (75, 33), (98, 34), (101, 32), (104, 28)):
+    for rows, columns in (*SIZES[:8], (33, 75), (75, 33), (98, 34), (101, 32), (104, 28)):
         draw = np.random.default_rng((rows, columns))
         image = draw.integers(0, 256, (rows, columns, 3), np.uint8)
         batch = torch.from_numpy(image).permute(2, 0, 1)[None]

@@ -17,7 +17,7 @@ from vitlab.data.labels import Labels, MultiLabels, SingleLabels
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.answers import Floats, SingleAnswers, Weighted, answers_of
 from vitlab.evaluation.metrics import METRICS, curve_point, figures, top, values_of
-from vitlab.evaluation.per_class import class_figures, confused_pairs, confusion
+from vitlab.evaluation.per_class import class_figures, confused_pairs, confusion, worst_first
 from vitlab.evaluation.reliability import bins, calibration_error
 
 with warnings.catch_warnings():
@@ -77,7 +77,7 @@ def hit5(probabilities: Floats, labels: NDArray[np.int64], label: int) -> float 
     return float((places == label).any(1).mean()) if own.any() else None
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(1, 6), st.integers(2, 5), st.integers(0, 10**6), st.booleans())
 def test_few_images_against_scikit_learn(images: int, classes: int, seed: int, tied: bool) -> None:
     """From one image on: classes absent from the labels, from the predictions, from both; ties."""
@@ -281,3 +281,66 @@ def test_very_many_classes() -> None:
     assert seconds < 20  # 1 s here with the memory watched, which is slow
     with pytest.raises(OptionError, match="is too large to be made: use its cells, or at most"):
         cells.dense()
+
+
+# Figures of each class, and confused pairs
+
+
+@pytest.mark.parametrize("classes", [2, 7, 30])
+def test_each_class_against_scikit_learn(classes: int) -> None:
+    generator = np.random.default_rng(classes)
+    labels = generator.integers(0, classes, 300)
+    probabilities = generator.random((300, classes)) + np.eye(classes)[labels] * 0.5
+    guess = probabilities.argmax(1)
+    names = [f"class {number}" for number in range(classes)]
+    ours = class_figures(probabilities, SingleLabels(labels), names)
+    want = sk.precision_recall_fscore_support(labels, guess, labels=range(classes), zero_division=0)
+    for values, key in zip(want, ("precision", "recall", "f1", "images"), strict=True):
+        np.testing.assert_allclose([getattr(each, key) for each in ours], values)
+    assert [each.as_dict()["class"] for each in ours] == names
+    whole = figures(probabilities, SingleLabels(labels))
+    assert whole["balanced_accuracy"] == pytest.approx(sk.balanced_accuracy_score(labels, guess))
+    assert whole["macro_f1"] == pytest.approx(sk.f1_score(labels, guess, average="macro"))
+
+
+def test_a_class_without_images_has_no_figures() -> None:
+    labels = np.array([0, 0, 1, 1])
+    probabilities = np.eye(4)[[0, 2, 0, 0]]  # class 1 is never predicted, class 2 never right
+    ours = [each.as_dict() for each in class_figures(probabilities, SingleLabels(labels), "abcd")]
+    assert ours == [
+        {"class": "a", "precision": 1 / 3, "recall": 0.5, "f1": 0.4, "images": 2},
+        {"class": "b", "precision": 0.0, "recall": 0.0, "f1": 0.0, "images": 2},
+        {"class": "c", "precision": None, "recall": None, "f1": None, "images": 0},
+        {"class": "d", "precision": None, "recall": None, "f1": None, "images": 0},
+    ]
+    whole = figures(probabilities, SingleLabels(labels))
+    assert (whole["balanced_accuracy"], whole["macro_f1"]) == (0.25, 0.2)
+    several = class_figures(np.array([[0.9, 0.9]]), MultiLabels(np.array([[1, 0]], np.uint8)), "ab")
+    assert [each.f1 for each in several] == [1.0, None]
+
+
+def test_the_worst_classes_come_first() -> None:
+    labels = SingleLabels(np.array([0, 0, 1, 2, 2, 2]))
+    figures_ = class_figures(np.eye(4)[[0, 0, 2, 2, 3, 3]], labels, "abcd")
+    assert [each.name for each in worst_first(figures_)] == ["b", "c", "a"]
+
+
+def test_pairs_are_those_of_the_confusion_matrix() -> None:
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 6, 500)
+    probabilities = generator.random((500, 6)) + np.eye(6)[labels] * 0.4
+    matrix = sk.confusion_matrix(labels, probabilities.argmax(1))
+    np.fill_diagonal(matrix, 0)
+    ours = confused_pairs(probabilities, SingleLabels(labels), "abcdef", most=100)
+    counts = [each.images for each in ours]
+    assert counts == sorted(counts, reverse=True)
+    assert sum(counts) == matrix.sum()
+    for each in ours:
+        true, predicted = "abcdef".index(each.true), "abcdef".index(each.predicted)
+        assert each.images == matrix[true, predicted] > 0
+        assert each.share == pytest.approx(each.images / (labels == true).sum())
+    first = confused_pairs(probabilities, SingleLabels(labels), "abcdef")
+    assert first == ours[:20]
+    assert first[0].as_dict() == {
+        "true": ours[0].true, "predicted": ours[0].predicted, "images": counts[0],
+    }  # fmt: skip

@@ -15,6 +15,7 @@ from distributed.ranks import on_ranks
 from evaluation.small_models import noisy
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
+from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.folders import Files
 from vitlab.data.sources.memory import Arrays
 from vitlab.distributed.launch import joined
@@ -53,9 +54,9 @@ def test_the_callers_random_state_is_untouched(
     """Also where an engine is made, images are decoded by processes, or a page of code draws."""
     monkeypatch.setattr("vitlab.evaluation.compute.PACKING", 0)
     monkeypatch.setattr("vitlab.evaluation.compute.FEW", 0)
-    made, how = model(classes=3, channels=3, dropout=0.5), {"workers": 2, "device": "cpu"}
+    made, how = model(classes=3, channels=3, dropout=0.5), {"workers": 0, "device": "cpu"}
     states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
-    vitlab.evaluate(made, str(photos), **how)
+    vitlab.evaluate(made, str(photos), **how | {"workers": 2})
     vitlab.classify(made, str(photos), **how)
     vitlab.embed(made, str(photos), tmp_path / "x.parquet", **how)
     vitlab.inductive_bias(made, str(photos), images=20, **how)
@@ -74,6 +75,23 @@ def test_only_damaged_images_are_passed_over(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(type(test), "image", fails)
     with pytest.raises(DataError, match="the store does not answer"):
         predict(made, test, Compute(CPU, workers=0))
+
+
+def test_flips_average_the_probabilities_of_an_image_and_its_mirror_image() -> None:
+    made = model(classes=2, channels=3, image_size=28, mean=0.2)
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 32, 40, 3), np.uint8)
+    source = Arrays(pixels, SingleLabels.blank(3, 2), ("a", "b"))
+    made.provenance["temperature"] = 2.0
+    done = predict(made, source, Compute(CPU), flips=True)
+    for index in range(3):
+        image = torch.from_numpy(fitted_image(source.image(index), made.config))
+        own = (image[None].permute(0, 3, 1, 2) / 255 - 0.2) / 0.5
+        with torch.inference_mode():
+            both = made(torch.cat([own, own.flip(3)]))
+        want = (both.double() / 2).softmax(-1).mean(0)
+        np.testing.assert_allclose(done.probabilities[index], want, atol=1e-5)
+    assert done.logits is None
+    assert not np.allclose(predict(made, source, Compute(CPU)).probabilities, done.probabilities)
 
 
 def test_features_and_logits_of_one_pass() -> None:

@@ -338,7 +338,9 @@ def test_the_same_maps_whatever_the_windows_beside_them(segmenter: Segmenter) ->
         assert torch.allclose(alone, together[number], atol=1e-5)
 
 
-def test_drawn_pixels_are_the_same_and_count(backbone: vitlab.VisionTransformer) -> None:
+def test_drawn_pixels_are_the_same_and_count(
+    backbone: vitlab.VisionTransformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     truth = np.full((30, 40), IGNORED, np.int16)
     truth[5:9, 10:30] = 2
     found = Mapped(scene_of(16, 21, truth), torch.zeros(1), [])
@@ -354,6 +356,9 @@ def test_drawn_pixels_are_the_same_and_count(backbone: vitlab.VisionTransformer)
     assert first.sums.count == 4 * 16 * 22
     other = collected(backbone, source, (1, 2), 1.0, CPU, 8, bad, "")
     assert not np.array_equal(first.y, other.y)
+    monkeypatch.setattr("vitlab.evaluation.probes.patch_heads.KEPT", 4 * first.x.size // 16)
+    few = collected(backbone, source, (1, 2), 1.0, CPU, 7, bad, "")
+    assert (few.sums.count, len(few.x)) == (first.sums.count, len(first.x) // 16)
 
 
 def test_damaged_images_and_masks_are_named_and_left_out(segmenter: Segmenter) -> None:

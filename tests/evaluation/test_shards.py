@@ -12,7 +12,6 @@ import torch
 from pyarrow import dataset, parquet
 
 import vitlab
-from distributed.ranks import on_ranks
 from evaluation.shard_jobs import (
     all_of,
     content,
@@ -91,18 +90,6 @@ def test_a_shard_has_its_own_parts_and_another_number_of_shards_goes_on(
             embed(data, out, shard=text)
     with pytest.raises(OptionError, match="shard applies only with a folder as out"):
         embed(data, tmp_path / "x.parquet", shard="0/2")
-
-
-def test_processes_of_torchrun(data: str, alone: Path, tmp_path: Path) -> None:
-    said = on_ranks(2, partial(embed, data, tmp_path / "x", pause=0.01), tmp_path / "ranks")
-    assert content(tmp_path / "x") == content(alone)
-    assert said[0]["value"]["images"] == 59
-    assert said[1]["value"] == {}
-    said = on_ranks(2, partial(embed, data, tmp_path / "x", what="mean"), tmp_path / "again")
-    assert [(each["kind"], each["quiet"]) for each in said] == [
-        ("DataError", False),
-        ("DataError", True),
-    ]
 
 
 def test_killed_and_repeated_with_others(data: str, alone: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +112,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
     return vitlab.probe(data, model, folder / "run", quiet=True, **how)
 
 
+@cache
 def digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     from sklearn.datasets import load_digits
 

@@ -146,7 +146,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "hybrid": ("R(1)+ViT(width=16,depth=1,heads=2,mlp=16)/4", {}),
     "resnet": ("BiT-R(1)x1", {}),
 }
-FUSED = ("plain", "hybrid")
+FUSED, QUICK = ("plain", "hybrid"), ("plain", "rope", "axial", "resnet")
 
 
 class Inside(nn.Module):
@@ -165,8 +165,13 @@ class Inside(nn.Module):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.export's own imports
 @pytest.mark.parametrize(
     ("case", "fused"),
-    [(case, case in FUSED) for case in CASES]
-    + [pytest.param(e, e not in FUSED, marks=pytest.mark.campaign) for e in CASES],
+    [(case, case in FUSED) for case in QUICK]
+    + [
+        pytest.param(e, fused, marks=pytest.mark.campaign)
+        for e in CASES
+        for fused in (False, True)
+        if e not in QUICK or fused != (e in FUSED)
+    ],
 )
 def test_a_graph_takes_any_number_of_images(case: str, fused: bool) -> None:
     name, choices = CASES[case]

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import vitlab
 from conftest import TINY
 from distributed.ranks import on_ranks
+from made_models import noisy
 from vitlab.errors import OptionError
 from vitlab.models.encoder import attention
 from vitlab.models.encoder.attention import attend
@@ -39,12 +40,7 @@ WHOLE: dict[str, dict[str, Any]] = {
 
 
 def a_model(**choices: Any) -> Any:
-    model: Any = vitlab.create(SHAPE, 3, 32, **choices)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(torch.randn(weight.shape, generator=generator), alpha=0.05)
-    return model.train()
+    return noisy(vitlab.create(SHAPE, 3, 32, **choices)).train()
 
 
 def tokens_of_last_mlp(model: Any, images: Tensor) -> int:
@@ -296,7 +292,7 @@ def dropped(folder: Path, micro: int) -> list[int]:
             counts[1] += len(tokens)
         return out
 
-    how = TINY | {"drop_path": 0.1, "batch": 16, "steps": 20, "micro_batch": micro, "ema": 0.0}
+    how = TINY | {"drop_path": 0.1, "batch": 16, "steps": 8, "micro_batch": micro, "ema": 0.0}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Branch, "forward", forward)
         vitlab.train(vitlab.recipe("digits", **how), folder, host=Host(workers=0))

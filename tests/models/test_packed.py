@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 import vitlab
+from evaluation.small_models import noisy
 from vitlab.errors import OptionError
 from vitlab.models.encoder import mixed_sizes
 from vitlab.models.encoder.mixed_sizes import PackedPositions
@@ -37,12 +38,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def a_model(**choices: Any) -> Model:
-    generator = torch.Generator().manual_seed(0)
     name = f"ViT(width=32,depth=2,heads=2,mlp=40)/{choices.pop('patch', 4)}"
-    model = vitlab.create(name, 5, 16, generator=generator, **choices).eval()
-    for weight in model.parameters():
-        torch.nn.init.normal_(weight, std=0.2, generator=generator)
-    return model
+    return noisy(name, 0.2, **{"classes": 5, "image_size": 16} | choices)
 
 
 def some_images(patch: int = 4, grids: list[tuple[int, int]] = GRIDS) -> list[Tensor]:

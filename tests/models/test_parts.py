@@ -48,17 +48,11 @@ def test_every_layer_norm_has_the_chosen_epsilon(choices: dict[str, Any]) -> Non
     [
         ({"registers": 1}, {"token", "registers", "positions.0.table"}),
         ({"positions": "2d"}, {"token", "positions.0.rows", "positions.0.columns"}),
-        (
-            {"positions": "relative", "pool": "mean"},
-            {"positions.0.table", "positions.1.table"},
-        ),
+        ({"positions": "relative", "pool": "mean"}, {"positions.0.table", "positions.1.table"}),
         ({"positions": "bias", "positions_at": "shared", "pool": "mean"}, {"positions.0.table"}),
         ({"positions": "none", "stem": "local", "pool": "mean"}, {"stem.places"}),
         ({"positions": "rope", "pool": "attention"}, {"head.attend.queries"}),
-        (
-            {"positions": "1d+rope", "pool": "mean"},
-            {"positions.0.added.table"},
-        ),
+        ({"positions": "1d+rope", "pool": "mean"}, {"positions.0.added.table"}),
     ],
 )
 def test_what_is_added_to_tokens_is_not_decayed(choices: dict[str, Any], names: set[str]) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import vitlab
+from evaluation.small_models import noisy
 from vitlab.errors import OptionError, WeightsError
 from vitlab.models.model import Model
 from vitlab.models.positions.resampling import resample
@@ -42,11 +43,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def a_model(**choices: Any) -> Model:
-    generator = torch.Generator().manual_seed(0)
-    model = vitlab.create(TINY, 5, 16, generator=generator, **choices).eval()
-    for weight in model.parameters():
-        torch.nn.init.normal_(weight, std=0.2, generator=generator)
-    return model
+    return noisy(TINY, 0.2, classes=5, image_size=16, **choices)
 
 
 def with_its_own(model: Any, image_size: Any) -> Model:

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import vitlab
+from made_models import noisy
 from oracles import peers
 from oracles.hub import running_hub
 from vitlab.errors import UserError, WeightsError
@@ -42,13 +43,8 @@ def transformers() -> Any:
     return pytest.importorskip("transformers")
 
 
-def drawn(model: nn.Module, seed: int = 0) -> Any:
-    """The model with every number drawn, biases too."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.copy_(0.1 * torch.randn(weight.shape, generator=generator))
-    return model.eval()
+def drawn(model: nn.Module) -> Any:
+    return noisy(model, 0.1)
 
 
 def vit(transformers: Any, folder: Path, classes: int = 3) -> Any:

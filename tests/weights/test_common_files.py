@@ -278,10 +278,7 @@ def spectrograms() -> Tensor:
 
 @pytest.mark.parametrize(
     ("kind", "choices"),
-    [
-        ("ASTForAudioClassification", {}),
-        ("ASTModel", {"frequency_stride": 16, "time_stride": 16}),
-    ],
+    [("ASTForAudioClassification", {}), ("ASTModel", {"frequency_stride": 16, "time_stride": 16})],
 )
 def test_outputs_are_transformers(kind: str, choices: dict[str, Any], tmp_path: Path) -> None:
     other = another(kind, **choices)

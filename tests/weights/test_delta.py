@@ -13,17 +13,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import vitlab
-from made_models import equal
+from made_models import equal, tiny
 from vitlab.weights.deltas import VERSION as FORMAT
 from vitlab.weights.identity import checksum, fingerprint
 from vitlab.weights.load import load_base, load_delta
-
-NAME = "ViT(width=16,depth=2,heads=2,mlp=32)/8"
-
-
-def tiny(seed: int = 0, name: str = NAME, classes: int = 3, **choices: Any) -> Any:
-    generator = torch.Generator().manual_seed(seed)
-    return vitlab.create(name, classes, 16, generator=generator, **choices)
 
 
 def nudged(model: Any, *parts: str) -> Any:

@@ -181,10 +181,7 @@ def test_commands_take_what_python_takes(
 
 
 def test_names_of_classes(
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-    bare: Path,
-    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, bare: Path, tmp_path: Path
 ) -> None:
     names = [str(number) for number in range(10)]
     vitlab.evaluate(vitlab.load(bare), "digits", split="test")

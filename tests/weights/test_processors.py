@@ -142,6 +142,15 @@ def test_what_is_done_otherwise_is_told(content: dict[str, Any], note: str, fold
     assert any(note in each for each in load_check(folder).notes)
 
 
+def test_a_rounded_share_of_255_is_one(folder: Path) -> None:
+    for file in folder.glob("*processor*"):
+        file.unlink()
+    content = {"image_processor_type": "ViTImageProcessor", "size": 48, "image_mean": [0.3] * 3}
+    file = folder / "preprocessor_config.json"
+    file.write_text(json.dumps(content | {"rescale_factor": 0.00392157}))
+    assert load_check(folder).config["mean"] == [0.3] * 3
+
+
 def test_without_a_file_a_vit_is_assumed(folder: Path) -> None:
     """Models of several papers are saved as this family, each with a normalization of its own."""
     for file in folder.glob("*processor*"):

@@ -11,12 +11,8 @@ from huggingface_hub import load_torch_model
 from safetensors.torch import load_file, save_file
 
 import vitlab
-from made_models import equal
+from made_models import equal, tiny
 from vitlab.weights.sharded import INDEX, TENSORS, shard_files
-
-
-def tiny() -> vitlab.VisionTransformer:
-    return vitlab.create("ViT(width=16,depth=2,heads=2,mlp=32)/8", 3, 16)
 
 
 @pytest.fixture

@@ -21,47 +21,47 @@ from vitlab.models.config import ViTConfig
 from vitlab.models.create import build
 from vitlab.weights.load import load_check
 
-SMALL = {"depth": 2, "num_classes": 7}
+SMALL = {"depth": 1, "num_classes": 7}
 PLAIN: dict[str, dict[str, Any]] = {
-    "vit_tiny_patch16_224": {"img_size": 48},
-    "vit_small_patch16_18x2_224": {"img_size": 32},
+    "vit_tiny_patch16_224": {"depth": 2, "img_size": 48},
+    "vit_small_patch16_18x2_224": {"depth": 2, "img_size": 32},
     "vit_wee_patch16_reg1_gap_256": {"img_size": 64},
-    "vit_so150m_patch16_reg4_gap_256": {"depth": 1, "img_size": 64},
-    "vit_base_patch16_clip_224": {"depth": 1, "img_size": 32},
-    "vit_base_patch32_clip_quickgelu_224": {"depth": 1, "img_size": 64},
-    "vit_base_patch16_siglip_224": {"depth": 1, "img_size": 32, "num_classes": 0},
+    "vit_so150m_patch16_reg4_gap_256": {"embed_dim": 224, "img_size": 64},
+    "vit_base_patch16_clip_224": {"embed_dim": 192, "img_size": 32},
+    "vit_base_patch32_clip_quickgelu_224": {"embed_dim": 192, "img_size": 64},
+    "vit_base_patch16_siglip_224": {"embed_dim": 192, "img_size": 32, "num_classes": 0},
     "vit_small_patch14_reg4_dinov2": {"img_size": 56},
-    "vit_giant_patch14_dinov2": {"depth": 1, "img_size": 28, "embed_dim": 192, "num_heads": 3},
+    "vit_giant_patch14_dinov2": {"img_size": 28, "embed_dim": 192, "num_heads": 3},
     "vit_small_patch16_dinov3": {"img_size": 48, "num_classes": 0},
     "vit_small_plus_patch16_dinov3": {"img_size": 48},
-    "vit_intern300m_patch14_448": {"depth": 1, "img_size": 28, "num_classes": 0},
+    "vit_intern300m_patch14_448": {"embed_dim": 256, "img_size": 28, "num_classes": 0},
     "vit_tiny_r_s16_p8_224": {"img_size": 64},
     "deit_tiny_patch16_224": {"img_size": 48},
     "deit_tiny_distilled_patch16_224": {"img_size": 48},
     "deit3_small_patch16_224": {"img_size": 48},
-    "beitv2_base_patch16_224": {"depth": 1, "img_size": 48},
-    "eva_giant_patch14_224": {"depth": 1, "img_size": 28},
+    "beitv2_base_patch16_224": {"embed_dim": 192, "img_size": 48},
+    "eva_giant_patch14_224": {"embed_dim": 256, "img_size": 28},
 }
 # Other norms, positions and pools.
 BEYOND: dict[str, dict[str, Any]] = {
-    "eva02_tiny_patch14_224": {"img_size": 56},
-    "eva02_base_patch14_448": {"depth": 1, "img_size": 42, "num_classes": 7},
-    "eva02_base_patch16_clip_224": {"depth": 1, "img_size": 48},
+    "eva02_tiny_patch14_224": {"depth": 2, "img_size": 56},
+    "eva02_base_patch14_448": {"img_size": 42, "num_classes": 7},
+    "eva02_base_patch16_clip_224": {"img_size": 48},
     "eva02_enormous_patch14_clip_224": {"img_size": 28, "embed_dim": 64, "num_classes": 5},
     "vit_pe_core_tiny_patch16_384": {"img_size": 48, "num_classes": 5},
-    "vit_pe_lang_large_patch14_448": {"depth": 1, "img_size": 28, "embed_dim": 192},
+    "vit_pe_lang_large_patch14_448": {"img_size": 28, "embed_dim": 192},
     "vit_pe_spatial_tiny_patch16_512": {"img_size": 48},
     "vit_small_patch16_rope_224": {"img_size": 48},
     "vit_small_patch16_rope_ape_224": {"img_size": 48},
-    "vit_medium_patch16_rope_reg1_gap_256": {"img_size": 48},
-    "aimv2_large_patch14_224": {"depth": 1, "img_size": 28, "num_classes": 5},
-    "beit3_base_patch16_224": {"depth": 1, "img_size": 32},
-    "beit_base_patch16_224": {"depth": 1, "img_size": 32, "use_abs_pos_emb": True},
+    "vit_medium_patch16_rope_reg1_gap_256": {"embed_dim": 128, "img_size": 48},
+    "aimv2_large_patch14_224": {"img_size": 28, "num_classes": 5},
+    "beit3_base_patch16_224": {"img_size": 32},
+    "beit_base_patch16_224": {"embed_dim": 192, "img_size": 32, "use_abs_pos_emb": True},
     "vit_base_patch16_rpn_224": {"img_size": 32, "embed_dim": 96},
     "test_vit4": {"img_size": 32},
 }  # fmt: skip
 CASES = {name: SMALL | choices for name, choices in PLAIN.items()} | {
-    name: {"depth": 2} | choices for name, choices in BEYOND.items()
+    name: {"depth": 1} | choices for name, choices in BEYOND.items()
 }
 # A file without a name or configuration beside it that is no other family's.
 TELLING = {
@@ -108,7 +108,6 @@ def agree(model: Any, other: Any, images: Tensor) -> None:
         close(model(images), other(images))
         if not hasattr(other, "head_dist"):
             close(model.features(images), other.forward_head(tokens, pre_logits=True))
-        close(vitlab.fuse(model)(images), other(images))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -236,7 +235,7 @@ def in_timm(model: Any, folder: Path) -> None:
         close(other(images), model(images))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(config=configs())
 def test_timm_takes_what_is_written(config: ViTConfig) -> None:
     model = randomly(config)

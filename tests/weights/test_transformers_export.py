@@ -16,7 +16,7 @@ from vitlab.errors import OptionError, WeightsError
 from vitlab.models.model import Model
 
 SETTINGS = settings(
-    max_examples=25, deadline=None, derandomize=True, database=None,
+    max_examples=12, deadline=None, derandomize=True, database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 # Starts from what a family has, so that more than refusals are tried.

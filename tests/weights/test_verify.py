@@ -2,8 +2,9 @@
 
 import importlib
 import json
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ import vitlab
 from conftest import call
 from docs.pages import ROOT
 from oracles import peers
-from oracles.hub import Hub, running_hub
+from oracles.hub import Hub
 from vitlab.errors import WeightsError
+from vitlab.weights.formats.origins import ORIGINS
 from weights.test_hub import files, unreachable
 
 
@@ -51,6 +53,12 @@ def test_load_check_tells_all(
     assert code == 0
     assert "blocks.0.attention.0.body.qkv.weight from blocks.0.attn.qkv.weight (576, 192)" in out
     assert "timm, vit_tiny_patch16_224" in out
+    monkeypatch.setenv("COLUMNS", "100")
+    _, out, _ = call(capsys, *named)
+    fields = {*re.findall(rf"^ +(\w+) .* ({'|'.join(ORIGINS)}) *$", out, re.MULTILINE)}
+    assert {("width", "tensors"), ("gelu", "name"), ("crop", "name")} < fields
+    assert not {"queries", "labels", "dropout"} & {name for name, _ in fields}
+    assert f"{len(seen['config']) - len(fields)} further fields have their defaults" in out
     assert "mask_token is left out: for pre-training alone" in out
 
 
@@ -99,12 +107,6 @@ def test_no_classifier_no_prediction(
 
 TIMM, VIT = "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k", "google/vit-base-patch16-224"
 CLIP, PLAIN = "openai/clip-vit-base-patch32", "facebook/dino-vits16"
-
-
-@pytest.fixture
-def hub(tmp_path: Path) -> Iterator[Hub]:
-    with running_hub(tmp_path / "cache") as hub:
-        yield hub
 
 
 @pytest.fixture

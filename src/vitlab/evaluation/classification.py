@@ -20,14 +20,7 @@ from vitlab.data.sources.source import Relabeled, Source
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import Floats, check_numbers
 from vitlab.evaluation.compute import Compute, FastForm
-from vitlab.evaluation.infer import (
-    Progress,
-    batch_of,
-    check_classifier,
-    infer,
-    predict,
-    silent,
-)
+from vitlab.evaluation.infer import Progress, batch_of, check_classifier, infer, predict, silent
 from vitlab.evaluation.on_ray import writers
 from vitlab.evaluation.rows import WRITERS, Layout, table_to
 from vitlab.evaluation.shards import ShardFolder, ShardJob, ShardNumber, Use, fill, identity

@@ -172,10 +172,7 @@ def _areas(hits: NDArray[np.bool_], times: Floats, count: float) -> Floats:
 
 
 def box_figures(
-    found: Sequence[Detections],
-    truth: Boxes,
-    classes: Sequence[str],
-    resamples: int | None = None,
+    found: Sequence[Detections], truth: Boxes, classes: Sequence[str], resamples: int | None = None
 ) -> dict[str, Any]:
     """Return `ap50`, `ap`, 95% intervals over images and a table of the classes.
 

@@ -18,13 +18,7 @@ from vitlab.evaluation.calibration import choose_thresholds as fit_thresholds
 from vitlab.evaluation.choosing import Split, choose
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.imagenet_protocols import Outputs, Protocol, check_alone, examine
-from vitlab.evaluation.infer import (
-    Predictions,
-    Progress,
-    check_classifier,
-    predict,
-    silent,
-)
+from vitlab.evaluation.infer import Predictions, Progress, check_classifier, predict, silent
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.label_errors import LEARNED, find_label_errors, write_suspects
 from vitlab.evaluation.per_class import class_figures, confused_pairs

@@ -200,10 +200,7 @@ class _Pass:
 
 
 def probabilities(
-    logits: Tensor,
-    model: Model,
-    labels: Labels | None = None,
-    mirrored: Tensor | None = None,
+    logits: Tensor, model: Model, labels: Labels | None = None, mirrored: Tensor | None = None
 ) -> Tensor:
     """Turn a model's logits into its probabilities: the one place where that is done.
 

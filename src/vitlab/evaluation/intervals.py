@@ -16,14 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vitlab.evaluation.answers import (
-    Answers,
-    Floats,
-    MultiAnswers,
-    Weighted,
-    answers_of,
-    finite,
-)
+from vitlab.evaluation.answers import Answers, Floats, MultiAnswers, Weighted, answers_of, finite
 from vitlab.evaluation.metrics import METRICS, Interval, Metric, figures_of, values_of
 from vitlab.evaluation.reliability import LEVEL, REACH
 
@@ -72,10 +65,7 @@ def with_intervals(
 
 
 def intervals(
-    answers: Answers,
-    points: dict[str, Any],
-    probabilities: Floats,
-    resamples: int | None = None,
+    answers: Answers, points: dict[str, Any], probabilities: Floats, resamples: int | None = None
 ) -> dict[str, Interval]:
     """Return the 95% confidence interval of each figure that has one.
 

@@ -23,14 +23,7 @@ from vitlab.distributed.launch import joined, read_environment
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, DiskError, OptionError, RunError, UserError
 from vitlab.evaluation.compute import Compute, borrowed
-from vitlab.evaluation.shards import (
-    WHOLE,
-    Shard,
-    ShardFolder,
-    ShardNumber,
-    Write,
-    some_content,
-)
+from vitlab.evaluation.shards import WHOLE, Shard, ShardFolder, ShardNumber, Write, some_content
 from vitlab.machine.cores import cores
 from vitlab.packages import needed
 from vitlab.places import JOB

@@ -117,10 +117,7 @@ def confusion(probabilities: Floats, labels: Labels) -> ConfusionMatrix:
 
 
 def class_figures(
-    probabilities: Floats,
-    labels: Labels,
-    classes: Sequence[str],
-    threshold: Floats | float = 0.5,
+    probabilities: Floats, labels: Labels, classes: Sequence[str], threshold: Floats | float = 0.5
 ) -> list[ClassFigures]:
     """Return the figures of each class, in the order of the classes.
 

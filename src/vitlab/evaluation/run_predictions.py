@@ -14,13 +14,7 @@ from vitlab.data.sources.remote import is_url
 from vitlab.data.sources.request import Splits
 from vitlab.data.sources.source import Source, digest
 from vitlab.errors import DataError, DiskError
-from vitlab.evaluation.answers import (
-    Answers,
-    Integers,
-    MultiAnswers,
-    SingleAnswers,
-    answers_of,
-)
+from vitlab.evaluation.answers import Answers, Integers, MultiAnswers, SingleAnswers, answers_of
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Predictions, Progress, predict, silent
 from vitlab.files import staged_file
@@ -165,10 +159,7 @@ def examine(
         return before
     source, model = reopened(folder).test, load(folder.path)
     done = predict(
-        model,
-        source,
-        Compute(device, engine="plain", workers=workers),
-        progress=progress,
+        model, source, Compute(device, engine="plain", workers=workers), progress=progress
     )
     try:
         return keep(folder, model, source, done)

@@ -380,11 +380,7 @@ def _chosen(opened: Opened, split: Split) -> tuple[str, MaskedImages]:
 
 
 def write_masks(
-    run: str | Path,
-    data: Any,
-    out: Path | None,
-    compute: Compute,
-    columns: Columns | None = None,
+    run: str | Path, data: Any, out: Path | None, compute: Compute, columns: Columns | None = None
 ) -> dict[str, Any]:
     """Segment images; write a mask for each, a PNG of the numbers that the training masks have.
 

@@ -60,13 +60,7 @@ class Base:
             for each in (model.source or about.get("source"), about.get("commit"))
         )
         return cls(
-            fingerprint(model),
-            config.name,
-            source,
-            commit,
-            None,
-            config.classes,
-            config.image_size,
+            fingerprint(model), config.name, source, commit, None, config.classes, config.image_size
         )
 
     def __str__(self) -> str:

@@ -124,9 +124,6 @@ def test_gradients_are_those_of_torch_func(name: str) -> None:
     assert all(weight.grad is None for weight in model.parameters())
 
 
-# Shifts
-
-
 # Spectra
 
 

@@ -15,12 +15,7 @@ from vitlab.data.labels import MultiLabels
 from vitlab.evaluation.answers import MultiAnswers, SingleAnswers, answers_of
 from vitlab.evaluation.paired_tests import holm, mcnemar, pairs_of
 
-
-@pytest.fixture(autouse=True)
-def _all_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as users get, which the other tests do not."""
-    for bound, count in (("RESAMPLES", 1000), ("FEWEST", 200)):
-        monkeypatch.setattr(f"vitlab.evaluation.intervals.{bound}", count)
+pytestmark = pytest.mark.usefixtures("all_resamples")
 
 
 def answers(seed: int, skill: float, images: int = 300, classes: int = 4) -> SingleAnswers:

@@ -79,8 +79,7 @@ def test_names_that_a_configuration_explains_are_left_alone(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "right"),
-    [("vit.pth", "vit.safetensors"), ("pytorch_model.bin", "model.safetensors")],
+    ("wrong", "right"), [("vit.pth", "vit.safetensors"), ("pytorch_model.bin", "model.safetensors")]
 )
 def test_safetensors_are_preferred(
     wrong: str, right: str, tensors: Tensors, tmp_path: Path

@@ -44,7 +44,7 @@ NORMALIZATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 FACTS = ("rope_embed.periods",)  # tensors whose numbers a reader looks at
 WHOLE_NUMBERS = ("position_ids", "relative_position_index", "num_batches_tracked")
 LARGE = 2_000_000_000  # numbers of which a byte each is enough address space
-SHALLOW = 2  # blocks of an archive of NumPy, which stores every number
+SHALLOW = 2  # blocks of a file that is written, where nothing hangs on how many there are
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,15 @@ class Row:
     @property
     def shapes(self) -> dict[str, Shape]:
         """Every tensor of the file and its shape."""
-        sizes = self.sizes | ({"L": SHALLOW} if self.file.endswith(".npz") else {})
+        return self.shapes_by(self.sizes)
+
+    @property
+    def written(self) -> dict[str, Shape]:
+        """The same with few blocks, unless their number is stated or tells DINOv2's models."""
+        deep = "model_type" in self.contents().get("config.json", {}) or "dinov2" in self.name
+        return self.shapes_by(self.sizes if deep else self.sizes | {"L": SHALLOW})
+
+    def shapes_by(self, sizes: dict[str, int]) -> dict[str, Shape]:
         found: dict[str, Shape] = {}
         for part in self.parts:
             prefix, _, name = part.rpartition("|")
@@ -149,10 +157,10 @@ def write(row: Row, folder: Path) -> Path:
     if row.file.endswith(".npz"):
         generator = np.random.default_rng(0)
         whole = generator.normal(size=1 << 16).astype("<f2")
-        arrays = {name: np.resize(whole, shape) for name, shape in row.shapes.items()}
+        arrays = {name: np.resize(whole, shape) for name, shape in row.written.items()}
         np.savez(file, **arrays)
     elif row.file.endswith(".safetensors"):
-        write_tensors(row.shapes, file)
+        write_tensors(row.written, file)
     else:
         torch.save(_wrapped(row), file)
     for name, content in row.contents().items():
@@ -184,7 +192,7 @@ def _wrapped(row: Row) -> Any:
     generator = torch.Generator().manual_seed(0)
     one = torch.randn((), generator=generator)
     entries: dict[str, Any] = {}
-    for name, shape in row.shapes.items():
+    for name, shape in row.written.items():
         entry, _, inner = name.rpartition("/") if row.wrap == "*" else ("", "", name)
         place = entries.setdefault(entry, {}) if entry else entries
         place[inner] = _tensor(name, shape, one)

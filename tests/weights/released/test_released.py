@@ -16,7 +16,7 @@ from weights.released.table import Row, rows, write
 
 ROWS = rows()
 ROTARY = ("rope_kind", "rope_base", "rope_grid", "rope_offset")
-SMALL = 30_000_000  # numbers of a file that are read as well
+SMALL = 10_000_000  # numbers of a file that are read as well
 
 
 def read(path: Path, **told: Any) -> Reading:

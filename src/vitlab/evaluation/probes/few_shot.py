@@ -23,10 +23,7 @@ L2 = 1024.0  # big_vision's, 2^10
 
 
 def fewshot(
-    x_train: ArrayLike,
-    y_train: ArrayLike,
-    x_test: ArrayLike,
-    l2: float | Literal["auto"] = L2,
+    x_train: ArrayLike, y_train: ArrayLike, x_test: ArrayLike, l2: float | Literal["auto"] = L2
 ) -> NDArray[np.int64]:
     """Predict classes by a linear model that was fitted to few examples in closed form.
 

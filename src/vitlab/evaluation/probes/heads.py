@@ -68,10 +68,7 @@ class Blocks:
     """
 
     def __init__(
-        self,
-        values: NDArray[np.float32],
-        device: torch.device = CPU,
-        scaled: bool = True,
+        self, values: NDArray[np.float32], device: torch.device = CPU, scaled: bool = True
     ) -> None:
         self.values, self.device = values, with_float64(device)  # which can decompose matrices
         count = len(values)

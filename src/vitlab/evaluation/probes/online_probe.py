@@ -108,12 +108,7 @@ class Probe:
         return wilson(accuracy, len(self.test))[0]
 
     def measure(
-        self,
-        model: Model,
-        world: World,
-        *,
-        device: torch.device,
-        workers: int | None,
+        self, model: Model, world: World, *, device: torch.device, workers: int | None
     ) -> tuple[float, list[str]]:
         """Return the accuracy (the mean over the seeds), and messages about damaged images.
 

@@ -250,12 +250,7 @@ def ending_after(model: Model, choice: FeatureChoice, own: dict[str, Tensor]) ->
     """Return a copy of the model that ends after the chosen layer, with some tensors of its own."""
     config: ModelConfig = model.config
     if choice.pool and isinstance(config, ViTConfig):
-        config = replace(
-            config,
-            depth=choice.layer,
-            pool=choice.pool,
-            class_token=config.has_token,
-        )
+        config = replace(config, depth=choice.layer, pool=choice.pool, class_token=config.has_token)
     tensors = whole_state(model) | own
     kept = {name: tensors[name].to("cpu", copy=True) for name in empty(config)}
     made = assemble(config, kept)

@@ -32,11 +32,6 @@ class Grid(Added):
         if config.width % 2:
             raise OptionError(f"positions=2d needs an even width, not {config.width}")
 
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw from normals of standard deviation 0.02."""
-        nn.init.normal_(self.rows, std=0.02, generator=generator)
-        nn.init.normal_(self.columns, std=0.02, generator=generator)
-
     def table_of(self) -> Tensor:
         """Return what is added: (1, class token + patches, D), zero for the class token."""
         rows, columns = self.rows.shape[0], self.columns.shape[0]  # numbers of a graph, perhaps

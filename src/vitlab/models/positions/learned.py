@@ -9,7 +9,10 @@ from vitlab.models.positions.resampling import resample
 
 
 class Learned(Added):
-    """A learned vector for each place in raster order, class token included (ViT paper, 3.1)."""
+    """A learned vector for each place in raster order, class token included (ViT paper, 3.1).
+
+    As in the official code, also where it starts.
+    """
 
     name = "1d"
     uses = ("positions_at", "positions_size")
@@ -18,10 +21,6 @@ class Learned(Added):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__(config)
         self.table = nn.Parameter(torch.empty(1, config.placed, config.width))
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw from a normal of standard deviation 0.02, as the official code does."""
-        nn.init.normal_(self.table, std=0.02, generator=generator)
 
     def table_of(self) -> Tensor:
         """Return what is added: (1, class token + patches, D)."""

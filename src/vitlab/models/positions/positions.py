@@ -112,7 +112,9 @@ class Positions(Part, nn.Module):
         return [cls(config) for _ in range(cls.tables(config))]
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw every weight, and compute every buffer."""
+        """Draw its own weights from normals of standard deviation 0.02; compute every buffer."""
+        for weight in self.parameters(recurse=False):
+            nn.init.normal_(weight, std=0.02, generator=generator)
         self.refresh()
 
     def refresh(self) -> None:

@@ -35,10 +35,6 @@ class Relative(OwnOrShared):
                 "bias or rope"
             )
 
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw from a normal of standard deviation 0.02."""
-        nn.init.normal_(self.table, std=0.02, generator=generator)
-
     def bias(self, q: Tensor) -> Tensor:
         """Return what is added to the scaled logits: queries (B, h, N, d) -> (B, h, N, N)."""
         n = self.config.length

@@ -10,10 +10,7 @@ OFFSET = 0.1  # patches per side that DINOv2 adds before it divides
 
 
 def resample(
-    table: Tensor,
-    old: tuple[int, int],
-    new: tuple[int, int],
-    resampling: Resampling = "bilinear",
+    table: Tensor, old: tuple[int, int], new: tuple[int, int], resampling: Resampling = "bilinear"
 ) -> Tensor:
     """Return position embeddings for another grid: (1, prefix + N, D) -> (1, prefix + M, D).
 

@@ -143,11 +143,7 @@ class Counted(io.BufferedReader):
 
 def _restricted(path: Path, stream: Path | Counted) -> Any:
     """What PyTorch's restricted reader makes of a file, with what `ALLOWED` adds."""
-    with (
-        ONE_AT_A_TIME,
-        torch.serialization.safe_globals(list(ALLOWED)),
-        warnings.catch_warnings(),
-    ):
+    with ONE_AT_A_TIME, torch.serialization.safe_globals(list(ALLOWED)), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         lazily = isinstance(stream, Path)
         try:

@@ -332,7 +332,7 @@ def _stem(path: object, parts: FoundParts, label: str) -> Fields:
     }  # fmt: skip
 
 
-def patches_of(size: Size, patch: int) -> tuple[int, int]:
+def patches_of(size: Size | list[int], patch: int) -> tuple[int, int]:
     """Return rows and columns of patches; the pixels that remain are never used."""
     rows, columns = (size, size) if isinstance(size, int) else size
     return rows // patch, columns // patch

@@ -219,7 +219,7 @@ def _has(file: Layout, mark: str) -> bool:
 # Marks of families: a norm before the encoder as in CLIP, but another end; gate and value apart;
 # registers, but no stored positions.
 PERCEPTION = "pre_norm.weight positions queries|!ends|scale1"
-EVA02 = "positions apart", "positions blocks.0.attn.q_bias gated"
+EVA02 = "positions apart|blocks.0.attn.q_bias apart|gated"
 DINOV3 = "token registers norm.weight scale1 !positions keyless"
 # Marks of a family, its facts (heads by width), and what differs between its releases. The first
 # that a file has counts.
@@ -233,10 +233,7 @@ FAMILIES = f"""
     attn_norm.weight mlp_norm.weight qkv.bias !keyless !gated  # BEiT-3
         norm_eps 1e-5, gelu exact, heads EVEN
         crop 1.0
-    {EVA02[0]}  # EVA-02
-        norm_eps 1e-6, heads EVEN
-        resampling antialiased, @OPENAI
-    {EVA02[1]}
+    {EVA02}  # EVA-02
         norm_eps 1e-6, heads EVEN
         resampling antialiased, @OPENAI
     blocks.0.attn.q_bias positions 1792  # EVA-02-CLIP-E
@@ -347,7 +344,7 @@ def rotary_by_content(file: Layout) -> Fields:
         if "positional_embedding" in file.tensors:  # its own code does not scale
             side = None
         return ROTARY["PE"] | {"ref_feat_shape": side, "rope_grid_offset": float(token)}
-    if any(holds(file, shows) for shows in EVA02):
+    if holds(file, EVA02):
         return ROTARY["EVA02"]
     return ROTARY["DINOV3"] if holds(file, DINOV3) else {}
 

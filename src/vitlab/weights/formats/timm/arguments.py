@@ -13,6 +13,7 @@ from vitlab.errors import WeightsError
 from vitlab.images import Size
 from vitlab.models.config import ViTConfig, map_stride
 from vitlab.weights.formats.entries import Pairs
+from vitlab.weights.formats.names import patches_of
 from vitlab.weights.formats.records import record, records, words
 from vitlab.weights.sharded import Fields
 
@@ -156,11 +157,7 @@ def stated(arguments: Fields) -> Fields:
 
 
 def check_arguments(
-    path: object,
-    arguments: Fields,
-    config: ViTConfig,
-    own_row: bool,
-    chosen: set[str],
+    path: object, arguments: Fields, config: ViTConfig, own_row: bool, chosen: set[str]
 ) -> None:
     """Compare the arguments of timm's constructor with the model that a file was read as.
 
@@ -204,8 +201,8 @@ def patch_size(config: ViTConfig) -> int:
 
 def floored(size: Size | list[int], patch: int) -> tuple[int, int]:
     """Return the pixels of an image that patches cover."""
-    rows, columns = (size, size) if isinstance(size, int) else size
-    return int(rows) // patch * patch, int(columns) // patch * patch
+    rows, columns = patches_of(size, patch)
+    return rows * patch, columns * patch
 
 
 def _word(words: dict[str, str], own: str) -> str | None:

@@ -129,12 +129,7 @@ def table_in(content: Fields, key: str) -> Fields:
 
 
 def check_limited(
-    path: object,
-    format: str,
-    part: str,
-    content: Fields,
-    limited: Limits,
-    chosen: Collection[str],
+    path: object, format: str, part: str, content: Fields, limited: Limits, chosen: Collection[str]
 ) -> None:
     """Refuse values that our model cannot represent, unless the user gives the field.
 

@@ -14,13 +14,7 @@ from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.dialects import Layout, layout_of, names_for, notes_beside
 from vitlab.weights.formats.entries import Pairs
 from vitlab.weights.formats.format_api import Hints, Reading, Writing
-from vitlab.weights.formats.names import (
-    entries,
-    fields_shown,
-    fitting,
-    patches_of,
-    placed,
-)
+from vitlab.weights.formats.names import entries, fields_shown, fitting, patches_of, placed
 from vitlab.weights.formats.origins import Facts, with_means
 from vitlab.weights.formats.records import rules
 from vitlab.weights.formats.timm import architectures, config_json

@@ -30,12 +30,7 @@ from vitlab.weights.formats.transformers.config_json import (
     write_content,
 )
 from vitlab.weights.formats.transformers.families import FAMILIES, OF_AUTHORS, WRITTEN
-from vitlab.weights.formats.transformers.family import (
-    CLASSIFIERS,
-    Family,
-    Stated,
-    names_of,
-)
+from vitlab.weights.formats.transformers.family import CLASSIFIERS, Family, Stated, names_of
 from vitlab.weights.formats.transformers.processor import SOUND, read_processor, write_processor
 from vitlab.weights.matching import check
 from vitlab.weights.sharded import CONFIG, PREPROCESSOR, Fields

@@ -123,10 +123,7 @@ def test_a_lock_file_that_was_removed_meanwhile_is_created_again(tmp_path: Path)
     "number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL]
 )
 def test_without_locks_everything_may_be_taken_and_that_is_said_once(
-    number: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*given: object) -> None:
         raise OSError(number, "no locks")

@@ -56,9 +56,7 @@ def test_numbers_go_on_after_the_newest_folder_that_holds_something(tmp_path: Pa
     assert folder_name("vtab", "w/base.npz") == Path("runs/vtab-base.npz")
 
 
-def test_each_start_gets_a_folder_and_resume_the_newest(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_each_start_gets_a_folder_and_resume_the_newest(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "digits", "--json", *QUICK]
     folders = [json.loads(call(capsys, *words)[1])["run"] for _ in range(2)]
     assert folders == ["runs/digits-ViT-4", "runs/digits-ViT-4-2"]

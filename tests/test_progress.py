@@ -127,9 +127,7 @@ def test_a_log_has_a_line_now_and_then(
     assert capsys.readouterr().err == ""
 
 
-def test_what_takes_long_is_named_and_what_is_quick_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_takes_long_is_named_and_what_is_quick_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     said, told = threading.Event(), []
     monkeypatch.setattr(progress, "say", lambda text: (told.append(text), said.set()))
     with named_if_slow("reading"):

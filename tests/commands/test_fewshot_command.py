@@ -9,7 +9,8 @@ import pytest
 import vitlab
 from conftest import call, photo_folder
 from vitlab.data.learning import open_to_learn
-from vitlab.evaluation.features import default_cache
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.features import default_cache, features_in_memory
 
 QUIET = ("--workers", "0", "--json")
 
@@ -36,10 +37,11 @@ def test_the_figures_are_those_of_the_parts(
     assert f"features are kept in {default_cache()}" in err
     assert list(found["fewshot"]) == list(found["fewshot_auto"]) == ["2", "5"]
     assert set(found["knn"]) == {"10", "20", "100", "200"}
-    assert found["images"] == 359
-    assert found["train_images"] == 1438
-    model, splits = vitlab.load(digits_run), open_to_learn("digits")
-    x, test = (features(model, source) for source in (splits.train, splits.test))
+    assert (found["images"], found["train_images"]) == (359, 1438)
+    model, splits, compute = vitlab.load(digits_run), open_to_learn("digits"), Compute("cpu")
+    x, test = (
+        features_in_memory(model, each, compute).values for each in (splits.train, splits.test)
+    )
     y, truth = splits.train.labels.values, splits.test.labels.values
     for shots in (2, 5):
         each = []
@@ -60,45 +62,27 @@ def test_the_figures_are_those_of_the_parts(
     assert old == new, "from the cache"
 
 
-def features(model: vitlab.VisionTransformer, source: object) -> np.ndarray:
-    import torch
-
-    pixels = np.stack([source.image(index).decode(1) for index in range(len(source))])
-    images = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
-    with torch.inference_mode():
-        return model.features((images - model.config.mean[0]) / model.config.std[0]).numpy()
-
-
 def test_the_table_and_the_probes_that_are_left_out(
     capsys: pytest.CaptureFixture[str], weights: str, photos: Path
 ) -> None:
-    words = ("fewshot", weights, str(photos), "--shots", "1", "--workers", "0", "--cache", "no")
-    code, out, err = call(capsys, *words)
+    words = ("fewshot", weights, str(photos), "--shots", "1", "--workers", "0")
+    code, out, err = call(capsys, *words, "--cache", "no")
     assert code == 0
     for text in ("1 shot, l2 1024", "1 shot, l2 auto", "10 neighbors", "DINOv2"):
         assert text in out
     assert "100 neighbors" not in out, "there are no more than 49"
     assert "kept in" not in err
     assert not default_cache().exists()
-    code, out, _ = call(capsys, *words, "--protocol", "means", "fewshot", "--l2", "4", "--json")
-    found = json.loads(out)
-    assert set(found) & {"knn", "means", "logistic", "fewshot", "fewshot_auto"} == {
-        "means",
-        "fewshot",
-    }
+    means = ("--protocol", "means", "fewshot", "--l2", "4", "--json")
+    found = json.loads(call(capsys, *words, *means)[1])
+    kinds = {"knn", "means", "logistic", "fewshot", "fewshot_auto"}
+    assert set(found) & kinds == {"means", "fewshot"}
     assert found["fewshot"]["1"]["name"] == "1 shot, l2 4"
-
-
-def test_images_can_be_prepared_as_big_vision_does(
-    capsys: pytest.CaptureFixture[str], weights: str, photos: Path
-) -> None:
-    base = ("fewshot", weights, str(photos), "--shots", "1", *QUIET)
-    more = ("--fit", "squash", "--crop", "0.875", "--image-size", "16")
-    seen = []
-    for words in (base, (*base, *more), (*base, "--what", "mean", "--layer", "0")):
-        assert call(capsys, *words)[0] == 0
-        seen.append(len(list(default_cache().glob("*.safetensors"))))
-    assert seen == [2, 4, 6], "other features each time"
+    big_vision = ("--fit", "squash", "--crop", "0.875", "--image-size", "16")
+    for more, kept in ((big_vision, 4), (("--what", "mean", "--layer", "0"), 6)):
+        assert call(capsys, *words, *means, *more)[0] == 0
+        files = len(list(default_cache().glob("*.safetensors")))
+        assert files == kept, "other features each time"
 
 
 @pytest.mark.parametrize(
@@ -112,17 +96,18 @@ def test_images_can_be_prepared_as_big_vision_does(
         (["--l2", "0"], "l2 must be above 0"),
         (["--layer", "1"], "layer=1 applies only with what=mean"),
         (["--what", "mean", "--layer", "2"], "layer 2 of ViT(width=16,depth=1,heads=2,mlp=32)/4"),
+        (["list"], "has several labels per image: a probe needs one class per image"),
         (["--what", "patches"], "what must be one of features, mean, not patches"),
     ],
 )
 def test_one_line_for_what_cannot_be(
-    capsys: pytest.CaptureFixture[str],
-    weights: str,
-    photos: Path,
-    words: list[str],
-    message: str,
+    capsys: pytest.CaptureFixture[str], weights: str, photos: Path, words: list[str], message: str
 ) -> None:
-    given = ("fewshot", weights, str(photos), "--workers", "0")
+    lines = [f'{{"path": "photos/red/00{n}.png", "labels": ["x", "{n}"]}}' for n in range(6)]
+    (photos.parent / "list.jsonl").write_text("\n".join(lines))
+    data = photos.parent / "list.jsonl" if words == ["list"] else photos
+    given = ("fewshot", weights, str(data), "--workers", "0")
+    words = [] if words == ["list"] else words
     shots = () if "--shots" in words else ("--shots", "1")
     code, out, err = call(capsys, *given, *shots, *words)
     assert (code, out, len(err.splitlines())) == (2, "", 1), err
@@ -162,13 +147,3 @@ def test_a_class_of_one_image_and_no_row_left(
     assert "logistic" not in found
     assert "means" in found
     assert list(found["knn"]) == [str(found["train_images"])], "there are fewer than ten"
-
-
-def test_several_labels_are_refused(
-    capsys: pytest.CaptureFixture[str], weights: str, photos: Path
-) -> None:
-    lines = [f'{{"path": "red/{n:03d}.png", "labels": ["x", "{"yz"[n % 2]}"]}}' for n in range(6)]
-    (photos / "list.jsonl").write_text("\n".join(lines))
-    code, _, err = call(capsys, "fewshot", weights, str(photos / "list.jsonl"), "--shots", "1")
-    assert code == 2
-    assert "has several labels per image: a probe needs one class per image" in err

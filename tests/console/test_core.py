@@ -14,6 +14,7 @@ from unittest.mock import Mock
 import pytest
 
 import vitlab
+from absent import without
 from conftest import environment
 from vitlab import packages
 from vitlab.errors import PackageError
@@ -23,22 +24,9 @@ from vitlab.runs.versions import versions
 OPTIONAL = ["datasets", "pyarrow", "pandas", "pytorch_optimizer", "peft", "transformers", "timm",
             "tensorboard", "torchvision", "accelerate", "requests", "onnx",
             "onnxscript", "onnxruntime", "fastapi", "uvicorn", "prometheus_client"]  # fmt: skip
-# Runs command lines one after the other where none of these can be imported.
+# Runs command lines one after the other.
 RUNNER = """
-import contextlib, io, json, sys
-
-class Without:
-    def __init__(self, finder):
-        self.finder = finder
-
-    def find_spec(self, name, path=None, target=None):
-        missing = name.split(".")[0] in sys.argv[1].split()
-        return None if missing else self.finder.find_spec(name, path, target)
-
-    def __getattr__(self, name):
-        return getattr(self.finder, name)
-
-sys.meta_path[:] = map(Without, sys.meta_path)
+import contextlib, io, json
 from vitlab.cli import main
 
 for line in sys.stdin:
@@ -63,7 +51,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     place = tmp_path_factory.mktemp("core")
     around = environment(VITLAB_CACHE=str(place / "cache"))
     with (place / "stderr").open("w+") as errors, subprocess.Popen(
-        [sys.executable, "-c", RUNNER, " ".join(OPTIONAL)],
+        [sys.executable, "-c", without(*OPTIONAL) + RUNNER],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=place,
         env=around,
     ) as process:  # fmt: skip

@@ -62,21 +62,20 @@ def test_modes_of_tuning_take_the_same_steps_in_each_library(training: Any) -> N
     tune = importlib.import_module("tune")
     args = argparse.Namespace(device="cpu", precision="fp32")
     modes = ("all", "attention", "ffn", "lora")
-    forms = {
-        (name, mode): tune.Form(name, mode, "Ti2/16:64:2", args)
-        for name in tune.LIBRARIES
-        for mode in modes
-    }
-    losses = {key: (form.step(), form.step()) for key, form in forms.items()}
-    kept = {key: form.kept() for key, form in forms.items()}
-    for name in ("timm", "transformers"):
-        for mode in modes:
-            same = 1 if mode == "lora" else 2  # LoRA's first matrices are drawn
-            wanted = pytest.approx(losses["ours", mode][:same], abs=1e-4)
-            assert losses[name, mode][:same] == wanted, (name, mode)
-            assert kept["ours", mode] <= 1.01 * kept[name, mode], (name, mode)
-    assert 0.6 < kept["ours", "attention"] / kept["ours", "all"] < 0.75
-    states = {mode: forms["ours", mode].states() for mode in modes}
+
+    def form(name: str, mode: str) -> Any:
+        return tune.Form(name, mode, "Ti2/16:64:2", args)
+
+    ours = {mode: form("ours", mode) for mode in modes}
+    losses = {mode: (each.step(), each.step()) for mode, each in ours.items()}
+    kept = {mode: each.kept() for mode, each in ours.items()}
+    for name, mode, same in (("timm", "attention", 2), ("transformers", "lora", 1)):
+        other = form(name, mode)  # LoRA's first matrices are drawn
+        found = (other.step(), other.step())
+        assert found[:same] == pytest.approx(losses[mode][:same], abs=1e-4), name
+        assert kept[mode] <= 1.01 * other.kept(), name
+    assert 0.6 < kept["attention"] / kept["all"] < 0.75
+    states = {mode: each.states() for mode, each in ours.items()}
     assert states["lora"] < states["attention"] < states["ffn"] < states["all"]
 
 
@@ -135,7 +134,5 @@ def test_growth_with_tokens_and_with_depth(
     growth.main()
     rows = [line.split("|")[1:-1] for line in capsys.readouterr().out.splitlines() if "|" in line]
     assert [len(row) for row in rows] == [7] * len(rows)
-    assert [row[0].strip() for row in rows if row[0].strip().isdigit()] == ["2", "5"] * 2 + [
-        "1",
-        "2",
-    ]
+    numbers = [row[0].strip() for row in rows if row[0].strip().isdigit()]
+    assert numbers == ["2", "5"] * 2 + ["1", "2"]

@@ -1,4 +1,4 @@
-"""The benchmark of CIFAR-10: a dry run on made-up images, by steps and by time."""
+"""The benchmark of CIFAR-10: a dry run on made-up images."""
 
 import importlib
 import io
@@ -65,43 +65,16 @@ def fitted(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, A
     return found
 
 
-def test_a_fixed_length_learns_and_repeats_bit_for_bit(
-    benchmark: Any,
-    data: Path,
-    tmp_path: Path,
-    fitted: list[tuple[Any, Any]],
-    capsys: pytest.CaptureFixture[str],
+def test_a_fixed_length_learns(
+    benchmark: Any, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for _ in range(2):
-        benchmark.main([str(data), *FIXED, "flip=false", "--out", str(tmp_path / "seen.json")])
+    benchmark.main([str(data), *FIXED, "flip=false", "--out", str(tmp_path / "seen.json")])
     seen = json.loads((tmp_path / "seen.json").read_text())
-    first, second = (state.model.state_dict() for _, state in fitted)
-    assert all(torch.equal(first[name], second[name]) for name in first)
     assert seen["accuracy"] > 0.5, seen["accuracy"]
     assert (seen["steps"], seen["tested"], seen["held_out"]) == (192, 64, False)
     shown = capsys.readouterr().out
     assert f"| {seen['accuracy']:.2%} | 24.0 |" in shown
     assert f"torch {torch.__version__}" in shown
-
-
-def test_a_time_ends_the_run_at_the_end_of_the_schedule(
-    benchmark: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rates: list[float] = []
-    taken = benchmark.Trainer.step
-
-    def step(self: Any, state: Any, batch: Any, lr: float, seed: int) -> Any:
-        rates.append(lr)
-        return taken(self, state, batch, lr, seed)
-
-    monkeypatch.setattr(benchmark.Trainer, "step", step)
-    out = tmp_path / "timed.json"
-    benchmark.main([str(data), *TINY, "--minutes", "0.05", "--out", str(out)])
-    seen = json.loads(out.read_text())
-    assert seen["steps"] == len(rates) > 3
-    peak = rates.index(max(rates))
-    assert rates[peak:] == sorted(rates[peak:], reverse=True)
-    assert rates[-1] < max(rates)
 
 
 def test_held_out_images_are_the_last_of_the_training_images(

@@ -117,12 +117,3 @@ def test_rooms_that_import_from_each_other_stand_side_by_side() -> None:
     assert direct(graph)["b"] == {"a"}
     assert direct(graph)["c"] == set()
     assert direct(graph)["d"] == {"b", "c"}
-
-
-def test_the_floors_of_the_house() -> None:
-    graph = imports(ROOT / "src" / "vitlab")
-    level = {room: number for number, floor in enumerate(floors(graph)) for room in floor}
-    order = ["errors", "options", "images", "models", "weights", "training", "studies", "commands"]
-    assert [level[room] for room in order] == sorted({level[room] for room in order})
-    assert level["cli"] == max(level.values())
-    assert level["data"] < level["training"]

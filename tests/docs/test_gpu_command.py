@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from absent import without
 from conftest import environment
 from docs.pages import ROOT
 
@@ -19,23 +20,6 @@ FOLDER = ROOT / "benchmarks"
 ABSENT = ("shtab", "datasets", "pytorch_optimizer", "simplejpeg", "tomli_w", "sklearn",
           "matplotlib", "jinja2", "threadpoolctl", "onnx", "fastapi", "peft",
           "torchao")  # fmt: skip
-# In a `sitecustomize.py`, for a process and its children: packages that are as if not installed.
-WITHOUT = """
-import sys
-
-class Without:
-    def __init__(self, finder):
-        self.finder = finder
-
-    def find_spec(self, name, path=None, target=None):
-        absent = name.split(".")[0] in ABSENT
-        return None if absent else self.finder.find_spec(name, path, target)
-
-    def __getattr__(self, name):
-        return getattr(self.finder, name)
-
-sys.meta_path[:] = map(Without, sys.meta_path)
-"""
 
 
 @pytest.fixture
@@ -51,7 +35,7 @@ def call(gpu: Any, monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
 
 @pytest.mark.slow
 def test_a_dry_run_needs_torch_timm_and_transformers_alone(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(WITHOUT.replace("ABSENT", repr(ABSENT)))
+    (tmp_path / "sitecustomize.py").write_text(without(*ABSENT))
     around = environment(TORCH_COMPILE_DISABLE="1")  # compiling takes half of the time
     around["PYTHONPATH"] = os.pathsep.join([str(tmp_path), around["PYTHONPATH"]])
     words = ["--dry-run", "--out", str(tmp_path / "out"), "--parts", "rates", "inference"]

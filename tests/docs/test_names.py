@@ -14,6 +14,7 @@ import vitlab
 from docs.pages import ROOT, blocks, commands, understood
 from oracles import peers
 from vitlab.cli import commands as command_names
+from vitlab.models.configs.listed import COSTS
 
 COMMANDS = command_names()
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -88,12 +89,15 @@ def test_peers_model_names_have_the_parameters_of_ours() -> None:
     timm = peers.timm()
     for left, right in rows("from/timm.md", "timm"):
         (theirs,), (ours, *extra) = CODE.findall(left), CODE.findall(right)
-        choices = dict(each.split("=") for each in extra)
         with torch.device("meta"):
-            model = timm.create_model(theirs, num_classes=10)
-            other = vitlab.create(ours, classes=10, **{k: float(v) for k, v in choices.items()})
-        count = sum(p.numel() for p in model.parameters())
-        assert count == sum(p.numel() for p in other.parameters()), theirs
+            model = timm.create_model(theirs, num_classes=1000)
+            choices = {key: float(value) for key, value in (each.split("=") for each in extra)}
+            own = COSTS[ours][0] if not extra else count(vitlab.create(ours, 1000, **choices))
+        assert count(model) == own, theirs
+
+
+def count(model: torch.nn.Module) -> int:
+    return sum(each.numel() for each in model.parameters())
 
 
 @pytest.mark.parametrize(

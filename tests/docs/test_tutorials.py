@@ -1,10 +1,12 @@
 """Tutorials, how-to pages and the page on weights run as printed, in an empty folder, offline."""
 
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from conftest import stub_reports
+from conftest import fewer_digits, stub_reports
 from docs.pages import ROOT, run
 from oracles import peers
 from vitlab.models.registry import KINDS, kinds
@@ -13,7 +15,7 @@ PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 ASIDE = sorted((ROOT / "docs" / "from").glob("*.md"))
 NAMES = ("weights.md", "python.md", "segment.md", "detect.md", "regress.md", "audio.md", "video.md")
 GUIDES = [ROOT / "docs" / name for name in NAMES]
-LONG = ("finetune", "segment", "photos")  # a dozen runs each
+LONG = ("finetune", "segment", "photos", "question")  # a dozen runs each; a loop of its own
 NEEDS = {
     "timm": peers.timm,
     "transformers": peers.transformers,
@@ -23,17 +25,18 @@ NEEDS = {
 
 
 @pytest.fixture(autouse=True)
-def _own_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the stems and positions that a page defines."""
+def _shorter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fewer digits, but where a page counts them; only the report of the page on photos is whole.
+
+    The stems and positions that a page defines are forgotten.
+    """
+    name = request.node.callspec.params["page"].stem
     for field in list(KINDS):
         monkeypatch.setitem(KINDS, field, kinds(field))  # `kinds` imports our own first
-
-
-@pytest.fixture(autouse=True)
-def _one_report_whole(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw the report of the page on photos; those of the others would take half of their time."""
-    if request.node.callspec.params["page"].stem != "photos":
+    if name != "photos":
         stub_reports(monkeypatch)
+    with nullcontext() if name == "question" else fewer_digits():
+        yield
 
 
 @pytest.mark.parametrize(

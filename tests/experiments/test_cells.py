@@ -1,21 +1,29 @@
-"""The engine of experiments: parts of the cells, side by side, a rate for all seeds, the list."""
+"""The engine of experiments: a series of seeds, parts of its cells, side by side, the list."""
 
 import json
 import shutil
 import time
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import vitlab
 from conftest import call
+from experiments.pieces import work
 from experiments.small import HOST, TINY, recipe
 from steps import asked_to_stop
 from vitlab.errors import OptionError, RunError, UserError
+from vitlab.experiments import side_by_side
 from vitlab.experiments.cells import Cell, CellsLeftError, Setup
+from vitlab.experiments.repeats import intervals_of_means
+from vitlab.experiments.several import recorded
 from vitlab.experiments.side_by_side import SideBySide
+from vitlab.experiments.sweep import best_of
 from vitlab.experiments.timing import Cost, dry_run
 from vitlab.models.config import config_of
 from vitlab.models.cost import cost
@@ -35,35 +43,68 @@ def tuned(tmp_path_factory: pytest.TempPathFactory, few: Path) -> dict[str, Any]
 def test_all_seeds_have_the_rate_that_the_sweep_chose(
     tuned: dict[str, Any], few: Path, tmp_path: Path
 ) -> None:
-    """The protocol of the ViT paper's Table 2, part by part as the single commands do it."""
-    swept = vitlab.sweep(recipe(few), tmp_path / "sweep", [0.003, 0.03], share=0.3, host=HOST)
-    (rate,) = swept.metrics["sweep"]["chosen"].values()
-    assert tuned["sweep"]["chosen"] == {"lr": rate}
-    same = [(row["lr"], row["nll"]) for row in tuned["sweep"]["runs"] if not row["diverged"]]
-    assert same == [(row["lr"], row["nll"]) for row in swept.metrics["sweep"]["runs"]]
-    plain = vitlab.repeat(recipe(few, lr=rate), tmp_path / "seeds", 2, host=HOST)
-    assert tuned["mean"] == plain["mean"]
-    assert tuned["intervals"] == plain["intervals"]
-    assert tuned["runs"][0]["nll"] == swept.metrics["nll"]
+    """The protocol of the ViT paper's Table 2, whose runs can be repeated by hand."""
+    (rate,) = tuned["sweep"]["chosen"].values()
+    rows = {row["lr"]: row for row in tuned["sweep"]["runs"]}
+    assert best_of([*rows.values()])["lr"] == rate
+    folders = [RunFolder(row["run"]) for row in tuned["runs"]]
+    assert [folder.recipe.seed for folder in folders] == tuned["seeds"] == [4, 5]
+    assert folders[0].recipe.changed(seed=5) == folders[1].recipe
+    assert len({row["nll"] for row in tuned["runs"]}) == 2
+    for row, own in (
+        (tuned["runs"][1], {"lr": rate, "seed": 5}), (rows[0.03], {"lr": 0.03, "dev_share": 0.3}),
+    ):  # fmt: skip
+        alone = vitlab.train(recipe(few, **own), tmp_path / str(own["lr"]) / "run", host=HOST)
+        assert alone.metrics["nll"] == row["nll"]
+        shutil.rmtree(alone.folder)
+    assert [tuned[key] for key in ("images", "model")] == [5, folders[0].result()["model"]]
     page = Path(tuned["report"]).read_text()
-    assert f"All were trained with lr {rate:g}, which a sweep chose." in page
-    assert 'class="chosen"' in page
-    tried = RunFolder(Path(tuned["run"]) / "sweep" / "lr-1e+30")
+    for words in (f"All were trained with lr {rate:g}, which a sweep chose.", 'class="chosen"',
+                  "2 seeds (4 to 5)", "standard deviation"):  # fmt: skip
+        assert words in page
+    tried = RunFolder(rows[1e30]["run"])
+    assert tried.path == Path(tuned["run"]) / "sweep" / "lr-1e+30"
     assert (tried.state, tried.recipe.seed, tried.recipe.data.dev_share) == ("diverged", 4, 0.3)
 
 
-def test_the_command_line_says_both(
+def test_mean_deviation_and_interval(tuned: dict[str, Any]) -> None:
+    for name in ("accuracy", "nll", "mcc", "auroc"):
+        values = [row[name] for row in tuned["runs"]]
+        assert tuned[name] == tuned["mean"][name] == pytest.approx(np.mean(values))
+        assert tuned["std"][name] == pytest.approx(np.std(values, ddof=1))
+    values = [row["nll"] for row in tuned["runs"]]
+    error = np.std(values, ddof=1) / np.sqrt(2)
+    known = stats.t.interval(0.95, 1, np.mean(values), error)
+    assert tuned["intervals"]["nll"] == pytest.approx(known, rel=1e-6)
+    found = {"mean": {"accuracy": 0.99, "nll": 1.0}, "std": {"accuracy": 0.1, "nll": 0.0}}
+    assert intervals_of_means(found, 3)["accuracy"][1] == 1  # a share ends there
+    assert intervals_of_means(found, 3)["nll"] == [1, 1]
+
+
+def test_a_finished_one_is_told_again_and_another_one_refused(
     tuned: dict[str, Any], few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = shutil.copytree(tuned["run"], tmp_path / "copy")
-    code, out, err = call(capsys, "train", "--out", str(folder), "--resume", "--json")
+    words = ["train", "--out", str(folder), "--resume"]
+    code, out, err = call(capsys, *words, "--json")
     assert code == 0, err
     assert json.loads(out) == tuned
-    code, out, err = call(capsys, "train", "--out", str(folder), "--resume")
-    assert all(word in out for word in ("diverged", "lr", "seed", "std"))
-    words = ["train", "--out", str(folder), "--resume", "--sweep", "0.1"]
-    code, _, err = call(capsys, *words)
+    assert all(word in call(capsys, *words)[1] for word in ("diverged", "lr", "seed", "std"))
+    code, _, err = call(capsys, *words, "--sweep", "0.1")
     assert (code, "was started with sweep=[0.003, 0.03, 1e+30], not [0.1]" in err) == (2, True)
+    how: dict[str, Any] = {"sweep": [0.003, 0.03, 1e30], "share": 0.3}
+    with pytest.raises(RunError, match="was started with seeds=2, not 3: leave the option out"):
+        vitlab.repeat(recipe(few), folder, 3, resume=True, **how)
+    with pytest.raises(RunError, match="already contains a series of seeds: pass --resume"):
+        vitlab.repeat(recipe(few), folder, 2, **how)
+    with pytest.raises(RunError, match="contains a series of seeds, not a cross-validation"):
+        vitlab.cross_validate(recipe(few), folder, 2, resume=True)
+    with pytest.raises(OptionError, match="seeds must be at least 2 and at most 9999, not 1"):
+        vitlab.repeat(recipe(few), tmp_path / "one", 1)
+    file = folder / "campaign.json"
+    file.write_text(file.read_text().replace("series of seeds", "vtab"))
+    with pytest.raises(RunError, match="contains a vtab: continue it with its own command"):
+        recorded(folder)
 
 
 def test_parts_of_the_cells_come_to_the_same(
@@ -109,36 +150,35 @@ def test_labels_in_words() -> None:
     assert cell.title == "lr 0.001, layer decay 0.75, fold 1/3, seed 2"
 
 
-def work(what: str) -> str:
-    """Something that another process does."""
-    import os
-    import signal
+class Dead:
+    """A pool whose process has died."""
 
-    if what == "refuse":
-        raise RunError("no")
-    if what == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if what == "sleep":
-        time.sleep(600)
-    return what + what
+    def __init__(self, *given: object) -> None:
+        self.shutdown = lambda **how: None
+
+    def submit(self, *given: object) -> Future[str]:
+        """What becomes of the work."""
+        failed = Future[str]()
+        failed.set_exception(BrokenProcessPool())
+        return failed
 
 
-def test_processes_side_by_side() -> None:
-    with SideBySide(work, 2, 1) as processes:
+def test_processes_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    began = time.monotonic()
+    with pytest.raises(UserError, match="ours"), SideBySide(work, 2, 1) as processes:
         processes.begin("first", "a")
         processes.begin("second", "b")
         assert dict([processes.finished(), processes.finished()]) == {"first": "aa", "second": "bb"}
         processes.begin("third", "refuse")
         with pytest.raises(RunError, match=r"^no$"):
             processes.finished()
-        processes.begin("fourth", "die")
-        with pytest.raises(RunError, match="a process died"):
-            processes.finished()
-    began = time.monotonic()
-    with pytest.raises(UserError, match="ours"), SideBySide(work, 1, 1) as processes:
         processes.begin("long", "sleep")
         raise UserError("ours")
     assert time.monotonic() - began < 300, "what was being done was interrupted"
+    monkeypatch.setattr(side_by_side, "ProcessPoolExecutor", Dead)
+    with pytest.raises(RunError, match="a process died"), SideBySide(work, 1, 1) as processes:
+        processes.begin("fourth", "a")
+        processes.finished()
 
 
 def test_the_list_says_how_far_runs_are(

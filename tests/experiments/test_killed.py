@@ -58,18 +58,31 @@ def of_result(text: str) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k not in ("seconds", "run")} for row in found]
 
 
-def test_killed_in_its_first_run_it_has_the_same_rows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
+def test_ended_in_its_first_run_it_has_the_same_rows(
+    number: signal.Signals, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Two at a time, in a group of its own, as a terminal starts it; then one after the other."""
     words = (*WORDS, "--epochs", "1", "--batch", "256", "--seeds", "2", "--resume", "--out")
-    process = Forked([*words, str(tmp_path / "cut"), "--jobs", "2"])
+    process = Forked([*words, str(tmp_path / "cut"), "--jobs", "2"], os.setsid)
     while not list(tmp_path.glob("cut/*/checkpoints/*")) and process.poll() is None:
         time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL, "it was to be killed before its end"
-    again = call(capsys, *words, str(tmp_path / "cut"), "--jobs", "2")
+    if number == signal.SIGINT:  # as Ctrl-C is sent
+        os.killpg(process.pid, number)
+        assert process.wait() == 130
+        (line,) = (each for each in process.err.splitlines() if each.startswith("vitlab train: "))
+        assert line == "vitlab train: interrupted: pass --resume to continue"
+        assert "Traceback" not in process.err
+    else:
+        process.send_signal(number)
+        assert process.wait() == -number, "it was to be killed before its end"
+    again = call(capsys, *words, str(tmp_path / "cut"))
     assert again[0] == 0, again[2]
-    assert of_result(again[1]) == of_result(call(capsys, *words, str(tmp_path / "whole"))[1])
+    whole = call(capsys, *words, str(tmp_path / "whole"))
+    assert "no series of seeds in " in whole[2]
+    assert of_result(again[1]) == of_result(whole[1])
 
 
 def kill_many(words: Sequence[str], out: Path, moments: random.Random, longest: float) -> None:

@@ -1,10 +1,20 @@
 """The statistics of few seeds against SciPy's t-tests, and against simulations of its power."""
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from vitlab.experiments.statistics import detectable, holm, paired, power, seeds_to_see, welch
+from vitlab.experiments.statistics import (
+    detectable,
+    holm,
+    paired,
+    power,
+    seeds_to_see,
+    t_quantile,
+    welch,
+)
 
 HIGH, LOW = [0.83, 0.85, 0.84, 0.86], [0.80, 0.87, 0.83]
 TWO = {"a": 1.0, "b": -1.0}
@@ -88,7 +98,14 @@ def test_what_seeds_see_and_the_seeds_that_see_it() -> None:
         seeds = seeds_to_see(difference, 0.005, tests=4)
         assert detectable(0.005, seeds, 4) <= difference < detectable(0.005, seeds - 1, 4)
     assert seeds_to_see(1.0, 0.005) == 2
+    assert seeds_to_see(0.01, 0.005) == seeds_to_see(0.01, 0.005, 1) < seeds_to_see(0.01, 0.005, 2)
     most = [detectable(0.005, 2, tests) for tests in (1, 5, 20)]
     assert most == sorted(most)
     assert most[-1] < 1
     assert seeds_to_see(1e-6, 0.005) == 200  # the most
+
+
+def test_the_quantile_is_students() -> None:
+    for freedom, level in itertools.product((1, 2, 4, 30, 1000), (0.5, 0.95, 0.99)):
+        known = stats.t.ppf((1 + level) / 2, freedom)
+        assert t_quantile(freedom, level) == pytest.approx(known, rel=1e-6)

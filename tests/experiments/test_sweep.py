@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,17 +54,13 @@ def test_the_best_rate_is_trained_on_all_images_and_the_table_is_kept(swept: vit
     assert vitlab.load(swept.folder).config.name == swept.model.config.name
 
 
-def test_a_run_of_a_sweep_can_be_repeated_by_hand(swept: vitlab.Run, tmp_path: Path) -> None:
-    by_hand = recipe(lr=0.003, dev_share=0.2)
-    vitlab.train(by_hand, tmp_path / "run", host=HOST)
-    assert weights(tmp_path / "run") == weights(swept.folder / "sweep" / "lr-0.003")
-
-
 def test_a_finished_sweep_is_told_again(
     swept: vitlab.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = shutil.copytree(swept.folder, tmp_path / "copy")
     before = {file: file.stat().st_mtime_ns for file in copy.rglob("model.safetensors")}
+    code, out, err = call(capsys, "train", "--out", str(copy), "--resume")
+    assert (code, "diverged" in out, "accuracy" in out) == (0, True, True), err
     again = vitlab.sweep(recipe(), copy, [1e30, 0.003], share=0.2, resume=True, host=HOST)
     assert again.metrics["sweep"]["chosen"] == {"lr": 0.003}
     assert again.metrics["nll"] == swept.metrics["nll"]
@@ -84,24 +81,23 @@ def test_a_finished_sweep_is_told_again(
         vitlab.sweep(recipe(epochs=2), copy, [1e30, 0.003], share=0.2, resume=True)
 
 
-def test_stopped_anywhere_it_goes_on_and_repeats_nothing(swept: vitlab.Run, tmp_path: Path) -> None:
-    stops = 0
-    for steps in (2, 10, 99):  # within the first run, and within the last
-        try:
-            with asked_to_stop(steps):
-                run = vitlab.sweep(
-                    recipe(), tmp_path, [0.003, 1e30], share=0.2, resume=True, host=HOST
-                )
-        except Interrupted as stop:
-            stops += 1
-            assert "pass --resume to continue" in str(stop)
-    assert stops == 2
+def test_stopped_anywhere_it_goes_on_and_repeats_nothing(
+    swept: vitlab.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At last from the command line, with nothing but the folder."""
+    how: dict[str, Any] = {"share": 0.2, "resume": True, "host": HOST}
+    for steps in (2, 10):  # within the first run, and within the last
+        with pytest.raises(Interrupted, match="pass --resume to continue"), asked_to_stop(steps):
+            vitlab.sweep(recipe(), tmp_path, [0.003, 1e30], **how)
+    code, out, err = call(capsys, "train", "--out", str(tmp_path), "--resume", "--json")
+    assert code == 0, err
     for name in (".", "sweep/lr-0.003"):
         assert weights(tmp_path / name) == weights(swept.folder / name)
         lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
         steps = [json.loads(line)["step"] for line in lines if '"train"' in line]
         assert steps == sorted(set(steps))
-    assert run.metrics["sweep"]["chosen"] == {"lr": 0.003}
+    assert json.loads(out)["sweep"]["chosen"] == {"lr": 0.003}
+    assert json.loads(out)["nll"] == swept.metrics["nll"]
 
 
 def test_any_option_can_be_chosen_with_the_rate(
@@ -214,22 +210,6 @@ def test_a_folder_with_something_else_is_left_alone(digits_run: Path, tmp_path: 
     (tmp_path / "mine" / "thesis.txt").write_text("mine")
     with pytest.raises(RunError, match="exists and contains no run"):
         vitlab.sweep(recipe(), tmp_path / "mine", [0.1])
-
-
-def test_the_command_line_goes_on_with_nothing_but_the_folder(
-    swept: vitlab.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    copy = shutil.copytree(swept.folder, tmp_path / "copy")
-    shutil.rmtree(copy / "sweep" / "lr-0.003")
-    code, out, err = call(capsys, "train", "--out", str(copy), "--resume", "--json")
-    assert code == 0, err
-    figures = json.loads(out)
-    assert figures["sweep"]["chosen"] == {"lr": 0.003}
-    assert figures["nll"] == swept.metrics["nll"]
-    assert "run 1 of 2: lr 0.003" in err
-    code, out, err = call(capsys, "train", "--out", str(copy), "--resume")
-    assert "diverged" in out
-    assert (code, "accuracy" in out) == (0, True)
 
 
 @pytest.mark.parametrize(

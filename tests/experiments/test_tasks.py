@@ -117,9 +117,7 @@ def test_an_average_has_the_heads_average(place: Path, tmp_path: Path) -> None:
     torch.testing.assert_close(half["weight"], one["weight"] / 2)
 
 
-@pytest.mark.parametrize(
-    ("task", "how"), [("regress", FREE), ("detect", {"ema": 0.9}), ("segment", FREE)], ids=str
-)
+@pytest.mark.parametrize(("task", "how"), [("detect", {"ema": 0.9}), ("segment", FREE)], ids=str)
 def test_a_run_goes_on_with_averages_and_the_best_weights(
     task: str, how: dict[str, Any], place: Path, tmp_path: Path
 ) -> None:
@@ -140,7 +138,7 @@ def test_a_run_goes_on_with_averages_and_the_best_weights(
     assert run.metrics[FIGURE[task]] == whole.metrics[FIGURE[task]]
 
 
-@pytest.mark.parametrize("task", [*FIGURE])
+@pytest.mark.parametrize("task", ["regress", "segment"])
 def test_a_sweep_chooses_by_the_tasks_figure(task: str, place: Path, tmp_path: Path) -> None:
     how: dict[str, Any] = {"share": 0.2, "host": HOST, "quiet": True}
     run = vitlab.sweep(recipe_of(task, place, steps=3), tmp_path / "run", [1e-5, 5e-3], **how)
@@ -153,13 +151,12 @@ def test_a_sweep_chooses_by_the_tasks_figure(task: str, place: Path, tmp_path: P
     assert ("learned_from" in found["runs"][0]) == (task == "segment")
 
 
-@pytest.mark.parametrize("task", ["regress", "detect"])
-def test_each_image_is_in_one_fold(task: str, place: Path, tmp_path: Path) -> None:
-    found = vitlab.cross_validate(recipe_of(task, place, steps=1), tmp_path / "run", 3, host=HOST)
-    assert sum(row["test_images"] for row in found["runs"]) == found["images"] == COUNT
-    assert found[FIGURE[task]] == pytest.approx(
-        np.mean([row[FIGURE[task]] for row in found["runs"]])
+def test_each_image_is_in_one_fold(place: Path, tmp_path: Path) -> None:
+    found = vitlab.cross_validate(
+        recipe_of("detect", place, steps=1), tmp_path / "run", 2, host=HOST
     )
+    assert sum(row["test_images"] for row in found["runs"]) == found["images"] == COUNT
+    assert found["ap50"] == pytest.approx(np.mean([row["ap50"] for row in found["runs"]]))
     assert "Likely label errors" not in (tmp_path / "run" / "report.html").read_text()
 
 

@@ -74,40 +74,20 @@ def test_another_model_forgets_what_was_chosen_for_the_first() -> None:
 
 
 FREE = {"optimizer": "schedule-free", "schedule": "constant"}
-CANNOT_BE: list[tuple[str, dict[str, Any]]] = [
+CANNOT_BE: list[
+    tuple[str, dict[str, Any]]
+] = [  # bounds of single options: tests/recipes/pinned.txt
     ("unknown option 'lrr': did you mean lr?", {"lrr": 3}),
-    ("epochs must be above 0, not 0", {"epochs": 0}),
-    ("steps must be at least 0, not -1", {"steps": -1}),
-    ("batch must be at least 1", {"batch": 0}),
-    ("repeats must be at least 1", {"repeats": 0}),
-    ("precondition_every must be at least 1", {"precondition_every": 0}),
-    ("ema must be at least 0 and below 1, not 1.0", {"ema": 1.0}),
-    ("momentum must be at least 0 and below 1, not 1.0", {"momentum": 1.0}),
     ("betas must be at least 0 and below 1, not (0.9, 1.0)", {"betas": (0.9, 1.0)}),
-    ("area must be above 0 and at most 1, not 0.0", {"area": 0.0}),
-    ("layer_decay must be above 0 and at most 1, not 0.0", {"layer_decay": 0.0}),
-    ("test_fraction must be above 0 and below 1, not 1.0", {"test_fraction": 1.0}),
-    ("rand_ops must be at least 0 and at most 15, not 16", {"rand_ops": 16}),
     ("rand_std must be a number at least 0, not inf", {"rand_std": math.inf}),
-    ("rand_probability must be at least 0 and at most 1, not", {"rand_probability": 1.1}),
     ("rand_ops and three_augment exclude each other", {"three_augment": True, "rand_ops": 2}),
-    ("color_jitter must be at least 0, not -0.1", {"color_jitter": -0.1}),
-    ("weight_decay must be at least 0, not -0.1", {"weight_decay": -0.1}),
-    ("hue_jitter must be at least 0 and at most 0.5", {"hue_jitter": 0.6}),
-    ("erase must be at least 0 and at most 1", {"erase": 1.1}),
-    ("mixup must be at least 0", {"mixup": -0.1}),
-    ("mix_switch must be at least 0 and at most 1", {"mix_switch": 1.1}),
-    ("timescale must be above 0", {"timescale": 0}),
     ("micro_batch must be at least 2 with mixup or cutmix, not 1", {"cutmix": 1, "micro_batch": 1}),
-    ("bce_threshold must be at least 0 and below 1", {"bce_threshold": 1.0, "loss": "bce"}),
     (
         "label_smoothing=0.1 applies only without bce_threshold",
         {"bce_threshold": 0.0, "loss": "bce", "label_smoothing": 0.1},
     ),
     ("unknown model 'ViT-Q/4': did you mean ViT-S/4?", {"model": "ViT-Q/4"}),
     ("heads=7 does not divide width=192", {"heads": 7}),
-    ("optimizer must be one of sgd, adam, adamw, adafactor", {"optimizer": "adan"}),
-    ("schedule must be one of cosine, linear", {"schedule": "wave"}),
     ("schedule-free replaces the schedule: set schedule=c", {"optimizer": "schedule-free"}),
     ("schedule-free replaces the schedule: set schedule=constant and c", FREE | {"cooldown": 2}),
     ("schedule-free averages the weights itself: set ema=0", FREE),

@@ -190,6 +190,7 @@ def test_what_cannot_be_said() -> None:
     assert verdict(Claim("", "a > b"), a=HIGH, b=[]).word == NOT_RUN
     single = verdict(Claim("", "a > b"), a=[0.9], b=[0.1])
     assert (single.word, single.difference, single.reach, single.p) == (UNSEEN, 0.8, None, None)
+    assert verdict(Claim("", "a > b"), a=HIGH, b=HIGH).p == 1.0
 
 
 SIMULATED = {
@@ -207,13 +208,13 @@ SIMULATED = {
 
 
 @pytest.mark.parametrize("kind", SIMULATED)
-def test_of_a_thousand_null_studies_at_most_five_percent_are_wrong(kind: str) -> None:
+def test_of_null_studies_at_most_five_percent_are_wrong(kind: str) -> None:
     """At the least favorable truth: no difference, one of exactly the margin, or the paper's.
 
     A study is wrong if the verdict on any of its claims is; the arms have three seeds each, and
     their deviations differ fourfold.
     """
-    generator, studies, wrong = np.random.default_rng(7), 1000, 0
+    generator, studies, wrong = np.random.default_rng(7), 300, 0
     means, deviations = {"far": 2.0, "lost": -4.0}, {"a": 0.5, "b": 1.0, "c": 2.0}
     for _ in range(studies):
         values = {

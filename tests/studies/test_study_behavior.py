@@ -3,20 +3,16 @@
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import vitlab
-from forked import Forked
+from studies.small import HOST, untimed
 from vitlab.errors import DiskError, OptionError, RunError
 from vitlab.experiments import cells
-from vitlab.experiments.cells import Cell
 from vitlab.experiments.statistics import detectable, seeds_to_see
-from vitlab.experiments.timing import Cost
-from vitlab.recipes.recipe import Host
 from vitlab.studies import study as engine
 from vitlab.studies.base import Base, small
 from vitlab.studies.design import ACCURACY, NLL, Arm, Study
@@ -24,7 +20,6 @@ from vitlab.studies.results import cell_text, lost, markdown, rows_of
 
 TINY = "ViT(width=32,depth=1,heads=2,mlp=32)/4"
 BASE = small("digits", TINY)
-HOST = Host(device="cpu")
 
 
 def arms(base: Base) -> tuple[Arm, ...]:
@@ -45,13 +40,8 @@ def run(out: Path, what: str | Study = OWN, **options: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-def _untimed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most tests need no costs that are true."""
-
-    def made_up(cells: list[Cell], *_: object) -> dict[str, Cost]:
-        return {cell.kind: Cost(1.0, 0.1, 22.5, 1e6) for cell in cells}
-
-    monkeypatch.setattr(engine, "timed", made_up)
+def _unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "timed", untimed)
 
 
 def test_a_row_that_diverges_is_told_and_others_go_on(
@@ -78,7 +68,7 @@ def test_a_row_that_diverges_is_told_and_others_go_on(
 
 def test_more_seeds_and_rows_add_what_is_missing(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    run(out, only=["good"])
+    assert "learning rate" not in run(out, only=["good"])["head"]
     file = out / "good-seed-0" / "figures.json"
     before = file.stat().st_mtime_ns
     assert (file.parent / "model").is_dir()
@@ -110,8 +100,9 @@ def test_an_interrupted_study_goes_on_to_the_same_bits(
         return kept(*args, on_line=stop, **options)
 
     monkeypatch.setattr(cells, "train", train)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match=r"^interrupted: the same command continues$"):
         run(tmp_path / "out", only=["good"], seeds=2)
+    assert json.loads((tmp_path / "out" / "campaign.json").read_text())["result"] is None
     assert not (tmp_path / "out" / "good-seed-1" / "figures.json").exists()
     again = run(tmp_path / "out", only=["good"], seeds=2)
     assert trained == ["good-seed-0", "good-seed-1", "good-seed-1"]
@@ -243,19 +234,3 @@ def test_cells() -> None:
     assert counts == ["", " (2 of 3 runs)", ""]
     assert rows_of(study, (), (), {}) == []
     assert markdown(("a", "b"), [("1|2", "")]) == "| a | b |\n| --- | --- |\n| 1\\|2 |  |\n"
-
-
-def test_ctrl_c_ends_all_processes_with_one_line(tmp_path: Path) -> None:
-    """In a group of its own, as a terminal starts it; the same command then goes on."""
-    words = ["study", "positions", "--only", "none", "--model", TINY, "--epochs", "40"]
-    words += ["--seeds", "2", "--at-once", "2", "--out", str(tmp_path)]
-    process = Forked(words, os.setsid)
-    while process.poll() is None and not (tmp_path / "none-seed-1" / "run.toml").exists():
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.wait() == 130
-    rest = process.err.partition("run 2 of 2")[2].splitlines()[1:]
-    assert rest == ["vitlab study: interrupted: the same command continues"]
-    kept = json.loads((tmp_path / "campaign.json").read_text())
-    assert kept["result"] is None
-    assert not list(tmp_path.glob("vitlab-timing-*"))

@@ -66,10 +66,7 @@ def test_a_search_holds_images_out_and_the_last_run_has_the_best_rate() -> None:
         str(THERE / "pre-seed-4"),
     )
     assert search.optimizer.lr == pytest.approx(3 * RECIPE.optimizer.lr)
-    rows: list[dict[str, object]] = [
-        {"accuracy": 0.4, "rate": 1.0},
-        {"accuracy": 0.6, "rate": 3.0},
-    ]
+    rows: list[dict[str, object]] = [{"accuracy": 0.4, "rate": 1.0}, {"accuracy": 0.6, "rate": 3.0}]
     further = recipe_of(cells["tune-lr-further-1"], *rows)
     assert further.data.dev_share == 0.1
     assert further.optimizer.lr == pytest.approx(9 * RECIPE.optimizer.lr)

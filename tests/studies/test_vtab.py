@@ -57,60 +57,71 @@ def test_tasks_whose_label_a_crop_or_flip_would_change_have_none() -> None:
     assert augment("cifar100", augment="none") == (False, False)
 
 
-def test_every_task_gets_its_run_and_none_is_repeated(weights: str, tmp_path: Path) -> None:
+def test_every_task_gets_its_run_and_none_is_repeated(
+    weights: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the command line, then from Python."""
     root, out = tmp_path / "root", tmp_path / "out"
     listed(root / "svhn", test=20)
     listed(root / "dmlab", classes=6, test=12)
-    result = vtab(weights, root, out, setting=QUICK, host=HOST)
-    assert [row["task"] for row in result["tasks"]] == ["svhn", "dmlab"]
-    assert [row["images"] for row in result["tasks"]] == [20, 12]
-    assert len(result["missing"]) == 17
-    assert result["accuracy"] is None
-    assert (result["done"], result["of"]) == (2, 19)
-    mean = sum(row["accuracy"] for row in result["tasks"]) / 2
-    assert result["mean_of_done"] == pytest.approx(mean)
-    assert json.loads((out / "campaign.json").read_text())["result"] == result
+    words = ["vtab", weights, "--data", str(root), "--out", str(out), "--device", "cpu"]
+    words += ["--steps", "2", "--batch", "16", "--image-size", "8", "--precision", "fp32"]
+    status, text, err = call(capsys, *words, "--workers", "0")
+    assert status == 0, err
+    assert "no data for 17 of 19 tasks: caltech101, cifar100" in err
+    assert "1 of 7 natural" in text
+    assert "not to be compared with the paper's" in text
     html = (out / "report.html").read_text()
     assert "2 of 8 structured" not in html
     assert all(text in html for text in ("1 of 8 structured", "No data: caltech101", "2 of 19"))
     folder = RunFolder(out / "svhn")
     assert folder.recipe.data.data == f"vtab:{root}/svhn"
     before = folder.journal.file.stat().st_mtime_ns
+    result = json.loads((out / "campaign.json").read_text())["result"]
     (out / "dmlab" / "metrics.jsonl").unlink()  # as if it had been stopped
     with pytest.raises(RunError, match=r"out already contains a vtab: pass --resume to continue"):
         vtab(weights, root, out, setting=QUICK, host=HOST)
     again = vtab(weights, root, out, setting=QUICK, resume=True, host=HOST)
     assert folder.journal.file.stat().st_mtime_ns == before
-    assert [row["accuracy"] for row in again["tasks"]] == [
-        row["accuracy"] for row in result["tasks"]
-    ]
+    accuracies = [row["accuracy"] for row in again["tasks"]]
+    assert accuracies == [row["accuracy"] for row in result["tasks"]]
+    assert [row["task"] for row in again["tasks"]] == ["svhn", "dmlab"]
+    assert [row["images"] for row in again["tasks"]] == [20, 12]
+    assert (len(again["missing"]), again["accuracy"]) == (17, None)
+    assert (again["done"], again["of"]) == (2, 19)
+    assert again["mean_of_done"] == pytest.approx(sum(accuracies) / 2)
     with pytest.raises(RunError, match="was started with seed=0, not 1"):
         vtab(weights, root, out, setting=QUICK.changed(seed=1), resume=True, host=HOST)
-
-
-def test_what_the_weights_do_not_say_reaches_every_run(weights: str, tmp_path: Path) -> None:
-    root, out = tmp_path / "root", tmp_path / "out"
-    listed(root / "svhn", classes=2, test=20)
-    known = {"heads": 2, "mean": 0.1, "name": "ViT(width=8,depth=1,heads=2,mlp=8)/4"}
-    vtab(weights, root, out, setting=QUICK, known=known, host=HOST)
-    recipe = RunFolder(out / "svhn").recipe
-    assert recipe.start.weights_name == known["name"]
-    model = vitlab.load(out / "svhn")
-    assert (model.config.as_dict()["heads"], model.config.mean) == (2, (0.1,) * 3)
-    assert (model.config.fit, model.config.crop) == ("squash", 1.0)
+    status, text, err = call(capsys, *words, "--workers", "0", "--json", "--resume")
+    assert json.loads(text)["tasks"] == again["tasks"]
+    assert {each.name for each in fields(VtabSetting)} <= set(json.loads(text)["setting"])
+    assert "is already finished" in err
+    dry = [*words, "--tasks", "svhn", "--workers", "0", "--dry-run", "--sweep", "0.1", "0.2"]
+    plan = json.loads(call(capsys, *dry, "--json")[1])
+    assert [row["name"] for row in plan["rows"]] == ["sweep/svhn-0.1", "sweep/svhn-0.2", "svhn"]
+    assert plan["seconds"] > 0
+    status, _, err = call(capsys, "vtab", weights)
+    usage = "usage: vitlab vtab WEIGHTS --data TEXT"
+    assert (status, err) == (2, f"vitlab vtab: missing --data TEXT; {usage}\n")
 
 
 def test_a_sweep_chooses_on_the_validation_images(weights: str, tmp_path: Path) -> None:
+    """And what the weights do not say reaches every run."""
     root, out = tmp_path / "root", tmp_path / "out"
     listed(root / "svhn", classes=2, test=20)
-    setting = QUICK.changed(sweep=(0.5, 1e-5))
-    row = vtab(weights, root, out, tasks=("svhn",), setting=setting, host=HOST)["tasks"][0]
+    known = {"heads": 2, "mean": 0.1, "name": "ViT(width=8,depth=1,heads=2,mlp=8)/4"}
+    how: dict[str, Any] = {"tasks": ("svhn",), "known": known, "host": HOST}
+    row = vtab(weights, root, out, setting=QUICK.changed(sweep=(0.5, 1e-5)), **how)["tasks"][0]
     assert [each["lr"] for each in row["sweep"]] == [1e-5, 0.5]
     assert row["lr"] == best_of(row["sweep"])["lr"]
-    tried = RunFolder(out / "sweep" / "svhn-1e-05")
+    tried, last = RunFolder(out / "sweep" / "svhn-1e-05"), RunFolder(out / "svhn").recipe
     assert tried.recipe.data.data == f"vtab-search:{root}/svhn"
     assert tried.result()["images"] == 200
-    assert RunFolder(out / "svhn").recipe.optimizer.lr == row["lr"]
+    assert last.optimizer.lr == row["lr"]
+    assert last.start.weights_name == tried.recipe.start.weights_name == known["name"]
+    config = vitlab.load(out / "svhn").config
+    assert (config.as_dict()["heads"], config.mean) == (2, (0.1,) * 3)
+    assert (config.fit, config.crop) == ("squash", 1.0)
 
 
 def test_the_highest_accuracy_is_chosen_and_ties_go_to_the_lower_rate() -> None:
@@ -204,27 +215,3 @@ def test_means_over_fewer_tasks_have_another_name() -> None:
     every = summary({task.name: 0.5 for task in TASKS})
     assert (every["accuracy"], remark(every)) == (0.5, "")
     assert [every["groups"][group]["of"] for group in GROUPS] == [7, 4, 8]
-
-
-def test_the_command_prints_the_table_or_json(
-    weights: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    listed(tmp_path / "svhn", test=20)
-    words = ["vtab", weights, "--data", str(tmp_path), "--out", str(tmp_path / "out")]
-    words += ["--steps", "1", "--batch", "4", "--image-size", "8", "--device", "cpu"]
-    status, out, err = call(capsys, *words, "--workers", "0")
-    assert status == 0
-    assert "no data for 18 of 19 tasks: caltech101, cifar100" in err
-    assert "1 of 7 natural" in out
-    assert "not to be compared with the paper's" in out
-    status, out, err = call(capsys, *words, "--workers", "0", "--json", "--resume")
-    assert json.loads(out)["tasks"][0]["task"] == "svhn"
-    assert "is already finished" in err
-    dry = [*words, "--workers", "0", "--dry-run", "--sweep", "0.1", "0.2", "--json"]
-    plan = json.loads(call(capsys, *dry)[1])
-    assert [row["name"] for row in plan["rows"]] == ["sweep/svhn-0.1", "sweep/svhn-0.2", "svhn"]
-    assert plan["seconds"] > 0
-    status, _, err = call(capsys, "vtab", weights)
-    usage = "usage: vitlab vtab WEIGHTS --data TEXT"
-    assert (status, err) == (2, f"vitlab vtab: missing --data TEXT; {usage}\n")
-    assert {each.name for each in fields(VtabSetting)} <= set(json.loads(out)["setting"])

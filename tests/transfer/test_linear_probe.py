@@ -231,3 +231,25 @@ def test_a_cut_model_computes_the_features_that_were_chosen(
         cut = with_head(model, FoundHead(choice, head, 0.5, 1.0, ()))
         own = features_in_memory(cut, source, compute).values
         np.testing.assert_allclose(own, choice.of(values), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "line", ["probe --cache no", "finetune --steps 2 --batch 4 --warmup-steps 0"]
+)
+def test_one_image_in_a_class_one_class_and_nothing_but_damage(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights, (command, *more) = backbone(tmp_path), line.split()
+    more += ["--from", weights, "--report", "no", "--image-size", "8", "--workers", "0", "--json"]
+    data = photo_folder(tmp_path / "photos", {"a": 1, "b": 9, "c": 9})
+    code, out, err = call(capsys, command, str(data), *more, "--out", str(tmp_path / "run"))
+    assert code == 0, err
+    assert json.loads(out)["images"] > 0
+    one, damaged = photo_folder(tmp_path / "one", {"a": 9}), tmp_path / "damaged"
+    for file in photo_folder(damaged, {"a": 9, "b": 9}).rglob("*.png"):
+        file.write_bytes(file.read_bytes()[:60])
+    for data, says in ((one, ("has only one class",)), (damaged, ("damaged", "decode"))):
+        code, out, err = call(capsys, command, str(data), *more, "--out", str(data / "r"))
+        assert (code, out) == (2, ""), err
+        assert "Traceback" not in err
+        assert any(word in err.splitlines()[-1] for word in says), err

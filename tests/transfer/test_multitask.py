@@ -103,9 +103,9 @@ def test_scores_are_those_of_the_separate_models(kind: str) -> None:
     models = {word: nudged(base, *parts, seed=5) for word, parts in WORDS.items()}
     multi = MultiTask(base, models)
     check(multi, models, noise(9, size), mixed(models, 9))
-    for word in WORDS if kind == "parallel" else ("small",):  # two tasks, and one image
+    for word in ("attention", "norms", "small") if kind == "parallel" else ("small",):
         check(multi, models, noise(3, size), [word, "nothing", word])
-        check(multi, models, noise(1, size), [word])
+    check(multi, models, noise(1, size), ["all"])
 
 
 def test_random_sets_of_tensors() -> None:
@@ -113,10 +113,10 @@ def test_random_sets_of_tensors() -> None:
     base = tiny(PARALLEL, layer_scale=0.5, registers=2, pool="attention", positions_at="every")
     names = list(base.state_dict())
     generator = torch.Generator().manual_seed(0)
-    for trial in range(4):
+    for trial in range(3):
         models = {}
         for task in "abcd":
-            some = torch.rand(len(names), generator=generator) < 0.02 * 4 ** (trial % 3)
+            some = torch.rand(len(names), generator=generator) < 0.02 * 4**trial
             chosen = [n for n, taken in zip(names, some, strict=True) if taken]
             models[task] = nudged(base, *chosen, seed=trial) if chosen else nudged(base)
         check(MultiTask(base, models), models, noise(6), mixed("abcd", 6))

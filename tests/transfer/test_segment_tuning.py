@@ -115,8 +115,6 @@ WRONG = {
     "--from fitted --mixup 0.2": "mixup needs labels of classes, not task=segment",
     "--from fitted --last-blocks 1": "last_blocks=1 applies only with tune=last",
     "--from fitted --fit native": "segmentation slides windows of one size: not with fit=",
-    "--from fitted --query-blocks 2": "query_blocks=2 applies only with task=detect or mask_",
-    "--from fitted --mask-queries 5 --query-blocks 4": "query_blocks=4, but ViT(",
     "--from fitted --recipe small": "task=segment, but recipe small is for task=classify",
 }
 

@@ -1,21 +1,27 @@
-"""Few-shot accuracy as a figure of a study, against `vitlab fewshot`'s own way to it."""
+"""Figures that studies measure: few-shot accuracy, and shares of the accuracy that are kept."""
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import vitlab
 from vitlab.data.learning import open_to_learn
+from vitlab.device import choose
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.probes.feature_options import Probing
 from vitlab.evaluation.probes.probing import probe
 from vitlab.models.create import create
 from vitlab.studies.base import small
 from vitlab.studies.design import Trained
+from vitlab.studies.papers import advice, study_named
+from vitlab.studies.papers.advice import relies_on as measure
 from vitlab.studies.papers.architecture import DRAWS, SHOTS, few_shot
 
 TINY = "ViT(width=32,depth=2,heads=2,mlp=32)/2"
+SMALLER = "ViT(width=16,depth=1,heads=2,mlp=16)/2"
 
 
 def generator() -> torch.Generator:
@@ -43,3 +49,23 @@ def test_learns_from_the_downstream_data_if_there_are_any(tmp_path: Path) -> Non
     assert few_shot(trained)["few_shot"] > 0.8
     few = open_to_learn((images[15:25], np.repeat([0, 1], 5)))  # four of each class to learn from
     assert few_shot(Trained(model, recipe, few, tmp_path, device)) == {}
+
+
+def test_measures_shares_of_the_accuracy_above_chance_that_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = vitlab.create(SMALLER, 10, 8)
+    splits = open_to_learn("digits")
+    trained = Trained(model, small("digits", SMALLER), splits, tmp_path, choose("cpu"))
+    own = vitlab.inductive_bias(model, splits.test, images=1000, device="cpu")
+    own |= {"clean": 0.6, "occluded_50": 0.35, "shuffled_4": 0.1, "shape_bias": math.nan}
+    monkeypatch.setattr(advice, "inductive_bias", lambda *given, **more: own)
+    found = measure(trained)
+    assert found["kept_occluded_50"] == pytest.approx(0.5)  # of ten classes
+    assert found["kept_shuffled_4"] == 0
+    columns = study_named("bias").columns
+    assert {column.key for column in columns[1:]} - {"shape_bias"} <= found.keys()
+    assert "shape_bias" not in found
+    own["clean"] = 0.1
+    assert not [key for key in measure(trained) if key.startswith("kept")]
+    assert "kept_consistency_1" not in found

@@ -101,7 +101,7 @@ def counts() -> str:
     of_seeds, others = (
         Counter(each.word for each in found if each.claim.of_seeds is own) for own in (True, False)
     )
-    words = sorted({*of_seeds, *others}, key=lambda word: -of_seeds[word] - others[word])
+    words = sorted({*of_seeds, *others}, key=lambda word: (-of_seeds[word] - others[word], word))
     lines = [(word, f"{of_seeds[word]}", f"{others[word]}") for word in words]
     lines.append(("in all", f"{of_seeds.total()}", f"{others.total()}"))
     return markdown(("verdict", "papers that ViTLab rebuilds", "other papers"), lines)

@@ -56,7 +56,9 @@ def test_torchvision(tmp_path: Path) -> None:
         if older:
             words = ((r"mlp\.0\.", "mlp.linear_1."), (r"mlp\.3\.", "mlp.linear_2."))
             state = {_named(name, words): tensor for name, tensor in state.items()}
-        config = compared(saved(state, tmp_path / "vit_b_16.safetensors"), other, 32)
+        file = saved(state, tmp_path / "vit_b_16.safetensors")
+        config = compared(file, other, 32)
+        assert load_check(file).origins["heads"] == "family"  # of this width, there are no others
         assert (config.norm_eps, config.mean, config.pre_logits) == (1e-6, IMAGENET, 24 * older)
 
 

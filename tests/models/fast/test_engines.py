@@ -55,7 +55,9 @@ def test_whatever_a_graph_does_not_compute_pytorch_does() -> None:
     assert torch.equal(copy.deepcopy(fast)(images), fast(images))
 
 
-@pytest.mark.parametrize("engine", ["plain", "packed", "onnxruntime", "openvino"])
+@pytest.mark.parametrize(
+    "engine", ["plain", "packed", "onnxruntime", pytest.param("openvino", marks=pytest.mark.slow)]
+)
 @torch.inference_mode()
 def test_it_travels_to_another_process_and_is_accelerated_there(
     engine: Any, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture

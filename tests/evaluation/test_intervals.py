@@ -7,8 +7,10 @@ from scipy import stats
 
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels
 from vitlab.evaluation import intervals as module
+from vitlab.evaluation.answers import SingleAnswers
 from vitlab.evaluation.intervals import difference, transformed, wilson, with_intervals
 from vitlab.evaluation.metrics import METRICS, figures
+from vitlab.evaluation.reliability import calibration_interval
 
 pytestmark = pytest.mark.usefixtures("all_resamples")
 
@@ -81,8 +83,10 @@ def test_the_interval_by_hand() -> None:
 def test_the_interval_of_a_difference_by_hand() -> None:
     samples = np.arange(-40, 61) / 100
     assert difference(METRICS["mcc"], 0.0, samples, 100) == pytest.approx((-0.375, 0.575))
-    for name, images in (("mcc", 99), ("ece", 100), ("calibration_error", 100), ("accuracy", 4)):
+    for name, images in (("mcc", 99), ("ece", 100), ("calibration_error", 100), ("accuracy", 4),
+                         ("nll", 199)):  # fmt: skip
         assert difference(METRICS[name], 0.0, samples, images) is None
+    assert difference(METRICS["nll"], 0.0, samples, 200) is not None
     assert difference(METRICS["mcc"], 0.3, np.array([np.nan]), 100) is None
     only_first, only_second, images = 3, 10, 100  # Bonett & Price, equation 3
     gap = (only_second - only_first) / images
@@ -91,6 +95,20 @@ def test_the_interval_of_a_difference_by_hand() -> None:
     reach = 1.959964 * np.sqrt((one + other - (one - other) ** 2) / (images + 2))
     ours = difference(METRICS["accuracy"], gap, np.array([-wide, wide]), images)
     assert ours == pytest.approx((one - other - reach, one - other + reach))
+
+
+def test_the_interval_of_a_calibration_error_by_hand() -> None:
+    """Its ends solve (found - x)² = 1.96² (4 slope x + fixed), here in a single bin."""
+    sure, right, n = np.linspace(0.6, 0.9, 15), np.arange(15) % 3 > 0, 15
+    answers = SingleAnswers.of(np.stack([sure, 1 - sure], 1), np.where(right, 0, 1))
+    gap = sure - right
+    variance = max(gap.var(ddof=1), 11 * 6 / 17**2)  # as if there was one more of either kind
+    found, fixed = gap.mean() ** 2 - gap.var(ddof=1) / n, 2 * variance**2 / (n * (n - 1))
+    ends = np.roots(
+        [1, -2 * found - 1.959964**2 * 4 * variance / n, found**2 - 1.959964**2 * fixed]
+    )
+    wanted = np.sqrt(np.maximum(np.sort(ends), 0))
+    assert calibration_interval(answers) == pytest.approx(wanted, rel=1e-5)
 
 
 def test_a_flawless_model_is_not_known_to_be_perfect() -> None:

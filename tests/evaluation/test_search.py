@@ -229,10 +229,12 @@ def test_what_cannot_be_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         vitlab.search(3, drawn(4))  # type: ignore[arg-type]
     with pytest.raises(DataError, match="cannot read nowhere"):
         vitlab.search("nowhere", drawn(4))
+    vitlab.search(file, drawn(4), 1)
     with pytest.raises(OptionError, match=r"the features have 5 numbers, those of .* 4: take"):
         vitlab.search(file, drawn(5), 1)
     (tmp_path / "parts").mkdir()
     written(tmp_path / "parts" / "all-00001.parquet", drawn(9, 4), images=30)
+    assert "unfinished" not in capsys.readouterr().err
     vitlab.search(tmp_path / "parts", drawn(4), 1)
     assert "parts is unfinished: it has 9 of 30 images" in capsys.readouterr().err
 

@@ -25,7 +25,7 @@ SHAPE = "ViT(width=24,depth=3,heads=2,mlp=32)/8"
 READ = {
     "token": {},
     "registers": {"registers": 2, "pool": "prefix"},
-    "one of them": {"registers": 2, "pool": "prefix", "pool_tokens": (1,)},
+    "one of them": {"registers": 2, "pool": "prefix", "pool_tokens": (0,)},
     "bias": {"positions": "bias"},
     "every block": {"positions_at": "every"},
     "norm after": {"norm_order": "after"},

@@ -67,6 +67,9 @@ def test_initial_weights_follow_the_official_code() -> None:
     assert not model.token.any()
     assert not model.stem.layers[0].bias.any()
     assert model.head.classify.weight.any()
+    queries = vitlab.create("ViT-Ti/16", 3, 32, pool="attention", queries=4).head.attend.queries
+    bound = (6 / (4 + 192)) ** 0.5
+    assert 0.98 * bound < queries.abs().max() <= bound
     zero = vitlab.create("ViT-Ti/16", 3, 32, zero_head=True)
     assert not zero(torch.randn(2, 3, 32, 32)).any()
 

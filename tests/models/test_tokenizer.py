@@ -84,6 +84,9 @@ def test_dalles_codebook_begins_as_a_convolution_of_that_many_channels() -> None
     codes = made("DALL-E(codes=100,code_width=60,width=8,depth=1)/4").state_dict()
     (weight,) = (each for each in codes.values() if each.shape == (100, 60))
     assert float(weight.std()) == pytest.approx(0.1, rel=0.05)
+    biases = [each for name, each in codes.items() if name.endswith(".bias")]
+    assert len(biases) > 10
+    assert not any(each.any() for each in biases)
 
 
 def test_normalization_of_dalles_form_does_not_change_what_it_sees() -> None:

@@ -366,8 +366,7 @@ def test_what_is_kept_is_bounded_and_nothing_else_is_touched(server, tmp_path, m
 # other kinds
 
 
-@pytest.mark.parametrize("pattern", ["t-*.parquet", "t-{0..1}.parquet"])
-def test_parquet_files(server, tmp_path, pattern, monkeypatch) -> None:
+def test_parquet_files(server, tmp_path, monkeypatch) -> None:
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "arrow")
     rows = [{"image": {"bytes": jpeg(i), "path": None}, "label": i % 3} for i in range(12)]
@@ -375,11 +374,11 @@ def test_parquet_files(server, tmp_path, pattern, monkeypatch) -> None:
     parquet.write_table(pyarrow.Table.from_pylist(rows), stream)
     server.objects |= {f"b/t-{n}.parquet": stream.getvalue() for n in range(2)}
     server.disturb = once(Fault(503, {"Retry-After": "0"}), 2)
-    opened = open_images(f"s3://b/{pattern}")
+    opened = open_images("s3://b/t-*.parquet")
     assert len(opened.every()) == 24
     assert opened.every().image(1).content() == jpeg(1)
     server.forget()
-    open_images(f"s3://b/{pattern}")
+    open_images("s3://b/t-{0..1}.parquet")
     assert [method for method, path in server.requests if path.endswith(".parquet")] == ["HEAD"] * 2
     with pytest.raises(RefusedError, match=r"nowhere.parquet: no such file"):
         open_images("s3://b/nowhere.parquet")

@@ -204,6 +204,19 @@ def test_neighbors_are_read_together(server, root) -> None:
         assert "/eu-1/s3/" in server.signed[-1]
 
 
+def test_the_library_of_the_hub_reads_nothing_ahead(monkeypatch) -> None:
+    class Hub:
+        async_impl, protocol = False, "hf"
+
+        def cat_file(self, path: str, start: int, end: int, cache_type: str = "ahead") -> bytes:
+            return cache_type.encode()[start:end]
+
+    monkeypatch.setattr(remote, "_system", lambda url: (Hub(), "x"))
+    assert remote.read_part("hf://datasets/x", 0, 4) == b"none"
+    monkeypatch.setattr(Hub, "protocol", "ftp")
+    assert remote.read_part("ftp://x", 1, 4) == b"head"
+
+
 # shards
 
 

@@ -202,6 +202,8 @@ def test_images_without_labels(files: list[Path]) -> None:
         assert len(open_images(data, "ignored").every()) == count
         with pytest.raises(UnlabeledError):
             open_images(data)
+    rows = [{"pic": stack[0, ..., 0], "label": number} for number in range(2)]
+    assert open_images(rows).every().image(0).shape() == (24, 32, 1)
     assert len(open_images(iter(images), "ignored").every()) == 3
     assert open_images([(images[0], "a")], "optional").every().classes == ("a",)
     assert open_images((np.zeros((2, 4, 4), np.uint8), [0, 1]), "optional").lacks == ""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.dummy import DummyClassifier
 
-from vitlab.data.labels import MultiLabels, SingleLabels, check_classes, index_labels
+from vitlab.data.labels import MultiLabels, SingleLabels, index_labels
 from vitlab.data.sources.memory import Arrays
 from vitlab.data.sources.request import Splits
 from vitlab.data.sources.source import Altered, Joined, Relabeled, Subset
@@ -46,13 +46,6 @@ def test_labels_index_the_sorted_classes_or_the_names() -> None:
     for label in ("2", "x", "-1"):
         with pytest.raises(DataError, match=f"data: label '{label}' is not one of its 2 classes"):
             index_labels([label], "data", names=("a", "b"))
-
-
-def test_the_first_unknown_class_is_named() -> None:
-    said = r"^here contains class 'm', which is not in the training data$"
-    with pytest.raises(DataError, match=said):
-        check_classes({"z", "a", "m"}, ["a", "b"], "here")
-    check_classes(["a"], ("a", "b"), "here")
 
 
 def test_every_beginning_of_the_nested_order_has_its_share_of_each_class() -> None:

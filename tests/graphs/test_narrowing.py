@@ -131,7 +131,7 @@ def test_fp16_stores_half_and_computes_whole(
     large = {name for name, each in old.items() if each.size >= 256 and each.dtype == np.float32}
     for name in large:
         np.testing.assert_array_equal(new[f"{name}.fp16"], old[name].astype(np.float16))
-    assert large
+    assert set() != large == {name.removesuffix(".fp16") for name in new if name.endswith(".fp16")}
     images = np.random.default_rng(0).integers(0, 256, (5, 12, 9, 1), dtype=np.uint8)
     np.testing.assert_allclose(
         probabilities(file, images), probabilities(whole, images), rtol=0, atol=1e-3

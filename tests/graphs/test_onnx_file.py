@@ -223,7 +223,7 @@ def test_padding_before_a_maximum_is_kept() -> None:
     assert before > 1, "onnxruntime is right by itself: keep_padding is no longer needed"
 
 
-FEW = (("BiT", True), ("relative", True), ("BEiT", True))  # with a tanh layer, say, in others
+FEW = (("BiT", True), ("relative", True))
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,12 @@ def test_headers_of_every_answer() -> None:
         assert "server" not in headers
 
 
+def test_fields_of_answers_are_described() -> None:
+    schemas = app().openapi()["components"]["schemas"]
+    for name, field in (("ServedModel", "trunk"), ("Prediction", "distance")):
+        assert schemas[name]["properties"][field]["description"]
+
+
 def test_ids_of_requests() -> None:
     assert ask(app(), "GET", "/health", x_request_id="abc-1").headers["x-request-id"] == "abc-1"
     for bad in ("a b", "x" * 129, 'a"b', "ä"):

@@ -12,6 +12,8 @@ from serve.made import TINY, Running, encoded, figure, nudged, tiny
 from vitlab.errors import BusyError, OptionError, WeightsError
 from vitlab.evaluation.unlike import fit_unlike
 from vitlab.serve.answers import best_batch
+from vitlab.serve.engine import Engine
+from vitlab.serve.limits import Limits
 from vitlab.weights.identity import Base
 
 IMAGES = [encoded(n, kind) for n, kind in enumerate(("PNG", "JPEG", "WEBP", "PNG"))]
@@ -186,6 +188,13 @@ def test_what_is_not_served_is_refused(running: Running, tmp_path: Path) -> None
     assert running.answer(IMAGES[0], model="body", what="features")[0].features.shape == (16,)
     engine.remove("body")
     assert len(engine.cards()) == 1
+
+
+def test_four_cores_have_a_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cores, count in ((1, 1), (9, 2)):
+        monkeypatch.setattr("vitlab.serve.engine.cores", lambda each=cores: each)
+        assert Engine(device="cpu")._decoders.count == count
+    assert Engine(device="cpu", limits=Limits(decoders=3))._decoders.count == 3
 
 
 def test_the_batch_is_measured(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,8 @@
 
 import json
 import logging
-import sys
 import traceback
 from datetime import UTC, datetime
-from typing import TextIO
 
 LOGGERS = ("vitlab", "uvicorn.error", "asyncio")
 LOG = logging.getLogger("vitlab.serve")
@@ -38,9 +36,9 @@ def log(event: str, level: int = logging.INFO, *, error: bool = False, **fields:
     LOG.log(level, event, exc_info=error, extra={"fields": fields})
 
 
-def log_to(stream: TextIO | None = None) -> None:
-    """Write the lines of the service, and of the libraries below it, to a stream, or stderr."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+def log_to_stderr() -> None:
+    """Write the lines of the service, and of the libraries below it, to stderr."""
+    handler = logging.StreamHandler()
     handler.setFormatter(Lines())
     for name in LOGGERS:
         logger = logging.getLogger(name)

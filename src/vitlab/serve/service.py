@@ -25,7 +25,7 @@ from vitlab.serve.access import hosts_of, is_loopback, listen, read_token, url_o
 from vitlab.serve.app import Serving, application
 from vitlab.serve.engine import Engine
 from vitlab.serve.limits import Limits
-from vitlab.serve.logs import log, log_to
+from vitlab.serve.logs import log, log_to_stderr
 from vitlab.serve.overload import shedding
 from vitlab.serve.watched import Watched
 
@@ -203,7 +203,7 @@ def serve(
         UserError: a model cannot be loaded, or the address cannot be listened on.
         KeyboardInterrupt: the signal was SIGINT.
     """
-    log_to()
+    log_to_stderr()
     token, admin = (read_token(file) if file else "" for file in (token_file, admin_token_file))
     core = Engine(
         limits=limits, allow_empty=allow_empty, device=device, precision=precision, engine=engine

@@ -80,12 +80,17 @@ BAD = {
 }
 
 
-def test_bad_films_are_errors_of_one_line() -> None:
+def test_bad_films_are_errors_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     for why, data in BAD.items():
         with pytest.raises(ImageError, match=f"a.mkv: .*{why}") as caught:
             stored_file(data, "a.mkv").decode(7 if "7" in why else 6)
         assert "\n" not in str(caught.value)
     whole, generator = film([frame(n) for n in range(6)]), np.random.default_rng(0)
+    with monkeypatch.context() as patch:
+        patch.setattr("vitlab.data.decode.film.MAX_PIXELS", 2 * SIDE**2)
+        assert stored_file(whole, "a.mkv").decode(6).shape == (SIDE, SIDE, 6)
+        with pytest.raises(ImageError, match=r"3 frames of .* pixels exceed the limit of"):
+            stored_file(whole, "a.mkv").decode(9)
     for _ in range(30):
         data = bytearray(whole)
         for place in generator.integers(4, len(data), 4):

@@ -497,6 +497,8 @@ def odd_files():
         "a broken list of pictures": jpeg[:2] + multi + jpeg[2:],
         "a broken Photoshop block": jpeg[:2] + photoshop + jpeg[2:],
         "padding before it": jpeg[:20] + b"\xff\xff" + photoshop + jpeg[20:],
+        "a byte of padding before a table": jpeg.replace(b"\xff\xdb", b"\xff\xff\xdb", 1),
+        "a marker without a length": jpeg[:20] + b"\xff\x01" + photoshop + jpeg[20:],
         "bytes between segments": jpeg[:20] + b"junk\xff\0" + photoshop + jpeg[20:],
         "a tag beyond the end": far,
         "a tag cut off": cut,

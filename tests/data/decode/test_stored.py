@@ -36,15 +36,6 @@ def test_a_file_and_its_pixels_are_the_same_image() -> None:
     assert pixels.content() == np.asarray(picture).tobytes()
 
 
-def test_gray_pixels_get_color_and_back() -> None:
-    gray = np.random.default_rng(0).integers(0, 256, (5, 6, 1), np.uint8)
-    image = PixelImage(gray, "x")
-    assert image.shape() == (5, 6, 1)
-    assert np.array_equal(image.decode(3), np.repeat(gray, 3, 2))
-    assert np.array_equal(PixelImage(image.decode(3), "x").decode(1), gray)
-    assert (image.decode(4)[..., 3] == 255).all()
-
-
 def test_other_channels_stay_or_are_refused() -> None:
     five = PixelImage(np.zeros((4, 4, 5), np.uint8), "array 7")
     assert five.decode(5) is five.pixels

@@ -13,6 +13,7 @@ from made_files import png
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
+from vitlab.data.sources.tables import quietly
 from vitlab.data.summary import input_shape
 from vitlab.errors import DataError
 
@@ -87,6 +88,17 @@ def test_columns_of_tables(tmp_path: Path) -> None:
     file.write_bytes(b"PAR1 not really")
     with pytest.raises(DataError, match=r"cannot read .*a\.parquet"):
         open_to_learn(str(file))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(OSError("gone\nfar"), "gone"), (KeyError(), "KeyError")]
+)
+def test_what_the_library_says_is_one_line(error: Exception, said: str) -> None:
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(DataError, match=f"^cannot read a: {said}$"):
+        quietly(fail, "cannot read a")
 
 
 def test_names_on_the_hub() -> None:

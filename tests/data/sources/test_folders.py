@@ -104,6 +104,9 @@ def test_classes_or_splits_are_not_guessed(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has val and test, but no train folder"):
         open_to_learn(str(tmp_path))
     assert len(open_to_learn(str(tmp_path / "val")).classes) == 2
+    photo_folder(tmp_path / "flat", {"train": 3, "valid": 2})
+    with pytest.raises(DataError, match="has images in train and valid, which are names of splits"):
+        open_to_learn(str(tmp_path / "flat"))
 
 
 def test_what_macos_adds_and_hidden_files_are_ignored(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from vitlab.data.settings import Columns
 from vitlab.errors import DataError, ImageError
 from vitlab.models.config import ViTConfig
 
+FEATURES = datasets.Features(image=datasets.Image(), label=datasets.ClassLabel(names=["a", "b"]))
 SPEC = ViTConfig(width=8, depth=1, heads=1, patch=8, image_size=(16, 24), classes=2)
 
 
@@ -63,11 +64,8 @@ def forms(files: list[Path]) -> dict[str, Any]:
     arrays = [np.asarray(image) for image in images]
     tensors = [torch.from_numpy(each.copy()).permute(2, 0, 1) for each in arrays]
     numbers = [int(name == "b") for name in names]
-    features = datasets.Features(
-        image=datasets.Image(), label=datasets.ClassLabel(names=["a", "b"])
-    )
     held = {"image": list(map(str, files)), "label": numbers}
-    table = datasets.Dataset.from_dict(held, features=features)
+    table = datasets.Dataset.from_dict(held, features=FEATURES)
     paths = [{"file": str(file), "kind": name} for file, name in zip(files, names, strict=True)]
     contents = [file.read_bytes() for file in files]
     cells = [{"bytes": content, "path": None} for content in contents]
@@ -204,6 +202,8 @@ def test_images_without_labels(files: list[Path]) -> None:
         assert len(open_images(data, "ignored").every()) == count
         with pytest.raises(UnlabeledError):
             open_images(data)
+    rows = [{"pic": stack[0, ..., 0], "label": number} for number in range(2)]
+    assert open_images(rows).every().image(0).shape() == (24, 32, 1)
     assert len(open_images(iter(images), "ignored").every()) == 3
     assert open_images([(images[0], "a")], "optional").every().classes == ("a",)
     assert open_images((np.zeros((2, 4, 4), np.uint8), [0, 1]), "optional").lacks == ""
@@ -215,9 +215,11 @@ class Endless(IterableDataset[int]):
 
 
 PIXELS = np.zeros((4, 8, 8, 3), np.uint8)
+EMPTY = datasets.Dataset.from_dict({"image": [], "label": []}, features=FEATURES)
 
 
 REFUSED = [
+    (EMPTY, "the given data has no images"),
     ([], "the given data has no images"),
     ({}, "the dictionary has no splits: give"),
     ([1, 2], "item 0 of the given data is of type int: give (image, label) pairs"),

@@ -124,6 +124,7 @@ def test_smaller_amounts_of_training_images_are_within_larger_ones() -> None:
 def test_too_many_training_images_or_too_few() -> None:
     for amount, message in (
         (201, "there are only 200 training images: choose a --train-images of at most 200, not "),
+        (1, "train_images comes to 1, too few to show every class: choose a --train"),
         (2, "train_images comes to 2, too few to show every class: choose a --train"),
         (0.001, "train_images comes to 0, too few to show every class: choose a --train"),
     ):

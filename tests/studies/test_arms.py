@@ -12,7 +12,7 @@ from vitlab.experiments.timing import Cost, Plan
 from vitlab.models.cost import cost
 from vitlab.recipes.named import recipe
 from vitlab.recipes.recipe import Recipe
-from vitlab.studies.base import Base, small, table
+from vitlab.studies.base import Base, in_few_patches, small, table
 from vitlab.studies.design import Arm
 from vitlab.studies.grid import best_of, cells_of, chosen_arms, tried
 from vitlab.studies.papers import STUDIES, study_named
@@ -225,6 +225,11 @@ def test_features_are_of_models_that_learned_for_equally_long() -> None:
 
 
 # Stems
+
+
+def test_images_of_patches_that_every_stem_takes_keep_their_size() -> None:
+    own = small("images", "ViT(width=32,depth=1,heads=2,mlp=32)/8").changed(image_size=64)
+    assert in_few_patches(Base(own)).model.image_size == 64
 
 
 def of_stems(how: str, data: str = "digits") -> dict[str, Arm]:

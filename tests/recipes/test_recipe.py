@@ -86,6 +86,10 @@ CANNOT_BE: list[
         "label_smoothing=0.1 applies only without bce_threshold",
         {"bce_threshold": 0.0, "loss": "bce", "label_smoothing": 0.1},
     ),
+    (
+        "teacher cannot be used with bf16-pure: set precision=bf16",
+        {"teacher": "x", "precision": "bf16-pure"},
+    ),
     ("unknown model 'ViT-Q/4': did you mean ViT-S/4?", {"model": "ViT-Q/4"}),
     ("heads=7 does not divide width=192", {"heads": 7}),
     ("schedule-free replaces the schedule: set schedule=c", {"optimizer": "schedule-free"}),

@@ -3,7 +3,6 @@
 import pytest
 
 import vitlab
-from recipes import pinned
 from vitlab.commands.train import Train, build
 from vitlab.console.parsing import parse
 from vitlab.models.config import ResNetConfig
@@ -119,10 +118,6 @@ def test_better_plain_vit() -> None:
 def test_resnets_have_no_place_in_recipes_for_vits(name: str) -> None:
     with pytest.raises(vitlab.UserError, match=f"{name.split('-400')[0]} trains Vision Transform"):
         vitlab.recipe(name, model="BiT-R50x1")
-
-
-def test_no_value_of_an_option_or_a_recipe_changes_unnoticed() -> None:
-    assert pinned.text() == pinned.FILE.read_text(encoding="utf-8"), pinned.__doc__
 
 
 def from_words(words: list[str]) -> Recipe:

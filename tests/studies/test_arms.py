@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,7 @@ from vitlab.experiments.timing import Cost, Plan
 from vitlab.models.cost import cost
 from vitlab.recipes.named import recipe
 from vitlab.recipes.recipe import Recipe
-from vitlab.studies.base import Base, small, table
+from vitlab.studies.base import Base, in_few_patches, small, table
 from vitlab.studies.design import Arm
 from vitlab.studies.grid import best_of, cells_of, chosen_arms, tried
 from vitlab.studies.papers import STUDIES, study_named
@@ -86,7 +87,11 @@ SCALES = (small("digits"), recipe("three-things", "digits", model="ViT-B/16"))
 @pytest.mark.parametrize(
     ("name", "start"), [(name, SCALES[place % 2]) for place, name in enumerate(STUDIES)]
 )
-def test_arms_are_recipes_in_order_and_claims_are_about_them(name: str, start: Recipe) -> None:
+def test_arms_are_recipes_in_order_and_claims_are_about_them(
+    name: str, start: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = SimpleNamespace(macs=1e6)  # tests/recipes/pinned.txt has what shapes really cost
+    monkeypatch.setattr("vitlab.studies.papers.architecture.cost", lambda config: counted)
     study = study_named(name)
     arms = tuple(study.arms(Base(start, downstream="digits")))
     cells = cells_of(arms, (0, 1), Path())
@@ -220,6 +225,11 @@ def test_features_are_of_models_that_learned_for_equally_long() -> None:
 
 
 # Stems
+
+
+def test_images_of_patches_that_every_stem_takes_keep_their_size() -> None:
+    own = small("images", "ViT(width=32,depth=1,heads=2,mlp=32)/8").changed(image_size=64)
+    assert in_few_patches(Base(own)).model.image_size == 64
 
 
 def of_stems(how: str, data: str = "digits") -> dict[str, Arm]:

@@ -55,6 +55,7 @@ def test_cells_have_names_needs_and_an_order() -> None:
     assert cells["tune-seed-5"].after == (*list(cells)[2:7], "pre-seed-5")
     assert cells["tune-seed-5"].models == ("pre-seed-5",)
     assert cells["scratch-seed-4"].after == ()
+    assert all(cell.may_diverge for cell in cells.values())
 
 
 def test_a_search_holds_images_out_and_the_last_run_has_the_best_rate() -> None:

@@ -153,7 +153,7 @@ def test_the_command_prints_what_was_tried(
     code, out, err = call(capsys, *words, "--report", "no", "--folds", "3")
     assert code == 0, err
     assert "head: class means on the class token after block" in err
-    for text in ("leave-one-out", "3 folds", "means", "accuracy"):
+    for text in ("leave-one-out", "3 folds", "means", "accuracy", "NLL"):
         assert text in out
     assert vitlab.load(tmp_path / "run").config.image_size == 16
     code, out, err = call(capsys, *words)

@@ -107,6 +107,14 @@ def test_damaged_weights_are_said_to_be_so() -> None:
     exploring.close()
 
 
+def test_patches_of_a_model_in_half_precision_are_covered() -> None:
+    exploring = Exploring(("half", tiny(SMALL).bfloat16()))
+    image = exploring.ask("/api/images?name=x", encoded(0)).json["id"]
+    found = exploring.ask(f"/api/look/0/{image}/without", {"patches": [1], "classes": [0, 1]})
+    exploring.close()
+    assert (found.status, len(found.json["chances"])) == (200, 2)
+
+
 def test_several_labels_per_image() -> None:
     """Each class has its own probability, and its threshold is on the page."""
     model = tiny(SMALL)

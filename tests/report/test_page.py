@@ -10,16 +10,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from conftest import photo
 from made_facts import NASTY, calibrated, cells, nasty, point, some
 from made_pretext import a_run
 from report.reading import alone, check_harmless, needs_chromium, shown
+from vitlab.data.duplicates.finding import Comparison, Pairs
+from vitlab.data.learning import open_to_learn
+from vitlab.data.open import open_images
 from vitlab.evaluation.per_class import ClassFigures, Confusion
 from vitlab.evaluation.reliability import Bin
 from vitlab.report.facts import Doubts
 from vitlab.report.inside.looking import Looked, SeenImage
 from vitlab.report.page import Page, Section, Table, common_folder, write_page
+from vitlab.report.pairs_page import write_pairs
 from vitlab.report.pretext_report import pretext_page
 from vitlab.report.run_page import FIRST, run_page
+from vitlab.report.thumbnails import of_source
 
 EDGES = {
     "usual": calibrated(),
@@ -133,6 +139,21 @@ def test_sections_without_blocks_and_names_in_one_folder(tmp_path: Path) -> None
         ([], ""),
     ):
         assert common_folder(names) == folder
+
+
+def test_a_page_of_no_pairs_says_so(tmp_path: Path) -> None:
+    none, digits = np.zeros(0, np.int64), open_to_learn("digits")
+    pairs = Pairs(none, none, none.astype(np.float64), none.astype(bool), (2, 0))
+    compared = Comparison(digits.train, digits.test, pairs, ["a.png"], 1.0)
+    text = alone(write_pairs(tmp_path / "page.html", compared, "T"))
+    for words in (
+        "No near-duplicates were found.", "None of the 359 test images", "2 images are blank",
+        "damaged: a.png",
+    ):  # fmt: skip
+        assert words in text, words
+    photo(0, 60, 40).save(tmp_path / "photo.png")
+    drawn = of_source(open_images([str(tmp_path / "photo.png")], "ignored").every(), 0)
+    assert drawn.startswith("data:image/jpeg;base64,")  # as such a page shows photographs
 
 
 def test_a_failed_report_leaves_the_older_one(tmp_path: Path) -> None:

@@ -221,14 +221,11 @@ class _Pass:
         Args:
             grid: of the patches
             heads: of a branch; those of several are side by side in a fused model
-            tokens: N, with those that take no part here
+            tokens: N, with those before the patches, which a pool may leave out
         """
         product = self._product(grid)
-        absent = tokens - product.shape[-1]
         each = product.relu().unflatten(1, (-1, heads)).mean(2).sum(1).float()
-        if isinstance(self.body, Attention):
-            return F.pad(each, (absent, 0, absent, 0))
-        return F.pad(each, (absent, 0))
+        return F.pad(each, (tokens - each.shape[-1], 0))
 
     def _product(self, grid: Grid) -> Tensor:
         """Return attention times its gradient, (B, h, queries, keys)."""

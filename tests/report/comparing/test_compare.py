@@ -17,6 +17,7 @@ from vitlab.commands.pretrain import Pretrain
 from vitlab.commands.train import Train
 from vitlab.console.leaves import all_leaves
 from vitlab.evaluation.answers import SingleAnswers
+from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.paired_tests import mcnemar
 from vitlab.evaluation.run_predictions import kept, reopened
 from vitlab.models.names import shape_of
@@ -126,6 +127,12 @@ def test_the_most_confident_mistakes_come_first(runs: list[RunFolder], tmp_path:
     want = [source.name(int(found.indices[place])).split()[-1] for place in best[: len(names)]]
     assert names == want
     assert len(names) == 16
+    told = re.findall(r"</bdi>: (\d+) images?</b>(, the 16 with)?", page)
+    assert {bool(cut) for _, cut in told} == {True, False}
+    assert [bool(cut) for _, cut in told] == [int(count) > 16 for count, _ in told]
+    head = page.split('<section id="figures"')[1].split("</thead>")[0]
+    shown = {each.title for each in METRICS.values() if each.key or each.of == "training"}
+    assert {"Accuracy"} < set(re.findall("<th[^>]*>([^<]+)</th>", head)) - {"Run"} <= shown
     assert "has the higher accuracy on 359 test images" in page
     assert "more than chance explains (McNemar" in page
 

@@ -200,8 +200,9 @@ class Observer:
     def answering(self) -> Detector | Regressor | Segmenter | None:
         """The evaluated weights with the head of a task that finds something in images."""
         model, labels = plain(self.state.evaluated), self.task.splits.train.labels
-        found: Detector | Regressor | Segmenter | None
-        found = self.state.head and self.state.head.answering(model, labels)
+        own, found = self.state.head, None
+        if own is not None:
+            found = own.answering(model, labels)
         return found
 
     def test(

@@ -2,11 +2,15 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import Batch
 from vitlab.models.config import ViTConfig
+
+NO_LABELS = SingleLabels(np.zeros(0, np.int64))
 
 
 def small(**choices: Any) -> ViTConfig:

@@ -241,6 +241,11 @@ def test_the_teacher_sees_the_same_crop_as_it_takes_it() -> None:
     student, guide = small(0), small(1, 16, **other)
     seen = Teacher(guide, student.config, "soft").images(normalize(bytes_, student.config))
     torch.testing.assert_close(seen, normalize(bytes_, ImageSpec(**other)))
+    pixels = torch.randn(2, 3, 16, 16, generator=GENERATOR)  # which a smaller one sees smoothed
+    half = Teacher(less := small(1, 8), student.config, "soft").images(pixels)
+    how = less.config.interpolation
+    want = nn.functional.interpolate(pixels, (8, 8), mode=how, antialias=True)
+    torch.testing.assert_close(half, want)
     wide = Teacher(small(1, (32, 24), **other), student.config, "soft")
     flat = bytes_[:, :1, :1].expand(2, 16, 16, 3).contiguous()
     seen = wide.images(normalize(flat, student.config))

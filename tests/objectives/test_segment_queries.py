@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import vitlab
-from objectives.made import batch_of
+from objectives.made import NO_LABELS, batch_of
 from oracles import peers
 from vitlab.data.masks import IGNORED
 from vitlab.errors import OptionError
@@ -132,7 +132,7 @@ def test_the_loss_reaches_every_weight_and_adds_up_over_passes() -> None:
     learned = dict(task.named_parameters())
     without = [name for name, each in learned.items() if each.grad is None or not each.grad.any()]
     assert without == []
-    assert task.segmenter(model)(images).argmax(1).shape == truth.shape
+    assert task.answering(model, NO_LABELS)(images).argmax(1).shape == truth.shape
 
 
 def test_losses_are_of_float32_whatever_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_losses_are_of_float32_whatever_the_precision(monkeypatch: pytest.Monkey
 def test_a_segmenter_with_queries_is_what_its_file_says(tmp_path: Path) -> None:
     model, task = task_of()
     vitlab.save(model, tmp_path / "model")
-    kept = task.segmenter(model)
+    kept = task.answering(model, NO_LABELS)
     kept.save(tmp_path)
     images = torch.randn(1, 3, 24, 24)
     found = load_segmenter(tmp_path)

@@ -38,15 +38,15 @@ def test_another_rate_holds_from_the_next_step_on_and_is_written_down(tmp_path: 
 
     flat = {"warmup": 0.0, "schedule": "constant"}
     with each_step(after=note):
-        changed(tmp_path / "run", lr=2e-4, weight_decay=0.3, drop_path=0.1, **flat)
-    assert [step for step, *_ in rates] == [*range(6, 13)]
+        changed(tmp_path / "run", lr=2e-4, weight_decay=0.3, drop_path=0.1, steps=9, **flat)
+    assert [step for step, *_ in rates] == [*range(6, 10)]
     assert {lr for _, lr, _ in rates} == {2e-4}
     assert {decay for *_, decay in rates} == {0.3}
     tables = tomllib.loads((tmp_path / "run" / "run.toml").read_text())
     assert tables["optimizer"]["lr"] == 2e-4
     changes = {each["option"]: each for each in tables["changes"]}
     assert changes["lr"] == {"step": 5, "option": "lr", "before": 1e-3, "after": 2e-4}
-    assert set(changes) == {"lr", "weight_decay", "drop_path", *flat}
+    assert set(changes) == {"lr", "weight_decay", "drop_path", "steps", *flat}
     again = recipe_in(tmp_path / "run")
     assert again is not None
     assert again.optimizer.lr == 2e-4

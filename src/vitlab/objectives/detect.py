@@ -17,6 +17,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from vitlab.data.decode.pixels import Pixels
+from vitlab.data.labels import Labels
 from vitlab.data.loading.batches import Batch
 from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
@@ -59,6 +60,10 @@ class Detect(PretextTask):
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw queries and heads."""
         self.head.reset_parameters(generator)
+
+    def answering(self, model: Model, labels: Labels) -> Detector:
+        """Return what is kept of a run."""
+        return Detector(model, self.head)
 
     def loss(
         self, model: Model, batch: Batch, generator: torch.Generator

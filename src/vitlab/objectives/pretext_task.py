@@ -1,11 +1,12 @@
 """Pretext tasks: losses without labels, with modules of their own that learn beside the model."""
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from vitlab.data.labels import Labels
 from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.crops import View
 from vitlab.data.settings import Augment
@@ -98,6 +99,15 @@ class OwningObjective(nn.Module):
     def kept(self, model: Model) -> Model:
         """Return the weights to evaluate and to save: the model's, or a momentum teacher's."""
         return model
+
+    def answering(self, model: Model, labels: Labels) -> Any:
+        """Return the model with what finds something in images, if the objective is one for that.
+
+        Args:
+            model: the weights to evaluate and to save
+            labels: of the training images
+        """
+        return None
 
     def warnings(self, means: dict[str, float]) -> list[str]:
         """Return what the user must be told, given the means of loss and figures; one line each."""

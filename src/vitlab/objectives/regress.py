@@ -73,7 +73,7 @@ class Regress(PretextTask):
         found = target_loss(outputs, batch.labels, self.kind)
         return found, {"target_error": error.mean(1).sum()}
 
-    def regressor(self, model: Model, labels: Labels) -> Regressor:
+    def answering(self, model: Model, labels: Labels) -> Regressor:
         """Return what answers in the units of the training images' labels."""
         assert isinstance(labels, TargetLabels)
         weight, bias = (

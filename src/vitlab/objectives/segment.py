@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from vitlab.data.labels import Labels
 from vitlab.data.loading.batches import Batch
 from vitlab.data.masks import IGNORED
 from vitlab.models.config import ModelConfig
@@ -104,7 +105,7 @@ class Segment(PretextTask):
         right = (scores.argmax(1) == truth).sum((1, 2)) / counted(truth)
         return loss, {"pixel_accuracy": right.sum()}
 
-    def segmenter(self, model: Model) -> Segmenter:
+    def answering(self, model: Model, labels: Labels) -> Segmenter:
         """Return what is kept of a run."""
         return Segmenter(model, self.head)
 

@@ -27,10 +27,7 @@ from vitlab.evaluation.metrics import MAIN, METRICS, Metric, curve_point
 from vitlab.evaluation.regression import measure_targets
 from vitlab.evaluation.segmentation import Tested, measure
 from vitlab.models.model import Model
-from vitlab.objectives.detect import Detect
 from vitlab.objectives.feature_health import feature_health, lidar
-from vitlab.objectives.regress import Regress
-from vitlab.objectives.segment import Segment
 from vitlab.training.plan import batches_of, step_seed
 from vitlab.training.resolve import Task
 from vitlab.training.state import State, means
@@ -202,12 +199,11 @@ class Observer:
     @property
     def answering(self) -> Detector | Regressor | Segmenter | None:
         """The evaluated weights with the head of a task that finds something in images."""
-        model, own = plain(self.state.evaluated), self.state.head
-        if isinstance(own, Detect):
-            return Detector(model, own.head)
-        if isinstance(own, Regress):
-            return own.regressor(model, self.task.splits.train.labels)
-        return own.segmenter(model) if isinstance(own, Segment) else None
+        model, labels = plain(self.state.evaluated), self.task.splits.train.labels
+        own, found = self.state.head, None
+        if own is not None:
+            found = own.answering(model, labels)
+        return found
 
     def test(
         self, source: Source, resamples: int | None = None

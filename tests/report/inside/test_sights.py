@@ -120,3 +120,7 @@ def test_the_page_begins_with_the_map_that_shows_the_object(tmp_path: Path) -> N
     assert "token similarity" in folded.split("</summary>")[0]
     names = {each.name for each in (tmp_path / "inside").iterdir()}
     assert {"inspect.json", "similarity.svg", "01-norm_map.png", "01-colors.svg"} <= names
+    write_inspection(tmp_path / "again", found, "vitlab inspect")
+    for name in names:  # the same bytes, so that folders can be compared
+        both = [(tmp_path / folder / name).read_bytes() for folder in ("inside", "again")]
+        assert both[0] == both[1], name

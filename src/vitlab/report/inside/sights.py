@@ -1,17 +1,17 @@
 """The inside of a model as charts, maps over photos, and the folder of `vitlab inspect`."""
 
-import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
 from vitlab.files import staged_folder
 from vitlab.inspect import plots
-from vitlab.inspect.plots.canvas import COSINES, HEAT
+from vitlab.inspect.plots.canvas import COSINES, HEAT, STYLE
 from vitlab.report import thumbnails
 from vitlab.report.charts import NO_METADATA, WIDTH, svg
 from vitlab.report.inside.looking import MEASURED, WATCHING, Looked, SeenImage
@@ -254,10 +254,9 @@ def _peak(values: Floats) -> str:
 
 def _save(figure: Figure, file: Path) -> None:
     """Write a figure as SVG and as PNG."""
-    for kind, metadata in (("svg", NO_METADATA), ("png", None)):
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, metadata=metadata)
-        file.with_name(f"{file.name}.{kind}").write_bytes(buffer.getvalue())
+    with mpl.rc_context(STYLE):  # the ids of an SVG come from its salt
+        for kind, metadata in (("svg", NO_METADATA), ("png", None)):
+            figure.savefig(file.with_name(f"{file.name}.{kind}"), format=kind, metadata=metadata)
 
 
 def _facts(found: Looked) -> dict[str, Any]:

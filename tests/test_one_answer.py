@@ -137,6 +137,7 @@ def test_service(photographs: Path, model: Model, expected: NDArray[np.float64])
     assert np.abs(np.array(asyncio.run(ask())) - expected).max() <= 1e-6
 
 
+@pytest.mark.slow
 def test_exported_graph(
     photographs: Path, model: Model, expected: NDArray[np.float64], tmp_path: Path
 ) -> None:

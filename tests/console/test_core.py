@@ -73,6 +73,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         assert process.wait() == 0
 
 
+@pytest.mark.slow
 def test_the_main_job_needs_no_extra(run: Run, photos: Path, tmp_path: Path) -> None:
     model, tuned = str(tmp_path / "run"), str(tmp_path / "tuned")
     theirs, image = str(tmp_path / "timm"), str(photos / "red" / "000.png")

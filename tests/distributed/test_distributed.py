@@ -433,7 +433,10 @@ def ended(launcher: int, seconds: float = 60) -> None:
         assert time.monotonic() < until
 
 
-@pytest.mark.parametrize("forked", [True, pytest.param(False, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize(
+    "forked",
+    [pytest.param(True, marks=pytest.mark.slow), pytest.param(False, marks=pytest.mark.campaign)],
+)
 def test_a_killed_process_is_started_anew_and_a_signal_stops_all_at_one_step(
     tmp_path: Path, forked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,8 @@ PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 ASIDE = sorted((ROOT / "docs" / "from").glob("*.md"))
 NAMES = ("weights.md", "python.md", "segment.md", "detect.md", "regress.md", "audio.md", "video.md")
 GUIDES = [ROOT / "docs" / name for name in NAMES]
-LONG = ("finetune", "segment", "photos", "question")  # a dozen runs each; a loop of its own
+# a dozen runs each; a loop of its own; real runs
+LONG = ("finetune", "segment", "photos", "question", "detect", "regress")
 NEEDS = {
     "timm": peers.timm,
     "transformers": peers.transformers,

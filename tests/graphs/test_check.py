@@ -14,6 +14,8 @@ import vitlab
 from vitlab.graphs import check
 from vitlab.models.model import Model
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:

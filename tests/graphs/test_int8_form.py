@@ -25,6 +25,7 @@ def run(digits_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(digits_run, tmp_path / "run"))
 
 
+@pytest.mark.slow
 def test_served_as_exported(
     run: Path,
     tmp_path: Path,

@@ -239,6 +239,7 @@ def test_a_second_signal_stops_at_once_unless_processes_must_agree() -> None:
 # Workers that die
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
 def test_a_killed_worker_ends_the_run_saved_and_it_goes_on_to_the_same_bits(
     tmp_path: Path,

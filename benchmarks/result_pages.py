@@ -32,7 +32,9 @@ def keep(folder: Path) -> str:
     name = str(result["study"])
     if (folder / "picture.svg").is_file():
         shutil.copyfile(folder / "picture.svg", ROWS.parent / f"{name}.svg")
-    used = {claim.by for claim in study_named(name).claims} | {"accuracy"}
+    study = study_named(name)
+    shares = {each.key for each in study.columns if each.spread}
+    used = {claim.by for claim in study.claims} | shares
     rows = [
         {key: row[key] for key in KEPT}
         | {"values": {key: values for key, values in row["values"].items() if key in used}}

@@ -18,7 +18,7 @@ Array = Tensor | NDArray[Any]
 Floats = NDArray[np.float32]
 
 HEAT, COSINES = "inferno", "cividis"  # each also for the color-blind
-STYLE: dict[str, Any] = {
+STYLE: dict[Any, Any] = {
     "font.size": 11, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False,
     "text.parse_math": False, "legend.frameon": False, "svg.hashsalt": "vitlab",
 }  # fmt: skip

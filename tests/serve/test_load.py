@@ -258,14 +258,16 @@ def test_nothing_stays_behind_and_what_waits_is_refused() -> None:
             await engine.answer([IMAGE])
         gate.open.set()
         found = await asyncio.gather(*tasks, return_exceptions=True)
-        assert isinstance(found[0], list)  # it was being computed
-        assert all(isinstance(each, ServiceError) for each in found[1:])
+        refused = [each for each in found if isinstance(each, ServiceError)]
+        assert len(refused) in (3, 4)  # all but the batch, of one or two, that was being computed
+        assert gate.sizes == [5 - len(refused)]
+        assert all(isinstance(each, list) for each in found if each not in refused)
         await stopping
 
     running(end())
+    # but for multiprocessing's own; while others end, the kernel's list may lack some
+    running(until(lambda: processes_below(os.getpid()) == running_now[:-1]))
     running.loop.close()
-    assert gate.sizes == [1]
-    assert processes_below(os.getpid()) == running_now[:-1]  # but for multiprocessing's own
     left = {thread.name for thread in threading.enumerate() if thread not in before}
     assert "vitlab-compute" not in left
 

@@ -29,6 +29,7 @@ from vitlab.serve.decoders import Decoders, Wanted
 Result = TypeVar("Result")
 LATEST = 16  # images that share their colors
 MOST_BYTES = 2**31  # of what is kept of images and models
+MOST_MAPS = 2**24  # of relevance and Grad-CAM
 
 
 class Worker:
@@ -96,6 +97,7 @@ class Explorer:
         self.gallery = Gallery(decoders)
         self._worker = Worker()
         self._looks: Kept[tuple[int, str], FirstPass] = Kept(most)
+        self._maps: Kept[tuple[int, str, int], NDArray[np.float32]] = Kept(MOST_MAPS)
         self._coming: dict[tuple[int, str], asyncio.Task[FirstPass]] = {}
 
     async def start(self) -> None:
@@ -199,12 +201,14 @@ class Explorer:
         if kind not in views.BY_GRADIENT:
             return _array(views.of_pass(seen, kind, layer, token))
         chosen = shown.label(seen, label)
-        if (kind, chosen) not in seen.evidence:
-            kinds = [each for each in views.BY_GRADIENT if not shown.why_not[each]]
-            job = partial(views.explained, shown.model, seen, chosen, kinds)
-            for each, values in zip(kinds, await self._worker.do(job), strict=True):
-                seen.evidence[each, chosen] = _array(values)
-        return seen.evidence[kind, chosen]
+        kinds = [each for each in views.BY_GRADIENT if not shown.why_not[each]]
+        key = number, image.id, chosen
+        if (maps := self._maps.get(key)) is None:
+            found = await self._worker.do(
+                partial(views.explained, shown.model, seen, chosen, kinds)
+            )
+            self._maps.put(key, maps := _array(torch.stack(found)))
+        return maps[kinds.index(kind)]
 
     async def colors(
         self, number: int, image: OpenImage, layer: int | None

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,6 @@ class FirstPass:
             first layers up to each: (rows, columns)
         late: with `attention`, the same through the last three layers: what shows the object
         pool: the attention that the pool's queries pay, as of one layer; none without a pool
-        evidence: relevance and Grad-CAM of the classes that were asked about, (rows, columns)
     """
 
     look: Look
@@ -66,7 +65,6 @@ class FirstPass:
     rollouts: tuple[Tensor, ...] = ()
     late: Tensor | None = None
     pool: tuple[Octets, ...] = ()
-    evidence: dict[tuple[str, int], NDArray[np.float32]] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:

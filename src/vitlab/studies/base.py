@@ -197,15 +197,16 @@ def without_labels(base: Base, task: str, model: ModelPart, **choices: Any) -> R
 
     Args:
         base: of the study
-        task: of `vitlab pretrain`
+        task: of `vitlab pretrain`, or another recipe for it
         model: that learns; its name and image size are taken
         choices: further options
     """
     part: dict[str, Any] = {"mean": (0.5,), "std": (0.5,), "pool": "mean"}
     part |= {"image_size": model.image_size} if model.image_size else {}
-    return base.published(
-        task, model.model, **part, **options_of("small-tasks", task), **_common(base), **choices
-    ).changed(optimizer="adamw", lr=base.recipe.optimizer.lr / 2, weight_decay=0.05, area=0.3)
+    part |= options_of("small-tasks", recipe(task).pretext.task)
+    return base.published(task, model.model, **part, **_common(base), **choices).changed(
+        optimizer="adamw", lr=base.recipe.optimizer.lr / 2, weight_decay=0.05, area=0.3
+    )
 
 
 def tokenizer(base: Base, model: ModelPart) -> Recipe:

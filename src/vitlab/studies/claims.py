@@ -170,9 +170,9 @@ def judged(
 
     A verdict needs a p-value, two-sided and corrected by Holm for all claims, below 0.05. Where a
     difference is not seen by itself, the test is whether it is smaller than the paper's; of the two
-    hypotheses, at most 0 and at least the paper's, one at most is true. Arms that
-    start from the models of one arm share weights and images within a seed: there the test is
-    paired. The margin of an equality is a third of the effect, whose noise is part of the test.
+    hypotheses, at most 0 and at least the paper's, one at most is true. Arms that start from the
+    models of one arm share weights and images within a seed: there the test is paired. The margin
+    of an equality is a third of the effect, whose noise is part of the test.
 
     Args:
         claims: of one study

@@ -199,11 +199,8 @@ class Observer:
     @property
     def answering(self) -> Detector | Regressor | Segmenter | None:
         """The evaluated weights with the head of a task that finds something in images."""
-        model, labels = plain(self.state.evaluated), self.task.splits.train.labels
-        own, found = self.state.head, None
-        if own is not None:
-            found = own.answering(model, labels)
-        return found
+        own, labels = self.state.head, self.task.splits.train.labels
+        return None if own is None else own.answering(plain(self.state.evaluated), labels)
 
     def test(
         self, source: Source, resamples: int | None = None

@@ -191,12 +191,13 @@ def feature_arms(base: Base) -> Iterator[Arm]:
     few = in_few_patches(base)
     yield Arm("tokenizer", tokenizer(base, few.model), row=False)
     for name, own in table("features").items():
-        cells, paper, guide = (own["title"],), own.get("paper", {}), "tokenizer"
+        cells = (own["title"],)
         if name == "random":
             yield Arm(name, few.changed(lr=NOTHING, steps=1), cells)
             continue
         recipe = few if name == "supervised" else without_labels(base, name, few.model)
-        yield Arm(name, recipe, cells, paper, guide=guide if name == "beit" else "", macs=1.0)
+        guide = "tokenizer" if name == "beit" else ""
+        yield Arm(name, recipe, cells, own.get("paper", {}), guide=guide, macs=1.0)
 
 
 def frozen(trained: Trained) -> dict[str, float]:
@@ -218,12 +219,11 @@ def frozen(trained: Trained) -> dict[str, float]:
         labels = source.labels.values[seen.indices]
         sides.append(Side(seen.values, labels, source.classes, seen.bad, compute.where))
     learn, test = sides
-    count = min(NEIGHBORS, len(learn.y))
-    voted = nearest_neighbors(learn.x, learn.y, test.x, (count,), device=compute.where)[count]
+    voted = nearest_neighbors(learn.x, learn.y, test.x, (NEIGHBORS,), device=compute.where)
     fitted, _ = logistic(learn, test, Probing())
     linear = {"linear": fitted["logistic"]["accuracy"]} if fitted else {}
     rank = feature_health(test.x)["feature_rank"]
-    return {"knn": float((voted == test.y).mean()), **linear, "feature_rank": rank}
+    return {"knn": float((voted[NEIGHBORS] == test.y).mean()), **linear, "feature_rank": rank}
 
 
 def _part(share: float) -> dict[str, float]:

@@ -13,7 +13,7 @@ from PIL import Image
 from scipy.stats import binom
 
 import vitlab
-from vitlab.data.holdout import chances, identities
+from vitlab.data.holdout import chances, copies_together, fold_of, identities, moved
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
@@ -91,6 +91,22 @@ def test_shares_are_near_what_is_asked_for() -> None:
     assert abs(np.corrcoef(taken, chances(splits.whole, "folds"))[0, 1]) < 0.05
 
 
+def test_a_fold_without_an_image_is_refused() -> None:
+    pixels = np.arange(12 * 16, dtype=np.uint8).reshape(12, 4, 4, 1)
+    splits = open_to_learn((pixels, [0, 1] * 6))
+    found, refused = 0, []
+    for part in range(1, 13):
+        try:
+            found += len(fold_of(splits, f"{part}/12").test)
+        except DataError as error:
+            refused.append(str(error))
+    assert found == 12
+    assert refused
+    assert all(each.endswith("has 0 of 12 images: use fewer folds") for each in refused)
+    with pytest.raises(DataError, match="12 images cannot be dealt out to 13 folds"):
+        fold_of(splits, "1/13")
+
+
 def test_groups_are_never_on_both_sides(tmp_path: Path) -> None:
     folder = noise(tmp_path / "noise", 80)
     files = sorted(folder.rglob("*.png"))
@@ -101,6 +117,13 @@ def test_groups_are_never_on_both_sides(tmp_path: Path) -> None:
     train, test = noted(splits.train, "group"), noted(splits.test, "group")
     assert not set(train.tolist()) & set(test.tolist())
     assert len(splits.test) % 5 == 0
+    changed = copies_together(splits, [(0, len(splits.train))])  # of two groups, one on each side
+    both = {noted(part, "group")[0] for part in (splits.train, splits.test)}
+    after = moved(splits, changed)
+    sides = [{*noted(part, "group").tolist()} for part in (after.train, after.test)]
+    assert not sides[0] & sides[1]
+    assert both <= sides[0] or both <= sides[1]
+    assert len(after.train) + len(after.test) == 80
     with pytest.raises(DataError, match="has no columns, so that group_column means nothing"):
         open_to_learn(str(folder), columns=columns)
 

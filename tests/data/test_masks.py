@@ -182,6 +182,10 @@ def test_names_of_classes(tmp_path: Path) -> None:
         open_masks(root)
     found = open_masks(root, ignore=None).parts["all"]
     assert (found.classes, found.known.values) == (("0", "255"), (0, 255))
+    for text in ("0 ground\n255 ground\n", "0 ground\n65536 thing\n"):
+        (root / "names.txt").write_text(text)
+        with pytest.raises(DataError, match="names must be different, at most 1,000, a class per"):
+            open_masks(root, str(root / "names.txt"), None)
     (root / "names.txt").write_text("0 ground\n255 thing\n")
     found = open_masks(root, str(root / "names.txt"), None).parts["all"]
     assert found.classes == ("ground", "thing")
@@ -202,6 +206,16 @@ def test_pairs_in_memory() -> None:
     ):  # fmt: skip
         with pytest.raises(DataError, match=words):
             open_masks(wrong)
+
+
+def test_masks_of_instances_are_not_of_classes() -> None:
+    numbers = np.arange(1200).reshape(30, 40)
+    with pytest.raises(DataError, match="have 1,200 different numbers: such masks of instances"):
+        open_masks([(np.zeros((30, 40, 3), np.uint8), numbers)], ignore=None)
+    for wrong in (numbers - 1, numbers + 2**16):
+        with pytest.raises(ImageError, match="class numbers must be from 0 to 65,535"):
+            part = open_masks({"train": [(scene(0)[0], wrong)], "classes": CLASSES}).parts["all"]
+            part.truth(0, (40, 56))
 
 
 def test_masks_that_do_not_fit(tmp_path: Path) -> None:

@@ -253,6 +253,20 @@ def test_bad_annotations_are_one_line(words: str, tmp_path: Path) -> None:
     assert "\n" not in str(said.value)
 
 
+def test_which_annotations_are_meant_is_one_line(tmp_path: Path) -> None:
+    root = coco_folder(tmp_path / "photos")
+    file = next(root.rglob("*.json"))
+    shutil.copy(file, file.with_stem(f"{file.stem}_more"))
+    for data, words in (
+        ("", "no data given: name a folder with COCO annotations, or digit-scenes"),
+        (str(root), f"several files of annotations for one split, {file}, "),
+        (str(tmp_path / "gone.json"), "has no annotations: put COCO's .json beside the images"),
+    ):
+        with pytest.raises(DataError) as said:
+            open_boxes(Data(data=data))
+        assert words in str(said.value)
+
+
 @pytest.mark.drawn
 def test_train_evaluate_predict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, run = coco_folder(tmp_path / "photos"), str(tmp_path / "run")

@@ -1,5 +1,6 @@
 """Runs that learn from a teacher: what they keep, resumed, shared by processes, and refused."""
 
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import vitlab
 from conftest import TINY, call
 from distributed.ranks import on_ranks
 from training.kept import EACH, journal, killed, outcome, resumed
+from vitlab.errors import RunError
 from vitlab.models.config import ViTConfig
 from vitlab.runs.run_folder import RunFolder
 
@@ -89,6 +91,19 @@ def test_what_is_learned_beside_the_model_is_in_checkpoints_alone(
     assert done.model.provenance["teacher"] == str(teacher)
     guide, own = vitlab.load(RunFolder(done.folder).guide), vitlab.load(teacher).state_dict()
     assert all(torch.equal(tensor, own[name]) for name, tensor in guide.state_dict().items())
+
+
+def test_another_teacher_is_no_way_to_go_on(whole: Path, tmp_path: Path) -> None:
+    """The run has a copy of it, which may not change."""
+    folder = RunFolder(Path(shutil.copytree(whole, tmp_path / "run")))
+    lines = folder.journal.file.read_text().splitlines(keepends=True)
+    folder.journal.file.write_text("".join(lines[:-1]))
+    model = vitlab.load(folder.guide)
+    with torch.no_grad():
+        next(model.parameters()).add_(1)
+    vitlab.save(model, folder.guide)
+    with pytest.raises(RunError, match="the tokenizer or teacher has changed since"):
+        resumed(folder.recipe, folder.path)
 
 
 def test_refusals_leave_no_folder(

@@ -223,6 +223,11 @@ TRANSFORMS: list[tuple[Any, str]] = [
 TOGETHER: list[tuple[dict[str, Any], dict[str, Any], str]] = [  # options, functions
     ({"balance": "weights"}, {"loss": entropy}, "balance=weights changes the recipe's loss"),
     ({"fit": "native", "tokens": 16}, {"transform": kept}, "transform needs images of one size"),
+    (
+        {"task": "mae", "patch": 8, "label_smoothing": 0.0, "balance": "none"},
+        {"loss": entropy},
+        "takes labels, but task=mae has none: leave",
+    ),
 ]
 
 

@@ -1,6 +1,7 @@
 """`vitlab.probe` and `vitlab probe`: an ordinary run, and its head against scikit-learn's."""
 
 import json
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 import vitlab
 from conftest import call, photo_folder
 from vitlab.data.learning import open_to_learn
-from vitlab.errors import DataError, OptionError
+from vitlab.errors import DataError, OptionError, RunError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.probes.heads import LinearHead
@@ -142,6 +143,14 @@ def test_every_command_takes_the_run(
     assert json.loads(out)["accuracy"] > 0.7
     again = vitlab.probe("digits", weights, run.folder, resume=True)
     assert again.metrics["accuracy"] == run.metrics["accuracy"]
+    for changed, words in (
+        ({"seed": 5}, "seed=0, not 5"),
+        ({"image_size": 16}, "image_size=8, not 16"),
+        ({"weights": str(digits_run)}, f"weights={weights}, not {digits_run}"),
+    ):
+        other = {"weights": weights, "resume": True} | changed
+        with pytest.raises(RunError, match=rf"was started with {words}: leave the option out, or"):
+            vitlab.probe("digits", out=run.folder, **other)
 
 
 def test_the_command_prints_what_was_tried(
@@ -180,6 +189,19 @@ def test_one_line_for_what_cannot_be(
     code, out, err = call(capsys, *given, *start, *words)
     assert (code, out, len(err.strip().splitlines()[-1:])) == (2, "", 1), err
     assert message in err.splitlines()[-1]
+
+
+def test_a_folder_of_another_run_is_left_alone(digits_run: Path, tmp_path: Path) -> None:
+    weights = backbone(tmp_path, channels=1)
+    for name in ("result", "checkpoint"):  # finished, and interrupted
+        place = shutil.copytree(digits_run, tmp_path / name)
+        if name == "checkpoint":
+            lines = (place / "metrics.jsonl").read_text().splitlines(keepends=True)
+            (place / "metrics.jsonl").write_text("".join(lines[:-1]))
+        before = {file: file.read_bytes() for file in place.rglob("*") if file.is_file()}
+        with pytest.raises(RunError, match=r"contains a run of vitlab train: choose another --out"):
+            vitlab.probe("digits", weights, place, host=HOST, cache=None, resume=True)
+        assert {file: file.read_bytes() for file in place.rglob("*") if file.is_file()} == before
 
 
 def test_several_labels_are_not_fitted(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import pickle
 import struct
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,42 @@ def test_a_name_that_several_outputs_have(tmp_path: Path) -> None:
     photos = str(photo_folder(tmp_path / "photos", {"a": 3, "b": 3}))
     with pytest.raises(vitlab.UserError, match=r"class 'b', the name of several of the model's"):
         open_images(photos, classes=model.config.labels).splits()
+
+
+Tensors = dict[str, torch.Tensor]
+
+
+def without(tensors: Tensors, *words: str) -> Tensors:
+    return {n: t for n, t in tensors.items() if not any(word in n for word in words)}
+
+
+OTHERWISE: list[tuple[str, Callable[[Tensors], Tensors], str]] = [
+    ("timm", lambda t: t | {"patch_embed.proj.weight": t["patch_embed.proj.weight"].flatten(1)},
+     "the patches' kernel has shape (192, 192)"),
+    ("timm", lambda t: t | {"blocks.0.attn.qkv.weight": torch.ones(576, 192, dtype=torch.bool)},
+     "tensor blocks.0.attn.qkv.weight has type torch.bool, not weights"),
+    ("timm", lambda t: without(t, "head") | {"head_dist.weight": torch.ones(3, 192)},
+     "a distilled model without its first classifier"),
+    ("google", lambda t: without(t, "MlpBlock"), "no MLP kernels in the blocks"),
+    ("google", lambda t: t | {n: v.flatten(1) for n, v in t.items() if n.endswith("query/kernel")},
+     "no attention kernels of shape (width, heads, head width)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(OTHERWISE)))
+def test_tensors_of_another_shape_are_named(number: int, tmp_path: Path) -> None:
+    to, change, words = OTHERWISE[number]
+    vitlab.save(small(), tmp_path / "m", to=to)  # type: ignore[arg-type]
+    if to == "google":
+        with np.load(tmp_path / "m" / "model.npz") as stored:
+            arrays = {name: torch.from_numpy(stored[name]) for name in stored.files}
+        np.savez(tmp_path / "other.npz", **{n: v.numpy() for n, v in change(arrays).items()})
+        message = refused(tmp_path / "other.npz")
+    else:
+        file = tmp_path / "m" / "model.safetensors"
+        save_file(change(load_file(file)), tmp_path / "other.safetensors")
+        message = refused(tmp_path / "other.safetensors", heads=3)
+    assert words in message
 
 
 SETTINGS = settings(

@@ -127,6 +127,8 @@ NOTED = [
     ({"surprising": 3}, "surprising=3 is unsupported"),
     ({"size": {"longest_edge": 99}}, "size={'longest_edge': 99} is unsupported"),
     ({"size": {"shortest_edge": 48, "longest_edge": 99}}, "longest_edge of size="),
+    ({"do_center_crop": True, "crop_size": 64}, "crop_size=64 of size={'height': 48, 'width': 48}"),
+    ({"size": [96, 48], "do_center_crop": True, "crop_size": 48}, "crop_size=48 of size={'heigh"),
     ({"image_processor_type": "OwnImageProcessor"}, "unknown image processor OwnImageProcessor"),
     ({"size": {"height": 32, "width": 32}}, "prepares images at 32x32, but the model takes"),
     ({"do_resize": False}, "do_resize is false"),

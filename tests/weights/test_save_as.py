@@ -42,6 +42,7 @@ TIMM: dict[str, tuple[str, dict[str, Any]]] = {
     "RoPE-ViT": (TI, ROPE | {"rope_kind": "grid", "qk_norm": True, "norm_eps": 1e-6}),
     "registers with positions, rotated": (TI, GRID | {"registers": 2}),
     "BEiT with both, SwiGLU": (TI, SWIGLU | {"positions": "1d+bias"}),
+    "a hybrid without stages": ("R+ViT-Ti2/16", {"resnet": "timm"}),
     "channels, no positions": (TI, {"channels": 4, "positions": "none", "mean": 0.5, "std": 0.5}),
     "mean of all tokens": (TI, MEAN | {"pool_prefix": True}),
 }  # fmt: skip

@@ -41,7 +41,7 @@ from vitlab.training.from_weights import made_from
 from vitlab.training.leaks import applied, find_leaks
 from vitlab.training.observer import Observer
 from vitlab.training.resolve import Task, learning_from, prepare
-from vitlab.training.resume import placed
+from vitlab.training.resume import differences, placed
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Stop
 from vitlab.units import percent
@@ -152,7 +152,7 @@ def probe_by(
             raise OptionError("a probe runs in one process: start it without torchrun")
         name = run_name(recipe, start, PROBE)
         folder = RunFolder(placed(out, name, resume=resume, world=world))
-        if before := _finished(folder, resume):
+        if before := _finished(folder, recipe, resume):
             return before
         if segments or recipe.pretext.task == "regress":
             from vitlab.transfer.regress_probe import regress_by
@@ -184,18 +184,25 @@ def probe_by(
         return reported(observer, model, done, own)
 
 
-def _finished(folder: RunFolder, resume: bool) -> Run | None:
+def _finished(folder: RunFolder, recipe: Recipe, resume: bool) -> Run | None:
     """Return the run if it is there; remove one that was interrupted and is to be finished.
 
     Raises:
-        RunError: another run is in the way.
+        RunError: another run is in the way, or one with other options.
     """
     if not folder.may_be_used(resume):
         return None
-    if done := finished(folder, folder.result()):
-        return done
     if folder.recipe.recipe != PROBE:
         raise RunError(f"{folder.path} contains a run of vitlab train: choose another --out")
+    for part, key, before, now in differences(folder, recipe):
+        if part == "model" and key not in recipe.model.chosen():  # the weights decide on it
+            continue
+        raise RunError(
+            f"{folder.path} was started with {key}={before}, not {now}: leave the option out, or "
+            "choose another --out"
+        )
+    if done := finished(folder, folder.result()):
+        return done
     with folder.locked():
         folder.withdraw()
         for file in (

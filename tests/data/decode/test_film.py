@@ -26,10 +26,12 @@ def frame(number: int, tint: int = 0) -> NDArray[np.uint8]:
     return pixels
 
 
-def film(pictures: list[Any], times: list[int] | None = None, codec: str = "ffv1") -> bytes:
+def film(
+    pictures: list[Any], times: list[int] | None = None, codec: str = "ffv1", kind: str = "matroska"
+) -> bytes:
     """A film with a picture at each time, in tenths of a second."""
     stream = BytesIO()
-    with av.open(stream, "w", format="matroska") as file:
+    with av.open(stream, "w", format=kind) as file:
         track = file.add_stream(codec, rate=10)
         track.width = track.height = SIDE
         track.pix_fmt = "bgr0" if codec == "ffv1" else "yuv420p"
@@ -52,6 +54,8 @@ def test_frames_are_evenly_spaced() -> None:
         assert (pixels[0, 0, ::3] // 10).tolist() == sorted(want)
     assert np.array_equal(clip.decode(3), frame(6))
     assert clip.decode(1).shape == (SIDE, SIDE, 1)
+    old = stored_file(film([frame(n) for n in range(12)], kind="avi"), "a.avi")
+    assert np.array_equal(old.decode(9), clip.decode(9))
 
 
 def test_variable_frame_rates_and_later_frames_are_followed() -> None:

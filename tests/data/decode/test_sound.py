@@ -99,12 +99,20 @@ BAD = {
 }
 
 
-def test_bad_clips_are_errors_of_one_line() -> None:
+def test_bad_clips_are_errors_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     for why, data in BAD.items():
         with pytest.raises(ImageError, match=f"^a.wav: {why}") as caught:
             (clip := stored_file(data, "a.wav")).shape()
             clip.decode(1)
         assert "\n" not in str(caught.value)
+    with pytest.raises(ImageError, match="a.wav: sounds and films cannot be copied as small"):
+        stored_file(encoded(wave()), "a.wav").compact(8, 90)
+    with monkeypatch.context() as patch:
+        patch.setattr("vitlab.data.decode.sound.MOST", RATE)
+        assert stored_file(encoded(wave()), "a.wav").shape() == (128, 98, 1)
+        for long in (encoded(wave(1.01)), encoded(wave(1.01, RATE // 2), RATE // 2)):
+            with pytest.raises(ImageError, match="more than 16,000 samples: cut it into shorter"):
+                stored_file(long, "a.wav").shape()
     whole, generator = encoded(wave(), kind="FLAC", subtype="PCM_16"), np.random.default_rng(0)
     for _ in range(30):
         data = bytearray(whole)

@@ -221,6 +221,7 @@ EMPTY = datasets.Dataset.from_dict({"image": [], "label": []}, features=FEATURES
 REFUSED = [
     (EMPTY, "the given data has no images"),
     ([], "the given data has no images"),
+    (Torch([Path("gone.png")]), "item 0 of the given data cannot be read (FileNotFoundError: "),
     ({}, "the dictionary has no splits: give"),
     ([1, 2], "item 0 of the given data is of type int: give (image, label) pairs"),
     ([("a", "b", "c")], "item 0 of the given data is of type tuple"),

@@ -76,9 +76,15 @@ def test_class_names_beside_the_shards(three: Path) -> None:
     assert splits.classes == ("rot", "grün", "blau", "nie")
     moved = open_images(str(three), classes=("blau", "rot", "grün")).splits().train.labels.values
     assert moved.tolist() == [(label + 1) % 3 for label in splits.train.labels.values.tolist()]
-    (three / "classes.txt").write_text("a\nb\n")
-    with pytest.raises(ValueError, match="label '2' is not one of its 2 classes"):
-        open_to_learn(str(three))
+    for text, words in (
+        (b"a\nb\n", "label '2' is not one of its 2 classes"),
+        (b"a\nb\na\n", "classes.txt repeats a class, or has an empty line"),
+        (b"a\n\nc\n", "classes.txt repeats a class, or has an empty line"),
+        (b"a\nb\n\xff\n", "classes.txt is not UTF-8 text"),
+    ):
+        (three / "classes.txt").write_bytes(text)
+        with pytest.raises(DataError, match=words):
+            open_to_learn(str(three))
 
 
 def test_several_labels(tmp_path: Path) -> None:
@@ -142,6 +148,7 @@ def test_bad_shards_in_one_line(tmp_path: Path) -> None:
         ([("1.png", b""), ("1.json", b"{")], "1.json is not UTF-8 text, or not JSON"),
         ([("1.png", b""), ("1.json", b'{"label": {}}')], "neither text nor a whole number"),
         (good[:2], "only one class"),
+        ([*good, ("x.cls", b"1" * (2**20 + 1))], "x.cls has 1,048,577 bytes: not a label"),
     ):
         assert words in message(write(file, *members))
     write(file, *good)
@@ -152,6 +159,8 @@ def test_bad_shards_in_one_line(tmp_path: Path) -> None:
     assert "a.tar is damaged at byte 0: not a tar file" in message(file)
     assert "cannot read" in message(tmp_path / "b-{0..3}.tar")
     assert "no such file: " in message(tmp_path / "b-*.tar")
+    (tmp_path / "b-1.text").touch()
+    assert "no images among the 1 files of " in message(tmp_path / "b-*.text")
     assert "expands to" in message(tmp_path / "b-{0..999999}.tar")
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,31 @@ def test_what_cannot_be_compared_is_said_and_the_rest_goes_on(
     found = vitlab.compare([whole.path, unfinished.path], out, replace=True)
     assert not found["pairs"]
     assert "none of them finished" in out.read_text()
+
+
+def test_other_test_images_are_counted_or_left_out(runs: list[RunFolder], tmp_path: Path) -> None:
+    """By what each image is recognized by; labels that differ leave an image out."""
+
+    def keep(folder: RunFolder, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        arrays, about = read_arrays(folder.predictions) or ({}, {})
+        write_arrays(folder.predictions, arrays | change(arrays), about)
+
+    one, two, three = runs
+    words = [each.path for each in runs]
+    keep(two, lambda arrays: {name: each[:300] for name, each in arrays.items()})
+    keep(two, lambda arrays: {"truth": np.r_[(arrays["truth"][:7] + 1) % 10, arrays["truth"][7:]]})
+    notes = vitlab.compare(words)["notes"]
+    assert "7 images that are labeled otherwise in another run are left out" in notes
+    whole = "compared on the 293 test images that all have in common; each run has 300 to 359"
+    assert whole in notes
+    keep(three, lambda arrays: {"keys": ~arrays["keys"]})
+    found = vitlab.compare(words)
+    assert any(each.startswith("c was tested on other images") for each in found["notes"])
+    assert [(pair["first"], pair["second"]) for pair in found["pairs"]] == [
+        (str(one.path), str(two.path))
+    ]
+    notes = vitlab.compare(words[1:])["notes"]
+    assert any(each.startswith("no two runs were tested on the same images") for each in notes)
 
 
 def test_images_that_are_gone_are_counted(digits_run: Path, tmp_path: Path) -> None:

@@ -353,8 +353,6 @@ def _heads(known: Known) -> None:
     if "q_norm.weight" in file:
         heads = file.width // max(1, file.shape("q_norm.weight")[0])
         known.put("tensors", {"heads": heads})
-    if "before.weight" in file:
-        known.put("tensors", {"heads": file.shape("before.weight")[0]})
     if "heads" not in known.values:
         raise WeightsError(
             f"{known.source.path} does not say how many heads a width of {file.width} has: give "

@@ -49,6 +49,13 @@ def test_measure(capsys: pytest.CaptureFixture[str], digits_run: Path) -> None:
     timed = json.loads(call(capsys, *words)[1])
     assert timed["batch"] == 3
     assert timed["images_per_second"] == pytest.approx(3 / timed["latency"])
+    small = "ViT(width=32,depth=1,heads=2,mlp=64)/4"
+    words = ["measure", small, "--image-size", "8", "--engines", "--device", "cpu"]
+    ranked = json.loads(call(capsys, *words, "--json")[1])["engines"]
+    assert ("plain", "fp32") in {(each["engine"], each["precision"]) for each in ranked}
+    speeds = [each["images_per_second"] for each in ranked]
+    assert speeds == sorted(speeds, reverse=True)
+    assert "engine, the fastest first" in call(capsys, *words)[1]
     code, out, _ = call(capsys, "measure", "ViT-Ti/16")
     assert code == 0
     assert "attention" in out

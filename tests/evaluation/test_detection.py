@@ -339,6 +339,26 @@ def test_the_onnx_file_gives_probabilities_and_boxes(
     assert "no block of 2 deviates" in capsys.readouterr().out
 
 
+def test_damaged_images_are_named(run: Path, tmp_path: Path, capsys: Any) -> None:
+    classes = [{"id": 7, "name": "3"}, {"id": 3, "name": "5"}]
+    root = coco_folder(tmp_path / "photos", categories=classes)
+    (root / "images" / "2.png").write_bytes(b"no image")
+    how = ["--workers", "0", "--device", "cpu", "--json"]
+    code, text, err = call(capsys, "evaluate", str(run), str(root), "--split", "all", *how)
+    assert code == 0, err
+    assert (json.loads(text)["images"], json.loads(text)["damaged"]) == (11, 1)
+    assert "2.png: not a JPEG" in err
+    code, text, _ = call(capsys, "predict", str(run), str(root / "images"), *how)
+    rows = {Path(row["image"]).name: row for row in json.loads(text)["detections"]}
+    assert {name for name, row in rows.items() if "error" in row} == {"2.png"}
+    assert all("objects" in row for name, row in rows.items() if name != "2.png")
+    for file in (root / "images").glob("*.png"):
+        file.write_bytes(b"no image")
+    code, _, err = call(capsys, "evaluate", str(run), str(root), "--split", "all", *how)
+    assert code == 2
+    assert "no image can be used: " in err.splitlines()[-1]
+
+
 def test_a_head_of_another_model_is_refused(run: Path, tmp_path: Path) -> None:
     assert load_detector(run).about.classes == tuple("0123456789")
     assert "flip = false" in (run / "run.toml").read_text()  # the recipe mirrors, digits are not

@@ -177,6 +177,8 @@ def test_real_refuses_what_is_not_its_own(tmp_path: Path) -> None:
     assert message().startswith(f"{name} is not one of the 2 images that have ReaL labels")
     file.write_text("[[1], [2], []]")
     assert message() == f"no image of {images} has a label in {file}"
+    with pytest.raises(DataError, match="no such folder: gone"):
+        examined(model, Path("gone"), "real", real_labels=str(file))
     with pytest.raises(OptionError, match="real_labels applies only with protocol=real, not a"):
         examined(model, images, "a", real_labels="real.json")
 

@@ -21,6 +21,7 @@ from vitlab.data.sources.memory import Arrays
 from vitlab.distributed.launch import joined
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation import infer as room
+from vitlab.evaluation.classification import classify_into
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Want, infer, predict
 from vitlab.evaluation.probes.feature_options import Pooled
@@ -171,6 +172,8 @@ def test_without_a_single_usable_image(photos: Path) -> None:
     assert (none.indices.tolist(), len(none.bad), none.images) == ([], 60, 60)
     with pytest.raises(DataError, match=r"blue/000\.png: the file is empty"):
         predict(made, whole, Compute(CPU, workers=0))
+    with pytest.raises(DataError, match=r"none of the 60 images can be read; .*x\.csv says why"):
+        classify_into(photos.parent / "x.csv", made, whole, Compute(CPU, workers=0))
     empty = Arrays(np.empty((0, 8, 8, 1), np.uint8), SingleLabels.blank(0, 3), ("a", "b", "c"))
     with pytest.raises(DataError, match="there are no images"):
         predict(made, empty, Compute(CPU))

@@ -237,6 +237,9 @@ def test_what_cannot_be_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "unfinished" not in capsys.readouterr().err
     vitlab.search(tmp_path / "parts", drawn(4), 1)
     assert "parts is unfinished: it has 9 of 30 images" in capsys.readouterr().err
+    written(tmp_path / "parts" / "all-00002.parquet", drawn(9, 5), images=30)
+    with pytest.raises(DataError, match=r"all-00002\.parquet is of another table than .*00001"):
+        vitlab.search(tmp_path / "parts", drawn(4), 1)
 
 
 def stored(file: Path, array: Any, names: Any = "a", **about: Any) -> None:

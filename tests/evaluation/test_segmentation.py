@@ -18,6 +18,7 @@ import vitlab
 from made_scenes import CLASSES, scene
 from vitlab.data.loading.crops import resized_sides
 from vitlab.data.masks import IGNORED, MaskClasses, open_masks
+from vitlab.errors import DataError
 from vitlab.evaluation import segmentation
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.probes.patch_heads import (
@@ -371,6 +372,9 @@ def test_damaged_images_and_masks_are_named_and_left_out(segmenter: Segmenter) -
     assert "its mask has 3 x 3 pixels, the image 40 x 56" in tested.bad[1][1]
     assert tested.indices == [0, 1, 3, 4, 5, 6, 7, 8]
     assert (tested.figures["images"], tested.figures["damaged"]) == (8, 2)
+    broken = open_masks([(b"no image", scene(0)[1])] * 2, like=segmenter.about).parts["all"]
+    with pytest.raises(DataError, match="no image can be used: "):
+        measure(segmenter, broken, CPU)
 
 
 def test_long_images_are_left_out_before_memory_is_taken(segmenter: Segmenter) -> None:

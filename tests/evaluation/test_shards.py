@@ -170,6 +170,9 @@ def test_another_job_is_refused_and_changes_nothing(data: str, tmp_path: Path) -
         with pytest.raises(DataError, match=f"parts of another job .*{words}"):
             work()
     assert content(out) == before
+    (out / "_job.json").write_text("[")
+    with pytest.raises(DiskError, match=r"cannot read .*_job\.json \(.*\): choose another --out"):
+        embed(data, out)
     (out / "_job.json").write_text("[]")
     with pytest.raises(DataError, match="another kind"):
         embed(data, out)

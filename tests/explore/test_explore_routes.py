@@ -265,6 +265,8 @@ def test_a_body_beyond_the_limit_is_refused(exploring: Exploring) -> None:
         ("/api/look/0/IMAGE/map/magic", None, 404, "unknown view"),
         ("/api/look/0/IMAGE/map/gradcam?class=5", None, 400, "choose from 0 to 4"),
         ("/api/look/0/IMAGE/map/norms?layer=3", None, 400, "choose from 0 to 2"),
+        ("/api/look/0/IMAGE/map/rollout?layer=3", None, 400, "layer 3: choose from 1 to 2"),
+        ("/api/look/0/IMAGE/map/rollout?layer=0", None, 400, "layer 0: choose from 1 to 2"),
         ("/api/look/0/IMAGE/map/similarity?token=17", None, 400, "token 17 of 17"),
         ("/api/look/0/IMAGE/map/norms?layer=x", None, 400, "whole number"),
         ("/api/look/0/IMAGE/colors?layer=9", None, 400, "choose from 0 to 2"),

@@ -50,6 +50,17 @@ def test_what_the_class_token_and_registers_get_is_lost_or_shared_out() -> None:
     assert elsewhere.numpy() == pytest.approx(3 / 11, rel=1e-6)
 
 
+@pytest.mark.parametrize("pool", ["token", "mean", "both", "prefix", "prefix-mean"])
+def test_the_shares_of_tokens_are_the_gradient_of_the_features(pool: str) -> None:
+    head = blank(pool=pool, registers=2, class_token=True, image_size=32, norm_at="none").head
+    tokens = torch.randn(1, 7, 8, requires_grad=True)
+    features = head.features(tokens)
+    features.sum().backward()
+    assert tokens.grad is not None
+    want = tokens.grad[..., 0] / tokens.grad[..., 0].sum()
+    torch.testing.assert_close(head.shares(tokens), want)
+
+
 def test_batches_one_after_the_other_are_as_good_as_one() -> None:
     model = vitlab.create("ViT(width=16,depth=2,heads=2,mlp=16)/8", 2, 32)
     images = torch.randn(10, 3, 32, 32)

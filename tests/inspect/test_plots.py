@@ -67,6 +67,11 @@ def test_it_has_its_title_and_unit_in_dark_and_refuses_other_shapes(name: str) -
             getattr(plots, name)(np.ones(shape))
 
 
+def test_colors_have_three_channels() -> None:
+    with pytest.raises(OptionError, match=r"values must be .*, 3\), not of shape \(3, 4, 2\)"):
+        plots.feature_colors(np.ones((3, 4, 2)))
+
+
 def test_a_point_for_each_head_at_its_layer() -> None:
     values, figure = made("attention_distance")
     axes = figure.axes[0]

@@ -9,6 +9,7 @@ from sklearn.decomposition import PCA
 
 import vitlab
 from vitlab.errors import OptionError
+from vitlab.inspect.tokens import colors_of
 
 IMAGES = torch.randn(2, 3, 24, 32, generator=torch.Generator().manual_seed(3))
 SMALL, RESNET = "ViT(width=48,depth=2,heads=2,mlp=16)/4", "BiT-R(1-1)x1"
@@ -102,6 +103,15 @@ def test_colors_are_the_first_three_components_of_all_images_together() -> None:
     shown = np.clip((want[:, 0] - low) / (high - low), 0, 1)
     got = colors.flatten(0, 2)[:, 0].numpy()
     assert min(np.abs(got - shown).max(), np.abs(1 - got - shown).max()) < 1e-4
+
+
+def test_features_without_colors_are_named() -> None:
+    with pytest.raises(OptionError, match="contain numbers that are not finite"):
+        colors_of([torch.full((1, 5, 2, 2), float("nan"))])
+    with pytest.raises(OptionError, match="no images: give at least one"):
+        colors_of([])
+    with pytest.raises(OptionError, match="need at least 5 patches and channels: there are 4 and"):
+        colors_of([torch.ones(1, 5, 2, 2)], first=2)
 
 
 def test_images_of_different_sizes_share_their_colors() -> None:

@@ -33,6 +33,17 @@ def test_filters_are_scikit_learns_components() -> None:
     assert (found.flatten(1).amax(1) >= -found.flatten(1).amin(1)).all()
 
 
+def test_filters_that_cannot_be_taken_apart() -> None:
+    model = small()
+    for count in (0, 49):
+        with pytest.raises(OptionError, match=f"count must be from 1 to .*, not {count}"):
+            vitlab.inspect.embedding_filters(model, count)
+    with torch.no_grad():
+        model.stem.layers[0].weight[0, 0, 0, 0] = float("nan")
+    with pytest.raises(OptionError, match=r"the first filters of .* are not finite"):
+        vitlab.inspect.embedding_filters(model, 5)
+
+
 @pytest.mark.parametrize(
     ("name", "choices", "shape"),
     [

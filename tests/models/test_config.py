@@ -28,6 +28,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "mean must be a list of numbers, not abc": {"mean": "abc"},
     "std must be above 0": {"std": 0.0},
     "crop must be above 0 and at most 1, not 0": {"crop": 0},
+    "channels must be at most 4,096, not 4,097": {"channels": 4097},
     "labels has 2 names for classes=3": {"labels": ("a", "b"), "classes": 3},
     r"the name of the class '\x1b[2J' has a control": {"labels": "\x1b[2J", "classes": 1},
     "pre_logits must be a whole number or True, at least 0, not 0.5": {"pre_logits": 0.5},
@@ -51,6 +52,24 @@ REFUSED: dict[str, dict[str, Any]] = {
     "stages=(2,) applies only with stem=resnet": {"stages": (2,)},
     "stem=hmlp needs a patch of 8, 16, 32, …, not 14": {"stem": "hmlp", "patch": 14},
     "stem=local needs a patch that is a multiple of 4, not 14": {"stem": "local", "patch": 14},
+    "stem=hmlp needs a width that is a multiple of 4, not 33": {
+        "stem": "hmlp", "width": 33, "heads": 3,
+    },
+    "stem=local needs a width that is a multiple of 32, not 48": {
+        "stem": "local", "width": 48, "heads": 3,
+    },
+    "stem=conv needs a patch of 2, 4, 8, …, not 14": {"stem": "conv", "patch": 14},
+    "stem=conv with patch=16 needs a width that is a multiple of 8, not 36": {
+        "stem": "conv", "width": 36, "heads": 3,
+    },
+    "stem_stride=17 must be at most patch=16": {"stem_stride": 17},
+    "stem_stride needs images of one size: fit=crop": {
+        "stem_stride": 8, "fit": "native", "positions": "2d",
+    },
+    "depth=1500 and branches=2 make 3,000 blocks; at most 2,000": {"depth": 1500, "branches": 2},
+    "pool=prefix needs a class token or registers: set class_token=True or registers=4": {
+        "pool": "prefix", "class_token": False,
+    },
     "stem_act=gelu applies only with stem=linear": {"stem": "hmlp", "stem_act": "gelu"},
     "queries=3 applies only with pool=attention": {"queries": 3},
     "positions_at=every applies only with positions=1d, 1d+bias, 2d, bias, relative or sincos": {

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
-from vitlab.data.augment.ops import box_weights, compose, equalize, photometric, sample
+from vitlab.data.augment.ops import box_weights, compose, equalize, luma, photometric, sample
 from vitlab.data.augment.policy import Op
 
 Pixels = NDArray[np.uint8]
@@ -98,6 +98,12 @@ def test_the_blur_s_kernel_has_the_variance_asked_for() -> None:
     total = half[:, 0] + 2 * half[:, 1:].sum(1)
     torch.testing.assert_close(total, torch.ones_like(total))
     torch.testing.assert_close(3 * 2 * (half * torch.arange(3) ** 2).sum(1), radius**2)
+
+
+def test_the_luma_of_other_channels_is_their_rounded_mean() -> None:
+    pixels = torch.randint(0, 256, (2, 5, 4, 4)).float()
+    assert torch.equal(luma(pixels)[:, 0], pixels.double().mean(1).add(0.5).floor().float())
+    assert torch.equal(luma(pixels[:, :1]), pixels[:, :1])
 
 
 def test_limits_of_operations() -> None:

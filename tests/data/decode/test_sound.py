@@ -105,7 +105,7 @@ def test_bad_clips_are_errors_of_one_line(monkeypatch: pytest.MonkeyPatch) -> No
             (clip := stored_file(data, "a.wav")).shape()
             clip.decode(1)
         assert "\n" not in str(caught.value)
-    with pytest.raises(ImageError, match="a.wav: sounds and films cannot be copied as small"):
+    with pytest.raises(ImageError, match=r"a\.wav: sounds and films cannot be copied as small"):
         stored_file(encoded(wave()), "a.wav").compact(8, 90)
     with monkeypatch.context() as patch:
         patch.setattr("vitlab.data.decode.sound.MOST", RATE)

@@ -174,7 +174,7 @@ def test_what_is_refused_is_final(server, root) -> None:
     server.anew({"b/x.bin": ROUND[:100]})
     with pytest.raises(SourceError, match=r"10 of 20 bytes came \(5 tries\): try again later"):
         remote.read_part(f"{root}/x.bin", 90, 20)  # a file that has become shorter
-    with pytest.raises(RefusedError, match="x.bin: 100 bytes exceed the limit of 99"):
+    with pytest.raises(RefusedError, match=r"x\.bin: 100 bytes exceed the limit of 99"):
         remote.read_whole(f"{root}/x.bin", 99)
     assert remote.read_whole(f"{root}/x.bin", 100) == ROUND[:100]
     server.forget()

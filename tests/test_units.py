@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from vitlab.errors import OptionError
-from vitlab.terminal import main_figures, print_figures, readable
+from vitlab.terminal import main_figures, print_figures, print_wide, readable
 from vitlab.units import duration, epochs, percent, seconds, si, storage
 
 WORDS: list[tuple[Callable[[float], str], dict[float, str]]] = [
@@ -97,3 +97,22 @@ def test_what_did_not_happen_is_not_in_the_table() -> None:
     assert readable({"damaged": 0, "skipped_steps": 0, "rollbacks": 0}) == []
     told = readable({"skipped_steps": 1200, "rollbacks": 1, "trained_on": 3})
     assert told == [("skipped steps", "1,200"), ("rollbacks", "1"), ("test images trained on", "3")]
+
+
+def test_columns_that_do_not_fit_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head, rows = (
+        ["name", "of", "accuracy", "seconds"],
+        [("a row", "it", "91.2%", "123"), ("b", "", "5.0%", "7")],
+    )
+    print_wide(head, rows, names=2)
+    assert "123" in capsys.readouterr().out
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as a terminal
+    monkeypatch.setenv("COLUMNS", "28")
+    print_wide(head, rows, names=2)
+    out = capsys.readouterr().out
+    assert "a row, it" in out
+    assert "91.2%" in out
+    assert "123" not in out
+    assert out.splitlines()[-1] == "too wide for this terminal, and in the report: seconds"

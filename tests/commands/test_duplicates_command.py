@@ -7,6 +7,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from conftest import call, photo_folder
+from vitlab.commands.duplicates import show
 
 
 @pytest.fixture
@@ -39,6 +40,8 @@ def test_the_pairs_as_a_table_and_as_json(
         ("002.png", "smaller & odd.jpg"),
     }
     assert [p["exact"] for p in found["pairs"]].count(True) == 1
+    show(found | {"pairs": found["pairs"] * 8})
+    assert "4 more pairs: --json lists them all" in capsys.readouterr().out
     assert (found["images"], found["test_images"], found["damaged"]) == (12, 3, 0)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import vitlab
-from conftest import call, photo
+from conftest import call, photo, photo_folder
 from explore.made import SMALL
 from serve.made import encoded, tiny
 from vitlab.errors import UserError
@@ -74,6 +74,7 @@ class Visitor(threading.Thread):
             self.open("cut.jpg", encoded(3, "JPEG", 60, 80)[:700])
             self.open("text.txt", b"no image")
             self.look = self.ask(f"/api/look/0/{self.state['images'][0]['id']}")
+            self.map = self.ask("/api/map")
         finally:
             self.since = time.monotonic()
             os.kill(os.getpid(), signal.SIGINT)
@@ -88,7 +89,8 @@ def test_from_the_first_line_to_the_last(
     visitor = Visitor(free_port())
     visitor.start()
     port = visitor.url.rpartition(":")[2]
-    code, out, err = call(capsys, "explore", "*.png", "saved", "--port", port, "--device", "cpu")
+    words = ["*.png", "saved", "--data", str(photo_folder(here / "data", {"a": 2, "b": 2}))]
+    code, out, err = call(capsys, "explore", *words, "--port", port, "--device", "cpu")
     assert time.monotonic() - visitor.since < 10
     assert (code, out) == (130, "")
     lines = err.splitlines()
@@ -100,6 +102,7 @@ def test_from_the_first_line_to_the_last(
     assert visitor.status == {"moving.gif": 201, "cut.jpg": 422, "text.txt": 415}
     assert visitor.errors["cut.jpg"].startswith("cut.jpg: ")
     assert len(visitor.look["top"]) == 5
+    assert {"progress", "points"} & visitor.map.keys()
     assert shown == [visitor.url]
 
 

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import vitlab
 from conftest import call
+from vitlab.commands.export import show
 from vitlab.data.holdout import identities
 from vitlab.data.open import open_images
 from vitlab.errors import OptionError, WeightsError
@@ -65,6 +66,11 @@ def test_int8_and_its_cost_by_the_command(
     assert "unmeasured" not in stderr
     assert json.loads((run / "model" / "int8.json").read_text())["images"] == 359
     told = json.loads(stdout)
+    show(told)
+    shown = capsys.readouterr().out
+    before, now = (f"{told[key]:.1%}" for key in ("accuracy_before", "accuracy"))
+    for words in ("fp32", "int8", before, now, "on 359 images (test): "):
+        assert words in shown, words
     source = choose(model, "digits", "auto").source
     images = np.stack([source.image(number).decode(1) for number in range(len(source))])
     truth = np.array([source.labels.classes_of(number)[0] for number in range(len(source))])

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import math
 import re
 from dataclasses import replace
 
@@ -125,6 +126,14 @@ def test_intervals_are_in_the_unit_of_their_figure() -> None:
     }  # fmt: skip
 
 
+def test_without_a_figure_or_a_survey_less_is_said() -> None:
+    unknown = replace(some(), figures={"accuracy": math.nan, "majority": 0.25}, survey=None)
+    assert headline.lead(unknown) == ""
+    cards = headline.head(unknown)
+    assert cards.gauge is None
+    assert "always answering the most frequent class" in {each.note for each in cards.items}
+
+
 def test_a_model_at_chance_is_called_so() -> None:
     usual = "That cannot be told from guessing: always answering the most frequent class"
     for accuracy, interval, words in (
@@ -172,6 +181,17 @@ def test_losses_that_are_other_quantities_have_axes_of_their_own() -> None:
         assert isinstance(plots, Plots)
         assert ("label smoothing (0.1), the test loss does not" in text.text) == bool(tables)
         assert (plots.items[0].title == "Training loss") == bool(tables)
+    mixed = replace(facts, recipe={"augment": {"mixup": 0.2}})
+    lost = replace(mixed, training=[point(0, math.nan), point(1, math.inf), *mixed.training])
+    for made, words, others in (
+        (mixed, "the class with the larger share counts as right", "cannot be drawn"),
+        (lost, "2 recorded losses are infinite or not a number and cannot be drawn", "loss is"),
+        (replace(lost, training=lost.training[1:]), "1 recorded loss is infinite", "losses are"),
+    ):
+        text = learning_curves(made)[1]
+        assert isinstance(text, Prose)
+        assert words in text.text
+        assert others not in text.text
 
 
 def test_curves_have_five_points_or_are_not_drawn() -> None:

@@ -9,6 +9,7 @@ import pytest
 import vitlab
 from conftest import call, fewer_digits
 from studies.small import HOST, TINY, untimed
+from vitlab.commands.study import show
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.probes.feature_options import Probing
 from vitlab.evaluation.probes.probing import probe
@@ -156,7 +157,18 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     words += ["--only", "muon", "--lr-grid", "0.5", "1", "--out", str(tmp_path), "--json"]
     code, out, err = call(capsys, *words, "--at-once", "1")
     assert code == 0, err
-    assert json.loads(out)["rows"][0]["name"] == "muon"
+    result = json.loads(out)
+    assert result["rows"][0]["name"] == "muon"
+    show(result)
+    shown = capsys.readouterr().out
+    assert "muon" in shown
+    assert "report.html" in shown.splitlines()[-1]
+    assert "not run: SAM makes the ViT more accurate" in shown
+    code, out, err = call(capsys, *words, "--dry-run")
+    assert code == 0, err
+    show(json.loads(out) | {"sees": 0.012})
+    shown = capsys.readouterr().out.splitlines()[-1]
+    assert shown == "1 seeds see a difference of 1.2 points of accuracy with a chance of 80%"
     assert (tmp_path / "muon-lr-0.5").is_dir()
     for more, says in (
         (["--only", "x"], "unknown row 'x': choose from sgd"),

@@ -89,6 +89,9 @@ def test_export_and_delta(capsys: pytest.CaptureFixture[str], file: Path, tmp_pa
     code, out, _ = call(capsys, "delta", *words, "--json")
     assert code == 0
     assert json.loads(out)["bytes"] == 3 * 4
+    words = (*words[:-1], str(tmp_path / "again.safetensors"))
+    code, out, _ = call(capsys, "delta", *words)
+    assert (code, "again.safetensors: 12 bytes, < 0.1% of the whole model" in out) == (0, True)
     assert torch.equal(vitlab.load(tmp_path / "d.safetensors")(images), model(images))
     code, _, err = call(capsys, "export", str(file), "--to", "google", "--out", str(tmp_path / "g"))
     assert code == 2

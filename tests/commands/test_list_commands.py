@@ -20,6 +20,7 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     assert models["ViT-B/16"]["macs"] == pytest.approx(17.568e9, rel=1e-4)
     recipes = json.loads(call(capsys, "recipes", "--json")[1])["recipes"]
     assert {"digits", "small", "cifar10"} <= {each["recipe"]["recipe"] for each in recipes}
+    assert all(each["about"].strip() and "\n" not in each["about"] for each in recipes)
     for command, last in (("models", "have names too: ViT-S18x2/14"), ("recipes", "--help-all")):
         code, out, err = call(capsys, command)
         assert (code, err) == (0, "")

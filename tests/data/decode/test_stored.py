@@ -36,6 +36,13 @@ def test_a_file_and_its_pixels_are_the_same_image() -> None:
     assert pixels.content() == np.asarray(picture).tobytes()
 
 
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "BMP", "WEBP", "JPEG"])
+def test_black_of_8_bits_is_black(kind: str) -> None:
+    for mode in ("L", "RGB"):
+        file = EncodedImage(encoded(Image.new(mode, (9, 7)), kind))
+        assert not file.decode(3).any()
+
+
 def test_other_channels_stay_or_are_refused() -> None:
     five = PixelImage(np.zeros((4, 4, 5), np.uint8), "array 7")
     assert five.decode(5) is five.pixels

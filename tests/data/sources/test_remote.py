@@ -27,7 +27,8 @@ from vitlab.data.open import open_images
 from vitlab.data.settings import Augment, Columns
 from vitlab.data.sources import remote
 from vitlab.data.sources.remote import KeptParts
-from vitlab.data.sources.source import Subset
+from vitlab.data.sources.source import Joined, Subset
+from vitlab.data.sources.tar_shards import read_ahead
 from vitlab.errors import DataError, DiskError, RefusedError, SourceError
 from vitlab.models.config import ViTConfig
 
@@ -243,6 +244,18 @@ def test_a_shard_is_indexed_by_its_headers(server, root, pad, most, share) -> No
     forget_lists()
     assert len(open_images(f"{root}/y.tar").every()) == 19
     assert server.sent <= share * len(server.objects["b/y.tar"])
+
+
+def test_images_of_parts_are_read_together(server, shards) -> None:
+    """Whichever sources they lie in."""
+    whole = open_images(shards).every()
+    both = Subset(Joined((whole, Subset(whole, np.arange(4, 9)))), np.arange(len(whole) + 5)[::-1])
+    server.forget()
+    read_ahead(both, [0, 2, 3])  # of the second part
+    asked = len(server.requests)
+    found = [both.image(each).content() for each in (0, 2, 3)]
+    assert 0 < asked == len(server.requests)
+    assert found == [whole.image(each).content() for each in (8, 6, 5)]
 
 
 @pytest.mark.parametrize(("s3", "workers"), [(False, 2), (True, 0)])

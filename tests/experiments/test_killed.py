@@ -58,9 +58,8 @@ def of_result(text: str) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k not in ("seconds", "run")} for row in found]
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_ended_in_its_first_run_it_has_the_same_rows(
     number: signal.Signals, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

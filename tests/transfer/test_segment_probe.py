@@ -297,6 +297,7 @@ def test_another_input_size_and_wrong_models(weights: str, data: Path, tmp_path:
         )
 
 
+@pytest.mark.slow
 def test_the_onnx_file_gives_the_scores_of_the_module(
     run: vitlab.Run, tmp_path: Path, command: Callable[[str], tuple[int, str, str]]
 ) -> None:

@@ -73,7 +73,11 @@ def test_layers_lead_from_the_input_of_the_blocks_to_their_output(
         assert torch.equal(several[0], several[2])
         assert not torch.equal(several[0].flatten()[:99], several[1].flatten()[:99])
         shape = shape_taken(made, Pooled(what="mean", layer=0))
-        assert take(made, images, Pooled(what="mean", layer=0)).shape == (5, *shape)
+        first = made.intermediates(images, [0])[0]
+        patches = first[:, getattr(made.config, "prefix", 0) :]
+        mean = first.mean((2, 3)) if first.ndim == 4 else patches.mean(1)
+        assert mean.shape == (5, *shape)
+        torch.testing.assert_close(take(made, images, Pooled(what="mean", layer=0)), mean)
     with pytest.raises(OptionError, match=rf"layer {last + 1} of .*: choose from 0 to {last}"):
         take(made, images, Taken(what="tokens", layer=(last + 1,)))
 

@@ -114,6 +114,21 @@ def test_what_the_engine_refuses(folders: Folders, delta: bytes) -> None:
     assert (reply.status, reply.error) == (422, "its base is not served")
 
 
+def test_one_model_is_loaded_at_a_time(folders: Folders, delta: bytes) -> None:
+    replies: dict[str, Reply] = {}
+
+    def read(source: object) -> object:
+        replies["second"] = folders.put("second", delta)  # while the first one is being loaded
+        return source
+
+    folders.engine.read = read
+    assert folders.put("task", delta).status == 201
+    busy = replies["second"]
+    assert (busy.status, busy.headers["retry-after"]) == (503, "5")
+    assert "another model is being loaded" in busy.error
+    assert "second" not in folders.engine.models
+
+
 def test_a_folder_that_is_watched(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "vitlab.serve")
     engine = FakeEngine(names=("other",))
@@ -149,6 +164,10 @@ def test_a_folder_that_is_watched(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     events = [each.getMessage() for each in caplog.records]
     assert events[0] == "folder not read"  # it was not there
     assert events[1:] == ["model added", "model added", "model replaced", "model removed"]
+    engine.remove("run")  # by a request, before its folder goes
+    run.rename(tmp_path / "elsewhere")
+    assert looked() == looked() == looked() == ["other"]
+    assert caplog.records[-1].getMessage() == "model not removed"
 
 
 def test_what_is_in_the_folder_is_served_from_the_start(

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import signal
 import sys
 
 import numpy as np
@@ -12,6 +13,7 @@ from serve.made import encoded, tiny
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.pictures import Pictures
+from vitlab.errors import ServiceError
 from vitlab.serve import decoders as pool
 from vitlab.serve.decoder import Bounds
 from vitlab.serve.decoders import METHOD, Decoded, Decoders, Wanted
@@ -35,6 +37,19 @@ def large_canvas(columns: int = 4999, rows: int = 5000) -> bytes:
     data = file.getvalue()
     sides = b"".join((side - 1).to_bytes(3, "little") for side in (columns, rows))
     return data[:24] + sides + data[30:]
+
+
+def test_how_a_process_ended_decides_what_its_image_is() -> None:
+    bounds = Bounds(seconds=2)
+    late = pool._fate(-signal.SIGPROF, "a.png", bounds)
+    assert isinstance(late, Decoded)
+    assert late.error == "a.png: takes over 2 seconds to decode"
+    for number in (signal.SIGSEGV, signal.SIGABRT):  # a fault in a library
+        broken = pool._fate(-number, "a.png", bounds)
+        assert isinstance(broken, Decoded)
+        assert broken.error == "a.png: damaged or unsupported image"
+    for status in (-signal.SIGKILL, 0, 1):  # the image may be good
+        assert isinstance(pool._fate(status, "a.png", bounds), ServiceError)
 
 
 @pytest.mark.parametrize("method", [METHOD, pytest.param("spawn", marks=pytest.mark.campaign)])

@@ -1,10 +1,12 @@
 """A service computes large models with their fast form, and the rest as before."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+import vitlab
 from models.test_architectures import a_model, some_images
 from vitlab.errors import OptionError
 from vitlab.inspect.attention import late_attention
@@ -57,6 +59,23 @@ def test_deltas_and_rollouts_are_of_the_model_itself(eager: None) -> None:
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(got, want, strict=True))
     assert torch.equal(trunk.attention(images[0], BASE), late_attention(model, images[:1])[0])
     assert trunk.is_base(trunk.identity)
+
+
+def test_what_a_delta_was_made_from_is_told_without_the_sum_over_all_weights() -> None:
+    trunk = Trunk(a_model("plain"), CPU, "fp32", "plain")
+    wanted = trunk.identity
+    trunk = Trunk(a_model("plain"), CPU, "fp32", "plain")
+    assert not trunk.is_base(replace(wanted, classes=wanted.classes + 1))
+    assert "identity" not in vars(trunk)
+    assert trunk.is_base(wanted)
+    assert not Trunk(vitlab.fuse(a_model("plain")), CPU, "fp32", "plain").is_base(wanted)
+
+
+def test_int8_needs_a_cpu_and_a_name_a_model() -> None:
+    with pytest.raises(OptionError, match="precision=int8 is for the CPU: choose --device cpu"):
+        room.fast_beside(a_model("plain"), torch.device("cuda"), "int8")
+    with pytest.raises(OptionError, match="no model is served: add one"):
+        room.Registry(CPU, lambda served: None).find("")
 
 
 def test_another_precision_is_refused() -> None:

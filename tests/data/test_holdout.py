@@ -18,11 +18,12 @@ from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.memory import Arrays
-from vitlab.data.sources.source import Source, noted
+from vitlab.data.sources.source import Source, grouped, noted
 from vitlab.errors import DataError, RunError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.probes.feature_options import Probing
 from vitlab.evaluation.probes.probing import probe
+from vitlab.evaluation.probes.searching import folds_of
 from vitlab.evaluation.run_predictions import reopened
 from vitlab.models.model import Model
 from vitlab.models.seen import NOTHING, marked
@@ -105,6 +106,22 @@ def test_a_fold_without_an_image_is_refused() -> None:
     assert all(each.endswith("has 0 of 12 images: use fewer folds") for each in refused)
     with pytest.raises(DataError, match="12 images cannot be dealt out to 13 folds"):
         fold_of(splits, "1/13")
+
+
+def test_folds_of_a_probe_keep_groups_together() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (120, 4, 4, 1), np.uint8)
+    labels = np.arange(120) % 3
+    plain = open_to_learn((pixels, labels.tolist())).whole
+    rows = np.flatnonzero(np.arange(120) % 5)  # of a split
+    patient = np.arange(120) // 4
+    dealt = folds_of(grouped(plain, patient), rows, labels[rows], 5)
+    of_patient = {(int(p), int(f)) for p, f in zip(patient[rows], dealt, strict=True)}
+    assert len(of_patient) == 30
+    assert len({*dealt.tolist()}) == 5
+    assert max(np.bincount(folds_of(plain, rows, labels[rows], 5))) <= 21  # of 96, alike
+    for groups, kept in ((np.zeros(120), rows), (patient, rows[:1])):
+        with pytest.raises(DataError, match="cannot be dealt out to folds: give at least"):
+            folds_of(grouped(plain, groups), kept, labels[kept], 5)
 
 
 def test_groups_are_never_on_both_sides(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import vitlab
-from conftest import call
+from conftest import call, photo_folder
 from vitlab.errors import DataError, OptionError, WeightsError
 from vitlab.models.model import Model
 from vitlab.weights.identity import fingerprint
@@ -18,7 +18,7 @@ NAME = "ViT(width=16,depth=1,heads=2,mlp=32)/4"
 
 def noisy(seed: int, name: str = NAME, size: int = 8, **choices: object) -> Model:
     """A model whose every weight is noise."""
-    model = vitlab.create(name, 10, size, **{"channels": 1} | choices)
+    model = vitlab.create(name, image_size=size, **{"classes": 10, "channels": 1} | choices)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in model.state_dict().values():
@@ -103,6 +103,20 @@ def test_greedy_keeps_what_does_not_harm(
         plain = vitlab.soup(kept)
         assert fingerprint(plain) == result["fingerprint"]
     assert vitlab.load(result["folder"]).provenance["soup"]["kind"] == "greedy"
+
+
+def test_greedy_chooses_by_validation_images_where_there_are_any(tmp_path: Path) -> None:
+    counts = {"train": 3, "val": 2, "test": 1}
+    for split, count in counts.items():
+        photo_folder(tmp_path / "data" / split, {"a": count, "b": count}, 8, 8)
+    models = [noisy(seed, channels=3, classes=2, labels=("a", "b")) for seed in (1, 2)]
+    mixed = vitlab.soup(models, str(tmp_path / "data"))
+    assert mixed.provenance["soup"]["split"] == "validation"
+    assert {part["accuracy"] for part in mixed.provenance["soup"]["ingredients"]} <= {0, 0.5, 1}
+    assert (
+        vitlab.soup(models, str(tmp_path / "data"), split="test").provenance["soup"]["split"]
+        == "test"
+    )
 
 
 def test_a_uniform_soup_on_the_command_line(

@@ -18,7 +18,7 @@ from vitlab.data.learning import open_to_learn
 from vitlab.data.settings import Columns
 from vitlab.data.sources.paths import Inside
 from vitlab.data.sources.pictures import stored
-from vitlab.data.sources.source import Source
+from vitlab.data.sources.source import Source, noted
 from vitlab.errors import DataError, ImageError
 from vitlab.recipes.recipe import Host
 
@@ -220,6 +220,20 @@ def test_labels_of_a_table(tmp_path: Path) -> None:
     )):  # fmt: skip
         found = whole(table(tmp_path / str(number), labels=labels))
         assert (found.classes, found.labels.values.tolist()) == (classes, values)
+
+
+def test_a_column_of_groups_is_not_split(tmp_path: Path) -> None:
+    images = pa.array([{"bytes": png(n), "path": None} for n in range(40)])
+    columns = {"image": images, "label": [0, 1] * 20, "patient": [n // 4 for n in range(40)]}
+    pq.write_table(pa.table(columns), tmp_path / "all.parquet")
+    asked = Columns(group_column="patient")
+    splits = open_to_learn(str(tmp_path / "all.parquet"), columns=asked)
+    sides = [{*noted(part, "group").tolist()} for part in (splits.train, splits.test)]
+    assert not sides[0] & sides[1]
+    assert len(sides[0] | sides[1]) == 10
+    assert len(splits.test) % 4 == 0
+    with pytest.raises(DataError, match="no column 'doctor'"):
+        open_to_learn(str(tmp_path / "all.parquet"), columns=Columns(group_column="doctor"))
 
 
 def test_cells_that_hold_no_images(tmp_path: Path) -> None:

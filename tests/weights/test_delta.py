@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,17 @@ def test_the_wrong_base_is_named(tmp_path: Path) -> None:
     assert f"fingerprint {fingerprint(wrong)[:12]}" in str(caught.value)
     assert "base=" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_tensors_that_do_not_fit_are_named() -> None:
+    base = tiny()
+    change = vitlab.delta(nudged(base, ".attention."), base)
+    for tensors, words in (
+        ({"norm.bias": torch.zeros(3)}, r"'norm.bias' is torch.float32 \(3,\), not torch.float32"),
+        ({"norm.scale": torch.zeros(16)}, "tensor 'norm.scale' is not part of"),
+    ):
+        with pytest.raises(vitlab.UserError, match=words):
+            replace(change, tensors=change.tensors | tensors).apply(base)
 
 
 def test_the_base_is_found_where_it_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,6 +204,13 @@ def test_what_the_hub_refuses(hub: Hub, tmp_path: Path) -> None:
     assert "has no supported weights" in refused(fetch, "me/empty")
     hub.add("me/two", {"a.pth": b"x", "b.pth": b"y"})
     assert "has several files of weights (a.pth, b.pth): download one" in refused(fetch, "me/two")
+    with pytest.MonkeyPatch.context() as patch:
+        (tmp_path / "file").touch()
+        patch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "file"))
+        message = refused(fetch, NAME)
+        assert message.startswith(f"cannot load {NAME}")
+        assert str(tmp_path / "file") in message
+        assert "the Hub" not in message  # the disk fails, not the Hub
     hub.refuses = 401
     assert "hf auth login" in refused(fetch, NAME)
     assert "hf auth login" in refused(vitlab.push, tiny(), NAME, token="hf_secret")
@@ -333,6 +340,12 @@ def test_a_card_says_what_it_is() -> None:
     ):  # fmt: skip
         assert words in text
     assert "f" * 64 not in text
+    model.provenance = {"thresholds": [0.25, 0.5]}
+    assert "| thresholds | 0.25 to 0.5 |" in card(model, NAME)
+    model.provenance = {"thresholds": [0.5, 0.5]}
+    assert "| thresholds | 0.5 |" in card(model, NAME)
+    book = vitlab.create("dVAE(codes=12,code_width=6,width=8)/4", image_size=16)
+    assert "width=8)/4**, an image tokenizer of 12 codes." in card(book, NAME)
 
 
 def test_a_card_cannot_be_broken_by_what_it_is_told() -> None:

@@ -166,6 +166,27 @@ def test_a_constant_kernel_has_a_finite_gradient(flavor: Flavor) -> None:
     assert weight.grad.isfinite().all()
 
 
+def test_the_gradient_of_a_map_of_one_pixel_is_not_what_the_memory_held() -> None:
+    """In bf16, with a stride, as in the last stages for images of 8 pixels."""
+    for rows, columns in ((1, 1), (3, 1), (1, 3)):
+        for flavor in (BIT, HYBRID):
+            layer = StdConv(64, 64, 3, 2, flavor)
+            layer.reset_parameters(torch.Generator().manual_seed(0))
+            inputs = images(8, 64, rows, columns).float()
+            assert layer(inputs).shape[2:] == ((rows + 1) // 2, (columns + 1) // 2)
+            found = []
+            for precise in (True, False):
+                junk = [torch.full((64, 64, 3, 3), math.nan) for _ in range(8)]
+                junk += [each.bfloat16() for each in junk]
+                with torch.autocast("cpu", torch.bfloat16, enabled=not precise):
+                    loss = layer(inputs).float().square().mean()
+                del junk
+                loss.backward()
+                found.append(layer.weight.grad)
+                layer.weight.grad = None
+            assert (found[0] - found[1]).norm() < 0.05 * found[0].norm()
+
+
 def test_a_unit_attends_along_the_height_then_along_the_width_then_averages() -> None:
     body = AxialBody((1, 1), 3, (36, 28))
     plain, strided = (stage[0].middle for stage in body.stages)

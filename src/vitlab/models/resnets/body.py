@@ -79,7 +79,10 @@ class StdConv(nn.Module):
         padding = self.kernel // 2
         if self.flavor.same and self.stride > 1:
             features, padding = pad_same(features, self.kernel, self.stride), 0
-        return F.conv2d(features, self.kernels(), stride=self.stride, padding=padding)
+        # A stride beyond the width changes nothing, but oneDNN then leaves a part of the kernel's
+        # gradient in bf16 as the memory was (PyTorch 2.13).
+        stride = [1 if side == 1 else self.stride for side in features.shape[2:]]
+        return F.conv2d(features, self.kernels(), stride=stride, padding=padding)
 
     def kernels(self) -> Tensor:
         """Return the standardized kernels, (out, in, k, k)."""

@@ -68,6 +68,9 @@ def test_one_seed_leaves_an_interval_unknown_and_equal_runs_leave_no_doubt() -> 
     same = welch(TWO, {"a": [2.0] * 3, "b": [1.0] * 3})
     assert (same.reach, same.p_above, same.p_below) == (0.0, 0.0, 1.0)
     assert same.plus(-1.0).p_above == 1.0
+    odd = {"a": [1.9472316] * 10, "b": [0.1] * 10}  # whose means are rounded
+    for of in (welch, paired):
+        assert of(TWO, odd).reach == 0
 
 
 def test_holm_is_the_step_down_procedure() -> None:

@@ -76,7 +76,8 @@ def welch(contrast: Contrast, values: Values) -> Estimate:
     counts, mean = np.array([*map(len, runs)]), float(shares @ [np.mean(each) for each in runs])
     if counts.min() < 2:
         return Estimate(mean, math.inf, 0)
-    parts = shares**2 * [np.var(each, ddof=1) for each in runs] / counts
+    apart = [np.subtract(each, each[0]) for each in runs]  # exactly 0 for equal numbers
+    parts = shares**2 * [np.var(each, ddof=1) for each in apart] / counts
     if not (variance := float(parts.sum())):
         return Estimate(mean, 0.0, float((counts - 1).sum()))
     return Estimate(mean, math.sqrt(variance), variance**2 / (parts**2 / (counts - 1)).sum())
@@ -94,7 +95,7 @@ def paired(contrast: Contrast, values: Values) -> Estimate:
     each = np.array([*contrast.values()]) @ np.array([values[arm] for arm in contrast])
     if len(each) < 2:
         return Estimate(float(each.mean()), math.inf, 0)
-    error = each.std(ddof=1) / math.sqrt(len(each))
+    error = (each - each[0]).std(ddof=1) / math.sqrt(len(each))
     return Estimate(float(each.mean()), float(error), len(each) - 1)
 
 

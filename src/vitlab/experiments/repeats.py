@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -138,9 +137,9 @@ def repeat(
 def seed_cells(
     recipe: Recipe,
     seeds: int,
-    sweep: Sequence[float] | None = None,
-    choices: Choices = MappingProxyType({}),
-    share: float | None = None,
+    sweep: Sequence[float] | None,
+    choices: Choices,
+    share: float | None,
 ) -> tuple[dict[str, Any], list[Cell], list[Cell]]:
     """Return the settings of a series of seeds, the cells that choose its rate, and its own.
 

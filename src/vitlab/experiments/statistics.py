@@ -72,12 +72,13 @@ def welch(contrast: Contrast, values: Values) -> Estimate:
     For two arms this is Welch's t-test (`scipy.stats.ttest_ind(equal_var=False)`), for several the
     same approximation of the degrees of freedom (Satterthwaite, 1946).
     """
-    runs, shares = [values[arm] for arm in contrast], np.array([*contrast.values()])
-    counts, mean = np.array([*map(len, runs)]), float(shares @ [np.mean(each) for each in runs])
+    runs = [np.array(values[arm]) for arm in contrast]
+    shares = np.fromiter(contrast.values(), float)
+    counts, mean = np.array([*map(len, runs)]), float(shares @ [each.mean() for each in runs])
     if counts.min() < 2:
         return Estimate(mean, math.inf, 0)
-    apart = [np.subtract(each, each[0]) for each in runs]  # exactly 0 for equal numbers
-    parts = shares**2 * [np.var(each, ddof=1) for each in apart] / counts
+    # Counted from the first run, so that equal figures vary by exactly 0.
+    parts = shares**2 * [(each - each[0]).var(ddof=1) for each in runs] / counts
     if not (variance := float(parts.sum())):
         return Estimate(mean, 0.0, float((counts - 1).sum()))
     return Estimate(mean, math.sqrt(variance), variance**2 / (parts**2 / (counts - 1)).sum())

@@ -36,7 +36,7 @@ def reset_parts(generator: torch.Generator | None, *parts: Any) -> None:
 
 def reset_xavier(
     layers: Sequence[tuple[nn.Linear, int]],
-    generator: torch.Generator | None = None,
+    generator: torch.Generator | None,
     bias_std: float = 0.0,
 ) -> None:
     """Draw Xavier-uniform kernels, then biases.
@@ -56,14 +56,14 @@ def reset_xavier(
             nn.init.zeros_(layer.bias)
 
 
-def reset_dense(dense: nn.Conv2d | nn.Linear, generator: torch.Generator | None = None) -> None:
+def reset_dense(dense: nn.Conv2d | nn.Linear, generator: torch.Generator | None) -> None:
     """Draw a LeCun-normal kernel and set the bias to zero, as Google's official code does."""
     lecun_normal_(dense.weight, generator)
     if dense.bias is not None:
         nn.init.zeros_(dense.bias)
 
 
-def lecun_normal_(weight: Tensor, generator: torch.Generator | None = None) -> None:
+def lecun_normal_(weight: Tensor, generator: torch.Generator | None) -> None:
     """Fill with a normal of variance 1 / fan_in, truncated at two standard deviations."""
     fan_in = weight[0].numel()
     std = math.sqrt(1 / fan_in) / 0.87962566103423978  # the truncation shrinks it by this much

@@ -140,9 +140,9 @@ def probe_by(
         command: as `probe`
     """
     segments = recipe.pretext.task == "segment"
-    if masks != MaskOptions() and not segments:
-        usual = MaskOptions()
-        odd = [n for n in options_of(MaskOptions) if getattr(masks, n) != getattr(usual, n)]
+    usual = MaskOptions()
+    odd = [n for n in options_of(MaskOptions) if getattr(masks, n) != getattr(usual, n)]
+    if odd and not segments:
         raise OptionError(f"{odd[0]} applies only with task=segment: leave it out")
     if recipe.precision == "bf16-pure":
         raise OptionError(f"precision=bf16-pure {INSTEAD}, or precision=bf16")
@@ -195,12 +195,11 @@ def _finished(folder: RunFolder, recipe: Recipe, resume: bool) -> Run | None:
     if folder.recipe.recipe != PROBE:
         raise RunError(f"{folder.path} contains a run of vitlab train: choose another --out")
     for part, key, before, now in differences(folder, recipe):
-        if part == "model" and key not in recipe.model.chosen():  # the weights decide on it
-            continue
-        raise RunError(
-            f"{folder.path} was started with {key}={before}, not {now}: leave the option out, or "
-            "choose another --out"
-        )
+        if part != "model" or key in recipe.model.chosen():  # else the weights decide on it
+            raise RunError(
+                f"{folder.path} was started with {key}={before}, not {now}: leave the option out, "
+                "or choose another --out"
+            )
     if done := finished(folder, folder.result()):
         return done
     with folder.locked():

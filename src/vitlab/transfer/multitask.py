@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitlab.device import sent
 from vitlab.errors import OptionError, WeightsError
 from vitlab.models.config import ModelConfig
 from vitlab.models.create import MODEL_OF, assemble
@@ -176,19 +175,15 @@ class MultiTask:
         if len(images) != len(tasks):
             raise OptionError(f"{len(images)} images need as many tasks, not {len(tasks)}")
         check_known(tasks, known, "task")
+        found: dict[int, tuple[Tensor, Tensor]] = {}
+        same: dict[int, list[int]] = defaultdict(list)  # numbers of the images of each body
         for number, name in enumerate(tasks):
             config, shape = known[name].config, tuple(images[number].shape)
             if shape != (want := (config.channels, *config.size)):
                 raise OptionError(f"an image of task {name!r} must be {want}, not {shape}")
-        found: dict[int, tuple[Tensor, Tensor]] = {}
-        same: dict[int, list[int]] = defaultdict(list)  # numbers of the images of each body
-        for number, name in enumerate(tasks):
             same[id(known[name].body)].append(number)
         for order in same.values():
-            if isinstance(images, Tensor):
-                batch = images.index_select(0, sent(torch.tensor(order), images.device))
-            else:
-                batch = torch.stack([images[number] for number in order])
+            batch = torch.stack([images[number] for number in order])
             seen = known[tasks[order[0]]].body.features(batch)
             for name in dict.fromkeys(tasks[number] for number in order):
                 rows = [row for row, number in enumerate(order) if tasks[number] == name]

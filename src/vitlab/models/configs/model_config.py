@@ -157,6 +157,6 @@ def map_stride(stages: tuple[int, ...]) -> int:
     return 2 ** (max(len(stages), 1) + 1)
 
 
-def map_features(stages: tuple[int, ...], widen: int = 1) -> int:
+def map_features(stages: tuple[int, ...], widen: int) -> int:
     """Return the channels of a ResNet's last map: 64 after the root, then 256 and doubled."""
     return 256 * widen * 2 ** (len(stages) - 1) if stages else 64 * widen

@@ -362,11 +362,6 @@ class ViTConfig(ModelConfig):
         return self.prefix + math.prod(self.grid)
 
     @property
-    def seen(self) -> int:
-        """Tokens that the pool sees, where it is over more than the class token."""
-        return math.prod(self.grid) + (self.prefix if self.pool_prefix else 0)
-
-    @property
     def placed(self) -> int:
         """Tokens that have a position: class token and patches, not the registers."""
         return self.length - self.registers

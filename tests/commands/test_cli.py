@@ -45,7 +45,7 @@ BAD = {
     "no words": (["evaluate", "{run}"], "missing DATA; usage: vitlab evaluate WEIGHTS DATA"),
     "nothing to measure": (["measure"], "missing MODEL ...; usage: vitlab measure MODEL ..."),
     "no weights to state facts of": (
-        ["measure", "ViT-Ti/16", "--heads", "2"], "heads applies only to weights, and ViT-Ti/16 na"
+        ["measure", "ViT-Ti/16", "--part", "student"], "part applies only to weights, and ViT-Ti/1"
     ),
     "unmeasurable": (["measure", "ViT-B/15"], "image_size=224 is not a multiple of patch=15"),
 }  # fmt: skip

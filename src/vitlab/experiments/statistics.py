@@ -93,7 +93,7 @@ def paired(contrast: Contrast, values: Values) -> Estimate:
         contrast: of the arms
         values: of each, as many seeds in the same order
     """
-    each = np.array([*contrast.values()]) @ np.array([values[arm] for arm in contrast])
+    each = np.fromiter(contrast.values(), float) @ np.array([values[arm] for arm in contrast])
     if len(each) < 2:
         return Estimate(float(each.mean()), math.inf, 0)
     error = (each - each[0]).std(ddof=1) / math.sqrt(len(each))

@@ -41,7 +41,7 @@ from vitlab.training.from_weights import made_from
 from vitlab.training.leaks import applied, find_leaks
 from vitlab.training.observer import Observer
 from vitlab.training.resolve import Task, learning_from, prepare
-from vitlab.training.resume import differences, placed
+from vitlab.training.resume import check_same, placed
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Stop
 from vitlab.units import percent
@@ -109,8 +109,9 @@ def probe(
     start = weights if isinstance(weights, Model) else None
     named = "" if start is not None else None if weights is None else str(weights)
     recipe, images = learning_from(probe_recipe(named, **given), data)
-    more = start, resume, host or Host(), cache, command
-    return probe_by(recipe, searched, masks, out, images, *more)
+    return probe_by(
+        recipe, searched, masks, out, images, start, resume, host or Host(), cache, command
+    )
 
 
 def probe_by(
@@ -192,14 +193,11 @@ def _finished(folder: RunFolder, recipe: Recipe, resume: bool) -> Run | None:
     """
     if not folder.may_be_used(resume):
         return None
-    if folder.recipe.recipe != PROBE:
+    before = folder.recipe
+    if before.recipe != PROBE:
         raise RunError(f"{folder.path} contains a run of vitlab train: choose another --out")
-    for part, key, before, now in differences(folder, recipe):
-        if part != "model" or key in recipe.model.chosen():  # else the weights decide on it
-            raise RunError(
-                f"{folder.path} was started with {key}={before}, not {now}: leave the option out, "
-                "or choose another --out"
-            )
+    model = before.model.changed(**recipe.model.chosen())  # the weights decide on the rest of it
+    check_same(folder, replace(recipe, model=model), folder.fingerprint, folder.base)
     if done := finished(folder, folder.result()):
         return done
     with folder.locked():

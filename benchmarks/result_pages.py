@@ -4,14 +4,16 @@
 
 A study's picture becomes docs/results/NAME.svg, and the figures that claims are about are kept run
 by run in docs/results/rows.json. From them every verdict in docs/results.md is made anew. What is
-written there by hand below a picture stays; of a study that is run again, read it anew.
+written there by hand below a picture stays; of a study that is run again, read it anew. Rows of one
+study may lie in several folders, of which the first gives the picture (`tune`: two tasks).
 """
 
 import argparse
 import json
 import re
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,26 +28,31 @@ COUNTS = re.compile(r"(?<=## Counts\n\n).*?(?=\n## )", re.DOTALL)
 TABLE = re.compile(r"^\| claim \|.*?(?=^!)", re.DOTALL | re.MULTILINE)  # up to the picture
 
 
-def keep(folder: Path) -> str:
+def result_of(folder: Path) -> dict[str, Any]:
+    """Return what a study has found."""
+    return dict(json.loads((folder / "campaign.json").read_text())["result"])
+
+
+def keep(name: str, folders: Sequence[Path]) -> str:
     """Keep a study's rows and picture; return its section with what says how they were made."""
-    result = json.loads((folder / "campaign.json").read_text())["result"]
-    name = str(result["study"])
-    if (folder / "picture.svg").is_file():
-        shutil.copyfile(folder / "picture.svg", ROWS.parent / f"{name}.svg")
+    first = folders[0]
+    if (first / "picture.svg").is_file():
+        shutil.copyfile(first / "picture.svg", ROWS.parent / f"{name}.svg")
     study = study_named(name)
     shares = {each.key for each in study.columns if each.spread}
     used = {claim.by for claim in study.claims} | shares
     rows = [
         {key: row[key] for key in KEPT}
         | {"values": {key: values for key, values in row["values"].items() if key in used}}
-        for row in result["rows"]
+        for folder in folders
+        for row in result_of(folder)["rows"]
     ]
     studies = [
         f"{json.dumps(each)}: [\n" + ",\n".join(map(json.dumps, own)) + "\n]"
         for each, own in (stored() | {name: rows}).items()
     ]
     ROWS.write_text("{\n" + ",\n".join(studies) + "\n}\n")
-    title, *how = (folder / "results.md").read_text().split("\n\n")[:3]
+    title, *how = (first / "results.md").read_text().split("\n\n")[:3]
     return "\n\n".join([f"#{title}\n{how[0]}", *how[1:], ""])
 
 
@@ -122,9 +129,11 @@ def main() -> None:
     """Keep the studies in the folders that are named, then make all verdicts anew."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folders", type=Path, nargs="*")
-    text = PAGE.read_text()
+    text, folders = PAGE.read_text(), defaultdict[str, list[Path]](list)
     for folder in parser.parse_args().folders:
-        how = keep(folder)
+        folders[result_of(folder)["study"]].append(folder)
+    for name, own in folders.items():
+        how = keep(name, own)
         heading = how.partition("\n")[0]
         if f"\n{heading}\n" not in text:
             parser.error(f"{PAGE} has no section {heading!r}: write it, with its picture, first")

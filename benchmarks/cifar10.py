@@ -48,7 +48,7 @@ from vitlab.optim.schedule import learning_rate
 from vitlab.recipes.recipe import Recipe
 from vitlab.training.guard import Figures
 from vitlab.training.plan import step_seed
-from vitlab.training.state import State
+from vitlab.training.state import RunState
 from vitlab.training.step import Trainer
 
 EVERY = 30.0  # seconds between two lines of progress
@@ -96,7 +96,7 @@ def batches(images: Images, recipe: Recipe, seed: int) -> Iterator[Batch]:
             yield Batch(pixels, labels, draws, indices, total=len(indices))
 
 
-def fit(recipe: Recipe, images: Images, device: str, length: Length, compiled: bool) -> State:
+def fit(recipe: Recipe, images: Images, device: str, length: Length, compiled: bool) -> RunState:
     """Train a model from random weights by a recipe; the state afterwards."""
     generator = torch.Generator().manual_seed(recipe.seed)
     rows, columns = images.pixels.shape[1:3]
@@ -106,7 +106,7 @@ def fit(recipe: Recipe, images: Images, device: str, length: Length, compiled: b
     average = None
     if recipe.average.ema:
         average = WeightAverage(model, recipe.average.ema, recipe.average.ema_warmup)
-    state = State(model, average, optimizers.build(model, recipe.optimizer))
+    state = RunState(model, average, optimizers.build(model, recipe.optimizer))
     trainer = Trainer(model, recipe, compiled=compiled)
     began, epoch = time.monotonic(), FINE / recipe.epochs
     said, before = began, None

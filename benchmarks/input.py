@@ -39,7 +39,7 @@ from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.open import open_images
 from vitlab.data.settings import Augment
-from vitlab.data.sources.folders import Files
+from vitlab.data.sources.folders import LabeledFiles
 from vitlab.models.config import ViTConfig
 
 SIZE, AREA = 224, 0.08
@@ -127,7 +127,7 @@ def ours(source: Any, repeats: int = 1) -> Work:
 def contenders(files: list[Path]) -> dict[str, Work]:
     """Return our work, then those of the installed peers."""
     labels = SingleLabels.blank(len(files), 2)
-    source = Files(Path(), [str(file) for file in files], labels, ("a", "b"))
+    source = LabeledFiles(Path(), [str(file) for file in files], labels, ("a", "b"))
     works: dict[str, Work] = {
         "vitlab": ours(source),
         "vitlab, three copies of each image": ours(source, repeats=3),

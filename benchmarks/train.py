@@ -96,12 +96,12 @@ def our_step(model: nn.Module, batch: Any, args: argparse.Namespace, precision: 
     """Step as `vitlab train` does."""
     from vitlab.device import keep_freed_memory
     from vitlab.training.guard import Figures, can_skip, take_step
-    from vitlab.training.precision import Engine
+    from vitlab.training.precision import TrainingEngine
 
     if not batch[0].is_cuda:
         keep_freed_memory()
     optimizer = torch.optim.AdamW(groups(model), lr=1e-4, fused=True)
-    engine = Engine(model, precision, args.compile)
+    engine = TrainingEngine(model, precision, args.compile)
     late = batch[0].is_cuda and can_skip(optimizer)
     figures = Figures(0, len(batch[1]), torch.zeros(3, dtype=torch.float64))
 

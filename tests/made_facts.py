@@ -12,8 +12,8 @@ from vitlab.evaluation.per_class import (
     confusion,
 )
 from vitlab.evaluation.reliability import bins
-from vitlab.models.model import Part
-from vitlab.report.facts import Facts, Judged, Point, Survey
+from vitlab.models.model import PartCost
+from vitlab.report.facts import Judged, Point, RunFacts, Survey
 
 NASTY = "<script>alert(\"x\")</script> & 'quotes' ünïcode"
 
@@ -30,7 +30,7 @@ def point(step: int, loss: float, **values: float) -> Point:
     return Point(step, step / 10, {"loss": loss} | values)
 
 
-def some(classes: int = 10, images: int = 300, channels: int = 3) -> Facts:
+def some(classes: int = 10, images: int = 300, channels: int = 3) -> RunFacts:
     """Facts of a middling classifier."""
     generator = np.random.default_rng(classes)
     labels = generator.integers(0, classes, images)
@@ -44,7 +44,7 @@ def some(classes: int = 10, images: int = 300, channels: int = 3) -> Facts:
     judged = Judged(name, "class 1", "class 0", 0.93, 0.0123, picture, (1, 0))
     spread = np.linspace(10, 30, classes).astype(int).tolist()
     accuracy = float((probabilities.argmax(1) == labels).mean())
-    return Facts(
+    return RunFacts(
         model="ViT-Ti/2",
         run={
             "command": "vitlab train digits --out 'runs/my run'",
@@ -61,7 +61,7 @@ def some(classes: int = 10, images: int = 300, channels: int = 3) -> Facts:
         confusion=table,
         reliability=bins(probabilities, labels),
         mistakes=[judged] * 5,
-        cost=[Part("stem", 100, 1000), Part("attention", 5000, 90_000)],
+        cost=[PartCost("stem", 100, 1000), PartCost("attention", 5000, 90_000)],
         recipe={
             "recipe": {"epochs": 60, "seed": 17}, "data": {"data": "some/digits"},
             "optimizer": {"lr": 1e-3, "betas": [0.9, 0.999]},
@@ -82,7 +82,7 @@ def nasty() -> Judged:
     return Judged(NASTY, NASTY, f"{NASTY}2", 0.5, 0.25, np.zeros((8, 8), np.uint8), (0, 1))
 
 
-def calibrated() -> Facts:
+def calibrated() -> RunFacts:
     """Facts of a run that was calibrated after training."""
     facts = some()
     ranges = {"nll": [0.1, 0.3], "ece": [0.01, 0.04]}

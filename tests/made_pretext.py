@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from vitlab.models.model import Part
-from vitlab.report.facts import Facts, Point
+from vitlab.models.model import PartCost
+from vitlab.report.facts import Point, RunFacts
 
 COLUMNS = ("image", "masked", "agreement", "decoded")
 
 
-def a_run(task: str = "beit", side: int = 64, points: int = 60) -> Facts:
+def a_run(task: str = "beit", side: int = 64, points: int = 60) -> RunFacts:
     """Facts of a run of BEiT, or of another task, with two figures and a probe."""
     generator = np.random.default_rng(0)
     noise = generator.normal(0, 0.03, points)
@@ -31,7 +31,7 @@ def a_run(task: str = "beit", side: int = 64, points: int = 60) -> Facts:
         for i in range(4, points, 8)
     ]  # fmt: skip
     pixels = generator.integers(0, 256, (6, side, side, 3), np.uint8)
-    return Facts(
+    return RunFacts(
         model="ViT-Ti/4",
         run={
             "command": "vitlab pretrain 'my photos' --task beit", "fingerprint": "abcdef0123456789",
@@ -47,7 +47,7 @@ def a_run(task: str = "beit", side: int = 64, points: int = 60) -> Facts:
         testing=testing,
         held_out="held-out",
         pictures=dict.fromkeys(COLUMNS, pixels),
-        cost=[Part("stem", 100, 1000), Part("attention", 5000, 90_000)],
+        cost=[PartCost("stem", 100, 1000), PartCost("attention", 5000, 90_000)],
         recipe={
             "recipe": {"epochs": 15, "seed": 17, "batch": 1024, "precision": "fp32"},
             "data": {"data": "some/my photos"},

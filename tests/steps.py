@@ -10,10 +10,10 @@ import pytest
 from vitlab.data.loading.loader import Batch
 from vitlab.measure.allocated import peak_bytes
 from vitlab.training.guard import Figures
-from vitlab.training.state import State
+from vitlab.training.state import RunState
 from vitlab.training.step import Trainer
 
-Action = Callable[[Trainer, State, Batch], Any]
+Action = Callable[[Trainer, RunState, Batch], Any]
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def each_step(before: Action | None = None, after: Action | None = None) -> Iter
     """
     real = Trainer.step
 
-    def step(self: Trainer, state: State, batch: Batch, lr: float, seed: int) -> Figures:
+    def step(self: Trainer, state: RunState, batch: Batch, lr: float, seed: int) -> Figures:
         counts = bool(lr or seed)
         if before and counts:
             before(self, state, batch)
@@ -42,7 +42,7 @@ def each_step(before: Action | None = None, after: Action | None = None) -> Iter
 def killed_before(step: int) -> Iterator[None]:
     """Within the context, a run ends without saving, just before it takes a step (from 0)."""
 
-    def kill(trainer: Trainer, state: State, batch: Batch) -> None:
+    def kill(trainer: Trainer, state: RunState, batch: Batch) -> None:
         if state.step == step:
             raise KeyboardInterrupt
 
@@ -55,7 +55,7 @@ def asked_to_stop(steps: int, rank: int = 0) -> Iterator[None]:
     """Within the context, one process of a session gets SIGTERM after some steps."""
     taken = 0
 
-    def ask(trainer: Trainer, state: State, batch: Batch) -> None:
+    def ask(trainer: Trainer, state: RunState, batch: Batch) -> None:
         nonlocal taken
         taken += 1
         if taken == steps and trainer.world.rank == rank:
@@ -70,7 +70,7 @@ def first_peaks() -> Iterator[list[int]]:
     """Within the context, note the most bytes of tensors while a run's first gradient is found."""
     found: list[int] = []
 
-    def note(trainer: Trainer, state: State, batch: Batch) -> None:
+    def note(trainer: Trainer, state: RunState, batch: Batch) -> None:
         if not state.step:
             found.append(peak_bytes(lambda: trainer.accumulate(batch, 0), ()))
             trainer.drop()

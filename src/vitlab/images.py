@@ -14,10 +14,7 @@ USUAL = (1, 3, 4)  # channels of images; a mean of equal numbers for these stand
 # Normalizations of pixels in [0, 1] that released models were trained with, per RGB channel.
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 INCEPTION = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
-OPENAI = {
-    "mean": (0.48145466, 0.4578275, 0.40821073),
-    "std": (0.26862954, 0.26130258, 0.27577711),
-}
+OPENAI = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +49,7 @@ class ImageSpec(Options):
         "how other aspect ratios are fitted: center crop, squash, or native: kept, within tokens",
     )
     center: Literal["round", "floor"] = option(
-        "round",
-        "how evaluation's box falls on whole pixels: rounded (timm) or down (transformers)",
+        "round", "how evaluation's box falls on whole pixels: rounded (timm) or down (transformers)"
     )
     tokens: int = option(
         256,

@@ -22,7 +22,7 @@ from vitlab.errors import (
     ServiceError,
     UserError,
 )
-from vitlab.evaluation.classification import Answer
+from vitlab.evaluation.classification import ClassifiedImage
 
 
 def sent(request: httpx2.Request) -> list[bytes]:
@@ -74,7 +74,9 @@ def refuse(status: int, text: str, **headers: str) -> httpx2.Response:
 def test_one_image(make: Make, tmp_path: Path) -> None:
     service = Service()
     client = make(service, url=URL + "/", token="secret")
-    assert client.predict(b"abc", model="two words", top=3) == Answer("image 0", (("a", 0.75),))
+    assert client.predict(b"abc", model="two words", top=3) == ClassifiedImage(
+        "image 0", (("a", 0.75),)
+    )
     (request,) = service.requests
     assert (request.method, str(request.url)) == (
         "POST",
@@ -98,7 +100,9 @@ def test_lists_are_split_and_keep_their_order(make: Make) -> None:
     assert service.sizes == {4: 4, 2: 1}
     batch = np.zeros((3, 5, 5, 3), np.uint8)
     assert [each.image for each in client.predict(batch)] == ["image 0", "image 1", "image 2"]
-    assert client.predict([b"a"]) == [Answer("image 0", (("a", 0.75),))]  # a list stays a list
+    assert client.predict([b"a"]) == [
+        ClassifiedImage("image 0", (("a", 0.75),))
+    ]  # a list stays a list
     service = Service(most=3)  # requests are halved where the service takes fewer
     names = [each.classes[0][0] for each in make(service).predict([b"a", b"b", b"c", b"d", b"e"])]
     assert names == list("abcde")

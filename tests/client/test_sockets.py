@@ -9,7 +9,7 @@ import pytest
 
 from client.conftest import Make
 from vitlab.errors import LateError
-from vitlab.evaluation.classification import Answer
+from vitlab.evaluation.classification import ClassifiedImage
 
 GOOD = b'{"predictions": [{"top": [{"class": "a", "probability": 0.5}]}]}'
 over = Event()
@@ -61,7 +61,7 @@ def test_an_answer_that_drips_is_late(make: Make, url: str) -> None:
 
 def test_a_dropped_connection_is_opened_again(make: Make, url: str) -> None:
     Handler.dropped = 0
-    assert make(None, url).predict(b"drop me") == Answer("image 0", (("a", 0.5),))
+    assert make(None, url).predict(b"drop me") == ClassifiedImage("image 0", (("a", 0.5),))
     assert Handler.dropped == 1
 
 

@@ -12,7 +12,7 @@ from vitlab.data.boxes import BoxLabels
 from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.loader import loader
 from vitlab.data.settings import Augment
-from vitlab.data.sources.folders import Files
+from vitlab.data.sources.folders import LabeledFiles
 from vitlab.data.sources.memory import Arrays
 from vitlab.data.sources.paths import Names
 from vitlab.images import ImageSpec
@@ -52,12 +52,12 @@ def squares(images: int) -> tuple[np.ndarray, BoxLabels]:
 )
 def test_boxes_lie_where_the_pixels_are(kind, repeats, flip, tmp_path) -> None:
     pixels, labels = squares(24)
-    source: Arrays | Files = Arrays(pixels, labels, ("square",), "image")
+    source: Arrays | LabeledFiles = Arrays(pixels, labels, ("square",), "image")
     if kind == "jpeg":
         paths = [str(tmp_path / f"{number}.jpg") for number in range(len(pixels))]
         for path, own in zip(paths, pixels[..., 0], strict=True):
             Image.fromarray(own).save(path, quality=95)
-        source = Files(Path(), Names.of(paths), labels, ("square",))
+        source = LabeledFiles(Path(), Names.of(paths), labels, ("square",))
     options = Augment(area=0.3, aspect=1.0, flip=flip, repeats=repeats)
     batch = TrainingBatches(source, SPEC, options, 0, 24)[0]
     whole = batch.labels[((batch.labels[..., 1:] > 0) & (batch.labels[..., 1:] < 1)).all(-1)]
@@ -80,7 +80,7 @@ def test_damaged_images_and_workers_change_no_box(tmp_path: Path) -> None:
     paths = [str(tmp_path / f"{number}.png") for number in range(12)]
     for path, own in zip(paths, pixels[..., 0], strict=True):
         Image.fromarray(own).save(path)
-    source = Files(Path(), Names.of(paths), labels, ("square",))
+    source = LabeledFiles(Path(), Names.of(paths), labels, ("square",))
     whole = TrainingBatches(source, SPEC, OWN, 3, 12)
     alone, shared = (next(iter(loader(whole, range(1), workers))) for workers in (0, 2))
     assert torch.equal(alone.labels, shared.labels)

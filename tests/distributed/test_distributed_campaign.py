@@ -22,7 +22,7 @@ from steps import each_step
 from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.order import batch_samples
 from vitlab.recipes.recipe import Host
-from vitlab.training.state import State
+from vitlab.training.state import RunState
 from vitlab.training.step import Trainer
 
 pytestmark = pytest.mark.campaign
@@ -38,7 +38,7 @@ def _few_digits() -> None:
 def noting(folder: Path, notes: Path, host: Host) -> str:
     """One process of a run that writes down which images it learns at which step."""
 
-    def note(trainer: Trainer, state: State, batch: Batch) -> None:
+    def note(trainer: Trainer, state: RunState, batch: Batch) -> None:
         world = trainer.world
         with (notes / f"{os.getpid()}-{world.rank}-{world.size}").open("a") as file:
             file.write(json.dumps([state.step - 1, batch.indices.tolist()]) + "\n")

@@ -47,9 +47,12 @@ def rows(file: Path) -> dict[str, list]:
 def pixels(model: vitlab.VisionTransformer, files: list[str]) -> torch.Tensor:
     """Each file decoded by itself."""
     from vitlab.data.labels import SingleLabels
-    from vitlab.data.sources.folders import Files
+    from vitlab.data.sources.folders import LabeledFiles
 
-    source, spec = Files(Path(), files, SingleLabels.blank(len(files), 1), ("x",)), model.config
+    source, spec = (
+        LabeledFiles(Path(), files, SingleLabels.blank(len(files), 1), ("x",)),
+        model.config,
+    )
     each = [fitted_image(source.image(number), spec) for number in range(len(files))]
     return normalize(torch.from_numpy(np.stack(each)), spec)
 

@@ -16,7 +16,7 @@ from evaluation.small_models import noisy
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.crops import fitted_image
-from vitlab.data.sources.folders import Files
+from vitlab.data.sources.folders import LabeledFiles
 from vitlab.data.sources.memory import Arrays
 from vitlab.distributed.launch import joined
 from vitlab.errors import DataError, OptionError
@@ -147,7 +147,7 @@ def test_every_image_is_predicted_once_in_order(monkeypatch: pytest.MonkeyPatch)
 
 def test_damaged_images_are_left_out_and_listed(photos: Path) -> None:
     whole = open_to_learn(str(photos)).whole.whole
-    assert isinstance(whole, Files)
+    assert isinstance(whole, LabeledFiles)
     for name in ("blue/001", "red/019"):
         (photos / f"{name}.png").write_bytes(b"no image")
     made = model(classes=3, channels=3)

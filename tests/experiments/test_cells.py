@@ -24,7 +24,7 @@ from vitlab.experiments.repeats import intervals_of_means
 from vitlab.experiments.several import recorded
 from vitlab.experiments.side_by_side import SideBySide
 from vitlab.experiments.sweep import best_of
-from vitlab.experiments.timing import Cost, dry_run
+from vitlab.experiments.timing import RunCost, dry_run
 from vitlab.models.config import config_of
 from vitlab.models.cost import cost
 from vitlab.recipes.recipe import Recipe
@@ -276,7 +276,7 @@ def test_what_diverges_within_a_dry_run_costs_nothing(few: Path) -> None:
 def test_the_steps_of_a_run_go_with_the_images_that_it_learns_from() -> None:
     """Held-out images and folds; tests on held-out images count, the last one within `fixed`."""
     own = Recipe(epochs=4.0, test_every=1.0)
-    known = Cost(fixed=5.0, step=0.1, steps=100.0, macs=1.0, measure=2.0, test=3.0)
+    known = RunCost(fixed=5.0, step=0.1, steps=100.0, macs=1.0, measure=2.0, test=3.0)
     whole = Cell("a", own, {})
     assert (known.steps_of(whole), known.seconds(whole)) == (400, 5 + 2 + 40 + 3 * 3)
     assert known.steps_of(Cell("a", own.changed(dev_share=0.25), {})) == 300

@@ -7,16 +7,16 @@ import torch
 
 from vitlab.measure import rates as module
 from vitlab.measure.rates import Rates, device_rates
-from vitlab.measure.subject import Limits
+from vitlab.measure.subject import DeviceLimits
 
 
 def test_shares_of_the_rate() -> None:
     products = {"fp32": 1e6, "tf32": 4e6, "bf16": 2e6}
-    limits = Limits(500, Rates("a device", products, tf32=False))
+    limits = DeviceLimits(500, Rates("a device", products, tf32=False))
     assert limits.share("fp32", 500) == pytest.approx(0.5)  # 1,000 operations an image
     assert limits.share("bf16-pure", 500) == pytest.approx(0.25)
-    assert Limits(500, limits.device, training=True).share("fp32", 500) == pytest.approx(1.5)
-    with_tf32 = Limits(500, Rates("a device", products, tf32=True))
+    assert DeviceLimits(500, limits.device, training=True).share("fp32", 500) == pytest.approx(1.5)
+    with_tf32 = DeviceLimits(500, Rates("a device", products, tf32=True))
     assert with_tf32.share("fp32", 500) == pytest.approx(0.125)
 
 

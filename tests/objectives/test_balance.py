@@ -17,7 +17,7 @@ from vitlab.data.loading.batches import Batch
 from vitlab.errors import OptionError
 from vitlab.objectives.balance import class_weights, decided, imbalance
 from vitlab.objectives.classify import Classify, objective_of
-from vitlab.recipes.choices import Objective
+from vitlab.recipes.choices import ObjectivePart
 
 Kind = Literal["softmax", "bce", "sigmoid"]
 CLASSES = 4
@@ -187,12 +187,12 @@ def test_focal_loss_has_a_gradient_where_everything_is_right(kind: Kind) -> None
 
 
 def test_auto_weighs_from_ten_times_on() -> None:
-    auto = Objective(balance="auto", label_smoothing=0.1)
+    auto = ObjectivePart(balance="auto", label_smoothing=0.1)
     even = SingleLabels(np.repeat([0, 1], [99, 10]))
-    assert decided(auto, even, 2) == (Objective(label_smoothing=0.1), [])
+    assert decided(auto, even, 2) == (ObjectivePart(label_smoothing=0.1), [])
     uneven = SingleLabels(np.repeat([0, 1], [100, 10]))
     options, lines = decided(auto, uneven, 2)
-    assert options == Objective(balance="weights", label_smoothing=0.1)
+    assert options == ObjectivePart(balance="weights", label_smoothing=0.1)
     assert lines == [
         "the largest class has 10 times the images of the smallest: images are weighted by their "
         "class (--balance weights)"
@@ -203,10 +203,10 @@ def test_auto_weighs_from_ten_times_on() -> None:
 
 def test_what_was_chosen_stays_and_none_gets_advice() -> None:
     for chosen in ("weights", "sampling", "focal"):
-        options = Objective(balance=chosen)
+        options = ObjectivePart(balance=chosen)
         assert decided(options, UNEVEN, 4) == (options, [])
-    options, lines = decided(Objective(), UNEVEN, 4)
-    assert options == Objective()
+    options, lines = decided(ObjectivePart(), UNEVEN, 4)
+    assert options == ObjectivePart()
     assert lines == [
         "the largest class has 50 times the images of the smallest: --balance weights, sampling or "
         "focal would make up for it"
@@ -214,7 +214,7 @@ def test_what_was_chosen_stays_and_none_gets_advice() -> None:
 
 
 def test_images_with_several_labels() -> None:
-    bce = Objective(loss="bce")
+    bce = ObjectivePart(loss="bce")
     assert decided(replace(bce, balance="auto"), SEVERAL, 3) == (bce, [])
     with pytest.raises(OptionError) as caught:
         decided(replace(bce, balance="sampling"), SEVERAL, 3)
@@ -231,13 +231,13 @@ def test_images_with_several_labels() -> None:
 
 def test_options_of_one_treatment_need_it() -> None:
     with pytest.raises(OptionError, match=r"weight_beta=0\.9 applies only with balance=weights"):
-        Objective(weight_beta=0.9)
+        ObjectivePart(weight_beta=0.9)
     with pytest.raises(OptionError, match=r"focal_gamma=1\.0 applies only with balance=focal"):
-        Objective(focal_gamma=1.0, balance="weights")
-    softer = objective_of(Objective(balance="weights", weight_beta=0.9), UNEVEN, 4)
+        ObjectivePart(focal_gamma=1.0, balance="weights")
+    softer = objective_of(ObjectivePart(balance="weights", weight_beta=0.9), UNEVEN, 4)
     assert isinstance(softer, Classify)
     assert softer.weights is not None
     np.testing.assert_array_equal(softer.weights, class_weights(UNEVEN, 4, 0.9))
-    sharper = objective_of(Objective(balance="focal", focal_gamma=5.0), UNEVEN, 4)
+    sharper = objective_of(ObjectivePart(balance="focal", focal_gamma=5.0), UNEVEN, 4)
     assert isinstance(sharper, Classify)
     assert (sharper.gamma, sharper.weights) == (5.0, None)

@@ -25,7 +25,7 @@ from vitlab.models.packed import Packed
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.optimizers import build
 from vitlab.training.guard import out_of_memory_explained
-from vitlab.training.state import State
+from vitlab.training.state import RunState
 from vitlab.training.step import Trainer
 
 pytestmark = pytest.mark.gpu
@@ -131,12 +131,12 @@ def test_the_fast_form_agrees_at_every_batch(engine: Any, gpu: torch.device) -> 
 
 def training(
     gpu: torch.device, drop_path: float = 0.1, **fields: Any
-) -> tuple[Trainer, State, Batch]:
+) -> tuple[Trainer, RunState, Batch]:
     """A trainer, its state, and a batch on the host."""
     given = {"lr": 1e-3, "warmup": 0, "ema": 0.9, "rand_ops": 2, "mixup": 0.2, "batch": 16}
     recipe = vitlab.recipe("small", "digits", model=NAME, **given | fields)
     model = a_model(drop_path=drop_path).to(gpu)
-    state = State(model, WeightAverage(model, 0.9), build(model, recipe.optimizer))
+    state = RunState(model, WeightAverage(model, 0.9), build(model, recipe.optimizer))
     generator = torch.Generator().manual_seed(3)
     images = torch.randint(0, 256, (16, 32, 32, 3), dtype=torch.uint8, generator=generator)
     draws = torch.rand(16, draws_needed(recipe.augment), generator=generator)

@@ -30,7 +30,7 @@ from vitlab.optim.optimizers import build
 from vitlab.recipes.choices import Optimization
 from vitlab.recipes.named import RECIPES
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.training.state import State
+from vitlab.training.state import RunState
 from vitlab.training.step import Trainer
 
 ON_GPU = Host(device="cuda", workers=0, compile="no")
@@ -77,7 +77,7 @@ def steps_noted(gpu: StandIn) -> Iterator[list[str]]:
         assert trainer.device.type == "cuda"
         before.append(len(gpu.waits))
 
-    def end(trainer: Trainer, state: State, _: object) -> None:
+    def end(trainer: Trainer, state: RunState, _: object) -> None:
         if state.step > 1:
             found.extend(gpu.waits[before[-1] :])
 

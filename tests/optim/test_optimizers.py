@@ -22,7 +22,7 @@ from oracles.peers import timm
 from steps import asked_to_stop
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.moments import pack, unpack
-from vitlab.optim.optimizers import Pair, build, evaluation_weights, set_rate
+from vitlab.optim.optimizers import OptimizerPair, build, evaluation_weights, set_rate
 from vitlab.optim.sam import statistics_kept, uphill
 from vitlab.optim.shampoo import inverse_root
 from vitlab.optim.table import OPTIMIZERS, about, users
@@ -30,7 +30,7 @@ from vitlab.options import applies
 from vitlab.recipes.choices import Optimization, Start
 from vitlab.training import checkpoints
 from vitlab.training.guard import can_skip
-from vitlab.training.state import State
+from vitlab.training.state import RunState
 from vitlab.training.step import Trainer
 from vitlab.tuning.free import begin_tuning
 
@@ -317,7 +317,7 @@ def test_who_takes_what() -> None:
     model = tiny(pool="attention", pre_logits=6)
     names = {id(weight): name for name, weight in model.named_parameters()}
     muon = build(model, Optimization(optimizer="muon", weight_decay=0.3))
-    assert isinstance(muon, Pair)
+    assert isinstance(muon, OptimizerPair)
     inner = {names[id(w)] for group in muon.parts[0].param_groups for w in group["params"]}
     kinds = {"qkv.weight", "project.weight", "expand.weight", "contract.weight"}
     assert len(inner) == 8
@@ -426,13 +426,13 @@ def test_schedule_free_refuses_batch_norm() -> None:
         build(model, Optimization(optimizer="schedule-free"))
 
 
-def state_of(how: Optimization) -> State:
+def state_of(how: Optimization) -> RunState:
     model = tiny().float()
     average = None if how.optimizer == "schedule-free" else WeightAverage(model, 0.9)
-    return State(model, average, build(model, how))
+    return RunState(model, average, build(model, how))
 
 
-def go_on(state: State, how: Optimization, first: int, steps: int) -> None:
+def go_on(state: RunState, how: Optimization, first: int, steps: int) -> None:
     numbers = iter(range(first, first + steps))
 
     def step() -> None:

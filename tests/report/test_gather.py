@@ -14,7 +14,7 @@ from conftest import photo_folder
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.source import Subset
-from vitlab.evaluation.infer import Predictions
+from vitlab.evaluation.infer import Probabilities
 from vitlab.evaluation.metrics import figures
 from vitlab.report import gather
 from vitlab.report.facts import points
@@ -62,9 +62,9 @@ def model() -> Any:
     return vitlab.create(name, classes=10, image_size=8, channels=1).eval()
 
 
-def predicted(table: np.ndarray, labels: np.ndarray) -> Predictions:
+def predicted(table: np.ndarray, labels: np.ndarray) -> Probabilities:
     """Predictions of the first images."""
-    return Predictions(table, SingleLabels(labels), np.arange(len(labels)), {}, 1.0)
+    return Probabilities(table, SingleLabels(labels), np.arange(len(labels)), {}, 1.0)
 
 
 def test_each_confusion_is_shown_and_the_most_confident_first(model: Any) -> None:

@@ -21,7 +21,7 @@ from vitlab.evaluation.per_class import ClassFigures, Confusion
 from vitlab.evaluation.reliability import Bin
 from vitlab.report.facts import Doubts
 from vitlab.report.inside.looking import Looked, SeenImage
-from vitlab.report.page import FIRST_NOTES, Page, Section, Table, common_folder, write_page
+from vitlab.report.page import FIRST_NOTES, Page, ReportTable, Section, common_folder, write_page
 from vitlab.report.pairs_page import write_pairs
 from vitlab.report.pretext_report import pretext_page
 from vitlab.report.run_page import FIRST, run_page
@@ -130,7 +130,7 @@ def test_the_first_screen_says_what_matters_and_the_rest_folds(tmp_path: Path) -
 
 
 def test_sections_without_blocks_and_names_in_one_folder(tmp_path: Path) -> None:
-    table = Table("t", ("a", "b"), [("<b>", "1")])
+    table = ReportTable("t", ("a", "b"), [("<b>", "1")])
     page = Page("T", sections=[Section("full", "Full", [table]), Section("none", "None", [])])
     text = alone(write_page(tmp_path / "page.html", page))
     assert 'id="full"' in text
@@ -164,7 +164,7 @@ def test_a_page_of_no_pairs_says_so(tmp_path: Path) -> None:
 def test_a_failed_report_leaves_the_older_one(tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     file.write_text("older")
-    broken = Page("T", sections=[Section("a", "b", [Table("t", ("a",), None)])])  # type: ignore[arg-type]
+    broken = Page("T", sections=[Section("a", "b", [ReportTable("t", ("a",), None)])])  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         write_page(file, broken)
     with pytest.raises(ValueError, match="cannot write"):  # a file is no folder

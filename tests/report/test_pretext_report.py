@@ -13,7 +13,7 @@ from made_facts import NASTY
 from made_pretext import a_run
 from report.reading import alone, check_harmless
 from vitlab.recipes.recipe import Host
-from vitlab.report.facts import Facts, Point
+from vitlab.report.facts import Point, RunFacts
 from vitlab.report.headline import uses
 from vitlab.report.page import write_page
 from vitlab.report.pretext_report import (
@@ -48,7 +48,7 @@ EDGES = {
 }  # fmt: skip
 
 
-def write(file: Path, facts: Facts) -> Path:
+def write(file: Path, facts: RunFacts) -> Path:
     return write_page(file, pretext_page(facts))
 
 

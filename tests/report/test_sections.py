@@ -17,7 +17,7 @@ from vitlab.evaluation.reliability import Bin
 from vitlab.report import headline
 from vitlab.report.charts import SHADES
 from vitlab.report.curves import learning_curves, other_losses
-from vitlab.report.facts import Doubts, Facts, Judged
+from vitlab.report.facts import Doubts, Judged, RunFacts
 from vitlab.report.inside.looking import Looked, SeenImage
 from vitlab.report.page import Plots, Prose, rendered
 from vitlab.report.run_page import MANY, run_page, trust
@@ -25,7 +25,7 @@ from vitlab.report.run_page import MANY, run_page, trust
 PHONE = 390 - 2 * 16 - 2 * 13.6 - 2  # pixels left by the margins of page and box
 
 
-def section(facts: Facts, *names: str) -> str:
+def section(facts: RunFacts, *names: str) -> str:
     """The part of a report with these sections, and the notes."""
     page = run_page(facts)
     chosen = [each for each in page.sections if each.id in names]
@@ -223,7 +223,7 @@ def test_the_reason_of_a_high_calibration_error_is_given() -> None:
     smooth = {"objective": {"label_smoothing": 0.1}, "augment": {"mixup": 0.2}}
     facts = replace(some(), reliability=under, figures={"ece": 0.45}, recipe=smooth)
 
-    def said(facts: Facts) -> str:
+    def said(facts: RunFacts) -> str:
         return " ".join(each.text for each in trust(facts)[1] if isinstance(each, Prose))
 
     words = "trained with label smoothing (0.1) and Mixup, which keeps confidence below accuracy"

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from vitlab.experiments.cells import Cell
-from vitlab.experiments.timing import Cost
+from vitlab.experiments.timing import RunCost
 from vitlab.recipes.recipe import Host
 
 TINY = "ViT(width=32,depth=1,heads=2,mlp=32)/2"
 HOST = Host(device="cpu", workers=0, check_duplicates="no")
 
 
-def untimed(cells: Sequence[Cell], *how: object) -> dict[str, Cost]:
+def untimed(cells: Sequence[Cell], *how: object) -> dict[str, RunCost]:
     """In the place of `timed`, where a test needs no costs that are true."""
-    return {cell.kind: Cost(1.0, 0.1, 22.5, 1e6) for cell in cells}
+    return {cell.kind: RunCost(1.0, 0.1, 22.5, 1e6) for cell in cells}

@@ -8,7 +8,7 @@ import pytest
 
 import vitlab
 from vitlab.errors import OptionError
-from vitlab.experiments.timing import Cost, Plan
+from vitlab.experiments.timing import Plan, RunCost
 from vitlab.models.cost import cost
 from vitlab.recipes.named import recipe
 from vitlab.recipes.recipe import Recipe
@@ -62,7 +62,7 @@ def test_equal_computation() -> None:
     """Epochs are inversely proportional to the multiply-adds of one."""
     arms = (Arm("free", PLAIN), Arm("first", PLAIN, macs=2.0), Arm("cheap", PLAIN, macs=2.0))
     costs = {"free": 7.0, "first": 10.0, "cheap": 2.5}
-    known = {name: Cost(1.0, 1.0, 10.0, macs / 10) for name, macs in costs.items()}
+    known = {name: RunCost(1.0, 1.0, 10.0, macs / 10) for name, macs in costs.items()}
     plan = Plan(1.0, known, unit=unit_of(arms, known))
     found = {arm.name: arm.recipe for arm in with_lengths(arms, plan)}
     assert found["free"] == PLAIN
@@ -180,7 +180,7 @@ def test_a_plan_counts_fixed_steps_as_they_are() -> None:
     """Pre-training is stretched to the budget; 100 steps of fine-tuning stay 100 steps."""
     own = [arm for name, arm in named(resnet_arms).items() if name.startswith("small-sgd")]
     cells = cells_of(own, [0], Path(), rates=(1.0, 2.0), further=0)
-    costs = {arm.name: Cost(0.0, 0.2, 50.0, 2e7) for arm in own}
+    costs = {arm.name: RunCost(0.0, 0.2, 50.0, 2e7) for arm in own}
     plan = Plan(0.0, costs).within(340.0, cells, 1)
     # an epoch takes 10 s in the last run and 9 s in two on nine tenths of the images; and 3 x 20 s
     assert plan.epochs == pytest.approx((340 - 60) / 28, abs=0.11)  # rounded down

@@ -13,7 +13,7 @@ import pytest
 
 from vitlab.errors import OptionError, RunError
 from vitlab.experiments.cells import Cell
-from vitlab.experiments.timing import LEAST, Cost, Plan, rounded
+from vitlab.experiments.timing import LEAST, Plan, RunCost, rounded
 from vitlab.recipes.recipe import Recipe
 from vitlab.studies.base import small
 from vitlab.studies.design import Arm
@@ -175,7 +175,7 @@ def test_makespan_is_that_of_a_simulation(at_once: int) -> None:
             arms.append(arm(str(number), float(generator.integers(1, 4)), after=after, rates=rates))
         cells = cells_of(arms, range(int(generator.integers(1, 4))), THERE)
         costs = {
-            each.name: Cost(*generator.integers(1, 9, 3), 1.0, generator.integers(9))
+            each.name: RunCost(*generator.integers(1, 9, 3), 1.0, generator.integers(9))
             for each in arms
         }
         took = {}
@@ -189,7 +189,7 @@ def test_makespan_is_that_of_a_simulation(at_once: int) -> None:
 
 def test_what_is_done_takes_no_time() -> None:
     jobs = cells_of(CHAIN, (0,), THERE, further=0)
-    costs = {each.name: Cost(1.0, 0.1, 10.0, 5.0) for each in CHAIN}
+    costs = {each.name: RunCost(1.0, 0.1, 10.0, 5.0) for each in CHAIN}
     plan = Plan(2.0, costs)
     assert plan.seconds(jobs, 1) == pytest.approx(1.0 * 5 + 0.1 * 20 * (3 + 2 * 0.9))
     assert plan.seconds(jobs, 1, {job.name for job in jobs[:-1]}) == pytest.approx(3.0)
@@ -199,7 +199,7 @@ def test_what_is_done_takes_no_time() -> None:
 
 def test_a_plan_fills_its_budget_and_no_more() -> None:
     jobs = cells_of(CHAIN, (0, 1, 2), THERE)
-    costs = {each.name: Cost(1.0, 0.05, 22.5, 1e6) for each in CHAIN}
+    costs = {each.name: RunCost(1.0, 0.05, 22.5, 1e6) for each in CHAIN}
     for budget in (200.0, 500.0, 1500.0):
         plan = Plan(0.0, costs, 7.0).within(budget, jobs, 2)
         took = plan.timing + plan.seconds(jobs, 2)
@@ -209,7 +209,7 @@ def test_a_plan_fills_its_budget_and_no_more() -> None:
 
 def test_a_budget_that_is_too_small_is_refused_with_one_that_is_not() -> None:
     jobs = cells_of(CHAIN, (0, 1, 2), THERE)
-    costs = {each.name: Cost(1.0, 0.05, 22.5, 1e6) for each in CHAIN}
+    costs = {each.name: RunCost(1.0, 0.05, 22.5, 1e6) for each in CHAIN}
     with pytest.raises(OptionError, match="14 runs of at least 20 steps need --budget") as error:
         Plan(0.0, costs, 7.0).within(12.0, jobs, 2)
     found = re.search(r"--budget (\w+):", str(error.value))
@@ -219,7 +219,7 @@ def test_a_budget_that_is_too_small_is_refused_with_one_that_is_not() -> None:
 
 
 def test_a_plan_is_kept(tmp_path: Path) -> None:
-    plan = Plan(1.5, {"a": Cost(1.0, 2.0, 3.0, 4.0)}, 5.0)
+    plan = Plan(1.5, {"a": RunCost(1.0, 2.0, 3.0, 4.0)}, 5.0)
     assert Plan.kept(tmp_path / "plan.json") is None
     (tmp_path / "plan.json").write_text(json.dumps(asdict(plan)))
     assert Plan.kept(tmp_path / "plan.json") == plan

@@ -24,12 +24,12 @@ from vitlab.runs.run_folder import RunFolder
 from vitlab.training import budget, checkpoints, session, trial_steps
 from vitlab.training.budget import Pace, Pacer, enough, seconds_per_step
 from vitlab.training.guard import HalfwayError, given_up_when
-from vitlab.training.state import State
+from vitlab.training.state import RunState
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Interrupted, Stop
 
 QUICK = TINY | {"epochs": 30, "batch": 32, "warmup": 3, "dropout": 0.1}
-Ready = tuple[Trainer, State, Batch]
+Ready = tuple[Trainer, RunState, Batch]
 
 
 def unhurried(self: Pacer, total: int, done: int, every: float) -> int:
@@ -174,7 +174,7 @@ def test_a_step_without_time_ends_the_run(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(trial_steps, "LEAST", 0.1)
     recipe = vitlab.recipe("digits", **TINY | {"batch": 64, "budget": "60s"})
 
-    def before(trainer: Trainer, state: State, batch: Batch) -> None:
+    def before(trainer: Trainer, state: RunState, batch: Batch) -> None:
         late[0] = state.step == 5
 
     with each_step(before):
@@ -193,7 +193,7 @@ def test_a_stop_does_not_wait_for_a_slow_step(
     real = Stop.__enter__
     monkeypatch.setattr(Stop, "__enter__", lambda self: (asked.append(self), real(self))[1])
 
-    def stop(trainer: Trainer, state: State, batch: Batch) -> None:
+    def stop(trainer: Trainer, state: RunState, batch: Batch) -> None:
         asked[0].asked = state.step == 2
 
     with each_step(stop), pytest.raises(KeyboardInterrupt, match="stopped after step 2 of 6"):
@@ -217,7 +217,7 @@ def ready() -> Ready:
     """A trainer, the state it starts from, and a batch of 32."""
     recipe = vitlab.recipe("digits", **TINY | {"batch": 32})
     model = network()
-    state = State(model, None, build(model, recipe.optimizer))
+    state = RunState(model, None, build(model, recipe.optimizer))
     batch = TrainingBatches(open_to_learn("digits").train, model.config, Augment(), 0, 32)[0]
     return Trainer(model, recipe), state, counted(batch, ALONE)
 
@@ -225,7 +225,7 @@ def ready() -> Ready:
 def test_a_step_that_is_given_up_leaves_everything_as_it_was(ready: Ready) -> None:
     trainer, state, batch = ready
     other = network()
-    plain = State(other, None, build(other, trainer.recipe.optimizer))
+    plain = RunState(other, None, build(other, trainer.recipe.optimizer))
     Trainer(other, trainer.recipe).step(plain, batch, 0.1, 1)
     looks: list[int] = []
     with given_up_when(lambda: bool(looks.append(1)), trainer.engine):

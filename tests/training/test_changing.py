@@ -17,7 +17,7 @@ from vitlab.options import hints
 from vitlab.runs.recipe_file import recipe_in
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.resume import MAY_CHANGE
-from vitlab.training.state import State
+from vitlab.training.state import RunState
 from vitlab.training.step import Trainer
 
 QUICK = TINY | {"steps": 12, "batch": 16, "lr": 1e-3, "test_every": 1.0}
@@ -32,7 +32,7 @@ def test_another_rate_holds_from_the_next_step_on_and_is_written_down(tmp_path: 
     stopped(5, RECIPE, tmp_path / "run")
     rates: list[tuple[int, float, float]] = []
 
-    def note(trainer: Trainer, state: State, batch: object) -> None:
+    def note(trainer: Trainer, state: RunState, batch: object) -> None:
         group = state.optimizer.param_groups[0]
         rates.append((state.step, float(group["lr"]), group["weight_decay"]))
 

@@ -25,7 +25,7 @@ from vitlab.runs.run_folder import RunFolder
 from vitlab.training import checkpoints, plan
 from vitlab.training.guard import Figures, can_skip, take_step
 from vitlab.training.rollback import IN_A_ROW, ROLLBACKS
-from vitlab.training.state import State
+from vitlab.training.state import RunState
 from vitlab.training.step import Trainer
 
 QUICK = TINY | {"steps": 16, "batch": 16, "lr": 1e-3, "test_every": 0.5}
@@ -41,14 +41,14 @@ def injected(faults: dict[int, float], rank: int = 0) -> Iterator[None]:
     """Within the context, one process multiplies its pixels before these steps (from 0)."""
     handles: list[Any] = []
 
-    def before(trainer: Trainer, state: State, batch: object) -> None:
+    def before(trainer: Trainer, state: RunState, batch: object) -> None:
         value = faults.get(state.step)
         if value is not None and trainer.world.rank == rank:
             stem: Any = state.model.get_submodule("stem")
             spoil = lambda module, args: (args[0] * value, *args[1:])  # noqa: E731
             handles.append(stem.register_forward_pre_hook(spoil))
 
-    def after(trainer: Trainer, state: State, batch: object) -> None:
+    def after(trainer: Trainer, state: RunState, batch: object) -> None:
         for handle in handles:
             handle.remove()
 
@@ -106,7 +106,7 @@ def test_read_late_a_run_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyP
     runs = []
     for late in (False, True):
 
-        def read_late(trainer: Trainer, state: State, batch: object, late: bool = late) -> None:
+        def read_late(trainer: Trainer, state: RunState, batch: object, late: bool = late) -> None:
             trainer.late = late
             reads[late].append(state.tally.seen)
 
@@ -129,7 +129,7 @@ def test_a_fault_leaves_weights_moments_average_and_statistics(
     seen: dict[int, dict[str, Tensor]] = {}
     real = Trainer.clip
 
-    def look(trainer: Trainer, state: State, batch: object) -> None:
+    def look(trainer: Trainer, state: RunState, batch: object) -> None:
         trainer.late = late
         seen[state.step] = {n: t.clone() for n, t in state.checkpoint().tensors.items()}
 
@@ -259,7 +259,7 @@ def enlarged(times: float, steps: range) -> Iterator[None]:
     """Within the context, the losses of some steps (from 1) are so many times as large."""
     real = Trainer.step
 
-    def larger(self: Trainer, state: State, *rest: Any) -> Figures:
+    def larger(self: Trainer, state: RunState, *rest: Any) -> Figures:
         figures = real(self, state, *rest)
         return replace(figures, numbers=figures.numbers * (times if state.step in steps else 1))
 
@@ -272,7 +272,7 @@ def test_a_good_checkpoint_is_kept_while_the_newest_are_not(tmp_path: Path) -> N
     """Three steps with twenty times the loss: not enough to go back for, and not good."""
     seen: dict[int, list[int]] = {}
 
-    def look(trainer: Trainer, state: State, batch: object) -> None:
+    def look(trainer: Trainer, state: RunState, batch: object) -> None:
         places = checkpoints.places(tmp_path / "run" / "checkpoints")
         seen[state.step] = [int(each.name[5:]) for each in places]
 

@@ -14,7 +14,7 @@ from training.kept import PLAIN, weights
 from vitlab.models.cost import cost
 from vitlab.recipes.recipe import Host
 from vitlab.training import checkpoints
-from vitlab.training.precision import Engine
+from vitlab.training.precision import TrainingEngine
 from vitlab.training.run import worth_compiling
 
 
@@ -34,7 +34,7 @@ def test_gradients_of_the_bf16_copy_reach_the_masters(how: dict[str, Any]) -> No
         for weight in model.parameters():
             if weight.ndim > 1 and not weight.any():
                 weight.normal_(std=0.1)
-    exact, engine = copy.deepcopy(model), Engine(model, "bf16-pure")
+    exact, engine = copy.deepcopy(model), TrainingEngine(model, "bf16-pure")
     images, labels = torch.randn(8, 3, 32, 32), torch.arange(8) % 5
     engine.begin()
     for model_, pixels in ((engine.network, engine.images(images)), (exact, images)):
@@ -53,7 +53,7 @@ def test_gradients_of_the_bf16_copy_reach_the_masters(how: dict[str, Any]) -> No
 def test_updates_too_small_for_bf16_add_up_in_the_masters() -> None:
     model = nn.Linear(4, 4, bias=False)
     nn.init.ones_(model.weight)
-    engine = Engine(model, "bf16-pure")
+    engine = TrainingEngine(model, "bf16-pure")
     with torch.no_grad():
         for _ in range(100):
             model.weight += 1e-4  # a bf16 one stays 1: its neighbor is 1 + 2^-7
@@ -63,7 +63,7 @@ def test_updates_too_small_for_bf16_add_up_in_the_masters() -> None:
 
 def test_pieces_are_added_up_in_fp32() -> None:
     model = nn.Linear(1, 1, bias=False)
-    engine = Engine(model, "bf16-pure")
+    engine = TrainingEngine(model, "bf16-pure")
     for each in (1.0, 2**-9, 2**-9):
         engine.network.weight.grad = torch.tensor([[each]]).bfloat16()
         engine.collect()

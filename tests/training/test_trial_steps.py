@@ -19,30 +19,30 @@ from vitlab.models.create import build as build_model
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.optimizers import build
 from vitlab.training import trial_steps
-from vitlab.training.state import State
+from vitlab.training.state import RunState
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Interrupted
 
 
 @pytest.fixture
-def ready() -> tuple[Trainer, State, Batch]:
+def ready() -> tuple[Trainer, RunState, Batch]:
     """A trainer, the state it starts from, and a batch."""
     recipe = vitlab.recipe("digits", **TINY | {"batch": 8})
     splits = open_to_learn("digits")
     model = vitlab.create(
         TINY["model"], len(splits.classes), 8, channels=1, generator=torch.Generator()
     )
-    state = State(model, WeightAverage(model, 0.9), build(model, recipe.optimizer))
+    state = RunState(model, WeightAverage(model, 0.9), build(model, recipe.optimizer))
     batch = TrainingBatches(splits.train, model.config, Augment(), 0, 8)[0]
     return Trainer(model, recipe), state, counted(batch, ALONE)
 
 
-def snapshot(state: State) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def snapshot(state: RunState) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     now = state.checkpoint()
     return {k: t.clone() for k, t in now.tensors.items()}, copy.deepcopy(now.state)
 
 
-def same(state: State, before: tuple[dict[str, torch.Tensor], dict[str, Any]]) -> None:
+def same(state: RunState, before: tuple[dict[str, torch.Tensor], dict[str, Any]]) -> None:
     tensors, rest = snapshot(state)
     assert tensors.keys() == before[0].keys()
     assert all(torch.equal(tensors[name], before[0][name]) for name in tensors)
@@ -51,7 +51,7 @@ def same(state: State, before: tuple[dict[str, torch.Tensor], dict[str, Any]]) -
 
 @pytest.mark.parametrize("error", [None, Interrupted, vitlab.UserError])
 def test_a_state_is_restored_whatever_happens(
-    ready: tuple[Trainer, State, Batch], error: type[BaseException] | None
+    ready: tuple[Trainer, RunState, Batch], error: type[BaseException] | None
 ) -> None:
     trainer, state, batch = ready
     trainer.step(state, batch, 0.1, 1)  # moments there are
@@ -73,7 +73,7 @@ def test_a_state_is_restored_whatever_happens(
     same(state, before)
 
 
-def test_one_step_by_hand(ready: tuple[Trainer, State, Batch]) -> None:
+def test_one_step_by_hand(ready: tuple[Trainer, RunState, Batch]) -> None:
     """SGD's step is the learning rate times the clipped gradient; then the average follows."""
     trainer, state, batch = ready
     recipe = vitlab.recipe("digits", optimizer="sgd", momentum=0.0, weight_decay=0.0, clip=0.5)
@@ -96,7 +96,7 @@ def test_one_step_by_hand(ready: tuple[Trainer, State, Batch]) -> None:
 
 
 def test_a_batch_without_a_usable_image_is_a_step_that_moves_nothing(
-    ready: tuple[Trainer, State, Batch],
+    ready: tuple[Trainer, RunState, Batch],
 ) -> None:
     trainer, state, batch = ready
     empty = counted(next(batch.pieces(8)), ALONE)
@@ -108,7 +108,7 @@ def test_a_batch_without_a_usable_image_is_a_step_that_moves_nothing(
 
 
 def test_a_model_that_is_broken_before_the_first_step_is_an_error(
-    ready: tuple[Trainer, State, Batch],
+    ready: tuple[Trainer, RunState, Batch],
 ) -> None:
     trainer, state, batch = ready
     with torch.no_grad():
@@ -132,7 +132,10 @@ def test_the_memory_of_a_batch_follows_from_that_of_a_few_images(
     config = recipe.model.config(image_size=8, channels=1, classes=10, labels=splits.classes)
     model = build_model(config)
     average = WeightAverage(model, 0.9) if recipe.average.ema else None
-    trainer, state = Trainer(model, recipe), State(model, average, build(model, recipe.optimizer))
+    trainer, state = (
+        Trainer(model, recipe),
+        RunState(model, average, build(model, recipe.optimizer)),
+    )
     batch = counted(TrainingBatches(splits.train, config, recipe.augment, 0, 128)[0], ALONE)
     before = snapshot(state)
     fixed, each = trial_steps._measured(trainer, state, next(batch.pieces(16)))

@@ -17,7 +17,7 @@ from oracles import peers
 from vitlab.data.augment.augment import normalize
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import EvaluationBatches
-from vitlab.data.sources.folders import Files
+from vitlab.data.sources.folders import LabeledFiles
 from vitlab.data.sources.paths import Names
 from vitlab.errors import WeightsError
 from vitlab.models.config import ModelConfig
@@ -63,7 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def prepared(config: ModelConfig, picture: Path) -> torch.Tensor:
-    source = Files(picture.parent, [picture.name], SingleLabels.blank(1, 2), ("a", "b"))
+    source = LabeledFiles(picture.parent, [picture.name], SingleLabels.blank(1, 2), ("a", "b"))
     images = EvaluationBatches(source, config, 1)[0].images
     return normalize(torch.as_tensor(images), config)
 
@@ -228,7 +228,7 @@ def test_features_are_those_of_transformers_with_its_mask(tmp_path: Path, classe
     config = ours.config
     assert (config.fit, config.tokens, config.image_size) == ("native", 20, 32)
     labels = SingleLabels.blank(len(paths), 2)
-    source = Files(Path(), Names.of(paths), labels, ("a", "b"))
+    source = LabeledFiles(Path(), Names.of(paths), labels, ("a", "b"))
     batch = EvaluationBatches(source, config, len(paths))[0]
     assert isinstance(batch.images, Packed)
     assert [list(grid) for grid in batch.images.grids] == found["spatial_shapes"].tolist()

@@ -24,7 +24,7 @@ from vitlab.weights.formats.timm import timm_format as format_
 from vitlab.weights.formats.timm.architectures import UNSUPPORTED, VARY, implied, known
 from vitlab.weights.load import load_check
 from vitlab.weights.matching import check
-from vitlab.weights.source import Source
+from vitlab.weights.source import StoredTensors
 from weights.test_timm_files import randomized, written
 
 
@@ -57,7 +57,9 @@ def test_names_are_understood_tensor_by_tensor(which: slice) -> None:
     timm = peers.timm()
     for name in list(filter(reached, names()))[which]:
         model, shapes = shapes_of(name)
-        source = Source(Path("a.safetensors"), "safetensors", shapes, lambda n: torch.empty(0))
+        source = StoredTensors(
+            Path("a.safetensors"), "safetensors", shapes, lambda n: torch.empty(0)
+        )
         reading = format_.reads(source, Hints(name))
         assert reading is not None, name
         config = reading.config
@@ -103,7 +105,9 @@ def test_every_architecture_is_known_and_those_beyond_the_model_say_so(which: sl
         pool = {"token": "token", "avg": "mean", "map": "attention"}[model.global_pool]
         assert implied(name)["pool"] == pool, name
         if not reached(name):
-            source = Source(Path("m.safetensors"), "safetensors", shapes, lambda n: torch.empty(0))
+            source = StoredTensors(
+                Path("m.safetensors"), "safetensors", shapes, lambda n: torch.empty(0)
+            )
             try:
                 assert format_.reads(source, Hints(name)) is None, name  # not even a patch
             except vitlab.UserError as error:

@@ -17,7 +17,7 @@ from vitlab.models.model import Model
 from vitlab.weights.formats.format_api import Hints
 from vitlab.weights.formats.unsupported import reads
 from vitlab.weights.sharded import UNLIKE
-from vitlab.weights.source import Source
+from vitlab.weights.source import StoredTensors
 
 FAMILIES = {
     "swin_tiny_patch4_window7_224": "a Swin Transformer",
@@ -49,11 +49,11 @@ OURS = (
 )  # fmt: skip
 
 
-def source_of(name: str) -> Source:
+def source_of(name: str) -> StoredTensors:
     with torch.device("meta"):
         state = peers.timm().create_model(name).state_dict()
     shapes = {f"module.{key}": tuple(tensor.shape) for key, tensor in state.items()}
-    return Source(Path("model.pth"), "pickle", shapes, lambda key: torch.zeros(0))
+    return StoredTensors(Path("model.pth"), "pickle", shapes, lambda key: torch.zeros(0))
 
 
 @pytest.mark.parametrize("name", FAMILIES)

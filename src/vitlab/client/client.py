@@ -27,7 +27,7 @@ from vitlab.client.reading import (
 from vitlab.client.sendable import encoded
 from vitlab.data.sources.pictures import Picture, several
 from vitlab.errors import BusyError, ImageError, LateError, OptionError, ServiceError
-from vitlab.evaluation.classification import Answer
+from vitlab.evaluation.classification import ClassifiedImage
 from vitlab.options import Options, above, at_least, at_most, option
 
 if TYPE_CHECKING:
@@ -117,12 +117,16 @@ class Client:
         )
 
     @overload
-    def predict(self, images: One, model: str = "", top: int = 5) -> Answer: ...
+    def predict(self, images: One, model: str = "", top: int = 5) -> ClassifiedImage: ...
     @overload
-    def predict(self, images: Many, model: str = "", top: int = 5) -> list[Answer]: ...
+    def predict(self, images: Many, model: str = "", top: int = 5) -> list[ClassifiedImage]: ...
     @overload
-    def predict(self, images: Some, model: str = "", top: int = 5) -> Answer | list[Answer]: ...
-    def predict(self, images: Some, model: str = "", top: int = 5) -> Answer | list[Answer]:
+    def predict(
+        self, images: Some, model: str = "", top: int = 5
+    ) -> ClassifiedImage | list[ClassifiedImage]: ...
+    def predict(
+        self, images: Some, model: str = "", top: int = 5
+    ) -> ClassifiedImage | list[ClassifiedImage]:
         """Return the likeliest classes, as `vitlab.classify` does; or what else the model gives.
 
         That is a `reading.HeadAnswer`, of a run that segments, detects or regresses.
@@ -148,7 +152,7 @@ class Client:
         if isinstance(images, One) or getattr(images, "ndim", 4) < 4:
             return _sound(found[0][1])
         return [
-            Answer(name, error=str(one)) if isinstance(one, ImageError) else one
+            ClassifiedImage(name, error=str(one)) if isinstance(one, ImageError) else one
             for name, one in found
         ]
 
@@ -375,10 +379,14 @@ class AsyncClient:
         self._client = Client(url, token, **terms)
 
     @overload
-    async def predict(self, images: One, model: str = "", top: int = 5) -> Answer: ...
+    async def predict(self, images: One, model: str = "", top: int = 5) -> ClassifiedImage: ...
     @overload
-    async def predict(self, images: Many, model: str = "", top: int = 5) -> list[Answer]: ...
-    async def predict(self, images: Any, model: str = "", top: int = 5) -> Answer | list[Answer]:
+    async def predict(
+        self, images: Many, model: str = "", top: int = 5
+    ) -> list[ClassifiedImage]: ...
+    async def predict(
+        self, images: Any, model: str = "", top: int = 5
+    ) -> ClassifiedImage | list[ClassifiedImage]:
         """Return the likeliest classes: see `vitlab.Client.predict`."""
         return await asyncio.to_thread(self._client.predict, images, model, top)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitlab.errors import ImageError, LateError, OptionError, ServiceError
-from vitlab.evaluation.classification import Answer
+from vitlab.evaluation.classification import ClassifiedImage
 
 T = TypeVar("T")
 MOST_SAID = 300  # characters of the words of a service in a message
@@ -27,7 +27,7 @@ FoundObject = TypedDict(
 
 
 @dataclass(frozen=True)
-class HeadAnswer(Answer):
+class HeadAnswer(ClassifiedImage):
     """What a run that segments, detects or regresses says of an image; None of what it does not.
 
     Attributes:
@@ -147,15 +147,19 @@ def unreadable(name: str, text: str) -> ImageError:
     return ImageError(f"{name}: {_SENT.sub('', text, count=1)}")
 
 
-def answers(body: dict[str, Any], names: Sequence[str], place: str) -> list[Answer | ImageError]:
+def answers(
+    body: dict[str, Any], names: Sequence[str], place: str
+) -> list[ClassifiedImage | ImageError]:
     """Return what /predict says about each image."""
 
-    def one(name: str, found: dict[str, Any]) -> Answer:
+    def one(name: str, found: dict[str, Any]) -> ClassifiedImage:
         if "top" not in found:
             return HeadAnswer.read(name, found)
         top = tuple((str(each["class"]), float(each["probability"])) for each in found["top"])
         several = found.get("predicted")
-        return Answer(name, top, predicted=None if several is None else tuple(map(str, several)))
+        return ClassifiedImage(
+            name, top, predicted=None if several is None else tuple(map(str, several))
+        )
 
     return _each(body, "predictions", names, place, one)
 
@@ -176,11 +180,7 @@ def features(
 
 
 def _each(
-    body: dict[str, Any],
-    key: str,
-    names: Sequence[str],
-    place: str,
-    one: Callable[[str, Any], T],
+    body: dict[str, Any], key: str, names: Sequence[str], place: str, one: Callable[[str, Any], T]
 ) -> list[T | ImageError]:
     """Read a list with an entry per image, some of which may be errors."""
     entries = body.get(key)

@@ -12,7 +12,7 @@ SUMMARY = "Save only the weights that fine-tuning changed, in one file."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Delta(WeightsOptions):
+class DeltaOptions(WeightsOptions):
     """A fine-tuned model, its base, and the file."""
 
     weights: str = argument(f"the fine-tuned model: {WEIGHTS}", check_weights)
@@ -20,7 +20,7 @@ class Delta(WeightsOptions):
     out: str = option(MISSING, "the new file, ending in .safetensors")
 
 
-def run(options: Delta) -> dict[str, Any]:
+def run(options: DeltaOptions) -> dict[str, Any]:
     """Compare and save."""
     import vitlab
 

@@ -117,7 +117,7 @@ def begin(options: Evaluate) -> None:
 def run(options: Evaluate) -> dict[str, Any]:
     """Evaluate; images that are skipped are reported on stderr."""
     from vitlab.evaluation.compute import Compute
-    from vitlab.evaluation.evaluation import How, evaluation
+    from vitlab.evaluation.evaluation import PredictionSettings, evaluation
     from vitlab.evaluation.imagenet_protocols import examine
     from vitlab.evaluation.label_errors import LEARNED
     from vitlab.progress import Meter, say
@@ -128,7 +128,7 @@ def run(options: Evaluate) -> dict[str, Any]:
     files = check_files(options.out, options.label_errors, replace=options.replace)
     folder = own_folder(options.weights) if options.fits else None
     model, compute = options.load(), Compute(**options.values(COMPUTE))
-    how = How(compute, options.flips, **options.values("threshold columns"))
+    how = PredictionSettings(compute, options.flips, **options.values("threshold columns"))
     with Meter(0, title="evaluating") as meter:
         if options.protocol:
             by = options.values("real_labels outputs") | {"progress": meter.images}

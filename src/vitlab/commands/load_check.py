@@ -18,14 +18,14 @@ SUMMARY = "Identify a weights file: format, model, and every tensor."
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadCheck(Options):
+class LoadCheckOptions(Options):
     """Weights, and what they may not say of themselves."""
 
     source: str = argument(WEIGHTS, check_weights)
     file: Stated = Stated()
 
 
-def run(options: LoadCheck) -> dict[str, Any]:
+def run(options: LoadCheckOptions) -> dict[str, Any]:
     """Check the file; what had to be assumed is reported on stderr."""
     from vitlab.progress import say
     from vitlab.weights.load import load_check

@@ -79,9 +79,7 @@ class Measure(Options):
         check=check_new_folder,
     )
     device: str = option(
-        "auto",
-        options_of(DeviceOptions)["device"].help,
-        only=when_any("speed", "full", "engines"),
+        "auto", options_of(DeviceOptions)["device"].help, only=when_any("speed", "full", "engines")
     )
     precision: Literal["fp32", "bf16", "bf16-pure"] = option(
         "fp32",
@@ -150,9 +148,9 @@ def _timed(options: Measure) -> list[dict[str, Any]]:
 
 def _whole(options: Measure) -> list[dict[str, Any]]:
     """Return all figures of each model."""
-    from vitlab.studies.figure_12 import How, whole
+    from vitlab.studies.figure_12 import SpeedSettings, whole
 
-    how = How(**options.values("image_sizes mode precision device seconds training"))
+    how = SpeedSettings(**options.values("image_sizes mode precision device seconds training"))
     known = options.file.arguments()
     return whole(options.models, how, known=known, **options.model.chosen())
 

@@ -11,11 +11,11 @@ LIGHT = True  # it needs no PyTorch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Models(Options):
+class ModelsOptions(Options):
     """Nothing to choose."""
 
 
-def run(options: Models) -> dict[str, Any]:
+def run(options: ModelsOptions) -> dict[str, Any]:
     """Return the cost of every listed model at 224 pixels."""
     from vitlab.models.configs.listed import COSTS
 

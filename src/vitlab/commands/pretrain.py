@@ -8,7 +8,7 @@ from vitlab.commands.train import Train, show
 from vitlab.errors import OptionError
 from vitlab.experiments.several import SeveralRuns
 from vitlab.options import options_of
-from vitlab.recipes.choices import Distill, Objective
+from vitlab.recipes.choices import Distill, ObjectivePart
 from vitlab.recipes.pretraining import PRETRAINING
 from vitlab.recipes.recipe import Recipe
 from vitlab.runs.run_folder import RunFolder
@@ -18,7 +18,7 @@ __all__ = ["SUMMARY", "begin", "build", "run", "show"]
 SUMMARY = "Train a model on images without labels, to fine-tune it later."
 TASKS = "masked-patch, tokenizer, beit, mae, dino or lejepa"
 LABELED = (
-    *options_of(Objective), *options_of(Distill), "mixup", "cutmix", "mix_switch", "tune",
+    *options_of(ObjectivePart), *options_of(Distill), "mixup", "cutmix", "mix_switch", "tune",
     "lora_rank", "lora_alpha", "lora_targets", "dev_share", "fold", "classes", "object_queries",
     "query_blocks", "mask_queries", "targets",
 )  # fmt: skip

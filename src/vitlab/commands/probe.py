@@ -8,13 +8,7 @@ from vitlab.errors import OptionError
 from vitlab.evaluation.probes.feature_options import CACHE
 from vitlab.options import option, options_of
 from vitlab.progress import say
-from vitlab.recipes.head_search import (
-    INSTEAD,
-    OF_STEPS,
-    HeadSearch,
-    MaskOptions,
-    probe_recipe,
-)
+from vitlab.recipes.head_search import INSTEAD, OF_STEPS, HeadSearch, MaskOptions, probe_recipe
 from vitlab.recipes.pretext import named_task
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder

@@ -19,7 +19,7 @@ SUMMARY = "Reproduce a table or figure of a paper."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study(RunOptions):
+class StudyOptions(RunOptions):
     """A study, the recipe that it starts from, and where to train."""
 
     FIRST: ClassVar[tuple[str, ...]] = (
@@ -48,10 +48,7 @@ class Study(RunOptions):
         "chooses the seeds, by the deviations of an earlier result in the folder (0: --seeds)",
         at_least(0),
     )
-    dry_run: bool = option(
-        False,
-        "estimate the cost by timing a few steps of each row",
-    )
+    dry_run: bool = option(False, "estimate the cost by timing a few steps of each row")
     only: tuple[str, ...] = option((), "train only these rows (default: all)")
     at_once: int = option(
         0,
@@ -60,8 +57,7 @@ class Study(RunOptions):
     )
     on: On = option("", ON)
     downstream: str = option(
-        "",
-        "data that pre-trained models are transferred to (default: the same data)",
+        "", "data that pre-trained models are transferred to (default: the same data)"
     )
     lr_grid: tuple[float, ...] = option(
         (),
@@ -78,23 +74,23 @@ class Study(RunOptions):
         budget_seconds(self.allowed, self.length)
 
 
-def build(given: dict[str, Any]) -> Study:
+def build(given: dict[str, Any]) -> StudyOptions:
     """Return options that start from a small model unless a recipe is named.
 
     Raises:
         OptionError: an unknown study, or an option that it chooses itself.
     """
     name, given = given["name"], {"data": "digits"} | given
-    if chosen := set(STUDIES[Study(name=name).name]["varies"].split()) & set(given):
+    if chosen := set(STUDIES[StudyOptions(name=name).name]["varies"].split()) & set(given):
         raise OptionError(f"the study {name} chooses {min(chosen)} itself: leave it out")
     if "recipe" in given:
         start, rest = start_from(given)
     else:
         start, rest = small(given["data"], given.pop("model", "")), given
-    return Study(name=name, recipe=start).changed(**rest)
+    return StudyOptions(name=name, recipe=start).changed(**rest)
 
 
-def run(options: Study) -> dict[str, Any]:
+def run(options: StudyOptions) -> dict[str, Any]:
     """Run the study, or say what it would cost."""
     from vitlab.studies.study import study
 

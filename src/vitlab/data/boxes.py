@@ -30,7 +30,7 @@ from vitlab.data.holdout import in_splits, without
 from vitlab.data.labels import Classes, Indices, PlacedLabels
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.columns import check_known_columns
-from vitlab.data.sources.folders import Files
+from vitlab.data.sources.folders import LabeledFiles
 from vitlab.data.sources.memory import Arrays, digits, split_digits
 from vitlab.data.sources.paths import Inside, Names, some
 from vitlab.data.sources.request import SPLIT_OF, Found, Part, Request, Splits, blank, split_of
@@ -311,7 +311,7 @@ def _opened(file: Path, home: Path, found: Annotations, order: Classes, notes: l
     what = "boxes that are empty, outside of their image or around a crowd"
     notes += skipped(file, len(files), (what, odd), ("images that are not there", lost))
     labels = BoxLabels.of([*objects.values()], len(order))
-    return without(Files(Path(), Names.of(paths), labels, order), gone)
+    return without(LabeledFiles(Path(), Names.of(paths), labels, order), gone)
 
 
 def _inside(box: list[float], size: Sides) -> list[float]:

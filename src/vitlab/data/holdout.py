@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from vitlab.data.labels import Integers
 from vitlab.data.settings import Data, part_of
-from vitlab.data.sources.folders import Files
+from vitlab.data.sources.folders import LabeledFiles
 from vitlab.data.sources.request import ALL, NAMES, Splits
 from vitlab.data.sources.source import (
     DIGEST,
@@ -122,7 +122,7 @@ def _identity(source: Source, index: int) -> int:
     if isinstance(source, Numbered):
         return index
     try:
-        if isinstance(source, Files):
+        if isinstance(source, LabeledFiles):
             with (source.root / source.paths[index]).open("rb", buffering=0) as file:
                 handle = file.fileno()
                 size = os.fstat(handle).st_size

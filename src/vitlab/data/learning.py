@@ -8,7 +8,7 @@ import numpy as np
 
 from vitlab.data.holdout import held_out, identified, in_splits, origin, without
 from vitlab.data.labels import check_classes
-from vitlab.data.loading.cache import Decoded, cached
+from vitlab.data.loading.cache import PixelCache, cached
 from vitlab.data.open import Opened, open_images, stripped
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.request import NAMES, Given, Splits
@@ -155,7 +155,7 @@ class OpenedData:
 
     def __init__(self) -> None:
         self._splits: dict[tuple[bool, Data], Splits] = {}
-        self._decoded: dict[tuple[int, int], Decoded] = {}
+        self._decoded: dict[tuple[int, int], PixelCache] = {}
 
     def splits(self, options: Data, unlabeled: bool) -> Splits:
         """Return all images of the data that the options name, opened now or before.
@@ -185,5 +185,5 @@ class OpenedData:
         if source.in_memory:
             return source
         whole, numbers = origin(source)
-        decoded = self._decoded.setdefault((id(whole), channels), Decoded(whole, channels))
+        decoded = self._decoded.setdefault((id(whole), channels), PixelCache(whole, channels))
         return decoded.part(source, numbers) or cached(source, channels)

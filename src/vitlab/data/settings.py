@@ -32,12 +32,10 @@ class Columns(Options):
     )
     label_separator: str = option("", "separator of several labels in one cell, such as '|'")
     images: str = option(
-        "",
-        "folder of the images that a list, or a Parquet file, names (default: that of the list)",
+        "", "folder of the images that a list, or a Parquet file, names (default: that of the list)"
     )
     group_column: str = option(
-        "",
-        "column of groups (a patient, a scene, a day), whose images stay on one side of a split",
+        "", "column of groups (a patient, a scene, a day), whose images stay on one side of a split"
     )
     allow_outside: bool = option(
         False,
@@ -154,10 +152,7 @@ class Augment(Options):
         10.0, "upper limit of the drawn magnitude", at_least(0), only=when("rand_ops")
     )
     rand_probability: float = option(
-        0.5,
-        "probability of each RandAugment operation",
-        *PROBABILITY,
-        only=when("rand_ops"),
+        0.5, "probability of each RandAugment operation", *PROBABILITY, only=when("rand_ops")
     )
     rand_increasing: bool = option(
         True,

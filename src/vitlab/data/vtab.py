@@ -19,7 +19,7 @@ import numpy as np
 
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.labels import SingleLabels
-from vitlab.data.sources.folders import Files, open_folder
+from vitlab.data.sources.folders import LabeledFiles, open_folder
 from vitlab.data.sources.paths import Names, read_text
 from vitlab.data.sources.request import NAMES, Found, Part, Request
 from vitlab.data.sources.source import Altered, Joined, Source, reindexed
@@ -181,7 +181,7 @@ def _list(file: Path, task: VtabTask) -> Source:
             f"{missing[0]} (paths are relative to {file.parent})"
         )
     values = SingleLabels(np.array(labels, np.int64))
-    return Files(file.parent, Names.of(paths), values, task.names)
+    return LabeledFiles(file.parent, Names.of(paths), values, task.names)
 
 
 def _class_folders(folder: Path, task: VtabTask) -> list[Source]:

@@ -25,7 +25,7 @@ from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.answers import Floats, descending
 from vitlab.evaluation.choosing import as_trained, open_for
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.infer import Predictions, check_classifier, predict
+from vitlab.evaluation.infer import Probabilities, check_classifier, predict
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.metrics import figures, moved_by
 from vitlab.models.model import Model
@@ -55,7 +55,7 @@ class Calibration:
         about = {"data": self.data, "images": self.images}
         return {"temperature": self.temperature, "calibration": about}
 
-    def change(self, model: Model, done: Predictions) -> dict[str, Any]:
+    def change(self, model: Model, done: Probabilities) -> dict[str, Any]:
         """Return what it changed, as `vitlab.evaluate` reports it.
 
         Args:
@@ -256,7 +256,7 @@ class Thresholds:
         about = {"per": self.per, "data": self.data, "images": self.images}
         return {"thresholds": list(self.values), "thresholds_chosen": about}
 
-    def change(self, before: Floats, done: Predictions) -> dict[str, Any]:
+    def change(self, before: Floats, done: Probabilities) -> dict[str, Any]:
         """Return what they changed, as `vitlab.evaluate` reports it.
 
         Args:

@@ -22,7 +22,7 @@ from vitlab.evaluation.answers import Floats, check_numbers
 from vitlab.evaluation.compute import Compute, FastForm
 from vitlab.evaluation.infer import Progress, batch_of, check_classifier, infer, predict, silent
 from vitlab.evaluation.on_ray import writers
-from vitlab.evaluation.rows import WRITERS, Layout, table_to
+from vitlab.evaluation.rows import WRITERS, RowLayout, table_to
 from vitlab.evaluation.shards import ShardFolder, ShardJob, ShardNumber, Use, fill, identity
 from vitlab.models.model import Model
 from vitlab.packages import check_installed
@@ -33,7 +33,7 @@ from vitlab.weights.identity import feature_fingerprint
 
 
 @dataclass(frozen=True)
-class Answer:
+class ClassifiedImage:
     """The likeliest classes of an image, best first, with their probabilities; or an error.
 
     Attributes:
@@ -102,7 +102,7 @@ def classify(
     columns: Columns | None = None,
     precision: Precision = "auto",
     engine: Engine = "auto",
-) -> list[Answer]:
+) -> list[ClassifiedImage]:
     """Return the likeliest classes of images.
 
     Args:
@@ -129,17 +129,17 @@ def classify(
 
 def answers_of(
     form: FastForm, source: Source, compute: Compute, top: int, flips: bool
-) -> list[Answer]:
+) -> list[ClassifiedImage]:
     """Return the likeliest classes of a source's images, as `classify` does."""
     model = form.model
     done = predict(model, source, compute.of(form), flips=flips)
     check_numbers(done.probabilities)
     names = [source.name(index) for index in range(len(source))]
     how = source.classes, top, model.thresholds if source.labels.several else None
-    answers = {index: Answer(names[index], error=text) for index, text in done.bad.items()}
+    answers = {index: ClassifiedImage(names[index], error=text) for index, text in done.bad.items()}
     rows = done.indices.tolist(), done.probabilities, done.distances
     for index, chances, far in zip(*rows, strict=True):
-        answers[index] = Answer.of(names[index], chances, *how, far)
+        answers[index] = ClassifiedImage.of(names[index], chances, *how, far)
     return [answers[index] for index in range(len(names))]
 
 
@@ -280,10 +280,10 @@ def _job(
     return ShardJob("predicting", about, *what, table, flips)  # type: ignore[arg-type]
 
 
-def _layout(model: Model, source: Source, top: int) -> Layout:
+def _layout(model: Model, source: Source, top: int) -> RowLayout:
     """Return the columns of a model's answers."""
     above, far = np.array(model.thresholds), model.unlike is not None
-    return Layout(source, False, top, threshold=above, far=far)
+    return RowLayout(source, False, top, threshold=above, far=far)
 
 
 def unlabeled(

@@ -18,12 +18,12 @@ from vitlab.evaluation.calibration import choose_thresholds as fit_thresholds
 from vitlab.evaluation.choosing import Split, choose
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.imagenet_protocols import Outputs, Protocol, check_alone, examine
-from vitlab.evaluation.infer import Predictions, Progress, check_classifier, predict, silent
+from vitlab.evaluation.infer import Probabilities, Progress, check_classifier, predict, silent
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.label_errors import LEARNED, find_label_errors, write_suspects
 from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.records import EvaluationRecord
-from vitlab.evaluation.rows import Layout, table_to
+from vitlab.evaluation.rows import RowLayout, table_to
 from vitlab.models.model import Model
 from vitlab.places import NO_FILES, Files, check_files
 from vitlab.precision import Engine, Precision, fixed
@@ -31,7 +31,7 @@ from vitlab.progress import public
 
 
 @dataclass(frozen=True)
-class How:
+class PredictionSettings:
     """How predictions are computed.
 
     Attributes:
@@ -62,7 +62,7 @@ class Evaluation:
     """A model on the images of a source: its predictions, and the figures made of them."""
 
     source: Source
-    predictions: Predictions
+    predictions: Probabilities
     figures: dict[str, Any]
 
 
@@ -134,7 +134,7 @@ def evaluate(
         OptionError: the model has no classifier; options that do not go together.
         DiskError: the file cannot be written.
     """
-    how = How(Compute(device, precision, engine, workers), flips, threshold, columns)
+    how = PredictionSettings(Compute(device, precision, engine, workers), flips, threshold, columns)
     if protocol is not None:
         check_alone(
             split=split,
@@ -159,7 +159,7 @@ def evaluate(
 def evaluation(
     model: Model,
     data: Given,
-    how: How,
+    how: PredictionSettings,
     *,
     split: Split = "auto",
     calibrate: bool = False,
@@ -191,7 +191,7 @@ def evaluation(
         chosen = fit_thresholds(model, data, choosing, **how.fitting)
     above = np.array(chosen.values) if chosen else before
     form = how.compute.fast(model, source, 1 + how.flips)
-    layout = Layout(source, truth=True, threshold=above, far=model.unlike is not None)
+    layout = RowLayout(source, truth=True, threshold=above, far=model.unlike is not None)
     with table_to(files.rows, layout.kinds) as write:
         done = predict(
             form.model,
@@ -220,7 +220,7 @@ def evaluation(
 
 
 def _figures(
-    model: Model, source: Source, done: Predictions, above: NDArray[np.float64]
+    model: Model, source: Source, done: Probabilities, above: NDArray[np.float64]
 ) -> dict[str, Any]:
     results = done.probabilities, done.labels
     several = {"thresholds": thresholds_json(above, source.classes)}
@@ -233,7 +233,9 @@ def _figures(
     }
 
 
-def check_fitting(split: Split, how: How, *, calibrate: bool, choosing: bool) -> None:
+def check_fitting(
+    split: Split, how: PredictionSettings, *, calibrate: bool, choosing: bool
+) -> None:
     """Refuse to calibrate or choose thresholds on what is evaluated, or otherwise than it is used.
 
     Raises:

@@ -36,7 +36,7 @@ from vitlab import device as devices
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
-from vitlab.data.sources.folders import Files, class_folders, image_files
+from vitlab.data.sources.folders import LabeledFiles, class_folders, image_files
 from vitlab.data.sources.paths import Names
 from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Altered, Relabeled, Source, Subset
@@ -425,7 +425,7 @@ def reassessed(data: str, labels: str) -> Exam:
     for row, place in enumerate(places):
         accepted[row, right[place]] = True
     names = Names.of(str(paths[place].relative_to(root)) for place in places)
-    source = Files(root, names, SingleLabels(np.arange(len(places))), imagenet())
+    source = LabeledFiles(root, names, SingleLabels(np.arange(len(places))), imagenet())
     notes = _counted(len(places), sum(map(bool, answers)), "ReaL")
     return Exam(source, accepted, notes, left_out=len(paths) - len(places))
 

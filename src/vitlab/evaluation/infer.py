@@ -344,7 +344,7 @@ def _collected(world: World, rows: NDArray[Any], lengths: list[int]) -> NDArray[
 
 
 @dataclass(frozen=True)
-class Predictions:
+class Probabilities:
     """A model's probabilities for a source's images, without the damaged ones.
 
     Attributes:
@@ -404,7 +404,7 @@ def predict(
     use: Callable[[Inferred], None] = lambda batch: None,
     progress: Progress = silent,
     world: World = ALONE,
-) -> Predictions:
+) -> Probabilities:
     """Run a model over every image of a source, in order.
 
     Several processes share the batches; the first of them gets the probabilities of all, the same
@@ -440,4 +440,4 @@ def predict(
     columns = (indices, chances, far, scores) if logits else (indices, chances, far)
     (indices, chances, far, *asked), bad = gathered(world, columns, bad)
     labels, seconds = source.labels.take(indices), time.perf_counter() - start
-    return Predictions(chances, labels, indices, bad, seconds, far, *asked)
+    return Probabilities(chances, labels, indices, bad, seconds, far, *asked)

@@ -57,7 +57,7 @@ def table_to(file: Path | None, kinds: Kinds) -> Iterator[Callable[[list[Row]], 
         yield use
 
 
-class Layout:
+class RowLayout:
     """Which columns there are, and their content for a batch.
 
     Args:

@@ -16,7 +16,7 @@ from vitlab.data.sources.source import Source, digest
 from vitlab.errors import DataError, DiskError
 from vitlab.evaluation.answers import Answers, Integers, MultiAnswers, SingleAnswers, answers_of
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.infer import Predictions, Progress, predict, silent
+from vitlab.evaluation.infer import Probabilities, Progress, predict, silent
 from vitlab.files import staged_file
 from vitlab.models.model import Model
 from vitlab.progress import say
@@ -45,7 +45,9 @@ class Examined:
     keys: Integers
 
     @classmethod
-    def of(cls, folder: RunFolder, model: Model, source: Source, predictions: Predictions) -> Self:
+    def of(
+        cls, folder: RunFolder, model: Model, source: Source, predictions: Probabilities
+    ) -> Self:
         """Return the answers in a model's predictions for a source.
 
         Args:
@@ -106,7 +108,7 @@ def _mark(source: Source, index: int, by_name: bool) -> bytes:
     return source.name(index).encode("utf-8", "surrogateescape")
 
 
-def keep(folder: RunFolder, model: Model, source: Source, predictions: Predictions) -> Examined:
+def keep(folder: RunFolder, model: Model, source: Source, predictions: Probabilities) -> Examined:
     """Keep the predictions of a run's model for its test images in the run's folder.
 
     Raises:

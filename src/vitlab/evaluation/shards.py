@@ -32,7 +32,7 @@ from typing import Any, Self
 import numpy as np
 
 from vitlab.data.holdout import identities
-from vitlab.data.sources.folders import Files
+from vitlab.data.sources.folders import LabeledFiles
 from vitlab.data.sources.source import Joined, Source, Wrapped
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, DiskError, ImageError, OptionError
@@ -525,4 +525,4 @@ def _alone(source: Source) -> bool:
             return all(map(_alone, parts))
         case Wrapped(whole=whole):
             return _alone(whole)
-    return source.in_memory or isinstance(source, Files)
+    return source.in_memory or isinstance(source, LabeledFiles)

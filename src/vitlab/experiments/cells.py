@@ -384,9 +384,7 @@ def run_cells(
 
 
 def _rows(
-    cells: Sequence[Cell],
-    experiment: Experiment,
-    left: Callable[[Collection[str]], float] | None,
+    cells: Sequence[Cell], experiment: Experiment, left: Callable[[Collection[str]], float] | None
 ) -> dict[str, Row]:
     """Train cells; return their rows by their names."""
     waiting, running, rows = list(cells), dict[str, Cell](), dict[str, Row]()

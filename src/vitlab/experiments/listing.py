@@ -8,7 +8,7 @@ from vitlab.errors import RunError, UserError
 from vitlab.evaluation.metrics import MAIN, METRICS
 from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.files import CAMPAIGN_FILE
-from vitlab.report.comparing.entry import Entry, entry_of
+from vitlab.report.comparing.entry import ComparedRun, entry_of
 from vitlab.report.comparing.recipe_diff import differing
 from vitlab.runs.run_folder import RunFolder
 
@@ -36,7 +36,7 @@ def list_runs(folder: str | Path) -> Listed:
         RunError: there is no run in it, or the file of an experiment is damaged.
     """
     place = Path(folder).expanduser()
-    entries, runs = list[Entry](), list[Listed]()
+    entries, runs = list[ComparedRun](), list[Listed]()
     for path in _holding(place, "run.toml"):
         about: Listed = {"run": str(path), "name": str(path.relative_to(place))}
         try:
@@ -62,7 +62,7 @@ def _holding(place: Path, name: str) -> list[Path]:
     return sorted(Path(folder) for folder, _, files in walk if name in files)
 
 
-def _progress(entry: Entry) -> Listed:
+def _progress(entry: ComparedRun) -> Listed:
     """Return how far a run is, and how good."""
     facts = entry.facts
     found: Listed = {"model": facts.model, "seed": entry.seed, "options": ""}

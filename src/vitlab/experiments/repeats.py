@@ -18,7 +18,7 @@ from vitlab.evaluation.infer import predict
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.label_errors import LabelErrors, find_label_errors, write_suspects
 from vitlab.evaluation.metrics import METRICS
-from vitlab.evaluation.rows import Layout, table_to
+from vitlab.evaluation.rows import RowLayout, table_to
 from vitlab.evaluation.run_predictions import reopened
 from vitlab.experiments.campaign_folder import MOST
 from vitlab.experiments.cells import (
@@ -33,19 +33,13 @@ from vitlab.experiments.cells import (
     title_of,
 )
 from vitlab.experiments.statistics import t_quantile
-from vitlab.experiments.sweep import (
-    Choices,
-    best_point,
-    choices_of,
-    search_result,
-    searching,
-)
+from vitlab.experiments.sweep import Choices, best_point, choices_of, search_result, searching
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.places import On
 from vitlab.progress import PLACE, public
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.report.table_page import Table, TablePage
+from vitlab.report.table_page import ReportTable, TablePage
 from vitlab.runs.naming import run_name
 from vitlab.training.own_code import Transform
 from vitlab.units import percent
@@ -135,11 +129,7 @@ def repeat(
 
 
 def seed_cells(
-    recipe: Recipe,
-    seeds: int,
-    sweep: Sequence[float] | None,
-    choices: Choices,
-    share: float | None,
+    recipe: Recipe, seeds: int, sweep: Sequence[float] | None, choices: Choices, share: float | None
 ) -> tuple[dict[str, Any], list[Cell], list[Cell]]:
     """Return the settings of a series of seeds, the cells that choose its rate, and its own.
 
@@ -167,7 +157,7 @@ def _seeds_together(
     experiment: Experiment,
     recipe: Recipe,
     rows: list[Row],
-    search: tuple[dict[str, Any], Table] | None,
+    search: tuple[dict[str, Any], ReportTable] | None,
 ) -> dict[str, Any]:
     """Return the figures of all seeds, and write down result and page."""
     found, seeds = mean_and_std(rows), [row["seed"] for row in rows]
@@ -305,7 +295,7 @@ def write_predictions(
     runs = [experiment.run(cell) for cell in cells]
     sources = [reopened(run).test for run in runs]
     layouts = [
-        Layout(source, truth=True, more=dict(cell.labels))
+        RowLayout(source, truth=True, more=dict(cell.labels))
         for source, cell in zip(sources, cells, strict=True)
     ]
     host, found = experiment.setup.host, []
@@ -353,7 +343,7 @@ def _page(
             f"all. The first {len(rows)} are below, all of them in {LABEL_ERRORS}, beside this "
             "page."
         )
-        tables.append(Table("Likely label errors", head, rows, note=note))
+        tables.append(ReportTable("Likely label errors", head, rows, note=note))
     lead = lead_of(result, f"{result['folds']} folds")
     last = f"A row per image with its probabilities: {PREDICTIONS}, beside this page."
     notes = [*result.get("notes", ()), *[last] * bool(found)]
@@ -408,7 +398,7 @@ def intervals_of_means(found: dict[str, dict[str, float]], runs: int) -> dict[st
     return result
 
 
-def table_of(what: str, result: Row, more: dict[str, Row], note: str) -> Table:
+def table_of(what: str, result: Row, more: dict[str, Row], note: str) -> ReportTable:
     """Return the table of all runs, then of their mean, their deviation and further rows.
 
     Args:
@@ -422,7 +412,7 @@ def table_of(what: str, result: Row, more: dict[str, Row], note: str) -> Table:
     metrics = [METRICS[name] for name in result["mean"]]
     texts = [(name, *(each.text(row[each.name]) for each in metrics)) for name, row in rows]
     head = (what, *(each.word for each in metrics))
-    return Table(f"{what.capitalize()}s", head, texts, note=note)
+    return ReportTable(f"{what.capitalize()}s", head, texts, note=note)
 
 
 def lead_of(result: Row, runs: str) -> str:

@@ -28,10 +28,7 @@ class Jobs(Options):
     """How the runs of an experiment are shared out; figures are the same, but for last bits."""
 
     jobs: int = option(
-        1,
-        "parallel runs, one process each, which share the cores",
-        at_least(1),
-        only=_SEVERAL,
+        1, "parallel runs, one process each, which share the cores", at_least(1), only=_SEVERAL
     )
     cells: str = option(
         "",
@@ -41,9 +38,7 @@ class Jobs(Options):
     )
     on: On = option("", ON, only=_SEVERAL)
     dry_run: bool = option(
-        False,
-        "estimate the cost of several runs by timing a few steps",
-        only=_SEVERAL,
+        False, "estimate the cost of several runs by timing a few steps", only=_SEVERAL
     )
 
     @property
@@ -64,11 +59,7 @@ class SeveralRuns(Jobs):
         above(0),
     )
     sweep_layer_decay: tuple[float, ...] = option(
-        (),
-        "layer decays to try with each learning rate",
-        above(0),
-        at_most(1),
-        only=_SWEEPING,
+        (), "layer decays to try with each learning rate", above(0), at_most(1), only=_SWEEPING
     )
     sweep_more: tuple[str, ...] = option(
         (),

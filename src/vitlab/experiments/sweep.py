@@ -36,7 +36,7 @@ from vitlab.objectives.classify import Loss
 from vitlab.places import On
 from vitlab.progress import PLACE, public
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.report.table_page import Table, TablePage
+from vitlab.report.table_page import ReportTable, TablePage
 from vitlab.runs.naming import run_name
 from vitlab.training.ending import Run
 from vitlab.training.own_code import Transform
@@ -285,7 +285,7 @@ def best_point(rows: Sequence[Row], options: Iterable[str]) -> Point:
 
 def search_result(
     rows: Sequence[Row], share: float, options: Iterable[str]
-) -> tuple[dict[str, Any], Table]:
+) -> tuple[dict[str, Any], ReportTable]:
     """Return what a search has found, as JSON values and as a table.
 
     Raises:
@@ -312,4 +312,4 @@ def search_result(
     )
     head = [key.replace("lr", "learning rate").replace("_", " ") for key in point]
     head += [each.word for each in shown]
-    return result, Table("Sweep", tuple(head), texts, number, note)
+    return result, ReportTable("Sweep", tuple(head), texts, number, note)

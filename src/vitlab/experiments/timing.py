@@ -40,7 +40,7 @@ MARGIN = 1.25  # of the budget that a refusal names: the next timing may be slow
 
 
 @dataclass(frozen=True)
-class Cost:
+class RunCost:
     """What the runs of one kind cost on this device.
 
     Attributes:
@@ -99,14 +99,14 @@ class Plan:
     """
 
     epochs: float
-    costs: Mapping[str, Cost]
+    costs: Mapping[str, RunCost]
     timing: float = 0.0
     unit: float = 0.0
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """Return the plan whose fields are these JSON values."""
-        costs = {name: Cost(**cost) for name, cost in values["costs"].items()}
+        costs = {name: RunCost(**cost) for name, cost in values["costs"].items()}
         return cls(values["epochs"], costs, values["timing"], values["unit"])
 
     @classmethod
@@ -204,7 +204,7 @@ def timed(
     trainer: CellTrainer,
     place: Path,
     macs: Callable[[Cell, Row], float] = of_forward,
-) -> dict[str, Cost]:
+) -> dict[str, RunCost]:
     """Return the cost of each kind of cells, found by a run of a few steps.
 
     The first run in a process takes longer, and is repeated.
@@ -232,11 +232,11 @@ def timed(
     return {cell.kind: _cost(cell, rows[cell.name], macs) for cell in few}
 
 
-def _cost(cell: Cell, row: Row, macs: Callable[[Cell, Row], float]) -> Cost:
+def _cost(cell: Cell, row: Row, macs: Callable[[Cell, Row], float]) -> RunCost:
     if FAILED in row:  # within a few steps: it will cost next to nothing
-        return Cost(0.0, 0.0, 1.0, 0.0)
+        return RunCost(0.0, 0.0, 1.0, 0.0)
     step, measure = row.get("step_seconds", 0.0), row.get("measure_seconds", 0.0)
-    return Cost(
+    return RunCost(
         fixed=max(row.get("elapsed", 0.0) - STEPS * step - measure, 0.0),
         step=step,
         steps=row.get("epoch_steps", 1.0) / learned_share(cell.recipe),

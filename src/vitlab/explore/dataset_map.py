@@ -124,11 +124,7 @@ class _LookedAt:
 
 
 def dataset_map(
-    model: Model,
-    data: Given,
-    *,
-    most: int = MOST,
-    progress: Progress = lambda share, what: None,
+    model: Model, data: Given, *, most: int = MOST, progress: Progress = lambda share, what: None
 ) -> DatasetMap:
     """Make the map of a data set as a model sees it.
 
@@ -262,9 +258,7 @@ class MapJob:
     """
 
     def __init__(
-        self,
-        make: Callable[[Progress], DatasetMap],
-        say: Callable[[str], None] = lambda text: None,
+        self, make: Callable[[Progress], DatasetMap], say: Callable[[str], None] = lambda text: None
     ) -> None:
         self._make, self._say = make, say
         self._state: tuple[DatasetMap | None, float, str] = (None, 0.0, "beginning")

@@ -113,10 +113,7 @@ def openvino(graph: bytes, given: Numbers, names: list[str], settings: dict[str,
     return {name: found[compiled.output(name)] for name in names}
 
 
-RUNTIMES = {
-    "onnxruntime": onnxruntime,
-    "openvino": openvino,
-}
+RUNTIMES = {"onnxruntime": onnxruntime, "openvino": openvino}
 
 if __name__ == "__main__":
     sys.exit(main())

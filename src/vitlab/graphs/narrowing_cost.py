@@ -61,7 +61,7 @@ class DrawnSample:
 
 
 @dataclass
-class Timed:
+class TimedFile:
     """A file, what it gave, and how long that took."""
 
     run: Run
@@ -131,7 +131,7 @@ def narrowing_cost(before: bytes, file: Path, model: Model, drawn: DrawnSample) 
         WeightsError: the prediction changes for more than 2% of the images.
     """
     source, count = drawn.asked.source, len(drawn.numbers)
-    old, new = (Timed(runs(opened(each))) for each in (before, file))
+    old, new = (TimedFile(runs(opened(each))) for each in (before, file))
     seen: list[int] = []
     for number, images in batches(source, drawn.numbers, model, drawn):
         seen.append(number)

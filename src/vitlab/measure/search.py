@@ -10,7 +10,7 @@ PATIENCE = 2  # doublings without growth, after which the search ends
 
 
 @dataclass(frozen=True)
-class Best:
+class BestBatch:
     """The batch with the highest throughput.
 
     Attributes:
@@ -26,7 +26,7 @@ class Best:
     ended: Literal["throughput", "memory"]
 
 
-def best_batch(rate_of: Callable[[int], float | None], most: int = MOST) -> Best | None:
+def best_batch(rate_of: Callable[[int], float | None], most: int = MOST) -> BestBatch | None:
     """Return the batch with the highest throughput.
 
     Powers of two are tried until two doublings in a row bring less than 2%, or memory ends; then
@@ -58,7 +58,7 @@ def best_batch(rate_of: Callable[[int], float | None], most: int = MOST) -> Best
             rate = rate_of(between)
             rates |= {} if rate is None else {between: rate}
     top = max(rates, key=rates.__getitem__)
-    return Best(top, rates[top], dict(sorted(rates.items())), ended)
+    return BestBatch(top, rates[top], dict(sorted(rates.items())), ended)
 
 
 def largest_batch(fits: Callable[[int], bool], start: int = 1, most: int = MOST) -> int:

@@ -11,7 +11,7 @@ import torch
 from vitlab import device as devices
 from vitlab.measure.modes import Precision
 from vitlab.measure.rates import Rates
-from vitlab.measure.search import MOST, Best, best_batch, largest_batch
+from vitlab.measure.search import MOST, BestBatch, best_batch, largest_batch
 from vitlab.measure.timing import QUICK, Pass, time_passes, waiter
 
 ROOM = 0.9  # share of the free memory of a CPU's machine that a pass may take
@@ -41,7 +41,7 @@ class Subject(Protocol):
 
 
 @dataclass(frozen=True)
-class Limits:
+class DeviceLimits:
     """What a subject is measured against.
 
     Attributes:
@@ -63,7 +63,7 @@ class Limits:
 
 
 def timed(
-    subject: Subject, limits: Limits, batch: int, seconds: float, each: bool = True
+    subject: Subject, limits: DeviceLimits, batch: int, seconds: float, each: bool = True
 ) -> dict[str, Any] | None:
     """Return the figures of passes of one batch size as JSON; None if they do not fit.
 
@@ -103,7 +103,7 @@ def best(
     seconds: float,
     most: int = MOST,
     note: Callable[[int], object] = lambda batch: None,
-) -> tuple[Best | None, str]:
+) -> tuple[BestBatch | None, str]:
     """Search the batch with the highest throughput.
 
     Args:

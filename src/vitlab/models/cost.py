@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from vitlab.models.config import ModelConfig, TokenizerConfig, ViTConfig
 from vitlab.models.create import build
 from vitlab.models.layers import NORMS
-from vitlab.models.model import Model, Part
+from vitlab.models.model import Model, PartCost
 from vitlab.models.tokenizers.tokenizer import Tokenizer
 
 # Which modules, by their names, are a part: the first that fits. Norms are those of the encoder.
@@ -41,7 +41,7 @@ class Cost:
     all.)
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[PartCost, ...]
 
     @property
     def params(self) -> int:
@@ -79,7 +79,7 @@ def _cost(config: ModelConfig) -> Cost:
         macs["norms"] = config.length * elements
     last = "" if isinstance(config, TokenizerConfig) else "head"  # listed without classes too
     names = [name for name in PARTS if params[name] or name == last]
-    return Cost(tuple(Part(name, params[name], macs[name]) for name in names))
+    return Cost(tuple(PartCost(name, params[name], macs[name]) for name in names))
 
 
 def _macs(model: Model) -> Counter[str]:

@@ -16,7 +16,7 @@ from vitlab.models.seen import NOTHING, Seen
 from vitlab.models.unlike import Unlike
 
 
-class Part(NamedTuple):
+class PartCost(NamedTuple):
     """One part of a model: its parameters, and its multiply-adds for one image."""
 
     name: str

@@ -16,10 +16,10 @@ from vitlab.options import Only
 
 FOLDERS = {"stem": "vitlab.models.stems", "positions": "vitlab.models.positions"}
 # By the field of the configuration, then by the value of that field.
-KINDS: dict[str, "dict[str, type[Part]]"] = {field: {} for field in FOLDERS}
+KINDS: dict[str, "dict[str, type[Component]]"] = {field: {} for field in FOLDERS}
 
 
-class Part:
+class Component:
     """What a stem and a position scheme have in common: what a configuration asks of them.
 
     Attributes:
@@ -50,14 +50,14 @@ class Part:
         """
 
 
-def register(field: str, kind: type[Part]) -> None:
+def register(field: str, kind: type[Component]) -> None:
     """Make a class available under its `name`, as a value of the configuration's `field`."""
     if kind.name in KINDS[field]:
         raise TypeError(f"{field}={kind.name} is already {KINDS[field][kind.name].__qualname__}")
     KINDS[field][kind.name] = kind
 
 
-def kinds(field: str) -> dict[str, type[Part]]:
+def kinds(field: str) -> dict[str, type[Component]]:
     """Return the classes that a field of the configuration can name, in alphabetical order."""
     _import_all(FOLDERS[field])
     return dict(sorted(KINDS[field].items()))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vitlab.data.labels import Labels
 from vitlab.errors import OptionError
-from vitlab.recipes.choices import Objective
+from vitlab.recipes.choices import ObjectivePart
 
 UNEVEN = 10.0
 """Largest over smallest class from which `balance=auto` weighs: the mildest imbalance of the
@@ -23,8 +23,8 @@ def imbalance(counts: Sequence[int]) -> float:
 
 
 def decided(
-    options: Objective, labels: Labels, classes: int, own: bool = False
-) -> tuple[Objective, list[str]]:
+    options: ObjectivePart, labels: Labels, classes: int, own: bool = False
+) -> tuple[ObjectivePart, list[str]]:
     """Decide what `balance=auto` leaves to the data, and say so in one line if classes are uneven.
 
     Args:
@@ -96,6 +96,6 @@ def _inverse(counts: NDArray[np.float64], beta: float) -> NDArray[np.float64]:
     return weights * (counts.sum() / (weights * counts).sum())
 
 
-def _chosen(options: Objective, balance: Literal["none", "weights"]) -> Objective:
+def _chosen(options: ObjectivePart, balance: Literal["none", "weights"]) -> ObjectivePart:
     """Return the options with `auto` replaced."""
     return replace(options, balance=balance) if options.balance == "auto" else options

@@ -193,7 +193,7 @@ class Objective(Protocol):
 
 
 def objective_of(
-    options: choices.Objective,
+    options: choices.ObjectivePart,
     labels: Labels | None = None,
     classes: int = 0,
     own: Loss | None = None,

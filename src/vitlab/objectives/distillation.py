@@ -64,11 +64,7 @@ def with_distillation_token(config: ModelConfig, trained: bool = False) -> ViTCo
         )
     both = (0, config.prefix) if config.registers else ()
     return replace(
-        config,
-        pool="prefix",
-        class_token=True,
-        registers=config.registers + 1,
-        pool_tokens=both,
+        config, pool="prefix", class_token=True, registers=config.registers + 1, pool_tokens=both
     )
 
 
@@ -110,14 +106,14 @@ class TwoHeads(nn.Module):
 Wanted = Literal["hard", "soft"]
 
 
-class Normalization(NamedTuple):
+class Renormalization(NamedTuple):
     """What turns images of one normalization into another's: x * scale + shift, per channel."""
 
     scale: tuple[float, ...]
     shift: tuple[float, ...]
 
     @classmethod
-    def between(cls, own: ImageSpec, theirs: ImageSpec) -> "Normalization | None":
+    def between(cls, own: ImageSpec, theirs: ImageSpec) -> "Renormalization | None":
         """Return that from the student's to the teacher's; None if they are the same."""
         if (own.mean, own.std) == (theirs.mean, theirs.std):
             return None
@@ -148,7 +144,7 @@ class Teacher:
     def __init__(self, model: Model, config: ModelConfig, wanted: Wanted) -> None:
         self.model = model.eval().requires_grad_(False)
         self.wanted = wanted
-        self.normalized = Normalization.between(config, model.config)
+        self.normalized = Renormalization.between(config, model.config)
         self.resized = None if model.config.size == config.size else model.config.size
         self.columns = columns_of(config, model.config)
 

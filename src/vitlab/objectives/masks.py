@@ -81,11 +81,7 @@ BLOCK, OF = 16, 14 * 14  # BEiT's smallest block, and the grid that it is for
 
 
 def block_mask(
-    rows: int,
-    columns: int,
-    count: int,
-    generator: torch.Generator,
-    min_block: int = 0,
+    rows: int, columns: int, count: int, generator: torch.Generator, min_block: int = 0
 ) -> Tensor:
     """Draw BEiT's blockwise mask (Bao et al., 2021, section 2.3 and Algorithm 1).
 

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from vitlab.errors import OptionError
 from vitlab.models.model import Model
-from vitlab.optim.table import OPTIMIZERS, Entry, Groups
+from vitlab.optim.table import OPTIMIZERS, Groups, OptimizerEntry
 from vitlab.recipes.choices import Optimization
 
 Weights = dict[str, Tensor]
@@ -52,17 +52,17 @@ def build(model: nn.Module, options: Optimization, beside: nn.Module | None = No
     first = _made(entry, groups(model, own, options, kernels), options)
     if not rest:
         return first
-    return Pair(
+    return OptimizerPair(
         first, _made(OPTIMIZERS[entry.rest], groups(model, rest, options, kernels), options)
     )
 
 
-def _made(entry: Entry, params: Groups, options: Optimization) -> Optimizer:
+def _made(entry: OptimizerEntry, params: Groups, options: Optimization) -> Optimizer:
     """Return an optimizer with the options that it needs."""
     return entry.make(params, options.lr, **{n: getattr(options, n) for n in entry.options})
 
 
-def _takes(entry: Entry, name: str, weight: Tensor, kernel: bool) -> bool:
+def _takes(entry: OptimizerEntry, name: str, weight: Tensor, kernel: bool) -> bool:
     """Return whether an optimizer updates this parameter."""
     match entry.takes:
         case "matrices inside blocks":
@@ -126,7 +126,7 @@ def decayed(model: nn.Module) -> set[str]:
     }
 
 
-class Pair(Optimizer):
+class OptimizerPair(Optimizer):
     """Two optimizers, each with its own parameters, that step and are saved as one."""
 
     def __init__(self, first: Optimizer, second: Optimizer) -> None:

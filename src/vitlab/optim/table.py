@@ -20,7 +20,7 @@ Betas = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Entry:
+class OptimizerEntry:
     """An optimizer.
 
     Attributes:
@@ -111,16 +111,16 @@ def _schedule_free(groups: Groups, lr: float, betas: Betas, eps: float) -> "Opti
 
 # LARS' trust ratio, Shampoo and SOAP are for kernels; Muon is for hidden layers (Jordan, 2024)
 OPTIMIZERS = {
-    "sgd": Entry(_sgd, slices=True),
-    "adam": Entry(_adam, slices=True),
-    "adamw": Entry(_adamw, slices=True),
-    "adafactor": Entry(_adafactor),
-    "lamb": Entry(_lamb),
-    "lars": Entry(_lars, takes="kernels", rest="sgd", package=LIBRARY),
-    "shampoo": Entry(_shampoo, takes="kernels", rest="adamw"),
-    "soap": Entry(_soap, takes="kernels", rest="adamw", package=LIBRARY),
-    "muon": Entry(_muon, takes="matrices inside blocks", rest="adamw"),
-    "schedule-free": Entry(_schedule_free, own_schedule=True, package=LIBRARY),
+    "sgd": OptimizerEntry(_sgd, slices=True),
+    "adam": OptimizerEntry(_adam, slices=True),
+    "adamw": OptimizerEntry(_adamw, slices=True),
+    "adafactor": OptimizerEntry(_adafactor),
+    "lamb": OptimizerEntry(_lamb),
+    "lars": OptimizerEntry(_lars, takes="kernels", rest="sgd", package=LIBRARY),
+    "shampoo": OptimizerEntry(_shampoo, takes="kernels", rest="adamw"),
+    "soap": OptimizerEntry(_soap, takes="kernels", rest="adamw", package=LIBRARY),
+    "muon": OptimizerEntry(_muon, takes="matrices inside blocks", rest="adamw"),
+    "schedule-free": OptimizerEntry(_schedule_free, own_schedule=True, package=LIBRARY),
 }
 
 

@@ -7,17 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitlab.optim import table as optimizers
-from vitlab.options import (
-    Only,
-    Options,
-    above,
-    at_least,
-    at_most,
-    below,
-    option,
-    options_of,
-    when,
-)
+from vitlab.options import Only, Options, above, at_least, at_most, below, option, options_of, when
 from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Named
 
@@ -66,7 +56,7 @@ class Start(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Objective(Options):
+class ObjectivePart(Options):
     """The training loss."""
 
     loss: LossName = option(
@@ -259,8 +249,5 @@ class Distill(Options):
         0.5, "share of the loss that is the teacher's", above(0), at_most(1), only=ON
     )
     distill_temperature: float = option(
-        3.0,
-        "temperature of both models' logits",
-        above(0),
-        only=when("distill", "soft"),
+        3.0, "temperature of both models' logits", above(0), only=when("distill", "soft")
     )

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from vitlab.data.settings import Augment
 from vitlab.errors import OptionError
 from vitlab.options import Options, at_least, at_most, option, options_of
-from vitlab.recipes.choices import Average, Distill, Objective, Optimization, Schedule, Start
+from vitlab.recipes.choices import Average, Distill, ObjectivePart, Optimization, Schedule, Start
 from vitlab.recipes.model_part import model_part
 from vitlab.recipes.named import BACKBONE
 from vitlab.recipes.pretext import Pretext, named_task
@@ -16,7 +16,7 @@ INSTEAD = "is for training: vitlab probe fits a head to frozen features; use vit
 TASKS = ("classify", "segment", "regress")  # what a fitted head can say
 OF_STEPS = frozenset(
     name
-    for kind in (Augment, Average, Distill, Objective, Optimization, Pretext, Schedule)
+    for kind in (Augment, Average, Distill, ObjectivePart, Optimization, Pretext, Schedule)
     for name in options_of(kind)
     if name not in ("task", "targets")
 ) | {"tune", "head_start", "lora_rank", "lora_alpha", "lora_targets"} | (
@@ -97,7 +97,7 @@ def probe_recipe(weights: str | None = None, **fields: Any) -> Recipe:
     if (task := fields.get("task", "classify")) not in TASKS:
         raise OptionError(f"task must be {' or '.join(TASKS)} for a probe, not {task!r}")
     start = Start(weights=BACKBONE if weights is None else weights, tune="head")
-    any_labels = Objective(loss="bce")  # what several labels need is said by the probe
+    any_labels = ObjectivePart(loss="bce")  # what several labels need is said by the probe
     found = Recipe(
         recipe=PROBE, start=start, model=model_part(""), objective=any_labels, precision="fp32"
     )

@@ -8,7 +8,7 @@ from vitlab.data.settings import Augment, Data
 from vitlab.keywords import RecipeKeywords
 from vitlab.options import check_known
 from vitlab.progress import public
-from vitlab.recipes.choices import Average, Objective, Optimization, Schedule, Start
+from vitlab.recipes.choices import Average, ObjectivePart, Optimization, Schedule, Start
 from vitlab.recipes.model_part import OF_TRAINING, model_part
 from vitlab.recipes.papers import PAPERS
 from vitlab.recipes.pretraining import AFTERWARD, PRETRAINING, continued
@@ -36,7 +36,7 @@ def digits(model: str = DIGITS) -> Recipe:
         # enlarged to 16 pixels, so that rotation and translation blur less; still 4x4 tokens
         model=model_part(model, **({"image_size": 16, "pool": "mean"} if model == DIGITS else {})),
         augment=Augment(rotate=10, shift=0.06, zoom=0.1, shear=5),
-        objective=Objective(label_smoothing=0.1),
+        objective=ObjectivePart(label_smoothing=0.1),
         optimizer=Optimization(lr=2e-3, weight_decay=0.05),
         schedule=Schedule(warmup=5),
         average=Average(ema=0.99),
@@ -56,7 +56,7 @@ def small(model: str = "ViT-Ti/16") -> Recipe:
         recipe="small",
         model=model_part(model),
         augment=Augment(area=0.25, flip=True),
-        objective=Objective(label_smoothing=0.1, balance="auto"),
+        objective=ObjectivePart(label_smoothing=0.1, balance="auto"),
         optimizer=Optimization(lr=1e-3, weight_decay=0.05),
         schedule=Schedule(warmup=5),
         average=Average(ema=0.999),
@@ -81,7 +81,7 @@ def finetune(model: str = "") -> Recipe:
         start=Start(weights=BACKBONE, head_start="probe"),
         model=model_part(model),
         augment=Augment(area=0.6, flip=True),
-        objective=Objective(label_smoothing=0.1, balance="auto"),
+        objective=ObjectivePart(label_smoothing=0.1, balance="auto"),
         optimizer=Optimization(lr=2e-4, weight_decay=0.05, layer_decay=0.75),
         schedule=Schedule(warmup=3),
         average=Average(ema=0.99),
@@ -96,7 +96,7 @@ def cifar10(model: str = "ViT-Ti/4") -> Recipe:
         recipe="cifar10",
         model=model_part(model),
         augment=Augment(flip=True, shift=0.125),
-        objective=Objective(label_smoothing=0.1),
+        objective=ObjectivePart(label_smoothing=0.1),
         optimizer=Optimization(lr=1e-3, weight_decay=0.05),
         schedule=Schedule(warmup=1),
         average=Average(ema=0.99),
@@ -114,7 +114,7 @@ def cifar10_cpu(model: str = "ViT(width=128,depth=6,heads=4,mlp=256)/4") -> Reci
         recipe="cifar10-cpu",
         model=model_part(model),
         augment=Augment(flip=True, shift=0.125),
-        objective=Objective(label_smoothing=0.1),
+        objective=ObjectivePart(label_smoothing=0.1),
         optimizer=Optimization(optimizer="muon", lr=2e-3, weight_decay=0.05),
         schedule=Schedule(warmup=0.75),
         average=Average(ema=0.998),

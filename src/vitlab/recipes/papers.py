@@ -12,7 +12,7 @@ from vitlab.errors import OptionError
 from vitlab.images import IMAGENET
 from vitlab.models.config import ViTConfig, kind_of
 from vitlab.models.names import shape_of
-from vitlab.recipes.choices import Distill, Objective, Optimization, Schedule
+from vitlab.recipes.choices import Distill, ObjectivePart, Optimization, Schedule
 from vitlab.recipes.model_part import model_part
 from vitlab.recipes.recipe import Recipe
 
@@ -92,7 +92,7 @@ def _vit(
         recipe=name,
         model=model_part(model, **part),
         augment=CROP,
-        objective=Objective(loss="sigmoid"),
+        objective=ObjectivePart(loss="sigmoid"),
         optimizer=Optimization(lr=lr, weight_decay=decay, clip=clip),
         schedule=Schedule(
             schedule="linear" if linear else "cosine",
@@ -186,12 +186,7 @@ def three_things(model: str = "ViT-S/16") -> Recipe:
     return Recipe(
         recipe="three-things",
         model=model_part(
-            model,
-            image_size=224,
-            crop=0.95,
-            interpolation="bicubic",
-            drop_path=drop,
-            **IMAGENET,
+            model, image_size=224, crop=0.95, interpolation="bicubic", drop_path=drop, **IMAGENET
         ),
         augment=replace(
             DEIT_CROP,
@@ -202,7 +197,7 @@ def three_things(model: str = "ViT-S/16") -> Recipe:
             repeats=3,
             augment_interpolation="bicubic",
         ),
-        objective=Objective(loss="bce", bce_threshold=0.0),
+        objective=ObjectivePart(loss="bce", bce_threshold=0.0),
         optimizer=Optimization(optimizer="lamb", lr=lr, weight_decay=0.02, eps=1e-6, clip=1.0),
         schedule=Schedule(warmup=5, final_lr=1e-5 / lr),
         epochs=300,
@@ -238,7 +233,7 @@ def deit_distilled(model: str = "ViT-Ti/16") -> Recipe:
             DEIT_CROP, rand_ops=2, rand_magnitude=9.0, mixup=0.8, cutmix=1.0, erase=0.25,
             repeats=3, augment_interpolation="bicubic",
         ),
-        objective=Objective(label_smoothing=0.1),
+        objective=ObjectivePart(label_smoothing=0.1),
         distill=Distill(
             teacher="timm/deit_base_patch16_224.fb_in1k", distill="hard", distill_token=True
         ),
@@ -269,14 +264,8 @@ def deit3(model: str = "ViT-S/16") -> Recipe:
             drop_path=drop,
             **IMAGENET,
         ),
-        augment=replace(
-            DEIT_CROP,
-            three_augment=True,
-            color_jitter=0.3,
-            mixup=0.8,
-            cutmix=1.0,
-        ),
-        objective=Objective(loss="bce", bce_threshold=0.0),
+        augment=replace(DEIT_CROP, three_augment=True, color_jitter=0.3, mixup=0.8, cutmix=1.0),
+        objective=ObjectivePart(loss="bce", bce_threshold=0.0),
         optimizer=Optimization(optimizer="lamb", lr=lr, weight_decay=0.05, eps=1e-6, clip=1.0),
         schedule=Schedule(warmup=5, final_lr=1e-5 / lr),
         epochs=800,

@@ -7,7 +7,7 @@ from vitlab.data.settings import Augment, Data
 from vitlab.images import IMAGENET
 from vitlab.models.config import ViTConfig, kind_of
 from vitlab.models.names import shape_of
-from vitlab.recipes.choices import Average, Objective, Optimization, Schedule
+from vitlab.recipes.choices import Average, ObjectivePart, Optimization, Schedule
 from vitlab.recipes.model_part import ModelPart, model_part
 from vitlab.recipes.pretext import Pretext
 from vitlab.recipes.recipe import Recipe
@@ -81,7 +81,7 @@ def beit_finetune(model: str = "") -> Recipe:
         recipe="beit-finetune",
         model=model_part(model, drop_path=0.1, drop_path_ramp=True),
         augment=AFTER,
-        objective=Objective(label_smoothing=0.1),
+        objective=ObjectivePart(label_smoothing=0.1),
         optimizer=Optimization(lr=4e-3, weight_decay=0.05, clip=0, layer_decay=0.65),
         schedule=Schedule(warmup=20, final_lr=1e-6 / 4e-3),
         epochs=100,
@@ -138,7 +138,7 @@ def mae_finetune(model: str = "") -> Recipe:
         recipe="mae-finetune",
         model=model_part(model, drop_path=drop, drop_path_ramp=True),
         augment=AFTER,
-        objective=Objective(label_smoothing=0.1),
+        objective=ObjectivePart(label_smoothing=0.1),
         optimizer=Optimization(
             lr=lr, weight_decay=0.05, clip=0, layer_decay=0.75 if large else 0.65
         ),
@@ -307,7 +307,7 @@ def regress(model: str = SCENES) -> Recipe:
     return Recipe(
         recipe="regress",
         model=model_part(model, **(small if model == SCENES else {})),
-        objective=Objective(loss="l2"),
+        objective=ObjectivePart(loss="l2"),
         pretext=Pretext(task="regress"),
         optimizer=Optimization(lr=1e-3, weight_decay=0.05),
         schedule=Schedule(warmup=0.5),

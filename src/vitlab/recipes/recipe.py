@@ -12,19 +12,10 @@ from vitlab.data.settings import Augment, Data
 from vitlab.errors import OptionError
 from vitlab.machine.open_files import check_open_files
 from vitlab.optim.table import OPTIMIZERS
-from vitlab.options import (
-    Bound,
-    Options,
-    above,
-    at_least,
-    check_known,
-    hints,
-    option,
-    when,
-)
+from vitlab.options import Bound, Options, above, at_least, check_known, hints, option, when
 from vitlab.packages import check_installed
 from vitlab.precision import TrainingPrecision
-from vitlab.recipes.choices import Average, Distill, Objective, Optimization, Schedule, Start
+from vitlab.recipes.choices import Average, Distill, ObjectivePart, Optimization, Schedule, Start
 from vitlab.recipes.model_part import ModelPart, ViTPart, model_part
 from vitlab.recipes.pretext import Pretext
 from vitlab.units import seconds
@@ -94,7 +85,7 @@ class Recipe(Options):
     start: Start = Start()
     model: ModelPart = ViTPart()
     augment: Augment = Augment()
-    objective: Objective = Objective()
+    objective: ObjectivePart = ObjectivePart()
     pretext: Pretext = Pretext()
     distill: Distill = Distill()
     optimizer: Optimization = Optimization()

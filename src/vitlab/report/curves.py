@@ -8,7 +8,7 @@ import numpy as np
 
 from vitlab.evaluation.metrics import METRICS, main_of
 from vitlab.report.charts import DENSE, WARM, Line, finite, lines, of_run
-from vitlab.report.facts import Facts, Point
+from vitlab.report.facts import Point, RunFacts
 from vitlab.report.page import Block, Plot, Plots, Prose
 from vitlab.units import percent
 
@@ -53,7 +53,7 @@ CURVES = {
 LOSS = Curve("Loss", best="low")
 
 
-def learning_curves(facts: Facts, own: dict[str, Curve] | None = None) -> list[Block]:
+def learning_curves(facts: RunFacts, own: dict[str, Curve] | None = None) -> list[Block]:
     """Return loss, accuracy, probes and learning rate, each that has enough points, and the words.
 
     Args:
@@ -83,7 +83,7 @@ def learning_curves(facts: Facts, own: dict[str, Curve] | None = None) -> list[B
     return [Plots(plots), _words(facts, apart)] if plots else []
 
 
-def compared_curves(runs: Sequence[Facts]) -> list[Plot]:
+def compared_curves(runs: Sequence[RunFacts]) -> list[Plot]:
     """Return the curves of several runs, each in its color, against epochs."""
     main = main_of({key for each in runs for point in each.testing for key in point.values})
     panels = [("loss", "Training loss"), ("loss", "Loss on held-out images")]
@@ -110,7 +110,7 @@ def _values(
     return [getattr(each, across) for each in there], [of(each.values[key]) for each in there]
 
 
-def _words(facts: Facts, apart: Sequence[str]) -> Prose:
+def _words(facts: RunFacts, apart: Sequence[str]) -> Prose:
     """Return how the curves are read."""
     text = f"Points are evaluations on the {facts.held_out} images. " if facts.testing else ""
     if facts.training:
@@ -134,7 +134,7 @@ def _words(facts: Facts, apart: Sequence[str]) -> Prose:
     return Prose(text.strip(), note=True)
 
 
-def other_losses(facts: Facts) -> list[str]:
+def other_losses(facts: RunFacts) -> list[str]:
     """Return why the training loss is not the quantity that is measured on held-out images."""
     kind = facts.option("objective", "loss") or "softmax"
     balance = {"weights": "weights of the classes", "focal": "focal loss"}
@@ -148,7 +148,7 @@ def other_losses(facts: Facts) -> list[str]:
     return words + ["a loss function of its own"] * bool(facts.option("code", "loss"))
 
 
-def softened(facts: Facts) -> list[str]:
+def softened(facts: RunFacts) -> list[str]:
     """Return what the run was trained with that keeps confidence below accuracy."""
     smoothing = facts.option("objective", "label_smoothing")
     words = [f"label smoothing ({smoothing:g})"] if smoothing else []

@@ -12,9 +12,9 @@ from vitlab.evaluation.metrics import METRICS, Metric, main_of
 from vitlab.evaluation.per_class import ClassFigures, Confusion, ConfusionMatrix
 from vitlab.evaluation.reliability import Bin
 from vitlab.models.cost import cost
-from vitlab.models.model import Model, Part
+from vitlab.models.model import Model, PartCost
 from vitlab.report.inside.looking import Looked
-from vitlab.report.page import Section, Table
+from vitlab.report.page import ReportTable, Section
 from vitlab.report.thumbnails import Pixels
 from vitlab.runs.run_folder import RunFolder
 
@@ -83,7 +83,7 @@ class Doubts:
 
 
 @dataclass(frozen=True)
-class Facts:
+class RunFacts:
     """Everything that pages show of a run; what is not known, or has no meaning, is empty."""
 
     model: str  # its notation
@@ -94,9 +94,9 @@ class Facts:
     recipe: dict[str, dict[str, Any]]  # section -> field -> value, as in run.toml
     versions: dict[str, str]
     held_out: str = "test"  # what the images of `testing` are called
-    cost: list[Part] = field(default_factory=list)
+    cost: list[PartCost] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # skipped files, missing classes, …
-    sweep: Table | None = None  # the runs that chose the learning rate
+    sweep: ReportTable | None = None  # the runs that chose the learning rate
     classes: tuple[str, ...] = ()
     confusion: ConfusionMatrix | None = None  # empty where images have several labels
     per_class: list[ClassFigures] = field(default_factory=list)  # in the order of the classes
@@ -162,7 +162,7 @@ def facts_of(
     figures: dict[str, Any] | None = None,
     model: Model | None = None,
     notes: Sequence[str] = (),
-) -> Facts:
+) -> RunFacts:
     """Return the facts that a run of any kind has.
 
     Args:
@@ -179,7 +179,7 @@ def facts_of(
         figures = next((line for line in journal if line["kind"] == "result"), {})
     name = figures.get("model") or tables.get("model", {}).get("model") or ""
     evaluated = [line["kind"] for line in journal if line["kind"] in EVALUATED]
-    return Facts(
+    return RunFacts(
         model=model.config.name if model else str(name),
         run=tables.get("run", {}),
         figures=figures,
@@ -190,7 +190,7 @@ def facts_of(
         held_out=evaluated[-1] if evaluated else "test",
         cost=[part for part in cost(model).parts if part.params or part.macs] if model else [],
         notes=list(notes),
-        sweep=Table(**sweep["table"]) if (sweep := folder.sweep()) else None,
+        sweep=ReportTable(**sweep["table"]) if (sweep := folder.sweep()) else None,
     )
 
 

@@ -16,7 +16,7 @@ from vitlab.data.sources.request import Splits
 from vitlab.data.sources.source import Source, Subset
 from vitlab.errors import ImageError, UserError
 from vitlab.evaluation.evaluation import Evaluation
-from vitlab.evaluation.infer import Predictions
+from vitlab.evaluation.infer import Probabilities
 from vitlab.evaluation.label_errors import find_label_errors
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.per_class import class_figures, confused_pairs, confusion, decisions
@@ -41,7 +41,7 @@ def write_report(
     folder: RunFolder,
     model: Model,
     source: Source,
-    predictions: Predictions,
+    predictions: Probabilities,
     figures: dict[str, Any],
     notes: list[str],
     survey: Survey | None = None,
@@ -125,7 +125,7 @@ def _surveyed(folder: RunFolder) -> Survey | None:
     return survey(splits)
 
 
-def mistakes(model: Model, source: Source, predictions: Predictions) -> list[Judged]:
+def mistakes(model: Model, source: Source, predictions: Probabilities) -> list[Judged]:
     """Return mistakes with pictures; none where images have several labels.
 
     First the most confident mistake of each confusion, then a second one of each, and so on.
@@ -159,7 +159,7 @@ def mistakes(model: Model, source: Source, predictions: Predictions) -> list[Jud
     return [judged(place) for _, _, place in chosen]
 
 
-def doubts(model: Model, source: Source, predictions: Predictions) -> Doubts | None:
+def doubts(model: Model, source: Source, predictions: Probabilities) -> Doubts | None:
     """Return the labels that are likely wrong, with pictures of the likeliest; None of few images.
 
     Confident learning needs some images of each class.
@@ -184,7 +184,7 @@ def _picture(source: Source, index: int, model: Model) -> Pixels:
     return in_colors(fitted_image(source.image(index), model.config))
 
 
-def _inside(model: Model, source: Source, predictions: Predictions) -> Looked | None:
+def _inside(model: Model, source: Source, predictions: Probabilities) -> Looked | None:
     """Look inside the model, with a few test images; None where an image is a single patch."""
     config, count = model.config, len(predictions.indices)
     if not count or (isinstance(config, ViTConfig) and math.prod(config.grid) == 1):
@@ -204,7 +204,7 @@ def _names(source: Source, classes: Iterable[int]) -> str:
     return ", ".join(source.classes[number] for number in classes) or "none"
 
 
-def _unlike(predictions: Predictions) -> tuple[int, int] | None:
+def _unlike(predictions: Probabilities) -> tuple[int, int] | None:
     """Count the images unlike the training images, and those right; None where it is not known."""
     if not len(predictions.distances) or predictions.labels.several:
         return None

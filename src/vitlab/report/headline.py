@@ -11,15 +11,15 @@ from typing import Any
 from vitlab.evaluation.metrics import METRICS, Metric
 from vitlab.recipes.recipe import PROBE
 from vitlab.report.curves import PROBES
-from vitlab.report.facts import Facts
+from vitlab.report.facts import RunFacts
 from vitlab.report.page import (
     Card,
     Cards,
     Commands,
     DefinitionList,
     Gauge,
+    ReportTable,
     Section,
-    Table,
     filled,
     setting,
 )
@@ -42,17 +42,17 @@ COSTS: dict[str, tuple[str, Any]] = {  # figure -> its title, and how it is writ
 }
 
 
-def short_model(facts: Facts) -> str:
+def short_model(facts: RunFacts) -> str:
     """Return the kind of model without its long form."""
     return facts.model.split("(")[0] or "Model"
 
 
-def on_data(facts: Facts, what: str) -> str:
+def on_data(facts: RunFacts, what: str) -> str:
     """Return the heading: what was trained, and the last part of the data's name."""
     return f"{what} on {Path(facts.data).name or facts.data}"
 
 
-def guessing(facts: Facts) -> float | None:
+def guessing(facts: RunFacts) -> float | None:
     """Return what the first figure would be without a model, if that is known.
 
     The share of the most frequent class; of mAP, the mean share of the images that have a class.
@@ -64,19 +64,19 @@ def guessing(facts: Facts) -> float | None:
     return sum(shares) / len(shares) / images if shares and images else None
 
 
-def _main(facts: Facts) -> tuple[float | None, tuple[float, float] | None]:
+def _main(facts: RunFacts) -> tuple[float | None, tuple[float, float] | None]:
     """Return the figure that comes first, and its 95% interval."""
     return facts.number(facts.main.name), facts.interval(facts.main.name)
 
 
-def chance(facts: Facts) -> bool:
+def chance(facts: RunFacts) -> bool:
     """Return whether the model cannot be told from one that guesses: the interval reaches there."""
     own, ends = _main(facts)
     usual, low = guessing(facts), ends[0] if ends else own
     return usual is not None and low is not None and low <= usual
 
 
-def lead(facts: Facts) -> str:
+def lead(facts: RunFacts) -> str:
     """Return the result in one or two sentences."""
     (own, ends), images = _main(facts), facts.number("images")
     if own is None or not math.isfinite(own):
@@ -97,7 +97,7 @@ def lead(facts: Facts) -> str:
     return text
 
 
-def head(facts: Facts) -> Cards:
+def head(facts: RunFacts) -> Cards:
     """Return the figures that come first, and the scale of the first one."""
     (own, ends), usual = _main(facts), guessing(facts)
     found = [
@@ -113,7 +113,7 @@ def head(facts: Facts) -> Cards:
     return Cards(found, Gauge(own, ends, usual))
 
 
-def more_figures(facts: Facts) -> Table:
+def more_figures(facts: RunFacts) -> ReportTable:
     """Return all figures of the test images, with what each of them is."""
     cards = figure_cards(facts).values()
     rows = [(each.label, each.note, each.value, each.range or "–") for each in cards]
@@ -125,10 +125,10 @@ def more_figures(facts: Facts) -> Table:
         "Figures without one have no interval that holds for so few images."
     )
     head = ("Figure", "What it is", "Value", "95% interval")
-    return Table("All figures", head, rows, note=note, texts=2)
+    return ReportTable("All figures", head, rows, note=note, texts=2)
 
 
-def figure_cards(facts: Facts) -> dict[str, Card]:
+def figure_cards(facts: RunFacts) -> dict[str, Card]:
     """Return the figures of the test images that say something here, by their keys."""
     found = {}
     for key, each in METRICS.items():
@@ -143,7 +143,7 @@ def card_of(metric: Metric, value: float, ends: Sequence[float] | None) -> Card:
     return Card(metric.title, metric.text(value), metric.note, metric.range(ends))
 
 
-def probed(facts: Facts) -> dict[str, float]:
+def probed(facts: RunFacts) -> dict[str, float]:
     """Return the last figures of `--probe`, by their keys."""
     return {
         key: value
@@ -153,7 +153,7 @@ def probed(facts: Facts) -> dict[str, float]:
     }
 
 
-def _usual(facts: Facts) -> str:
+def _usual(facts: RunFacts) -> str:
     """Return the class that a model would name which always names the same."""
     if facts.survey is None:
         return "the most frequent class"
@@ -161,7 +161,7 @@ def _usual(facts: Facts) -> str:
     return facts.classes[counts.index(max(counts))]
 
 
-def measured_on(facts: Facts) -> list[DefinitionList]:
+def measured_on(facts: RunFacts) -> list[DefinitionList]:
     """Return the data, the model, and what the images unlike the training images come to."""
     weights, tune = facts.option("start", "weights"), facts.option("start", "tune") or "all"
     way, origin = "Fine-tuned from", _short(weights or "")
@@ -185,7 +185,7 @@ def _short(name: str) -> str:
     return Path(name).name if Path(name).is_absolute() else name
 
 
-def unlike(facts: Facts) -> str:
+def unlike(facts: RunFacts) -> str:
     """Return how many test images are unlike the training images, and how many of them are right.
 
     Empty where the model does not know.
@@ -198,7 +198,7 @@ def unlike(facts: Facts) -> str:
     return f"{counted(images, 'test image')}, {right:,} of them right: trust those answers less"
 
 
-def images_of(facts: Facts) -> str:
+def images_of(facts: RunFacts) -> str:
     """Return how many images there are of each split."""
     images = facts.number("images")
     found: dict[str, float | None] = {"test": images}
@@ -210,7 +210,7 @@ def images_of(facts: Facts) -> str:
     return ", ".join(f"{n:,.0f} {name}" for name, n in found.items() if n is not None)
 
 
-def uses(facts: Facts) -> Commands:
+def uses(facts: RunFacts) -> Commands:
     """Return what can be done with the model now: a phrase and its command."""
     run, data = shlex.quote(facts.folder), shlex.quote(facts.data or "DATA")
     asking = f"vitlab predict {run} IMAGE…"
@@ -235,7 +235,7 @@ def uses(facts: Facts) -> Commands:
     return Commands(own.get(facts.task, features))
 
 
-def run_sections(facts: Facts) -> list[Section]:
+def run_sections(facts: RunFacts) -> list[Section]:
     """Return what the reports of all runs end with: cost, sweep, how it was made, settings."""
     known = ((*COSTS[key], facts.number(key)) for key in COSTS)
     costs = filled(*((title, form(value)) for title, form, value in known if value is not None))
@@ -245,7 +245,7 @@ def run_sections(facts: Facts) -> list[Section]:
         if isinstance(fields, dict)
         for field, choice in fields.items()
     ]
-    settings = [Table("All settings", ("Section", "Setting", "Value"), rows, texts=3)]
+    settings = [ReportTable("All settings", ("Section", "Setting", "Value"), rows, texts=3)]
     return [
         Section("cost", "Cost", [*costs, *_parts(facts)]),
         Section("sweep", "Learning rates that were tried", [facts.sweep] if facts.sweep else []),
@@ -254,7 +254,7 @@ def run_sections(facts: Facts) -> list[Section]:
     ]
 
 
-def _parts(facts: Facts) -> list[Table]:
+def _parts(facts: RunFacts) -> list[ReportTable]:
     """Return the parts of the model that cost something, and their shares."""
     params, macs = (sum(getattr(part, key) for part in facts.cost) for key in ("params", "macs"))
     rows = [
@@ -263,10 +263,10 @@ def _parts(facts: Facts) -> list[Table]:
         for part in facts.cost
     ]  # fmt: skip
     head = ("Part", "Parameters", "Share", "Multiply-adds per image", "Share")
-    return [Table("Cost of each part", head, rows)] if rows else []
+    return [ReportTable("Cost of each part", head, rows)] if rows else []
 
 
-def _made(facts: Facts) -> list[DefinitionList | Commands]:
+def _made(facts: RunFacts) -> list[DefinitionList | Commands]:
     """Return how the run was made, and what it takes to repeat it."""
     parts = [f"{name} {version}" for name, version in facts.versions.items() if name != "git"]
     if revision := facts.versions.get("git"):
@@ -289,7 +289,7 @@ def _made(facts: Facts) -> list[DefinitionList | Commands]:
     return [*about, Commands([(words, command)])] if command else [*about]
 
 
-def length(facts: Facts) -> str:
+def length(facts: RunFacts) -> str:
     """Return how long the training was: epochs, steps, time; nothing without points."""
     if not facts.training:
         return ""
@@ -299,7 +299,7 @@ def length(facts: Facts) -> str:
     return f"{epochs(last.epoch)}: {steps}" + (f", {duration(time)}" if time else "")
 
 
-def changes(facts: Facts) -> list[str]:
+def changes(facts: RunFacts) -> list[str]:
     """Return the options that were changed while the run went on."""
     found: Any = facts.recipe.get("changes", [])
     return [

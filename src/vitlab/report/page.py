@@ -27,7 +27,7 @@ class Prose:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """A table, everything in it being text.
 
     Attributes:
@@ -185,7 +185,7 @@ class Sights:
     scales: Mapping[str, Markup]
 
 
-Block = Prose | Table | Plots | Thumbnails | Cards | DefinitionList | Commands | Sights
+Block = Prose | ReportTable | Plots | Thumbnails | Cards | DefinitionList | Commands | Sights
 
 
 @dataclass(frozen=True)
@@ -284,11 +284,11 @@ def filled(*rows: tuple[str, str]) -> list[DefinitionList]:
 Columns = list[tuple[str, Sequence[str] | None]]
 
 
-def table_of(title: str, columns: Columns, note: str = "", texts: int = 1) -> Table:
+def table_of(title: str, columns: Columns, note: str = "", texts: int = 1) -> ReportTable:
     """Return a table of columns, each with its heading; one that is None is left out."""
     known = [(name, cells) for name, cells in columns if cells is not None]
     rows = list(zip(*(cells for _, cells in known), strict=True))
-    return Table(title, tuple(name for name, _ in known), rows, note=note, texts=texts)
+    return ReportTable(title, tuple(name for name, _ in known), rows, note=note, texts=texts)
 
 
 def bar(share: float) -> Markup:

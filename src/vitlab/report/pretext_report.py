@@ -15,15 +15,15 @@ from vitlab.evaluation.regression import table_of_targets
 from vitlab.models.model import Model
 from vitlab.report import headline
 from vitlab.report.curves import PROBES, Curve, learning_curves
-from vitlab.report.facts import Facts, facts_of
+from vitlab.report.facts import RunFacts, facts_of
 from vitlab.report.page import (
     Block,
     Card,
     Cards,
     Page,
     Prose,
+    ReportTable,
     Section,
-    Table,
     Thumbnail,
     Thumbnails,
     write_page,
@@ -138,13 +138,13 @@ def write_pretext_report(
     return write_page(folder.report, pretext_page(facts))
 
 
-def pretext_page(facts: Facts) -> Page:
+def pretext_page(facts: RunFacts) -> Page:
     """Return the report of a run that learned without labels."""
     result: list[Block] = [Cards(key_cards(facts)), *headline.measured_on(facts)]
     if targets := facts.figures.get("targets"):
-        result.append(Table("Targets, on the test images", *table_of_targets(targets)))
+        result.append(ReportTable("Targets, on the test images", *table_of_targets(targets)))
     if facts.task == "detect" and (classes := facts.figures.get("classes")):
-        result.append(Table("Classes, on the test images", *table_of_boxes(classes)))
+        result.append(ReportTable("Classes, on the test images", *table_of_boxes(classes)))
     sections = [
         Section("result", "Result", result, False),
         *facts.sections,
@@ -159,7 +159,7 @@ def pretext_page(facts: Facts) -> Page:
     return Page(title, lead(facts), sections, notes, kicker="report")
 
 
-def lead(facts: Facts) -> str:
+def lead(facts: RunFacts) -> str:
     """Return what was learned, from how many images, and the loss, in two sentences."""
     options = facts.recipe.get("pretext", {})
     images, loss = facts.number("images"), facts.number("loss")
@@ -173,7 +173,7 @@ def lead(facts: Facts) -> str:
     return text if loss is None else f"{text} Its loss on held-out images is {loss:.4g}."
 
 
-def key_cards(facts: Facts) -> list[Card]:
+def key_cards(facts: RunFacts) -> list[Card]:
     """Return the figures that come first: of test images, the loss, the task's own, the probe's."""
     losses = [each.values.get("loss", math.nan) for each in facts.training]
     losses = [each for each in losses if math.isfinite(each)]
@@ -197,7 +197,7 @@ def key_cards(facts: Facts) -> list[Card]:
     ]
 
 
-def own_figures(facts: Facts) -> dict[str, Curve]:
+def own_figures(facts: RunFacts) -> dict[str, Curve]:
     """Return the task's own figures in the journal's order; an unknown one keeps its name."""
     names = dict.fromkeys(key for each in (*facts.testing, *facts.training) for key in each.values)
     return {name: FIGURES.get(name) or _curve_of(name) for name in names if name not in USUAL}
@@ -209,7 +209,7 @@ def _curve_of(name: str) -> Curve:
     return Curve(name.replace("_", " ").capitalize())
 
 
-def _pictures(facts: Facts) -> list[Block]:
+def _pictures(facts: RunFacts) -> list[Block]:
     """Return the pictures of a few held-out images, those of an image side by side."""
     columns = facts.pictures
     count = min((len(column) for column in columns.values()), default=0)

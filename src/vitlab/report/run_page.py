@@ -11,7 +11,7 @@ from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.per_class import DENSE, worst_first
 from vitlab.report import charts, headline
 from vitlab.report.curves import learning_curves, softened
-from vitlab.report.facts import Facts, Judged
+from vitlab.report.facts import Judged, RunFacts
 from vitlab.report.inside.sights import inside_blocks
 from vitlab.report.page import (
     Block,
@@ -21,8 +21,8 @@ from vitlab.report.page import (
     Plot,
     Plots,
     Prose,
+    ReportTable,
     Section,
-    Table,
     Thumbnail,
     Thumbnails,
     bar,
@@ -42,7 +42,7 @@ EVEN = 0.005  # a gap of confidence and accuracy below it is none
 HIGH = 0.03  # an expected calibration error that needs a reason
 
 
-def run_page(facts: Facts) -> Page:
+def run_page(facts: RunFacts) -> Page:
     """Return the report of a run that learned from labels."""
     folder = common_folder(each.name for each in facts.mistakes)
     worst, more = _mistakes(facts, mistake_photos(facts.mistakes, folder))
@@ -68,7 +68,7 @@ def run_page(facts: Facts) -> Page:
     return Page(title, headline.lead(facts), sections, notes, kicker="report")
 
 
-def _weakest(facts: Facts) -> list[Block]:
+def _weakest(facts: RunFacts) -> list[Block]:
     """Return the classes with the lowest F1, and what they are most often taken for."""
     worst = [each for each in worst_first(facts.per_class) if (each.f1 or 0) < 1][:WORST]
     if not worst or len(facts.classes) < 2:
@@ -85,7 +85,7 @@ def _weakest(facts: Facts) -> list[Block]:
     return [table_of("Where it is weakest", columns, texts=2)]
 
 
-def _learned_from(facts: Facts, names: Sequence[str]) -> list[str] | None:
+def _learned_from(facts: RunFacts, names: Sequence[str]) -> list[str] | None:
     """Return how many training images each class has, if that is known."""
     if facts.survey is None or not set(names) <= set(facts.classes):
         return None
@@ -93,7 +93,7 @@ def _learned_from(facts: Facts, names: Sequence[str]) -> list[str] | None:
     return [f"{counts[name]:,}" for name in names]
 
 
-def _taken_for(facts: Facts, name: str) -> str:
+def _taken_for(facts: RunFacts, name: str) -> str:
     """Return what images of a class are most often mistaken for."""
     cells = facts.confusion
     if cells is None or name not in facts.classes:
@@ -128,7 +128,7 @@ def _photo(each: Judged, folder: str, words: str, anchor: str = "") -> Thumbnail
     )
 
 
-def _mistakes(facts: Facts, photos: Sequence[Thumbnail]) -> tuple[list[Block], list[Block]]:
+def _mistakes(facts: RunFacts, photos: Sequence[Thumbnail]) -> tuple[list[Block], list[Block]]:
     """Return the first pictures of mistakes; the others, and the command that lists all answers."""
     if facts.confusion and facts.confusion.images and not facts.confusion.wrong:
         return [Prose("None: every test image was classified correctly.")], []
@@ -141,7 +141,7 @@ def _mistakes(facts: Facts, photos: Sequence[Thumbnail]) -> tuple[list[Block], l
     return [Thumbnails(photos[:FIRST])], more
 
 
-def _classes(facts: Facts) -> list[Block]:
+def _classes(facts: RunFacts) -> list[Block]:
     """Return each class that has test images, lowest F1 first; of very many, the worst."""
     ordered = worst_first(facts.per_class)[: MANY if len(facts.classes) > MANY else None]
     if not ordered:
@@ -171,7 +171,7 @@ def _classes(facts: Facts) -> list[Block]:
     return [table_of("All classes", columns, note=note, texts=2)]
 
 
-def _left_out(facts: Facts, shown: int) -> str:
+def _left_out(facts: RunFacts, shown: int) -> str:
     """Return which classes the table does not show."""
     text, untested = "", [each.name for each in facts.per_class if not each.images]
     if shown < len(facts.per_class) - len(untested):
@@ -183,7 +183,7 @@ def _left_out(facts: Facts, shown: int) -> str:
     return text
 
 
-def _confusion(facts: Facts) -> list[Block]:
+def _confusion(facts: RunFacts) -> list[Block]:
     """Return the matrix, and the pairs that are confused most."""
     cells = facts.confusion
     if cells is None or not cells.images:
@@ -206,11 +206,11 @@ def _confusion(facts: Facts) -> list[Block]:
         rows.append((each.true, each.predicted, images, percent(each.share)))
     if rows:
         head = ("True class", "Taken for", "Images", "Of the class")
-        blocks.append(Table("Most confused pairs", head, rows, texts=2))
+        blocks.append(ReportTable("Most confused pairs", head, rows, texts=2))
     return blocks
 
 
-def trust(facts: Facts) -> tuple[str, list[Block]]:
+def trust(facts: RunFacts) -> tuple[str, list[Block]]:
     """Return in a few words whether the model is overconfident, and the section that shows it."""
     blocks, bins = _calibrated(facts.figures.get("calibration", {})), facts.reliability
     count = sum(each.count for each in bins)
@@ -262,10 +262,12 @@ def _calibrated(about: dict[str, Any]) -> list[Block]:
             ends = metric.range(found.get("intervals", {}).get(metric.name))
             cells.append(metric.text(found[metric.name]) + f" ({ends})" * bool(ends))
         rows.append(tuple(cells))
-    return [Table("Before and after calibration", ("Figure", "Before", "After"), rows, note=note)]
+    return [
+        ReportTable("Before and after calibration", ("Figure", "Before", "After"), rows, note=note)
+    ]
 
 
-def _doubts(facts: Facts) -> list[Block]:
+def _doubts(facts: RunFacts) -> list[Block]:
     """Return the labels that are likely wrong, with their pictures."""
     found = facts.doubts
     if found is None:
@@ -292,7 +294,7 @@ def _doubts(facts: Facts) -> list[Block]:
     return [Prose(text, note=True), Thumbnails(photos), Prose(more, note=True)]
 
 
-def _inside(facts: Facts) -> list[Block]:
+def _inside(facts: RunFacts) -> list[Block]:
     """Return where the model looks, and what changes from layer to layer."""
     command = f"vitlab inspect {shlex.quote(facts.folder)} IMAGE… --out inside"
     blocks = inside_blocks(facts.inside, command)

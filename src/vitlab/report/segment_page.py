@@ -24,8 +24,8 @@ from vitlab.report.page import (
     Cards,
     Columns,
     Prose,
+    ReportTable,
     Section,
-    Table,
     Thumbnail,
     Thumbnails,
     common_folder,
@@ -86,7 +86,7 @@ def segment_sections(
     ]
 
 
-def _classes(rows: Sequence[dict[str, Any]]) -> Table:
+def _classes(rows: Sequence[dict[str, Any]]) -> ReportTable:
     """Return the table of the classes, the worst first."""
     shown = sorted(rows, key=lambda row: 2.0 if row["iou"] is None else row["iou"])
     columns: Columns = [("class", [row["class"] for row in shown])]
@@ -97,14 +97,14 @@ def _classes(rows: Sequence[dict[str, Any]]) -> Table:
     return table_of("Classes", columns)
 
 
-def _tried(rows: Sequence[dict[str, Any]]) -> Table:
+def _tried(rows: Sequence[dict[str, Any]]) -> ReportTable:
     """Return the table of heads, the best first."""
     cells = [
         (row["head"], ", ".join(map(str, row["layers"])), f"{row['l2']:g}", percent(row["miou"]))
         for row in sorted(rows, key=lambda row: -row["miou"])[:TRIED]
     ]
     note = "mIoU is of pixels drawn of held-out training images."
-    return Table("Heads", ("head", "blocks", "l2", "mIoU"), cells, 0, note, texts=2)
+    return ReportTable("Heads", ("head", "blocks", "l2", "mIoU"), cells, 0, note, texts=2)
 
 
 def _worst(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from vitlab.report.page import Page, Plot, Plots, Section, Table, write_page
+from vitlab.report.page import Page, Plot, Plots, ReportTable, Section, write_page
 
-__all__ = ["Table", "TablePage", "write_tables"]
+__all__ = ["ReportTable", "TablePage", "write_tables"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class TablePage:
 
     title: str
     lead: str
-    tables: Sequence[Table] = ()
+    tables: Sequence[ReportTable] = ()
     drawings: Sequence[Markup] = ()
     notes: Sequence[str] = ()
     command: str = ""

@@ -18,15 +18,7 @@ from vitlab.serve import bodies, replies
 from vitlab.serve.access import check_token, has_token
 from vitlab.serve.answers import Seen, What
 from vitlab.serve.engine import Engine
-from vitlab.serve.exchange import (
-    MEBI,
-    BodyMemory,
-    Envelope,
-    Exchange,
-    Refused,
-    busy,
-    exchange_of,
-)
+from vitlab.serve.exchange import MEBI, BodyMemory, Envelope, Exchange, Refused, busy, exchange_of
 from vitlab.serve.limits import NAME
 from vitlab.serve.logs import log
 from vitlab.serve.pages import page_routes

@@ -13,10 +13,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-HEADERS = {
-    "Content-Security-Policy": POLICY,
-    "Cache-Control": "no-cache",
-}
+HEADERS = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache"}
 
 
 def page_routes(page: str = "service.html", files: Sequence[str] = SERVICE) -> list[Route]:

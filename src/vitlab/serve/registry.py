@@ -39,7 +39,7 @@ from vitlab.serve.decoders import Wanted
 from vitlab.serve.heads import Head, Kind, form_of, load_head, told, wanted_by
 from vitlab.transfer.multitask import MultiTask
 from vitlab.weights.deltas import Delta
-from vitlab.weights.identity import Base
+from vitlab.weights.identity import DeltaBase
 from vitlab.weights.load import load, load_base, load_delta
 
 Source = str | Path | Model | Delta
@@ -126,11 +126,11 @@ class Trunk:
         return self._precision if self.fast is self.base else self.fast.computes
 
     @cached_property
-    def identity(self) -> Base:
+    def identity(self) -> DeltaBase:
         """Which model the base is."""
-        return Base.of(self.base)
+        return DeltaBase.of(self.base)
 
-    def is_base(self, wanted: Base) -> bool:
+    def is_base(self, wanted: DeltaBase) -> bool:
         """Return whether this is the model that a delta was made from."""
         config = self.base.config
         if (config.name, config.classes) != (wanted.name, wanted.classes):

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from vitlab.errors import one_line
-from vitlab.evaluation.classification import Answer as Answered
+from vitlab.evaluation.classification import ClassifiedImage as Answered
 from vitlab.files import HEADS
 from vitlab.serve.answers import Seen, What
 from vitlab.serve.exchange import Refused

@@ -162,9 +162,7 @@ def contrast_of(comparison: str) -> dict[str, float]:
 
 
 def judged(
-    claims: Sequence[Claim],
-    figures: Mapping[str, Values],
-    starts: Mapping[str, str] | None = None,
+    claims: Sequence[Claim], figures: Mapping[str, Values], starts: Mapping[str, str] | None = None
 ) -> list[Verdict]:
     """Judge the claims of a study.
 

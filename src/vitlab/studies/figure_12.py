@@ -21,7 +21,7 @@ from vitlab.files import staged_file, write_text
 from vitlab.inspect.plots.canvas import blank, themed
 from vitlab.measure.modes import Mode, Passes, Precision
 from vitlab.measure.rates import Rates, device_rates
-from vitlab.measure.subject import Limits, Subject, best, largest, timed
+from vitlab.measure.subject import DeviceLimits, Subject, best, largest, timed
 from vitlab.measure.summary import measure, opened
 from vitlab.models.config import ModelConfig
 from vitlab.models.cost import cost
@@ -46,7 +46,7 @@ Measured = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class How:
+class SpeedSettings:
     """How models are measured.
 
     Attributes:
@@ -71,11 +71,7 @@ class How:
 
 
 def whole(
-    names: Sequence[str],
-    how: How,
-    *,
-    known: dict[str, Any] | None = None,
-    **choices: Any,
+    names: Sequence[str], how: SpeedSettings, *, known: dict[str, Any] | None = None, **choices: Any
 ) -> list[dict[str, Any]]:
     """Measure models whole; every name and size is checked before anything is measured.
 
@@ -123,7 +119,7 @@ def at_size(config: ModelConfig, model: Model | None, size: Any) -> Sized:
 
 
 def _measured(
-    config: ModelConfig, weights: Model | None, how: How, device: Rates, meter: Meter
+    config: ModelConfig, weights: Model | None, how: SpeedSettings, device: Rates, meter: Meter
 ) -> dict[str, Any]:
     """Measure a model at one image size."""
     label, macs = f"{config.name} at {config.image_size}", cost(config).macs
@@ -144,13 +140,13 @@ def _measured(
             raise DeviceError(
                 f"the weights of {label} do not fit into memory: choose a smaller model"
             ) from None
-        limits = Limits(macs, device, training=kind == "training")
+        limits = DeviceLimits(macs, device, training=kind == "training")
         figures[kind] = _figures(subject, limits, how, f"{kind} of {label}", meter)
     return figures
 
 
 def _figures(
-    subject: Subject, limits: Limits, how: How, label: str, meter: Meter
+    subject: Subject, limits: DeviceLimits, how: SpeedSettings, label: str, meter: Meter
 ) -> dict[str, Any]:
     """Measure one kind of passes: one image, the largest batch, and the best one."""
 

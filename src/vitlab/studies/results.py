@@ -16,17 +16,8 @@ from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.experiments.cells import FAILED, Cell, Row
 from vitlab.experiments.statistics import MOST_SEEDS
 from vitlab.files import write_text
-from vitlab.report.charts import (
-    BLUE,
-    INK,
-    MUTED,
-    SERIES_COLORS,
-    STYLE,
-    new_figure,
-    standalone,
-    svg,
-)
-from vitlab.report.table_page import Table, TablePage, write_tables
+from vitlab.report.charts import BLUE, INK, MUTED, SERIES_COLORS, STYLE, new_figure, standalone, svg
+from vitlab.report.table_page import ReportTable, TablePage, write_tables
 from vitlab.studies.claims import Verdict, judged
 from vitlab.studies.design import Arm, Column, Picture, Study
 from vitlab.studies.grid import best_of, edge_of, tried
@@ -203,10 +194,10 @@ def written(
     }
     text = [f"# {study.title}", lead, f"`{command}`", markdown(head, lines).rstrip()]
     text += filter(None, (note, *findings))
-    tables = [Table("Results", head, lines, note=note)]
+    tables = [ReportTable("Results", head, lines, note=note)]
     if claims:
         text.append(markdown(CLAIMS, claims).rstrip())
-        tables.append(Table("Claims", CLAIMS, claims))
+        tables.append(ReportTable("Claims", CLAIMS, claims))
     if drawing is not None:
         write_text(place / "picture.svg", standalone(drawing) + "\n")
         text.append(f"![{study.title}](picture.svg)")

@@ -37,7 +37,7 @@ from vitlab.experiments.cells import (
     with_room,
 )
 from vitlab.experiments.statistics import detectable, seeds_to_see
-from vitlab.experiments.timing import SCRATCH, Cost, Plan, length_of, scratch_folder, timed
+from vitlab.experiments.timing import SCRATCH, Plan, RunCost, length_of, scratch_folder, timed
 from vitlab.files import write_text
 from vitlab.machine.cores import cores
 from vitlab.models.cost import cost
@@ -319,7 +319,7 @@ def _give_way(folder: CampaignFolder, file: Path) -> None:
     folder.withdraw()
 
 
-def unit_of(arms: Sequence[Arm], costs: Mapping[str, Cost]) -> float:
+def unit_of(arms: Sequence[Arm], costs: Mapping[str, RunCost]) -> float:
     """Return the multiply-adds of an epoch of the first arm whose length is given in them."""
     return next((costs[arm.name].epoch_macs for arm in arms if arm.macs), 0.0)
 

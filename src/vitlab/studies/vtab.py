@@ -24,7 +24,7 @@ from vitlab.options import check_known
 from vitlab.places import On
 from vitlab.recipes.named import recipe as named
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.report.table_page import Table, TablePage
+from vitlab.report.table_page import ReportTable, TablePage
 from vitlab.runs.naming import folder_name
 from vitlab.studies.base import table as printed
 from vitlab.units import percent
@@ -271,7 +271,7 @@ def page(result: dict[str, Any]) -> TablePage:
     return TablePage(
         f"VTAB-1k from {result['weights']}",
         lead,
-        [Table("Groups", (HEAD[0], *HEAD[2:]), groups), Table("Tasks", HEAD, lines)],
+        [ReportTable("Groups", (HEAD[0], *HEAD[2:]), groups), ReportTable("Tasks", HEAD, lines)],
         notes=[
             *missing,
             "The other columns: ViT paper, Table 9; S4L: VTAB's own table.",

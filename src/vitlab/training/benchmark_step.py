@@ -20,7 +20,7 @@ from vitlab.models.encoder.recomputing import recomputed
 from vitlab.models.model import Model
 from vitlab.optim.optimizers import build
 from vitlab.recipes.recipe import Recipe
-from vitlab.training.state import State
+from vitlab.training.state import RunState
 from vitlab.training.step import Trainer
 
 RATE = 1e-6  # of learning: what is learned from noise is not kept
@@ -62,7 +62,7 @@ class PracticeSteps:
         self.recipe = replace(Recipe(), precision=precision)
         self.model = copy.deepcopy(model).to(where).train().requires_grad_()
         self.hidden = 6 * sum(weight.numel() for weight in self.model.parameters())
-        self.state = State(self.model, None, build(self.model, self.recipe.optimizer))
+        self.state = RunState(self.model, None, build(self.model, self.recipe.optimizer))
 
     def passes(self, batch: int) -> Pass:
         """Return what takes one step with so many images."""

@@ -15,7 +15,7 @@ from vitlab.errors import OptionError
 from vitlab.recipes.recipe import Recipe
 from vitlab.training.observer import Observer
 from vitlab.training.plan import EVALUATED
-from vitlab.training.state import State
+from vitlab.training.state import RunState
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Stop
 from vitlab.units import SECONDS, duration
@@ -135,7 +135,12 @@ class Pacer:
 
 
 def seconds_per_step(
-    trainer: Trainer, state: State, batches: Iterator[Batch], batch: Batch, span: float, stop: Stop
+    trainer: Trainer,
+    state: RunState,
+    batches: Iterator[Batch],
+    batch: Batch,
+    span: float,
+    stop: Stop,
 ) -> float:
     """Return how long one step takes, loading included.
 

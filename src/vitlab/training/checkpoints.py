@@ -29,7 +29,7 @@ from vitlab.distributed.world import World
 from vitlab.errors import RunError, UserError
 from vitlab.files import explained, sha256, staged_folder, sync
 from vitlab.optim.sliced import is_sliced, local
-from vitlab.training.state import Checkpoint, State
+from vitlab.training.state import Checkpoint, RunState
 
 TENSORS, STATE, MANIFEST = "state.safetensors", "state.json", "manifest.json"
 JOURNAL = "metrics.jsonl"  # a copy of the run's, as it was then
@@ -228,7 +228,7 @@ class Saver:
         """Whether this process has written its part of the pending checkpoint."""
         return self.pending is not None and not self.pending[0].is_alive()
 
-    def save(self, state: State, journal: bytes | None = None) -> None:
+    def save(self, state: RunState, journal: bytes | None = None) -> None:
         """Save a checkpoint; all processes call this at the same step.
 
         Args:

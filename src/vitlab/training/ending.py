@@ -23,7 +23,7 @@ from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DivergedError, RunError
 from vitlab.evaluation.answers import answers_of
 from vitlab.evaluation.calibration import Calibration, temperature_of
-from vitlab.evaluation.infer import Predictions
+from vitlab.evaluation.infer import Probabilities
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.metrics import METRICS, figures
 from vitlab.evaluation.paired_tests import pairs_of
@@ -136,7 +136,7 @@ def _unlike(observer: Observer, held: Source | None, model: Model, stop: Stop) -
         return learned_unlike(model, splits.train, held, observer.compute, observer.world)
 
 
-def _beside_start(observer: Observer, before: Predictions, done: Predictions) -> dict[str, Any]:
+def _beside_start(observer: Observer, before: Probabilities, done: Probabilities) -> dict[str, Any]:
     """Return what training has made of the classifier that was fitted first.
 
     The interval of the difference is that of two models on the same images.
@@ -167,7 +167,7 @@ def _beside_start(observer: Observer, before: Predictions, done: Predictions) ->
 
 def saved_and_tested(
     observer: Observer, model: Model, stop: Stop, *, logits: bool = False
-) -> Predictions:
+) -> Probabilities:
     """Save the model of a run with labels, and return its predictions for the test images.
 
     Raises:
@@ -191,7 +191,7 @@ def saved_and_tested(
 
 def _predictions(
     observer: Observer, source: Source, model: Model, stop: Stop, *, logits: bool = False
-) -> Predictions:
+) -> Probabilities:
     """Return a model's predictions at the end of a run."""
     slow = named_if_slow(f"testing on {len(source):,} images", observer.world.first)
     try:
@@ -201,7 +201,7 @@ def _predictions(
         raise RunError(f"{error}; pass --resume to finish the run") from error
 
 
-def _check_converged(observer: Observer, done: Predictions) -> None:
+def _check_converged(observer: Observer, done: Probabilities) -> None:
     """Refuse a model whose answers are not numbers, and leave none behind.
 
     Raises:
@@ -219,7 +219,7 @@ def _check_converged(observer: Observer, done: Predictions) -> None:
         )
 
 
-def reported(observer: Observer, model: Model, done: Predictions, own: dict[str, Any]) -> Run:
+def reported(observer: Observer, model: Model, done: Probabilities, own: dict[str, Any]) -> Run:
     """Write the figures of a run with labels, and its report.
 
     Args:
@@ -247,7 +247,7 @@ def _concluded(observer: Observer, model: Model, figures: Callable[[], dict[str,
 
 
 def _result(
-    observer: Observer, model: Model, predictions: Predictions, own: dict[str, Any]
+    observer: Observer, model: Model, predictions: Probabilities, own: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the run's figures, once they are in its report, if it is to have one."""
     task, splits, folder = observer.task, observer.task.splits, observer.task.folder
@@ -269,7 +269,7 @@ def _result(
     return metrics
 
 
-def _without_leaks(task: Task, predictions: Predictions) -> dict[str, Any]:
+def _without_leaks(task: Task, predictions: Probabilities) -> dict[str, Any]:
     """Return how many test images were learned from, and the accuracy on all others."""
     leaks = task.leaks or {}
     if leaks.get("learned_from"):

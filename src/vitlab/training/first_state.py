@@ -23,13 +23,7 @@ from vitlab.distributed.world import World
 from vitlab.errors import DataError, DeviceError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import ImageFeatures, default_cache, features_of
-from vitlab.evaluation.probes.searching import (
-    KINDS,
-    FeatureChoice,
-    FoundHead,
-    find_ridge,
-    fit_head,
-)
+from vitlab.evaluation.probes.searching import KINDS, FeatureChoice, FoundHead, find_ridge, fit_head
 from vitlab.files import staged_file
 from vitlab.models.create import build
 from vitlab.models.model import Model
@@ -45,7 +39,7 @@ from vitlab.recipes.recipe import CHOOSABLE
 from vitlab.runs.kept_arrays import Arrays, read_arrays, write_arrays
 from vitlab.training.from_weights import made_from
 from vitlab.training.resolve import Task
-from vitlab.training.state import State
+from vitlab.training.state import RunState
 from vitlab.tuning.free import begin_tuning
 from vitlab.units import percent
 from vitlab.weights.deltas import delta
@@ -56,7 +50,7 @@ FOLDS = 5
 MOST = 20_000  # images that the classifier is fitted to: with more it hardly starts better
 
 
-def first_state(task: Task, device: torch.device, world: World) -> State:
+def first_state(task: Task, device: torch.device, world: World) -> RunState:
     """Return the state of a run before its first step.
 
     Raises:
@@ -86,7 +80,7 @@ def first_state(task: Task, device: torch.device, world: World) -> State:
             synchronize(own)
         own.start(model)
     optimizer, answers = optimizers.build(model, recipe.optimizer, own), recipe.pretext.annotated
-    state = State(model, average, optimizer, task=own, answers=answers)
+    state = RunState(model, average, optimizer, task=own, answers=answers)
     if own is not None and answers and recipe.average.ema:
         state.head_average = WeightAverage(own, recipe.average.ema, recipe.average.ema_warmup)
     return state

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.errors import DeviceError
-from vitlab.training.precision import Engine
+from vitlab.training.precision import TrainingEngine
 from vitlab.units import storage
 
 
@@ -131,7 +131,7 @@ class HalfwayError(Exception):
 
 
 @contextmanager
-def given_up_when(unwanted: Callable[[], bool], engine: Engine) -> Iterator[None]:
+def given_up_when(unwanted: Callable[[], bool], engine: TrainingEngine) -> Iterator[None]:
     """Within the block, give the step up between two layers once it is unwanted.
 
     A large step may take minutes on a CPU, and Python's signal handlers and clocks cannot interrupt

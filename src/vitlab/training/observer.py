@@ -22,7 +22,7 @@ from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.detection import measure_boxes
 from vitlab.evaluation.features import features_in_memory
-from vitlab.evaluation.infer import Predictions, predict
+from vitlab.evaluation.infer import Probabilities, predict
 from vitlab.evaluation.metrics import MAIN, METRICS, Metric, curve_point
 from vitlab.evaluation.regression import measure_targets
 from vitlab.evaluation.segmentation import Tested, measure
@@ -30,7 +30,7 @@ from vitlab.models.model import Model
 from vitlab.objectives.feature_health import feature_health, lidar
 from vitlab.training.plan import batches_of, step_seed
 from vitlab.training.resolve import Task
-from vitlab.training.state import State, means
+from vitlab.training.state import RunState, means
 from vitlab.training.step import Trainer
 from vitlab.weights.detector import Detector
 from vitlab.weights.regressor import Regressor
@@ -71,13 +71,13 @@ class Observer:
     """
 
     task: Task
-    state: State
+    state: RunState
     trainer: Trainer
     on: str = field(init=False)
     held_out: Source = field(init=False)
     metric: Metric = field(init=False)
     scored: bool = field(init=False)
-    last: Predictions | None = None
+    last: Probabilities | None = None
     told: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -221,14 +221,14 @@ class Observer:
                 return tested.figures, [text for _, text in tested.bad], tested
         return {}, [], None
 
-    def known(self, source: Source) -> Predictions | None:
+    def known(self, source: Source) -> Probabilities | None:
         """Return the predictions of the evaluated weights for images, if they were just made."""
         same = self.last is not None and shows(self.held_out, source, self.task.config)
         return self.last if same else None
 
     def predict(
         self, source: Source, model: Model | None = None, *, logits: bool = False
-    ) -> Predictions:
+    ) -> Probabilities:
         """Return the predictions of the evaluated weights; damaged images count as in training.
 
         With several processes, only the first gets the probabilities.

@@ -21,7 +21,7 @@ FEW = 10  # evaluations that are never too many; further ones are as many steps 
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """The length of a run and what is due when.
 
     Attributes:
@@ -56,7 +56,7 @@ class Plan:
 
 def plan_for(
     recipe: Recipe, decisions: Decisions, images: int, step: int, held_out: int = 0
-) -> Plan:
+) -> RunPlan:
     """Return the plan in force when a step is taken.
 
     Args:
@@ -72,7 +72,7 @@ def plan_for(
     total = decisions.total_steps(step) if decisions.plan else longest
     every = evaluation_gap(recipe, epoch, total, held_out)
     evaluations = frozenset(evaluation_steps(total, every))
-    return Plan(recipe, epoch, total, max(1, longest // LINES), every, evaluations)
+    return RunPlan(recipe, epoch, total, max(1, longest // LINES), every, evaluations)
 
 
 def batches_of(

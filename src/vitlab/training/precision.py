@@ -14,7 +14,7 @@ from vitlab.precision import TrainingPrecision, resolved
 from vitlab.tuning.free import train_mode
 
 
-class Engine:
+class TrainingEngine:
     """The network that a batch passes through: the model or its bf16 copy, compiled or not.
 
     With bf16-pure the weights that learn stay in fp32 (Micikevicius et al., Mixed Precision

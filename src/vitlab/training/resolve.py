@@ -46,13 +46,7 @@ from vitlab.recipes.recipe import Host, Recipe, check_packages
 from vitlab.runs.run_folder import RunFolder
 from vitlab.runs.versions import processor
 from vitlab.training import tracking
-from vitlab.training.from_weights import (
-    check_guide,
-    config_from,
-    guide_of,
-    guiding,
-    starting_model,
-)
+from vitlab.training.from_weights import check_guide, config_from, guide_of, guiding, starting_model
 from vitlab.training.own_code import NONE, Hooks
 from vitlab.training.resume import check_same
 from vitlab.weights.identity import fingerprint as fingerprint_of

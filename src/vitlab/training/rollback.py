@@ -21,8 +21,8 @@ from vitlab.errors import DivergedError, UserError
 from vitlab.recipes.recipe import Decisions
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.checkpoints import Saver
-from vitlab.training.plan import Plan
-from vitlab.training.state import Checkpoint, State
+from vitlab.training.plan import RunPlan
+from vitlab.training.state import Checkpoint, RunState
 
 IN_A_ROW = 3  # faults after which a run goes back
 ROLLBACKS = 3  # times that it goes back before it gives up
@@ -39,7 +39,7 @@ class Rollback:
         start: returns the state before the first step
     """
 
-    state: State
+    state: RunState
     saver: Saver
     folder: RunFolder
     start: Callable[[], Checkpoint]
@@ -49,7 +49,7 @@ class Rollback:
         """Whether the last steps were at fault, as many as a run puts up with."""
         return self.state.tally.streak >= IN_A_ROW
 
-    def take(self, decisions: Decisions, fault: str, plan: Plan) -> Decisions:
+    def take(self, decisions: Decisions, fault: str, plan: RunPlan) -> Decisions:
         """Become the newest good checkpoint, or the start; return the decisions.
 
         Args:
@@ -79,7 +79,7 @@ class Rollback:
                 self.folder.decide(decisions)
         return decisions
 
-    def _found(self, rollbacks: tuple[tuple[int, int], ...], plan: Plan) -> Checkpoint | None:
+    def _found(self, rollbacks: tuple[tuple[int, int], ...], plan: RunPlan) -> Checkpoint | None:
         """Return the checkpoint to go back to; None if the run has to give up."""
         step, sound = self.state.step, self.state.tally.sound
         first, later = rollbacks[-1] if rollbacks else (0, 0)
@@ -91,7 +91,7 @@ class Rollback:
                 return found
         return None
 
-    def check(self, decisions: Decisions, plan: Plan) -> None:
+    def check(self, decisions: Decisions, plan: RunPlan) -> None:
         """Refuse a run that has skipped most of its batches, when it has come to its end.
 
         Raises:
@@ -102,7 +102,7 @@ class Rollback:
             what = f"non-finite loss in {skipped:,} of {plan.total:,} steps"
             raise self._diverged(decisions, what, plan)
 
-    def _diverged(self, decisions: Decisions, what: str, plan: Plan) -> UserError:
+    def _diverged(self, decisions: Decisions, what: str, plan: RunPlan) -> UserError:
         lower = min(
             plan.recipe.optimizer.lr / 10, 1e-3
         )  # at most one that no optimizer diverges at

@@ -37,7 +37,7 @@ from vitlab.training.resolve import Task, learning_from, prepare
 from vitlab.training.resume import check_same, keep_changes, placed
 from vitlab.training.rollback import Rollback
 from vitlab.training.session import Session
-from vitlab.training.state import Checkpoint, State
+from vitlab.training.state import Checkpoint, RunState
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Stop
 from vitlab.training.tracking import OnLine, Tracker
@@ -193,7 +193,7 @@ def _withdrawn(task: Task) -> Iterator[None]:
 
 
 def _trained(
-    task: Task, state: State, world: World, on_line: OnLine | None, stop: Stop, began: float
+    task: Task, state: RunState, world: World, on_line: OnLine | None, stop: Stop, began: float
 ) -> Observer:
     """Continue from the newest checkpoint, or the start, to the end; return what tests it then."""
     host, folder = task.host, task.folder
@@ -205,10 +205,7 @@ def _trained(
     compiled, objective = _compiled(task, device), state.task or task.objective
     trainer = Trainer(state.model, task.recipe, world, compiled, objective, task.hooks.transform)
     rollback = Rollback(state, saver, folder, lambda: _at_start(task, device, world))
-    with (
-        forked_random(device),
-        recomputed(trainer.engine.plain, host.checkpoint_activations),
-    ):
+    with forked_random(device), recomputed(trainer.engine.plain, host.checkpoint_activations):
         session = Session(task, state, trainer, saver, rollback, stop, began)
         observer = session.observer
         fixed = not task.recipe.budget or bool(session.decisions.plan)
@@ -247,7 +244,7 @@ def worth_compiling(taken: int, macs: int) -> bool:
     return taken >= MANY or 6 * macs * taken >= LONG  # twice as much backward as forward
 
 
-def _continue(task: Task, state: State, saver: Saver) -> None:
+def _continue(task: Task, state: RunState, saver: Saver) -> None:
     """Become the newest checkpoint, if there is one; write down and say what differs from here."""
     world, folder, found = saver.world, task.folder, saver.load()
     if found is not None:

@@ -9,14 +9,14 @@ from vitlab.models.cost import cost
 from vitlab.optim.schedule import warmup_steps
 from vitlab.progress import GAP
 from vitlab.training.observer import Observer
-from vitlab.training.plan import Plan
-from vitlab.training.state import State
+from vitlab.training.plan import RunPlan
+from vitlab.training.state import RunState
 from vitlab.units import clock, counted, epochs, percent, si
 
 LEFT_OUT = ("time", "lr", "train loss", "epoch", "step")  # on narrow terminals, in this order
 
 
-def announcement(observer: Observer, plan: Plan, fixed: bool) -> list[str]:
+def announcement(observer: Observer, plan: RunPlan, fixed: bool) -> list[str]:
     """Return what will be trained, on what, for how long; a line each.
 
     Args:
@@ -58,7 +58,7 @@ def announcement(observer: Observer, plan: Plan, fixed: bool) -> list[str]:
     return lines + [f"continuing after step {state.step:,}"] * bool(state.step)
 
 
-def _length(observer: Observer, plan: Plan, fixed: bool) -> list[str]:
+def _length(observer: Observer, plan: RunPlan, fixed: bool) -> list[str]:
     """Return how long the run is, where it happens, and what is odd about it."""
     task, recipe, world = observer.task, plan.recipe, observer.world
     planned = f"{counted(plan.total, 'step')} of {counted(recipe.batch, 'image')}"
@@ -147,7 +147,7 @@ def _shown(name: str, point: dict[str, Any]) -> str:
     return METRICS[name].text(point[name]) if name in MAIN.values() else f"{point[name]:.3f}"
 
 
-def progress(state: State, plan: Plan, speed: float) -> str:
+def progress(state: RunState, plan: RunPlan, speed: float) -> str:
     """Return how training goes, in a few parts, the most important one first.
 
     Args:

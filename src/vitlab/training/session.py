@@ -29,11 +29,11 @@ from vitlab.training.budget import Pacer
 from vitlab.training.checkpoints import Saver
 from vitlab.training.guard import Figures, HalfwayError, given_up_when
 from vitlab.training.observer import Observer
-from vitlab.training.plan import Plan, batches_of, plan_for
+from vitlab.training.plan import RunPlan, batches_of, plan_for
 from vitlab.training.resolve import Task
 from vitlab.training.rollback import Rollback
 from vitlab.training.screen import Rows, progress
-from vitlab.training.state import State, means
+from vitlab.training.state import RunState, means
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Interrupted, Stop
 from vitlab.training.tracking import Tracker
@@ -60,7 +60,7 @@ class Session:
     """
 
     task: Task
-    state: State
+    state: RunState
     trainer: Trainer
     saver: Saver
     rollback: Rollback
@@ -70,7 +70,7 @@ class Session:
     source: Source = field(init=False)
     observer: Observer = field(init=False)
     decisions: Decisions = field(init=False)
-    plan: Plan = field(init=False)
+    plan: RunPlan = field(init=False)
     quickest: float = math.inf  # seconds of a step
     unread: list[Figures] = field(default_factory=list)
     fault: str = ""

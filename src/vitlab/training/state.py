@@ -191,7 +191,7 @@ class Best:
 
 
 @dataclass
-class State:
+class RunState:
     """Where a run stands: after `step` steps, with step number `step` (from 0) the next to take.
 
     `Trainer.step` alone changes the first four, and the task.

@@ -38,8 +38,8 @@ from vitlab.training.guard import (
 )
 from vitlab.training.own_code import Transform, transformed_batch
 from vitlab.training.plan import step_seed
-from vitlab.training.precision import Engine
-from vitlab.training.state import State
+from vitlab.training.precision import TrainingEngine
+from vitlab.training.state import RunState
 
 
 class Trainer:
@@ -78,7 +78,7 @@ class Trainer:
         self.learner = model if self.task is None else Learner(model, self.task)
         self.views = () if self.task is None else views_of(recipe, model.config)
         self.begin(0, 1, 1.0)
-        self.engine = Engine(
+        self.engine = TrainingEngine(
             self.learner, recipe.precision, compiled, lambda network: replicated(network, world)
         )
         self.settling = must_settle(self.engine.shared, world)
@@ -87,7 +87,7 @@ class Trainer:
         self.late = self.device.type == "cuda" and not is_sharded(model) and not follows
         self.statistics = running_statistics(self.engine.plain)
 
-    def step(self, state: State, batch: Batch, lr: float, seed: int) -> Figures:
+    def step(self, state: RunState, batch: Batch, lr: float, seed: int) -> Figures:
         """Take a step: the only place where weights change.
 
         Args:
@@ -216,7 +216,7 @@ class Trainer:
         if self.task is not None:
             self.task.drop()
 
-    def try_step(self, state: State, batch: Batch) -> None:
+    def try_step(self, state: RunState, batch: Batch) -> None:
         """Take a step that moves no weight.
 
         Raises:

@@ -29,7 +29,7 @@ from vitlab.training.budget import Pace, check_useful
 from vitlab.training.guard import HalfwayError, given_up_when
 from vitlab.training.plan import batches_of
 from vitlab.training.session import Session
-from vitlab.training.state import Checkpoint, State
+from vitlab.training.state import Checkpoint, RunState
 from vitlab.training.step import Trainer
 from vitlab.units import counted as number_of
 from vitlab.units import duration, epochs, storage
@@ -82,7 +82,7 @@ def try_steps(session: Session) -> None:
 
 
 @contextmanager
-def undone(state: State) -> Iterator[None]:
+def undone(state: RunState) -> Iterator[None]:
     """Restore a state at the end of the block, also after an error."""
     now = state.checkpoint()
     tensors = {name: t.detach().to("cpu", copy=True) for name, t in now.tensors.items()}
@@ -93,7 +93,7 @@ def undone(state: State) -> Iterator[None]:
         state.restore(before)
 
 
-def compile_for(trainer: Trainer, state: State, batch: Batch) -> None:
+def compile_for(trainer: Trainer, state: RunState, batch: Batch) -> None:
     """Compile forward and backward pass for the passes of a batch; if that fails, do without."""
     start = time.monotonic()
     say("compiling the training step …")
@@ -235,7 +235,7 @@ def _needed(session: Session, whole: int) -> tuple[float, float]:
     return fixed, each
 
 
-def _measured(trainer: Trainer, state: State, batch: Batch) -> tuple[float, float]:
+def _measured(trainer: Trainer, state: RunState, batch: Batch) -> tuple[float, float]:
     """Return what `_needed` does, from steps of two images, then passes of 2, 4, 8 and so on.
 
     The second step has moments; the passes, beside gradients that are there, end once the images

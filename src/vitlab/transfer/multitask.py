@@ -25,7 +25,7 @@ from vitlab.options import check_known
 from vitlab.progress import public
 from vitlab.weights.assembly import whole_state
 from vitlab.weights.deltas import Delta, delta, merged
-from vitlab.weights.identity import Base
+from vitlab.weights.identity import DeltaBase
 from vitlab.weights.load import load, load_delta
 from vitlab.weights.save import OF_IMAGES
 
@@ -40,7 +40,7 @@ NEUTRAL = frozenset(
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class TaskModel:
     """One task's model.
 
     Attributes:
@@ -81,9 +81,9 @@ class MultiTask:
     ) -> None:
         self.base = load(base) if isinstance(base, str | Path) else base
         self._tensors = {name: t.detach() for name, t in whole_state(self.base).items()}
-        self._identity = Base.of(self.base)
+        self._identity = DeltaBase.of(self.base)
         self._changing = threading.Lock()
-        self._tasks: dict[str, Task] = {}
+        self._tasks: dict[str, TaskModel] = {}
         for name, change in (deltas or {}).items():
             self.add(name, change)
 
@@ -201,7 +201,7 @@ class MultiTask:
             change = load(change)
         return delta(change, self.base)
 
-    def _task(self, found: Delta) -> Task:
+    def _task(self, found: Delta) -> TaskModel:
         """Return the task of a delta, with its tensors on the base's device."""
         config, device = found.config, next(iter(self._tensors.values())).device
         changed = {name: tensor.to(device) for name, tensor in found.tensors.items()}
@@ -218,4 +218,4 @@ class MultiTask:
         with torch.device("meta"):
             classify = classifier(config).eval().requires_grad_(False)
         classify.load_state_dict(last, assign=True)
-        return Task(config, kind, body, classify)
+        return TaskModel(config, kind, body, classify)

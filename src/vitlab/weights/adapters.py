@@ -26,7 +26,7 @@ from vitlab.weights.formats.format_api import cannot
 from vitlab.weights.formats.own import NAMED, in_own_names
 from vitlab.weights.formats.transformers.families import NEWER
 from vitlab.weights.sharded import Fields
-from vitlab.weights.source import Source
+from vitlab.weights.source import StoredTensors
 
 WRAPPED = re.compile(
     r"^(.*\.)?base_model\.model\.|\.(base_layer|modules_to_save(\.\w+)?)(?=\.\w+$)"
@@ -48,7 +48,7 @@ SUMS = ("tensors", "sha256")  # of a folder of ours
 
 
 @contextmanager
-def unaltered(source: Source) -> Iterator[None]:
+def unaltered(source: StoredTensors) -> Iterator[None]:
     """Say of a source that is refused in the block what other libraries made of its weights."""
     try:
         yield
@@ -61,8 +61,8 @@ def unaltered(source: Source) -> Iterator[None]:
 
 
 def with_adapter(
-    source: Source, given: object, locate: Callable[[str | Path, Any], Source]
-) -> Source:
+    source: StoredTensors, given: object, locate: Callable[[str | Path, Any], StoredTensors]
+) -> StoredTensors:
     """Return the tensors of an adapter's base with its products added; any other source as it is.
 
     Args:
@@ -178,7 +178,7 @@ def _factors(layer: str, after: Tensor, before: Tensor) -> tuple[Tensor, Tensor]
     return (right, left.T) if wide else (left, right.T)
 
 
-def _parts(source: Source) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+def _parts(source: StoredTensors) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
     """The matrices of each layer, and all other tensors, by the layers' names without peft's."""
     about, pairs, own = source.adapter, dict[str, dict[str, str]](), dict[str, str]()
     kind = str(about.get("peft_type", "LORA"))
@@ -199,7 +199,9 @@ def _parts(source: Source) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
     return pairs, own
 
 
-def _base(source: Source, given: object, locate: Callable[[str | Path, Any], Source]) -> Source:
+def _base(
+    source: StoredTensors, given: object, locate: Callable[[str | Path, Any], StoredTensors]
+) -> StoredTensors:
     """Open the base: where the user says, or where the adapter does."""
     named = str(source.adapter.get("base_model_name_or_path") or "?")
     place = given if isinstance(given, str | Path) else named
@@ -230,7 +232,7 @@ def _place(name: str, names: dict[str, str]) -> str:
     return longer[0] if len(longer) == 1 else name
 
 
-def _scale(source: Source, layer: str, rank: int) -> float:
+def _scale(source: StoredTensors, layer: str, rank: int) -> float:
     """By what a layer's product is multiplied."""
     about = source.adapter
     alpha = about.get("lora_alpha")

@@ -35,7 +35,7 @@ from vitlab.weights.formats.entries import same
 from vitlab.weights.formats.format_api import Hints, Reading
 from vitlab.weights.formats.own import read_unlike
 from vitlab.weights.identity import (
-    Base,
+    DeltaBase,
     as_bytes,
     checked,
     checksum,
@@ -44,12 +44,12 @@ from vitlab.weights.identity import (
     description,
 )
 from vitlab.weights.sharded import HEADER, Fields
-from vitlab.weights.source import Source
+from vitlab.weights.source import StoredTensors
 
 VERSION = "vitlab-delta-1"
 SEEN = "seen"  # beside the tensors: Model.seen, as int64
 BESIDE = (SEEN, *NAMES)
-TYPES = get_type_hints(Base)
+TYPES = get_type_hints(DeltaBase)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class Delta:
 
     config: ModelConfig
     tensors: StateDict
-    base: Base
+    base: DeltaBase
     provenance: Fields
     seen: Seen = field(default_factory=lambda: NOTHING)
     unlike: Unlike | None = None
@@ -141,16 +141,16 @@ def delta(model: Model, base: Model) -> Delta:
         if name not in theirs or not _equal(tensor, theirs[name])
     }
     about = dict(model.provenance)
-    return Delta(model.config, changed, Base.of(base), about, model.seen, model.unlike)
+    return Delta(model.config, changed, DeltaBase.of(base), about, model.seen, model.unlike)
 
 
-def check_base(wanted: Base, base: Model) -> None:
+def check_base(wanted: DeltaBase, base: Model) -> None:
     """Refuse any base but the one that a delta was made from.
 
     Raises:
         WeightsError: the fingerprints differ; the message names both models.
     """
-    found = Base.of(base)
+    found = DeltaBase.of(base)
     if found.fingerprint != wanted.fingerprint:
         raise WeightsError(f"wrong base: this delta was made from {wanted}, not from {found}")
 
@@ -177,7 +177,7 @@ def merged(
     return tensors
 
 
-def reads(source: Source, hints: Hints) -> Reading | None:
+def reads(source: StoredTensors, hints: Hints) -> Reading | None:
     """Recognize a file that `Delta.save` wrote; tensors that are not in it come from its base.
 
     Raises:
@@ -196,7 +196,9 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         sums = content["tensors"]
         if sorted(source.shapes) != sorted(sums):
             raise WeightsError("its tensors are not those in its header")
-        base = Base(**{name: conform(content["base"][name], kind) for name, kind in TYPES.items()})
+        base = DeltaBase(
+            **{name: conform(content["base"][name], kind) for name, kind in TYPES.items()}
+        )
         config, provenance = described(content, hints.choices), dict(content["provenance"])
     except Exception as error:  # a file may be hostile whatever its checksum says
         reason = str(error) or type(error).__name__

@@ -26,7 +26,7 @@ RETIRED = {"class_blocks": 0, "stem_padding": 0, "talking_heads": False}
 
 
 @dataclass(frozen=True)
-class Base:
+class DeltaBase:
     """The model that a delta needs, and where it was.
 
     Attributes:

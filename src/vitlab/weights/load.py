@@ -24,10 +24,10 @@ from vitlab.weights.formats.catalog import FORMATS
 from vitlab.weights.formats.format_api import Hints, Reading, names_of
 from vitlab.weights.formats.origins import warning, whole
 from vitlab.weights.hub import PREFIXES, describe, fetch, is_hub_name, missing
-from vitlab.weights.identity import Base, fingerprint
+from vitlab.weights.identity import DeltaBase, fingerprint
 from vitlab.weights.matching import collect, unused, with_channels
 from vitlab.weights.sharded import CONFIG, Fields
-from vitlab.weights.source import Source, readable
+from vitlab.weights.source import StoredTensors, readable
 
 OF_HEAD = ("temperature", "calibration", "thresholds", "thresholds_chosen")  # in a provenance
 DEEPEST = 8  # a delta's base may be a delta
@@ -126,7 +126,7 @@ def load_base(of: Delta, file: str | Path) -> Model:
 
 def recognize(
     path: Path, hints: Hints, base: Model | str | Path | None = None
-) -> tuple[Source, Reading]:
+) -> tuple[StoredTensors, Reading]:
     """Open a file or folder, with the base of an adapter, and find its format.
 
     Raises:
@@ -273,7 +273,7 @@ def _read(
 
 
 def _base_model(
-    wanted: Base, file: Path, given: Model | str | Path | None, above: tuple[Path, ...]
+    wanted: DeltaBase, file: Path, given: Model | str | Path | None, above: tuple[Path, ...]
 ) -> Model:
     """The base of a delta: the model or place given, or where it was."""
     if given is not None and not isinstance(given, str | Path):
@@ -286,14 +286,14 @@ def _base_model(
             for model in _variants(place, wanted, above):
                 if fingerprint(model) == wanted.fingerprint:
                     return model
-                other = other or f"{place} is {Base.of(model)}"
+                other = other or f"{place} is {DeltaBase.of(model)}"
         except UserError as error:  # not every model can have another size or another head
             other = other or str(error)
         reason = other
     raise WeightsError(f"{file} needs its base {wanted}: {reason}; give its location with base=")
 
 
-def _places(base: Base, file: Path) -> list[str | Path]:
+def _places(base: DeltaBase, file: Path) -> list[str | Path]:
     """Where the base may be: files and folders that exist, or its name on the Hub."""
     if base.source is None:
         return []
@@ -303,7 +303,7 @@ def _places(base: Base, file: Path) -> list[str | Path]:
     return [*found.values(), *([base.source] if is_hub_name(base.source) else [])]
 
 
-def _variants(source: str | Path, base: Base, above: tuple[Path, ...]) -> Iterator[Model]:
+def _variants(source: str | Path, base: DeltaBase, above: tuple[Path, ...]) -> Iterator[Model]:
     """The model there, then with the base's size and zero head; each also with its own grid."""
     path, _ = place_of(source, base.commit if str(source) == base.source else None)
     size = base.image_size

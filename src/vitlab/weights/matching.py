@@ -12,12 +12,12 @@ from vitlab.weights.adapters import unaltered
 from vitlab.weights.assembly import StateDict, empty, fits
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.format_api import Reading
-from vitlab.weights.source import Shape, Source, readable
+from vitlab.weights.source import Shape, StoredTensors, readable
 
 THREADS = 4  # that read and hash: faster together than most disks
 
 
-def collect(reading: Reading, source: Source) -> StateDict:
+def collect(reading: Reading, source: StoredTensors) -> StateDict:
     """Return the tensors that a file gives a model: all of them, unless the reading has a base.
 
     Raises:
@@ -38,7 +38,9 @@ def collect(reading: Reading, source: Source) -> StateDict:
     return tensors
 
 
-def _converted(entry: Entry, reading: Reading, source: Source, expected: StateDict) -> StateDict:
+def _converted(
+    entry: Entry, reading: Reading, source: StoredTensors, expected: StateDict
+) -> StateDict:
     """The tensors of a model that one entry makes of a file's."""
     pairs = zip(entry.theirs, _their_shapes(entry, expected), strict=True)
     stored = [source.read(name, reading.exact).reshape(shape) for name, shape in pairs]
@@ -54,7 +56,7 @@ def _converted(entry: Entry, reading: Reading, source: Source, expected: StateDi
     return {name: tensor.contiguous() for name, tensor in made.items()}
 
 
-def with_channels(reading: Reading, source: Source) -> Reading:
+def with_channels(reading: Reading, source: StoredTensors) -> Reading:
     """Return a reading whose first kernel is made for as many channels as the model is to have.
 
     timm's rule (`adapt_input_conv`): a kernel for RGB is repeated and scaled by the number of
@@ -88,7 +90,7 @@ def _for_channels(kernel: Tensor, count: int) -> Tensor:
     return repeated * (there / count)
 
 
-def check(reading: Reading, source: Source, expected: StateDict) -> None:
+def check(reading: Reading, source: StoredTensors, expected: StateDict) -> None:
     """Check names and shapes.
 
     Args:
@@ -121,7 +123,7 @@ def check(reading: Reading, source: Source, expected: StateDict) -> None:
             )
 
 
-def unused(reading: Reading, source: Source) -> dict[str, str]:
+def unused(reading: Reading, source: StoredTensors) -> dict[str, str]:
     """Return the file's tensors that the model is not made of, each with why it may be left out.
 
     The reason is empty for those that may not.

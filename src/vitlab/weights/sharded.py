@@ -133,7 +133,7 @@ def beside(path: Path) -> dict[str, Fields]:
     themselves.
 
     Returns:
-        Contents by the names of `Source`: config, preprocessor, open_clip, adapter.
+        Contents by the names of `StoredTensors`: config, preprocessor, open_clip, adapter.
 
     Raises:
         WeightsError: one is damaged.

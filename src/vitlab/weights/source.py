@@ -22,7 +22,7 @@ WHOLE = (torch.int64, torch.int32)  # types of whole numbers that a model has
 
 
 @dataclass
-class Source:
+class StoredTensors:
     """Tensors by name, in one file or several.
 
     Attributes:

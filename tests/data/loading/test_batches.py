@@ -15,7 +15,7 @@ from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches
 from vitlab.data.loading.loader import loader
 from vitlab.data.settings import Augment
-from vitlab.data.sources.folders import Files
+from vitlab.data.sources.folders import LabeledFiles
 from vitlab.data.sources.memory import Arrays
 from vitlab.images import ImageSpec
 from vitlab.models.config import ViTConfig
@@ -80,7 +80,7 @@ def test_copies_of_an_image_are_cropped_and_varied_on_their_own(photos: Path) ->
         assert len(batch.labels[copies].unique()) == 1
 
 
-def jpegs(folder: Path) -> Files:
+def jpegs(folder: Path) -> LabeledFiles:
     """Photos that are read in as many ways: reduced, turned, gray, damaged, cut off, odd."""
     exif = Image.Exif()
     exif[274] = 6
@@ -95,7 +95,7 @@ def jpegs(folder: Path) -> Files:
     (folder / "8.jpg").write_bytes(whole[:-2] + b"\1\2\3\xff\xd9")
     photo(9, 70, 90).save(folder / "9.png")
     names = sorted(each.name for each in folder.iterdir())
-    return Files(folder, names, SingleLabels.blank(len(names), 2), ("a", "b"))
+    return LabeledFiles(folder, names, SingleLabels.blank(len(names), 2), ("a", "b"))
 
 
 @pytest.mark.parametrize("fit", ["crop", "native"])
@@ -164,7 +164,7 @@ def test_damage_anywhere_in_a_jpeg_is_noticed_in_evaluation(tmp_path: Path) -> N
     file = tmp_path / "tall.jpg"
     photo(0, 640, 64).save(file, quality=95, subsampling=0)
     file.write_bytes(file.read_bytes()[:-400] + b"\xff\xd9")
-    source = Files(tmp_path, [file.name], SingleLabels.blank(1, 2), ("a", "b"))
+    source = LabeledFiles(tmp_path, [file.name], SingleLabels.blank(1, 2), ("a", "b"))
     batch = EvaluationBatches(source, ImageSpec(image_size=16), 1)[0]
     assert len(batch) == 0
     assert "tall.jpg: damaged JPEG (" in batch.bad[0][1]

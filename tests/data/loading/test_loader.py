@@ -25,7 +25,7 @@ from vitlab.data.loading.cache import CachedImages, cached
 from vitlab.data.loading.loader import Upload, choose_workers, in_order, loader
 from vitlab.data.open import open_images
 from vitlab.data.settings import Augment
-from vitlab.data.sources.folders import Files
+from vitlab.data.sources.folders import LabeledFiles
 from vitlab.data.sources.memory import digits
 from vitlab.data.summary import divided, input_shape
 from vitlab.errors import DataError
@@ -84,13 +84,13 @@ def test_data_that_no_worker_can_get_is_named_in_one_line() -> None:
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Files:
+def small(tmp_path: Path) -> LabeledFiles:
     source = open_to_learn(str(photo_folder(tmp_path / "p", {"a": 9, "b": 9}))).whole.whole
-    assert isinstance(source, Files)
+    assert isinstance(source, LabeledFiles)
     return source
 
 
-def test_batches_are_the_same(small: Files) -> None:
+def test_batches_are_the_same(small: LabeledFiles) -> None:
     memory = cached(small, 3)
     assert isinstance(memory, CachedImages)
     assert (memory.classes, len(memory)) == (small.classes, len(small))
@@ -105,7 +105,7 @@ def test_batches_are_the_same(small: Files) -> None:
     assert memory.name(3) == small.name(3)
 
 
-def test_what_cannot_be_cached_stays_where_it_is(small: Files, tmp_path: Path) -> None:
+def test_what_cannot_be_cached_stays_where_it_is(small: LabeledFiles, tmp_path: Path) -> None:
     assert cached(digits(), 1) is not None
     file = small.root / small.paths[4]
     whole = file.read_bytes()

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from conftest import photo_folder
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.learning import open_to_learn
-from vitlab.data.sources.folders import Files
+from vitlab.data.sources.folders import LabeledFiles
 from vitlab.evaluation.answers import SingleAnswers, answers_of
 from vitlab.evaluation.paired_tests import same_images
 from vitlab.evaluation.run_predictions import Examined, image_keys
@@ -116,7 +116,7 @@ def test_an_image_is_recognized_by_its_content(tmp_path: Path) -> None:
     assert len(set(keys[0].tolist())) == 5
     image = str(tmp_path / "one" / "a" / "000.png")
     missing = str(tmp_path / "gone.png")
-    source = Files(Path(), [image, image, missing], SingleLabels.blank(3, 1), ("a",))
+    source = LabeledFiles(Path(), [image, image, missing], SingleLabels.blank(3, 1), ("a",))
     found = image_keys(source, np.arange(3))
     assert found[0] == keys[0][0]
     assert len(set(found.tolist())) == 3  # the second of two equal images is another one

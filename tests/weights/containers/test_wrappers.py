@@ -17,7 +17,7 @@ from vitlab.errors import WeightsError
 from vitlab.models.model import Model
 from vitlab.weights.containers.open import open_source
 from vitlab.weights.load import load_check
-from vitlab.weights.source import Source
+from vitlab.weights.source import StoredTensors
 
 Tensors = dict[str, Tensor]
 
@@ -35,7 +35,7 @@ def changed(tensors: Tensors) -> Tensors:
     return {name: tensor + 1 for name, tensor in tensors.items()}
 
 
-def holds(source: Source, tensors: Tensors) -> bool:
+def holds(source: StoredTensors, tensors: Tensors) -> bool:
     """Whether a source has exactly these tensors, bit by bit."""
     same = {name: torch.equal(source.read(name), tensor) for name, tensor in tensors.items()}
     return set(source.shapes) == set(tensors) and all(same.values())

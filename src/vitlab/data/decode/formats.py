@@ -29,10 +29,7 @@ KNOWN = {
     "AVIF": ("avif",),
     "HEIF": ("heic", "heif", "hif"),
 }
-_MISSING = {
-    "AVIF": not SUPPORTED,
-    "HEIF": importlib.util.find_spec(HEIF_PACKAGE) is None,
-}
+_MISSING = {"AVIF": not SUPPORTED, "HEIF": importlib.util.find_spec(HEIF_PACKAGE) is None}
 ENDINGS = {kind: endings for kind, endings in KNOWN.items() if not _MISSING.get(kind)}
 """Of the formats that can be read here."""
 

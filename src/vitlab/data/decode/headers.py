@@ -77,10 +77,7 @@ class Header:
 
 @contextmanager
 def opened(
-    data: bytes,
-    name: str,
-    max_pixels: int = MAX_PIXELS,
-    formats: Collection[str] = FORMATS,
+    data: bytes, name: str, max_pixels: int = MAX_PIXELS, formats: Collection[str] = FORMATS
 ) -> Iterator[Header]:
     """Open an image file; whatever goes wrong in the block becomes `ImageError`.
 

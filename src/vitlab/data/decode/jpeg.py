@@ -12,15 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitlab.data.decode.headers import (
-    BACK,
-    MAX_BYTES,
-    MAX_SCANS,
-    SCAN,
-    orientation,
-    turn,
-    turn_box,
-)
+from vitlab.data.decode.headers import BACK, MAX_BYTES, MAX_SCANS, SCAN, orientation, turn, turn_box
 from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
 from vitlab.errors import ImageError, UserError
 

@@ -167,10 +167,7 @@ class Cells:
 
 
 def _best_views(
-    train: Integers,
-    test: Integers,
-    view: Integers,
-    near: NDArray[np.float32],
+    train: Integers, test: Integers, view: Integers, near: NDArray[np.float32]
 ) -> Candidates:
     """Return each pair once, with the two views of the highest cosine."""
     order = np.lexsort((-near, train, test))

@@ -42,7 +42,7 @@ class CachedImages(Derived):
         return PixelImage(self.images[self.numbers[index]], self.name(index))
 
 
-class Decoded:
+class PixelCache:
     """The pixels of a source's images, each decoded when it is first asked for.
 
     Args:
@@ -103,7 +103,7 @@ def cached(source: Source, channels: int) -> Source:
     """
     if source.in_memory:
         return source
-    return Decoded(source, channels).part(source, np.arange(len(source))) or source
+    return PixelCache(source, channels).part(source, np.arange(len(source))) or source
 
 
 def shows(source: Source, whole: Source, spec: ImageSpec) -> bool:

@@ -36,12 +36,7 @@ class Groups:
 
 
 def batch_samples(
-    seed: int,
-    k: int,
-    images: int,
-    batch: int,
-    repeats: int = 1,
-    groups: Groups | None = None,
+    seed: int, k: int, images: int, batch: int, repeats: int = 1, groups: Groups | None = None
 ) -> list[tuple[int, int, int]]:
     """Return (times drawn before, index of the image, number of its copy) of batch k's samples.
 

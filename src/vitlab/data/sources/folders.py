@@ -34,7 +34,7 @@ MASK_LAYOUTS = (
 
 
 @dataclass(frozen=True)
-class Files:
+class LabeledFiles:
     """Image files, each with its label; paths are relative to the root."""
 
     root: Path
@@ -60,12 +60,12 @@ class Files:
         return str(self.root / self.paths[index])
 
 
-def image_paths(paths: Sequence[str], root: Path = Path()) -> Files:
+def image_paths(paths: Sequence[str], root: Path = Path()) -> LabeledFiles:
     """Return image files, relative to a root, as a source without labels."""
-    return Files(root, Names.of(paths), blank(len(paths)), ())
+    return LabeledFiles(root, Names.of(paths), blank(len(paths)), ())
 
 
-def named_files(paths: Sequence[str], title: str) -> Files:
+def named_files(paths: Sequence[str], title: str) -> LabeledFiles:
     """Return files that are named one by one, as a source without labels.
 
     Raises:
@@ -199,7 +199,7 @@ def _by_folder(pattern: str, images: Sequence[str], spelled: Sequence[str]) -> P
     if not open_folders or len(order) < 2:
         return Part(image_paths(images), lacks=f"{pattern} names images of one folder: no labels")
     labels, _ = index_labels(names, pattern, order)
-    return Part(Files(Path(), Names.of(images), labels, order))
+    return Part(LabeledFiles(Path(), Names.of(images), labels, order))
 
 
 def _splits_inside(root: Path) -> dict[str, Path]:
@@ -261,7 +261,7 @@ def _is_image(file: Path) -> bool:
     return read and not file.name.startswith(".") and file.is_file()
 
 
-def class_folders(root: Path) -> tuple[Files, list[str]]:
+def class_folders(root: Path) -> tuple[LabeledFiles, list[str]]:
     """Return the images of a folder whose sub-folders are classes, and notes on what was left out.
 
     The class index is the sorted order of the folder names.
@@ -289,7 +289,7 @@ def class_folders(root: Path) -> tuple[Files, list[str]]:
         )
     labels = np.repeat(np.arange(len(found)), [len(own) for own in found.values()])
     names = Names.of(f"{name}/{path}" for name, own in found.items() for path in own)
-    files = Files(root, names, SingleLabels(labels), tuple(found))
+    files = LabeledFiles(root, names, SingleLabels(labels), tuple(found))
     notes = sorted(
         f"skipped class folder {root / name}: no images" for name in listed.keys() - found
     )

@@ -31,7 +31,7 @@ from vitlab.data.sources.columns import (
     named,
     read_labels,
 )
-from vitlab.data.sources.folders import Files, image_paths
+from vitlab.data.sources.folders import LabeledFiles, image_paths
 from vitlab.data.sources.paths import Inside, read_text, some
 from vitlab.data.sources.request import NAMES, SPLIT_OF, Found, Part, Request, labeled
 from vitlab.data.sources.source import Source, Subset, grouped, numbered
@@ -96,7 +96,7 @@ def labeled_rows(
         columns, labels = read_labels(lines, others, file, known)
         whole = with_labels(bare, labels, str(file))
         notes.extend(_column_notes(file, column, columns, bare))
-        if isinstance(bare, Files):
+        if isinstance(bare, LabeledFiles):
             notes.extend(_twice(bare.paths, labels, file))
         return whole
 
@@ -295,5 +295,5 @@ def _column_notes(file: Path, path: str, labels: Sequence[str], bare: Source) ->
     """A line about columns whose names do not say what they hold."""
     if path in PLAIN and labels[0] in PLAIN:
         return []
-    what = "paths" if isinstance(bare, Files) else "images"
+    what = "paths" if isinstance(bare, LabeledFiles) else "images"
     return [f"{file}: {what} are in column {path}, labels in {some(labels)}"]

@@ -13,15 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitlab.errors import OptionError
-from vitlab.inspect.plots.canvas import (
-    COSINES,
-    HEAT,
-    Array,
-    in_gray,
-    numbers,
-    show,
-    themed,
-)
+from vitlab.inspect.plots.canvas import COSINES, HEAT, Array, in_gray, numbers, show, themed
 
 Pixels = NDArray[np.uint8]
 

@@ -16,12 +16,12 @@ from torch.nn import functional as F
 
 from vitlab.errors import OptionError
 from vitlab.models.config import Grid, ViTConfig
-from vitlab.models.registry import Part, kinds
+from vitlab.models.registry import Component, kinds
 
 MOST = 256  # grids that are kept, the oldest of which goes first
 
 
-class Positions(Part, nn.Module):
+class Positions(Component, nn.Module):
     """Positions of one table, for all blocks or for one; by default they do nothing.
 
     A subclass with a `name` is that value of `ViTConfig.positions`. It overrides where it acts:

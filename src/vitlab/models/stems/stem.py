@@ -10,11 +10,11 @@ from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig
 from vitlab.models.layers import reset_dense
 from vitlab.models.packed import Packed
-from vitlab.models.registry import Part, kinds
+from vitlab.models.registry import Component, kinds
 from vitlab.models.stems.kernels import Filter
 
 
-class Stem(Part, nn.Module):
+class Stem(Component, nn.Module):
     """Images to patch tokens in raster order: (B, channels, H, W) -> (B, patches, width).
 
     A subclass with a `name` is that value of `ViTConfig.stem`. Beside `forward`, it knows how its

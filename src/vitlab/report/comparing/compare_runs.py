@@ -10,7 +10,7 @@ from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.paired_tests import Pair
 from vitlab.places import check_page
 from vitlab.progress import PLACE, public
-from vitlab.report.comparing.entry import Entry
+from vitlab.report.comparing.entry import ComparedRun
 from vitlab.report.comparing.recipe_diff import differing
 from vitlab.report.comparing.run_comparison import Compared, Progress, gathered, seeds_of
 
@@ -71,7 +71,7 @@ def compare(
     return result
 
 
-def _run(entry: Entry) -> dict[str, Any]:
+def _run(entry: ComparedRun) -> dict[str, Any]:
     facts, names = entry.facts, (*METRICS, *COSTS, "intervals")
     about: dict[str, Any] = {"run": str(entry.folder.path), "name": entry.name}
     about |= {"model": facts.model, "seed": entry.seed}

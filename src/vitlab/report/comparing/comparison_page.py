@@ -13,7 +13,7 @@ from vitlab.evaluation.metrics import MAIN, METRICS, Metric
 from vitlab.evaluation.paired_tests import Pair, SameImages
 from vitlab.report.charts import DASHES, SERIES_COLORS
 from vitlab.report.comparing.disagreements import disagreements
-from vitlab.report.comparing.entry import Entry
+from vitlab.report.comparing.entry import ComparedRun
 from vitlab.report.comparing.recipe_diff import Rows, differing, options_in, surroundings
 from vitlab.report.comparing.run_comparison import Compared, seeds_of
 from vitlab.report.curves import compared_curves
@@ -24,8 +24,8 @@ from vitlab.report.page import (
     Page,
     Plots,
     Prose,
+    ReportTable,
     Section,
-    Table,
     table_of,
     write_page,
 )
@@ -60,7 +60,7 @@ def write_comparison(file: Path, compared: Compared, command: str = "") -> Path:
     return write_page(file, page)
 
 
-def run_name(number: int, entry: Entry) -> Markup:
+def run_name(number: int, entry: ComparedRun) -> Markup:
     """Return a run's number and name, with a piece of its line."""
     return Markup(
         '<svg class="swatch" viewBox="0 0 32 10" aria-hidden="true"><path d="M1 5h30" stroke="'
@@ -151,10 +151,10 @@ def _figures(compared: Compared, file: Path) -> list[Block]:
         "best of a column is blue. Intervals that overlap do not mean that two runs are alike: the "
         "paired tests tell smaller differences from chance."
     )
-    return [Table("Figures", ("Run", *(metric.title for metric in shown)), rows, note=note)]
+    return [ReportTable("Figures", ("Run", *(metric.title for metric in shown)), rows, note=note)]
 
 
-def _best(entries: Sequence[Entry], metric: Metric) -> float | None:
+def _best(entries: Sequence[ComparedRun], metric: Metric) -> float | None:
     """Return the best value of a figure, if one can be better than another."""
     numbers = [each.facts.number(metric.name) for each in entries]
     known = [value for value in numbers if value is not None]
@@ -164,7 +164,7 @@ def _best(entries: Sequence[Entry], metric: Metric) -> float | None:
     return max(known, key=metric.score)
 
 
-def _cell(entry: Entry, metric: Metric, best: float | None) -> str:
+def _cell(entry: ComparedRun, metric: Metric, best: float | None) -> str:
     value = entry.facts.number(metric.name)
     if value is None:
         return "–"
@@ -174,7 +174,7 @@ def _cell(entry: Entry, metric: Metric, best: float | None) -> str:
     return Markup("<span{}>{}</span>{}").format(mark, metric.text(value), small)
 
 
-def _address(entry: Entry, page: Path) -> str:
+def _address(entry: ComparedRun, page: Path) -> str:
     """Return the address of a run's own report as seen from the page; empty if there is none."""
     report = entry.folder.report
     if not report.is_file():
@@ -222,7 +222,7 @@ def _tests(compared: Compared) -> list[Block]:
     return [table_of("Paired tests", columns, note)]
 
 
-def _differences(compared: Compared) -> Table:
+def _differences(compared: Compared) -> ReportTable:
     """Return all figures of two runs, and their differences."""
     assert compared.same is not None
     names = [compared.entries[number].name for number in compared.same.runs]
@@ -235,7 +235,7 @@ def _differences(compared: Compared) -> Table:
             texts = (metric.text(each[metric.name]) for each in compared.figures)
             change = metric.gap(gap.value, gap.interval)
             rows.append((metric.title, *texts, change, beyond if gap.interval else "–"))
-    return Table("All figures", ("Figure", *names, "Difference", "95% interval"), rows)
+    return ReportTable("All figures", ("Figure", *names, "Difference", "95% interval"), rows)
 
 
 def p_cell(p: float) -> str:
@@ -243,7 +243,7 @@ def p_cell(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _seeds(entries: Sequence[Entry]) -> list[Block]:
+def _seeds(entries: Sequence[ComparedRun]) -> list[Block]:
     """Return mean and deviation of runs that differ in their seed alone."""
     found, names = list[Block](), {str(each.folder.path): each.name for each in entries}
     for group in seeds_of(entries):
@@ -257,11 +257,11 @@ def _seeds(entries: Sequence[Entry]) -> list[Block]:
             "and sample standard deviation. This is how far a figure moves by chance of training, "
             "which no test on one run of each sees."
         )
-        found.append(Table("Seeds of one recipe", ("Figure", "Mean"), rows, note=note))
+        found.append(ReportTable("Seeds of one recipe", ("Figure", "Mean"), rows, note=note))
     return found
 
 
-def _curves(entries: Sequence[Entry]) -> list[Block]:
+def _curves(entries: Sequence[ComparedRun]) -> list[Block]:
     """Return the curves of all runs against epochs."""
     plots = compared_curves([each.facts for each in entries])
     names = Markup(" &nbsp; ").join(run_name(*each) for each in enumerate(entries))
@@ -269,7 +269,7 @@ def _curves(entries: Sequence[Entry]) -> list[Block]:
     return [Prose(names), Plots(plots), words] if plots else []
 
 
-def _recipes(entries: Sequence[Entry]) -> list[Block]:
+def _recipes(entries: Sequence[ComparedRun]) -> list[Block]:
     """Return the options that differ, then devices and versions that do."""
     known = [options_in(each.recipe) for each in entries if each.recipe]
     rows, names = differing(entries), {name for each in known for name in each}
@@ -281,13 +281,13 @@ def _recipes(entries: Sequence[Entry]) -> list[Block]:
 
     def table(title: str, found: Rows) -> list[Block]:
         cells = [(option, *values) for option, values in found.items()]
-        return [Table(title, head, cells, texts=len(head))] if found else []
+        return [ReportTable(title, head, cells, texts=len(head))] if found else []
 
     around = table("Device and versions", surroundings(entries))
     return [*table("What differs in the recipes", rows), text, *around]
 
 
-def _cost(entries: Sequence[Entry]) -> list[Block]:
+def _cost(entries: Sequence[ComparedRun]) -> list[Block]:
     """Return what each run cost."""
     facts = [each.facts for each in entries]
     columns: Columns = [("Run", [run_name(*each) for each in enumerate(entries)])]
@@ -303,7 +303,7 @@ def _cost(entries: Sequence[Entry]) -> list[Block]:
     return [table_of("Cost", columns, note)]
 
 
-def _classes(entries: Sequence[Entry]) -> list[Block]:
+def _classes(entries: Sequence[ComparedRun]) -> list[Block]:
     """Return the classes whose F1 differs most between runs, most first."""
     tables, found = [_by_class(each) for each in entries], []
     for name in dict.fromkeys(name for table in tables for name in table):
@@ -325,10 +325,10 @@ def _classes(entries: Sequence[Entry]) -> list[Block]:
         f"without one left out.{which} Of few images, differences are mostly chance."
     )
     head = ("Class", "Images", *(f"{n + 1}" for n in range(len(entries))), "Largest difference")
-    return [Table("Classes", head, rows, note=note)] if rows else []
+    return [ReportTable("Classes", head, rows, note=note)] if rows else []
 
 
-def _by_class(entry: Entry) -> dict[tuple[str, int], dict[str, Any]]:
+def _by_class(entry: ComparedRun) -> dict[tuple[str, int], dict[str, Any]]:
     """Return the figures of each class by its name, and how often the name stood before."""
     before: Counter[str] = Counter()
     found = {}

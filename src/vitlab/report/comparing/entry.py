@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from vitlab.errors import UserError
 from vitlab.evaluation.run_predictions import Examined
 from vitlab.recipes.recipe import Recipe
-from vitlab.report.facts import Facts, facts_of
+from vitlab.report.facts import RunFacts, facts_of
 from vitlab.runs.run_folder import RunFolder
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
+class ComparedRun:
     """A run and what it left.
 
     Attributes:
@@ -25,7 +25,7 @@ class Entry:
     name: str
     folder: RunFolder
     recipe: Recipe | None
-    facts: Facts
+    facts: RunFacts
     examined: Examined | None = None
     unknown: str = "it is not finished"
 
@@ -35,7 +35,7 @@ class Entry:
         return None if self.recipe is None else self.recipe.seed
 
 
-def entry_of(folder: RunFolder, name: str) -> Entry:
+def entry_of(folder: RunFolder, name: str) -> ComparedRun:
     """Read what a run left, without its model and its data.
 
     Raises:
@@ -43,6 +43,6 @@ def entry_of(folder: RunFolder, name: str) -> Entry:
     """
     facts = facts_of(folder)
     try:
-        return Entry(name, folder, folder.recipe, facts)
+        return ComparedRun(name, folder, folder.recipe, facts)
     except UserError:
-        return Entry(name, folder, None, facts)
+        return ComparedRun(name, folder, None, facts)

@@ -6,7 +6,7 @@ from typing import Any
 
 from vitlab.options import Options, hints, options_of
 from vitlab.recipes.model_part import ModelPart
-from vitlab.report.comparing.entry import Entry
+from vitlab.report.comparing.entry import ComparedRun
 from vitlab.report.page import setting
 
 MISSING = "not known"
@@ -14,7 +14,7 @@ Rows = dict[str, tuple[str, ...]]
 """By the name of an option, as the command line spells it, its value in each run, as text."""
 
 
-def differing(entries: Sequence[Entry]) -> Rows:
+def differing(entries: Sequence[ComparedRun]) -> Rows:
     """Return the options of the recipes that are not the same in all runs.
 
     Options that a kind of model does not have are a dash there. Beside them stand the user's own
@@ -29,7 +29,7 @@ def differing(entries: Sequence[Entry]) -> Rows:
     return _apart(recipes) | _apart(codes)
 
 
-def surroundings(entries: Sequence[Entry]) -> Rows:
+def surroundings(entries: Sequence[ComparedRun]) -> Rows:
     """Return what else differs: the device, and versions of the libraries."""
     return _apart([{"device": each.facts.device, **each.facts.versions} for each in entries])
 
@@ -66,7 +66,7 @@ def options_in(group: Options) -> dict[str, Any]:
     return found
 
 
-def seed_groups(entries: Sequence[Entry]) -> list[list[int]]:
+def seed_groups(entries: Sequence[ComparedRun]) -> list[list[int]]:
     """Return the numbers of finished runs that differ in their seed alone, each group together."""
     groups: list[tuple[object, list[int]]] = []
     for number, each in enumerate(entries):

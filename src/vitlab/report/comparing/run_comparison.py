@@ -10,7 +10,7 @@ from vitlab.errors import UserError
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.paired_tests import Pair, SameImages, figures_of, pairs_of, same_images
 from vitlab.evaluation.run_predictions import examine
-from vitlab.report.comparing.entry import Entry, entry_of
+from vitlab.report.comparing.entry import ComparedRun, entry_of
 from vitlab.report.comparing.recipe_diff import differing, seed_groups
 from vitlab.runs.several_runs import several_runs, short_names
 
@@ -35,7 +35,7 @@ class Compared:
         notes: what could not be compared, and why
     """
 
-    entries: list[Entry]
+    entries: list[ComparedRun]
     same: SameImages | None
     figures: list[dict[str, float]]
     pairs: list[Pair]
@@ -56,7 +56,9 @@ def gathered(runs: Sequence[str], device: str, workers: int | None, progress: Pr
     return Compared(entries, same, figures, pairs, _notes(entries, same))
 
 
-def _examined(entry: Entry, device: str, workers: int | None, progress: Progress) -> Entry:
+def _examined(
+    entry: ComparedRun, device: str, workers: int | None, progress: Progress
+) -> ComparedRun:
     """Return a run with the answers of its model, if it is finished and they can be had."""
     if not entry.facts.figures:
         return entry
@@ -74,7 +76,7 @@ def _examined(entry: Entry, device: str, workers: int | None, progress: Progress
     return replace(entry, examined=found, unknown="")
 
 
-def _notes(entries: Sequence[Entry], same: SameImages | None) -> list[str]:
+def _notes(entries: Sequence[ComparedRun], same: SameImages | None) -> list[str]:
     """Return what a reader must know of the runs before comparing them."""
     notes = [
         f"{each.name} is not finished: it has curves and a recipe, but no figures"
@@ -117,7 +119,7 @@ def _notes(entries: Sequence[Entry], same: SameImages | None) -> list[str]:
     return notes + _moved(chosen) + _of_curves(entries)
 
 
-def _without_labels(entries: Sequence[Entry]) -> list[str]:
+def _without_labels(entries: Sequence[ComparedRun]) -> list[str]:
     """Return what to know of runs that learned without labels, if there are any."""
     own = [each for each in entries if each.facts.task and each.facts.figures]
     if not own:
@@ -134,7 +136,7 @@ def _without_labels(entries: Sequence[Entry]) -> list[str]:
     return notes
 
 
-def _moved(entries: Sequence[Entry]) -> list[str]:
+def _moved(entries: Sequence[ComparedRun]) -> list[str]:
     """Return a line on each run whose model now answers otherwise than when it was tested."""
     notes = []
     for each in entries:
@@ -149,7 +151,7 @@ def _moved(entries: Sequence[Entry]) -> list[str]:
     return notes
 
 
-def _of_curves(entries: Sequence[Entry]) -> list[str]:
+def _of_curves(entries: Sequence[ComparedRun]) -> list[str]:
     """Return what is not the same quantity on the axes of the curves."""
     notes = []
     if apart := [option for option in differing(entries) if option in OF_LOSS]:
@@ -162,7 +164,7 @@ def _of_curves(entries: Sequence[Entry]) -> list[str]:
     return notes
 
 
-def seeds_of(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+def seeds_of(entries: Sequence[ComparedRun]) -> list[dict[str, Any]]:
     """Return mean and deviation of each figure that all runs have which differ in their seed alone.
 
     Returns:

@@ -31,13 +31,7 @@ from vitlab.studies.base import (
     tokenizer,
     without_labels,
 )
-from vitlab.studies.compute_card import (
-    FAMILIES,
-    PowerLaw,
-    card,
-    fitted,
-    printed_law,
-)
+from vitlab.studies.compute_card import FAMILIES, PowerLaw, card, fitted, printed_law
 from vitlab.studies.design import ACCURACY, FLOPS, IMAGES, Arm, Trained
 from vitlab.studies.papers.architecture import few_shot
 

@@ -22,7 +22,7 @@ from vitlab.weights.containers.arrays import (
     read_npz,
     read_safetensors,
 )
-from vitlab.weights.containers.parts import Part, chosen, some, without_holders
+from vitlab.weights.containers.parts import FileModel, chosen, some, without_holders
 from vitlab.weights.containers.pickles import read_pickle
 from vitlab.weights.sharded import (
     CONFIG,
@@ -34,7 +34,7 @@ from vitlab.weights.sharded import (
     model_files,
     shard_files,
 )
-from vitlab.weights.source import Source, readable
+from vitlab.weights.source import StoredTensors, readable
 
 # The first bytes of a file (an expression without blanks, or -); names of files, one of which is
 # the file's or in the folder or archive; below, what it is, and what to do. The first that fits is
@@ -95,7 +95,7 @@ KINDS = r"""
 """
 
 
-def open_source(path: Path, part: str = "") -> Source:
+def open_source(path: Path, part: str = "") -> StoredTensors:
     """Open a file, or a folder in one of the usual layouts; no tensor is read yet.
 
     The kind of file is recognized by its first bytes, not by its name.
@@ -115,12 +115,12 @@ def open_source(path: Path, part: str = "") -> Source:
         if content.root or not content.metadata:
             found, names = chosen(path, content.root, part, together)
         else:  # a delta that changes nothing
-            found, names = Part(), []
+            found, names = FileModel(), []
         stored = found.stored if config else without_holders(found.stored)
         tensors = {name: found.tensors[old].channels_first() for name, old in stored.items()}
         if len(tensors) > MOST:
             raise WeightsError(f"{path} has {len(tensors):,} tensors; the limit is {MOST:,}")
-        return Source(
+        return StoredTensors(
             path,
             content.kind,
             {name: each.shape for name, each in tensors.items()},
@@ -229,7 +229,7 @@ def _read_shards(index: Path) -> Content:
     return Content(content.kind, found)
 
 
-def dropped(source: Source, patterns: tuple[str, ...]) -> Source:
+def dropped(source: StoredTensors, patterns: tuple[str, ...]) -> StoredTensors:
     """Return a source without the tensors that the user drops, with a note.
 
     Raises:

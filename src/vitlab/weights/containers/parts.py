@@ -52,7 +52,7 @@ Tensors = Mapping[str, Stored]
 
 
 @dataclass(frozen=True)
-class Part:
+class FileModel:
     """One model of a file.
 
     Attributes:
@@ -70,7 +70,9 @@ class Part:
     outside: tuple[str, ...] = ()
 
 
-def chosen(path: Path, root: Fields, wanted: str, together: bool = False) -> tuple[Part, list[str]]:
+def chosen(
+    path: Path, root: Fields, wanted: str, together: bool = False
+) -> tuple[FileModel, list[str]]:
     """Return the model to read, and the names of all, its own first.
 
     Args:
@@ -155,13 +157,13 @@ def _dictionaries(
             yield from _dictionaries(value, (*place, key))
 
 
-def _split(wrapper: tuple[str, ...], tensors: Tensors, together: bool) -> list[Part]:
+def _split(wrapper: tuple[str, ...], tensors: Tensors, together: bool) -> list[FileModel]:
     """The models of one dictionary, which is one unless two prefixes have the same layers."""
     stored, place = _without_engines(tensors), ".".join(wrapper)
     whole = together or any(name.endswith(TOGETHER) for name in stored)
     prefixes = () if whole else _twins(stored, tensors)
     if not prefixes:
-        return [Part(place, wrapper, tensors, stored)]
+        return [FileModel(place, wrapper, tensors, stored)]
     outside = tuple(old for name, old in stored.items() if not name.startswith(prefixes))
     parts = []
     for prefix in prefixes:
@@ -172,7 +174,7 @@ def _split(wrapper: tuple[str, ...], tensors: Tensors, together: bool) -> list[P
             if name.startswith(prefix) and not name.startswith(longer)
         }
         name = ".".join(filter(None, (place, prefix.rstrip(".") or "model")))
-        parts.append(Part(name, wrapper, tensors, own, outside))
+        parts.append(FileModel(name, wrapper, tensors, own, outside))
     return parts
 
 
@@ -201,7 +203,7 @@ def _twins(stored: Mapping[str, str], tensors: Tensors) -> tuple[str, ...]:
     return ()
 
 
-def _rank(part: Part) -> int:
+def _rank(part: FileModel) -> int:
     """The place of a part in the order of preference."""
     for place, words in enumerate(BEST):
         if _has(part.name, words):

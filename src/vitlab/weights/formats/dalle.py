@@ -12,7 +12,7 @@ from vitlab.weights.formats.entries import table
 from vitlab.weights.formats.format_api import Hints, Reading
 from vitlab.weights.formats.names import entries, found
 from vitlab.weights.formats.origins import Facts
-from vitlab.weights.source import Source
+from vitlab.weights.source import StoredTensors
 
 NAME = "DALL-E's tokenizer (OpenAI)"
 FIRST, LAST = "blocks.input.w", "blocks.output.conv.w"
@@ -40,7 +40,7 @@ NAMES = """
 """
 
 
-def reads(source: Source, hints: Hints) -> Reading | None:
+def reads(source: StoredTensors, hints: Hints) -> Reading | None:
     """Recognize the convolutions of DALL-E's encoder.
 
     Raises:

@@ -14,7 +14,7 @@ from vitlab.weights.containers.parts import some
 from vitlab.weights.formats.entries import Names, table
 from vitlab.weights.formats.names import OURS, STEMS, FoundParts, found, placed
 from vitlab.weights.formats.records import rules
-from vitlab.weights.source import Shape, Source
+from vitlab.weights.source import Shape, StoredTensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,7 +323,7 @@ DIALECTS = (
 )  # fmt: skip
 
 
-def layout_of(source: Source) -> Layout | None:
+def layout_of(source: StoredTensors) -> Layout | None:
     """Find the dialect of a file; None if it has none of them.
 
     Raises:
@@ -336,7 +336,7 @@ def layout_of(source: Source) -> Layout | None:
     return None
 
 
-def _prefixes(source: Source, dialect: Dialect) -> list[str]:
+def _prefixes(source: StoredTensors, dialect: Dialect) -> list[str]:
     """What stands in front of the names that may be the map of patches, the shortest first."""
     prefixes = {
         name.removesuffix(root)
@@ -347,7 +347,7 @@ def _prefixes(source: Source, dialect: Dialect) -> list[str]:
     return sorted(prefixes, key=lambda prefix: (len(prefix), prefix))
 
 
-def _layout(source: Source, dialect: Dialect, prefix: str) -> Layout:
+def _layout(source: StoredTensors, dialect: Dialect, prefix: str) -> Layout:
     inside = [name.removeprefix(prefix) for name in source.shapes if name.startswith(prefix)]
     for name in inside:
         for pattern, why in dialect.beyond.items():
@@ -416,7 +416,7 @@ CLASSIFIERS = re.compile(
 HEADS = re.compile(r"(.*\.)?\w*(head|fc|classif|linear|logits)\w*(\..*)?")
 
 
-def classifier_beside(source: Source, prefix: str, width: Shape) -> str:
+def classifier_beside(source: StoredTensors, prefix: str, width: Shape) -> str:
     """Return the name of the one linear layer that classifies a backbone's features, or "".
 
     Args:
@@ -443,7 +443,7 @@ def classifier_beside(source: Source, prefix: str, width: Shape) -> str:
     return layers[0] if len(layers) == 1 else ""
 
 
-def notes_beside(source: Source, prefix: str, taken: Collection[str]) -> tuple[str, ...]:
+def notes_beside(source: StoredTensors, prefix: str, taken: Collection[str]) -> tuple[str, ...]:
     """Return a line about each classifier beside a backbone: that it was taken, or was left out.
 
     Args:

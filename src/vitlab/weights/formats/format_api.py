@@ -11,9 +11,9 @@ from vitlab.models.seen import NOTHING, Seen
 from vitlab.models.unlike import Unlike
 from vitlab.options import check_known, options_of
 from vitlab.weights.formats.entries import Entry
-from vitlab.weights.identity import Base
+from vitlab.weights.identity import DeltaBase
 from vitlab.weights.sharded import Fields
-from vitlab.weights.source import Source
+from vitlab.weights.source import StoredTensors
 
 Files = dict[str, Fields]  # JSON objects by file name
 
@@ -78,7 +78,7 @@ class Reading:
     notes: tuple[str, ...] = ()
     exact: bool = False
     provenance: Fields | None = None
-    base: Base | None = None
+    base: DeltaBase | None = None
     image_size: Size | None = None
     seen: Seen = field(default_factory=lambda: NOTHING)
     unlike: Unlike | None = None
@@ -106,7 +106,7 @@ class Writing:
 
 # A format's door in, which gives None for another format, and its door out, which is also given the
 # provenance; `WeightsError` if what it recognizes is damaged or unsupported, or cannot be written.
-Reads = Callable[[Source, Hints], Reading | None]
+Reads = Callable[[StoredTensors, Hints], Reading | None]
 Writes = Callable[[ModelConfig, Fields], Writing]
 
 

@@ -32,7 +32,7 @@ from vitlab.weights.formats.names import (
 )
 from vitlab.weights.formats.records import limits
 from vitlab.weights.sharded import Fields
-from vitlab.weights.source import Source
+from vitlab.weights.source import StoredTensors
 
 VIT, BIT = "Google's ViT (.npz)", "Google's BiT (.npz)"
 PREFIXES = ("", "params/", "opt/target/", "opt/target/params/", "params/img/", "img/")
@@ -132,7 +132,7 @@ BIT_NAMES = table("""
 """)
 
 
-def reads(source: Source, hints: Hints) -> Reading | None:
+def reads(source: StoredTensors, hints: Hints) -> Reading | None:
     """Recognize one of Google's files.
 
     Raises:
@@ -149,7 +149,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     return None
 
 
-def _vision_transformer(source: Source, hints: Hints, prefix: str) -> Reading:
+def _vision_transformer(source: StoredTensors, hints: Hints, prefix: str) -> Reading:
     parts = found(source.shapes, VIT_NAMES, _stored(source, prefix), prefix)
     query = parts.theirs.get("qkv.weight", ((),))[0]
     if len(query) != 3 or "expand.weight" not in parts:
@@ -173,7 +173,7 @@ def _vision_transformer(source: Source, hints: Hints, prefix: str) -> Reading:
     return Reading(VIT, config, parts.entries(config, VIT), left_out, origins)
 
 
-def _stored(source: Source, prefix: str) -> dict[str, str]:
+def _stored(source: StoredTensors, prefix: str) -> dict[str, str]:
     """Stored names by usual ones: models made by a scan have all their blocks in one array."""
     stored = {}
     for name, shape in source.shapes.items():
@@ -188,7 +188,9 @@ def _stored(source: Source, prefix: str) -> dict[str, str]:
     return stored
 
 
-def _positions(source: Source, parts: FoundParts, patch: int, hints: Hints) -> tuple[Any, bool]:
+def _positions(
+    source: StoredTensors, parts: FoundParts, patch: int, hints: Hints
+) -> tuple[Any, bool]:
     """The image size in pixels, and whether the class token has a position of its own."""
     said = hints.choices.get("image_size") or hints.image_size
     shape = parts.shape("positions")
@@ -205,7 +207,7 @@ def _positions(source: Source, parts: FoundParts, patch: int, hints: Hints) -> t
     )
 
 
-def _big_transfer(source: Source, hints: Hints, prefix: str) -> Reading:
+def _big_transfer(source: StoredTensors, hints: Hints, prefix: str) -> Reading:
     """A ResNet; some files number their layers: conv2d_17."""
     numbered = re.compile(r"(standardized_conv2d|group_norm|conv2d)_\d+/")
     stored = {numbered.sub(r"\1/", n.removeprefix(prefix)): n for n in source.shapes}

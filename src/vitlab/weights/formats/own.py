@@ -18,7 +18,7 @@ from vitlab.weights.formats.format_api import Files, Hints, Reading, Writing
 from vitlab.weights.formats.transformers.processor import write_processor
 from vitlab.weights.identity import checked, checksum, checksums, described, description
 from vitlab.weights.sharded import CONFIG, PREPROCESSOR, UNLIKE, Fields, beside
-from vitlab.weights.source import Source
+from vitlab.weights.source import StoredTensors
 
 VERSION = "vitlab-1"
 NAMED = "vitlab-2"  # the same with the names and keys of another library, which `names` says
@@ -28,7 +28,7 @@ FIRST = "blocks.0.attention.0.body.qkv.weight"  # which only our Vision Transfor
 ODD = re.compile(r"(.*\.)?(positions\.(?!0\.table$)|stem\.(?!layers\.)).*")
 
 
-def reads(source: Source, hints: Hints) -> Reading | None:
+def reads(source: StoredTensors, hints: Hints) -> Reading | None:
     """Recognize a folder that `vitlab.save` wrote, or transformers' `Trainer` with our adapter.
 
     What transformers wrote of another library's form of such a folder is theirs alone.
@@ -83,7 +83,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     )
 
 
-def read_unlike(source: Source, config: ModelConfig, sums: Fields) -> Unlike | None:
+def read_unlike(source: StoredTensors, config: ModelConfig, sums: Fields) -> Unlike | None:
     """Return what a file keeps of the training images; None if nothing.
 
     Args:
@@ -104,7 +104,7 @@ def read_unlike(source: Source, config: ModelConfig, sums: Fields) -> Unlike | N
     return Unlike(*entry.read([source.read(name) for name in NAMES]))
 
 
-def _checked(entries: Sequence[Entry], content: Fields, source: Source) -> Sequence[Entry]:
+def _checked(entries: Sequence[Entry], content: Fields, source: StoredTensors) -> Sequence[Entry]:
     """The tensors of a folder by its writer's names, each compared with its checksum."""
     ours = {name for entry in entries for name in entry.theirs}
     if content["format"] == NAMED and not ours <= source.shapes.keys():
@@ -119,7 +119,7 @@ def _checked(entries: Sequence[Entry], content: Fields, source: Source) -> Seque
     return [checked(entry, sums, str(source.path), advice) for entry in entries]
 
 
-def in_own_names(source: Source) -> Source:
+def in_own_names(source: StoredTensors) -> StoredTensors:
     """Return a folder of `NAMED` by our names, which an adapter around our own model has."""
     entries = {name: entry for entry in _named(source.config) for name in entry.ours}
 

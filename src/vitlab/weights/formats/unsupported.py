@@ -8,7 +8,7 @@ import re
 
 from vitlab.errors import WeightsError
 from vitlab.weights.formats.format_api import Hints, Reading
-from vitlab.weights.source import Source
+from vitlab.weights.source import StoredTensors
 
 # A pattern in a tensor's name, then what the model is, and why ours cannot represent it. The first
 # that is found counts.
@@ -78,7 +78,7 @@ INSIDE = ("patch_embed.backbone.",)  # a hybrid's ResNet, which our model has
 VIDEO = re.compile(r"(.*\.)?patch_embed(dings)?\.(proj|projection)\.weight")
 
 
-def reads(source: Source, hints: Hints) -> Reading | None:
+def reads(source: StoredTensors, hints: Hints) -> Reading | None:
     """Refuse a family that our model cannot represent; return None for any other.
 
     Raises:
@@ -98,7 +98,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     return None
 
 
-def _unsupported(source: Source, what: str, name: str, why: str) -> WeightsError:
+def _unsupported(source: StoredTensors, what: str, name: str, why: str) -> WeightsError:
     return WeightsError(
         f"{source.path} is {what} (tensor {name}), which has {why}: docs/weights.md lists what "
         "loads"

@@ -17,7 +17,7 @@ from vitlab.weights.formats.dialects import Layout
 from vitlab.weights.formats.origins import Facts
 from vitlab.weights.formats.records import found_in, record, records, rules
 from vitlab.weights.sharded import Fields
-from vitlab.weights.source import Source
+from vitlab.weights.source import StoredTensors
 
 # A name consists of these words, and of sizes; others are not timm's, or newer than this table.
 SIZES = (
@@ -305,7 +305,7 @@ def check_content(path: object, file: Layout, certain: bool) -> None:
         )
 
 
-def facts_by_content(source: Source, file: Layout, certain: bool) -> Facts:
+def facts_by_content(source: StoredTensors, file: Layout, certain: bool) -> Facts:
     """Return what the tensors say of the fields that they do not show.
 
     Args:
@@ -375,7 +375,7 @@ def _put_dinov3(facts: Facts, file: Layout) -> None:
     facts.put("family", own)
 
 
-def _is_moco(source: Source, file: Layout) -> bool:
+def _is_moco(source: StoredTensors, file: Layout) -> bool:
     """Recognize MoCo-v3's ViT-S, whose 12 heads are 32 wide, by its two models or fixed positions.
 
     Sines and cosines of rows, then of columns, with a zero row for the class token (vits.py of

@@ -26,7 +26,7 @@ from vitlab.weights.formats.timm.arguments import (
     written_arguments,
 )
 from vitlab.weights.sharded import Fields
-from vitlab.weights.source import Source
+from vitlab.weights.source import StoredTensors
 
 # Keys of pretrained_cfg and fields of ours with the same meaning.
 PREPROCESSING = record("mean mean, std std, crop_pct crop, interpolation interpolation")
@@ -99,7 +99,7 @@ def recorded(path: object, config: Fields, chosen: Collection[str]) -> Fields:
     }
 
 
-def size_beside(source: Source) -> Size | None:
+def size_beside(source: StoredTensors) -> Size | None:
     """Return the image size that config.json or open_clip's file states, in pixels."""
     size = table_in(source.config, "model_args").get("img_size")
     shape = _pretrained(source.config).get("input_size")
@@ -178,7 +178,7 @@ class Record:
     arguments: Fields = field(default_factory=dict)
 
 
-def record_of(source: Source) -> Record:
+def record_of(source: StoredTensors) -> Record:
     """Read `arch` and `args` of a training checkpoint.
 
     timm's own have both, and a model's images are prepared as its name implies; other code that

@@ -42,7 +42,7 @@ from vitlab.weights.formats.timm.config_json import (
     written,
 )
 from vitlab.weights.sharded import CONFIG, Fields
-from vitlab.weights.source import Source
+from vitlab.weights.source import StoredTensors
 
 LEFT_OUT = rules(r"""
     mask_token|masked_embed|decoder.*|projectors\..*      for pre-training alone
@@ -70,7 +70,7 @@ class Known(Facts):
         pairs: how channels that rotary positions turn together lie; None if it is not known
     """
 
-    source: Source
+    source: StoredTensors
     file: Layout
     hints: Hints
     architecture: str
@@ -79,7 +79,7 @@ class Known(Facts):
     pairs: Pairs | None = None
 
 
-def reads(source: Source, hints: Hints) -> Reading | None:
+def reads(source: StoredTensors, hints: Hints) -> Reading | None:
     """Recognize a file with timm's names.
 
     Raises:
@@ -125,7 +125,7 @@ def writes(config: ModelConfig, provenance: Fields) -> Writing:
     return Writing(table, {CONFIG: written(vit, stored)}, stored=stored, resampling="antialiased")
 
 
-def known_of(source: Source, hints: Hints, file: Layout) -> Known:
+def known_of(source: StoredTensors, hints: Hints, file: Layout) -> Known:
     """Collect what is known of a file.
 
     Args:

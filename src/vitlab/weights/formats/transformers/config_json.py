@@ -13,7 +13,7 @@ from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.names import first_name, parts_of
 from vitlab.weights.formats.origins import Facts
 from vitlab.weights.formats.records import limits, record, records
-from vitlab.weights.formats.transformers.family import Family, Stated
+from vitlab.weights.formats.transformers.family import Family, StatedModel
 from vitlab.weights.sharded import Fields
 
 # What a class takes for a key that config.json leaves out, as released files do; null: it has none.
@@ -201,7 +201,7 @@ def their_value(key: str, value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def read_fields(stated: Stated) -> Facts:
+def read_fields(stated: StatedModel) -> Facts:
     """Return the configuration that config.json and the tensors describe.
 
     Raises:
@@ -218,7 +218,7 @@ def read_fields(stated: Stated) -> Facts:
     return facts
 
 
-def _shared_fields(family: Family, stated: Stated) -> Fields:
+def _shared_fields(family: Family, stated: StatedModel) -> Fields:
     """What keys mean in every family that has them."""
     content, shapes = stated.content, stated.shapes
     always = not family.gated and len(parts_of(family.names, "expand")) > 1
@@ -279,7 +279,7 @@ def check_square(family: Family, config: ViTConfig) -> None:
         )
 
 
-def read_pooler(stated: Stated) -> Fields:
+def read_pooler(stated: StatedModel) -> Fields:
     """The tanh layer, which only models without a classifier use."""
     if "pooler.dense.bias" not in stated.shapes or stated.classifies:
         return {}
@@ -294,14 +294,14 @@ def write_pooler(config: ViTConfig) -> Fields:
     return {"pooler_output_size": size, "pooler_act": "tanh"} if size else {}
 
 
-def read_deit(stated: Stated) -> Fields:
+def read_deit(stated: StatedModel) -> Fields:
     """A distillation token always; both classifiers if the file has them."""
     if bias := stated.shapes.get("/distillation_classifier.bias"):
         return {"registers": 1, "classes": bias[0], "pool": "prefix", "class_token": True}
     return {"registers": 1, **read_pooler(stated)}
 
 
-def read_ast(stated: Stated) -> Fields:
+def read_ast(stated: StatedModel) -> Fields:
     """Overlapping patches of spectrograms; the mean of two tokens, normalized once more."""
     content, layer = stated.content, "/classifier.dense.weight"
     stride, other = content["frequency_stride"], content["time_stride"]
@@ -314,7 +314,7 @@ def read_ast(stated: Stated) -> Fields:
     }  # fmt: skip
 
 
-def read_beit(stated: Stated) -> Fields:
+def read_beit(stated: StatedModel) -> Fields:
     """Positions and pooling, which config.json chooses."""
     content, shapes = stated.content, stated.shapes
     own, shared = (content[f"use_{kind}relative_position_bias"] for kind in ("", "shared_"))
@@ -356,7 +356,7 @@ def write_dinov2(config: ViTConfig) -> Fields:
     return {"mlp_ratio": 4 if gated else config.mlp // config.width}
 
 
-def read_dinov3(stated: Stated) -> Fields:
+def read_dinov3(stated: StatedModel) -> Fields:
     """Rotary positions; biases of layers that ours has together."""
     content = stated.content
     usual = {"rope_theta": content["rope_theta"], "rope_type": "default"}
@@ -372,7 +372,7 @@ def read_dinov3(stated: Stated) -> Fields:
     return {"positions": "rope", "rope_base": base, "pool": "both" if wide else "token"}
 
 
-def read_clip(stated: Stated) -> Fields:
+def read_clip(stated: StatedModel) -> Fields:
     """A norm before the blocks; the classifier averages patches that the last norm did not see."""
     fields: Fields = {"pre_norm": True, "stem_bias": False}
     if stated.classifies:
@@ -381,13 +381,13 @@ def read_clip(stated: Stated) -> Fields:
     return fields | {"classes": stated.projection if projected else 0}
 
 
-def read_siglip(stated: Stated) -> Fields:
+def read_siglip(stated: StatedModel) -> Fields:
     """Attention pooling, unless there is a classifier, which averages the patches."""
     attends = stated.content["vision_use_head"] and not stated.classifies
     return {"pool": "attention" if attends else "mean"}
 
 
-def read_aimv2(stated: Stated) -> Fields:
+def read_aimv2(stated: StatedModel) -> Fields:
     """RMS norms, one of them on patches, gated MLPs, no class token."""
     content = stated.content
     qkv, mlp = content["qkv_bias"], content["mlp_bias"]
@@ -397,7 +397,7 @@ def read_aimv2(stated: Stated) -> Fields:
     return {"norm": "rms", "stem_norm": "layer", "pool": "mean"}
 
 
-def read_intern(stated: Stated) -> Fields:
+def read_intern(stated: StatedModel) -> Fields:
     """InternViT's: the mean of patches without a last norm, or all tokens after one."""
     content = stated.content
     if "attention_bias" not in content:  # of its authors' own code

@@ -18,7 +18,7 @@ CLASSIFIERS = (
 
 
 @dataclass(frozen=True)
-class Stated:
+class StatedModel:
     """The image model of a file, as its family reads it.
 
     Attributes:
@@ -91,7 +91,7 @@ class Family:
     any_size: bool = False
     square: bool = False
     resampling: str = "bicubic"
-    reads: Callable[[Stated], Fields] | str = ""
+    reads: Callable[[StatedModel], Fields] | str = ""
     writes: Callable[[ViTConfig], Fields] = lambda config: {}
     processor: str = "ViT"
     prepared: str

@@ -30,11 +30,11 @@ from vitlab.weights.formats.transformers.config_json import (
     write_content,
 )
 from vitlab.weights.formats.transformers.families import FAMILIES, OF_AUTHORS, WRITTEN
-from vitlab.weights.formats.transformers.family import CLASSIFIERS, Family, Stated, names_of
+from vitlab.weights.formats.transformers.family import CLASSIFIERS, Family, StatedModel, names_of
 from vitlab.weights.formats.transformers.processor import SOUND, read_processor, write_processor
 from vitlab.weights.matching import check
 from vitlab.weights.sharded import CONFIG, PREPROCESSOR, Fields
-from vitlab.weights.source import Shape, Source
+from vitlab.weights.source import Shape, StoredTensors
 
 NAME = "transformers"
 # What other models are, or have, for the message that refuses them.
@@ -81,7 +81,7 @@ THERE = record("""
 DECISIVE = ("pool", "norm_at", "registers", "layer_scale", "pre_logits", "classes")
 
 
-def reads(source: Source, hints: Hints) -> Reading | None:
+def reads(source: StoredTensors, hints: Hints) -> Reading | None:
     """Recognize a folder whose config.json has a model_type, or a state dict by its names.
 
     Raises:
@@ -103,7 +103,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     return readings[0] if readings else None  # its tensors are compared again, for the message
 
 
-def _reading(source: Source, hints: Hints, stated: Stated) -> Reading:
+def _reading(source: StoredTensors, hints: Hints, stated: StatedModel) -> Reading:
     """What a file says of its image model, and of the images that it takes."""
     family = stated.family
     facts, notes = _described(source, stated)
@@ -135,7 +135,7 @@ def _reading(source: Source, hints: Hints, stated: Stated) -> Reading:
     )  # fmt: skip
 
 
-def _described(source: Source, stated: Stated) -> tuple[Facts, list[str]]:
+def _described(source: StoredTensors, stated: StatedModel) -> tuple[Facts, list[str]]:
     """What config.json and the tensors say of the model, images aside, and what is to be told."""
     family, top, architecture = stated.family, source.config, stated.architecture
     facts = read_fields(stated)
@@ -205,7 +205,7 @@ def _used_at(
     return None
 
 
-def _left_out(config: ViTConfig, stated: Stated) -> dict[str, str]:
+def _left_out(config: ViTConfig, stated: StatedModel) -> dict[str, str]:
     """Patterns of names that the model does not need, each with the reason."""
     prefix, family = re.escape(stated.prefix), stated.family
     left_out = {f"({prefix})?({pattern})": why for pattern, why in LEFT_OUT.items()}
@@ -225,7 +225,7 @@ def _left_out(config: ViTConfig, stated: Stated) -> dict[str, str]:
     return left_out
 
 
-def model_in(source: Source) -> Stated:
+def model_in(source: StoredTensors) -> StatedModel:
     """Find the image model by config.json, and its tensors by the patch embedding.
 
     Raises:
@@ -250,7 +250,7 @@ def model_in(source: Source) -> Stated:
         raise WeightsError(f"tensor {patch} is missing ({NAME})")
     prefix, saved = first.removesuffix(patch), top.get("architectures")
     names = named(source, family, prefix)
-    return Stated(
+    return StatedModel(
         family,
         content,
         completed(family.model_type, content),
@@ -263,7 +263,7 @@ def model_in(source: Source) -> Stated:
     )
 
 
-def named(source: Source, family: Family, prefix: str) -> dict[str, str]:
+def named(source: StoredTensors, family: Family, prefix: str) -> dict[str, str]:
     """Return stored names by usual ones; what is outside loses the prefix of the whole model."""
     whole = prefix.removesuffix("vision_model.").removesuffix(family.prefix)
     inside = {n.removeprefix(prefix): n for n in source.shapes if n.startswith(prefix)}
@@ -281,7 +281,7 @@ def named(source: Source, family: Family, prefix: str) -> dict[str, str]:
     return usual | rest | alone
 
 
-def shown(source: Source) -> Iterator[Stated]:
+def shown(source: StoredTensors) -> Iterator[StatedModel]:
     """Yield the image models that the tensors of a file may be, those named so by a prefix first.
 
     Each has what the tensors show in place of a config.json.
@@ -298,7 +298,9 @@ def shown(source: Source) -> Iterator[Stated]:
             if given := _content(family, shapes):
                 projection = shapes.get("/visual_projection.weight", (0,))[0]
                 content = completed(family.model_type, given)
-                yield Stated(family, given, content, prefix, names, shapes, "", projection, True)
+                yield StatedModel(
+                    family, given, content, prefix, names, shapes, "", projection, True
+                )
 
 
 def _content(family: Family, shapes: dict[str, Shape]) -> Fields:

@@ -13,7 +13,8 @@ from PIL import Image
 from scipy.stats import binom
 
 import vitlab
-from vitlab.data.holdout import chances, copies_together, fold_of, identities, moved
+from vitlab.data.holdout import chances, copies_together, fold_of, hold_out, identities, moved
+from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
@@ -143,6 +144,23 @@ def test_groups_are_never_on_both_sides(tmp_path: Path) -> None:
     assert len(after.train) + len(after.test) == 80
     with pytest.raises(DataError, match="has no columns, so that group_column means nothing"):
         open_to_learn(str(folder), columns=columns)
+
+
+def test_groups_and_copies_go_together_where_one_has_to_be_taken_or_left() -> None:
+    """Of few images, chance often takes none, or all, of a class."""
+    for seed in range(20):
+        pixels = np.random.default_rng(seed).integers(0, 256, (6, 4, 4, 1), np.uint8).repeat(2, 0)
+        whole = Arrays(pixels, SingleLabels(np.arange(12) // 6), ("a", "b"))
+        for share in (0.2, 0.8):
+            splits = hold_out(whole, share)
+            assert not set(identities(splits.train)) & set(identities(splits.test))
+            assert min(splits.train.labels.counts(2) + splits.test.labels.counts(2)) > 0
+        splits = hold_out(grouped(whole, np.arange(12) // 4), 0.2)
+        train, test = (noted(each, "group") for each in (splits.train, splits.test))
+        assert not set(train.tolist()) & set(test.tolist())
+        assert len(test) in (4, 8)
+        rare = Arrays(pixels, SingleLabels(np.arange(12) // 11), ("a", "b"))
+        assert hold_out(rare, 0.6).train.labels.counts(2)[1] == 1
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.dummy import DummyClassifier
 
-from vitlab.data.labels import MultiLabels, SingleLabels, index_labels
+from vitlab.data.labels import MultiLabels, SingleLabels, TargetLabels, index_labels
 from vitlab.data.sources.memory import Arrays
 from vitlab.data.sources.request import Splits
 from vitlab.data.sources.source import Altered, Joined, Relabeled, Subset
@@ -46,6 +46,14 @@ def test_labels_index_the_sorted_classes_or_the_names() -> None:
     for label in ("2", "x", "-1"):
         with pytest.raises(DataError, match=f"data: label '{label}' is not one of its 2 classes"):
             index_labels([label], "data", names=("a", "b"))
+
+
+def test_numbers_are_drawn_whatever_they_are() -> None:
+    labels = TargetLabels(np.arange(100.0)[:, None])
+    orders = [labels.nested(np.random.default_rng(seed)) for seed in range(5)]
+    assert {least for _, least in orders} == {1}
+    assert len({int(order[0]) for order, _ in orders}) == 5
+    assert sorted(orders[0][0]) == list(range(100))
 
 
 def test_every_beginning_of_the_nested_order_has_its_share_of_each_class() -> None:

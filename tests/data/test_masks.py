@@ -14,6 +14,7 @@ from pycocotools.coco import COCO
 from made_files import chunk, png_of
 from made_scenes import CLASSES, scene, scene_folder
 from vitlab.data.masks import IGNORED, MaskClasses, mask_splits, open_masks, read_numbers
+from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Splits
 from vitlab.errors import DataError, ImageError, PackageError
 
@@ -164,6 +165,8 @@ def test_a_list_with_a_column_of_masks(tmp_path: Path) -> None:
     opened = open_masks(file, str(root / "classes.txt"))
     assert counted(file) == {"train": 3, "validation": 1}
     assert np.array_equal(opened.parts["train"].truth(1, (40, 56)), scene(1)[1])
+    with pytest.raises(DataError, match="with boxes or masks are held out one by one, whatever"):
+        open_masks(file, columns=Columns(group_column="split"))
     file.write_text("path,mask\nimages/000.png,/etc/passwd\n")
     with pytest.raises(DataError, match="outside of"):
         open_masks(file)
@@ -309,6 +312,17 @@ def test_a_model_says_the_numbers_and_splits_are_found(tmp_path: Path) -> None:
         open_masks(tmp_path, like=MaskClasses(("cat", "background"), (1, 0), None))
 
 
+def test_pixels_of_no_object_are_the_background_also_where_objects_are_called_so(
+    tmp_path: Path,
+) -> None:
+    said = copy.deepcopy(SAID)
+    said["categories"][0]["name"] = "background"
+    said["annotations"].append(said["annotations"][0] | {"image_id": 99})  # no image's
+    (images,) = open_masks(written(tmp_path, said)).parts.values()
+    assert images.known.classes == ("background", "dog")
+    assert images.truth(0, SIZE)[15, 3] == images.truth(0, SIZE)[0, 0] == 0
+
+
 ODD = [
     [], {}, "x", [[1, 2, 3]], [[1, 2, 3, 4, 5, float("nan")]], [[0, 0, 1e9, 0, 1e9, 9]],
     [["a"] * 6],
@@ -335,6 +349,7 @@ WRONG = [
     ({"annotations": [{"image_id": 7, "category_id": 2, "segmentation": SQUARE}]},
      "category_id 2 is not among the categories"),
     ({"annotations": []}, "have 1 class beside"),
+    ({"images": [each | {"id": 7} for each in SAID["images"]]}, "id 7 is given twice"),
 ]  # fmt: skip
 
 

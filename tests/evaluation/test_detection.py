@@ -184,6 +184,20 @@ def test_a_folder_of_coco_annotations(tmp_path: Path) -> None:
     assert boxes_of(alone.whole)[0, 0, 0] == 1
 
 
+def test_annotations_of_splits_without_training_are_named_one_by_one(tmp_path: Path) -> None:
+    (notes := tmp_path / "annotations").mkdir()
+    for split, images in (("val", 5), ("test", 7)):
+        own = coco_folder(tmp_path / split, images)
+        (own / "images").rename(tmp_path / f"{split}2017")
+        (own / "annotations.json").rename(notes / f"instances_{split}2017.json")
+    with pytest.raises(DataError) as said:
+        open_boxes(Data(data=str(tmp_path)))
+    line, _, file = str(said.value).rpartition(" ")
+    assert line.endswith("annotations of test and validation, not of train: name one file, such as")
+    splits = open_boxes(Data(data=file))  # its images are beside its folder
+    assert len(splits.train) + len(splits.test) == 7
+
+
 @pytest.mark.parametrize("layout", ["coco", "roboflow"])
 def test_splits_of_coco_annotations(layout: str, tmp_path: Path) -> None:
     root = tmp_path / "photos"
@@ -241,6 +255,10 @@ BAD: dict[str, dict[str, Any]] = {
     "not COCO's format": {"categories": 3},
     "category_id 3 is not among the categories": {"categories": []},
     "has no boxes": {"annotations": []},
+    "id 7 is given twice": {
+        "categories": [{"id": 7, "name": n} for n in ("red", "blue")],
+        "annotations": [],
+    },
 }
 
 
@@ -265,6 +283,8 @@ def test_which_annotations_are_meant_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(DataError) as said:
             open_boxes(Data(data=data))
         assert words in str(said.value)
+    with pytest.raises(DataError, match="with boxes or masks are held out one by one, whatever"):
+        open_boxes(Data(data=str(root), group_column="patient"))
 
 
 @pytest.mark.drawn

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from vitlab.data.decode.crop import crop_resize
 from vitlab.data.decode.pixels import Box, Pixels
-from vitlab.data.holdout import in_splits, without
+from vitlab.data.holdout import in_splits, refuse_groups, without
 from vitlab.data.labels import Classes, Indices, PlacedLabels
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.columns import check_known_columns
@@ -121,21 +121,21 @@ def open_boxes(options: Data, classes: Sequence[str] = ()) -> Splits:
         classes: those of a model, in its order; none for the data's own
 
     Raises:
-        DataError: no annotations, damaged ones, a class that is not among `classes`.
+        DataError: no annotations, damaged ones, a class that is not among `classes`, groups.
     """
     if options.data == SCENES:
         parts: Mapping[str, Source] = {name: scenes(name) for name in COUNTS}
         return Splits(parts["train"], parts["test"])
     if not options.data:
         raise DataError(f"no data given: name a folder with COCO annotations, or {SCENES}")
+    refuse_groups(options)
     root, notes = Path(options.data).expanduser(), list[str]()
     files = annotations_in(root)
     found = {split: read_annotations(file) for split, file in files.items()}
     order = tuple(classes) or annotated_classes(found.values())
     if not order:
         raise DataError(f"{options.data} has no boxes: annotations, each with a bbox, say where")
-    home = root if root.is_dir() else root.parent
-    opened = {name: _opened(files[name], home, found[name], order, notes) for name in found}
+    opened = {name: _opened(files[name], root, found[name], order, notes) for name in found}
     return in_splits(opened, options.test_fraction, notes)
 
 
@@ -222,9 +222,15 @@ def annotations_in(root: Path) -> dict[str, Path]:
         )
     if several := next((own for own in groups.values() if len(own) > 1), []):
         names = some([str(each) for each in several])
-        raise DataError(f"several files of annotations for one split, {names}: leave one there")
-    by_split = {split: own[0] for split, own in groups.items()}
-    return by_split if "train" in by_split else {"train": next(iter(by_split.values()))}
+        raise DataError(
+            f"several files of annotations for one split, {names}: leave one there, or name it"
+        )
+    if len(groups) > 1 and "train" not in groups:
+        raise DataError(
+            f"{root} has annotations of {' and '.join(groups)}, not of train: name one file, such "
+            f"as {files[0]}"
+        )
+    return {split if "train" in groups else "train": own for split, (own,) in groups.items()}
 
 
 class Annotations(NamedTuple):
@@ -263,14 +269,17 @@ def read_annotations(file: Path, shape: Callable[[Any], Any] = _box) -> Annotati
     """
     try:
         said = json.loads(read_bytes(file, LARGEST))
-        found = Annotations(
-            {str(each["id"]): (str(each["file_name"]),
-                               (float(each["width"]), float(each["height"])))
-             for each in said["images"]},
-            {str(each["id"]): str(each["name"]) for each in said["categories"]},
-            [(str(each["image_id"]), str(each["category_id"]), shape(each))
-             for each in said["annotations"]],
-        )  # fmt: skip
+        images, names = dict[str, tuple[str, Sides]](), dict[str, str]()
+        for each in said["images"]:
+            size = float(each["width"]), float(each["height"])
+            _note(images, each, (str(each["file_name"]), size))
+        for each in said["categories"]:
+            _note(names, each, str(each["name"]))
+        objects = [
+            (str(each["image_id"]), str(each["category_id"]), shape(each))
+            for each in said["annotations"]
+        ]
+        found = Annotations(images, names, objects)
         if unknown := {own for _, own, _ in found.objects} - found.names.keys():
             raise ValueError(f"category_id {min(unknown)} is not among the categories")
     except OSError as error:
@@ -284,6 +293,12 @@ def read_annotations(file: Path, shape: Callable[[Any], Any] = _box) -> Annotati
     return found
 
 
+def _note(known: dict[str, Any], said: Any, value: object) -> None:
+    """Note what an id stands for: files that were merged as they are give one to several things."""
+    if known.setdefault(number := str(said["id"]), value) != value:
+        raise ValueError(f"id {number} is given twice")
+
+
 def annotated_classes(found: Iterable[Annotations]) -> Classes:
     """Return the names of the classes of all files that objects have, in the files' order."""
     order = dict[str, None]()
@@ -293,7 +308,7 @@ def annotated_classes(found: Iterable[Annotations]) -> Classes:
     return tuple(order)
 
 
-def _opened(file: Path, home: Path, found: Annotations, order: Classes, notes: list[str]) -> Source:
+def _opened(file: Path, root: Path, found: Annotations, order: Classes, notes: list[str]) -> Source:
     """Return the images of a file of annotations, which are all there, with their boxes."""
     place = {name: number for number, name in enumerate(order)}
     objects: dict[str, list[Any]] = {image: [] for image in found.images}
@@ -305,7 +320,7 @@ def _opened(file: Path, home: Path, found: Annotations, order: Classes, notes: l
         else:
             odd.append(f"{given or 'a crowd'} of image {image}")
     files = [name for name, _ in found.images.values()]
-    paths = annotated_paths(file, home, files)
+    paths = annotated_paths(file, root, files)
     gone = [number for number, path in enumerate(paths) if not path]
     lost = [files[number] for number in gone]
     what = "boxes that are empty, outside of their image or around a crowd"
@@ -344,8 +359,17 @@ def skipped(file: Path, images: int, *kinds: tuple[str, Sequence[str]]) -> list[
     return [f"{file}: skipped {len(own):,} {what}: {some(own)}" for what, own in kinds if own]
 
 
-def annotated_paths(file: Path, home: Path, names: Sequence[str]) -> list[str]:
-    """Return where the images of a file of annotations are, empty where they are not."""
+def annotated_paths(file: Path, root: Path, names: Sequence[str]) -> list[str]:
+    """Return where the images of a file of annotations are, empty where they are not.
+
+    Args:
+        file: of the annotations
+        root: what the user named: that file, or a folder around it
+        names: of the images, which are in that folder, or beside the file or its `annotations/`
+    """
+    home = root if root.is_dir() else file.parent
+    if file.parent.name == "annotations":
+        home = file.parents[1]
     stem = file.stem.split("_")[-1]
     folders = [file.parent, file.parent / "images", *(home / sub for sub in ("", "images", stem))]
     folders += [home / "images" / stem]

@@ -42,7 +42,10 @@ def check_data(data: str) -> None:
         DataError: no such file or folder.
         PackageError: Parquet files, or a name on the Hub, without the package that reads them.
     """
-    if data in ("", STDIN, "digits", "digit-scenes") or data.startswith("vtab:") or is_url(data):
+    named = data in ("", STDIN, "digits", "digit-scenes") or data.startswith(
+        ("vtab:", "vtab-search:")
+    )
+    if named or is_url(data):
         return
     if data == IN_MEMORY and not exists(data):
         raise DataError("these images were in memory: give them again in Python, with data=…")

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.labels import Integers
-from vitlab.data.settings import Data, part_of
+from vitlab.data.settings import Columns, Data, part_of
 from vitlab.data.sources.folders import LabeledFiles
 from vitlab.data.sources.request import ALL, NAMES, Splits
 from vitlab.data.sources.source import (
@@ -156,6 +156,15 @@ def groups_known(source: Source) -> bool:
     return noted(source, "group") is not None
 
 
+def refuse_groups(columns: Columns) -> None:
+    """Refuse a column of groups where whatever is held out is not held out by it."""
+    if columns.group_column:
+        raise DataError(
+            "images with boxes or masks are held out one by one, whatever their group_column: "
+            "leave it out, and say what to test on, in a folder test/ (of a list: a column split)"
+        )
+
+
 def identified(source: Source) -> Source:
     """Return a source that knows the identities of its images."""
     known = isinstance(source, Noted) and source.kind == "content"
@@ -165,20 +174,21 @@ def identified(source: Source) -> Source:
 def chosen(source: Source, fraction: float, purpose: str) -> Integers:
     """Return the images that are held out: about `fraction` of each class, sorted.
 
-    Where chance would take all images of a class, or none though `fraction` of them is at least
-    half an image, one is left, or taken: the one nearest to the threshold. Images with several
-    labels, and groups, are taken as chance has it; one image, or group, is left.
+    Where chance would take none of a class though `fraction` of it is at least half an image, or
+    all of it, one is taken, or left: the one nearest to the threshold, with its copies or its
+    group. Images with several labels, and groups, are taken as if all were of one class.
     """
     chance = chances(source, purpose)
     taken = chance < fraction
     alike = np.zeros(len(source), np.int64)
     values = alike if groups_known(source) else source.labels.strata
-    for label in np.unique(values):
-        own = np.flatnonzero(values == label)
+    classes = [np.flatnonzero(values == label) for label in np.unique(values)]
+    for own in classes:
+        if not taken[own].any() and round(fraction * len(own)):
+            taken |= chance == chance[own].min()
+    for own in classes:  # last: something must be left to learn from
         if taken[own].all():
-            taken[chance == chance[own].max()] = False
-        elif not taken[own].any() and round(fraction * len(own)):
-            taken[own[chance[own].argmin()]] = True
+            taken &= chance != chance[own].max()
     return np.flatnonzero(taken)
 
 
@@ -231,10 +241,18 @@ def with_validation(splits: Splits, decides: str = "when to stop") -> Splits:
     Args:
         splits: with at least training and test images
         decides: on what the validation images decide, for the user
+
+    Raises:
+        DataError: too few images to take any.
     """
     if splits.validation is not None:
         return splits
     inner = hold_out(splits.train, VALIDATION_SHARE, (), "validation")
+    if not len(inner.test):
+        raise DataError(
+            f"{len(splits.train):,} training images are too few to hold some out to decide "
+            f"{decides}: add a validation split, or leave that out (patience=0)"
+        )
     note = (
         f"{VALIDATION_SHARE:.0%} of {inner.train.labels.shared} held out of the training images to "
         f"decide {decides} (always the same): {len(inner.test):,} images"

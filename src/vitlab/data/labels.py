@@ -210,6 +210,10 @@ class TargetLabels(MultiLabels):
         """Return the targets of a batch, standardized, float32 (n, targets)."""
         return ((self.values - self.scale[0]) / self.scale[1]).astype(np.float32)
 
+    def nested(self, generator: np.random.Generator) -> tuple[Integers, int]:
+        """Put the images into a random order."""
+        return generator.permutation(len(self)), 1
+
 
 @dataclass(frozen=True, eq=False)
 class PlacedLabels(MultiLabels):

@@ -137,9 +137,14 @@ def _checked(splits: Splits, title: str) -> Splits:
     for number in places:
         try:
             splits.train.image(number).shape()
-            return splits
         except DataError as error:
             complaint = complaint or str(error)
+        else:
+            if len(splits.test):
+                return splits
+            raise DataError(
+                f"{title} has nothing but copies of one image, or one group: add others"
+            )
     raise DataError(
         f"none of {len(places)} images of {title} that were looked at can be read, such as "
         f"{complaint}: is this a folder of images?"

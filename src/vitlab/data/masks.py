@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode.headers import complaints_are_errors, opened, turn
-from vitlab.data.holdout import chances, origin
+from vitlab.data.holdout import chances, origin, refuse_groups
 from vitlab.data.labels import Classes, PixelLabels, check_length
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.open import Opened
@@ -220,15 +220,17 @@ def open_masks(
         like: classes and numbers to read the masks by, of a model; None for the data's own
 
     Raises:
-        DataError: no such layout, no image with a mask, or fewer than two classes.
+        DataError: no such layout, no image with a mask, fewer than two classes, or groups.
     """
+    columns = columns or Columns()
+    refuse_groups(columns)
     title, root, names = title_of(data), Path(), dict[int, str]()
     if not isinstance(data, str | Path):
         (parts, names), usual, notes = _in_memory(data), 255, list[str]()
     else:
         root = Path(data).expanduser()
         if root.is_file() and root.suffix.lower() in SUFFIXES:
-            parts, usual, notes = _listed(root, columns or Columns())
+            parts, usual, notes = _listed(root, columns)
         elif layouts := _layouts(root):
             parts, usual, notes = _below(root, layouts)
         else:

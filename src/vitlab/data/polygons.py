@@ -77,11 +77,11 @@ def read_polygons(
     check_installed("pycocotools", "masks as polygons", "draw masks as PNG files")
     files = annotations_in(root)
     found = {split: read_annotations(file, _shape) for split, file in files.items()}
-    known = known or dict(zip((BACKGROUND, *annotated_classes(found.values())), count()))
+    own = dict.fromkeys((BACKGROUND, *annotated_classes(found.values())))  # which may be among them
+    known = known or dict(zip(own, count()))
     pairs, notes = Pairs(), list[str]()
     for split, said in found.items():
-        home = root if root.is_dir() else root.parent
-        pairs[split] = _paired(files[split], home, said, known, ignored, notes)
+        pairs[split] = _paired(files[split], root, said, known, ignored, notes)
     return pairs, {number: name for name, number in known.items()}, notes
 
 
@@ -92,7 +92,7 @@ def _shape(said: Any) -> tuple[bool, Any]:
 
 def _paired(
     file: Path,
-    home: Path,
+    root: Path,
     said: Annotations,
     known: Mapping[str, int],
     ignored: int | None,
@@ -114,7 +114,7 @@ def _paired(
     paths = [
         path if all(1 <= side <= LONGEST for side in size) else ""
         for path, (_, size) in zip(
-            annotated_paths(file, home, names), said.images.values(), strict=True
+            annotated_paths(file, root, names), said.images.values(), strict=True
         )
     ]
     lost = [name for name, path in zip(names, paths, strict=True) if not path]
@@ -140,7 +140,8 @@ def _checked(shape: Any, size: tuple[float, float]) -> list[list[float]] | NDArr
         parts = [np.array(own, np.float64).reshape(-1, 2) for own in shape]
     except (TypeError, ValueError, LookupError, OverflowError):
         return None
-    near = all(len(own) > 2 and (abs(own / size - 0.5) <= FAR).all() for own in parts)
+    whole = np.array(size)
+    near = all(len(own) > 2 and (abs(own - whole / 2) <= FAR * whole).all() for own in parts)
     return [own.ravel().tolist() for own in parts] if near and parts else None
 
 

@@ -15,6 +15,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from vitlab.data.holdout import groups_known
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.settings import Columns
@@ -123,13 +124,15 @@ def _shards(items: Iterator[T], size: Callable[[T], int]) -> Iterator[Iterator[T
 def sources_to_copy(data: str, columns: Columns | None = None) -> dict[str, Source]:
     """Return the splits of DATA by name; data that comes unsplit stays so, as `train`.
 
-    When it is split later, the same images are held out as of the original, if none was damaged.
+    With groups, which a copy does not have, it is split now. When others are split later, a hash of
+    the copies' bytes decides, so that other images are held out than of the original.
 
     Raises:
         DataError: as `open_data`.
     """
     splits = open_to_learn(data, columns=columns)
-    return splits.parts if splits.whole is None else {"train": splits.whole}
+    whole = splits.whole
+    return splits.parts if whole is None or groups_known(whole) else {"train": whole}
 
 
 def copy(

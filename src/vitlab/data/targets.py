@@ -21,7 +21,6 @@ from vitlab.data.sources.source import Relabeled, Source
 from vitlab.errors import DataError, OptionError
 
 ALIKE = 1e-12  # of a column's size: a deviation below it is that of rounding
-NAMED = 20  # images, at most
 
 
 def numbers_of(source: Source) -> Numbers:
@@ -55,7 +54,7 @@ def open_targets(data: Given, names: Sequence[str], options: Data) -> Splits:
         bad = np.flatnonzero(np.isnan(numbers_of(source)).any(1))
         if len(bad):
             line = f"of {len(source):,} images of {opened.title} whose {what} is not finite"
-            listed = some([source.name(each) for each in bad[:NAMED].tolist()])
+            listed = some([source.name(each) for each in bad.tolist()])
             notes.append(f"left out {len(bad):,} {line}: {listed}")
         if len(bad) == len(source):
             raise DataError(f"no image is left to learn from: {notes[-1]}")

@@ -67,6 +67,27 @@ def test_variable_frame_rates_and_later_frames_are_followed() -> None:
     assert np.abs(got - [20, 60, 100, 140, 180, 220]).max() < 8  # it is lossy
 
 
+def test_frames_that_a_cut_leaves_out_are_not_seen() -> None:
+    """A cut without decoding keeps what its first frames depend on, marked as not to be shown."""
+    whole, stream = (
+        BytesIO(film([frame(n) for n in range(24)], codec="mpeg4", kind="mp4")),
+        BytesIO(),
+    )
+    with av.open(whole) as source, av.open(stream, "w", format="mp4") as file:
+        track = file.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.dts is not None:
+                shift = round(Fraction(6, 10) / packet.time_base)
+                packet.pts, packet.dts, packet.stream = (
+                    packet.pts - shift,
+                    packet.dts - shift,
+                    track,
+                )
+                file.mux(packet)
+    got = stored_file(stream.getvalue(), "a.mp4").decode(27)[0, 0, ::3].astype(int)
+    assert np.abs(got - [70, 90, 110, 130, 150, 170, 190, 210, 230]).max() < 8
+
+
 def test_a_batch_of_a_tubelet_model() -> None:
     model = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", 2, 16,
                           stem="tubelet", channels=12)  # fmt: skip

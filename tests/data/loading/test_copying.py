@@ -3,6 +3,7 @@
 import hashlib
 import json
 import pickle
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from vitlab.data import prepare
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.learning import open_to_learn
 from vitlab.data.prepare import copy, sources_to_copy
+from vitlab.data.settings import Columns
 from vitlab.data.sources.source import Subset
 
 
@@ -32,6 +34,21 @@ def large(tmp_path: Path) -> Path:
 def digest(folder: Path) -> dict[str, str]:
     files = (file for file in folder.rglob("*") if file.is_file())
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def test_a_copy_has_no_groups_so_that_they_are_split_before(tmp_path: Path) -> None:
+    photo_folder(tmp_path, {"a": 20, "b": 20})
+    lines = [f"{c}/{n:03d}.png,{c},p{n // 2}" for c in "ab" for n in range(20)]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label,patient", *lines]))
+    columns = Columns(label_column=("label",), group_column="patient")
+    splits = open_to_learn(str(tmp_path / "list.csv"), columns=columns)
+    parts = sources_to_copy(str(tmp_path / "list.csv"), columns)
+    assert {name: len(each) for name, each in parts.items()} == {
+        "train": len(splits.train), "test": len(splits.test),
+    }  # fmt: skip
+    assert {*sources_to_copy(str(tmp_path / "list.csv"), replace(columns, group_column=""))} == {
+        "train"
+    }
 
 
 @pytest.mark.parametrize("layout", ["parquet", "tar"])

@@ -12,6 +12,7 @@ from torch import Tensor
 import vitlab
 from vitlab.data.decode.filters import filter_matrix, is_tall, resize, resize_tall
 from vitlab.data.loading.batches import EvaluationBatches
+from vitlab.data.sources.pictures import stored
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.evaluation.classification import unlabeled
 from vitlab.images import ImageSpec
@@ -90,6 +91,10 @@ def test_modes_of_pillow(tmp_path: Path, mode: str) -> None:
         of = model(channels=channels, mean=0.5, std=0.5)
         want = vitlab.preprocess(of)(file)
         torch.testing.assert_close(vitlab.preprocess(of)(image), want, rtol=0, atol=1e-6)
+    assert stored(image).shape() == stored(file).shape()  # which decide on a model's channels
+    for each in (image, file):
+        with pytest.raises(ImageError, match="name: 12 channels; pictures have 1, 3 or 4"):
+            stored(each, "name").decode_box(12, lambda rows, columns: (0, 0, 1, 1), (1, 1))
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])

@@ -70,6 +70,31 @@ def test_several_labels_an_image(here: Path) -> None:
     assert "20% of the images held out for testing" in open_to_learn(same).notes[0]
 
 
+def test_lines_end_where_lines_end(here: Path) -> None:
+    """Unicode has further ends of lines, which may stand in names and labels."""
+    for odd in "\u2028\x85\x0c":
+        rows = [(f"{'ab'[n % 2]}/00{n}.png", f"{'xy'[n % 2]}{odd}z") for n in range(6)]
+        text = [
+            json.dumps({"path": path, "label": label}, ensure_ascii=False) for path, label in rows
+        ]
+        for kind, lines in (("jsonl", text), ("csv", ["path,label", *map(",".join, rows)])):
+            (here / f"list.{kind}").write_text("\n".join(lines), encoding="utf-8")
+            splits = open_to_learn(str(here / f"list.{kind}"))
+            assert [each.strip() for each in splits.classes] == [f"x{odd}z", f"y{odd}z"]
+
+
+def test_the_lowest_fold_is_tested(here: Path) -> None:
+    """By value; rows without one are learned from."""
+    lines = [f"{'ab'[n % 2]}/00{n}.png,{n % 2},{('10', '', '2')[n // 2]}" for n in range(6)]
+    splits = open_to_learn(csv(here, "path,label,fold", *lines))
+    assert [Path(splits.test.name(n)).name for n in range(len(splits.test))] == [
+        "004.png",
+        "005.png",
+    ]
+    assert len(splits.train) == 4
+    assert "2 is the test split, the other 1 are for training" in splits.notes[0]
+
+
 FILES = ["path,label", *(f"no/{i}.png,x" for i in range(5))]
 BAD_CSV = [
     (["path,label"], "lists no images"),

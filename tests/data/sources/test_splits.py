@@ -63,6 +63,9 @@ def test_a_validation_split_is_taken_only_where_there_is_none() -> None:
     assert "10% of each class held out of the training images" in after.notes[-1]
     assert after.notes[:-1] == splits.notes
     assert with_validation(after) is after
+    few = Subset(splits.train, np.array([0, 1]))
+    with pytest.raises(DataError, match="2 training images are too few to hold some out to decide"):
+        with_validation(replace(splits, train=few))
 
 
 def test_a_subset_of_a_subset() -> None:

@@ -110,6 +110,11 @@ def test_the_index_is_kept_until_the_shard_changes(three, monkeypatch) -> None:
         index_shard(str(place))
     write(place, *samples(0, 2))
     assert len(index_shard(str(place)).keys) == 2
+    write(place, *samples(0, 2), ("9.odd", b"x"))
+    assert len(index_shard(str(place)).keys) == 2
+    monkeypatch.setattr(tar, "SUFFIXES", {".png", ".odd"})  # a package that reads more
+    assert len(index_shard(str(place)).keys) == 3
+    monkeypatch.setattr(tar, "SUFFIXES", {".png"})
     monkeypatch.setenv("VITLAB_CACHE", "/proc/nowhere")  # cannot be written: no matter
     assert len(index_shard(str(place)).keys) == 2
 

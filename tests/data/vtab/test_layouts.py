@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from data.vtab.fakes import listed, png
+from vitlab.data.exists import check_each
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
 from vitlab.data.vtab import BY_NAME, available, brightened, open_task
@@ -25,6 +26,7 @@ def test_lists_in_the_usual_layout(tmp_path: Path) -> None:
     assert splits.train.labels.values[[0, 7, 799, 800, 803]].tolist() == [0, 7, 9, 0, 3]
     assert [level(splits.train, number) for number in (0, 1, 801)] == [0, 1, 3]
     search = open_to_learn(f"vtab-search:{tmp_path}/svhn")
+    check_each((f"vtab:{tmp_path}/svhn", f"vtab-search:{tmp_path}/svhn"))  # the command line
     assert (len(search.train), len(search.test)) == (800, 200)
     assert search.classes[3] == "svhn 3"
 

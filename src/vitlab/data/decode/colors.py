@@ -31,8 +31,10 @@ def recolored(image: Image.Image, channels: int) -> Pixels:
         A new array of shape (rows, columns, channels).
 
     Raises:
-        ImageError: numbers outside the range that can be read.
+        ImageError: other channels, or numbers outside the range that can be read.
     """
+    if channels not in MODES:
+        raise ImageError(f"{channels} channels; pictures have 1, 3 or 4")
     if image.mode == "RGBA" and image.format == "BMP" and not image.getchannel("A").getbbox():
         image = image.convert("RGB")  # an alpha that is 0 throughout was never written
     pixels = np.empty((image.height, image.width, channels), np.uint8)

@@ -49,7 +49,8 @@ class Film(Recording):
     def _frames(self, count: int) -> Pixels:
         """So many frames, in order of time."""
         with self._opened(count) as (film, stream):
-            times = [each.pts for each in film.demux(stream) if each.pts is not None][: MOST + 1]
+            every = (each for each in film.demux(stream) if each.pts is not None)
+            times = [each.pts for each in every if not each.is_discard][: MOST + 1]
         if not 0 < len(times) <= MOST:
             raise ImageError(f"{self.name}: {len(times):,} frames, not 1 to {MOST:,}")
         shown = np.sort(np.array(times))

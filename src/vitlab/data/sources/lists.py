@@ -10,7 +10,9 @@ have, each class.
 """
 
 import csv
+import io
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -159,7 +161,7 @@ def _csv(text: str, file: Path, known: Columns) -> tuple[list[str], list[tuple[s
     """
     first = text.partition("\n")[0]
     delimiter = max(DELIMITERS, key=first.count)
-    reader = csv.reader(text.splitlines(keepends=True), delimiter=delimiter, strict=True)
+    reader = csv.reader(io.StringIO(text), delimiter=delimiter, strict=True)
     lines = [(f"line {reader.line_num}", fields) for fields in reader if fields]
     if not lines:
         return [], []
@@ -177,7 +179,7 @@ def _csv(text: str, file: Path, known: Columns) -> tuple[list[str], list[tuple[s
 
 
 def _jsonl(text: str, file: Path) -> Iterator[tuple[str, Row]]:
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -257,14 +259,23 @@ def row_splits(
                 )
         return [known[cell] for cell in cells], []
     fold = next(iter(named(others, FOLDS)), "")
-    values = sorted({str(row.get(fold)) for _, row in lines}) if fold else []
+    cells = [str(row.get(fold)).strip() for _, row in lines]
+    values = sorted({*cells} - {"", "None", "nan"}, key=_by_number)
     if len(values) < 2:
         return ["train"] * len(lines), []
     note = (
         f"column {fold} of {file}: {values[0]} is the test split, the other "
         f"{len(values) - 1} are for training"
     )
-    return ["test" if str(row.get(fold)) == values[0] else "train" for _, row in lines], [note]
+    return ["test" if cell == values[0] else "train" for cell in cells], [note]
+
+
+def _by_number(cell: str) -> tuple[float, str]:
+    """Sort numbers first, by value; then words."""
+    try:
+        return float(cell), cell
+    except ValueError:
+        return math.inf, cell
 
 
 def _twice(paths: Sequence[str], labels: Sequence[Label], file: Path) -> list[str]:

@@ -15,7 +15,7 @@ from PIL.ImageFile import ImageFile
 from PIL.PngImagePlugin import PngImageFile
 from torch import Tensor
 
-from vitlab.data.decode.colors import note_samples, recolored
+from vitlab.data.decode.colors import GRAY, note_samples, recolored
 from vitlab.data.decode.headers import (
     MAX_PIXELS,
     complaints_are_errors,
@@ -79,17 +79,18 @@ class PillowImage(DecodedImage):
     name: str
 
     def shape(self) -> tuple[int, int, int]:
-        """Return rows, columns and channels."""
+        """Return rows, columns and channels, as of the file that the image may be from."""
         columns, rows = self.picture.size
-        return rows, columns, len(self.picture.getbands())
+        return rows, columns, 1 if self.picture.mode in GRAY else 3
 
     def decode(self, channels: int) -> Pixels:
         """Return the pixels in gray, RGB or RGBA.
 
         Raises:
-            ImageError: numbers outside the range that can be read.
+            ImageError: other channels, or numbers outside the range that can be read.
         """
-        return recolored(self.picture, channels)
+        with explained_image(self.name):
+            return recolored(self.picture, channels)
 
     def content(self) -> bytes:
         """Return the pixels, row by row."""

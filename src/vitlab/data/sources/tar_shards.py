@@ -392,7 +392,8 @@ def index_shard(place: str) -> Index:
     """
     try:
         with _opened(place) as (reader, state):
-            file = cache_folder("shards") / f"{hashlib.sha256(state.encode()).hexdigest()}.json"
+            key = f"{state} {sorted(SUFFIXES)}".encode()  # which packages may add to
+            file = cache_folder("shards") / f"{hashlib.sha256(key).hexdigest()}.json"
             if (cached := _load(file)) is not None:
                 return cached
             index = replace(_scan(reader, place), stamp=state)

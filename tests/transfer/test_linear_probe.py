@@ -4,6 +4,7 @@ import json
 import shutil
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,9 @@ from vitlab.errors import DataError, OptionError, RunError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.probes.heads import LinearHead
-from vitlab.evaluation.probes.searching import FoundHead, choices_of, with_head
+from vitlab.evaluation.probes.searching import FoundHead, choices_of, fit_head, with_head
 from vitlab.recipes.recipe import Host
+from vitlab.transfer import linear_probe
 
 HOST = Host(workers=0, report="no")
 
@@ -147,10 +149,49 @@ def test_every_command_takes_the_run(
         ({"seed": 5}, "seed=0, not 5"),
         ({"image_size": 16}, "image_size=8, not 16"),
         ({"weights": str(digits_run)}, f"weights={weights}, not {digits_run}"),
+        ({"by": "ridge"}, "by=auto, not ridge"),
+        ({"layers": 1}, "layers=6, not 1"),
     ):
         other = {"weights": weights, "resume": True} | changed
         with pytest.raises(RunError, match=rf"was started with {words}: leave the option out, or"):
             vitlab.probe("digits", out=run.folder, **other)
+    file = run.folder / "run.toml"
+    text = file.read_text()
+    file.write_text("".join(text.partition("[head.asked]")[:1]))  # as earlier versions left it
+    again = vitlab.probe("digits", weights, run.folder, resume=True, by="ridge")
+    assert again.metrics["accuracy"] == run.metrics["accuracy"]
+    file.write_text(text)
+
+
+def test_a_finished_run_goes_with_its_model_and_images_in_hand(tmp_path: Path) -> None:
+    model = vitlab.load(backbone(tmp_path, channels=1))
+    rng = np.random.default_rng(0)
+    images = [(rng.integers(0, 256, (8, 8), np.uint8), "ab"[n % 2]) for n in range(40)]
+    how: dict[str, Any] = {"host": HOST, "cache": None, "by": "means", "resume": True}
+    run = vitlab.probe(images, model, tmp_path / "run", **how)
+    assert dict(vitlab.probe(images, model, run.folder, **how).metrics) == dict(run.metrics)
+    with pytest.raises(RunError, match="was started with other images"):
+        vitlab.probe(images[::-1], model, run.folder, **how)
+    with torch.no_grad():
+        next(model.parameters()).add_(1)
+    with pytest.raises(RunError, match="has changed since .* was started: choose another"):
+        vitlab.probe(images, model, run.folder, **how)
+
+
+def test_a_run_that_another_process_has_made_meanwhile_is_left_alone(
+    probed: tuple[str, vitlab.Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, run = probed
+
+    def fitted(*given: Any) -> FoundHead:
+        shutil.copytree(run.folder, tmp_path / "run")
+        return fit_head(*given)
+
+    monkeypatch.setattr(linear_probe, "fit_head", fitted)
+    with pytest.raises(RunError, match="already contains a run"):
+        vitlab.probe("digits", weights, tmp_path / "run", host=HOST, cache=None, by="means")
+    before, after = ((each / "run.toml").read_bytes() for each in (run.folder, tmp_path / "run"))
+    assert before == after
 
 
 def test_the_command_prints_what_was_tried(

@@ -21,7 +21,7 @@ from conftest import call
 from vitlab.data.boxes import boxes_of, scenes
 from vitlab.data.settings import Data
 from vitlab.data.targets import numbers_of, open_targets, standardized
-from vitlab.errors import DataError, OptionError, WeightsError
+from vitlab.errors import DataError, OptionError, RunError, WeightsError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_of
 from vitlab.evaluation.probes.searching import FeatureChoice, find_ridge
@@ -116,6 +116,18 @@ def probed(table: Path, tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
     place = tmp_path_factory.mktemp("probe")
     weights = vitlab.save(vitlab.create(VIT, image_size=16, channels=1), place / "weights")
     return vitlab.probe(table, weights, place / "run", targets="price,slope", host=HOST, cache=None)
+
+
+def test_a_finished_run_stays_if_options_and_weights_do(probed: vitlab.Run, table: Path) -> None:
+    how: dict[str, Any] = {"targets": "price,slope", "host": HOST, "cache": None, "resume": True}
+    weights = probed.folder.parent / "weights"
+    again = vitlab.probe(table, weights, probed.folder, **how)
+    assert dict(again.metrics) == dict(probed.metrics)
+    with pytest.raises(RunError, match="was started with folds=5, not 3: leave the option out"):
+        vitlab.probe(table, weights, probed.folder, **how, folds=3)
+    other = vitlab.create(VIT, image_size=16, channels=1)
+    with pytest.raises(RunError, match="has changed since"):
+        vitlab.probe(table, other, probed.folder, **how)
 
 
 def test_the_closed_form_is_scikit_learns_ridge(probed: vitlab.Run, table: Path) -> None:

@@ -18,7 +18,7 @@ import vitlab
 from conftest import call, draw_reports
 from made_scenes import CLASSES, scene, scene_folder
 from vitlab.data.masks import open_masks
-from vitlab.errors import DataError, OptionError, WeightsError
+from vitlab.errors import DataError, OptionError, RunError, WeightsError
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.weights.segmenter import load_segmenter
@@ -109,6 +109,9 @@ def test_the_same_bits_again_and_with_workers(
     resumed = vitlab.probe(str(data), weights, again.folder, resume=True, **QUIET)
     assert dict(resumed.metrics) == dict(again.metrics)
     assert (again.folder / "metrics.jsonl").read_bytes() == before
+    for more, words in (({"concat": 1}, "concat=4, not 1"), ({"ignore": 3}, "ignore=None, not 3")):
+        with pytest.raises(RunError, match=f"was started with {words}: leave the option out, or"):
+            vitlab.probe(str(data), weights, again.folder, resume=True, **QUIET, **more)
 
 
 def test_evaluate_and_predict_have_the_figures_of_the_run(

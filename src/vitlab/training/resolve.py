@@ -173,7 +173,7 @@ def prepare(
     if recipe.pretext.task == "segment":
         layer = read_layer(recipe.start.weights or "task=segment without --from")
     with named_if_slow(f"reading {recipe.data.data}", world.first):
-        splits, mark = _splits(recipe, data, opened, layer[0] if layer else None)
+        splits, mark = opened_splits(recipe, data, opened, layer[0] if layer else None)
     recipe, splits = settled(recipe, splits, before, bool(hooks.loss))
     if recipe.pretext.task == "regress":
         splits = standardized(splits)
@@ -238,7 +238,7 @@ def learning_from(recipe: Recipe, data: Given | None) -> tuple[Recipe, Sized | N
     return recipe, None if isinstance(data, str | Path) else data
 
 
-def _splits(
+def opened_splits(
     recipe: Recipe, data: Sized | None, opened: OpenedData, like: MaskClasses | None
 ) -> tuple[Splits, str]:
     """Return the images of the recipe's data, or of what was given, and their fingerprint."""

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 import torch
 
 from vitlab.data.labels import SingleLabels
+from vitlab.data.learning import OpenedData
 from vitlab.data.sources.request import Given
 from vitlab.device import restart_peak
 from vitlab.distributed.launch import joined
@@ -24,7 +25,6 @@ from vitlab.evaluation.probes.searching import (
     fit_head,
     with_head,
 )
-from vitlab.evaluation.records import RunRecord
 from vitlab.files import REGRESS
 from vitlab.keywords import ProbeKeywords
 from vitlab.models.model import Model
@@ -35,16 +35,19 @@ from vitlab.recipes.model_part import part_of
 from vitlab.recipes.recipe import PROBE, Host, Recipe
 from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training.ending import Run, finished, reported, saved_and_tested
+from vitlab.training.ending import Run, reported, saved_and_tested
 from vitlab.training.first_state import first_state
-from vitlab.training.from_weights import made_from
+from vitlab.training.from_weights import made_from, starting_model
 from vitlab.training.leaks import applied, find_leaks
 from vitlab.training.observer import Observer
-from vitlab.training.resolve import Task, learning_from, prepare
+from vitlab.training.resolve import Task, learning_from, opened_splits, prepare
 from vitlab.training.resume import check_same, placed
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Stop
+from vitlab.transfer.regress_probe import regress_by
+from vitlab.transfer.segment_probe import known_run, segment_by
 from vitlab.units import percent
+from vitlab.weights.identity import fingerprint
 
 NAMES = {"logistic": "logistic regression", "ridge": "ridge", "means": "class means"}
 POOLED = {
@@ -153,19 +156,19 @@ def probe_by(
             raise OptionError("a probe runs in one process: start it without torchrun")
         name = run_name(recipe, start, PROBE)
         folder = RunFolder(placed(out, name, resume=resume, world=world))
-        if before := _finished(folder, recipe, resume):
-            return before
+        asked = searched.as_dict() | (masks.as_dict() if segments else {})
+        _check_same(folder, recipe, start, asked, resume)
         if segments or recipe.pretext.task == "regress":
-            from vitlab.transfer.regress_probe import regress_by
-            from vitlab.transfer.segment_probe import segment_by
-
             with stop.at_once():
                 if segments:
-                    made = segment_by(recipe, searched, masks, folder, images, start, host, command)
-                else:
-                    made = regress_by(recipe, searched, folder, images, start, host, command, cache)
-            return Run(folder.path, RunRecord(made[1]), made[0])
+                    return segment_by(recipe, searched, masks, folder, images, start, host, command)
+                return regress_by(recipe, searched, folder, images, start, host, command, cache)
         with stop.at_once():
+            if folder.started:
+                base = starting_model(recipe, start)
+                assert base is not None
+                mark = opened_splits(recipe, images, OpenedData(), None)[1]
+                return known_run(folder, mark, fingerprint(base))
             task = prepare(recipe, host, folder, False, world, start, data=images)
             # decided by the features, which may agree with those in fp32 or not
             task = replace(task, recipe=replace(task.recipe, precision=recipe.precision))
@@ -176,6 +179,7 @@ def probe_by(
             task, observer = _ended(task, model, found, learn, device)
         observer.state.tally.seconds = time.monotonic() - began
         stack.enter_context(folder.locked())
+        folder.may_be_used(False)  # another process may have been at work in it
         head = _about(found, searched)
         _begin(task, command, head, found)
         stop.message = f"interrupted: pass --resume to test the model in {folder.model}"
@@ -185,21 +189,32 @@ def probe_by(
         return reported(observer, model, done, own)
 
 
-def _finished(folder: RunFolder, recipe: Recipe, resume: bool) -> Run | None:
-    """Return the run if it is there; remove one that was interrupted and is to be finished.
+def _check_same(
+    folder: RunFolder, recipe: Recipe, start: Model | None, asked: dict[str, Any], resume: bool
+) -> None:
+    """Refuse another run in the way, or other options; remove a run that was interrupted.
 
     Raises:
-        RunError: another run is in the way, or one with other options.
+        RunError: there is such a run; the message says what differs.
     """
     if not folder.may_be_used(resume):
-        return None
+        return
     before = folder.recipe
     if before.recipe != PROBE:
         raise RunError(f"{folder.path} contains a run of vitlab train: choose another --out")
     model = before.model.changed(**recipe.model.chosen())  # the weights decide on the rest of it
+    if start is not None:  # whose fingerprint is compared
+        recipe = replace(recipe, start=replace(recipe.start, weights=before.start.weights))
     check_same(folder, replace(recipe, model=model), folder.fingerprint, folder.base)
-    if done := finished(folder, folder.result()):
-        return done
+    was = folder.tables.get("head", {}).get("asked", asked)  # earlier versions did not keep it
+    for key, now in asked.items():
+        if was.get(key) != now:
+            raise RunError(
+                f"{folder.path} was started with {key}={was.get(key)}, not {now}: leave the option "
+                "out, or choose another --out"
+            )
+    if folder.result():
+        return
     with folder.locked():
         folder.withdraw()
         for file in (
@@ -210,7 +225,6 @@ def _finished(folder: RunFolder, recipe: Recipe, resume: bool) -> Run | None:
             folder.path / REGRESS,
         ):
             file.unlink(missing_ok=True)
-    return None
 
 
 def _opened(task: Task, device: torch.device) -> Task:
@@ -302,6 +316,7 @@ def _about(found: FoundHead, searched: HeadSearch) -> dict[str, Any]:
         "cross_validated": found.accuracy,
         "temperature": found.temperature,
         "tried": len(found.tried),
+        "asked": searched.as_table(),
     }
 
 

@@ -20,7 +20,8 @@ from vitlab.progress import named_if_slow, say
 from vitlab.recipes.head_search import HeadSearch
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
-from vitlab.transfer.segment_probe import check_damage, cost_of, headless, keep_run
+from vitlab.training.ending import Run
+from vitlab.transfer.segment_probe import check_damage, cost_of, headless, keep_run, known_run
 from vitlab.weights.identity import fingerprint as model_fingerprint
 from vitlab.weights.regressor import Regressor, Targets
 
@@ -34,13 +35,13 @@ def regress_by(
     host: Host,
     command: str,
     cache: str | Path | None,
-) -> tuple[Model, dict[str, Any]]:
-    """Fit a regressor, test it, and leave a run folder; return its model and figures.
+) -> Run:
+    """Fit a regressor, test it, and leave a run folder, or return the run that is there.
 
     Args:
         recipe: of `probe_recipe`: data, targets, weights, the model's fields
         searched: how many of the last blocks are tried, and in how many folds
-        folder: of the run, free
+        folder: of the run: free, or that of the finished run
         data: in memory; None for that of the recipe
         start: a model in hand; None for the recipe's weights
         host: device, workers, …
@@ -56,6 +57,9 @@ def regress_by(
     opened = open_targets(recipe.data.data if data is None else data, names, recipe.data)
     splits = standardized(opened)
     base, train = headless(recipe, start), splits.train
+    marks = fingerprint(splits.whole or train), model_fingerprint(base)
+    if before := known_run(folder, *marks):
+        return before
     compute = Compute(devices.choose(host.device), workers=host.workers)
     devices.restart_peak(compute.where)
     vectors, choices = choices_of(base, searched.layers, recipe.model.chosen().get("pool", ""))
@@ -66,9 +70,9 @@ def regress_by(
         found = find_ridge(train, learn, choices, searched.folds)
     model = ending_after(base, found.choice, {})
     model.seen = np.union1d(base.seen, seen_by(splits, labeled=True))
-    marks, options = fingerprint(splits.whole or train), recipe.data
+    options = recipe.data
     model.provenance |= {
-        "data": options.data, "fingerprint": marks,
+        "data": options.data, "fingerprint": marks[0],
         "held_out": options.test_fraction if splits.whole is not None else 0.0,
     }  # fmt: skip
     assert isinstance(train.labels, TargetLabels)
@@ -78,7 +82,7 @@ def regress_by(
         tested, damaged = measure_targets(regressor, splits.test, compute)
     bad = list(dict.fromkeys([*learn.bad, *damaged]))
     check_damage([*enumerate(bad)], len(train) + len(splits.test), host.max_bad)
-    about = found.about | {"pool": found.choice.pool or "features"}
+    about = found.about | {"pool": found.choice.pool or "features", "asked": searched.as_table()}
     line = (
         f"head: ridge (l2 {about['l2']:g}) on {about['pool']} after block {about['layer']}, the "
         f"best of {len(found.tried)} that were tried: R² {about['r2']:.3f} of images left out"
@@ -95,5 +99,4 @@ def regress_by(
 
         write_pretext_report(folder, model, figures, {}, figures["notes"])
 
-    sums = marks, model_fingerprint(base)
-    return keep_run(folder, recipe, host, command, sums, regressor, figures, report)
+    return keep_run(folder, recipe, host, command, marks, regressor, figures, report)

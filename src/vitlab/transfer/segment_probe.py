@@ -20,7 +20,7 @@ from vitlab.evaluation.probes.patch_heads import (
     find_patch_head,
     layer_sets,
 )
-from vitlab.evaluation.records import cost_figures
+from vitlab.evaluation.records import RunRecord, cost_figures
 from vitlab.evaluation.segmentation import Bad, measure
 from vitlab.models.model import Model
 from vitlab.progress import named_if_slow, say
@@ -28,8 +28,10 @@ from vitlab.recipes.head_search import HeadSearch, MaskOptions
 from vitlab.recipes.model_part import part_of
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
+from vitlab.training.ending import Run, finished
 from vitlab.training.from_weights import config_from, made_from, starting_model
 from vitlab.training.observer import bearable
+from vitlab.training.resume import check_same
 from vitlab.units import percent
 from vitlab.weights.assembly import fitted, whole_state
 from vitlab.weights.identity import fingerprint as model_fingerprint
@@ -50,14 +52,14 @@ def segment_by(
     start: Model | None,
     host: Host,
     command: str,
-) -> tuple[Model, dict[str, Any]]:
-    """Fit a segmenter, test it, and leave a run folder; return its model and figures.
+) -> Run:
+    """Fit a segmenter, test it, and leave a run folder, or return the run that is there.
 
     Args:
         recipe: of `probe_recipe`: weights, the model's fields, seed
         searched: by: auto, ridge or logistic
         how: the masks are read and images resized
-        folder: of the run, free
+        folder: of the run: free, or that of the finished run
         data: a folder, a list, or pairs in memory
         start: a model in hand; None for the recipe's weights
         host: device, workers, …
@@ -76,6 +78,9 @@ def segment_by(
     chosen = None if splits.validation is None else masked(splits.validation)
     model = headless(recipe, start)
     check_spec(model.config.images)
+    marks = fingerprint(train.whole), model_fingerprint(model)
+    if before := known_run(folder, *marks):
+        return before
     devices.restart_peak(compute.where)
     found = _fitted(model, train, chosen, searched.by, how, compute, recipe.seed)
     known, head = train.known, found.head
@@ -92,7 +97,8 @@ def segment_by(
     notes = [*splits.notes, line, *(f"skipped: {text}" for _, text in bad)]
     figures = tested.figures | cost_of(model, layer, compute) | {
         "seconds": time.monotonic() - began, "damaged": len(bad), "train_images": len(train),
-        "split": "test", "head": _about(found, how), "tried": [*found.tried], "notes": notes,
+        "split": "test", "head": _about(found, searched, how), "tried": [*found.tried],
+        "notes": notes,
     }  # fmt: skip
 
     def report() -> None:
@@ -100,8 +106,24 @@ def segment_by(
 
         write_segmented(folder, segmenter, test, tested, figures, compute)
 
-    marks = fingerprint(train.whole), model_fingerprint(model)
     return keep_run(folder, recipe, host, command, marks, segmenter, figures, report)
+
+
+def known_run(folder: RunFolder, mark: str, origin: str) -> Run | None:
+    """Return the finished run in a folder, if it is there.
+
+    Args:
+        folder: of the run
+        mark: fingerprint of the data
+        origin: fingerprint of the model that it starts from
+
+    Raises:
+        RunError: it was started with others.
+    """
+    if not folder.started:
+        return None
+    check_same(folder, folder.recipe, mark, origin)
+    return finished(folder, folder.result())
 
 
 def keep_run(
@@ -113,8 +135,8 @@ def keep_run(
     fitted: Segmenter | Regressor,
     figures: dict[str, Any],
     report: Callable[[], object],
-) -> tuple[Model, dict[str, Any]]:
-    """Write the run of a head that was fitted; return its model and figures.
+) -> Run:
+    """Write the run of a head that was fitted.
 
     Args:
         folder: of the run, free
@@ -129,6 +151,7 @@ def keep_run(
     model = fitted.model
     recipe = replace(recipe, model=part_of(model.config, recipe.model.model))
     with folder.locked():
+        folder.may_be_used(False)  # another process may have been at work in it
         folder.start(recipe, host, command, *marks, head=figures["head"])
         folder.continue_from(b"", 0)
         save(model, folder.model)
@@ -138,7 +161,7 @@ def keep_run(
         figures |= folder.places
         folder.journal.write({"kind": "result"} | figures)
         folder.journal.sync()
-    return model.cpu(), figures
+    return Run(folder.path, RunRecord(figures), model.cpu())
 
 
 def _line(found: FoundPatchHead) -> str:
@@ -151,12 +174,13 @@ def _line(found: FoundPatchHead) -> str:
     )
 
 
-def _about(found: FoundPatchHead, how: MaskOptions) -> dict[str, Any]:
+def _about(found: FoundPatchHead, searched: HeadSearch, how: MaskOptions) -> dict[str, Any]:
     """Return what was chosen, for `run.toml` and the run's figures."""
     return {
         "task": "segment", "by": found.head.by, "layers": [*found.layers], "l2": found.head.l2,
         "width": found.head.weights.shape[1], "pixels": found.pixels, "miou": found.miou,
         "scale": how.scale, "tried": len(found.tried),
+        "asked": searched.as_table() | how.as_table(),
     }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from conftest import call
 from vitlab.commands.export import show
 from vitlab.data.holdout import identities
 from vitlab.data.open import open_images
-from vitlab.errors import OptionError, WeightsError
+from vitlab.errors import DataError, OptionError, WeightsError
 from vitlab.evaluation.choosing import choose
 from vitlab.graphs.narrowing import calibrated, halve, products_of, quantize
 from vitlab.graphs.narrowing_cost import Sample, calibrating, draw, narrowing_cost
@@ -159,6 +159,11 @@ def test_large_weights_stay_and_convolutions_are_refused() -> None:
     assert proto.graph.initializer[0].data_type == TensorProto.FLOAT
     with pytest.raises(OptionError, match=r"hold 0% of this model's weights: choose --precision"):
         calibrated(graph_of(np.ones((32, 32, 3, 3), np.float32), "Conv"), [])
+
+
+def test_scales_need_an_image(whole: Path) -> None:
+    with pytest.raises(DataError, match="no image to take scales from can be decoded"):
+        calibrated(onnx.load(whole), [])
 
 
 def test_a_file_that_predicts_other_classes_is_refused(

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from models.test_architectures import CASES, a_model
 from vitlab.commands import export as export_command
 from vitlab.errors import DiskError, OptionError, PackageError, WeightsError
 from vitlab.graphs import onnx_file
+from vitlab.graphs.agreement import agree
 from vitlab.graphs.complete import Complete, traceable
 from vitlab.graphs.exporting import on_processor
 from vitlab.graphs.onnx_check import check
@@ -187,6 +189,17 @@ def test_a_file_that_differs_from_the_model_is_refused(model: Model, exported: P
     other.unlike = model.unlike
     with pytest.raises(WeightsError, match=r"would differ from ViT.* by .* nothing is written"):
         check(exported, other, bare=False)
+
+
+def test_a_file_that_gives_no_numbers_is_refused(model: Model) -> None:
+    """NaN is not within any limit, not even where labeled images judge."""
+    nothing = [np.full((2, 3), np.nan), np.full(2, np.nan)]
+    for tolerance in (1e-4, math.inf):
+        with pytest.raises(WeightsError, match="by nan in onnxruntime"):
+            agree(
+                lambda images: nothing, model, bare=False, where="onnxruntime", counts=(2,),
+                tolerance=tolerance,
+            )  # fmt: skip
 
 
 COMPLETE = ("BEiT", "Axial ResNet", "BiT", "EVA-02", "Perception Encoder", "relative")

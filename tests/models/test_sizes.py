@@ -280,6 +280,32 @@ def test_a_saved_model_keeps_the_positions_that_it_was_published_with(
                 torch.testing.assert_close(form(images), model(images), rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("case", ["1d", "2d, shared", "1d and rope", "bias"])
+def test_kept_positions_are_resampled_once_their_size_is_the_image_s(case: str) -> None:
+    """In two steps as in one: for formats whose positions have the size of the images."""
+    model = a_model(**CASES[case])
+    once, small = with_its_own(model, (12, 8)), model.resize((12, 8))
+    twice = small.remade(small.config.settled, small.state_dict())
+    assert once.config == twice.config
+    for name, table in once.state_dict().items():
+        assert torch.equal(twice.state_dict()[name], table)
+    half = small.repatch(2, (6, 4))  # type: ignore[operator]  # as many patches as before
+    assert half.config.grid == small.config.grid  # type: ignore[attr-defined]
+    assert half(torch.zeros(1, 3, 6, 4)).shape == (1, 5)
+
+
+@pytest.mark.parametrize("positions", ["1d", "sincos", "rope", "bias"])
+def test_half_precision_at_any_size_resized_and_saved(positions: str, tmp_path: Path) -> None:
+    model = a_model(positions=positions).half()
+    read = vitlab.load(vitlab.save(model, tmp_path / "m"))
+    for size, forms in (((16, 16), (model, read)), ((24, 12), (model, read, model.resize(24)))):
+        images = torch.randn(1, 3, *size, dtype=torch.half)
+        for form in forms:
+            assert form(images).dtype == torch.half
+    new = vitlab.load(tmp_path / "m", classes=2)
+    assert new(torch.zeros(1, 3, 16, 16, dtype=torch.half)).shape == (1, 2)
+
+
 def test_positions_of_the_size_itself_have_no_size_of_their_own() -> None:
     model = a_model()
     assert model.config.positions_size is None  # type: ignore[attr-defined]

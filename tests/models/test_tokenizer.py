@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -113,6 +114,9 @@ def test_saved_loaded_resized_and_counted(tmp_path: Path) -> None:
         scored = nn.Sequential(model.encoder, model.score)
         counted = counted_macs(scored, 3, (16, 16))
         assert sum(part.macs for part in cost.parts[:2]) == counted
+        vitlab.save(model.half(), tmp_path / "half")
+        half = vitlab.load(tmp_path / "half", kind=Tokenizer)
+        assert torch.equal(half.codes(images().half()), model.codes(images().half()))
 
 
 REFUSED = {
@@ -180,7 +184,10 @@ def test_the_stem_is_a_convolution_in_three_dimensions() -> None:
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:
-    over = vitlab.over_frames(a_model(), 4)
+    model = a_model()
+    model.seen = np.array([2, 5], np.uint64)
+    over = vitlab.over_frames(model, 4)
+    assert over.seen is model.seen
     vitlab.save(over, tmp_path / "over")
     again, (_, clip) = vitlab.load(tmp_path / "over"), still(4)
     assert again.config == over.config

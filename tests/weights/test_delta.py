@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -231,10 +232,14 @@ def rewritten(file: Path, change: Any) -> None:
     save_file(tensors, file, metadata={FORMAT: json.dumps(whole)})
 
 
-@pytest.mark.parametrize("how", ["heads", "base", "tensor", "extra", "less", "version", "pickle"])
+@pytest.mark.parametrize(
+    "how", ["heads", "base", "tensor", "seen", "extra", "less", "version", "pickle"]
+)
 def test_damage_is_one_line(tmp_path: Path, how: str) -> None:
     base = saved_base(tmp_path / "base")
-    file = vitlab.delta(nudged(base, ".attention."), base).save(tmp_path / "d.safetensors")
+    model = nudged(base, ".attention.")
+    model.seen = np.array([2, 5], np.uint64)
+    file = vitlab.delta(model, base).save(tmp_path / "d.safetensors")
     with safe_open(file, framework="pt") as stored:
         metadata = stored.metadata()
     tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
@@ -246,6 +251,8 @@ def test_damage_is_one_line(tmp_path: Path, how: str) -> None:
             whole["content"]["base"]["source"] = "/other"
         case "tensor":
             tensors[name].view(torch.int32)[0] ^= 1
+        case "seen":
+            tensors["seen"][0] ^= 8
         case "extra":
             tensors["more"] = torch.zeros(1)
         case "less":

@@ -107,6 +107,16 @@ def test_googles_format_and_back(
     assert vitlab.load(tmp_path / "m").config.name == name
 
 
+def test_googles_positions_have_the_size_of_the_images(tmp_path: Path) -> None:
+    """After fine-tuning at another resolution they are stored as they are used."""
+    model = vitlab.create("ViT-Ti1/16", 5, 64, gelu="tanh", zero_head=False).resize((96, 32))
+    vitlab.save(model, tmp_path / "m", to="google")
+    loaded = vitlab.load(tmp_path / "m", image_size=(96, 32))
+    images = torch.randn(2, 3, 96, 32)
+    with torch.inference_mode():
+        assert torch.equal(loaded(images), model.eval()(images))
+
+
 TI1, ROTARY = "ViT-Ti1/16", {"positions": "rope"}
 POOLED = MEAN | {"norm_at": "pooled"}
 DINO2 = {"layer_scale": 0.1, "pool": "both"}

@@ -48,12 +48,18 @@ def test_a_round_trip_is_exact_in_place_of_what_was_there(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="exists and contains no saved model"):
         vitlab.save(second, tmp_path)
     assert (tmp_path / "thesis.txt").read_text() == "mine"
+    (tmp_path / "config.json").write_text("{}")  # of something else
+    with pytest.raises(ValueError, match="exists and contains m, thesis"):
+        vitlab.save(second, tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "mine"
 
 
 def test_another_number_of_classes_starts_a_zero_head(tmp_path: Path) -> None:
     model = little(labels=("a", "b", "c"))
+    model.provenance = {"data": "here", "multi_label": True, "metrics": {"map": 0.5}}
     vitlab.save(model, tmp_path / "m")
     loaded = vitlab.load(tmp_path / "m", classes=7)
+    assert loaded.provenance == {"data": "here"}  # nothing of the old classifier's
     images = torch.randn(2, 3, 16, 16)
     assert loaded(images).shape == (2, 7)
     assert not loaded(images).any()

@@ -27,7 +27,7 @@ def main() -> int:
     graph = (options.folder / "model.onnx").read_bytes()
     run, settings = RUNTIMES[options.runtime], dict(each.split("=", 1) for each in options.set)
     found = run(graph, given, [*wanted], settings)
-    away = max(difference(found[name], wanted[name]) for name in wanted)
+    away = float(np.max([difference(found[name], wanted[name]) for name in wanted]))
     limit = float(stored["limit"]) if options.limit is None else options.limit
     print(f"{options.runtime}: largest difference {away:.2g} (limit {limit:g})")
     inner = run(watching(graph, [*blocks]), given, [*blocks], settings) if blocks else {}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.errors import OptionError
+from vitlab.errors import DataError, OptionError
 from vitlab.graphs.check import watching
 from vitlab.graphs.onnx_check import opened
 
@@ -52,6 +52,7 @@ def calibrated(proto: Any, images: Iterable[NDArray[Any]]) -> Scales:
 
     Raises:
         OptionError: the products hold less than half of the weights.
+        DataError: there is no image.
     """
     from onnx import numpy_helper
 
@@ -68,6 +69,8 @@ def calibrated(proto: Any, images: Iterable[NDArray[Any]]) -> Scales:
         for kept, each in zip(rows, found, strict=True):
             tokens = each.reshape(-1, each.shape[-1])
             kept.append(tokens[:: max(1, len(tokens) // ROWS)].copy())
+    if not all(rows):
+        raise DataError("no image to take scales from can be decoded: --data needs more images")
     steps = np.maximum((high - low) / 255, 1e-12)
     ranges = [(float(step), round(-each / step)) for each, step in zip(low, steps, strict=True)]
     errors = [

@@ -92,7 +92,7 @@ def draw(model: Model, sample: Sample, *, bare: bool, batch: int = 1) -> DrawnSa
         logging.getLogger("vitlab").warning(note)
     order = np.random.default_rng(0).permutation(len(asked.source)).tolist()
     if asked.split == "all":
-        count = min(CALIBRATING, len(order) // 4)
+        count = min(CALIBRATING, max(1, len(order) // 4))
         order, others = order[count:], (asked.source, order[:count])
     else:
         source = choose(model, sample.data, "train").source

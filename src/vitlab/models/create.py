@@ -102,7 +102,7 @@ def with_new_head(tensors: dict[str, Tensor], config: ModelConfig) -> dict[str, 
     names = MODEL_OF[type(config)].head_names
     result = {name: tensor for name, tensor in tensors.items() if not name.startswith(names)}
     if config.classes:
-        classify = names[0]
-        result[f"{classify}weight"] = torch.zeros(config.classes, config.features)
-        result[f"{classify}bias"] = torch.zeros(config.classes)
+        classify, like = names[0], next(iter(tensors.values()))
+        result[f"{classify}weight"] = like.new_zeros(config.classes, config.features)
+        result[f"{classify}bias"] = like.new_zeros(config.classes)
     return result

@@ -249,16 +249,19 @@ class Model(nn.Module):
         """Return how deep a parameter or module sits, from 0 to `layers`."""
         return self.layers
 
-    def refresh(self, device: torch.device | str) -> None:
-        """Compute, on a device, the buffers that are not stored with the weights.
+    def refresh(self) -> None:
+        """Compute the buffers that are not stored with the weights, like these.
 
         Every module with such buffers has a `refresh` of its own, which fills them in place.
         """
+        weight = next(self.parameters())
         for module in self.modules():
             if module is not self and callable(refresh := getattr(module, "refresh", None)):
                 for name, buffer in module.named_buffers(recurse=False):
                     if buffer.is_meta:
-                        setattr(module, name, torch.empty_like(buffer, device=device))
+                        kind = weight.dtype if buffer.is_floating_point() else buffer.dtype
+                        made = torch.empty_like(buffer, device=weight.device, dtype=kind)
+                        setattr(module, name, made)
                 refresh()
 
     def resize(self, image_size: Size) -> Self:
@@ -304,7 +307,7 @@ class Model(nn.Module):
     def take(self, tensors: dict[str, Tensor]) -> None:
         """Use tensors, a whole state dict on one device, as one's own without a copy."""
         self.load_state_dict(tensors, assign=True)
-        self.refresh(next(iter(tensors.values())).device)
+        self.refresh()
 
     def check_images(self, images: Tensor | Packed) -> None:
         """Refuse tensors that are not (B, channels, rows, columns) of a size that the model takes.

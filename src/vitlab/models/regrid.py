@@ -15,12 +15,13 @@ def resized(tensors: dict[str, Tensor], old: ModelConfig, new: ModelConfig) -> d
     Args:
         tensors: a state dict; the kernels of patches are those of `new`
         old: the configuration that they fit
-        new: the same but for its image size, or its patch
+        new: the same but for its image size, its patch, or the size that positions are stored for
 
     Raises:
         OptionError: the model is limited to one image size.
     """
-    if (new.size, new.grid) == (old.size, old.grid):
+    stored = (each.at_positions if isinstance(each, ViTConfig) else each for each in (old, new))
+    if new.size == old.size and len({each.grid for each in stored}) == 1:
         return tensors
     if isinstance(old, ResNetConfig) and old.attention == "axial":
         raise OptionError(

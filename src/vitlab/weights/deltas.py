@@ -213,9 +213,15 @@ def reads(source: StoredTensors, hints: Hints) -> Reading | None:
         exact=True,
         provenance=provenance,
         base=base,
-        seen=source.numbers(SEEN).numpy().view(np.uint64) if SEEN in sums else NOTHING,
+        seen=_seen(source, sums, damaged) if SEEN in sums else NOTHING,
         unlike=read_unlike(source, config, sums),
     )
+
+
+def _seen(source: StoredTensors, sums: Fields, damaged: str) -> Seen:
+    """The images that the model has learned from."""
+    (numbers,) = checked(same(SEEN, SEEN), sums, damaged).read([source.read(SEEN, exact=True)])
+    return numbers.numpy().view(np.uint64)
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

@@ -29,7 +29,9 @@ from vitlab.weights.matching import collect, unused, with_channels
 from vitlab.weights.sharded import CONFIG, Fields
 from vitlab.weights.source import StoredTensors, readable
 
-OF_HEAD = ("temperature", "calibration", "thresholds", "thresholds_chosen")  # in a provenance
+OF_HEAD = (  # in a provenance
+    "temperature", "calibration", "thresholds", "thresholds_chosen", "multi_label", "metrics",
+)  # fmt: skip
 DEEPEST = 8  # a delta's base may be a delta
 
 
@@ -87,7 +89,7 @@ def load(
     about = dict(reading.provenance or {})
     if on_hub or reading.provenance is None:
         about |= {"source": str(source)} | (describe(path) if on_hub else {})
-    if classes is not None:  # the new classifier is not calibrated
+    if classes is not None:  # what is said of the old classifier
         about = {key: value for key, value in about.items() if key not in OF_HEAD}
     model.provenance, model.source = about, str(source)
     model.seen, model.unlike = reading.seen, reading.unlike if classes is None else None

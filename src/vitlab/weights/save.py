@@ -20,13 +20,14 @@ from vitlab.models.seen import write_seen
 from vitlab.progress import public
 from vitlab.weights.adapters import adapter_of
 from vitlab.weights.assembly import StateDict, unwrapped, whole_state
+from vitlab.weights.containers.parts import some
 from vitlab.weights.formats.catalog import PEFT, format_named
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.format_api import Hints, Writing, cannot
 from vitlab.weights.formats.origins import WITHOUT_EFFECT
 from vitlab.weights.formats.own import sealed
 from vitlab.weights.formats.transformers.families import FAMILIES
-from vitlab.weights.hub import is_hub_name
+from vitlab.weights.hub import CARD, is_hub_name
 from vitlab.weights.load import load, place_of, recognize
 from vitlab.weights.matching import collect
 from vitlab.weights.sharded import (
@@ -40,6 +41,7 @@ from vitlab.weights.sharded import (
 )
 
 ARCHIVE = "model.npz"
+PARTS = (".json", ".safetensors", ".npz", ".npy", CARD)  # ends of names in a saved model's folder
 OF_IMAGES = ("mean", "std", "interpolation", "crop", "fit", "center", "tokens", "labels")
 # Fields that matter in training alone, or whose exact number does.
 OF_TRAINING = {*WITHOUT_EFFECT, "class_token"} - {*OF_IMAGES}
@@ -72,17 +74,13 @@ def save(
 
     Raises:
         OptionError: no such format.
-        WeightsError: the folder contains something else, or the format cannot represent the model.
+        WeightsError: the folder contains other files too, or the format cannot represent the model.
         DiskError: the folder cannot be written.
     """
     model, folder = unwrapped(model), Path(folder)
     base = base or str(model.provenance.get("base", ""))
     chosen = format_named(_library(base) if to == PEFT else to)
-    saved = any((folder / name).is_file() for name in (CONFIG, ARCHIVE))
-    if not is_empty(folder) and not saved:
-        raise WeightsError(
-            f"{folder} exists and contains no saved model: choose a new or empty folder"
-        )
+    check_replaced(folder)
     state = whole_state(model)
     writing = chosen.writes(model.config, model.provenance)
     if writing.stored is not None:
@@ -112,6 +110,22 @@ def save(
         if to not in ("vitlab", PEFT):
             _compare(model, writing.entries, draft, to)
     return folder
+
+
+def check_replaced(folder: Path) -> None:
+    """Refuse a folder with something else than a saved model, which would be lost.
+
+    Raises:
+        WeightsError: it says what is there.
+    """
+    if is_empty(folder):
+        return
+    inside = sorted(folder.iterdir()) if folder.is_dir() else []
+    saved = {CONFIG, ARCHIVE, ADAPTER} & {each.name for each in inside}
+    others = [each.name for each in inside if not (each.is_file() and each.name.endswith(PARTS))]
+    if others or not saved:
+        what = some(others) if saved else "no saved model"
+        raise WeightsError(f"{folder} exists and contains {what}: choose a new or empty folder")
 
 
 def _library(base: str | Path) -> str:

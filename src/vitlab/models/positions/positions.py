@@ -78,7 +78,11 @@ class Positions(Component, nn.Module):
         device = next(itertools.chain(self.parameters(), self.buffers()), torch.empty(0)).device
         with torch.device("meta"):
             made = self.again(config)
-        buffers = {n: torch.empty_like(b, device=device) for n, b in made.named_buffers()}
+        like = {name: buffer.dtype for name, buffer in self.named_buffers()}
+        buffers = {
+            name: torch.empty_like(buffer, device=device, dtype=like[name])
+            for name, buffer in made.named_buffers()
+        }
         for name, tensor in (self.resized(tensors, self.config, config) | buffers).items():
             module, _, leaf = name.rpartition(".")
             owner = made.get_submodule(module)

@@ -98,5 +98,5 @@ def over_frames(model: M, frames: int, tubelet: int = 2) -> M:
     if made.state_dict().keys() != tensors.keys():  # fused
         raise refusal
     made.take(tensors)
-    made.provenance, made.source = dict(model.provenance), model.source
+    made.provenance, made.source, made.seen = dict(model.provenance), model.source, model.seen
     return made.train(model.training)

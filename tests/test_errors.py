@@ -1,5 +1,6 @@
 """Errors for people: one line, whatever the names in a file are."""
 
+import errno
 import pickle
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 import vitlab
-from vitlab.errors import DataError, UserError, WeightsError, one_line
+from vitlab.errors import DataError, UserError, WeightsError, one_line, refused_by_system
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,16 @@ def test_one_line(text: str, shown: str) -> None:
     assert str(DataError(text)) == shown
     assert str(pickle.loads(pickle.dumps(DataError(text)))) == shown
     assert shown.encode()
+
+
+def test_what_the_system_refuses_and_a_person_can_mend() -> None:
+    denied = refused_by_system(PermissionError(errno.EACCES, "Permission denied", "runs/a"))
+    full = refused_by_system(OSError(errno.ENOSPC, "No space left on device"))
+    homeless = refused_by_system(RuntimeError("Could not determine home directory."))
+    assert str(denied) == "runs/a: permission denied"
+    assert str(full) == "no space left on device"
+    assert "begins with ~" in str(homeless)
+    assert refused_by_system(OSError(errno.EBADF, "x")) is refused_by_system(KeyError(1)) is None
 
 
 def test_a_hostile_name_of_a_tensor_stays_in_the_line(tmp_path: Path) -> None:

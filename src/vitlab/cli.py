@@ -1,7 +1,6 @@
 """The command line: find the command, parse, run, print. Nothing heavy is imported early."""
 
 import ast
-import errno
 import gc
 import importlib
 import io
@@ -18,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
 from vitlab.console.interrupts import Interrupts
-from vitlab.errors import OptionError, UserError
+from vitlab.errors import OptionError, UserError, refused_by_system
 from vitlab.machine.cores import limit_threads
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
             copy_context().run(_run, command, words[1:], interrupts)  # quiet or not
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _let_go()
     except (Exception, KeyboardInterrupt) as error:
         if interrupts.asked and not isinstance(error, KeyboardInterrupt):
             error = KeyboardInterrupt()  # what an interrupted import may become
@@ -120,18 +119,25 @@ def command_module(name: str) -> ModuleType:
 
 def _explain(error: BaseException, prog: str) -> NoReturn:
     """Exit with one line for the user; a bug keeps its traceback."""
-    status, text = 2, str(error)
+    if isinstance(error, Exception) and (own := refused_by_system(error)):
+        error = own
+        _let_go()
+    status, text = 130, str(error) or "interrupted"
     if isinstance(error, UserError):
-        status = error.status
-    elif isinstance(error, KeyboardInterrupt):
-        status, text = 130, text or "interrupted"
-    elif isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        text = f"no file can have so long a name: {error.filename}"
-    else:
+        status, text = error.status, str(error)
+    elif not isinstance(error, KeyboardInterrupt):
         raise error
     if text and not getattr(error, "quiet", False):
         print(f"{prog}: {' '.join(text.split())}", file=sys.stderr)
     sys.exit(status)
+
+
+def _let_go() -> None:
+    """Give up output that cannot be written: Python would try again as it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(command: ModuleType, words: list[str], interrupts: Interrupts) -> None:

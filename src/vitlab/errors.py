@@ -10,7 +10,7 @@
     │   └── HubError            what the Hugging Face Hub did not give or take
     ├── RunError                a run folder that cannot be used, or a run that cannot go on
     │   └── DivergedError       a loss or gradient that is not finite
-    ├── DiskError               a file that cannot be written
+    ├── DiskError               a file that cannot be written, or that the system refuses
     ├── DeviceError             a device that is missing or out of memory
     ├── ServiceError            what a service did not answer
     │   ├── BusyError           its queue is full
@@ -20,8 +20,15 @@
 `vitlab.UserError` catches them all; nothing else is raised for what a user can fix.
 """
 
+import errno
+import os
 import unicodedata
 
+# What a person can mend of what the system refuses: permission, space, and the length of a name.
+MENDABLE = (
+    errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG, errno.ELOOP
+)  # fmt: skip
+HOMELESS = "Could not determine home directory"  # by pathlib, of `~name`
 UNSEEN = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of pairs, ends of lines
 
 
@@ -96,7 +103,17 @@ class DivergedError(RunError):
 
 
 class DiskError(UserError):
-    """A file that cannot be written."""
+    """A file that cannot be written, or that the system refuses."""
+
+
+def refused_by_system(error: Exception) -> DiskError | None:
+    """Return the line of an error of the system that a person can mend; None for any other."""
+    if isinstance(error, OSError) and error.errno in MENDABLE:
+        place = "" if error.filename is None else f"{error.filename}: "
+        return DiskError(f"{place}{os.strerror(error.errno).lower()}")
+    if isinstance(error, RuntimeError) and HOMELESS in str(error):
+        return DiskError("a name begins with ~ and a user that is not known here")
+    return None
 
 
 class DeviceError(UserError):

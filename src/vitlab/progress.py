@@ -4,7 +4,6 @@ Messages go to the logger `vitlab`, which prints them on stderr as they are unle
 logging does. `public` gives functions `quiet=True`, and a line for an argument of a wrong type.
 """
 
-import errno
 import inspect
 import logging
 import os
@@ -18,7 +17,7 @@ from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
-from vitlab.errors import DiskError, OptionError
+from vitlab.errors import OptionError, refused_by_system
 from vitlab.units import clock
 
 if TYPE_CHECKING:
@@ -67,8 +66,8 @@ def say(text: str) -> None:
 def public(**needed: type | tuple[type, ...]) -> Callable[[F], F]:
     """Check the types of some arguments of a function, and obey its `quiet=True`.
 
-    Calling it raises OptionError in one line that says what is needed, and DiskError for a name
-    that is too long.
+    Calling it raises OptionError in one line that says what is needed, and DiskError for what the
+    system refuses and a person can mend.
     """
 
     def decorate(function: F) -> F:
@@ -86,10 +85,10 @@ def public(**needed: type | tuple[type, ...]) -> Callable[[F], F]:
             before = QUIET.set(QUIET.get() or bool(named.get("quiet")))
             try:
                 return function(*given, **named)
-            except OSError as error:
-                if error.errno != errno.ENAMETOOLONG:
+            except (OSError, RuntimeError) as error:
+                if (own := refused_by_system(error)) is None:
                     raise
-                raise DiskError(f"no file can have so long a name: {error.filename}") from None
+                raise own from None
             finally:
                 QUIET.reset(before)
 

@@ -1,6 +1,7 @@
 """The client and the real service: what `vitlab.classify` says here, the service says there."""
 
 import asyncio
+from base64 import b64encode
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import torch
 
 import vitlab
 from conftest import photo
+from made_files import png_of
 from serve.fakes import FakeEngine, png
 from serve.made import encoded, tiny
 from serve.sockets import served
@@ -98,7 +100,10 @@ def test_masks_objects_and_numbers_have_types() -> None:
 
 @pytest.mark.parametrize(
     "entry",
-    [{}, {"objects": [3]}, {"mask": "%", "shares": {}}, {"mask": "UE5H"}, {"values": []}],
+    [
+        *({}, {"objects": [3]}, {"mask": "%", "shares": {}}, {"mask": "UE5H"}, {"values": []}),
+        {"mask": b64encode(png_of(30_000, 30_000, 8, 0, [b""])).decode(), "shares": {}},
+    ],
 )
 def test_answers_that_make_no_sense_are_an_error(entry: dict[str, object]) -> None:
     with pytest.raises(ServiceError, match="answered what this version does not understand"):

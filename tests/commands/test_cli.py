@@ -30,6 +30,7 @@ BAD = {
     "recipe": (["train", "x", "--recipe", "digit"], "unknown recipe 'digit': did you mean digits"),
     "option": (["train", "digits", "--lrr", "3"], "unknown option 'lrr': did you mean lr?"),
     "number": (["train", "digits", "--lr", "fast"], "lr must be a number above 0, not fast"),
+    "large": (["train", "digits", "--lr", "9" * 400], "lr must be a number above 0, not 999"),
     "share": (["train", "digits", "--max-bad", "x%"], "max_bad must be a number at least 0"),
     "choice": (["train", "digits", "--precision", "fp8"], "fp8"),
     "classes": (["train", "digits", "--classes", "12"], "classes=12, but digits has 10 classes"),
@@ -42,6 +43,7 @@ BAD = {
     "no images": (["predict", "{run}", "{tmp}/empty"], "no images in {tmp}/empty"),
     "bad image": (["predict", "{run}", "{tmp}/bad.png"], "bad.png"),
     "other data": (["evaluate", "{run}", "{tmp}/two"], "contains class 'a', which is not"),
+    "no home": (["runs", "~nobody-at-all/x"], "begins with ~ and a user that is not known here"),
     "no words": (["evaluate", "{run}"], "missing DATA; usage: vitlab evaluate WEIGHTS DATA"),
     "nothing to measure": (["measure"], "missing MODEL ...; usage: vitlab measure MODEL ..."),
     "no weights to state facts of": (
@@ -95,6 +97,16 @@ def test_a_closed_pipe_is_no_error() -> None:
     )
     assert done.returncode == 0
     assert done.stderr == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_output_that_has_no_room_is_one_line() -> None:
+    words = [sys.executable, "-m", "vitlab", "models"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            words, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=environment()
+        )
+    assert (done.returncode, done.stderr) == (2, "vitlab models: no space left on device\n")
 
 
 def test_an_interrupt_and_what_another_process_has_reported(

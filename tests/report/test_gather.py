@@ -91,6 +91,15 @@ def test_each_confusion_is_shown_and_the_most_confident_first(model: Any) -> Non
         assert each.own == pytest.approx((1 - each.confidence) / 9)
 
 
+def test_a_mistake_that_is_gone_since_has_no_picture(model: Any, tmp_path: Path) -> None:
+    photos = photo_folder(tmp_path / "photos", {"blue": 4, "red": 4}, 30, 50)
+    source = open_to_learn(str(photos), 0.5).test
+    done = predicted(np.eye(2)[1 - source.labels.values], source.labels.values)
+    (gone := Path(source.name(1))).unlink()
+    shown = {each.name: each.picture is None for each in gather.mistakes(model, source, done)}
+    assert shown == {source.name(n): source.name(n) == str(gone) for n in range(3)}
+
+
 def test_the_doubts_are_the_sure_mistakes(model: Any) -> None:
     source = Subset(open_to_learn("digits").test, np.arange(120))
     truth = source.labels.values

@@ -158,12 +158,17 @@ def test_a_folder_that_is_watched(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     looked()
     looked()
     assert engine.sources == {"cats": file}
+    (run / "segment.safetensors").write_bytes(b"")  # copied after its model
+    looked()
+    looked()
+    assert engine.sources == {"cats": file, "run": run}
     file.unlink()
     assert looked() == looked() == ["other", "cats", "run"]  # a listing may lack it once
     assert looked() == ["other", "run"]
     events = [each.getMessage() for each in caplog.records]
     assert events[0] == "folder not read"  # it was not there
-    assert events[1:] == ["model added", "model added", "model replaced", "model removed"]
+    changed = ["added", "added", "replaced", "replaced", "removed"]
+    assert events[1:] == [f"model {each}" for each in changed]
     engine.remove("run")  # by a request, before its folder goes
     run.rename(tmp_path / "elsewhere")
     assert looked() == looked() == looked() == ["other"]

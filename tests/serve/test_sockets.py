@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+import pytest
+
 from serve.fakes import FakeEngine, png
 from serve.made import figure
 from serve.sockets import head, read, served, status, talk
@@ -120,6 +122,16 @@ def test_a_client_that_closes_its_sending_side_has_left() -> None:
     count = "request_seconds_count"
     assert figure(engine, count, status="499", **labels) == 1
     assert figure(engine, count, status="503", **labels) == 0
+
+
+def test_a_connection_without_a_whole_head_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitlab.serve.service.KEEP_ALIVE", 0.2)
+    silent: list[list[bytes]] = [[], [b"GET /hea"], [b"G", b"E", b"T", *[b" "] * 9]]
+
+    def script(port: int) -> tuple[list[bytes], int]:
+        return [talk(port, pieces, pause=0.1) for pieces in silent], alive(port)
+
+    assert served(script)[0] == ([b""] * 3, 200)
 
 
 def test_bodies_share_a_bounded_memory() -> None:

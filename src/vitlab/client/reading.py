@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitlab.data.decode.headers import explained_image
 from vitlab.errors import ImageError, LateError, OptionError, ServiceError
 from vitlab.evaluation.classification import ClassifiedImage
 
@@ -57,7 +58,7 @@ class HeadAnswer(ClassifiedImage):
         if "values" in found:
             return cls(image, **tables)
         stream = io.BytesIO(base64.b64decode(found["mask"], validate=True))
-        with Image.open(stream, formats=("PNG",)) as opened:
+        with explained_image("mask"), Image.open(stream, formats=("PNG",)) as opened:
             return cls(image, mask=np.array(opened), **tables)
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Gather what a report shows of a trained model, from its predictions, and write the report."""
 
-import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterable
@@ -169,19 +168,21 @@ def doubts(model: Model, source: Source, predictions: Probabilities) -> Doubts |
     found = find_label_errors(predictions.probabilities, predictions.labels)
     shown = []
     for each in found.suspects[:DOUBTED]:
-        index, picture = int(predictions.indices[each.place]), None
-        with contextlib.suppress(ImageError):
-            picture = _picture(source, index, model)
+        index = int(predictions.indices[each.place])
         single = not predictions.labels.several
         other = float(predictions.probabilities[each.place, each.better[0]]) if single else None
         given, better = _names(source, each.given), _names(source, each.better)
+        picture = _picture(source, index, model)
         shown.append(Judged(source.name(index), given, better, other, each.own, picture))
     return Doubts(shown, len(found.suspects), found.estimated, found.images)
 
 
-def _picture(source: Source, index: int, model: Model) -> Pixels:
-    """Return an image as the model sees it, in colors that can be shown."""
-    return in_colors(fitted_image(source.image(index), model.config))
+def _picture(source: Source, index: int, model: Model) -> Pixels | None:
+    """Return an image as the model sees it, in colors; None if it can no longer be read."""
+    try:
+        return in_colors(fitted_image(source.image(index), model.config))
+    except ImageError:
+        return None
 
 
 def _inside(model: Model, source: Source, predictions: Probabilities) -> Looked | None:

@@ -7,6 +7,7 @@ prepared response. Where its length is plain, the rest is skipped and the connec
 accept another one costs more than the refusal. GET and HEAD, by which others watch, go on as ever.
 """
 
+import asyncio
 import json
 import logging
 import math
@@ -45,6 +46,16 @@ def shedding(crowded: Callable[[int], float], count: Callable[[], None]) -> type
 
         skipped = 0.0  # bytes that still belong to a refused request
 
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            """Wait for the first request no longer than for the next one."""
+            super().connection_made(transport)
+            self._wait()
+
+        def _unset_keepalive_if_required(self) -> None:
+            """Stop waiting once a request's head is complete, not at its first bytes."""
+            if self.conn.their_state is not h11.IDLE:
+                super()._unset_keepalive_if_required()
+
         def data_received(self, data: bytes) -> None:
             """Parse what arrives, or refuse the request that begins with it."""
             dropped = int(min(self.skipped, len(data)))
@@ -66,16 +77,17 @@ def shedding(crowded: Callable[[int], float], count: Callable[[], None]) -> type
                 log("overloaded: requests are refused unread", logging.WARNING)
             self.skipped, end = rest, math.isinf(rest)
             self.transport.write(refusal(seconds, end=end))
-            if self.timeout_keep_alive_task is not None:
-                self.timeout_keep_alive_task.cancel()
-                self.timeout_keep_alive_task = None
+            super()._unset_keepalive_if_required()
             if end:
                 self.transport.write_eof()
                 self.loop.call_later(LINGER, self.transport.abort)
             else:
-                self.timeout_keep_alive_task = self.loop.call_later(
-                    self.timeout_keep_alive, self.timeout_keep_alive_handler
-                )
+                self._wait()
+
+        def _wait(self) -> None:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     return Shedding
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vitlab.errors import UserError
+from vitlab.files import HEADS
 from vitlab.serve.engine import Engine
 from vitlab.serve.limits import name_of
 from vitlab.serve.logs import log
@@ -116,5 +117,6 @@ def _signature(path: Path) -> Signature:
     """Return the size and time of change of a file, or of every file that matters in a folder."""
     folder = path / "model" if (path / "model").is_dir() else path  # of a run
     files = sorted(folder.iterdir()) if folder.is_dir() else [path]
+    files += [path / name for name in HEADS] if folder != path else []
     found = [(file.name, file.stat()) for file in files[:MOST] if file.is_file()]
     return tuple((name, about.st_size, about.st_mtime_ns) for name, about in found)

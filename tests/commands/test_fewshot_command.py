@@ -5,12 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import vitlab
 from conftest import call, photo_folder
 from vitlab.data.learning import open_to_learn
+from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import default_cache, features_in_memory
+from vitlab.evaluation.probes.feature_options import Probing, ProtocolName
+from vitlab.evaluation.probes.probing import probe
 
 QUIET = ("--workers", "0", "--json")
 
@@ -112,6 +116,18 @@ def test_one_line_for_what_cannot_be(
     code, out, err = call(capsys, *given, *shots, *words)
     assert (code, out, len(err.splitlines())) == (2, "", 1), err
     assert message in err
+
+
+@pytest.mark.parametrize("protocol", ["knn", "means", "logistic"])
+def test_features_that_are_no_numbers_are_refused(
+    weights: str, photos: Path, protocol: ProtocolName
+) -> None:
+    model = vitlab.load(weights)
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    how = Probing(protocol=(protocol,), cache="no")
+    with pytest.raises(DataError, match="images a feature that is not a number"):
+        probe(model, str(photos), how, Compute("cpu", workers=0))
 
 
 def test_rows_that_a_class_is_too_small_for_are_left_out_and_named(

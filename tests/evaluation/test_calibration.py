@@ -183,6 +183,13 @@ def test_a_saved_temperature_is_not_trusted(model: vitlab.VisionTransformer, val
         assert model.temperature
 
 
+def test_logits_that_are_no_numbers_are_refused(model: vitlab.VisionTransformer, data: str) -> None:
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    with pytest.raises(DataError, match="gives 40 of 40 images a logit that is not a number"):
+        vitlab.calibrate(model, data, workers=0)
+
+
 def test_only_validation_images_are_fitted(
     model: vitlab.VisionTransformer, tmp_path: Path, data: str
 ) -> None:

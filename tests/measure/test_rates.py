@@ -8,6 +8,7 @@ import torch
 from vitlab.measure import rates as module
 from vitlab.measure.rates import Rates, device_rates
 from vitlab.measure.subject import DeviceLimits
+from vitlab.measure.timing import Times
 
 
 def test_shares_of_the_rate() -> None:
@@ -32,5 +33,6 @@ def test_rates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rates_count_two_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SIDE", {"cpu": 8})
-    monkeypatch.setattr(module, "_median", lambda work, where: 0.5)
+    times = Times(0.5, 0.5, 0.5, 1, 0)
+    monkeypatch.setattr(module, "time_passes", lambda work, wait, **how: times)
     assert device_rates("cpu").products["fp32"] == 2 * 8**3 / 0.5

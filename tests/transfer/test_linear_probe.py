@@ -174,7 +174,7 @@ def test_a_finished_run_goes_with_its_model_and_images_in_hand(tmp_path: Path) -
         vitlab.probe(images[::-1], model, run.folder, **how)
     with torch.no_grad():
         next(model.parameters()).add_(1)
-    with pytest.raises(RunError, match="has changed since .* was started: choose another"):
+    with pytest.raises(RunError, match=r"has changed since .* was started: choose another"):
         vitlab.probe(images, model, run.folder, **how)
 
 
@@ -243,6 +243,17 @@ def test_a_folder_of_another_run_is_left_alone(digits_run: Path, tmp_path: Path)
         with pytest.raises(RunError, match=r"contains a run of vitlab train: choose another --out"):
             vitlab.probe("digits", weights, place, host=HOST, cache=None, resume=True)
         assert {file: file.read_bytes() for file in place.rglob("*") if file.is_file()} == before
+
+
+def test_features_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    model = vitlab.load(backbone(tmp_path, channels=1))
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    with pytest.raises(
+        DataError, match="gives 1,438 of 1,438 images a feature that is not a number"
+    ):
+        vitlab.probe("digits", model, tmp_path / "x", host=HOST, cache=None)
+    assert not (tmp_path / "x").exists()
 
 
 def test_several_labels_are_not_fitted(tmp_path: Path) -> None:

@@ -130,6 +130,19 @@ def test_a_finished_run_stays_if_options_and_weights_do(probed: vitlab.Run, tabl
         vitlab.probe(table, other, probed.folder, **how)
 
 
+def test_what_a_probe_would_not_heed_is_refused(table: Path, tmp_path: Path) -> None:
+    model = vitlab.create(VIT, image_size=16, channels=1)
+    how: dict[str, Any] = {"targets": "price,slope", "host": HOST, "cache": None}
+    for name, value in (("fold", "1/5"), ("train_images", 9), ("by", "means"), ("concat", 2)):
+        words = f"{name}={value} does not apply with task=regress: leave it out"
+        with pytest.raises(OptionError, match=words):
+            vitlab.probe(table, model, tmp_path / "x", **how, **{name: value})
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    with pytest.raises(DataError, match="images a feature that is not a number"):
+        vitlab.probe(table, model, tmp_path / "x", **how)
+
+
 def test_the_closed_form_is_scikit_learns_ridge(probed: vitlab.Run, table: Path) -> None:
     splits = standardized(open_targets(table, ["price", "slope"], Data()))
     model, regressor = probed.model, load_regressor(probed.folder)
@@ -312,7 +325,7 @@ def test_train_evaluate_predict(
         f"finetune {table} --targets price --task detect": "objects are learned",
         f"pretrain {table} --recipe regress": "learns from labels: use vitlab train",
         f"train {table} --loss l2": "loss=l2 learns numbers: name them with targets",
-        f"probe {table} --from {run} --targets price --by means": "by=means is",
+        f"probe {table} --from {run} --targets price --by means": "by=means does not",
     }.items():
         code, _, err = call(capsys, *words.split())
         assert code == 2, words

@@ -167,6 +167,14 @@ def test_predict_names_damaged_images(
     assert (code, "already exists" in err) == (2, True)
 
 
+def test_features_that_are_no_numbers_are_refused(weights: str, data: Path, tmp_path: Path) -> None:
+    model = vitlab.load(weights)
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    with pytest.raises(DataError, match="pixels a feature that is not a number"):
+        vitlab.probe(str(data), model, tmp_path / "x", by="ridge", **QUIET)
+
+
 WRONG = {
     "evaluate RUN DATA --flips": "flips does not apply to a run of masks",
     "evaluate RUN DATA --precision bf16": "precision does not apply to a run",
@@ -176,9 +184,11 @@ WRONG = {
     "predict RUN DATA --out rows.csv": "masks need a folder",
     "export RUN --to onnx --out x --batch 2": "batch does not apply",
     "export RUN --to timm --out x": "a run that answers with masks is exported with --to onnx",
-    "probe DATA --from W --scale 2": "scale applies only with task=segment",
-    "probe DATA --from W --task segment --by means": "by=means is for",
-    "probe DATA --from W --task segment --folds 3": "folds does not",
+    "probe DATA --from W --scale 2": "scale=2.0 does not apply with task=classify: leave it out",
+    "probe DATA --from W --task segment --by means": "by=means does not apply with task=seg",
+    "probe DATA --from W --task segment --folds 3": "folds=3 does not apply",
+    "probe DATA --from W --task segment --fold 1/5": "fold=1/5 does not apply with task=segment",
+    "probe DATA --from W --task segment --precision bf16": "precision=bf16 does not apply",
     "probe DATA --from W --task mae": "task must be",
     "train DATA --task segment": "vitlab p",
     "train DATA": "which are not classes: vitlab probe --task segment",
@@ -289,7 +299,7 @@ def test_another_input_size_and_wrong_models(weights: str, data: Path, tmp_path:
     )
     assert vitlab.load(made.folder).config.image_size == 24
     assert {len(each["layers"]) for each in made.metrics["tried"]} == {1, 2}
-    with pytest.raises(OptionError, match="computes in fp32"):
+    with pytest.raises(OptionError, match="precision=bf16 does not apply"):
         vitlab.probe(str(data), weights, tmp_path / "half", **QUIET, precision="bf16")
     with pytest.raises(DataError, match="not with fit=native"):
         vitlab.probe(str(data), weights, tmp_path / "native", **QUIET, fit="native")

@@ -143,7 +143,10 @@ def test_models_that_learned_from_other_images_are_remarked_on(
     [
         (lambda: noisy(2, "ViT(width=32,depth=1,heads=2,mlp=32)/4"), "has width=32, but a model"),
         (lambda: noisy(2, pool="mean"), "has pool=mean, but a model has token: a soup needs mod"),
-        (lambda: vitlab.create("BiT-R50x1", 10, 32), "is BiT-R50x1, but a model is ViT("),
+        (
+            lambda: vitlab.create("BiT-R50x1", 10, 32),
+            "has model=ResNet, but a model has",
+        ),
         (lambda: noisy(1), "is the same model as a model: name it once"),
         (lambda: noisy(2).bfloat16(), "differ in the tensor"),
     ],

@@ -196,17 +196,21 @@ def check_labels(probabilities: Floats, labels: "Labels") -> None:
         )
 
 
-def check_numbers(probabilities: Floats) -> None:
-    """Refuse probabilities (n, classes) that are not numbers.
+def check_numbers(rows: NDArray[np.floating[Any]], what: str = "images a probability") -> None:
+    """Refuse what a model gives, (n, classes) or (n, width), if it is not finite.
+
+    Args:
+        rows: of n images
+        what: they are of, and what each has
 
     Raises:
-        DataError: one is NaN.
+        DataError: a number is NaN or infinite.
     """
-    wrong = int(np.isnan(probabilities.sum(1)).sum())
+    wrong = len(rows) - int(np.isfinite(rows.sum(1, dtype=np.float64)).sum())
     if wrong:
         raise DataError(
-            f"the model gives {wrong:,} of {len(probabilities):,} images a probability that is "
-            "not a number: its weights are damaged, or it diverged"
+            f"the model gives {wrong:,} of {len(rows):,} {what} that is not a number: its weights "
+            "are damaged, or it diverged"
         )
 
 

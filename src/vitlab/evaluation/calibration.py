@@ -22,7 +22,7 @@ from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Given, Splits, title_of
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, OptionError
-from vitlab.evaluation.answers import Floats, descending
+from vitlab.evaluation.answers import Floats, check_numbers, descending
 from vitlab.evaluation.choosing import as_trained, open_for
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Probabilities, check_classifier, predict
@@ -99,12 +99,14 @@ def calibrate(
         The temperature, and what it was fitted on.
 
     Raises:
-        DataError: there is no validation split, or no temperature fits it best.
+        DataError: there is no validation split, no temperature fits it best, or a logit is no
+            number.
         OptionError: the model has no classifier.
     """
     source = validation_of(model, data, columns)
     done = predict(model, source, Compute(device, precision, workers=workers), logits=True)
     assert done.logits is not None
+    check_numbers(done.logits, "images a logit")
     found = Calibration(
         fitted_temperature(done.logits, done.labels), title_of(data), len(done.labels)
     )

@@ -13,7 +13,7 @@ from PIL import Image
 
 from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.source import Source, Subset
-from vitlab.errors import DataError
+from vitlab.evaluation.answers import check_numbers
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Inferred, Progress, Want, infer, silent
 from vitlab.evaluation.probes.feature_options import Pooled
@@ -154,10 +154,7 @@ def embedding_map(features: NDArray[np.float32], seed: int = 0) -> NDArray[np.fl
     Raises:
         DataError: a feature is not a number.
     """
-    if not np.isfinite(features).all():
-        raise DataError(
-            "some features are not numbers: the weights are damaged, or training diverged"
-        )
+    check_numbers(features, "images a feature")
     count = len(features)
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     unit = features / np.maximum(lengths, np.finfo(np.float32).tiny)

@@ -186,7 +186,10 @@ def examine(
     real = protocol == "real"
     if real_labels and not real:
         raise OptionError(f"real_labels applies only with protocol=real, not {protocol}")
-    exam = _exam(str(data), protocol, real_labels)
+    if real:
+        exam = reassessed(str(data), real_labels)
+    else:
+        exam = objects(str(data)) if protocol == "objectnet" else by_class(str(data), protocol)
     classes, config = exam.competing(outputs), model.config
     if outputs == "shared" and any(map(is_wnid, known := {*config.labels})):
         classes = classes[[imagenet()[number] in known for number in classes]]
@@ -312,12 +315,6 @@ def outputs_of(
 
 
 # The data sets
-
-
-def _exam(data: str, protocol: Protocol, real_labels: str) -> Exam:
-    if protocol == "real":
-        return reassessed(data, real_labels)
-    return objects(data) if protocol == "objectnet" else by_class(data, protocol)
 
 
 def by_class(data: str, protocol: str) -> Exam:

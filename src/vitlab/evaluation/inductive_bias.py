@@ -23,6 +23,7 @@ from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Source, Subset
 from vitlab.device import autocast, exact
 from vitlab.errors import DataError, OptionError
+from vitlab.evaluation.answers import check_numbers
 from vitlab.evaluation.choosing import Split, choose, unlearned
 from vitlab.evaluation.compute import Compute, FastForm, borrowed
 from vitlab.evaluation.infer import check_classifier, infer, stacked
@@ -99,7 +100,9 @@ class Probed:
         for images, places in self.batches():
             changed = change(images, *(each[places] for each in drawn))
             with autocast(self.device, self.form.autocast):
-                found.append(self.form.model(changed).float().argmax(-1).cpu())
+                logits = self.form.model(changed).float().cpu()
+            check_numbers(logits.numpy(), "images a logit")
+            found.append(logits.argmax(-1))
         return torch.cat(found)
 
 
@@ -456,7 +459,7 @@ def inductive_bias(
 
     Raises:
         DataError: no such data or split, classes that the model does not have, several labels per
-            image, images of one class alone, or no usable image.
+            image, images of one class alone, no usable image, or a logit that is no number.
         OptionError: the model has no classifier, takes images of different sizes, or is a form of
             `vitlab.accelerate`, which gives no gradients.
     """

@@ -82,7 +82,8 @@ def same_images(examined: Sequence[Examined | None]) -> SameImages | None:
     chosen = [known[number] for number in runs]
     order = common[np.argsort(_places(chosen[0], common), kind="stable")]  # as the first has them
     places = [_places(each, order) for each in chosen]
-    classes = _union([each.classes for each in chosen])
+    # those of the first model, then what others add; namesakes counted
+    classes = list(dict.fromkeys(each for own in chosen for each in _with_rank(own.classes)))
     answers: list[Answers] = [
         each.answers.take(own).renumbered(_numbers(each.classes, classes), len(classes))
         for each, own in zip(chosen, places, strict=True)
@@ -108,11 +109,6 @@ def _places(examined: Examined, keys: Integers) -> Integers:
     """Return where each of these images stands among those of a model."""
     order = np.argsort(examined.keys, kind="stable")
     return order[np.searchsorted(examined.keys, keys, sorter=order)]
-
-
-def _union(names: Sequence[tuple[str, ...]]) -> list[tuple[str, int]]:
-    """Return all classes: those of the first model, then what others add; namesakes counted."""
-    return list(dict.fromkeys(each for own in names for each in _with_rank(own)))
 
 
 def _with_rank(names: Sequence[str]) -> list[tuple[str, int]]:

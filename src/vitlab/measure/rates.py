@@ -1,7 +1,5 @@
 """Peak rate of a device, measured: operations per second of matrix products."""
 
-import statistics
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitlab import device as devices
-from vitlab.measure.timing import Pass, waiter
+from vitlab.measure.timing import Pass, time_passes, waiter
 from vitlab.models.fast.packed_form import can_pack
 
 SIDE = {"cpu": 1536, "cuda": 8192, "mps": 4096}  # of the square matrices
@@ -75,20 +73,10 @@ def _product_rate(where: torch.device, kind: str) -> float:
     if where.type == "cpu" and can_pack(dtype):
         packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(b, side)
         works.append(lambda: torch.ops.mkldnn._linear_pointwise(a, packed, None, "none", [], ""))
+    how = {"seconds": 0.0, "least": REPEATS[where.type]}  # two passes to warm up, and these
     with _products_in(kind, where):
-        return 2 * side**3 / min(_median(work, where) for work in works)
-
-
-def _median(work: Pass, where: torch.device) -> float:
-    """Return the median seconds of some work, after two passes to warm up."""
-    wait, times = waiter(where), []
-    for _ in range(2 + REPEATS[where.type]):
-        wait()
-        start = time.perf_counter()
-        work()
-        wait()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times[2:])
+        times = [time_passes(work, waiter(where), **how).median for work in works]  # type: ignore[arg-type]
+        return 2 * side**3 / min(times)
 
 
 @contextmanager

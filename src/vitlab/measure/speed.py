@@ -1,8 +1,7 @@
 """Inference speed of a model, and its memory."""
 
-import statistics
-import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -11,6 +10,7 @@ from vitlab import device as devices
 from vitlab.errors import OptionError
 from vitlab.evaluation.compute import borrowed
 from vitlab.measure.allocated import forward_bytes
+from vitlab.measure.timing import FEWEST, time_passes, waiter
 from vitlab.models.model import Model
 
 
@@ -40,7 +40,7 @@ def speed(
     precision: Literal["fp32", "bf16"] = "fp32",
     seconds: float = 2.0,
 ) -> Speed:
-    """Time a model's forward pass on random images, after two passes to warm up.
+    """Time a model's forward pass on random images, once it has warmed up (`time_passes`).
 
     Args:
         model: moved to the device and put into evaluation mode; afterwards it is as before
@@ -56,22 +56,13 @@ def speed(
     if batch < 1:
         raise OptionError(f"batch must be at least 1, not {batch}")
     where = devices.choose(device)
-    times: list[float] = []
     with borrowed(model, where):
         if where.type == "cuda":
             torch.cuda.reset_peak_memory_stats(where)
         with torch.inference_mode(), devices.autocast(where, precision):
             images = torch.randn(batch, model.config.channels, *model.config.size, device=where)
-            for _ in range(2):
-                model(images)
-            end = time.perf_counter() + seconds
-            while len(times) < 3 or time.perf_counter() < end:
-                devices.synchronize(where)
-                start = time.perf_counter()
-                model(images)
-                devices.synchronize(where)
-                times.append(time.perf_counter() - start)
+            work, wait = partial(model, images), waiter(where)
+            latency = time_passes(work, wait, seconds=seconds, usual=FEWEST).median
             on_gpu = where.type == "cuda"
             memory = devices.peak_memory(where) if on_gpu else forward_bytes(model, images)
-    latency = statistics.median(times)
     return Speed(batch, latency, batch / latency, memory)

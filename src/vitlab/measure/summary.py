@@ -56,14 +56,13 @@ def measure(
         "image_size": config.image_size,
         "parts": [{"part": p.name, "params": p.params, "macs": p.macs} for p in price.parts],
     }
-    if timed:
+    if timed or engines:
         model = model or build(replace(config, zero_head=True))
+    if model and timed:
         model = fuse(model) if fused else model
         figures |= asdict(speed(model, batch=batch, device=device, precision=precision))
-    if engines:
-        ranked = ranking(
-            model or build(replace(config, zero_head=True)), choose(device), batch=batch
-        )
+    if model and engines:
+        ranked = ranking(model, choose(device), batch=batch)
         figures["engines"] = [
             {"engine": e.engine, "precision": e.computes, "images_per_second": 1 / e.image}
             for e in ranked

@@ -8,15 +8,16 @@ from typing import Any, Unpack
 
 import torch
 
-from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import OpenedData
+from vitlab.data.settings import Data
 from vitlab.data.sources.request import Given
 from vitlab.device import restart_peak
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import ALONE
-from vitlab.errors import DataError, OptionError, RunError
+from vitlab.errors import OptionError, RunError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import ImageFeatures, cache_of, features_of
+from vitlab.evaluation.probes.few_shot import classes_of
 from vitlab.evaluation.probes.searching import (
     KINDS,
     FoundHead,
@@ -54,6 +55,13 @@ POOLED = {
     "token": "the class token",
     "mean": "the mean of the patches",
     "both": "the class token and the mean",
+}
+USUAL = HeadSearch().as_dict() | MaskOptions().as_dict() | Data().as_dict()
+MASKS, PARTS = {*options_of(MaskOptions)}, {"fold", "dev_share", "train_images", "drop_duplicates"}
+UNUSED = {  # by task: options, or values of them, that nothing of it heeds
+    "classify": MASKS,
+    "segment": PARTS | {"layers", "folds", "by=means", "precision=bf16"},
+    "regress": PARTS | MASKS | {"by=means", "by=logistic", "precision=bf16"},
 }
 
 
@@ -143,26 +151,23 @@ def probe_by(
         cache: as `probe`
         command: as `probe`
     """
-    segments = recipe.pretext.task == "segment"
-    usual = MaskOptions()
-    odd = [n for n in options_of(MaskOptions) if getattr(masks, n) != getattr(usual, n)]
-    if odd and not segments:
-        raise OptionError(f"{odd[0]} applies only with task=segment: leave it out")
     if recipe.precision == "bf16-pure":
         raise OptionError(f"precision=bf16-pure {INSTEAD}, or precision=bf16")
+    kind, asked = recipe.pretext.task, searched.as_dict() | masks.as_dict()
+    _check_heeded(kind, asked | recipe.data.as_dict() | {"precision": recipe.precision})
     began = time.monotonic()
     with Stop() as stop, joined(host.device, host.timeout) as (world, device), ExitStack() as stack:
         if world.size > 1:
             raise OptionError("a probe runs in one process: start it without torchrun")
         name = run_name(recipe, start, PROBE)
         folder = RunFolder(placed(out, name, resume=resume, world=world))
-        asked = searched.as_dict() | (masks.as_dict() if segments else {})
         _check_same(folder, recipe, start, asked, resume)
-        if segments or recipe.pretext.task == "regress":
+        if kind != "classify":
+            data = recipe.data.data if images is None else images
             with stop.at_once():
-                if segments:
-                    return segment_by(recipe, searched, masks, folder, images, start, host, command)
-                return regress_by(recipe, searched, folder, images, start, host, command, cache)
+                if kind == "segment":
+                    return segment_by(recipe, searched, masks, folder, data, start, host, command)
+                return regress_by(recipe, searched, folder, data, start, host, command, cache)
         with stop.at_once():
             if folder.started:
                 base = starting_model(recipe, start)
@@ -189,6 +194,17 @@ def probe_by(
         return reported(observer, model, done, own)
 
 
+def _check_heeded(task: str, given: dict[str, Any]) -> None:
+    """Refuse options that a task would not heed.
+
+    Raises:
+        OptionError: the first of them that is not as usual.
+    """
+    for name, value in given.items():
+        if value != USUAL.get(name) and UNUSED[task] & {name, f"{name}={value}"}:
+            raise OptionError(f"{name}={value} does not apply with task={task}: leave it out")
+
+
 def _check_same(
     folder: RunFolder, recipe: Recipe, start: Model | None, asked: dict[str, Any], resume: bool
 ) -> None:
@@ -206,11 +222,11 @@ def _check_same(
     if start is not None:  # whose fingerprint is compared
         recipe = replace(recipe, start=replace(recipe.start, weights=before.start.weights))
     check_same(folder, replace(recipe, model=model), folder.fingerprint, folder.base)
-    was = folder.tables.get("head", {}).get("asked", asked)  # earlier versions did not keep it
+    was = USUAL | folder.tables.get("head", {}).get("asked", asked)  # older runs did not keep it
     for key, now in asked.items():
-        if was.get(key) != now:
+        if was[key] != now:
             raise RunError(
-                f"{folder.path} was started with {key}={was.get(key)}, not {now}: leave the option "
+                f"{folder.path} was started with {key}={was[key]}, not {now}: leave the option "
                 "out, or choose another --out"
             )
     if folder.result():
@@ -233,11 +249,7 @@ def _opened(task: Task, device: torch.device) -> Task:
     Raises:
         DataError: several labels per image.
     """
-    if not isinstance(task.splits.train.labels, SingleLabels):
-        raise DataError(
-            f"{task.recipe.data.data} has several labels per image: a probe needs one class per "
-            "image; vitlab finetune --tune head learns several"
-        )
+    classes_of(task.splits.train, task.recipe.data.data)
     leaks = find_leaks(task.recipe, task.host, task.splits, task.seen)
     return replace(task, splits=applied(task.splits, leaks), leaks=leaks)
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.errors import OptionError, WeightsError
+from vitlab.measure.allocated import bytes_of
 from vitlab.models.config import ModelConfig
 from vitlab.models.create import MODEL_OF, assemble
 from vitlab.models.layers import classifier
@@ -97,9 +98,7 @@ class MultiTask:
         """Memory of all tensors; those that are shared count once."""
         parts = [each for task in self._tasks.values() for each in (task.body, task.classify)]
         own = (t for part in parts for t in (*part.parameters(), *part.buffers()))
-        held = [*self._tensors.values(), *own]
-        places = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
-        return sum(places.values())
+        return bytes_of([*self._tensors.values(), *own])
 
     def add(self, name: str, change: Change) -> None:
         """Add a task; it can be used as soon as this returns.

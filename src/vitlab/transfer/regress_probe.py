@@ -10,7 +10,6 @@ from vitlab import device as devices
 from vitlab.data.holdout import fingerprint, seen_by
 from vitlab.data.labels import TargetLabels
 from vitlab.data.targets import open_targets, standardized
-from vitlab.errors import OptionError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import cache_of, features_of
 from vitlab.evaluation.probes.searching import choices_of, ending_after, find_ridge
@@ -42,7 +41,7 @@ def regress_by(
         recipe: of `probe_recipe`: data, targets, weights, the model's fields
         searched: how many of the last blocks are tried, and in how many folds
         folder: of the run: free, or that of the finished run
-        data: in memory; None for that of the recipe
+        data: a table by its name, or in memory
         start: a model in hand; None for the recipe's weights
         host: device, workers, …
         command: what the user typed
@@ -52,14 +51,11 @@ def regress_by(
         UserError: as `vitlab.probe`.
     """
     began, names = time.monotonic(), recipe.pretext.columns
-    if searched.by not in ("auto", "ridge"):
-        raise OptionError(f"by={searched.by} is for classes: with task=regress leave it out")
-    opened = open_targets(recipe.data.data if data is None else data, names, recipe.data)
-    splits = standardized(opened)
+    splits = standardized(open_targets(data, names, recipe.data))
     base, train = headless(recipe, start), splits.train
     marks = fingerprint(splits.whole or train), model_fingerprint(base)
-    if before := known_run(folder, *marks):
-        return before
+    if folder.started:
+        return known_run(folder, *marks)
     compute = Compute(devices.choose(host.device), workers=host.workers)
     devices.restart_peak(compute.where)
     vectors, choices = choices_of(base, searched.layers, recipe.model.chosen().get("pool", ""))
@@ -70,10 +66,9 @@ def regress_by(
         found = find_ridge(train, learn, choices, searched.folds)
     model = ending_after(base, found.choice, {})
     model.seen = np.union1d(base.seen, seen_by(splits, labeled=True))
-    options = recipe.data
     model.provenance |= {
-        "data": options.data, "fingerprint": marks[0],
-        "held_out": options.test_fraction if splits.whole is not None else 0.0,
+        "data": recipe.data.data, "fingerprint": marks[0],
+        "held_out": recipe.data.test_fraction if splits.whole is not None else 0.0,
     }  # fmt: skip
     assert isinstance(train.labels, TargetLabels)
     scale = train.labels.scale

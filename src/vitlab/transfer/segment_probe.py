@@ -12,7 +12,7 @@ from vitlab import device as devices
 from vitlab.data.holdout import fingerprint, seen_by
 from vitlab.data.masks import MaskedImages, mask_splits, masked, open_masks, parted
 from vitlab.data.sources.request import Splits
-from vitlab.errors import DataError, OptionError
+from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.probes.patch_heads import (
     FoundPatchHead,
@@ -69,8 +69,6 @@ def segment_by(
         UserError: as `vitlab.probe`.
     """
     began = time.monotonic()
-    _check(recipe, searched)
-    data = recipe.data.data if data is None else data
     compute = Compute(devices.choose(host.device), workers=host.workers)
     opened = open_masks(data, how.class_names, how.number, recipe.data, host.workers)
     splits = mask_splits(opened, recipe.data.test_fraction)
@@ -79,8 +77,8 @@ def segment_by(
     model = headless(recipe, start)
     check_spec(model.config.images)
     marks = fingerprint(train.whole), model_fingerprint(model)
-    if before := known_run(folder, *marks):
-        return before
+    if folder.started:
+        return known_run(folder, *marks)
     devices.restart_peak(compute.where)
     found = _fitted(model, train, chosen, searched.by, how, compute, recipe.seed)
     known, head = train.known, found.head
@@ -109,21 +107,20 @@ def segment_by(
     return keep_run(folder, recipe, host, command, marks, segmenter, figures, report)
 
 
-def known_run(folder: RunFolder, mark: str, origin: str) -> Run | None:
-    """Return the finished run in a folder, if it is there.
+def known_run(folder: RunFolder, *marks: str) -> Run:
+    """Return the finished run in a folder.
 
     Args:
         folder: of the run
-        mark: fingerprint of the data
-        origin: fingerprint of the model that it starts from
+        marks: fingerprints of the data and of the model that it starts from
 
     Raises:
         RunError: it was started with others.
     """
-    if not folder.started:
-        return None
-    check_same(folder, folder.recipe, mark, origin)
-    return finished(folder, folder.result())
+    check_same(folder, folder.recipe, *marks)
+    done = finished(folder, folder.result())
+    assert done is not None
+    return done
 
 
 def keep_run(
@@ -193,21 +190,6 @@ def cost_of(model: Model, layer: PatchLayer | Regressor, compute: Compute) -> di
         "peak_memory": devices.peak_memory(compute.where),
         "device": devices.described(compute.where),
     }
-
-
-def _check(recipe: Recipe, searched: HeadSearch) -> None:
-    """Refuse options of other tasks."""
-    usual = HeadSearch()
-    if searched.by == "means":
-        raise OptionError(
-            "by=means is for classes of images: with task=segment use ridge or logistic"
-        )
-    for name in ("layers", "folds"):
-        if getattr(searched, name) != getattr(usual, name):
-            other = " (--concat says how many blocks are put together)" * (name == "layers")
-            raise OptionError(f"{name} does not apply with task=segment: leave it out{other}")
-    if recipe.precision not in ("fp32", "auto"):
-        raise OptionError("task=segment computes in fp32: leave precision out")
 
 
 def headless(recipe: Recipe, start: Model | None) -> Model:

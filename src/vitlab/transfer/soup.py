@@ -179,11 +179,6 @@ def _check_alike(first: Model, other: Model, name: str, its: str) -> None:
         WeightsError: the first difference.
     """
     one, two = ({"model": type(m).__name__} | vars(m.config) for m in (first, other))
-    if one["model"] != two["model"]:
-        raise WeightsError(
-            f"{its} is {other.config.name}, but {name} is {first.config.name}: a soup needs one "
-            "model"
-        )
     for key, mine in one.items():
         if key not in OF_TRAINING and mine != two[key]:
             raise WeightsError(

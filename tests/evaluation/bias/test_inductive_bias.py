@@ -163,3 +163,7 @@ def test_what_cannot_be_probed_is_refused_in_one_line() -> None:
     assert "fit=native" in refused(native, source)
     alone = replace(source, labels=SingleLabels(np.zeros(8, np.int64)))
     assert "one class" in refused(model_of(4), alone)
+    damaged = model_of(4)
+    with torch.no_grad():
+        next(damaged.parameters()).fill_(torch.nan)
+    assert "gives 8 of 8 images a logit that is not a number" in refused(damaged, source)

@@ -79,5 +79,5 @@ def test_few_images_and_images_that_are_alike() -> None:
 
 
 def test_features_that_are_no_numbers_are_refused() -> None:
-    with pytest.raises(DataError, match="features are not numbers"):
+    with pytest.raises(DataError, match="gives 1 of 1 images a feature that is not a number"):
         embedding_map(np.array([[1.0, np.nan]], np.float32))

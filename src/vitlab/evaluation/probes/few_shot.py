@@ -115,7 +115,10 @@ def classes_of(source: Source, data: str) -> NDArray[np.int64]:
         DataError: they have several labels each.
     """
     if not isinstance(source.labels, SingleLabels):
-        raise DataError(f"{data} has several labels per image: a probe needs one class per image")
+        raise DataError(
+            f"{data} has several labels per image: a probe needs one class per image; vitlab "
+            "finetune --tune head learns several"
+        )
     return source.labels.values
 
 

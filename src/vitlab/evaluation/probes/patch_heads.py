@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from vitlab.data.labels import SingleLabels
 from vitlab.data.masks import IGNORED, MaskedImages
 from vitlab.errors import DataError
+from vitlab.evaluation.answers import check_numbers
 from vitlab.evaluation.calibration import temperature_of
 from vitlab.evaluation.compute import Compute, borrowed
 from vitlab.evaluation.probes.heads import (
@@ -192,7 +193,7 @@ def collected(
     """Draw pixels of images, and compute their features; the same for the same seed.
 
     Raises:
-        DataError: no image can be used.
+        DataError: no image can be used, or a feature is no number.
     """
     spec, classes = model.config.images, len(source.classes)
     with borrowed(model, compute.where), Meter(len(source), title=title) as meter:
@@ -212,7 +213,9 @@ def collected(
             kept.append((x[: max(1, share)], y[: max(1, share)]))
     if sums is None or not sums.count:
         raise DataError(f"{title}: no image can be used: {bad[0][1] if bad else 'no pixel counts'}")
-    return DrawnPixels(sums, *(np.concatenate(each) for each in zip(*kept, strict=True)))
+    x, y = (np.concatenate(each) for each in zip(*kept, strict=True))
+    check_numbers(x, "pixels a feature")
+    return DrawnPixels(sums, x, y)
 
 
 def layer_sets(model: Model, most: int) -> list[tuple[int, ...]]:

@@ -13,6 +13,7 @@ from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.request import Given, title_of
 from vitlab.distributed.launch import joined
 from vitlab.errors import DataError
+from vitlab.evaluation.answers import check_numbers
 from vitlab.evaluation.choosing import unlearned
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import cache_of, described, features_of
@@ -155,7 +156,8 @@ def probe(model: Model, data: Given, how: Probing, compute: Compute) -> dict[str
         named in the notes. Nothing in the others.
 
     Raises:
-        DataError: several labels per image, no such data, or nothing is left to measure.
+        DataError: several labels per image, no such data, a feature that is no number, or nothing
+            is left to measure.
         OptionError: a layer that the model does not have.
     """
     begin, cache = time.monotonic(), cache_of(how.cache)
@@ -173,6 +175,8 @@ def probe(model: Model, data: Given, how: Probing, compute: Compute) -> dict[str
             sides.append(Side(found.values, labels, source.classes, found.bad, compute.where))
         if not world.first:
             return {}
+        for each in sides:
+            check_numbers(each.x, "images a feature")
         learn, test = sides
         figures, left_out = dict[str, Any](), list[str]()
         for protocol in how.protocol:

@@ -19,6 +19,7 @@ from vitlab.data.holdout import chances, groups_known
 from vitlab.data.labels import Numbers, SingleLabels
 from vitlab.data.sources.source import Source, Subset
 from vitlab.errors import DataError
+from vitlab.evaluation.answers import check_numbers
 from vitlab.evaluation.calibration import temperature_of
 from vitlab.evaluation.features import ImageFeatures
 from vitlab.evaluation.infer import Vectors
@@ -187,8 +188,10 @@ def fit_head(
         device: where to fit logistic regressions
 
     Raises:
-        DataError: several labels per image, or too few images for two folds.
+        DataError: several labels per image, too few images for two folds, or a feature that is no
+            number.
     """
+    check_numbers(learn.values, "images a feature")
     y, classes = classes_of(source, "the data")[learn.indices], len(source.classes)
     dealt, values = folds_of(source, learn.indices, y, folds), learn.values
     with named_if_slow("fitting the classifier"):
@@ -300,8 +303,9 @@ def find_ridge(
         folds: how many
 
     Raises:
-        DataError: too few images for two folds.
+        DataError: too few images for two folds, or a feature that is no number.
     """
+    check_numbers(learn.values, "images a feature")
     y = source.labels.take(learn.indices).targets().astype(np.float64)
     dealt = folds_of(source, learn.indices, np.zeros(len(y), np.int64), folds)
     ranks, tried, best = [], list[dict[str, Any]](), list[FoundRidge]()

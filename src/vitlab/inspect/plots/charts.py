@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -149,12 +148,6 @@ def _named_above(axes: Axes) -> None:
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0, fontsize=9)
 
 
-def _scale(figure: Figure, axes: Axes, drawn: ScalarMappable, unit: str) -> None:
-    """Draw the colors of an image beside it, neither with a frame."""
-    axes.spines[:].set_visible(False)
-    figure.colorbar(drawn, ax=axes, label=unit, shrink=0.8).outline.set(visible=False)
-
-
 def embedding_filters(values: Array, title: str = "", *, dark: bool = False) -> Figure:
     """Draw filters in color, each scaled to its own range, as in the ViT paper's Figure 7.
 
@@ -196,7 +189,9 @@ def position_similarity(values: Array, title: str = "", *, dark: bool = False) -
             axis.set_ticks(middles, [str(number + 1) for number in own])
             axis.set_label_text(f"{name} of the patch")
         axes.tick_params(length=0)
-        _scale(figure, axes, drawn, "cosine of position embeddings")
+        axes.spines[:].set_visible(False)
+        scale = figure.colorbar(drawn, ax=axes, label="cosine of position embeddings", shrink=0.8)
+        scale.outline.set(visible=False)
         return figure
 
 

@@ -161,7 +161,7 @@ def probe_by(
             raise OptionError("a probe runs in one process: start it without torchrun")
         name = run_name(recipe, start, PROBE)
         folder = RunFolder(placed(out, name, resume=resume, world=world))
-        _check_same(folder, recipe, start, asked, resume)
+        _make_way(folder, recipe, start, asked, resume)
         if kind != "classify":
             data = recipe.data.data if images is None else images
             with stop.at_once():
@@ -205,7 +205,7 @@ def _check_heeded(task: str, given: dict[str, Any]) -> None:
             raise OptionError(f"{name}={value} does not apply with task={task}: leave it out")
 
 
-def _check_same(
+def _make_way(
     folder: RunFolder, recipe: Recipe, start: Model | None, asked: dict[str, Any], resume: bool
 ) -> None:
     """Refuse another run in the way, or other options; remove a run that was interrupted.
@@ -220,7 +220,7 @@ def _check_same(
         raise RunError(f"{folder.path} contains a run of vitlab train: choose another --out")
     model = before.model.changed(**recipe.model.chosen())  # the weights decide on the rest of it
     if start is not None:  # whose fingerprint is compared
-        recipe = replace(recipe, start=replace(recipe.start, weights=before.start.weights))
+        recipe = replace(recipe, start=before.start)
     check_same(folder, replace(recipe, model=model), folder.fingerprint, folder.base)
     was = USUAL | folder.tables.get("head", {}).get("asked", asked)  # older runs did not keep it
     for key, now in asked.items():

@@ -107,17 +107,18 @@ def segment_by(
     return keep_run(folder, recipe, host, command, marks, segmenter, figures, report)
 
 
-def known_run(folder: RunFolder, *marks: str) -> Run:
+def known_run(folder: RunFolder, mark: str, origin: str) -> Run:
     """Return the finished run in a folder.
 
     Args:
         folder: of the run
-        marks: fingerprints of the data and of the model that it starts from
+        mark: fingerprint of the data
+        origin: fingerprint of the model that it starts from
 
     Raises:
         RunError: it was started with others.
     """
-    check_same(folder, folder.recipe, *marks)
+    check_same(folder, folder.recipe, mark, origin)
     done = finished(folder, folder.result())
     assert done is not None
     return done

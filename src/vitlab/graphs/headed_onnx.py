@@ -73,7 +73,7 @@ def export_headed(run: str | Path, file: str | Path, kind: str) -> dict[str, Any
                 if isinstance(module, Estimating):  # columns have units of their own
                     size = exact.abs().amax(0) + module.scale[1]
                 gap = (torch.from_numpy(found) - exact).abs().div(size).max()
-                worst = float(np.maximum(worst, gap))  # NaN stays
+                worst = float(np.maximum(worst, float(gap)))  # NaN stays
         if not worst <= TOLERANCE:
             raise WeightsError(f"onnxruntime gives other numbers than {run}: off by {worst}")
         if not path.suffix:

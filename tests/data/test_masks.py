@@ -195,9 +195,12 @@ def test_names_of_classes(tmp_path: Path) -> None:
     assert set(np.unique(found.truth(1, (40, 56)))) == {0, 1}
 
 
-def test_pairs_in_memory() -> None:
+def test_pairs_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "classes.txt").write_text("those\nof\nother\ndata\n")
+    monkeypatch.chdir(tmp_path)
     pairs = [scene(number) for number in range(3)]
     part = open_masks(pairs).parts["all"]
+    assert part.classes == ("0", "1", "2", "3")
     assert np.array_equal(part.truth(2, (40, 56)), pairs[2][1])
     named = open_masks({"train": pairs[:2], "val": pairs[2:], "classes": CLASSES}).parts
     assert {name: len(each) for name, each in named.items()} == {"train": 2, "validation": 1}

@@ -168,6 +168,7 @@ def coco_folder(root: Path, images: int = 12, **changed: Any) -> Path:
 
 def test_a_folder_of_coco_annotations(tmp_path: Path) -> None:
     root = coco_folder(tmp_path / "photos")
+    (root / "._annotations.json").write_bytes(b"\0")  # as macOS adds to archives
     splits = open_boxes(Data(data=str(root)))
     assert splits.classes == ("red", "blue")
     assert len(splits.train) + len(splits.test) == 12

@@ -13,7 +13,7 @@ the whole image is resized.
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -30,13 +30,12 @@ from vitlab.data.holdout import in_splits, refuse_groups, without
 from vitlab.data.labels import Classes, Indices, PlacedLabels
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.columns import check_known_columns
-from vitlab.data.sources.folders import LabeledFiles
-from vitlab.data.sources.memory import Arrays, digits, split_digits
-from vitlab.data.sources.paths import Inside, Names, some
+from vitlab.data.sources.folders import LabeledFiles, json_files
+from vitlab.data.sources.memory import Arrays, digits, split_digits, told
+from vitlab.data.sources.paths import Inside, Names, read_text, some
 from vitlab.data.sources.request import SPLIT_OF, Found, Part, Request, Splits, blank, split_of
 from vitlab.data.sources.source import Relabeled, Source, numbered
 from vitlab.errors import DataError
-from vitlab.files import read_bytes
 
 SCENES = "digit-scenes"
 SIDE, SMALL, LARGE, INK = 48, 10, 16, 32  # pixels: a scene, a digit; the gray where a digit begins
@@ -124,8 +123,7 @@ def open_boxes(options: Data, classes: Sequence[str] = ()) -> Splits:
         DataError: no annotations, damaged ones, a class that is not among `classes`, groups.
     """
     if options.data == SCENES:
-        parts: Mapping[str, Source] = {name: scenes(name) for name in COUNTS}
-        return Splits(parts["train"], parts["test"])
+        return Splits(scenes("train"), scenes("test"))
     if not options.data:
         raise DataError(f"no data given: name a folder with COCO annotations, or {SCENES}")
     refuse_groups(options)
@@ -189,8 +187,8 @@ def open_scenes(request: Request) -> Found | None:
     if request.labels == "numbers":
         return Found([Part(_counted(scenes(name), request.columns), name) for name in COUNTS])
     lacks = f"{SCENES} has boxes, not classes of images: pass --task detect"
-    parts = [Relabeled(scenes(name), blank(count), ()) for name, count in COUNTS.items()]
-    return Found([Part(each, name, lacks) for each, name in zip(parts, COUNTS, strict=True)])
+    bare = {name: Relabeled(scenes(name), blank(count), ()) for name, count in COUNTS.items()}
+    return Found([Part(source, name, lacks) for name, source in bare.items()])
 
 
 def _counted(source: Source, columns: Columns) -> Source:
@@ -209,8 +207,8 @@ def annotations_in(root: Path) -> dict[str, Path]:
     if root.is_file():
         files = [root] if root.suffix == ".json" else []
     else:
-        found = [file for sub in ("", "*/") for file in sorted(root.glob(f"{sub}*.json"))]
-        files = [file for file in found if not file.name.startswith(("captions", "person_"))]
+        others = "captions", "person_", "."
+        files = [file for file in json_files(root) if not file.name.startswith(others)]
     groups = defaultdict[str, list[Path]](list)
     for file in files:  # COCO's own folder has files of other things, too
         folder = SPLIT_OF.get(file.parent.name.lower(), "")
@@ -267,8 +265,9 @@ def read_annotations(file: Path, shape: Callable[[Any], Any] = _box) -> Annotati
     Raises:
         DataError: it is not there, or has another format.
     """
+    text = read_text(file, LARGEST)
     try:
-        said = json.loads(read_bytes(file, LARGEST))
+        said = json.loads(text)
         images, names = dict[str, tuple[str, Sides]](), dict[str, str]()
         for each in said["images"]:
             size = float(each["width"]), float(each["height"])
@@ -279,18 +278,15 @@ def read_annotations(file: Path, shape: Callable[[Any], Any] = _box) -> Annotati
             (str(each["image_id"]), str(each["category_id"]), shape(each))
             for each in said["annotations"]
         ]
-        found = Annotations(images, names, objects)
-        if unknown := {own for _, own, _ in found.objects} - found.names.keys():
+        if unknown := {own for _, own, _ in objects} - names.keys():
             raise ValueError(f"category_id {min(unknown)} is not among the categories")
-    except OSError as error:
-        raise DataError(f"{file}: {(error.strerror or str(error)).lower()}") from None
+        return Annotations(images, names, objects)
     except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise DataError(
             f"{file} is not COCO's format, images (id, file_name, width, height), annotations "
-            f"(image_id, category_id, bbox or segmentation) and categories (id, name): {reason}"
+            "(image_id, category_id, bbox or segmentation) and categories (id, name): "
+            f"{told(error)[:200]}"
         ) from None
-    return found
 
 
 def _note(known: dict[str, Any], said: Any, value: object) -> None:
@@ -319,12 +315,11 @@ def _opened(file: Path, root: Path, found: Annotations, order: Classes, notes: l
             objects[image].append((place[name], *box))
         else:
             odd.append(f"{given or 'a crowd'} of image {image}")
-    files = [name for name, _ in found.images.values()]
-    paths = annotated_paths(file, root, files)
+    paths = annotated_paths(file, root, found)
     gone = [number for number, path in enumerate(paths) if not path]
-    lost = [files[number] for number in gone]
+    lost = [name for path, (name, _) in zip(paths, found.images.values(), strict=True) if not path]
     what = "boxes that are empty, outside of their image or around a crowd"
-    notes += skipped(file, len(files), (what, odd), ("images that are not there", lost))
+    notes += skipped(file, len(paths), (what, odd), ("images that are not there", lost))
     labels = BoxLabels.of([*objects.values()], len(order))
     return without(LabeledFiles(Path(), Names.of(paths), labels, order), gone)
 
@@ -359,13 +354,13 @@ def skipped(file: Path, images: int, *kinds: tuple[str, Sequence[str]]) -> list[
     return [f"{file}: skipped {len(own):,} {what}: {some(own)}" for what, own in kinds if own]
 
 
-def annotated_paths(file: Path, root: Path, names: Sequence[str]) -> list[str]:
+def annotated_paths(file: Path, root: Path, said: Annotations) -> list[str]:
     """Return where the images of a file of annotations are, empty where they are not.
 
     Args:
         file: of the annotations
         root: what the user named: that file, or a folder around it
-        names: of the images, which are in that folder, or beside the file or its `annotations/`
+        said: names the images, which are in that folder, or beside the file or its `annotations/`
     """
     home = root if root.is_dir() else file.parent
     if file.parent.name == "annotations":
@@ -374,7 +369,7 @@ def annotated_paths(file: Path, root: Path, names: Sequence[str]) -> list[str]:
     folders = [file.parent, file.parent / "images", *(home / sub for sub in ("", "images", stem))]
     folders += [home / "images" / stem]
     inside, found = Inside((home,)), list[str]()
-    for name in names:
+    for name, _ in said.images.values():
         places = [each for folder in folders if inside.holds(each := folder / name)]
         found.append(next((str(each) for each in places if each.is_file()), ""))
     return found

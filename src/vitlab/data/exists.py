@@ -42,10 +42,8 @@ def check_data(data: str) -> None:
         DataError: no such file or folder.
         PackageError: Parquet files, or a name on the Hub, without the package that reads them.
     """
-    named = data in ("", STDIN, "digits", "digit-scenes") or data.startswith(
-        ("vtab:", "vtab-search:")
-    )
-    if named or is_url(data):
+    known = data in ("", STDIN, "digits", "digit-scenes") or is_url(data)
+    if known or data.startswith(("vtab:", "vtab-search:")):
         return
     if data == IN_MEMORY and not exists(data):
         raise DataError("these images were in memory: give them again in Python, with data=…")

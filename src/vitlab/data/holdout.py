@@ -180,8 +180,7 @@ def chosen(source: Source, fraction: float, purpose: str) -> Integers:
     """
     chance = chances(source, purpose)
     taken = chance < fraction
-    alike = np.zeros(len(source), np.int64)
-    values = alike if groups_known(source) else source.labels.strata
+    values = source.labels.strata * (not groups_known(source))
     classes = [np.flatnonzero(values == label) for label in np.unique(values)]
     for own in classes:
         if not taken[own].any() and round(fraction * len(own)):

@@ -131,7 +131,6 @@ class MultiLabels(_AnyLabels):
         values: 1 where an image has a class, else 0, uint8 (n, classes)
     """
 
-    values: NDArray[np.uint8]
     several: ClassVar[bool] = True
     column: ClassVar[str] = "labels"
     shared: ClassVar[str] = "the images"
@@ -194,7 +193,6 @@ class TargetLabels(MultiLabels):
         scale: what batches have them less of, and divided by, float64 (2, targets)
     """
 
-    values: NDArray[Any]
     scale: Numbers = field(default_factory=lambda: UNIT)
 
     @classmethod
@@ -240,7 +238,6 @@ class PixelLabels(PlacedLabels):
         read: the classes of an image's pixels by its number and its rows and columns
     """
 
-    values: NDArray[Any]
     read: Callable[[int, tuple[int, int]], NDArray[np.int16]]
 
     def counts(self, classes: int) -> list[int]:
@@ -302,7 +299,7 @@ def index_labels(
         spelled = {label: _name(label, names, title) for label in found}
         sets = [[spelled[label] for label in own] for own in sets]
         found = dict.fromkeys(spelled.values())
-    order = tuple(classes or names or sorted(found, key=_by_value))
+    order = tuple(classes or names or sorted(found, key=by_value))
     check_classes(found, order, title)
     place = {name: number for number, name in enumerate(order)}
     if all(isinstance(label, str) for label in raw):
@@ -368,6 +365,6 @@ def _name(label: str, names: Sequence[str], title: str) -> str:
     raise DataError(f"{title}: label {label!r} is not one of its {len(names)} classes")
 
 
-def _by_value(label: str) -> tuple[int, int, str]:
+def by_value(label: str) -> tuple[int, int, str]:
     """Sort whole numbers first, by value; then words."""
     return (0, int(label), label) if label.isdecimal() else (1, 0, label)

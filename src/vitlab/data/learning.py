@@ -39,22 +39,30 @@ def open_to_learn(
     Raises:
         DataError: the data cannot be used: fewer than two classes, or too few images.
     """
+    opened = open_images(data, "optional" if unlabeled else "required", columns=columns)
     if unlabeled:
-        opened = open_images(data, "optional", columns=columns)
-        return _checked(_without_labels(opened, test_fraction), opened.title)
-    opened = open_images(data, columns=columns)
-    splits = opened.splits(test_fraction)
+        splits = _without_labels(opened, test_fraction)
+        _check_readable(splits, opened.title)
+    else:
+        splits = opened.splits(test_fraction)
+        _check_classes(splits, opened.title)
+    if not len(splits.train) or not len(splits.test):
+        raise DataError(
+            f"{opened.title} has too few images to hold some out (copies stay together)"
+        )
+    return splits
+
+
+def _check_classes(splits: Splits, title: str) -> None:
+    """Refuse fewer classes than two, and those of other splits that training does not have."""
     if len(splits.classes) < 2:
         raise DataError(
-            f"{opened.title} has only one class ({splits.classes[0]!r}); at least 2 are needed"
+            f"{title} has only one class ({splits.classes[0]!r}); at least 2 are needed"
         )
     if splits.whole is None:
         learned = present(splits.train)
         for part, source in splits.parts.items():
-            check_classes(present(source), learned, f"{opened.title} {part}")
-    if not len(splits.train) or not len(splits.test):
-        raise DataError(f"{opened.title} has too few images to hold some out for testing")
-    return splits
+            check_classes(present(source), learned, f"{title} {part}")
 
 
 def splits_of(options: Data, unlabeled: bool = False, data: Given | None = None) -> Splits:
@@ -126,7 +134,7 @@ def _tenth(whole: Source, notes: Sequence[str], share: float) -> Splits:
     return Splits(without(whole, test), Subset(whole, test), whole=whole, notes=[*notes, line])
 
 
-def _checked(splits: Splits, title: str) -> Splits:
+def _check_readable(splits: Splits, title: str) -> None:
     """Refuse data with too few images, or of which none of a few can be read."""
     images = len(splits.train) + (len(splits.test) if splits.whole is not None else 0)
     if images < 2 or not len(splits.train):
@@ -137,14 +145,9 @@ def _checked(splits: Splits, title: str) -> Splits:
     for number in places:
         try:
             splits.train.image(number).shape()
+            return
         except DataError as error:
             complaint = complaint or str(error)
-        else:
-            if len(splits.test):
-                return splits
-            raise DataError(
-                f"{title} has nothing but copies of one image, or one group: add others"
-            )
     raise DataError(
         f"none of {len(places)} images of {title} that were looked at can be read, such as "
         f"{complaint}: is this a folder of images?"

@@ -26,14 +26,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode.headers import complaints_are_errors, opened, turn
-from vitlab.data.holdout import chances, origin, refuse_groups
+from vitlab.data.holdout import chosen, origin, refuse_groups
 from vitlab.data.labels import Classes, PixelLabels, check_length
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.open import Opened
 from vitlab.data.polygons import CROWD, Pairs, read_polygons
 from vitlab.data.settings import Columns
 from vitlab.data.sources.columns import find_paths, named
-from vitlab.data.sources.folders import MASK_LAYOUTS, image_paths, names_below, visible
+from vitlab.data.sources.folders import MASK_LAYOUTS, image_paths, json_files, names_below, visible
 from vitlab.data.sources.lists import SUFFIXES, check_files, paths_of, read_rows, row_splits
 from vitlab.data.sources.memory import pieces
 from vitlab.data.sources.paths import read_image, read_text, some
@@ -158,14 +158,14 @@ def parted(whole: MaskedImages, share: float, purpose: str) -> tuple[MaskedImage
     """Return images without and with those that a hash of their bytes holds out, at least one each.
 
     Raises:
-        DataError: there is one image only.
+        DataError: there is one image only, and copies of it.
     """
     if len(whole) < 2:
         raise DataError(f"{whole.name(0)} is the only image with a mask: give at least 2")
-    chance = chances(whole.whole, purpose)
-    order = np.argsort(chance, kind="stable")
-    count = min(max(int((chance < share).sum()), 1), len(whole) - 1)
-    return whole.take(np.sort(order[count:])), whole.take(np.sort(order[:count]))
+    test = chosen(whole.whole, max(share, 1 / len(whole)), purpose)
+    if not len(test):
+        raise DataError(f"{whole.name(0)} and all other images are copies: give others")
+    return whole.take(np.setdiff1d(np.arange(len(whole)), test)), whole.take(test)
 
 
 def read_numbers(data: bytes, name: str) -> Numbers:
@@ -224,26 +224,27 @@ def open_masks(
     """
     columns = columns or Columns()
     refuse_groups(columns)
-    title, root, names = title_of(data), Path(), dict[int, str]()
+    title, names = title_of(data), dict[int, str]()
+    root = Path(title).expanduser()
     if not isinstance(data, str | Path):
         (parts, names), usual, notes = _in_memory(data), 255, list[str]()
     else:
-        root = Path(data).expanduser()
         if root.is_file() and root.suffix.lower() in SUFFIXES:
             parts, usual, notes = _listed(root, columns)
         elif layouts := _layouts(root):
             parts, usual, notes = _below(root, layouts)
         else:
-            known = dict(zip(like.classes, like.values, strict=True)) if like else {}
-            drawn, names, notes = read_polygons(root, known, like.ignored if like else CROWD)
+            known = like or MaskClasses(ignored=CROWD)
+            numbers = dict(zip(known.classes, known.values, strict=True))
+            drawn, names, notes = read_polygons(root, numbers, known.ignored)
             parts, usual = _parts(drawn), CROWD
             if class_names or ignore != -1:
                 raise DataError(f"{title} names its classes itself: no --class-names, no --ignore")
     if like is None:
         ignored = usual if ignore == -1 else ignore
-        file = class_names or (str(root / NAMES_FILE) if (root / NAMES_FILE).is_file() else "")
+        file = Path(class_names or root / NAMES_FILE)
         with named_if_slow(f"looking for the classes in the masks of {title}"):
-            own = _named(Path(file), ignored) if file else names
+            own = _named(file, ignored) if class_names or file.is_file() else names
             classes = own or _found(parts, ignored, workers)
         if len(classes) < 2:
             raise DataError(
@@ -326,7 +327,7 @@ def _layouts(root: Path) -> Layouts:
         for split, place in places
         if (place / images).is_dir() and (place / masks).is_dir()
     ]
-    drawn = [each for sub in ("", "*/") for each in root.glob(f"{sub}*.json")]
+    drawn = json_files(root)
     layouts = [each for each in layouts if all(file.parent != each[2] for file in drawn)]
     if not layouts and not drawn:
         raise DataError(
@@ -379,7 +380,7 @@ def _by_lists(folder: Path, pairs: Pairs) -> Pairs:
     by_stem = {Path(image).stem: (image, mask) for own in pairs.values() for image, mask in own}
     found = Pairs()
     for file in sorted(folder.glob("*.txt")):
-        if (split := SPLIT_OF.get(file.stem.lower(), "")) != "":
+        if split := SPLIT_OF.get(file.stem.lower()):
             stems = read_text(file, 2**28).split()
             if missing := [stem for stem in stems if stem not in by_stem]:
                 raise DataError(

@@ -103,30 +103,25 @@ def _paired(
     for image, own, (crowd, shape) in said.objects:
         if not crowd:
             check_known(file, said.names[own], known)
-        size = said.images[image][1] if image in said.images else (0.0, 0.0)
+        _, size = said.images.get(image, ("", (0.0, 0.0)))
         if (shape := _checked(shape, size)) is None:
             odd.append(f"of image {image}")
         elif crowd and ignored is not None:
             objects[image].insert(0, (ignored, shape))
         elif not crowd:
             objects[image].append((known[said.names[own]], shape))
-    names = [name for name, _ in said.images.values()]
-    paths = [
-        path if all(1 <= side <= LONGEST for side in size) else ""
-        for path, (_, size) in zip(
-            annotated_paths(file, root, names), said.images.values(), strict=True
-        )
-    ]
-    lost = [name for name, path in zip(names, paths, strict=True) if not path]
+    kept, lost = list[tuple[str, Any]](), list[str]()
+    paths = annotated_paths(file, root, said)
+    for path, (image, (name, size)) in zip(paths, said.images.items(), strict=True):
+        if path and all(1 <= side <= LONGEST for side in size):
+            rows, columns = int(size[1]), int(size[0])
+            kept.append((path, DrawnMask((rows, columns), tuple(objects[image]))))
+        else:
+            lost.append(name)
     what = "shapes that are empty, no polygons or run lengths, or far outside of their image"
-    notes += skipped(
-        file, len(names), (what, odd), ("images that are not there, or have no size", lost)
-    )
-    return [
-        (path, DrawnMask((int(high), int(wide)), tuple(objects[image])))
-        for path, (image, (_, (wide, high))) in zip(paths, said.images.items(), strict=True)
-        if path
-    ]
+    gone = "images that are not there, or have no size"
+    notes += skipped(file, len(paths), (what, odd), (gone, lost))
+    return kept
 
 
 def _checked(shape: Any, size: tuple[float, float]) -> list[list[float]] | NDArray[np.int64] | None:
@@ -140,8 +135,8 @@ def _checked(shape: Any, size: tuple[float, float]) -> list[list[float]] | NDArr
         parts = [np.array(own, np.float64).reshape(-1, 2) for own in shape]
     except (TypeError, ValueError, LookupError, OverflowError):
         return None
-    whole = np.array(size)
-    near = all(len(own) > 2 and (abs(own - whole / 2) <= FAR * whole).all() for own in parts)
+    sides = np.array(size)
+    near = all(len(own) > 2 and (abs(own - sides / 2) <= FAR * sides).all() for own in parts)
     return [own.ravel().tolist() for own in parts] if near and parts else None
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from vitlab.data.decode.pixels import Pixels
-from vitlab.data.labels import SingleLabels
+from vitlab.data.labels import SingleLabels, by_value
 from vitlab.data.sources.folders import LabeledFiles, open_folder
 from vitlab.data.sources.paths import Names, read_text
 from vitlab.data.sources.request import NAMES, Found, Part, Request
@@ -192,8 +192,7 @@ def _class_folders(folder: Path, task: VtabTask) -> list[Source]:
         if split not in parts:
             raise DataError(f"{folder} has no folder of {split} images: add {names[0]}/")
     known = {name for part in parts.values() for name in part.classes}
-    by_value = {name: int(name) if name.isdecimal() else -1 for name in known}
-    classes = sorted(known, key=lambda name: (by_value[name], name))
+    classes = sorted(known, key=by_value)
     if len(classes) != task.classes:
         raise DataError(f"{folder} has {len(classes)} classes; {task.name} has {task.classes}")
     return [reindexed(parts[split], classes, str(folder)) for split in NAMES]

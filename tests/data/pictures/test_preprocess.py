@@ -92,6 +92,7 @@ def test_modes_of_pillow(tmp_path: Path, mode: str) -> None:
         want = vitlab.preprocess(of)(file)
         torch.testing.assert_close(vitlab.preprocess(of)(image), want, rtol=0, atol=1e-6)
     assert stored(image).shape() == stored(file).shape()  # which decide on a model's channels
+    assert stored(stored(image).compact(256, 92)[0]).shape() == stored(file).shape()
     for each in (image, file):
         with pytest.raises(ImageError, match="name: 12 channels; pictures have 1, 3 or 4"):
             stored(each, "name").decode_box(12, lambda rows, columns: (0, 0, 1, 1), (1, 1))

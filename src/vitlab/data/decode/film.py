@@ -49,15 +49,15 @@ class Film(Recording):
     def _frames(self, count: int) -> Pixels:
         """So many frames, in order of time."""
         with self._opened(count) as (film, stream):
-            every = (each for each in film.demux(stream) if each.pts is not None)
-            times = [each.pts for each in every if not each.is_discard][: MOST + 1]
+            shown = (each.pts for each in film.demux(stream) if not each.is_discard)
+            times = [pts for pts in shown if pts is not None][: MOST + 1]
         if not 0 < len(times) <= MOST:
             raise ImageError(f"{self.name}: {len(times):,} frames, not 1 to {MOST:,}")
-        shown = np.sort(np.array(times))
-        length = shown[-1] - shown[0]
-        end = length + length / max(1, len(shown) - 1)  # the last one is shown as long as others
-        middles = shown[0] + (np.arange(count) + 0.5) * end / count
-        wanted = shown[np.searchsorted(shown, middles, "right") - 1].tolist()
+        times.sort()
+        length = times[-1] - times[0]
+        end = length + length / max(1, len(times) - 1)  # the last one is shown as long as others
+        middles = times[0] + (np.arange(count) + 0.5) * end / count
+        wanted = [times[place - 1] for place in np.searchsorted(times, middles, "right")]
         found: dict[int, Pixels] = {}
         with self._opened(count) as (film, stream):
             for frame in film.decode(stream):

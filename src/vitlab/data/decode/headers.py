@@ -168,9 +168,9 @@ def _read_header(data: bytes, kind: str, max_pixels: int) -> Header:
     elif kind == "PNG":
         data, exif, bits = png_parts(data)
     elif kind == "WEBP":
-        _check_size(*webp_size(data), max_pixels)  # the reader allocates its canvas at once
+        check_size(*webp_size(data), max_pixels)  # the reader allocates its canvas at once
     image = reader_of(kind)(BytesIO(data))
-    _check_size(*image.size, max_pixels)
+    check_size(*image.size, max_pixels)
     note_samples(image, image, bits)
     if kind == "PNG":
         _mend_png_key(image, data[24])
@@ -179,13 +179,14 @@ def _read_header(data: bytes, kind: str, max_pixels: int) -> Header:
         if scans * image.width * image.height > MAX_SCANS * max_pixels:
             raise ImageError(f"a progressive JPEG with {scans:,} scans takes too long to decode")
     if isinstance(image, TiffImageFile):
-        _check_size(image.tag_v2.get(322, 1), image.tag_v2.get(323, 1), max_pixels)  # a tile
+        check_size(image.tag_v2.get(322, 1), image.tag_v2.get(323, 1), max_pixels)  # a tile
         image.info.pop("xmp", None)  # else Pillow may take an orientation from it as well
         return Header(image, 1, data)  # Pillow turns a TIFF itself
     return Header(image, orientation(exif or image.info.get("exif", b"")), data)
 
 
-def _check_size(columns: int, rows: int, max_pixels: int) -> None:
+def check_size(columns: int, rows: int, max_pixels: int) -> None:
+    """Refuse an image of so many pixels, or so long a side."""
     if columns * rows > max_pixels:
         raise ImageError(f"{columns} x {rows} pixels exceed the limit of {max_pixels:,}")
     if max(columns, rows) > MAX_SIDE:  # Pillow keeps a pointer per row

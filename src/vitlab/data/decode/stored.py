@@ -113,8 +113,6 @@ class EncodedImage:
         Raises:
             ImageError: the file is not an image in an accepted format, is damaged, or is too large.
         """
-        if channels not in MODES:
-            raise ValueError(f"channels must be 1, 3 or 4, not {channels}")
         with self._opened() as header:
             return _whole(header, channels)
 
@@ -204,6 +202,10 @@ class DecodedImage:
         pixels = self.decode(channels)
         return pixels, choose(*pixels.shape[:2])
 
+    def compact(self: StoredImage, side: int, quality: int) -> tuple[bytes, str]:
+        """Return a PNG of the same pixels."""
+        return _encoded(self.decode(self.shape()[2]), "PNG")
+
 
 @dataclass(frozen=True)
 class Recording(DecodedImage):
@@ -254,10 +256,6 @@ class PixelImage(DecodedImage):
     def content(self) -> bytes:
         """Return the pixels, row by row."""
         return self.pixels.tobytes()
-
-    def compact(self, side: int, quality: int) -> tuple[bytes, str]:
-        """Return a PNG of the same pixels."""
-        return _encoded(self.pixels, "PNG")
 
 
 def _encoded(pixels: Pixels, kind: str, **options: Any) -> tuple[bytes, str]:

@@ -245,9 +245,8 @@ def compare(
     start = time.monotonic()
     signed = [signatures(train, workers=workers, progress=progress)]
     if test is not None:
-        before = len(train)
-        second = signatures(test, workers=workers, progress=lambda n: progress(before + n))
-        signed.append(second)
+        more = signatures(test, workers=workers, progress=lambda n: progress(len(train) + n))
+        signed.append(more)
     pairs = find(*signed)
     bad = [message for each in signed for message in each.damaged.values()]
     return Comparison(train, test or train, pairs, bad, time.monotonic() - start)

@@ -251,6 +251,11 @@ def visible(folder: Path) -> list[Path]:
     return sorted(each for each in inside if each.is_dir())
 
 
+def json_files(root: Path) -> list[Path]:
+    """Return the .json of a folder, and of the folders in it: annotations, perhaps."""
+    return [file for sub in ("", "*/") for file in sorted(root.glob(f"{sub}*.json"))]
+
+
 def holds_images(folder: Path) -> bool:
     """Return whether images are in a folder itself, not only in folders below."""
     return any(map(_is_image, folder.iterdir()))

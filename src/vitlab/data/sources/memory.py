@@ -126,7 +126,7 @@ class Items(Numbered):
         except UserError:
             raise
         except Exception as error:  # whatever the user's code raises
-            raise ImageError(f"{name}: {_told(error)}") from error
+            raise ImageError(f"{name}: {told(error)}") from error
         return stored(found[0] if isinstance(found, tuple | list) else found, name)
 
     def name(self, index: int) -> str:
@@ -326,7 +326,7 @@ def _item(items: Any, number: int, title: str) -> Any:
         return items[number]
     except Exception as error:
         raise DataError(
-            f"item {number} of {title} cannot be read ({_told(error)}): {WANTED}"
+            f"item {number} of {title} cannot be read ({told(error)}): {WANTED}"
         ) from error
 
 
@@ -389,5 +389,6 @@ def _spelled(label: object, where: str) -> Label:
     return label_in(plain[0] if own is not label else plain, "", where)
 
 
-def _told(error: Exception) -> str:
+def told(error: Exception) -> str:
+    """Return the kind and the message of an error, in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())

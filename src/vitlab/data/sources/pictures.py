@@ -18,6 +18,7 @@ from torch import Tensor
 from vitlab.data.decode.colors import GRAY, note_samples, recolored
 from vitlab.data.decode.headers import (
     MAX_PIXELS,
+    check_size,
     complaints_are_errors,
     explained_image,
     png_parts,
@@ -96,10 +97,6 @@ class PillowImage(DecodedImage):
         """Return the pixels, row by row."""
         return self.picture.tobytes()
 
-    def compact(self, side: int, quality: int) -> tuple[bytes, str]:
-        """Return a PNG of the same pixels."""
-        return PixelImage(self.decode(3), self.name).compact(side, quality)
-
 
 def stored(picture: Picture, name: str = "the image") -> StoredImage:
     """Return an image as the rest of the package reads it.
@@ -144,15 +141,11 @@ def several(pictures: Picture | Iterable[Picture]) -> list[Picture]:
 
 
 def _of_pillow(picture: Image.Image, name: str) -> StoredImage:
-    if picture.width * picture.height > MAX_PIXELS:
-        raise ImageError(
-            f"{name}: {picture.width:,} x {picture.height:,} pixels exceed the limit of "
-            f"{MAX_PIXELS:,}"
-        )
     if isinstance(picture, ImageFile) and picture.filename and _untouched(picture):
         return EncodedImage(read_image(Path(str(picture.filename)), name), name)
     quiet = complaints_are_errors() if picture.format == "TIFF" else nullcontext()
     with explained_image(name), unheard(), quiet:  # Pillow may decode only now
+        check_size(*picture.size, MAX_PIXELS)
         upright = ImageOps.exif_transpose(picture)
         note_samples(upright, picture, _png_bits(picture, name))
         return PillowImage(upright, name)

@@ -86,12 +86,6 @@ def stamp(url: str) -> Stamp:
     return Stamp(found["size"], f"{url} {found['size']} {marks}")
 
 
-def listed(pattern: str) -> list[str]:
-    """Return the remote files that a glob pattern finds, in order."""
-    system, _ = _system(pattern)
-    return [str(system.unstrip_protocol(name)) for name in sorted(_asked(pattern, "glob"))]
-
-
 def read_whole(url: str, limit: int) -> bytes:
     """Read a small remote file.
 
@@ -314,7 +308,8 @@ def expand(pattern: str) -> list[str]:
         if not any(sign in each for sign in "*?["):
             places.append(each)
         elif is_url(each):
-            places += listed(each)
+            system, _ = _system(each)
+            places += map(system.unstrip_protocol, sorted(_asked(each, "glob")))
         else:
             places += sorted(glob.glob(str(Path(each).expanduser()), recursive=True))  # noqa: PTH207
     if not places:

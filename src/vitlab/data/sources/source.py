@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode.pixels import Pixels
-from vitlab.data.decode.stored import DecodedImage, PixelImage, StoredImage
+from vitlab.data.decode.stored import DecodedImage, StoredImage
 from vitlab.data.labels import (
     Classes,
     Integers,
@@ -302,8 +302,3 @@ class AlteredImage(DecodedImage):
     def content(self) -> bytes:
         """Return the stored bytes."""
         return self.stored.content()
-
-    def compact(self, side: int, quality: int) -> tuple[bytes, str]:
-        """Return a PNG of the changed pixels."""
-        pixels = self.decode(self.stored.shape()[2])
-        return PixelImage(pixels, self.name).compact(side, quality)

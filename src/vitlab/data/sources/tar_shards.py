@@ -245,12 +245,12 @@ def _indexed(
 
 def _class_names(place: str) -> list[str] | None:
     """Return the lines of `classes.txt` beside a shard; None if it does not exist."""
-    beside = f"{place.rpartition('/')[0] or ('.' if not place.startswith('/') else '')}/{CLASSES}"
+    beside = f"{place[: place.rfind('/') + 1]}{CLASSES}"
     try:
-        content = (
+        own = (
             read_whole(beside, MAX_BYTES) if is_url(place) else read_bytes(Path(beside), MAX_BYTES)
         )
-        text = content.decode("utf-8")
+        text = own.decode("utf-8")
     except UnicodeDecodeError:
         raise DataError(f"{beside} is not UTF-8 text") from None
     except (OSError, RefusedError):  # it is optional

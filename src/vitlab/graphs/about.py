@@ -14,7 +14,7 @@ def about(model: Model) -> dict[str, Any]:
     config, origin = model.config, model.provenance
     facts: dict[str, Any] = {
         "model": config.name,
-        "classes": class_names(model),
+        "classes": list(config.class_names),
         "features": config.features,
         "image_size": list(config.size),
         "channels": config.channels,
@@ -36,12 +36,6 @@ def about(model: Model) -> dict[str, Any]:
         facts["thresholds"] = list(model.thresholds)
     kept = ("recipe", "license", "source_license", "commit", *ORIGINS)
     return facts | {name: _told(name, origin[name]) for name in kept if origin.get(name)}
-
-
-def class_names(model: Model) -> list[str]:
-    """Return the names of a model's classes; numbers where it has none."""
-    config = model.config
-    return list(config.labels) or [str(number) for number in range(config.classes)]
 
 
 def _told(name: str, value: Any) -> str:

@@ -36,11 +36,6 @@ class DenseFeatures(NamedTuple):
     map: Tensor
     prefix: Tensor
 
-    @classmethod
-    def of(cls, tokens: Tensor, prefix: int, grid: tuple[int, int]) -> Self:
-        """Part tokens, (B, prefix + rows * columns, D)."""
-        return cls(tokens[:, prefix:].transpose(1, 2).unflatten(2, grid), tokens[:, :prefix])
-
 
 class Model(nn.Module):
     """A model around its configuration: `VisionTransformer` or `ResNet`.

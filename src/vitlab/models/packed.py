@@ -115,6 +115,11 @@ class Packed:
         patches = torch.cat([own[number] for number in order])
         return replace(self, patches=patches, grids=tuple(self.grids[n] for n in order)), order
 
+    def blank(self) -> Self:
+        """Return one image of the least size, all zero."""
+        zeros = self.patches.new_zeros(1, self.patches.shape[1])
+        return replace(self, patches=zeros, grids=((1, 1),))
+
     def _each(self) -> tuple[Tensor, ...]:
         """Return the patches of each image."""
         return self.patches.split([rows * columns for rows, columns in self.grids])

@@ -203,14 +203,17 @@ def reads(source: StoredTensors, hints: Hints) -> Reading | None:
     except Exception as error:  # a file may be hostile whatever its checksum says
         reason = str(error) or type(error).__name__
         raise WeightsError(f"{source.path} is a damaged delta: {reason}") from error
-    damaged = f"{source.path} is a damaged delta"
     seen = NOTHING
     if SEEN in sums:
         seen = read_checked(source, (SEEN,), sums)[0].numpy().view(np.uint64)
     return Reading(
         f"delta from {base.name}",
         config,
-        [checked(same(name, name), sums, damaged) for name in sums if name not in BESIDE],
+        [
+            checked(same(name, name), sums, f"{source.path} is a damaged delta")
+            for name in sums
+            if name not in BESIDE
+        ],
         dict.fromkeys(BESIDE, "the images that it learned from"),
         origins=dict.fromkeys(config.as_dict(), "file"),
         exact=True,

@@ -106,8 +106,7 @@ def load_delta(file: str | Path) -> Delta | None:
     source, reading = recognize(place_of(file)[0], Hints())
     if reading.base is None:
         return None
-    tensors = collect(reading, source)
-    about = dict(reading.provenance or {})
+    tensors, about = collect(reading, source), dict(reading.provenance or {})
     return Delta(reading.config, tensors, reading.base, about, reading.seen, reading.unlike)
 
 

@@ -118,6 +118,8 @@ def check_replaced(folder: Path) -> None:
     Raises:
         WeightsError: it says what is there.
     """
+    if not folder.name:
+        raise WeightsError(f"{folder} is the place of a folder: give the folder's name")
     if is_empty(folder):
         return
     inside = sorted(folder.iterdir()) if folder.is_dir() else []

@@ -36,8 +36,7 @@ class Named(Options):
 
     def arguments(self) -> Fields:
         """Return the arguments of `vitlab.load` that were given."""
-        given = vars(self).items()
-        return {name: value for name, value in given if value not in (None, "", ())}
+        return {name: value for name, value in vars(self).items() if value not in (None, "", ())}
 
 
 def _with(base: type[Options], names: Iterable[str]) -> Any:

@@ -131,6 +131,7 @@ Refused = tuple[Callable[[Model, Path], Any], type[Exception], str]
 REFUSED: list[Refused] = [
     (lambda m, f: vitlab.export(m, f / "a.bin"), OptionError, "end in .onnx for onnx"),
     (lambda m, f: vitlab.export(m, f / "a.onnx", "onx"), OptionError, "did you mean onnx"),
+    (lambda m, f: vitlab.export(m, "."), OptionError, "out must be the name of a file or folder"),
     (lambda m, f: vitlab.export(vitlab.fuse(m), f / "a.onnx"), WeightsError, "fused"),
     (lambda m, f: vitlab.export(torch.nn.Linear(2, 2), f / "a.onnx"), WeightsError, "a Linear"),
 ]

@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 
 import vitlab
+from vitlab.errors import OptionError
 from vitlab.models.encoder.attention import attend, attention_weights
 
 
@@ -96,6 +97,14 @@ def test_images_of_the_wrong_shape_are_refused() -> None:
     model = vitlab.create("ViT-Ti/8", 5, 16)
     with pytest.raises(ValueError, match=r"images must be \(B, 3, 16, 16\), not \(2, 1, 24, 16\)"):
         model(torch.randn(2, 1, 24, 16))
+    for images, what in (
+        (torch.zeros(1, 3, 16, 16, dtype=torch.uint8), "torch.uint8"),
+        ([], "list"),
+    ):
+        with pytest.raises(
+            OptionError, match=f"must be a tensor of normalized numbers, not {what}"
+        ):
+            model(images)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["image", "grid"])

@@ -194,7 +194,8 @@ def test_names_of_classes(
     assert figures[0]["nll"] != figures[1]["nll"]
     assert "matched by position" not in caplog.text
     file = tmp_path / "names.txt"
-    for text in ("\n".join(names) + "\n\n", json.dumps(names), json.dumps(dict(enumerate(names)))):
+    texts = "\n".join(names) + "\n\n", json.dumps(names), json.dumps(dict(enumerate(names)))
+    for text in (*texts, "\ufeff" + texts[0]):  # a byte order mark, as Windows writes it
         file.write_text(text)
         code, out, _ = call(capsys, "load-check", str(bare), "--labels", str(file), "--json")
         assert code == 0

@@ -22,7 +22,8 @@ from vitlab.data.sources.paths import Names
 from vitlab.errors import WeightsError
 from vitlab.models.config import ModelConfig
 from vitlab.models.packed import Packed
-from vitlab.weights.formats.transformers.processor import CLASSES
+from vitlab.weights.formats.transformers.families import FAMILIES
+from vitlab.weights.formats.transformers.processor import CLASSES, read_processor
 from vitlab.weights.load import load_check
 
 MODULES = {"Bit": "bit", "Beit": "beit", "CLIP": "clip", "ChineseCLIP": "chinese_clip",
@@ -60,6 +61,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place: Path = tmp_path_factory.mktemp("model")
     transformers.ViTModel(config).save_pretrained(place)
     return place
+
+
+def test_sides_go_by_their_names() -> None:
+    """Whatever their order in the file."""
+    turned = {"width": 64, "height": 32}
+    for family, more in (("dinov3_vit", {}), ("deit", {"crop_size": turned})):
+        assert read_processor({"size": turned} | more, FAMILIES[family]).size == (32, 64)
 
 
 def prepared(config: ModelConfig, picture: Path) -> torch.Tensor:

@@ -45,9 +45,11 @@ def test_a_round_trip_is_exact_in_place_of_what_was_there(tmp_path: Path) -> Non
     files = sorted(each.name for each in (tmp_path / "m").iterdir())
     assert files == ["config.json", "model.safetensors"]
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(ValueError, match="exists and contains no saved model"):
+    with pytest.raises(ValueError, match="exists and contains m, thesis"):
         vitlab.save(second, tmp_path)
     assert (tmp_path / "thesis.txt").read_text() == "mine"
+    with pytest.raises(UserError, match="give the folder's name"):
+        vitlab.save(second, ".")
     (tmp_path / "config.json").write_text("{}")  # of something else
     with pytest.raises(ValueError, match="exists and contains m, thesis"):
         vitlab.save(second, tmp_path)

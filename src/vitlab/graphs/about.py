@@ -6,15 +6,13 @@ from typing import Any
 from vitlab.models.model import Model
 from vitlab.packages import version_of
 
-ORIGINS = ("source", "base", "data")  # of which only the last name is told if they are paths
-
 
 def about(model: Model) -> dict[str, Any]:
     """Return what a program needs to use a model's file, and where its weights come from."""
     config, origin = model.config, model.provenance
     facts: dict[str, Any] = {
         "model": config.name,
-        "classes": class_names(model),
+        "classes": list(config.class_names),
         "features": config.features,
         "image_size": list(config.size),
         "channels": config.channels,
@@ -34,17 +32,11 @@ def about(model: Model) -> dict[str, Any]:
         facts["unlike"] = "distance > 1"
     if facts["multi_label"]:
         facts["thresholds"] = list(model.thresholds)
-    kept = ("recipe", "license", "source_license", "commit", *ORIGINS)
-    return facts | {name: _told(name, origin[name]) for name in kept if origin.get(name)}
+    kept = ("recipe", "license", "source_license", "commit", "source", "base", "data")
+    return facts | {name: _told(origin[name]) for name in kept if origin.get(name)}
 
 
-def class_names(model: Model) -> list[str]:
-    """Return the names of a model's classes; numbers where it has none."""
-    config = model.config
-    return list(config.labels) or [str(number) for number in range(config.classes)]
-
-
-def _told(name: str, value: Any) -> str:
+def _told(value: Any) -> str:
     """Return a value as text, without the folders of somebody's disk."""
     path = PurePath(str(value))
-    return path.name if name in ORIGINS and path.is_absolute() else str(value)
+    return path.name if path.is_absolute() else str(value)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vitlab.errors import WeightsError
 from vitlab.files import staged_file, staged_folder
-from vitlab.graphs.about import about, class_names
+from vitlab.graphs.about import about
 from vitlab.graphs.agreement import TOLERANCE, noise, normal_noise
 from vitlab.graphs.certificate import LIMITS, blocks_of, certify
 from vitlab.graphs.complete import BATCH, Traceable, dynamic_shapes, traceable
@@ -114,7 +114,7 @@ def _graph(model: Model, form: Traceable, precision: Precision) -> tuple[Any, li
     strip(proto)
     keep_padding(proto)
     if "probabilities" in form.outputs:
-        add_labels(proto, class_names(model))
+        add_labels(proto, [*model.config.class_names])
     facts = about(model) | {"precision": precision}
     proto.metadata_props.add(key="vitlab", value=json.dumps(facts))
     return proto, blocks

@@ -92,6 +92,8 @@ def check_target(to: str, file: str | Path) -> Path:
     if to not in TARGETS:
         raise OptionError(f"unknown target {to!r}: {nearest(to, list(TARGETS))}")
     path, target = Path(file).expanduser(), TARGETS[to]
+    if not path.name:
+        raise OptionError(f"out must be the name of a file or folder, not {file}")
     if not target.ending or (target.narrow and not path.suffix):
         check_new_folder(path)
     elif path.suffix.lower() != target.ending:

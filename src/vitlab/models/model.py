@@ -36,11 +36,6 @@ class DenseFeatures(NamedTuple):
     map: Tensor
     prefix: Tensor
 
-    @classmethod
-    def of(cls, tokens: Tensor, prefix: int, grid: tuple[int, int]) -> Self:
-        """Part tokens, (B, prefix + rows * columns, D)."""
-        return cls(tokens[:, prefix:].transpose(1, 2).unflatten(2, grid), tokens[:, :prefix])
-
 
 class Model(nn.Module):
     """A model around its configuration: `VisionTransformer` or `ResNet`.
@@ -319,10 +314,11 @@ class Model(nn.Module):
         if isinstance(images, Packed):
             config.check_packed(images.channels, images.patch)
             return
-        if isinstance(images, str | bytes | list | tuple):
+        kind = images.dtype if isinstance(images, Tensor) else type(images).__name__
+        if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
             raise OptionError(
-                f"images must be a tensor, not a {type(images).__name__}: "
-                "vitlab.preprocess(model)(images) makes one of files"
+                f"images must be a tensor of normalized numbers, not {kind}: "
+                "vitlab.preprocess(model)(images) makes one of files, arrays and bytes"
             )
         if images.ndim != 4 or images.shape[1] != config.channels:
             shape = ", ".join(map(str, (config.channels, *config.size)))

@@ -20,8 +20,7 @@ def resized(tensors: dict[str, Tensor], old: ModelConfig, new: ModelConfig) -> d
     Raises:
         OptionError: the model is limited to one image size.
     """
-    stored = (each.at_positions if isinstance(each, ViTConfig) else each for each in (old, new))
-    if new.size == old.size and len({each.grid for each in stored}) == 1:
+    if (new.size, new.at_positions.grid) == (old.size, old.at_positions.grid):
         return tensors
     if isinstance(old, ResNetConfig) and old.attention == "axial":
         raise OptionError(

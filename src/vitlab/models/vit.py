@@ -151,7 +151,9 @@ class VisionTransformer(Model):
 
     def as_map(self, values: Tensor, size: tuple[int, int]) -> DenseFeatures:
         """Return tokens (B, prefix + patches, D) as a map of patches, apart from the prefix."""
-        return DenseFeatures.of(values, self.config.prefix, self.config.grid_of(size))
+        prefix, grid = self.config.prefix, self.config.grid_of(size)
+        places = values[:, prefix:].transpose(1, 2).unflatten(2, grid)
+        return DenseFeatures(places, values[:, :prefix])
 
     def attention_maps(self, images: Tensor) -> list[Tensor]:
         """Return every layer's attention: (B, branches * heads, tokens, tokens).

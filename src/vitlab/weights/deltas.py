@@ -33,7 +33,7 @@ from vitlab.values import conform
 from vitlab.weights.assembly import StateDict, empty, fits, whole_state
 from vitlab.weights.formats.entries import same
 from vitlab.weights.formats.format_api import Hints, Reading
-from vitlab.weights.formats.own import read_unlike
+from vitlab.weights.formats.own import read_checked, read_unlike
 from vitlab.weights.identity import (
     DeltaBase,
     as_bytes,
@@ -203,25 +203,25 @@ def reads(source: StoredTensors, hints: Hints) -> Reading | None:
     except Exception as error:  # a file may be hostile whatever its checksum says
         reason = str(error) or type(error).__name__
         raise WeightsError(f"{source.path} is a damaged delta: {reason}") from error
-    damaged = f"{source.path} is a damaged delta"
+    seen = NOTHING
+    if SEEN in sums:
+        seen = read_checked(source, (SEEN,), sums)[0].numpy().view(np.uint64)
     return Reading(
         f"delta from {base.name}",
         config,
-        [checked(same(name, name), sums, damaged) for name in sums if name not in BESIDE],
+        [
+            checked(same(name, name), sums, f"{source.path} is a damaged delta")
+            for name in sums
+            if name not in BESIDE
+        ],
         dict.fromkeys(BESIDE, "the images that it learned from"),
         origins=dict.fromkeys(config.as_dict(), "file"),
         exact=True,
         provenance=provenance,
         base=base,
-        seen=_seen(source, sums, damaged) if SEEN in sums else NOTHING,
+        seen=seen,
         unlike=read_unlike(source, config, sums),
     )
-
-
-def _seen(source: StoredTensors, sums: Fields, damaged: str) -> Seen:
-    """The images that the model has learned from."""
-    (numbers,) = checked(same(SEEN, SEEN), sums, damaged).read([source.read(SEEN, exact=True)])
-    return numbers.numpy().view(np.uint64)
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

@@ -156,4 +156,5 @@ def load_detector(run: str | Path) -> Detector:
 
 def corners(boxes: Tensor) -> Tensor:
     """Return left, top, right, bottom of centers and sides, (…, 4)."""
-    return torch.cat([boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2], -1)
+    centers, sides = boxes.chunk(2, -1)
+    return torch.cat([centers - sides / 2, centers + sides / 2], -1)

@@ -62,9 +62,7 @@ def repository(name: str) -> str:
     Raises:
         HubError: it is not a valid name.
     """
-    bare = name
-    for prefix in PREFIXES:
-        bare = bare.removeprefix(prefix)
+    bare = name.removeprefix(PREFIXES[0]).removeprefix(PREFIXES[1])
     if not _NAME.fullmatch(bare):
         raise HubError(f"{name!r} is not a Hub name; expected user/name")
     return bare

@@ -55,12 +55,15 @@ class DeltaBase:
             WeightsError: the model is fused.
         """
         config, about = model.config, model.provenance
-        source, commit = (
-            None if each is None else str(each)
-            for each in (model.source or about.get("source"), about.get("commit"))
-        )
+        source, commit = model.source or about.get("source"), about.get("commit")
         return cls(
-            fingerprint(model), config.name, source, commit, None, config.classes, config.image_size
+            fingerprint(model),
+            config.name,
+            source and str(source),
+            commit and str(commit),
+            None,
+            config.classes,
+            config.image_size,
         )
 
     def __str__(self) -> str:

@@ -23,15 +23,16 @@ from vitlab.weights.deltas import Delta, check_base, merged
 from vitlab.weights.formats.catalog import FORMATS
 from vitlab.weights.formats.format_api import Hints, Reading, names_of
 from vitlab.weights.formats.origins import warning, whole
+from vitlab.weights.formats.records import words
 from vitlab.weights.hub import PREFIXES, describe, fetch, is_hub_name, missing
 from vitlab.weights.identity import DeltaBase, fingerprint
 from vitlab.weights.matching import collect, unused, with_channels
 from vitlab.weights.sharded import CONFIG, Fields
 from vitlab.weights.source import StoredTensors, readable
 
-OF_HEAD = (  # in a provenance
-    "temperature", "calibration", "thresholds", "thresholds_chosen", "multi_label", "metrics",
-)  # fmt: skip
+OF_HEAD = words(  # in a provenance
+    "temperature calibration thresholds thresholds_chosen multi_label metrics"
+)
 DEEPEST = 8  # a delta's base may be a delta
 
 
@@ -105,8 +106,7 @@ def load_delta(file: str | Path) -> Delta | None:
     source, reading = recognize(place_of(file)[0], Hints())
     if reading.base is None:
         return None
-    tensors = collect(reading, source)
-    about = dict(reading.provenance or {})
+    tensors, about = collect(reading, source), dict(reading.provenance or {})
     return Delta(reading.config, tensors, reading.base, about, reading.seen, reading.unlike)
 
 

@@ -189,7 +189,8 @@ def _introduction(config: ModelConfig) -> str:
     if isinstance(config, ViTConfig):
         on_top = " on top of a ResNet" if config.stem == "resnet" else ""
         kind = f"a Vision Transformer{on_top}"
-        paper = THREE if config.branches > 1 or config.stem == "hmlp" else VIT
+        if config.branches > 1 or config.stem == "hmlp":
+            paper = THREE
     return f"**{name}**, {kind}, in the notation of *{paper}*."
 
 

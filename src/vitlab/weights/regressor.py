@@ -68,8 +68,8 @@ class Regressor:
         Raises:
             DiskError: they cannot be written.
         """
-        arrays = {name: getattr(self, name) for name in ("weight", "bias", "scale")}
-        tensors = {name: torch.from_numpy(each) for name, each in arrays.items()}
+        names = ("weight", "bias", "scale")
+        tensors = {name: torch.from_numpy(getattr(self, name)) for name in names}
         save_beside(run / REGRESS, self.model, asdict(self.about), tensors)
 
 

@@ -118,13 +118,14 @@ def check_replaced(folder: Path) -> None:
     Raises:
         WeightsError: it says what is there.
     """
+    if not folder.name:
+        raise WeightsError(f"{folder} is the place of a folder: give the folder's name")
     if is_empty(folder):
         return
     inside = sorted(folder.iterdir()) if folder.is_dir() else []
-    saved = {CONFIG, ARCHIVE, ADAPTER} & {each.name for each in inside}
     others = [each.name for each in inside if not (each.is_file() and each.name.endswith(PARTS))]
-    if others or not saved:
-        what = some(others) if saved else "no saved model"
+    if others or not {CONFIG, ARCHIVE, ADAPTER}.intersection(each.name for each in inside):
+        what = some(others) or "no saved model"
         raise WeightsError(f"{folder} exists and contains {what}: choose a new or empty folder")
 
 

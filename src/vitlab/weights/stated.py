@@ -36,8 +36,7 @@ class Named(Options):
 
     def arguments(self) -> Fields:
         """Return the arguments of `vitlab.load` that were given."""
-        given = {each: getattr(self, each) for each in hints(type(self))}
-        return {name: value for name, value in given.items() if value not in (None, "", ())}
+        return {name: value for name, value in vars(self).items() if value not in (None, "", ())}
 
 
 def _with(base: type[Options], names: Iterable[str]) -> Any:
@@ -82,7 +81,7 @@ def _names(labels: tuple[str, ...]) -> tuple[str, ...]:
     if file.suffix not in (".txt", ".json") and not file.is_file():
         raise OptionError(f"labels: no such file: {file}; give every name, or a file of names")
     try:
-        text = read_bytes(file, LIMIT).decode("utf-8")
+        text = read_bytes(file, LIMIT).decode("utf-8-sig")
         found = json.loads(text) if text.lstrip()[:1] in ("[", "{") else text.rstrip().splitlines()
     except (OSError, ValueError) as error:
         raise OptionError(f"labels: {file} cannot be read: {error}") from None

@@ -198,5 +198,7 @@ def test_patches_are_one_product(choices: dict[str, Any]) -> None:
         assert not is_product(nn.Conv2d(3, 10, 4, 4, **strange))
     assert not is_product(nn.Conv2d(3, 9, 4, 4, groups=3))
     assert not is_product(nn.Conv2d(3, 10, 4, 2))
+    product = PatchProduct(conv, lambda layer: Dense(layer, torch.float32))
     images = torch.randn(2, 3, 8, 16)
-    close(PatchProduct(conv, lambda layer: Dense(layer, torch.float32))(images), conv(images))
+    close(product(images), conv(images))
+    assert product(images[:0]).shape == conv(images[:0]).shape

@@ -63,6 +63,11 @@ class ModelConfig(ImageSpec):
         return self
 
     @property
+    def at_positions(self) -> Self:
+        """The same for images of the size that stored positions are for."""
+        return self
+
+    @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of the last map, or of the patches."""
         raise NotImplementedError

@@ -111,9 +111,9 @@ def accelerate(
     check_precision(precision)
     check_engine(engine)
     where = devices.choose(device)
-    if any(t.is_floating_point() and t.dtype is not torch.float32 for t in model.parameters()):
-        return made("plain", model, where, torch.float32)
     plain = made("plain", model, where, torch.float32)
+    if any(t.is_floating_point() and t.dtype is not torch.float32 for t in model.parameters()):
+        return plain
     shown = (patterns(model, PROBES) if probe is None else probe).to(where)
     if engine == "auto":
         order = ranking(model, where, precision, batch)

@@ -238,10 +238,10 @@ class PatchProduct(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map (B, C, H, W) to (B, out, H / P, W / P), in the precision of the images."""
-        (rows, columns), count = self.side, images.shape[0]
+        rows, columns = self.side
         cut = images.to(self.dense.dtype).unflatten(3, (-1, columns)).unflatten(2, (-1, rows))
         grid = cut.shape[2], cut.shape[4]
-        patches = cut.permute(0, 2, 4, 1, 3, 5).reshape(count, grid[0] * grid[1], -1)
+        patches = cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # none of no images, too
         tokens = self.dense(patches).to(images.dtype)  # (B, N, out)
         return tokens.transpose(1, 2).unflatten(2, grid)
 

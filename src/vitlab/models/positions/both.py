@@ -12,6 +12,7 @@ from vitlab.models.positions.bias import Bias
 from vitlab.models.positions.learned import Learned
 from vitlab.models.positions.positions import Inner, Positions
 from vitlab.models.positions.rotary import Rotary
+from vitlab.models.regrid import within
 
 
 class Both(Positions):
@@ -70,8 +71,7 @@ class Both(Positions):
         """Return a table's tensors for another image size, each scheme's as it does itself."""
         result = dict(tensors)
         for prefix, scheme in (("added.", Learned), ("inner.", cls.within)):
-            own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-            if own:
+            if own := within(prefix, tensors):
                 result |= {prefix + n: t for n, t in scheme.resized(own, old, new).items()}
         return result
 

@@ -4,7 +4,6 @@ Tokens are (B, N, D): the class token first where there is one, then the registe
 position, then the patches in raster order, then any further tokens, which have none either.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -75,14 +74,10 @@ class Positions(Component, nn.Module):
         """Return the same scheme on another grid, around these tensors resized."""
         config = on_grid(self.config, grid)
         tensors: dict[str, Tensor] = dict(self.named_parameters())
-        device = next(itertools.chain(self.parameters(), self.buffers()), torch.empty(0)).device
         with torch.device("meta"):
             made = self.again(config)
-        like = {name: buffer.dtype for name, buffer in self.named_buffers()}
-        buffers = {
-            name: torch.empty_like(buffer, device=device, dtype=like[name])
-            for name, buffer in made.named_buffers()
-        }
+        own = dict(self.named_buffers())
+        buffers = {name: own[name].new_empty(each.shape) for name, each in made.named_buffers()}
         for name, tensor in (self.resized(tensors, self.config, config) | buffers).items():
             module, _, leaf = name.rpartition(".")
             owner = made.get_submodule(module)

@@ -100,8 +100,17 @@ def read_unlike(source: StoredTensors, config: ModelConfig, sums: Fields) -> Unl
     count, axes = (*shapes[1], 0, 0)[:2]
     if shapes != [(config.features, axes), (count, axes), (axes,), (2,)] or count < 2 or not axes:
         raise WeightsError(f"{source.path}: {NAMES[0]} {shapes[0]} does not fit {config.name}")
-    entry = checked(Entry(NAMES, NAMES, list, list), sums, str(source.path))
-    return Unlike(*entry.read([source.read(name) for name in NAMES]))
+    return Unlike(*read_checked(source, NAMES, sums))
+
+
+def read_checked(source: StoredTensors, names: tuple[str, ...], sums: Fields) -> list[Tensor]:
+    """Return tensors beside a model's, which are compared with their sha256.
+
+    Raises:
+        WeightsError: one is damaged.
+    """
+    entry = checked(Entry(names, names, list, list), sums, str(source.path))
+    return entry.read([source.read(name, exact=True) for name in names])
 
 
 def _checked(entries: Sequence[Entry], content: Fields, source: StoredTensors) -> Sequence[Entry]:

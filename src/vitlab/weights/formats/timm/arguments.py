@@ -18,10 +18,10 @@ from vitlab.weights.formats.records import record, records, words
 from vitlab.weights.sharded import Fields
 
 NAME = "timm"
-ACTS = {"gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick"}
-POOLS = {"token": "token", "avg": "mean", "map": "attention"}
-NORMS = {"layernorm": "layer", "rmsnorm": "rms"}  # whose epsilon is 1e-6
-KINDS = {"cat": "grid", "dinov3": "image"}
+ACTS = record("gelu exact, gelu_tanh tanh, quick_gelu quick")
+POOLS = record("token token, avg mean, map attention")
+NORMS = record("layernorm layer, rmsnorm rms")  # whose epsilon is 1e-6
+KINDS = record("cat grid, dinov3 image")
 Family = Literal["vit", "beit", "eva"]
 
 # Which field each argument of a constructor is about: with the field's value, but for those of
@@ -64,13 +64,11 @@ WITHOUT_EFFECT = words("""
 OFF = words("mlp_layer dynamic_img_pad attn_only_layer_scale use_naflex features_only")
 OPEN = words("fc_norm use_fc_norm use_post_transformer_norm attn_pool_num_heads")
 # Arguments that state a field which no tensor shows, as it is or by a word.
-NUMBERS = {
-    "num_heads": "heads", "attn_pool_num_heads": "pool_heads", "pool_include_prefix": "pool_prefix",
-}  # fmt: skip
+NUMBERS = record("num_heads heads, attn_pool_num_heads pool_heads, pool_include_prefix pool_prefix")
 WORDS = {
     "act_layer": ("gelu", ACTS),
     "global_pool": ("pool", POOLS),
-    "use_post_norm": ("norm_order", {"True": "after", "False": "before"}),
+    "use_post_norm": ("norm_order", record("True after, False before")),
 }
 # Where another value than a model's own stands for it as well.
 ALSO: dict[str, Callable[[ViTConfig, Any], bool]] = {

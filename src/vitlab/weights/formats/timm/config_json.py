@@ -196,7 +196,7 @@ def record_of(source: StoredTensors) -> Record:
 
 # open_clip_config.json: what open_clip says of an image encoder, its own or one of timm's.
 OPEN_CLIP = "open_clip"
-OPEN_CLIP_POOLS = {"": "", "tok": "token", "avg": "mean", "map": "attention", "token": "token"}
+OPEN_CLIP_POOLS = {"": ""} | record("tok token, avg mean, map attention, token token")
 # Keys of vision_cfg that are read, that the tensors show, or that matter in training alone.
 OPEN_CLIP_KNOWN = words("""
     image_size head_width timm_model_name timm_pool norm_kwargs pool_type final_ln_after_pool

@@ -130,7 +130,7 @@ WORDS: dict[str, dict[Any, str]] = {
         gelu exact, gelu_python exact, gelu_pytorch_tanh tanh, gelu_new tanh, gelu_fast tanh,
         gelu_accurate tanh, gelu_python_tanh tanh, quick_gelu quick
     """),
-    "norm_type": {"layer_norm": "layer", "rms_norm": "rms"},
+    "norm_type": record("layer_norm layer, rms_norm rms"),
     "use_gated_mlp": _GATED,
     "use_swiglu_ffn": _GATED,
 }  # fmt: skip

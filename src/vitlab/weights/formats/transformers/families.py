@@ -9,7 +9,7 @@ from vitlab.weights.formats.dialects import AIMV2_NAMES
 from vitlab.weights.formats.entries import table
 from vitlab.weights.formats.records import record, rules
 from vitlab.weights.formats.transformers import config_json
-from vitlab.weights.formats.transformers.family import Family, derived, read_only
+from vitlab.weights.formats.transformers.family import Family, derived
 
 # How transformers 5 names the parts of a block in memory; files keep the older names as a rule.
 ATTENTION = rules(r"""
@@ -85,7 +85,7 @@ DEIT = derived(
     reads=config_json.read_deit, processor="DeiT",
     prepared="@IMAGENET, interpolation bicubic, crop 0.875, fit squash",
 )  # fmt: skip
-AST = read_only(
+AST = derived(
     DEIT,
     """
         pooled_norm  /classifier.layernorm
@@ -122,15 +122,15 @@ IJEPA = derived(
     reads="pool mean",
     prepared="@IMAGENET, interpolation bilinear, crop 1.0, fit squash",
 )  # fmt: skip
-MAE = read_only(
+MAE = derived(
     VIT, "", "vit_mae ViTMAEModel", classified=False, reads="",
     prepared="@IMAGENET, interpolation bicubic, crop 1.0, fit squash",
 )  # fmt: skip
-DATA2VEC = read_only(
+DATA2VEC = derived(
     BEIT, "", "data2vec-vision Data2VecVisionModel Data2VecVisionForImageClassification",
     prefix="data2vec_vision.",
 )  # fmt: skip
-INTERN = read_only(
+INTERN = derived(
     VIT,
     """
         qkv       .attention.q_proj .attention.k_proj .attention.v_proj
@@ -144,7 +144,7 @@ INTERN = read_only(
     spellings={}, reads=config_json.read_intern,
     prepared="@IMAGENET, interpolation bicubic, crop 1.0, fit squash",
 )  # fmt: skip
-INTERN_OWN = read_only(  # of its authors' own code (OpenGVLab/InternVL)
+INTERN_OWN = derived(  # of its authors' own code (OpenGVLab/InternVL)
     INTERN,
     """
         patch      embeddings.patch_embedding
@@ -160,7 +160,7 @@ INTERN_OWN = read_only(  # of its authors' own code (OpenGVLab/InternVL)
     """,
     "intern_vit_6b InternVLVisionModel",
 )  # fmt: skip
-DPT = read_only(
+DPT = derived(
     VIT, "", "dpt DPTModel", classified=False, prefix="dpt.", spellings={},
     resampling="bilinear-unaligned",
     prepared="@INCEPTION, interpolation bicubic, crop 1.0, fit squash",
@@ -216,7 +216,7 @@ DINOV3 = derived(
     processor="DINOv3ViT",
     prepared="@IMAGENET, interpolation bilinear, crop 1.0, fit squash",
 )  # fmt: skip
-TIPS = read_only(
+TIPS = derived(
     REGISTERS,
     """
         block      blocks.{n}.
@@ -288,7 +288,7 @@ SIGLIP = derived(
     writes=lambda config: {}, processor="Siglip",
     prepared="@INCEPTION, interpolation bicubic, crop 1.0, fit squash",
 )  # fmt: skip
-NAFLEX = read_only(
+NAFLEX = derived(
     SIGLIP,
     """
         patch.weight  patches(embeddings.patch_embedding.weight)
@@ -299,14 +299,14 @@ NAFLEX = read_only(
     prepared="@INCEPTION, interpolation bilinear, crop 1.0, fit native",
 )  # fmt: skip
 OF_CLIP = tuple(
-    read_only(CLIP, "", f"{name}_vision_model {kind}VisionModel {kind}VisionModelWithProjection")
+    derived(CLIP, "", f"{name}_vision_model {kind}VisionModel {kind}VisionModelWithProjection")
     for name, kind in record("""
         metaclip_2 MetaClip2, chinese_clip ChineseCLIP, altclip AltCLIP, clipseg CLIPSeg, git Git,
         owlv2 Owlv2, owlvit OwlViT
     """).items()
 )
 BLIP = tuple(  # whose text models see all tokens after the last norm
-    read_only(
+    derived(
         CLIP,
         """
             token      embeddings.class_embedding
@@ -320,13 +320,13 @@ BLIP = tuple(  # whose text models see all tokens after the last norm
     for name, kind in record("blip Blip, blip_2 Blip2, instructblip InstructBlip").items()
 )  # fmt: skip
 IDEFICS = tuple(
-    read_only(
+    derived(
         SIGLIP, "", f"{name}_vision {kind}VisionTransformer",
         reads="pool mean", resampling="nearest",
     )
     for name, kind in record("idefics2 Idefics2, idefics3 Idefics3, smolvlm SmolVLM").items()
 )  # fmt: skip
-AIMV2 = read_only(
+AIMV2 = derived(
     SIGLIP,
     """
         patch       embeddings.patch_embed
@@ -342,7 +342,7 @@ AIMV2 = read_only(
     "aimv2_vision_model Aimv2VisionModel", reads=config_json.read_aimv2, processor="CLIP",
     prepared="@OPENAI, interpolation bicubic, crop 1.0, fit crop",
 )  # fmt: skip
-AIMV2_OWN = read_only(  # of its authors' own code (apple/ml-aim), which the Hub's files follow
+AIMV2_OWN = derived(  # of its authors' own code (apple/ml-aim), which the Hub's files follow
     AIMV2,
     AIMV2_NAMES,
     "aimv2_vision_model Aimv2VisionModel",

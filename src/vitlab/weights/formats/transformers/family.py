@@ -140,8 +140,3 @@ def names_of(
 def derived(family: Family, names: str, title: str, **changes: Any) -> Family:
     """Return another family, whose names differ from this one's in some parts."""
     return replace(family, names=family.names | table(names), title=title, **changes)
-
-
-def read_only(family: Family, names: str, title: str, **changes: Any) -> Family:
-    """Return the same, as which no model is written."""
-    return derived(family, names, title, fits=lambda config: False, **changes)

@@ -22,10 +22,6 @@ def _theirs(content: Fields) -> Fields:
     return rest | {f"image_{name}": list(content[name]) for name in ("mean", "std")}
 
 
-def _square(side: int) -> dict[str, int]:
-    return {"height": side, "width": side}
-
-
 # What each class does if the file does not say. (`default_to_square`: what an integer `size` means;
 # else it is the shorter side's.)
 _CLASSES = """
@@ -94,7 +90,7 @@ def read_processor(given: Fields, family: Family) -> Preparation:
     kind = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", stated)
     known = not kind or kind in CLASSES
     notes = [] if known else [f"unknown image processor {stated}: read as {family.processor}'s"]
-    usual = CLASSES[kind if kind in CLASSES else family.processor]
+    usual = CLASSES.get(kind, CLASSES[family.processor])
     content = usual | {key: value for key, value in given.items() if value is not None}
     followed = {*CLASSES["ViT"], *IDLE, "crop_pct", "rescale_offset", "offset"}
     notes += [
@@ -153,13 +149,16 @@ def _sizes(content: Fields, notes: list[str]) -> tuple[tuple[int, int] | None, f
     if size is None:
         return None, 1.0, "native"
     if isinstance(size, int):
-        size = _square(size) if content["default_to_square"] else {"shortest_edge": size}
+        keys = ("height", "width") if content["default_to_square"] else ("shortest_edge",)
+        size = dict.fromkeys(keys, size)
     elif isinstance(size, list):
         size = {"height": size[0], "width": size[1]}
     if not content["do_resize"]:
         notes.append("do_resize is false, but images are resized to the model's size here")
     edge = size.get("shortest_edge")
-    resized, fit = ((edge, edge), "crop") if edge else (tuple(size.values())[:2], "squash")
+    resized, fit = (
+        ((edge, edge), "crop") if edge else ((size.get("height"), size.get("width")), "squash")
+    )
     if edge and size.get("longest_edge"):
         notes.append(
             f"longest_edge of size={size!r} is unsupported: images keep their shorter side"
@@ -176,7 +175,7 @@ def _sizes(content: Fields, notes: list[str]) -> tuple[tuple[int, int] | None, f
             notes.append("without a crop, images keep their aspect; here they are center-cropped")
         return resized, 1.0, fit
     inner = content["crop_size"]
-    sides = (inner, inner) if isinstance(inner, int) else tuple(inner.values())[:2]
+    sides = (inner, inner) if isinstance(inner, int) else (inner["height"], inner["width"])
     share = min(sides) / min(resized)
     if share > 1 or (not edge and sides[0] * resized[1] != sides[1] * resized[0]):
         notes.append(f"crop_size={inner!r} of size={size!r} is unsupported: fitted instead")

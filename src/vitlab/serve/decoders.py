@@ -218,9 +218,12 @@ class Decoders:
                 with theirs:
                     await asyncio.to_thread(_start, process)
                 await asyncio.to_thread(ours.recv_bytes)
-        except (OSError, EOFError) as error:
-            ours.close()
-            raise ServiceError(f"no process can decode images: {one_line(str(error))}") from None
+        except BaseException as error:  # or it was cancelled
+            ours.close()  # by which the process ends, if it has started
+            if isinstance(error, OSError | EOFError):
+                text = f"no process can decode images: {one_line(str(error))}"
+                raise ServiceError(text) from None
+            raise
         return _Process(process, ours)
 
     async def _work(self, decoder: _Process | None) -> None:
@@ -253,6 +256,8 @@ class Decoders:
             result = error
         except asyncio.CancelledError:
             settle(job.future, ServiceError("the service is stopping"))
+            if decoder is not None:  # perhaps a new one, which nobody else knows
+                await decoder.end()
             raise
         except Exception:  # it has ended, or its answer makes no sense, in whatever way
             status = await decoder.end() if decoder is not None else 0

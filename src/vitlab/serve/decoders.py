@@ -186,7 +186,7 @@ class Decoders:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         while len(self._jobs):
-            settle(self._jobs.pop().future, ServiceError("the service is stopping"))
+            settle(self._jobs.pop().future, stopping())
 
     async def decode(self, data: bytes, name: str, key: Hashable, wanted: Wanted) -> Decoded:
         """Decode an image when it is its turn.
@@ -255,7 +255,7 @@ class Decoders:
         except ServiceError as error:
             result = error
         except asyncio.CancelledError:
-            settle(job.future, ServiceError("the service is stopping"))
+            settle(job.future, stopping())
             if decoder is not None:  # perhaps a new one, which nobody else knows
                 await decoder.end()
             raise
@@ -305,6 +305,11 @@ def _start(process: BaseProcess) -> None:
     finally:
         os.environ.pop(SAFE)
         os.environ |= {SAFE: before} if before else {}
+
+
+def stopping() -> ServiceError:
+    """Return the error of what is given up at the end."""
+    return ServiceError("the service is stopping")
 
 
 def settle(future: asyncio.Future[Result] | None, result: Result | ServiceError) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import vitlab
-from vitlab.errors import DataError, UserError, WeightsError, one_line, refused_by_system
+from vitlab.errors import DataError, UserError, WeightsError, as_user_error, one_line
 
 
 @pytest.mark.parametrize(
@@ -28,13 +28,14 @@ def test_one_line(text: str, shown: str) -> None:
 
 
 def test_what_the_system_refuses_and_a_person_can_mend() -> None:
-    denied = refused_by_system(PermissionError(errno.EACCES, "Permission denied", "runs/a"))
-    full = refused_by_system(OSError(errno.ENOSPC, "No space left on device"))
-    homeless = refused_by_system(RuntimeError("Could not determine home directory."))
+    denied = as_user_error(PermissionError(errno.EACCES, "Permission denied", "runs/a"))
+    full = as_user_error(OSError(errno.ENOSPC, "No space left on device"))
+    homeless = as_user_error(RuntimeError("Could not determine home directory."))
     assert str(denied) == "runs/a: permission denied"
     assert str(full) == "no space left on device"
     assert "begins with ~" in str(homeless)
-    assert refused_by_system(OSError(errno.EBADF, "x")) is refused_by_system(KeyError(1)) is None
+    for other in (OSError(errno.EBADF, "x"), RuntimeError("x"), KeyError(1)):
+        assert as_user_error(other) is other
 
 
 def test_a_hostile_name_of_a_tensor_stays_in_the_line(tmp_path: Path) -> None:

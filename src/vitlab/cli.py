@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
 from vitlab.console.interrupts import Interrupts
-from vitlab.errors import OptionError, UserError, refused_by_system
+from vitlab.errors import OptionError, UserError, as_user_error
 from vitlab.machine.cores import limit_threads
 
 if TYPE_CHECKING:
@@ -119,21 +119,20 @@ def command_module(name: str) -> ModuleType:
 
 def _explain(error: BaseException, prog: str) -> NoReturn:
     """Exit with one line for the user; a bug keeps its traceback."""
-    if isinstance(error, Exception) and (own := refused_by_system(error)):
-        error = own
-        _let_go()
+    error = as_user_error(error)
     status, text = 130, str(error) or "interrupted"
     if isinstance(error, UserError):
         status, text = error.status, str(error)
     elif not isinstance(error, KeyboardInterrupt):
         raise error
+    _let_go()
     if text and not getattr(error, "quiet", False):
         print(f"{prog}: {' '.join(text.split())}", file=sys.stderr)
     sys.exit(status)
 
 
 def _let_go() -> None:
-    """Give up output that cannot be written: Python would try again as it ends."""
+    """Write what is left of the output, or give it up: Python would try again as it ends."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -21,14 +21,10 @@
 """
 
 import errno
-import os
 import unicodedata
 
 # What a person can mend of what the system refuses: permission, space, and the length of a name.
-MENDABLE = (
-    errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG, errno.ELOOP
-)  # fmt: skip
-HOMELESS = "Could not determine home directory"  # by pathlib, of `~name`
+MENDABLE = ("EACCES", "EROFS", "ENOSPC", "EDQUOT", "ENAMETOOLONG", "ELOOP")
 UNSEEN = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of pairs, ends of lines
 
 
@@ -106,14 +102,14 @@ class DiskError(UserError):
     """A file that cannot be written, or that the system refuses."""
 
 
-def refused_by_system(error: Exception) -> DiskError | None:
-    """Return the line of an error of the system that a person can mend; None for any other."""
-    if isinstance(error, OSError) and error.errno in MENDABLE:
-        place = "" if error.filename is None else f"{error.filename}: "
-        return DiskError(f"{place}{os.strerror(error.errno).lower()}")
-    if isinstance(error, RuntimeError) and HOMELESS in str(error):
+def as_user_error(error: BaseException) -> BaseException:
+    """Return what a person can mend of what the system refuses in one line; others as they are."""
+    if isinstance(error, OSError) and errno.errorcode.get(error.errno or 0) in MENDABLE:
+        reason = str(error.strerror).lower()
+        return DiskError(f"{error.filename}: {reason}" if error.filename else reason)
+    if isinstance(error, RuntimeError) and "home directory" in str(error):  # pathlib's, of `~name`
         return DiskError("a name begins with ~ and a user that is not known here")
-    return None
+    return error
 
 
 class DeviceError(UserError):

@@ -55,22 +55,22 @@ class Bound:
 
 def above(limit: float) -> Bound:
     """Numbers greater than `limit`."""
-    return Bound(f"above {limit}", lambda number: bool(number > limit))
+    return Bound(f"above {limit}", lambda number: number > limit)
 
 
 def at_least(limit: float) -> Bound:
     """Numbers not less than `limit`."""
-    return Bound(f"at least {limit}", lambda number: bool(number >= limit))
+    return Bound(f"at least {limit}", lambda number: number >= limit)
 
 
 def below(limit: float) -> Bound:
     """Numbers less than `limit`."""
-    return Bound(f"below {limit}", lambda number: bool(number < limit))
+    return Bound(f"below {limit}", lambda number: number < limit)
 
 
 def at_most(limit: float) -> Bound:
     """Numbers not greater than `limit`."""
-    return Bound(f"at most {limit}", lambda number: bool(number <= limit))
+    return Bound(f"at most {limit}", lambda number: number <= limit)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Only:
 def when(name: str, *values: object) -> Only:
     """Where another option of the group has one of these values, or is not 0 if none is given."""
     if not values:
-        return Only(f"with {name}", lambda options: bool(getattr(options, name)))
+        return Only(f"with {name}", lambda options: getattr(options, name))
     words = f"with {name}={either(map(str, values))}"
     return Only(words, lambda options: getattr(options, name) in values)
 
@@ -125,7 +125,7 @@ class Option:
     choices: Callable[[], Iterable[str]] | None = None
     positional: bool = False
     flag: str = ""
-    check: Callable[[Any], None] | None = None
+    check: Callable[[Any], object] | None = None
 
 
 def option(
@@ -136,7 +136,7 @@ def option(
     choices: Callable[[], Iterable[str]] | None = None,
     positional: bool = False,
     flag: str = "",
-    check: Callable[[Any], None] | None = None,
+    check: Callable[[Any], object] | None = None,
 ) -> Any:
     """Declare a field of an `Options` class: its default, its help and its rules.
 
@@ -157,7 +157,7 @@ def option(
 
 def argument(
     help: str,
-    check: Callable[[Any], None] | None = None,
+    check: Callable[[Any], object] | None = None,
     default: object = MISSING,
     choices: Callable[[], Iterable[str]] | None = None,
 ) -> Any:

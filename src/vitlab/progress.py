@@ -17,7 +17,7 @@ from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
-from vitlab.errors import OptionError, refused_by_system
+from vitlab.errors import OptionError, as_user_error
 from vitlab.units import clock
 
 if TYPE_CHECKING:
@@ -86,9 +86,7 @@ def public(**needed: type | tuple[type, ...]) -> Callable[[F], F]:
             try:
                 return function(*given, **named)
             except (OSError, RuntimeError) as error:
-                if (own := refused_by_system(error)) is None:
-                    raise
-                raise own from None
+                raise as_user_error(error) from error.__cause__
             finally:
                 QUIET.reset(before)
 

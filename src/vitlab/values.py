@@ -3,7 +3,6 @@
 import math
 import types
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from numbers import Integral, Real
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -29,9 +28,8 @@ def conform(value: Any, hint: Any) -> Any:
         if isinstance(value, Integral) and not isinstance(value, bool):
             return int(value)
     elif hint is float:
-        with suppress(OverflowError):  # by a whole number of hundreds of digits
-            if isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value):
-                return float(value)
+        if isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
     elif origin is tuple:
         many = isinstance(value, list | tuple)
         if many or parts[-1] is Ellipsis:  # a single value is a list of one

@@ -30,7 +30,6 @@ BAD = {
     "recipe": (["train", "x", "--recipe", "digit"], "unknown recipe 'digit': did you mean digits"),
     "option": (["train", "digits", "--lrr", "3"], "unknown option 'lrr': did you mean lr?"),
     "number": (["train", "digits", "--lr", "fast"], "lr must be a number above 0, not fast"),
-    "large": (["train", "digits", "--lr", "9" * 400], "lr must be a number above 0, not 999"),
     "share": (["train", "digits", "--max-bad", "x%"], "max_bad must be a number at least 0"),
     "choice": (["train", "digits", "--precision", "fp8"], "fp8"),
     "classes": (["train", "digits", "--classes", "12"], "classes=12, but digits has 10 classes"),

@@ -55,6 +55,10 @@ def test_the_page_is_one_file_with_its_words_escaped(
     assert "te<st>" not in page
     assert "smaller &amp; odd.jpg" in page
     assert 'src="http' not in page
+    words = ("duplicates", *data, "--workers", "0", "--out", "pairs.html")
+    code, _, err = call(capsys, *words)
+    assert (code, "already exists: pass --replace" in err) == (2, True)
+    assert call(capsys, *words, "--replace")[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,11 @@ def test_the_page_is_one_file_with_its_words_escaped(
     assert 'src="http' not in page
     code, _, err = call(capsys, *words)
     assert (code, "already exists: pass --replace" in err) == (2, True)
+    Path("page.html").rename("home.html")  # from where ~ leads
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(Path.cwd()))
+        assert "already exists" in call(capsys, *words[:-1], "~/home.html")[2]
+        assert call(capsys, *words[:-1], "~/page.html")[0] == 0
     data = ("--data", "photos/blue", "--replace")
     assert call(capsys, *words, *data)[0] == 0
     assert 0 < Path("page.html").read_text().count("no picture") <= 5, "only of the named data"

@@ -4,6 +4,9 @@ import asyncio
 import io
 import signal
 import sys
+import threading
+from multiprocessing import active_children
+from multiprocessing.process import BaseProcess
 
 import numpy as np
 import pytest
@@ -50,6 +53,39 @@ def test_how_a_process_ended_decides_what_its_image_is() -> None:
         assert broken.error == "a.png: damaged or unsupported image"
     for status in (-signal.SIGKILL, 0, 1):  # the image may be good
         assert isinstance(pool._fate(status, "a.png", bounds), ServiceError)
+
+
+def test_nothing_stays_of_a_start_that_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that stayed would be waited for without end, as it ignores SIGTERM."""
+    real, kept = pool.Connection.recv_bytes, list[object]()
+
+    async def run() -> list[BaseProcess]:
+        started = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def received(pipe: pool.Connection, *most: int) -> bytes:
+            found = real(pipe, *most)
+            loop.call_soon_threadsafe(started.set)
+            kept.append(pipe)  # as the frames of a traceback do
+            ended.wait(20)
+            return found
+
+        monkeypatch.setattr(pool.Connection, "recv_bytes", received)
+        starting = asyncio.create_task(Decoders(1, Bounds()).start())
+        await started.wait()
+        starting.cancel()
+        await asyncio.wait({starting})
+        ended.set()
+        there = active_children()
+        for each in there:
+            await asyncio.to_thread(each.join, 10)
+        return [each for each in there if each.is_alive()]
+
+    ended = threading.Event()
+    left = asyncio.run(run())
+    for each in left:
+        each.kill()
+    assert left == []
 
 
 @pytest.mark.parametrize("method", [METHOD, pytest.param("spawn", marks=pytest.mark.campaign)])

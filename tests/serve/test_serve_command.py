@@ -169,6 +169,7 @@ def test_a_service_is_a_process_that_ends_by_a_signal(tmp_path: Path) -> None:
         (["{0}", "{0}"], "two models are named base"),
         (["{0}", "--token-file", "{0}"], "cannot read the token"),
         (["{0}", "--host", "192.0.2.1"], "cannot listen on 192.0.2.1, port 8000"),
+        (["{0}", "--port", "18123", "--metrics-port", "18123"], "cannot listen on 127.0.0.1"),
         (["{0}", "--max-pixels", "60"], "max_pixels must be above 0 and at most 50, not 60"),
         (["a=nowhere"], "no such file or folder: nowhere"),
     ],

@@ -12,6 +12,7 @@ The options that several commands have are declared here, once, as classes to in
 """
 
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from vitlab.errors import OptionError
@@ -134,10 +135,9 @@ class PageOptions(Options):
     replace: bool = option(False, REPLACE, only=when("out"))
     command: str = ""
 
-    def check_page(self) -> None:
-        """Refuse a page that cannot be written."""
-        if self.out:
-            check_page(self.out, replace=self.replace)
+    def page(self) -> Path | None:
+        """Return where the page goes, if there is to be one; refuse what cannot be written."""
+        return check_page(self.out, replace=self.replace) if self.out else None
 
 
 @dataclass(frozen=True, kw_only=True)

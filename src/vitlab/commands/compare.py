@@ -24,7 +24,7 @@ class Compare(WorkersOptions, DeviceOptions, PageOptions):
 
 def begin(options: Compare) -> None:
     """Refuse a page that cannot be written."""
-    options.check_page()
+    options.page()
 
 
 def run(options: Compare) -> dict[str, Any]:

@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitlab.commands import WorkersOptions
+from vitlab.commands import PageOptions, WorkersOptions
 from vitlab.data.exists import check_data
 from vitlab.data.settings import Columns
-from vitlab.options import argument, option
+from vitlab.options import argument
 from vitlab.terminal import print_table
 from vitlab.units import duration
 
@@ -20,8 +19,8 @@ _LINES = 20  # pairs in the table
 
 
 @dataclass(frozen=True, kw_only=True)
-class Duplicates(WorkersOptions):
-    """Two sets of images, or one, and the page to write; `command` is what the user typed."""
+class Duplicates(WorkersOptions, PageOptions):
+    """Two sets of images, or one, and the page to write."""
 
     train: str = argument(
         "any DATA of `vitlab train`, or a folder of images; its training images if it has splits",
@@ -33,20 +32,20 @@ class Duplicates(WorkersOptions):
         check_data,
         default="",
     )
-    out: str | None = option(None, "write a page of the pairs: FILE.html")
     columns: Columns = Columns()
-    command: str = ""
+
+
+def begin(options: Duplicates) -> None:
+    """Refuse a page that cannot be written."""
+    options.page()
 
 
 def run(options: Duplicates) -> dict[str, Any]:
     """Compare; images that cannot be decoded are reported on stderr."""
     from vitlab.data.duplicates.finding import compare, sets
-    from vitlab.errors import OptionError
     from vitlab.progress import Meter, say
     from vitlab.report.pairs_page import notes, write_pairs
 
-    if options.out and (Path(options.out).suffix.lower() != ".html" or Path(options.out).is_dir()):
-        raise OptionError(f"out must be a file name that ends in .html, not {options.out!r}")
     train, test = sets(options.train, options.test or None, options.columns)
     images = len(train) + (0 if test is None else len(test))
     with Meter(images, title="reading") as meter:
@@ -55,9 +54,9 @@ def run(options: Duplicates) -> dict[str, Any]:
     for note in notes(done):
         say(note)
     result = _figures(done)
-    if options.out:
+    if page := options.page():
         title = f"{options.train} and {options.test}" if options.test else options.train
-        result["report"] = str(write_pairs(Path(options.out), done, title, options.command))
+        result["report"] = str(write_pairs(page, done, title, options.command))
     return result
 
 

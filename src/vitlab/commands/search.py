@@ -1,7 +1,6 @@
 """`vitlab search`."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from vitlab.commands import WORKERS, DeviceOptions, PageOptions, WorkersOptions, say_skipped
@@ -54,7 +53,7 @@ def begin(options: Search) -> None:
     """Refuse a table that is not there, and a page that cannot be written."""
     if not exists(options.table):
         raise DataError(f"no such file or folder: {options.table}")
-    options.check_page()
+    options.page()
 
 
 def run(options: Search) -> dict[str, Any]:
@@ -83,10 +82,10 @@ def run(options: Search) -> dict[str, Any]:
         "damaged": len(damaged),
         "found": [each.as_dict() for each in found],
     }
-    if options.out:
+    if page := options.page():
         embedded = open_images(options.data, "ignored").every() if options.data else None
         about = options.table, options.command
-        result["report"] = str(write_search(Path(options.out), found, photos, embedded, *about))
+        result["report"] = str(write_search(page, found, photos, embedded, *about))
     return result
 
 

@@ -7,7 +7,7 @@ from vitlab.commands import DeviceOptions, EngineOptions
 from vitlab.errors import OptionError
 from vitlab.options import argument, at_least, at_most, option, when
 from vitlab.precision import ServePrecision
-from vitlab.serve.limits import Limits, check_served, named_models
+from vitlab.serve.limits import Limits, named_models
 
 SUMMARY = "Serve models over HTTP: classes, masks, boxes, numbers, features."
 NEEDS = ("fastapi", "uvicorn", "prometheus_client")
@@ -20,7 +20,7 @@ class Serve(EngineOptions, DeviceOptions):
     models: tuple[str, ...] = argument(
         "a run folder, a saved model, a weights file or delta, or user/name on the Hugging Face "
         "Hub; NAME=WEIGHTS names it",
-        check_served,
+        named_models,
         default=(),
     )
     port: int = option(8000, "port to listen on; 0 for any", at_least(0), at_most(65535))
@@ -67,8 +67,9 @@ def begin(options: Serve) -> None:
     for file in (options.token_file, options.admin_token_file):
         if file:
             read_token(file)
-    for port in {options.port, options.metrics_port or options.port}:
-        listen(options.host, port).close()
+    with listen(options.host, options.port):
+        if options.metrics_port:
+            listen(options.host, options.metrics_port).close()
 
 
 def run(options: Serve) -> dict[str, Any]:

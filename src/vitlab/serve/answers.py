@@ -104,7 +104,7 @@ def answers(questions: Sequence[Question]) -> list[Seen]:
                 found[place] = Seen(own, distance, box=question.image.box, found=numbers)
                 if question.what == "features":
                     found[place] = Seen(features=row.float().cpu().numpy(), box=question.image.box)
-                elif _looks(question) and not isinstance(images, Packed):
+                elif question.what == "attention" and not isinstance(images, Packed):
                     shown = _attention(question, images[place])
                     found[place] = replace(found[place], attention=shown)
     return [found[place] for place in range(len(questions))]
@@ -133,13 +133,11 @@ def _groups(questions: Sequence[Question]) -> dict[Served, list[int]]:
     return groups
 
 
-def _looks(question: Question) -> bool:
-    return question.what == "attention" and question.served.card.attention
-
-
 def _attention(question: Question, image: Tensor) -> NDArray[np.float32] | None:
     """Return where the model looked, the largest value 1."""
     trunk = question.served.trunk
+    if not question.served.card.attention:
+        return None
     try:
         flow = trunk.attention(image, question.served.task)
     except UserError:  # a kind of layer that has none

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from vitlab.errors import FailedError, LateError, ServiceError
 from vitlab.serve.answers import Question, Seen, answers, try_blank
-from vitlab.serve.decoders import Rounds, settle
+from vitlab.serve.decoders import Rounds, settle, stopping
 from vitlab.serve.logs import log
 from vitlab.serve.metrics import Metrics
 from vitlab.serve.registry import Served
@@ -77,13 +77,13 @@ class Batcher:
             self._changed.notify()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, seconds)
-        _give([(question, _stopping()) for question in self._batch])
+        _give([(question, stopping()) for question in self._batch])
 
     def put(self, question: Question) -> None:
         """Let an image wait for its batch."""
         with self._changed:
             if self._stopping:
-                settle(question.future, _stopping())
+                settle(question.future, stopping())
                 return
             self._waiting.push(question.served, question)
             self._changed.notify()
@@ -134,7 +134,7 @@ class Batcher:
                 self._changed.wait_for(lambda: self._stopping or len(self._waiting))
                 if self._stopping:
                     rest = [self._waiting.pop() for _ in range(len(self._waiting))]
-                    self._deliver([(question, _stopping()) for question in rest])
+                    self._deliver([(question, stopping()) for question in rest])
                     break
                 batch = self._taken()
         return batch
@@ -158,10 +158,6 @@ class Batcher:
         assert self._loop is not None
         with suppress(RuntimeError):  # closed: nobody waits any more
             self._loop.call_soon_threadsafe(_give, outcomes)
-
-
-def _stopping() -> ServiceError:
-    return ServiceError("the service is stopping")
 
 
 def _give(outcomes: Sequence[Outcome]) -> None:

@@ -133,7 +133,7 @@ def _answered(asked: dict[str, Any], data: bytes, bounds: Bounds) -> tuple[dict[
     except ImageError as error:
         return {"error": str(error)}, none
     except Exception as error:  # such as PyTorch's about memory
-        text = f"{asked['name']}: damaged or unsupported image ({type(error).__name__})"
+        text = f"{name}: damaged or unsupported image ({type(error).__name__})"
         return {"error": text}, none
     answer = {"error": "", "shape": pixels.shape, "box": box, "size": size}
     return answer, np.ascontiguousarray(pixels)

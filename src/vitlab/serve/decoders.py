@@ -186,7 +186,7 @@ class Decoders:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         while len(self._jobs):
-            settle(self._jobs.pop().future, ServiceError("the service is stopping"))
+            settle(self._jobs.pop().future, stopping())
 
     async def decode(self, data: bytes, name: str, key: Hashable, wanted: Wanted) -> Decoded:
         """Decode an image when it is its turn.
@@ -218,9 +218,12 @@ class Decoders:
                 with theirs:
                     await asyncio.to_thread(_start, process)
                 await asyncio.to_thread(ours.recv_bytes)
-        except (OSError, EOFError) as error:
-            ours.close()
-            raise ServiceError(f"no process can decode images: {one_line(str(error))}") from None
+        except BaseException as error:  # or it was cancelled
+            ours.close()  # by which the process ends, if it has started
+            if isinstance(error, OSError | EOFError):
+                text = f"no process can decode images: {one_line(str(error))}"
+                raise ServiceError(text) from None
+            raise
         return _Process(process, ours)
 
     async def _work(self, decoder: _Process | None) -> None:
@@ -252,7 +255,9 @@ class Decoders:
         except ServiceError as error:
             result = error
         except asyncio.CancelledError:
-            settle(job.future, ServiceError("the service is stopping"))
+            settle(job.future, stopping())
+            if decoder is not None:  # perhaps a new one, which nobody else knows
+                await decoder.end()
             raise
         except Exception:  # it has ended, or its answer makes no sense, in whatever way
             status = await decoder.end() if decoder is not None else 0
@@ -300,6 +305,11 @@ def _start(process: BaseProcess) -> None:
     finally:
         os.environ.pop(SAFE)
         os.environ |= {SAFE: before} if before else {}
+
+
+def stopping() -> ServiceError:
+    """Return the error of what is given up at the end."""
+    return ServiceError("the service is stopping")
 
 
 def settle(future: asyncio.Future[Result] | None, result: Result | ServiceError) -> None:

@@ -85,8 +85,3 @@ def named_models(words: Sequence[str]) -> tuple[tuple[str, str], ...]:
     if twice := [name for name in names if names.count(name) > 1]:
         raise OptionError(f"two models are named {twice[0]}: name them, as {twice[0]}-2=WEIGHTS")
     return found
-
-
-def check_served(models: tuple[str, ...]) -> None:
-    """Refuse what `named_models` refuses."""
-    named_models(models)

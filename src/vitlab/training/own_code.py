@@ -259,10 +259,10 @@ def _outside(function: Any) -> dict[str, Any]:
     """Return what a function, or a comprehension or function within it, refers to outside it."""
     codes = [function.__code__]
     for code in codes:
-        codes += [each for each in code.co_consts if inspect.iscode(each)]
+        codes += filter(inspect.iscode, code.co_consts)
     names = {name for code in codes for name in code.co_names} & function.__globals__.keys()
-    nonlocals = inspect.getclosurevars(function).nonlocals
-    return {name: function.__globals__[name] for name in names} | nonlocals
+    found = {name: function.__globals__[name] for name in names}
+    return {**found, **inspect.getclosurevars(function).nonlocals}
 
 
 def _values(value: Any, owner: Any, seen: set[Any]) -> Iterator[str]:

@@ -11,7 +11,12 @@ import torch
 import vitlab
 from conftest import fewer_digits
 from distributed.ranks import on_ranks
+from steps import asked_to_stop
+from vitlab.errors import DeviceError
 from vitlab.recipes.recipe import Host
+from vitlab.training import trial_steps
+from vitlab.training.session import Session
+from vitlab.training.stop import Interrupted
 
 CHOICES: dict[str, Any] = {"steps": 4, "batch": 20, "lr": 3e-3, "ema": 0.5, "drop_path": 0.0}
 # validation images without a fitted classifier that could be kept; shards refuse patience
@@ -38,6 +43,32 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tune(folder: Path, base: Path, mode: str, shard: bool, more: dict[str, Any]) -> float:
     host, choices = Host(workers=0, shard=shard), CHOICES | more
     return vitlab.finetune("digits", base, folder, mode, host=host, **choices).metrics["nll"]
+
+
+def resumed(folder: Path, base: Path, *, short: bool) -> float:
+    recipe = vitlab.recipe("finetune", "digits", weights=str(base), **CHOICES)
+    with pytest.MonkeyPatch.context() as patch:
+        if short:
+            patch.setattr(trial_steps, "try_steps", out_of_memory)
+        return vitlab.train(recipe, folder, resume=True, host=Host(workers=0)).metrics["nll"]
+
+
+def out_of_memory(session: Session) -> None:
+    raise session.world.shared(DeviceError("out of memory"))
+
+
+def test_two_processes_go_on_from_a_fitted_head_and_remove_nothing(
+    base: Path, tmp_path: Path
+) -> None:
+    with fewer_digits():
+        with asked_to_stop(1), pytest.raises(Interrupted):
+            resumed(tmp_path / "run", base, short=False)
+        files = sorted((tmp_path / "run").iterdir())
+        said = on_ranks(2, partial(resumed, tmp_path / "run", base, short=True), tmp_path)
+        assert [each["error"] for each in said] == ["out of memory"] * 2
+        assert sorted((tmp_path / "run").iterdir()) == files
+        said = on_ranks(2, partial(resumed, tmp_path / "run", base, short=False), tmp_path)
+    assert len({each.get("value", each.get("trace")) for each in said}) == 1, said
 
 
 @pytest.mark.parametrize(("mode", "shard"), [("lora", True), ("head", False)])

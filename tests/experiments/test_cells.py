@@ -186,8 +186,8 @@ def test_the_list_says_how_far_runs_are(
 ) -> None:
     folder = tmp_path / "runs"
     shutil.copytree(tuned["run"], folder / "tuned")
-    with pytest.raises(Interrupted), asked_to_stop(1):
-        vitlab.train(recipe(few), folder / "cut", host=HOST)
+    with pytest.raises(Interrupted), asked_to_stop(5):  # one step after a test
+        vitlab.train(recipe(few, steps=8, test_every=0.1), folder / "cut", host=HOST)
     (folder / "bad").mkdir()
     (folder / "bad" / "run.toml").write_text("[")
     files = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
@@ -202,6 +202,7 @@ def test_the_list_says_how_far_runs_are(
         "tuned/sweep/lr-1e+30": "diverged",
     }  # fmt: skip
     rows = {row["name"]: row for row in result["runs"]}
+    assert rows["cut"]["step"] == 5
     assert rows["tuned/seed-5"]["accuracy"] == tuned["runs"][1]["accuracy"]
     assert rows["tuned/seed-5"]["best"] >= rows["tuned/seed-5"]["accuracy"]
     (campaign,) = result["experiments"]

@@ -24,6 +24,7 @@ from vitlab.runs.run_folder import RunFolder
 from vitlab.training import budget, checkpoints, session, trial_steps
 from vitlab.training.budget import Pace, Pacer, enough, seconds_per_step
 from vitlab.training.guard import HalfwayError, given_up_when
+from vitlab.training.observer import Observer
 from vitlab.training.state import RunState
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Interrupted, Stop
@@ -166,13 +167,33 @@ def test_a_budget_that_holds_no_useful_run_is_refused_with_what_works(
         assert RunFolder(tmp_path / name).decisions.plan[0][1] >= 10
 
 
+@pytest.mark.usefixtures("steady")
+def test_a_slow_evaluation_without_labels_is_estimated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial_steps, "OF_BUDGET", 0.0)
+    monkeypatch.setattr(trial_steps, "LEAST", 0.1)  # seconds, and a test seems to take more
+    recipe = vitlab.recipe("lejepa", "digits", **QUICK | {"budget": "100s", "local_crops": 0})
+    seen: list[int] = []
+    real = Observer.figures
+
+    def note(self: Observer) -> dict[str, float]:
+        seen.append(len(self.held_out))
+        return real(self)
+
+    monkeypatch.setattr(Observer, "figures", note)
+    vitlab.train(recipe, tmp_path / "run", host=EACH)
+    assert seen[0] < 73 == seen[-1]
+
+
 def test_a_step_without_time_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     late = [False]
     monkeypatch.setattr(session, "SOON", 0.0)
     monkeypatch.setattr(Pacer, "late", property(lambda self: late[0]))
     monkeypatch.setattr(Pacer, "check", unhurried)
     monkeypatch.setattr(trial_steps, "LEAST", 0.1)
-    recipe = vitlab.recipe("digits", **TINY | {"batch": 64, "budget": "60s"})
+    how = {"batch": 64, "budget": "60s", "patience": 9}
+    recipe = vitlab.recipe("digits", **TINY | how)
 
     def before(trainer: Trainer, state: RunState, batch: Batch) -> None:
         late[0] = state.step == 5
@@ -180,6 +201,9 @@ def test_a_step_without_time_ends_the_run(tmp_path: Path, monkeypatch: pytest.Mo
     with each_step(before):
         run = vitlab.train(recipe, tmp_path / "run")
     assert RunFolder(run.folder).decisions.plan[-1] == (5, 5)
+    found, _ = checkpoints.load(run.folder / "checkpoints")
+    assert found is not None
+    assert found.state["best"]["step"] == 5  # measured, though no evaluation was due
     assert run.metrics["images"] == 73
     assert all(line["step"] <= 5 for line in journal(run, "train"))
     assert vitlab.train(recipe, tmp_path / "run", resume=True).metrics["nll"] == run.metrics["nll"]

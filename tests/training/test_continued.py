@@ -41,6 +41,10 @@ def go_on(start: Path, out: Path, host: Host = HOST, **chosen: Any) -> vitlab.Ru
     return vitlab.train(recipe, out, host=host, resume=True)
 
 
+def interrupted(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
 def same(a: Path, b: Path) -> bool:
     first, second = (vitlab.load(each).state_dict() for each in (a, b))
     shared = [key for key in first if key in second]
@@ -61,6 +65,16 @@ def test_what_would_ruin_features_ends_and_keeps_those_of_the_start(
     assert run.metrics["knn"] == curve[0] > max(curve[1:]) + 0.05
     assert f"{curve[0]:.1%} at the start, {curve[0]:.1%} of" in run.metrics["notes"][-1]
     assert max(line["step"] for line in lines if "step" in line) < QUICK["steps"]
+
+
+def test_killed_before_its_report_it_is_not_trained_on(
+    digits_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("vitlab.training.run.conclude", interrupted)
+        go_on(digits_run, tmp_path / "run", **RUINOUS)
+    before = journal(tmp_path / "run")
+    assert journal(go_on(digits_run, tmp_path / "run", **RUINOUS))[:-1] == before
 
 
 def test_stopped_and_resumed_it_ends_at_the_same_bits(digits_run: Path, tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ from sklearn.linear_model import LogisticRegression
 
 import vitlab
 from conftest import call, fewer_digits, photo_folder
-from training.kept import stopped
+from steps import each_step
+from training.kept import journal, stopped
 from vitlab.data.learning import open_to_learn
+from vitlab.data.loading.batches import Batch
 from vitlab.evaluation.answers import answers_of
 from vitlab.evaluation.calibration import validation_of
 from vitlab.evaluation.compute import Compute
@@ -23,6 +25,10 @@ from vitlab.evaluation.run_predictions import reopened
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training import observer
+from vitlab.training.session import Session
+from vitlab.training.state import RunState
+from vitlab.training.step import Trainer
+from vitlab.training.stop import Interrupted
 
 HOST = Host(workers=0, report="no")
 QUICK: dict[str, Any] = {"steps": 3, "batch": 16, "ema": 0.5}
@@ -167,6 +173,37 @@ def test_a_run_that_is_stopped_leaves_a_classifier_and_goes_on_to_the_same_bits(
     assert same(run.model, whole.model)
     assert not same(run.model, left)
     assert run.metrics["head_start"] == whole.metrics["head_start"]
+
+
+def test_a_stop_before_the_first_step_is_no_evaluation_without_a_gain(
+    weights: str, tmp_path: Path
+) -> None:
+    how = QUICK | {"lr": 1e-4, "patience": 1}
+    recipe, real = vitlab.recipe("finetune", "digits", weights=weights, **how), Session.batches
+
+    def stopping(self: Session, last: int) -> Any:
+        self.stop.asked = True
+        return real(self, last)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Interrupted, match="step 0 of 3"):
+        patch.setattr(Session, "batches", stopping)
+        vitlab.train(recipe, tmp_path / "run", host=HOST)
+    run = vitlab.train(recipe, tmp_path / "run", host=HOST, resume=True)
+    assert journal(run, "validation")[-1]["step"] == 3
+
+
+def test_back_at_its_start_a_run_still_keeps_the_better_of_both(
+    weights: str, tmp_path: Path
+) -> None:
+    def broken(trainer: Trainer, state: RunState, batch: Batch) -> None:
+        if state.step == 1:  # three steps are not finite
+            next(state.model.parameters()).data.fill_(torch.nan)
+
+    how = QUICK | {"lr": 1.0, "steps": 10}
+    with each_step(broken):
+        run = vitlab.finetune("digits", weights, tmp_path / "run", host=HOST, **how)
+    assert run.metrics["rollbacks"] == 1
+    assert same(run.model, vitlab.load(run.folder / "head-start.safetensors"))
 
 
 def test_zero_and_random_heads(weights: str, photos: str, tmp_path: Path) -> None:

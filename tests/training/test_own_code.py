@@ -146,15 +146,24 @@ def test_a_run_records_them_and_goes_on_with_no_others(
         vitlab.train(recipe(few), plain, resume=True, loss=steep)
 
 
-def test_the_digest_is_of_all_that_a_function_is() -> None:
+def test_the_digest_is_of_all_that_a_function_is(monkeypatch: pytest.MonkeyPatch) -> None:
     def made(factor: Any, more: Any = 1.0) -> dict[str, str]:
         def loss(scores: Tensor, targets: Tensor, power: float = more) -> Tensor:
             return (factor * entropy_each(scores, targets)) ** power
 
         return recorded("loss", loss)
 
+    def inside(factor: Any) -> dict[str, str]:
+        def loss(scores: Tensor, targets: Tensor) -> Tensor:
+            return sum(STRENGTH * factor * each for each in entropy_each(scores, targets))
+
+        return recorded("loss", loss)
+
     first = made(2.0)
     assert first == made(2.0)
+    before = inside(2.0)
+    monkeypatch.setitem(globals(), "STRENGTH", 3.0)
+    assert before != inside(2.0) != inside(3.0)
     others = [made(3.0), made(2.0, 2.0), made(torch.ones(3)), made(torch.zeros(3)), made((2.0, 1))]
     assert len({each["loss_sha256"] for each in [first, *others]}) == 6
     assert made([1]) == made([2])  # what may change while a run goes on

@@ -9,6 +9,7 @@ from torch import nn
 import vitlab
 from vitlab.errors import OptionError
 from vitlab.models.model import Model
+from vitlab.objectives.pretext_task import Learner, OwningObjective
 from vitlab.tuning.free import Tune, free_names, freeze, train_mode
 
 TINY = "ViT(width=16,depth=2,heads=2,mlp=32)/4"
@@ -118,6 +119,10 @@ def test_below_the_lowest_trained_parameter_nothing_is_dropped() -> None:
     assert not any(mode[name] for name in mode if name.startswith(("blocks.", "stem", "dropout")))
     images = torch.rand(4, 3, 16, 16)
     assert torch.equal(model.features(images), model.features(images))
+    learner = Learner(model, OwningObjective(model.config))  # whose head is beside it
+    train_mode(learner.eval())
+    assert modes(model) == mode
+    assert learner.task.training
     freeze(model, "attention")  # the positions learn: the whole encoder drops
     train_mode(model)
     assert all(on for name, on in modes(model).items() if name.startswith("blocks."))

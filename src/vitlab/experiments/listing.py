@@ -58,15 +58,14 @@ def list_runs(folder: str | Path) -> Listed:
 
 
 def _holding(place: Path, name: str) -> list[Path]:
-    walk = os.walk(place) if place.is_dir() else ()
-    return sorted(Path(folder) for folder, _, files in walk if name in files)
+    return sorted(Path(folder) for folder, _, files in os.walk(place) if name in files)
 
 
 def _progress(entry: ComparedRun) -> Listed:
     """Return how far a run is, and how good."""
     facts = entry.facts
     found: Listed = {"model": facts.model, "seed": entry.seed, "options": ""}
-    for point in facts.training + facts.testing:
+    for point in sorted(facts.training + facts.testing, key=lambda point: point.step):
         found |= {"step": point.step, "epoch": point.epoch}
     for metric in (METRICS[name] for name in MAIN.values()):
         key = metric.name

@@ -289,7 +289,7 @@ def _cost_of(observer: Observer, model: Model) -> dict[str, Any]:
     tally, device = observer.state.tally, observer.device
     return {
         **cost_figures(model),
-        "images_per_second": tally.means["images_per_second"],
+        "images_per_second": tally.seen / max(tally.seconds, 1e-9),
         "peak_memory": devices.peak_memory(device),
         "seconds": tally.seconds,
         "device": devices.described(device),

@@ -54,11 +54,6 @@ class Figures:
         return self._read()["loss"]
 
     @property
-    def norm(self) -> float:
-        """The norm of the whole gradient, before clipping."""
-        return self._read()["gradient"]
-
-    @property
     def sums(self) -> dict[str, float]:
         """Loss and the objective's figures, summed over the images, and how many these are."""
         values = self._read()

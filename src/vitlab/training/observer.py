@@ -102,7 +102,11 @@ class Observer:
         self.compute = Compute(self.device, "fp32", "plain", workers, world.local_size)
 
     def measure(self) -> dict[str, float]:
-        """Return the figures of a point of the learning curve; the first process has them all."""
+        """Return the figures of a point of the learning curve, with those of the probe."""
+        return self.figures() | self._probed()
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures of the held-out images; the first process has them all."""
         point: dict[str, float] = {}
         if self.unlabeled:
             bad: Damage = []
@@ -118,7 +122,7 @@ class Observer:
             self.last = self.predict(self.held_out)
             if self.world.first:
                 point = curve_point(self.last.probabilities, self.last.labels)
-        return point | self._probed()
+        return point
 
     def _losses(self) -> tuple[dict[str, float], Damage]:
         """Return the means of a task's loss and figures, and the damaged images.

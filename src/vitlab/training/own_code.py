@@ -100,9 +100,10 @@ class Hooks:
         Raises:
             OptionError: one is not a plain function, or its source text cannot be read.
         """
-        given = {name: getattr(self, name) for name in OPTIONS}
-        found = [recorded(name, value) for name, value in given.items() if value is not None]
-        return {key: value for each in found for key, value in each.items()}
+        found: dict[str, str] = {}
+        for name, value in vars(self).items():
+            found |= {} if value is None else recorded(name, value)
+        return found
 
     def check(self, recipe: Recipe, config: ModelConfig, labels: Labels) -> None:
         """Refuse what cannot be recorded, or does not go with the recipe, the model or the labels.
@@ -216,12 +217,12 @@ def recorded(option: str, function: object) -> dict[str, str]:
     Raises:
         OptionError: it is not a plain function, or its source text cannot be read.
     """
-    inner = inspect.unwrap(function) if callable(function) else function
     if not callable(function):
         raise OptionError(
             f"{option} must be a function, not {function!r}; options of a recipe are set there: "
             f"vitlab.recipe(..., {option}=...)"
         )
+    inner = inspect.unwrap(function)
     if not inspect.isfunction(inner):
         raise OptionError(
             f"{option} must be a plain function, not a {type(function).__name__}: write one with "
@@ -248,13 +249,20 @@ def _parts(function: Any, seen: set[Any]) -> Iterator[str]:
     seen.add(function)
     yield textwrap.dedent(inspect.getsource(function))
     yield from _values(function.__defaults__ or (), function, seen)
-    for name, value in sorted((function.__kwdefaults__ or {}).items()):
-        yield name
-        yield from _values(value, function, seen)
-    outside = inspect.getclosurevars(function)
-    for name, value in sorted({**outside.globals, **outside.nonlocals}.items()):
-        yield name
-        yield from _values(value, function, seen)
+    for known in (function.__kwdefaults__ or {}, _outside(function)):
+        for name, value in sorted(known.items()):
+            yield name
+            yield from _values(value, function, seen)
+
+
+def _outside(function: Any) -> dict[str, Any]:
+    """Return what a function, or a comprehension or function within it, refers to outside it."""
+    codes = [function.__code__]
+    for code in codes:
+        codes += filter(inspect.iscode, code.co_consts)
+    names = {name for code in codes for name in code.co_names} & function.__globals__.keys()
+    found = {name: function.__globals__[name] for name in names}
+    return {**found, **inspect.getclosurevars(function).nonlocals}
 
 
 def _values(value: Any, owner: Any, seen: set[Any]) -> Iterator[str]:
@@ -264,9 +272,8 @@ def _values(value: Any, owner: Any, seen: set[Any]) -> Iterator[str]:
     elif isinstance(value, tuple):
         for each in value:
             yield from _values(each, owner, seen)
-    elif isinstance(value, torch.Tensor | np.ndarray):
-        array = value.detach().cpu() if isinstance(value, torch.Tensor) else value
+    elif isinstance(value, Tensor | np.ndarray):
         yield f"{value.dtype} {tuple(value.shape)}"
-        yield hashlib.sha256(repr(array.tolist()).encode()).hexdigest()
+        yield hashlib.sha256(repr(value.tolist()).encode()).hexdigest()
     elif inspect.isfunction(value) and value not in seen and value.__module__ == owner.__module__:
         yield from _parts(value, seen)

@@ -38,7 +38,7 @@ class RunPlan:
     total: int
     journal_every: int
     evaluate_every: float
-    evaluations: frozenset[int]
+    evaluations: set[int]
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step, from 0."""
@@ -71,7 +71,7 @@ def plan_for(
     longest = recipe.steps or steps(recipe.epochs, images, recipe.batch)
     total = decisions.total_steps(step) if decisions.plan else longest
     every = evaluation_gap(recipe, epoch, total, held_out)
-    evaluations = frozenset(evaluation_steps(total, every))
+    evaluations = evaluation_steps(total, every)
     return RunPlan(recipe, epoch, total, max(1, longest // LINES), every, evaluations)
 
 

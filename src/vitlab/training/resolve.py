@@ -71,7 +71,7 @@ class Task:
         splits: training, validation and test images
         config: the model's whole configuration
         fingerprint: of the data
-        started: whether the folder already contains this run (as the first process sees it)
+        started: whether the folder already contains this run; `prepare` tells the first process
         base: the model that the run starts from, which stays as it is; None for random weights
         base_fingerprint: of that model; empty for random weights
         probe: what else is measured at each evaluation

@@ -112,8 +112,8 @@ def train(
         how = resume, world, start, Hooks(transform, loss), images, change, opened
         with world.agreed(), stop.at_once():
             task = prepare(recipe, host, folder, *how)
-        agreed = world.broadcast(task.recipe.precision)
-        task = replace(task, recipe=replace(task.recipe, precision=agreed))
+        agreed, started = world.broadcast([task.recipe.precision, task.started])
+        task = replace(task, recipe=replace(task.recipe, precision=agreed), started=started)
         if before := finished(folder, world.broadcast(folder.result()), world):
             return before
         with world.agreed(), stop.at_once():

@@ -10,7 +10,7 @@ from vitlab.optim.schedule import warmup_steps
 from vitlab.progress import GAP
 from vitlab.training.observer import Observer
 from vitlab.training.plan import RunPlan
-from vitlab.training.state import RunState
+from vitlab.training.state import RunState, means
 from vitlab.units import clock, counted, epochs, percent, si
 
 LEFT_OUT = ("time", "lr", "train loss", "epoch", "step")  # on narrow terminals, in this order
@@ -126,17 +126,14 @@ class Rows:
             ("lr", f"{lr:.2e}", 8),
             ("time", clock(seconds), 8),
         ]
-        for name in LEFT_OUT:
-            if self.width and _width(cells) >= self.width:
-                cells = [cell for cell in cells if cell[0] != name]
-        head = GAP.join(f"{name:>{max(wide, len(name))}}" for name, _, wide in cells)
+        for left_out in ("", *LEFT_OUT):
+            cells = [cell for cell in cells if cell[0] != left_out]
+            head = GAP.join(f"{name:>{max(wide, len(name))}}" for name, _, wide in cells)
+            if not self.width or len(head) < self.width:
+                break
         row = GAP.join(f"{text:>{max(wide, len(name))}}" for name, text, wide in cells)
         begun, self.begun = self.begun, True
         return [row] if begun else [head, row]
-
-
-def _width(cells: list[tuple[str, str, int]]) -> int:
-    return sum(max(wide, len(name)) + len(GAP) for name, _, wide in cells) - len(GAP)
 
 
 def _title(name: str) -> str:
@@ -155,12 +152,12 @@ def progress(state: RunState, plan: RunPlan, speed: float) -> str:
         plan: in force
         speed: images per second
     """
-    means, epochs = state.tally.means, plan.total / plan.epoch
+    known, epochs = means({"loss": 0.0} | state.tally.sums), plan.total / plan.epoch
     total = f"{epochs:.3g}" if epochs < 100 else f"{epochs:,.0f}"
     parts = [
         f"epoch {state.step / plan.epoch:.1f}/{total}",
-        f"loss {means['loss']:.3f}",
-        *([f"accuracy {percent(means['accuracy'])}"] if "accuracy" in means else []),
+        f"loss {known['loss']:.3f}",
+        *([f"accuracy {percent(known['accuracy'])}"] if "accuracy" in known else []),
         f"{speed:,.0f} images/s",
     ]
     return GAP.join(parts)

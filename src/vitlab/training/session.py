@@ -74,7 +74,6 @@ class Session:
     quickest: float = math.inf  # seconds of a step
     unread: list[Figures] = field(default_factory=list)
     fault: str = ""
-    fallen: str = ""  # how the features have become worse than at the start
 
     def __post_init__(self) -> None:
         """Work out the plan."""
@@ -118,12 +117,14 @@ class Session:
         self.rollback.check(self.decisions, self.plan)
         if self.recipe.patience or self.chooses or self.watched:
             state, metric = self.state, self.observer.metric
+            if not state.best.since and state.best.step < state.step:  # a plan was cut here
+                self.compare(self.observer.measure())
             state.adopt_best()
             first, on = "the classifier as it was fitted", f"the {self.observer.on} images"
             if self.watched:
                 first, on = "those that the run started with", self.watched.title
             figure = f"{metric.word} {metric.text(metric.score(state.best.score))} on {on}"
-            for line in state.best.lines(state.step, self.plan.total, first, figure, self.fallen):
+            for line in state.best.lines(state.step, self.plan.total, first, figure):
                 self.world.say(line)
         self.save()
         self.saver.finish()
@@ -133,10 +134,6 @@ class Session:
 
     def take_steps(self) -> None:
         """Take the steps that are left; after each one, the events in the order written here."""
-        if (self.chooses or self.watched) and not self.state.step:
-            point = self.compare(self.observer.measure())
-            if self.watched:  # where the curve begins
-                self.write({"kind": self.observer.on, **self.position(0), **point, "seconds": 0.0})
         if self.state.tally.unmeasured:
             self.show_evaluation()
             self.save_or_stop()
@@ -176,8 +173,8 @@ class Session:
     def done(self) -> bool:
         """Whether the last step has been taken, patience has run out, or features have fallen."""
         state = self.state
-        early = bool(self.fallen) or state.best.exhausted(self.recipe.patience)
-        return early or state.step >= self.plan.total
+        early = state.best.fallen or state.best.exhausted(self.recipe.patience)
+        return bool(early) or state.step >= self.plan.total
 
     @property
     def goes_on_at(self) -> int:
@@ -244,9 +241,9 @@ class Session:
         """Write a training line, every few steps."""
         step, tally = self.state.step, self.state.tally
         if self.plan.logs(step) and tally.sums:
-            lr = self.plan.learning_rate(step - 1)
-            figures = tally.means | {"images_per_second": self.speed, "seconds": tally.seconds}
-            self.write({"kind": "train", **self.position(step), **figures, "lr": lr})
+            line = self.position(step) | means(tally.sums) | {"images_per_second": self.speed}
+            line |= {"seconds": tally.seconds, "lr": self.plan.learning_rate(step - 1)}
+            self.write({"kind": "train"} | line)
             tally.sums = {}
 
     def evaluate(self) -> list[str]:
@@ -288,7 +285,7 @@ class Session:
         metric, best = self.observer.metric, state.best.score
         score = metric.score(point[metric.name])
         if (probe := self.watched) and best >= 0 and score < probe.least(best):
-            self.fallen = (
+            state.best.fallen = (
                 f"the features got worse: {probe.name} {score:.1%} after step "
                 f"{state.step:,}, {best:.1%} before; stopped: try a lower --lr"
             )
@@ -338,8 +335,15 @@ class Session:
         self.shorten(self.state.step)
 
     def skip_ahead(self) -> None:
-        """Pass over the batches after the weights that the run went back to, now or before."""
-        step, later = self.state.step, self.goes_on_at
+        """Pass over the batches after the weights that the run went back to, now or before.
+
+        Weights that the run starts from are measured first, where they may be kept in the end.
+        """
+        step, later, known = self.state.step, self.goes_on_at, self.state.best.weights
+        if (self.chooses or self.watched) and not step and not known:
+            point = self.compare(self.observer.measure())
+            if self.watched:  # where the curve begins
+                self.write({"kind": self.observer.on, **self.position(0), **point, "seconds": 0.0})
         if later == step:
             return
         self.state.tally.skipped += later - step

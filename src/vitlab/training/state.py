@@ -86,8 +86,8 @@ class Tally:
             self.skipped += 1
             return fault
         for key, value in figures.sums.items():
-            self.sums[key] = self.sums.get(key, 0.0) + value
-            self.since[key] = self.since.get(key, 0.0) + value
+            for sums in (self.sums, self.since):
+                sums[key] = sums.get(key, 0.0) + value
         self.seen += figures.images
         return fault
 
@@ -101,14 +101,6 @@ class Tally:
             self.sound = figures.step - 1
         exploded = loss > lowest + EXPLODED * max(abs(lowest), 1.0)
         return f"the loss exploded from {lowest:.3g} to {loss:,.6g}" if exploded else ""
-
-    @property
-    def means(self) -> dict[str, float]:
-        """Loss and figures since the last line of the journal, and the run's images per second."""
-        return {
-            **means({"loss": 0.0} | self.sums),
-            "images_per_second": self.seen / max(self.seconds, 1e-9),
-        }
 
 
 def means(sums: dict[str, float]) -> dict[str, float]:
@@ -127,6 +119,7 @@ class Best:
         score: theirs (`Metric.score`)
         loss: theirs, in nats
         since: evaluations since then
+        fallen: how those after them have become so much worse that the run ends
         weights: a copy of them, buffers included
         head: the same of what answers with them, if it is no part of the model
     """
@@ -135,6 +128,7 @@ class Best:
     score: float = -1.0
     loss: float = 0.0
     since: int = 0
+    fallen: str = ""
     weights: dict[str, Tensor] = field(default_factory=dict)
     head: dict[str, Tensor] = field(default_factory=dict)
 
@@ -166,7 +160,7 @@ class Best:
             if module is not None and weights:
                 module.load_state_dict(weights)
 
-    def lines(self, step: int, total: int, first: str, figure: str, fallen: str = "") -> list[str]:
+    def lines(self, step: int, total: int, first: str, figure: str) -> list[str]:
         """Return what to say of the best weights at the end of a run.
 
         Args:
@@ -174,20 +168,16 @@ class Best:
             total: number planned
             first: what they are before the first step
             figure: their figure, and on which images
-            fallen: why the run ended early, if not for lack of a gain
         """
         of = first if self.untrained else f"those of step {self.step:,}"
-        lines = [f"the best weights are {of}: {figure}"]
-        if fallen:
-            lines.insert(0, fallen)
-        elif step < total:
+        early = self.fallen
+        if not early and step < total:
             early = f"no gain in {self.since} evaluations: ended after step {step:,} of {total:,}"
-            lines.insert(0, early)
-        return lines
+        return [early] * bool(early) + [f"the best weights are {of}: {figure}"]
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything but the weights as JSON values."""
-        return {key: getattr(self, key) for key in ("step", "score", "loss", "since")}
+        return {key: own for key, own in vars(self).items() if key not in ("weights", "head")}
 
 
 @dataclass

@@ -31,9 +31,8 @@ def begin_tuning(model: Model, start: Start, generator: torch.Generator) -> None
             model, generator,
             rank=start.lora_rank, alpha=start.lora_alpha, targets=start.lora_targets,
         )  # fmt: skip
-        for name, weight in model.named_parameters():
-            if name.startswith(model.head_names[0]):
-                weight.requires_grad_()
+        for name in free_names(model, "lora"):
+            model.get_parameter(name).requires_grad_()
     else:
         freeze(model, start.tune, start.last_blocks)
     train_mode(model)
@@ -98,9 +97,12 @@ def train_mode(model: nn.Module) -> None:
     would have a gradient to act on.
     """
     model.train()
-    free = [name for name, weight in model.named_parameters() if weight.requires_grad]
-    if not isinstance(model, Model) or len(free) == sum(1 for _ in model.parameters()):
+    if not isinstance(model, Model):  # but has one, and what learns beside it
+        for part in model.children():
+            if isinstance(part, Model):
+                train_mode(part)
         return
+    free = [name for name, weight in model.named_parameters() if weight.requires_grad]
     lowest = min(map(model.layer_of, free), default=0)
     for name, module in model.named_modules():
         frozen = not any(weight.requires_grad for weight in module.parameters())

@@ -55,19 +55,20 @@ def test_vit_on_imagenet21k_and_imagenet() -> None:
             assert (*chosen, recipe.model.dropout) == row
 
 
+# learning rate, stochastic depth, pixels
 THREE = {
-    "ViT-Ti/16": (4e-3, 0.0),
-    "ViT-S/16": (4e-3, 0.05),
-    "ViT-S24x2/16": (4e-3, 0.05),
-    "ViT-B/16": (3e-3, 0.1),
-    "ViT-B18x2/16": (3e-3, 0.1),
-    "ViT-L/16": (3e-3, 0.4),
+    "ViT-Ti/16": (4e-3, 0.0, 224),
+    "ViT-S/16": (4e-3, 0.05, 224),
+    "ViT-S24x2/16": (4e-3, 0.05, 224),
+    "ViT-B/16": (3e-3, 0.1, 224),
+    "ViT-B18x2/16": (3e-3, 0.1, 224),
+    "ViT-L/16": (3e-3, 0.4, 224),
 }
 DEIT3 = {
-    "ViT-S/16": (4e-3, 0.05),
-    "ViT-B/16": (3e-3, 0.2),
-    "ViT-L/16": (3e-3, 0.45),
-    "ViT-H/14": (3e-3, 0.6),
+    "ViT-S/16": (4e-3, 0.05, 224),
+    "ViT-B/16": (3e-3, 0.2, 192),
+    "ViT-L/16": (3e-3, 0.45, 192),
+    "ViT-H/14": (3e-3, 0.6, 154),  # 160, of which 11 x 14 are seen
 }
 
 
@@ -80,12 +81,13 @@ DEIT3 = {
     ],
 )
 def test_three_things_and_deit3(
-    name: str, rows: dict[str, tuple[float, float]], row: tuple[float | None, ...]
+    name: str, rows: dict[str, tuple[float, float, int]], row: tuple[float | None, ...]
 ) -> None:
-    for model, (lr, drop) in rows.items():
+    for model, (lr, drop, size) in rows.items():
         recipe = vitlab.recipe(name, model=model)
         how, part = recipe.optimizer, recipe.model
         assert (how.optimizer, how.lr, part.drop_path) == ("lamb", lr, drop), model
+        assert (part.image_size, recipe.augment.repeats) == (size, 3), model
         assert (how.weight_decay, recipe.epochs, part.layer_scale, part.crop) == row
         assert (recipe.batch, recipe.schedule.warmup) == (2048, 5)
         assert part.mean == (0.485, 0.456, 0.406)

@@ -245,26 +245,30 @@ def deit_distilled(model: str = "ViT-Ti/16") -> Recipe:
 
 
 def deit3(model: str = "ViT-S/16") -> Recipe:
-    """DeiT III (Touvron et al., 2022): ImageNet in 800 epochs at 224 pixels, by its code's flags.
+    """DeiT III (Touvron et al., 2022): ImageNet in 800 epochs, by its code's flags.
 
-    Stochastic depth 0.05 for S, 0.2 for B, 0.45 for L, 0.6 for H; none for Ti (not trained).
+    Images have 224 pixels for S, 192 for B and L, and 154 for H, of whose 160 its patches of 14
+    cover 154; the larger ones are fine-tuned at 224. Stochastic depth is 0.05 for S, 0.2 for B,
+    0.45 for L, 0.6 for H; none for Ti (not trained).
     """
     width = _width(model, "deit3")
-    rates = ((192, 0.0), (384, 0.05), (768, 0.2), (1024, 0.45))
-    drop = next((rate for limit, rate in rates if width <= limit), 0.6)
+    known = ((192, 0.0, 224), (384, 0.05, 224), (768, 0.2, 192), (1024, 0.45, 192))
+    drop, size = next((each for limit, *each in known if width <= limit), (0.6, 154))
     lr = 4e-3 if width <= 384 else 3e-3
     return Recipe(
         recipe="deit3",
         model=model_part(
             model,
-            image_size=224,
+            image_size=size,
             crop=1.0,
             interpolation="bicubic",
             layer_scale=1e-4,
             drop_path=drop,
             **IMAGENET,
         ),
-        augment=replace(DEIT_CROP, three_augment=True, color_jitter=0.3, mixup=0.8, cutmix=1.0),
+        augment=replace(
+            DEIT_CROP, three_augment=True, color_jitter=0.3, mixup=0.8, cutmix=1.0, repeats=3
+        ),
         objective=ObjectivePart(loss="bce", bce_threshold=0.0),
         optimizer=Optimization(optimizer="lamb", lr=lr, weight_decay=0.05, eps=1e-6, clip=1.0),
         schedule=Schedule(warmup=5, final_lr=1e-5 / lr),

@@ -24,7 +24,7 @@ from vitlab.objectives.hidden_patches import (
     over_image,
 )
 from vitlab.objectives.masks import Draws, block_masks, draws_of, places_of, smallest_block
-from vitlab.objectives.pretext_task import as_pictures, unit_pixels
+from vitlab.objectives.pretext_task import LossFigures, as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext
 
 EASY = 0.9  # agreement from which a tokenizer is doubted: our choice
@@ -95,9 +95,7 @@ class BEiT(HiddenPatches):
             line += ", and its batch norm counts these"
         return [line]
 
-    def loss(
-        self, model: Model, batch: Batch, generator: torch.Generator
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: Model, batch: Batch, generator: torch.Generator) -> LossFigures:
         """Return the cross-entropy of the hidden patches' codes, and the sum of `agreement`."""
         images = batch.images
         assert isinstance(images, Tensor)

@@ -16,6 +16,7 @@ from vitlab.data.loading.batches import Batch
 from vitlab.device import sent
 from vitlab.errors import OptionError
 from vitlab.objectives.balance import class_weights
+from vitlab.objectives.pretext_task import LossFigures
 from vitlab.recipes import choices
 from vitlab.recipes.choices import LossName
 
@@ -64,9 +65,7 @@ class Classify:
         if labels.several and self.kind == "softmax" and self.own is None:
             raise OptionError("images with several labels need --loss bce or --loss sigmoid")
 
-    def loss(
-        self, model: nn.Module, batch: Batch, generator: torch.Generator
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> LossFigures:
         """Return the mean loss of a batch, and `correct`, the number of images it got right.
 
         An image counts as right if the class of the highest score is its own; of a mixture, the one
@@ -175,9 +174,7 @@ class Objective(Protocol):
             OptionError: they cannot be, with what would work.
         """
 
-    def loss(
-        self, model: nn.Module, batch: Batch, generator: torch.Generator
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> LossFigures:
         """Return the mean loss of a batch, and its metrics.
 
         Args:

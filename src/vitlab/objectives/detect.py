@@ -22,7 +22,7 @@ from vitlab.data.loading.batches import Batch
 from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.objectives.matching import Pairs, chances_of, class_loss, paired, shares_of
-from vitlab.objectives.pretext_task import PretextTask, as_pictures, unit_pixels
+from vitlab.objectives.pretext_task import LossFigures, PretextTask, as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext
 from vitlab.weights.detector import BoxClasses, BoxHead, Detector, check_boxes, corners
 
@@ -65,9 +65,7 @@ class Detect(PretextTask):
         """Return what is kept of a run."""
         return Detector(model, self.head)
 
-    def loss(
-        self, model: Model, batch: Batch, generator: torch.Generator
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: Model, batch: Batch, generator: torch.Generator) -> LossFigures:
         """Return the loss, and of the objects of each image the shares that are found.
 
         `class_accuracy` is the share with the right class, `box_overlap` their mean IoU, after the

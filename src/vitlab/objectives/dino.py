@@ -23,7 +23,7 @@ from vitlab.objectives.crops import (
     follow,
     local_size,
 )
-from vitlab.objectives.pretext_task import Sum
+from vitlab.objectives.pretext_task import LossFigures, Sum
 from vitlab.recipes.pretext import Pretext
 
 WARMUP = 0.1  # of the run, until the teacher's temperature is the final one
@@ -289,9 +289,7 @@ class SelfDistillation(ComparedCrops):
         self.temperature.fill_(temperature_at(step, total, options.teacher_temperature))
         self.frozen = step < options.freeze_last * epoch
 
-    def loss(
-        self, model: Model, batch: Batch, generator: torch.Generator
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: Model, batch: Batch, generator: torch.Generator) -> LossFigures:
         """Return the loss over pairs of crops, with those that the options add, and the figures."""
         images = [each.images for each in (batch, *batch.views)]
         views = [each for each in images if isinstance(each, Tensor)]

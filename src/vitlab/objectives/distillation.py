@@ -20,7 +20,7 @@ from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.classify import Classify
-from vitlab.objectives.pretext_task import OwningObjective
+from vitlab.objectives.pretext_task import LossFigures, OwningObjective
 from vitlab.recipes.choices import Distill
 
 WITHOUT = "leave distill_token out, so that the same scores learn from both"
@@ -311,9 +311,7 @@ class Distillation(OwningObjective):
         if self.heads is not None:
             self.heads.reset_parameters()
 
-    def loss(
-        self, model: Model, batch: Batch, generator: torch.Generator
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: Model, batch: Batch, generator: torch.Generator) -> LossFigures:
         """Return the mean loss of a batch, its correct answers and those that are the teacher's."""
         answers = self.teacher.answers(batch)
         if self.heads is None:

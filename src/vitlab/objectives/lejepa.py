@@ -17,6 +17,7 @@ from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.objectives.crops import BY_PASS, ComparedCrops, anchor_of, local_size
 from vitlab.objectives.dino import CLOSE, spread
+from vitlab.objectives.pretext_task import LossFigures
 from vitlab.recipes.pretext import Pretext
 
 KNOTS, FARTHEST = 17, 3.0  # where characteristic functions are compared: from 0 to 3
@@ -55,9 +56,7 @@ class LeJEPA(ComparedCrops):
         """Draw the projector."""
         self.projector.reset_parameters(generator)
 
-    def loss(
-        self, model: Model, batch: Batch, generator: torch.Generator
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: Model, batch: Batch, generator: torch.Generator) -> LossFigures:
         """Return the weighted loss of a batch, and the figures."""
         crops = (batch, *batch.views)
         views = [each.images for each in crops if isinstance(each.images, Tensor)]

@@ -20,7 +20,7 @@ from vitlab.models.positions.sincos import sines
 from vitlab.models.stems.stem import stem_of
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.masks import Draws, draws_of, uniform
-from vitlab.objectives.pretext_task import GRAY, PretextTask, as_pictures, unit_pixels
+from vitlab.objectives.pretext_task import GRAY, LossFigures, PretextTask, as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext
 
 
@@ -165,9 +165,7 @@ class MAE(PretextTask):
         """Draw the decoder's weights."""
         self.decoder.reset_parameters(generator)
 
-    def loss(
-        self, model: Model, batch: Batch, generator: torch.Generator
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: Model, batch: Batch, generator: torch.Generator) -> LossFigures:
         """Return the mean squared error of hidden patches, and the sum of `pixel_error`.
 
         Args:

@@ -21,7 +21,7 @@ from vitlab.objectives.hidden_patches import (
     hidden_count,
 )
 from vitlab.objectives.masks import Draws, draws_of, random_places, uniform
-from vitlab.objectives.pretext_task import as_pictures, unit_pixels
+from vitlab.objectives.pretext_task import LossFigures, as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext
 
 BINS = 8  # of a channel: 3 bits
@@ -73,9 +73,7 @@ class MaskedPatch(HiddenPatches):
                 "target=pixels"
             )
 
-    def loss(
-        self, model: Model, batch: Batch, generator: torch.Generator
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: Model, batch: Batch, generator: torch.Generator) -> LossFigures:
         """Return the mean loss of corrupted patches, and the sum of `color_error`."""
         images = batch.images
         assert isinstance(images, Tensor)

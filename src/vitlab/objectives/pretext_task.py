@@ -16,6 +16,9 @@ from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.recipes.pretext import Pretext
 
+LossFigures = tuple[Tensor, dict[str, Tensor]]
+"""The mean loss of a batch, and the sum over its images of each figure beside it."""
+
 Sum = Callable[[Tensor], None]
 """Adds up a tensor over all processes, in place."""
 
@@ -61,9 +64,7 @@ class OwningObjective(nn.Module):
     def start(self, model: Model) -> None:
         """Take over what is needed of the model's first weights, before the first step."""
 
-    def loss(
-        self, model: Model, batch: Batch, generator: torch.Generator
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: Model, batch: Batch, generator: torch.Generator) -> LossFigures:
         """Return the mean loss of a batch, and the sum over its images of each of `figures`.
 
         Args:
@@ -124,7 +125,7 @@ class Learner(nn.Module):
         super().__init__()
         self.model, self.task = model, task
 
-    def forward(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(self, batch: Batch, generator: torch.Generator) -> LossFigures:
         """Return the objective's mean loss of a batch, and its figures."""
         return self.task.loss(self.model, batch, generator)
 

@@ -17,7 +17,7 @@ from vitlab.data.labels import Labels, TargetLabels
 from vitlab.data.loading.batches import Batch
 from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
-from vitlab.objectives.pretext_task import PretextTask
+from vitlab.objectives.pretext_task import LossFigures, PretextTask
 from vitlab.recipes.choices import LossName
 from vitlab.recipes.pretext import Pretext
 from vitlab.weights.regressor import TINY, Regressor, Targets
@@ -58,9 +58,7 @@ class Regress(PretextTask):
             if self.first is not None:
                 own.data.copy_(torch.tensor(self.first[name][: len(own)]))
 
-    def loss(
-        self, model: Model, batch: Batch, generator: torch.Generator
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: Model, batch: Batch, generator: torch.Generator) -> LossFigures:
         """Return the loss, the mean over images and targets, and `target_error`.
 
         That is the mean absolute error over the targets, in deviations of each.

@@ -29,7 +29,7 @@ from vitlab.data.masks import IGNORED
 from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.objectives.matching import Pairs, chances_of, class_loss, paired, shares_of
-from vitlab.objectives.pretext_task import PretextTask
+from vitlab.objectives.pretext_task import LossFigures, PretextTask
 from vitlab.recipes.pretext import Pretext
 from vitlab.weights.queries import check_queries
 from vitlab.weights.segmenter import (
@@ -85,9 +85,7 @@ class Segment(PretextTask):
         if isinstance(self.head, MaskHead):
             self.head.reset_parameters(generator)
 
-    def loss(
-        self, model: Model, batch: Batch, generator: torch.Generator
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: Model, batch: Batch, generator: torch.Generator) -> LossFigures:
         """Return the loss, and of each image the share of the pixels that are right."""
         del generator  # nothing is drawn
         images, truth = batch.images, batch.labels.long()

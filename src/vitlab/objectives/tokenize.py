@@ -13,7 +13,7 @@ from vitlab.models.config import ModelConfig, TokenizerConfig
 from vitlab.models.model import Model
 from vitlab.models.tokenizers.tokenizer import Tokenizer
 from vitlab.objectives.masks import Draws, draws_of, exponentials
-from vitlab.objectives.pretext_task import PretextTask, Sum
+from vitlab.objectives.pretext_task import LossFigures, PretextTask, Sum
 from vitlab.recipes.pretext import Pretext
 
 
@@ -118,9 +118,7 @@ class Tokenize(PretextTask):
         self.weight = self.options.kl_weight * min(1.0, step / max(1.0, GROWING * total))
         self.epoch = max(1, math.ceil(epoch))
 
-    def loss(
-        self, model: Model, batch: Batch, generator: torch.Generator
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: Model, batch: Batch, generator: torch.Generator) -> LossFigures:
         """Return the mean loss of a batch, and the sums over its images of error and entropy.
 
         Args:

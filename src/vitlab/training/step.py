@@ -22,7 +22,7 @@ from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DivergedError
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Objective, objective_of
-from vitlab.objectives.pretext_task import Learner, OwningObjective
+from vitlab.objectives.pretext_task import Learner, LossFigures, OwningObjective
 from vitlab.objectives.pretext_tasks import views_of
 from vitlab.optim.optimizers import set_rate
 from vitlab.optim.sam import statistics_kept, uphill
@@ -155,9 +155,7 @@ class Trainer:
                 sums[place] += metrics[name].detach() * counts
         return sums
 
-    def forward(
-        self, batch: Batch, generator: torch.Generator, mixed: Mix | None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(self, batch: Batch, generator: torch.Generator, mixed: Mix | None) -> LossFigures:
         """Return the mean loss of some images as they are learned, and the objective's figures."""
         config, moved = self.model.config, self.augmented(batch)
         pixels, labels = moved.images, moved.labels
@@ -167,7 +165,7 @@ class Trainer:
         with self.engine.computing():
             inputs = replace(moved, images=self.engine.images(pixels), labels=labels)
             if self.task is not None:
-                own: tuple[Tensor, dict[str, Tensor]] = self.engine.network(inputs, generator)
+                own: LossFigures = self.engine.network(inputs, generator)
                 return own
             return self.objective.loss(self.engine.network, inputs, generator)
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from vitlab.errors import OptionError, as_user_error
@@ -146,12 +145,7 @@ class Meter:
             self.live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Restore the terminal."""
         if self.live:
             self.live.stop()

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import NoReturn
 
 STATUS = 130
@@ -40,12 +40,7 @@ class Interrupts:
         self._hook, sys.unraisablehook = sys.unraisablehook, self._ignored
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Ignore signals: all is said, and while Python ends it would answer in its own way."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)

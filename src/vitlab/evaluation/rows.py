@@ -40,10 +40,12 @@ Row = dict[str, Any]
 Kind = Literal["text", "texts", "number", "flag"]
 Kinds = dict[str, Kind]
 """The columns of a table, in order, and what stands in each."""
+RowWriter = Iterator[Callable[[list[Row]], None]]
+"""What a block of `with` gets to write rows, some at a time."""
 
 
 @contextmanager
-def table_to(file: Path | None, kinds: Kinds) -> Iterator[Callable[[list[Row]], None]]:
+def table_to(file: Path | None, kinds: Kinds) -> RowWriter:
     """Yield what writes rows of such columns; the file appears when the block succeeds.
 
     Args:
@@ -131,7 +133,7 @@ class RowLayout:
 
 
 @contextmanager
-def _csv(draft: Path, kinds: Kinds) -> Iterator[Callable[[list[Row]], None]]:
+def _csv(draft: Path, kinds: Kinds) -> RowWriter:
     """Write CSV in UTF-8; bytes of file names that are none stay as they are."""
     with draft.open("w", encoding="utf-8", errors="surrogateescape", newline="") as stream:
         writer = csv.DictWriter(stream, [*kinds], lineterminator="\n")
@@ -149,7 +151,7 @@ def _cell(value: Any) -> Any:
 
 
 @contextmanager
-def _jsonl(draft: Path, kinds: Kinds) -> Iterator[Callable[[list[Row]], None]]:
+def _jsonl(draft: Path, kinds: Kinds) -> RowWriter:
     """Write a JSON object per row, in ASCII, so that any file name can be read back."""
     with draft.open("w", encoding="ascii", newline="") as stream:
 
@@ -163,7 +165,7 @@ def _jsonl(draft: Path, kinds: Kinds) -> Iterator[Callable[[list[Row]], None]]:
 
 
 @contextmanager
-def _parquet(draft: Path, kinds: Kinds) -> Iterator[Callable[[list[Row]], None]]:
+def _parquet(draft: Path, kinds: Kinds) -> RowWriter:
     """Write Parquet in row groups of about `GROUP`; probabilities are float32."""
     import pyarrow as pa
     from pyarrow import parquet

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 START = "interrupted before the first step: run the command again"
@@ -53,12 +53,7 @@ class Stop:
         self._hook, sys.unraisablehook = sys.unraisablehook, self._ignored
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Restore the signals.
 
         Raises:

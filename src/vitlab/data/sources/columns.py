@@ -16,6 +16,8 @@ from vitlab.errors import DataError
 from vitlab.options import nearest
 
 Row = dict[str, Any]
+Lines = Sequence[tuple[str, Row]]
+"""Rows, each with its place, such as `line 3`."""
 PATHS = (
     "path", "file", "file_name", "filename", "image", "image_path", "img_path", "filepath",
     "image_name", "image_id", "img", "id", "name",
@@ -116,7 +118,7 @@ def named(names: Sequence[str], usual: Sequence[str]) -> list[str]:
 
 
 def read_labels(
-    lines: Sequence[tuple[str, Row]], others: list[str], file: Path, known: Columns
+    lines: Lines, others: list[str], file: Path, known: Columns
 ) -> tuple[Sequence[str], list[Label]]:
     """Return the columns of the labels, and the label of each row: one name, or several.
 
@@ -143,9 +145,7 @@ def read_labels(
     ]
 
 
-def _label_columns(
-    lines: Sequence[tuple[str, Row]], others: list[str], file: Path, known: Columns
-) -> Sequence[str]:
+def _label_columns(lines: Lines, others: list[str], file: Path, known: Columns) -> Sequence[str]:
     """Return the column of the labels, or several of 0 and 1, each of which is a class."""
     asked = known.label_column
     binary = [name for name in asked or others if _binary(lines, name)]
@@ -168,7 +168,7 @@ def _label_columns(
     )
 
 
-def _binary(lines: Sequence[tuple[str, Row]], name: str) -> bool:
+def _binary(lines: Lines, name: str) -> bool:
     return all(str(row.get(name)).strip() in ("0", "1", "0.0", "1.0") for _, row in lines)
 
 

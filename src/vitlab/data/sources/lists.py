@@ -25,6 +25,7 @@ from vitlab.data.settings import Columns
 from vitlab.data.sources.columns import (
     FOLDS,
     SPLITS,
+    Lines,
     Places,
     Row,
     candidates,
@@ -62,12 +63,7 @@ def open_list(request: Request) -> Found | None:
 
 
 def labeled_rows(
-    lines: Sequence[tuple[str, Row]],
-    names: Sequence[str],
-    column: str,
-    file: Path,
-    request: Request,
-    bare: Source,
+    lines: Lines, names: Sequence[str], column: str, file: Path, request: Request, bare: Source
 ) -> Found:
     """Return the images of rows by their split, with the labels that other columns give them.
 
@@ -133,7 +129,7 @@ def with_labels(
     return replace(bare, labels=found, classes=classes)  # type: ignore[type-var]
 
 
-def read_rows(file: Path, known: Columns) -> tuple[list[str], list[tuple[str, Row]]]:
+def read_rows(file: Path, known: Columns) -> tuple[list[str], Lines]:
     """Return the names of the columns, and every row with its place, such as `line 3`.
 
     Raises:
@@ -142,7 +138,7 @@ def read_rows(file: Path, known: Columns) -> tuple[list[str], list[tuple[str, Ro
     try:
         text = read_text(file, LARGEST).replace("\r\n", "\n").replace("\r", "\n")
         if file.suffix.lower() == ".jsonl":
-            rows = list(_jsonl(text, file))
+            rows: Lines = [*_jsonl(text, file)]
             names = list(dict.fromkeys(name for _, row in rows for name in row))
         else:
             names, rows = _csv(text, file, known)
@@ -153,7 +149,7 @@ def read_rows(file: Path, known: Columns) -> tuple[list[str], list[tuple[str, Ro
     return names, rows
 
 
-def _csv(text: str, file: Path, known: Columns) -> tuple[list[str], list[tuple[str, Row]]]:
+def _csv(text: str, file: Path, known: Columns) -> tuple[list[str], Lines]:
     """The columns and rows of a text whose fields a comma, a semicolon or a tab separates.
 
     A first line that names an existing image is no line of column names; columns then have the
@@ -205,9 +201,7 @@ def _list_file(path: Path) -> Path | None:
     return None
 
 
-def paths_of(
-    lines: Sequence[tuple[str, Row]], column: str, places: Places, title: object
-) -> list[str]:
+def paths_of(lines: Lines, column: str, places: Places, title: object) -> list[str]:
     """Return the paths in rows, with their endings.
 
     Raises:
@@ -241,7 +235,7 @@ def check_files(paths: Sequence[str], places: Places, file: Path, known: Columns
 
 
 def row_splits(
-    lines: Sequence[tuple[str, Row]], names: Sequence[str], column: str, file: Path
+    lines: Lines, names: Sequence[str], column: str, file: Path
 ) -> tuple[list[str], list[str]]:
     """Return the split of each row: by a column of splits, else of folds; and a note on folds.
 

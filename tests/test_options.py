@@ -67,6 +67,7 @@ def refused(**choices: Any) -> str:
         ({"rate": "x"}, "rate must be a number above 0, not x"),
         ({"rate": math.inf}, "rate must be a number above 0, not inf"),
         ({"rate": math.nan}, "rate must be a number above 0, not nan"),
+        ({"rate": 10**400}, f"rate must be a number above 0, not 1{'0' * 56}..."),
         ({"rate": True}, "rate must be a number above 0, not True"),
         ({"share": 1.0}, "share must be at least 0 and below 1, not 1.0"),
         ({"share": -0.1}, "share must be at least 0 and below 1, not -0.1"),

@@ -3,6 +3,7 @@
 import math
 import types
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from numbers import Integral, Real
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -28,8 +29,10 @@ def conform(value: Any, hint: Any) -> Any:
         if isinstance(value, Integral) and not isinstance(value, bool):
             return int(value)
     elif hint is float:
-        if isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value):
-            return float(value)
+        if isinstance(value, Real) and not isinstance(value, bool):
+            with suppress(OverflowError):  # of a whole number
+                if math.isfinite(number := float(value)):
+                    return number
     elif origin is tuple:
         many = isinstance(value, list | tuple)
         if many or parts[-1] is Ellipsis:  # a single value is a list of one

@@ -1,7 +1,5 @@
 """The statistics of few seeds against SciPy's t-tests, and against simulations of its power."""
 
-import itertools
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -109,6 +107,5 @@ def test_what_seeds_see_and_the_seeds_that_see_it() -> None:
 
 
 def test_the_quantile_is_students() -> None:
-    for freedom, level in itertools.product((1, 2, 4, 30, 1000), (0.5, 0.95, 0.99)):
-        known = stats.t.ppf((1 + level) / 2, freedom)
-        assert t_quantile(freedom, level) == pytest.approx(known, rel=1e-6)
+    for freedom in (1, 2, 4, 30, 1000):
+        assert t_quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-6)

@@ -22,9 +22,9 @@ Values = Mapping[str, Sequence[float]]
 """The figures of each arm's runs, one per seed."""
 
 
-def t_quantile(freedom: float, level: float = 1 - LEVEL) -> float:
-    """Return how far from 0 the middle share `level` of Student's t distribution reaches."""
-    return float(stdtrit(freedom, (1 + level) / 2))
+def t_quantile(freedom: float) -> float:
+    """Return how far from 0 the middle 95% of Student's t distribution reach."""
+    return float(stdtrit(freedom, 1 - LEVEL / 2))
 
 
 @dataclass(frozen=True)

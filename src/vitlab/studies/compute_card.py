@@ -84,7 +84,7 @@ def fitted(points: Sequence[tuple[float, float]]) -> PowerLaw:
         scale=math.exp(line.intercept),
         exponent=float(line.slope),
         center=math.exp(center),
-        reach=float(t_quantile(len(points) - 2) * line.stderr),
+        reach=t_quantile(len(points) - 2) * line.stderr,
         points=len(points),
     )
 

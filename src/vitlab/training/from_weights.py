@@ -179,7 +179,7 @@ def guiding(recipe: Recipe) -> str:
     return recipe.pretext.tokenizer or recipe.distill.teacher
 
 
-def guide_of(recipe: Recipe, folder: RunFolder, started: bool) -> Model | None:
+def guide_of(recipe: Recipe, folder: RunFolder, resume: bool) -> Model | None:
     """Return the frozen model whose answers are learned, a tokenizer or a teacher, if there is one.
 
     A run that goes on has a copy in its folder.
@@ -190,7 +190,7 @@ def guide_of(recipe: Recipe, folder: RunFolder, started: bool) -> Model | None:
     """
     if not (weights := guiding(recipe)):
         return None
-    return load(folder.guide if started and folder.guide.is_dir() else weights)
+    return load(folder.guide if resume and folder.guide.is_dir() else weights)
 
 
 def check_guide(

@@ -180,7 +180,7 @@ def prepare(
     recipe, told = fitted(recipe, len(splits.train), before, host.device)
     check_world(recipe, host, world)
     with named_if_slow(f"loading {recipe.start.weights or guiding(recipe)}", world.first):
-        base, guide = starting_model(recipe, start), guide_of(recipe, folder, started)
+        base, guide = starting_model(recipe, start), guide_of(recipe, folder, resume)
     config, remarks = resolve(recipe, splits, base)
     check_model(recipe, host, config)
     hooks.check(recipe, config, splits.train.labels)

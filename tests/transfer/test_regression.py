@@ -25,7 +25,7 @@ from vitlab.errors import DataError, OptionError, RunError, WeightsError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_of
 from vitlab.evaluation.probes.searching import FeatureChoice, find_ridge
-from vitlab.evaluation.regression import target_figures
+from vitlab.evaluation.regression import evaluate_targets, target_figures
 from vitlab.objectives.regress import target_loss
 from vitlab.recipes.recipe import Host
 from vitlab.training import first_state
@@ -341,3 +341,14 @@ def test_a_probe_is_measured_again_and_fits_its_own_model(
     (tmp_path / "run").mkdir()
     with pytest.raises(WeightsError, match="run vitlab train TABLE --task regress first"):
         load_regressor(tmp_path / "run")
+
+
+def test_a_run_on_a_fold_is_evaluated_on_its_fold(table: Path, tmp_path: Path) -> None:
+    recipe = vitlab.recipe(
+        "regress", str(table), targets="price", model=VIT, steps=1, batch=8, fold="2/4"
+    )
+    run = vitlab.train(recipe, tmp_path / "run", host=HOST)
+    found = evaluate_targets(run.folder, str(table), "auto", Compute("cpu", workers=0))
+    assert (found["split"], found["images"]) == ("test", run.metrics["test_images"])
+    ((mine,), (first,)) = found["targets"], run.metrics["targets"]
+    assert mine["rmse"] == pytest.approx(first["rmse"])

@@ -127,12 +127,17 @@ def open_for(model: Model, data: Given, columns: Columns | None = None) -> Split
             f"{model.source or model.config.name} does not name its classes, so those of {title} "
             f"are matched by position ({shown}, …); --labels (labels=…) gives their names"
         )
-    if splits.whole is not None and _held_out(model, splits.whole):
-        about = model.provenance
-        if fold := about.get("fold", ""):
-            return fold_of(splits, fold)
-        return hold_out(splits.whole, about["held_out"], splits.notes)
-    return splits
+    return as_held_out(model, splits)
+
+
+def as_held_out(model: Model, splits: Splits) -> Splits:
+    """Return unsplit data that a model was trained on as training split it; others as they are."""
+    if splits.whole is None or not _held_out(model, splits.whole):
+        return splits
+    about = model.provenance
+    if fold := about.get("fold", ""):
+        return fold_of(splits, fold)
+    return hold_out(splits.whole, about["held_out"], splits.notes)
 
 
 def as_trained(model: Model, splits: Splits) -> Splits:

@@ -207,15 +207,14 @@ def figures_of(answers: Answers) -> Figures:
     return {name: float(value[0]) for name, value in found.items() if np.isfinite(value[0])}
 
 
-def pairs_of(answers: Sequence[Answers], resamples: int | None = None) -> list[Pair]:
+def pairs_of(answers: Sequence[Answers]) -> list[Pair]:
     """Compare all models with each other, each pair once.
 
     Args:
         answers: of each model, to the same images in the same order
-        resamples: of the images; None for as many as the intervals of one model have
     """
     points = [figures_of(each) for each in answers]
-    count = resamples or resamples_for(answers[0])
+    count = resamples_for(answers[0])
     samples = [resampled(each, count) for each in answers]
     found = []
     for first, second in combinations(range(len(answers)), 2):

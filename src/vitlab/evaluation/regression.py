@@ -22,7 +22,7 @@ from vitlab.data.sources.source import Source
 from vitlab.data.targets import numbers_of, open_targets
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import finite, ratio
-from vitlab.evaluation.choosing import Split, chosen
+from vitlab.evaluation.choosing import Split, as_held_out, chosen
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.intervals import interval_of, redrawn, wilson
@@ -151,11 +151,10 @@ def evaluate_targets(
         WeightsError: as `load_regressor`.
     """
     regressor, began = load_regressor(run), time.monotonic()
-    model, about = regressor.model, regressor.model.provenance
     known = columns.values(" ".join(options_of(Columns))) if columns else {}
-    options = Data(test_fraction=about.get("held_out") or 0.2, **known)
-    splits = open_targets(data, regressor.about.targets, options)
-    images = chosen(model, splits, data, split)
+    splits = open_targets(data, regressor.about.targets, Data(**known))
+    model = regressor.model
+    images = chosen(model, as_held_out(model, splits), data, split)
     figures, bad = measure_targets(regressor, images.source, compute)
     return recorded(model, began, figures | {"data": data} | images.about, images.notes, bad)
 

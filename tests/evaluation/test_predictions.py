@@ -163,14 +163,14 @@ def test_damaged_images_are_left_out_and_listed(photos: Path) -> None:
 
 def test_without_a_single_usable_image(photos: Path) -> None:
     for file in photos.rglob("*.png"):
-        file.write_bytes(b"")
+        file.write_bytes(bytes(file))
     whole = open_to_learn(str(photos)).whole
     assert whole is not None
     made = model(classes=3, channels=3)
     (none,) = infer(made, whole, Compute(CPU, workers=0))
     assert none.probabilities.shape == none.logits.shape == (0, 3)
     assert (none.indices.tolist(), len(none.bad), none.images) == ([], 60, 60)
-    with pytest.raises(DataError, match=r"blue/000\.png: the file is empty"):
+    with pytest.raises(DataError, match=r"blue/000\.png: not a JPEG"):
         predict(made, whole, Compute(CPU, workers=0))
     with pytest.raises(DataError, match=r"none of the 60 images can be read; .*x\.csv says why"):
         classify_into(photos.parent / "x.csv", made, whole, Compute(CPU, workers=0))

@@ -173,7 +173,7 @@ def test_a_class_with_too_few_images_is_refused_before_anything(
 def test_without_a_readable_image_there_is_no_number(tmp_path: Path) -> None:
     photos = photo_folder(tmp_path / "photos", {"blue": 20, "red": 20})
     for file in photos.rglob("*.png"):
-        file.write_bytes(b"x")
+        file.write_bytes(bytes(file))
     model = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", image_size=8)
     own = Probe.of(str(photos), 3)
     for each in (own, Probe.of(str(photos), 3, "knn")):

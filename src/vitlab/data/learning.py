@@ -47,6 +47,7 @@ def open_to_learn(
         splits = opened.splits(test_fraction)
         _check_classes(splits, opened.title)
     if not len(splits.train) or not len(splits.test):
+        _check_readable(splits, opened.title)
         raise DataError(
             f"{opened.title} has too few images to hold some out (copies stay together)"
         )

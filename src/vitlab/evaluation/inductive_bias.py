@@ -261,14 +261,14 @@ def cue_figures(probed: Probed, generator: np.random.Generator) -> dict[str, flo
 GRID = 8  # patches per side, whatever the patches of a ViT
 
 
-def patch_numbers(size: tuple[int, int], grid: int = GRID) -> Tensor:
+def patch_numbers(size: tuple[int, int]) -> Tensor:
     """Return the number of the patch that each pixel belongs to, in raster order: (rows, columns).
 
     Where the grid does not divide a side, its patches differ by one pixel. A side of fewer pixels
     than that has a patch for each.
     """
-    high, wide = (torch.arange(side) * min(grid, side) // side for side in size)
-    return high[:, None] * min(grid, size[1]) + wide
+    high, wide = (torch.arange(side) * min(GRID, side) // side for side in size)
+    return high[:, None] * min(GRID, size[1]) + wide
 
 
 def drop_patches(images: Tensor, scores: Tensor, fraction: float) -> Tensor:

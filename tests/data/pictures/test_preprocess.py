@@ -162,7 +162,7 @@ def test_what_is_no_image() -> None:
     with pytest.raises(OptionError, match="a model or its configuration"):
         vitlab.preprocess("ViT-B/16")
     for call in (of, of.encode, lambda images: vitlab.inspect.rollout(of, images)):
-        with pytest.raises(OptionError, match=r"not a (list|str): vitlab\.preprocess\(model\)"):
+        with pytest.raises(OptionError, match=r"not (list|str): vitlab\.preprocess\(model\)"):
             call(["a.jpg"])
 
 

@@ -58,13 +58,13 @@ def test_parquet(tmp_path: Path, monkeypatch) -> None:
 
 def test_columns_of_tables(tmp_path: Path) -> None:
     """Found by their types and names, or chosen; also plain bytes, as other programs write them."""
-    file, image = tmp_path / "a.parquet", png(0)
-    cells, words = [{"bytes": image, "path": None}] * 8, ["cat", "ape"] * 4
+    file, images = tmp_path / "a.parquet", [png(number) for number in range(8)]
+    cells, words = [{"bytes": each, "path": None} for each in images], ["cat", "ape"] * 4
     pq.write_table(pa.table({"image": cells, "label": words}), file)
     splits = open_to_learn(str(file))
     assert splits.classes == ("ape", "cat")
     assert splits.whole.labels.values.tolist() == [1, 0] * 4
-    columns = {"scan": [image] * 8, "fine_label": list("abcd") * 2, "label": list("xxxxyyyy"),
+    columns = {"scan": images, "fine_label": list("abcd") * 2, "label": list("xxxxyyyy"),
                "side": list("lrlrlrlr")}  # fmt: skip
     pq.write_table(pa.table(columns), file)
     found = open_to_learn(str(file))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from vitlab.models.resnets.body import Flavor, PostRoot, PostUnit, ResNetBody, group_norm
 
 AXIAL = Flavor(1e-4, 1e-10, "variance", same=True)  # scenic, baselines/axial_resnet.py
+HEADS = 8
 
 
 class LineAttention(nn.Module):
@@ -93,18 +94,15 @@ class AxialBody(ResNetBody):
         stages: bottlenecks in every stage, (3, 4, 6, 3) for the 50-layer one
         channels: of the images
         image_size: (rows, columns) in pixels; the relative positions are of this size only
-        heads: in every attention
     """
 
-    def __init__(
-        self, stages: tuple[int, ...], channels: int, image_size: tuple[int, int], heads: int = 8
-    ) -> None:
+    def __init__(self, stages: tuple[int, ...], channels: int, image_size: tuple[int, int]) -> None:
         def unit(inputs: int, width: int, stride: int) -> PostUnit:
             pixels = width // (16 * stride)  # between two places of what enters
             rows, columns = (-(-side // pixels) for side in image_size)
             middle = nn.Sequential(
-                LineAttention(width, heads, rows, axis=2),
-                LineAttention(width, heads, columns, axis=3),
+                LineAttention(width, HEADS, rows, axis=2),
+                LineAttention(width, HEADS, columns, axis=3),
             )
             if stride == 2:  # a place beyond an odd side counts as 0, as SAME has it
                 middle.append(nn.AvgPool2d(2, ceil_mode=True, divisor_override=4))

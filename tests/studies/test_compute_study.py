@@ -100,6 +100,9 @@ def test_fits_the_rows() -> None:
     assert "operations of training" in picture
     assert "2e+14" in picture
     assert "mathdefault" not in picture  # text is not typeset
+    alone = drawn(study_named("compute"), [row | {"values": {"accuracy": []}} for row in rows[:1]])
+    assert alone is not None
+    assert "operations of training" not in alone  # one place makes no line: a dot by its name
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def run(name: str, out: Path, *only: str, model: str = TINY, **how: Any) -> dict
     recipe = small("digits", model).changed(**how.pop("recipe", {}))
     how = {"epochs": 0.1, "seeds": 1, "only": only, "at_once": 1} | how
     result = vitlab.study(name, out=out, recipe=recipe, host=HOST, **how)
-    assert {row["name"] for row in result["rows"]} == {*only}
+    assert {row["name"] for row in result["rows"]} >= {*only}  # and those that they start from
     return result
 
 

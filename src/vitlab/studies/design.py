@@ -101,23 +101,19 @@ def share_column(key: str, title: str) -> Column:
     return Column(key, title, percent, lambda share: f"{100 * share:.1f}")
 
 
-def _plain(form: str) -> Callable[[float], str]:
-    return lambda value: format(value, form)
-
-
 ACCURACY = share_column("accuracy", "test accuracy")
 FEW_SHOT = share_column("few_shot", "5-shot")
-NLL = Column("nll", "NLL", _plain(".3f"))
-TRAIN_LOSS = Column("train_loss", "training loss", _plain(".3f"))
+NLL = Column("nll", "NLL", "{:.3f}".format)
+TRAIN_LOSS = Column("train_loss", "training loss", "{:.3f}".format)
 PARAMS = Column("params", "parameters", lambda count: si(count, 2), once=True)
 MACS = Column("macs", "multiply-adds", lambda count: si(count, 2), once=True)
-FLOPS = Column("flops", "operations of training", _plain(".3g"), once=True)
-IMAGES = Column("train_images", "training images", _plain(",.0f"), once=True)
-RATE = Column("images_per_second", "images/s in training", _plain(",.0f"), once=True)
+FLOPS = Column("flops", "operations of training", "{:.3g}".format, once=True)
+IMAGES = Column("train_images", "training images", "{:,.0f}".format, once=True)
+RATE = Column("images_per_second", "images/s in training", "{:,.0f}".format, once=True)
 STEP = Column("step_seconds", "ms per step", lambda seconds: f"{1000 * seconds:.1f}")
-UPDATE = Column("update_ms", "ms per update", _plain(".1f"))
-RANK = Column("feature_rank", "directions (RankMe)", _plain(".1f"))
-FLOATS = Column("floats", "floats per parameter", _plain(".2f"), once=True)
+UPDATE = Column("update_ms", "ms per update", "{:.1f}".format)
+RANK = Column("feature_rank", "directions (RankMe)", "{:.1f}".format)
+FLOATS = Column("floats", "floats per parameter", "{:.2f}".format, once=True)
 COLUMNS = {
     each.key: each
     for each in (

@@ -181,12 +181,12 @@ def written(
     edges = EDGE_NOTE if any(row["edge"] for row in rows) else ""
     note = " ".join(filter(None, (study.note, edges)))
     command, drawing = folder.record.get("command", ""), drawn(study, rows)
-    result = {
+    shown = {
         **facts,
         "title": study.title,
-        "head": list(head),
-        "table": [list(line) for line in lines],
-        "rows": list(rows),
+        "head": head,
+        "table": lines,
+        "rows": rows,
         "claims": [verdict.as_json() for verdict in found],
         "findings": findings,
         "run": str(place),
@@ -204,7 +204,8 @@ def written(
     write_text(place / "results.md", "\n\n".join(text) + "\n")
     page = TablePage(study.title, lead, tables, [drawing] if drawing else [], findings, command)
     write_tables(folder.report, page)
-    folder.finish(json.loads(json.dumps(result)))
+    result: dict[str, Any] = json.loads(json.dumps(shown))
+    folder.finish(result)
     return result
 
 
@@ -220,9 +221,10 @@ def drawn(study: Study, rows: Sequence[Row]) -> Markup | None:
     if not rows:
         return None
     with mpl.rc_context(STYLE):
-        figure = new_figure(WIDTH, 380 if picture.x else 70 + 26 * len(rows))
+        lines = len({row["x"] for row in rows}) > 1 and picture.x
+        figure = new_figure(WIDTH, 380 if lines else 70 + 26 * len(rows))
         axes = figure.subplots()
-        axis = (_lines if picture.x else _dots)(axes, picture, column, rows)
+        axis = (_lines if lines else _dots)(axes, picture, column, rows)
         axis.set_major_formatter(lambda value, _: column.show(value))
         return svg(figure, "study", f"{study.title}: {column.title}.")
 

@@ -143,8 +143,9 @@ def test_every_command_takes_the_run(
     code, out, err = call(capsys, "finetune", "digits", "--from", place, *more, "--json")
     assert code == 0, err
     assert json.loads(out)["accuracy"] > 0.7
-    again = vitlab.probe("digits", weights, run.folder, resume=True)
-    assert again.metrics["accuracy"] == run.metrics["accuracy"]
+    for more in ({}, {"image_size": 8}):  # one that was not said then, and is as it was
+        again = vitlab.probe("digits", weights, run.folder, resume=True, **more)
+        assert again.metrics["accuracy"] == run.metrics["accuracy"]
     for changed, words in (
         ({"seed": 5}, "seed=0, not 5"),
         ({"image_size": 16}, "image_size=8, not 16"),

@@ -218,7 +218,7 @@ def _make_way(
     before = folder.recipe
     if before.recipe != PROBE:
         raise RunError(f"{folder.path} contains a run of vitlab train: choose another --out")
-    model = before.model.changed(**recipe.model.chosen())  # the weights decide on the rest of it
+    model = replace(before.model, **recipe.model.chosen())  # the weights decide on the rest of it
     if start is not None:  # whose fingerprint is compared
         recipe = replace(recipe, start=before.start)
     check_same(folder, replace(recipe, model=model), folder.fingerprint, folder.base)

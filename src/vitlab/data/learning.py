@@ -40,14 +40,13 @@ def open_to_learn(
         DataError: the data cannot be used: fewer than two classes, or too few images.
     """
     opened = open_images(data, "optional" if unlabeled else "required", columns=columns)
-    if unlabeled:
-        splits = _without_labels(opened, test_fraction)
-        _check_readable(splits, opened.title)
-    else:
-        splits = opened.splits(test_fraction)
+    splits = _without_labels(opened, test_fraction) if unlabeled else opened.splits(test_fraction)
+    short = not len(splits.train) or not len(splits.test)
+    if not unlabeled:
         _check_classes(splits, opened.title)
-    if not len(splits.train) or not len(splits.test):
+    if unlabeled or short:
         _check_readable(splits, opened.title)
+    if short:
         raise DataError(
             f"{opened.title} has too few images to hold some out (copies stay together)"
         )

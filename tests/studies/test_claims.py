@@ -101,6 +101,17 @@ def test_without_an_effect_there_is_nothing_to_compare() -> None:
     assert verdict(TUNED, attention=[0.4, 0.41], all=[0.4, 0.41]).word == NO_EFFECT  # not run
 
 
+def test_what_is_better_is_as_good_whatever_the_effect() -> None:
+    """All weights learn less than the classifier alone, attention more than both."""
+    worse = {"none": around(0.48, 0.001), "all": around(0.40, 0.001)}
+    found = verdict(TUNED, attention=around(0.57, 0.001), **worse)
+    assert (found.word, found.margin) == (CONFIRMED, None)
+    less = verdict(TUNED, attention=around(0.30, 0.001), **worse)
+    assert (less.word, less.seeds) == (NO_EFFECT, None)
+    equal = Claim("the same", "attention = all", effect="all > none")
+    assert verdict(equal, attention=around(0.57, 0.001), **worse).word == NO_EFFECT
+
+
 def test_the_noise_of_the_effect_is_part_of_the_test() -> None:
     """The same difference and the same effect, which is known better or worse."""
     known = {"attention": around(0.400, 0.001), "all": around(0.402, 0.001)}
@@ -204,6 +215,7 @@ SIMULATED = {
     "equal": [Claim("", "a = far", paper=2.0), Claim("", "b = far", paper=2.0)],
     "as good": [Claim("", "a >= far", paper=2.0), Claim("", "b c >= far", paper=2.0)],
     "a third of an effect": [Claim("", "a >= far", effect="far > lost")],
+    "a third of nothing": [Claim("", f"{arms} >= b", effect="lost > far") for arms in ("a", "c")],
 }
 
 

@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 import vitlab
+from vitlab.data.learning import open_to_learn
 from vitlab.errors import PackageError
-from vitlab.recipes.choices import Optimization
 from vitlab.studies.base import Base, options_of, small, table
 from vitlab.studies.claims import judged
+from vitlab.studies.design import Trained
 from vitlab.studies.grid import cells_of
 from vitlab.studies.papers import claims_of
 from vitlab.studies.papers.advice import SOME, update_cost
@@ -32,11 +34,11 @@ def test_every_row_chooses_its_learning_rate_on_held_out_training_images() -> No
 
 
 def test_every_row_has_a_cost_and_the_state_that_is_known_of_it() -> None:
-    model, floats = vitlab.create(TINY, 10, 8), {}
+    recipe, floats = small("digits", TINY), {}
+    digits, model = open_to_learn("digits"), vitlab.create(TINY, 10, 8)
     for name in TRIED:
-        options = options_of("optimizer-options", name).items()
-        own = {k: v for k, v in options if k in Optimization.__dataclass_fields__}
-        found = update_cost(model, Optimization(**own))
+        own = recipe.changed(**options_of("optimizer-options", name))
+        found = update_cost(Trained(model, own, digits, Path(), torch.device("cpu")))
         assert found["update_ms"] > 0, name
         floats[name] = found["floats"]
     assert floats["adamw"] == floats["adamw+sam"] == pytest.approx(2, abs=0.02)

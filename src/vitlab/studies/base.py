@@ -25,8 +25,6 @@ PATCH, SIDE = 8, 6  # the smallest patch that an hMLP stem takes; patches of a s
 NOTHING = 1e-12  # a learning rate that moves no weight
 CODES = "dVAE(codes=256,width=32,code_width=32)"
 
-KINDS = {"vit": "ViT", "hybrid": "hybrid", "resnet": "ResNet"}  # of similar cost
-
 
 @cache
 def read(name: str) -> dict[str, Any]:
@@ -141,7 +139,7 @@ class Base:
         """
         shape = self.shape
         above = shape.changed(depth=max(1, shape.depth - 1), mlp=2 * shape.mlp // 3, patch=4)
-        return {"vit": self.recipe.model.model, "hybrid": self.hybrid(above), "resnet": resnet}
+        return {"ViT": self.recipe.model.model, "hybrid": self.hybrid(above), "ResNet": resnet}
 
 
 def small(data: str, model: str = "") -> Recipe:
@@ -202,9 +200,8 @@ def without_labels(base: Base, task: str, model: ModelPart, **choices: Any) -> R
         choices: further options
     """
     part: dict[str, Any] = {"mean": (0.5,), "std": (0.5,), "pool": "mean"}
-    part |= {"image_size": model.image_size} if model.image_size else {}
     part |= options_of("small-tasks", recipe(task).pretext.task)
-    return base.published(task, model.model, **part, **_common(base), **choices).changed(
+    return base.published(task, model.model, **part, **_common(base, model), **choices).changed(
         optimizer="adamw", lr=base.recipe.optimizer.lr / 2, weight_decay=0.05, area=0.3
     )
 
@@ -216,10 +213,8 @@ def tokenizer(base: Base, model: ModelPart) -> Recipe:
         base: of the study
         model: that learns the codes, one for each of its patches
     """
-    size = {"image_size": model.image_size} if model.image_size else {}
     codes = f"{CODES}/{shape_of(model.model)['patch']}"
-    recipe = base.published("tokenizer", codes, **_common(base), **size)
-    return recipe.lasting(0.5)
+    return base.published("tokenizer", codes, **_common(base, model)).lasting(0.5)
 
 
 def fine_tuning(base: Base, **choices: Any) -> Recipe:
@@ -234,13 +229,8 @@ def fine_tuning(base: Base, **choices: Any) -> Recipe:
     )
 
 
-def _common(base: Base) -> dict[str, Any]:
-    """Return length, batch and precision."""
-    recipe = base.recipe
-    return {
-        "epochs": 1.0,
-        "warmup": 0.1,
-        "batch": recipe.batch,
-        "precision": recipe.precision,
-        "test_every": recipe.test_every,
-    }
+def _common(base: Base, model: ModelPart) -> dict[str, Any]:
+    """Return length, batch, precision and, if the model has its own, image size."""
+    own = {name: getattr(base.recipe, name) for name in ("batch", "precision", "test_every")}
+    size = {"image_size": model.image_size} if model.image_size else {}
+    return {"epochs": 1.0, "warmup": 0.1, **own, **size}

@@ -112,8 +112,10 @@ class Verdict:
     tests: int = 1
 
     def corrected(self, p: float, tests: int) -> Self:
-        """Return the verdict with the p-value among others; not seen if it is not small enough."""
-        return replace(self, p=p, tests=tests, word=self.word if p < LEVEL else UNSEEN)
+        """Return the verdict with the p-value among others, which may be too large for its word."""
+        unknown = self.claim.sign != ">" and self.margin is None
+        lost = NO_EFFECT if unknown else UNSEEN
+        return replace(self, p=p, tests=tests, word=self.word if p < LEVEL else lost)
 
     @property
     def seeds(self) -> int | None:
@@ -170,7 +172,8 @@ def judged(
     difference is not seen by itself, the test is whether it is smaller than the paper's; of the two
     hypotheses, at most 0 and at least the paper's, one at most is true. Arms that start from the
     models of one arm share weights and images within a seed: there the test is paired. The margin
-    of an equality is a third of the effect, whose noise is part of the test.
+    of an equality is a third of the effect, whose noise is part of the test. Where the effect is
+    not seen, what is better still counts as good.
 
     Args:
         claims: of one study
@@ -199,8 +202,10 @@ def _judge(claim: Claim, values: Values, starts: Mapping[str, str]) -> Verdict:
         claim, NO_EFFECT if margin is None else UNSEEN, found.mean, welch(main, values).reach,
         found.reach if estimate is paired else None, margin if equality else None,
     )  # fmt: skip
-    if margin is None or not found.freedom:
+    if not found.freedom or (margin is None and claim.sign == "="):
         return verdict
+    if margin is None:  # what is better is as good, whatever the effect
+        return replace(verdict, word=CONFIRMED, p=min(1.0, 2 * found.p_above))
     low, high = found.plus(margin), found.plus(-margin)
     if claim.effect and equality:  # whose noise counts, too
         effect = contrast_of(claim.effect)

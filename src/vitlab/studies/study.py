@@ -359,6 +359,6 @@ def at_once_of(arms: Sequence[Arm], host: Host) -> int:
     """Return how many runs there are at the same time: a core each for small models on a CPU."""
     if choose(host.device).type != "cpu":
         return 1
-    named = [arm.recipe.model for arm in arms if arm.recipe.model.model]
-    macs = [cost(model.config()).macs for model in named]
-    return cores() if max(macs, default=0) < SMALL else 1
+    models = [arm.recipe.model for arm in arms if arm.recipe.model.model]
+    large = any(cost(model.config()).macs >= SMALL for model in models)
+    return 1 if large else cores()

@@ -17,8 +17,7 @@ import torch
 from vitlab.evaluation.inductive_bias import inductive_bias
 from vitlab.optim.moments import size
 from vitlab.optim.optimizers import build
-from vitlab.recipes.choices import Optimization
-from vitlab.studies.base import KINDS, Base, options_of, table
+from vitlab.studies.base import Base, options_of, table
 from vitlab.studies.design import Arm, Trained
 
 UPDATES = 20  # timed; twice the steps between two roots of Shampoo
@@ -39,30 +38,23 @@ def optimizer_arms(base: Base) -> Iterator[Arm]:
     """
     every = table("optimizers")
     for kind, model in base.of_similar_cost(SMALL_RESNETS["optimizers"]).items():
-        vit, recipe = kind == "vit", base.model(model)
+        vit, recipe = kind == "ViT", base.model(model)
         for name in every if vit else SOME:
             tried = every[name]
             options = options_of("optimizer-options", name)
             own = recipe.changed(lr=recipe.optimizer.lr * tried["lr"], **options)
             said = (tried.get("floats", ""), tried.get("verdict", "")) if vit else ("", "")
-            cells = (KINDS[kind], name, *said)
-            yield Arm(name if vit else f"{kind}-{name}", own, cells, rates=RATES)
+            named = name if vit else f"{kind.lower()}-{name}"
+            yield Arm(named, own, (kind, name, *said), rates=RATES)
 
 
-def update_costs(trained: Trained) -> dict[str, float]:
-    """Return what an update costs."""
-    found = update_cost(trained.model.to(trained.device), trained.recipe.optimizer)
-    trained.model.cpu()
-    return found
-
-
-def update_cost(model: torch.nn.Module, options: Optimization) -> dict[str, float]:
+def update_cost(trained: Trained) -> dict[str, float]:
     """Return `update_ms`, the mean time of an update, and `floats`, its state per parameter.
 
     The gradients are noise, which takes as long as real gradients of the same shapes.
     """
-    model = copy.deepcopy(model).requires_grad_(True)
-    optimizer = build(model, options)
+    model = copy.deepcopy(trained.model).to(trained.device).requires_grad_(True)
+    optimizer = build(model, trained.recipe.optimizer)
     generator = torch.Generator().manual_seed(0)
     for weight in model.parameters():
         noise = torch.randn(weight.shape, generator=generator) * 1e-3
@@ -88,17 +80,17 @@ def bias_arms(base: Base) -> Iterator[Arm]:
     """
     for percents, share in SHARES.items():
         for kind, model in base.of_similar_cost(SMALL_RESNETS["bias"]).items():
-            recipe, whole = base.model(model), share == 1
+            recipe, whole, name = base.model(model), share == 1, kind.lower()
             if not whole:
                 recipe = recipe.changed(train_images=share).lasting(recipe.epochs / share)
             yield Arm(
-                f"{kind}-{percents}",
+                f"{name}-{percents}",
                 recipe,
-                (KINDS[kind], f"{percents}%"),
+                (kind, f"{percents}%"),
                 rates=RATES if whole else (),
                 x=100 * share,
-                line=KINDS[kind],
-                rate_of="" if whole else f"{kind}-100",
+                line=kind,
+                rate_of="" if whole else f"{name}-100",
             )
 
 
@@ -123,6 +115,6 @@ def relies_on(trained: Trained) -> dict[str, float]:
 
 
 ROWS: dict[str, dict[str, Any]] = {
-    "optimizers": {"arms": optimizer_arms, "measure": update_costs},
+    "optimizers": {"arms": optimizer_arms, "measure": update_cost},
     "bias": {"arms": bias_arms, "measure": relies_on},
 }

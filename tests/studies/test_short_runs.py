@@ -127,6 +127,14 @@ def test_what_is_not_tuned_answers_as_before_and_seeds_are_paired(
     assert " in pairs (± " in (tmp_path / "results.md").read_text(encoding="utf-8")
 
 
+def test_a_study_names_the_weights_that_it_starts_from(tmp_path: Path) -> None:
+    weights = str(tmp_path / "weights")
+    vitlab.save(vitlab.create(TINY, 10, 8), weights)
+    run("tune", tmp_path / "out", "resolution-none", recipe={"model": "", "weights": weights})
+    lead = (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
+    assert f"Data digits: {weights}, 0.1 epochs" in lead
+
+
 def test_optimizers_leave_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice, "RATES", ())
     monkeypatch.setitem(advice.SMALL_RESNETS, "optimizers", "BiT-R(1)x1")

@@ -247,9 +247,11 @@ class StudyGrid:
 
     def _lead(self, plan: Plan, facts: Mapping[str, Any]) -> str:
         """Return how the runs were made, in a sentence or two."""
-        how = f"{self.base.recipe.model.model}, {in_epochs(plan.epochs)} or a row's multiple"
+        recipe = self.base.recipe
+        first = recipe.model.model or recipe.start.weights
+        how = f"{first}, {in_epochs(plan.epochs)} or a row's multiple"
         return (
-            f"{self.study.source}. Data {facts['data']}: {how}, {self._power}, "
+            f"{self.study.source}. Data {recipe.data.data}: {how}, {self._power}, "
             f"{si(facts['macs'])} multiply-adds of training, "
             f"{duration(facts['predicted_seconds'])} predicted with {self.setup.jobs} at once and "
             f"{duration(facts['seconds'])} taken. PyTorch "

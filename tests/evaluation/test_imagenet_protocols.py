@@ -150,7 +150,10 @@ def test_real_counts_any_of_the_labels_as_timm_does(tmp_path: Path) -> None:
     assert result["top5"] == pytest.approx(oracle.get_accuracy(5) / 100)
     assert 0 < result["accuracy"] < result["top5"] < 1
     assert (result["images"], result["left_out"]) == (15, 5)
-    assert not [key for key in result if key.startswith(("balanced_", "macro_"))]
+    # one of several right classes is no truth to count classes by: guessing gives an AUROC of 77%
+    of_classes = ("auroc", "balanced_", "kappa", "macro_", "mcc")
+    for figures in (result, result["intervals"]):
+        assert not [key for key in figures if key.startswith(of_classes)]
     assert {"top5", "nll", "ece", "intervals"} <= {*result}
 
 

@@ -57,7 +57,7 @@ REAL = "google-research/reassessed-imagenet"
 ROWS = 4096  # images graded at once
 BORDER = 2  # pixels of red around every image of ObjectNet
 PLAIN = Compute()
-PER_CLASS = ("balanced_", "macro_")  # what figures of classes begin with
+PER_CLASS = ("auroc", "balanced_", "kappa", "macro_", "mcc")  # what figures of classes begin with
 
 
 class Rules(NamedTuple):

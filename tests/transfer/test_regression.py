@@ -108,6 +108,19 @@ def test_what_is_alike_has_no_r2() -> None:
     figures = target_figures(np.ones((60, 1)), Estimates(np.zeros((60, 1)), None), ["a"])
     assert figures["r2"] is figures["targets"][0]["r2"] is None
     assert figures["targets"][0]["mae"] == 1
+    # a target that is alike in these images takes nothing from the mean over the others
+    truth = np.stack([np.arange(60.0), np.ones(60)], 1)
+    figures = target_figures(truth, Estimates(truth * 0.9, None), ["a", "b"])
+    assert figures["r2"] == figures["targets"][0]["r2"] == pytest.approx(r2_score(*(
+        each[:, 0] for each in (truth, truth * 0.9))))  # fmt: skip
+    assert figures["intervals"]["r2"] == figures["targets"][0]["intervals"]["r2"]
+
+
+@pytest.mark.parametrize(("images", "given"), [(4, set()), (5, {"coverage_50", "coverage_90"})])
+def test_shares_of_too_few_images_have_no_interval(images: int, given: set[str]) -> None:
+    truth = np.arange(images, dtype=np.float64)[:, None]
+    found = Estimates(truth + 0.1, np.ones((images, 1)))
+    assert target_figures(truth, found, ["a"])["targets"][0]["intervals"].keys() == given
 
 
 @pytest.fixture(scope="module")

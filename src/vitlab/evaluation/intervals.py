@@ -90,15 +90,12 @@ def intervals(
     samples = resampled(answers, count, probabilities, drawn)
     found = {}
     for metric in having:
-        point = points[metric.name]
+        name = metric.name
+        ends = interval_of(metric, images, points[name], samples.get(name, np.empty(0)))
         if callable(metric.interval):
             ends = metric.interval(answers)
-        elif metric.interval == "wilson":
-            ends = wilson(point, images)
-        else:
-            ends = transformed(metric.interval, point, samples[metric.name])
-        if math.isfinite(ends[0]) and math.isfinite(ends[1]):
-            found[metric.name] = ends
+        if ends:
+            found[name] = ends
     return found
 
 
@@ -146,12 +143,23 @@ def redrawn(images: int, resamples: int = RESAMPLES) -> Iterator[Floats]:
         yield generator.multinomial(images, shares).astype(np.float64)
 
 
-def interval_of(metric: Metric, images: int, point: float, samples: Floats) -> list[float] | None:
-    """Return the interval of a figure of so many images by its resamples; None if it has none."""
-    if images < metric.least or not math.isfinite(point) or metric.interval not in SCALES:
+def interval_of(metric: Metric, images: int, point: float, samples: Floats) -> Interval | None:
+    """Return the interval of a figure of so many images; None if it has none.
+
+    Args:
+        metric: the figure
+        images: their number
+        point: its value
+        samples: its values in resamples, which a share of the images does not need
+    """
+    if images < metric.least or not math.isfinite(point):
+        return None
+    if metric.interval == "wilson":
+        return wilson(point, images)
+    if metric.interval not in SCALES:
         return None
     ends = transformed(metric.interval, point, samples)
-    return [*ends] if all(map(math.isfinite, ends)) else None
+    return ends if all(map(math.isfinite, ends)) else None
 
 
 def bootstrapped(values: dict[str, Floats], images: int, *, biased: bool = False) -> dict[str, Any]:

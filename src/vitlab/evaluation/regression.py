@@ -21,11 +21,11 @@ from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.source import Source
 from vitlab.data.targets import numbers_of, open_targets
 from vitlab.errors import DataError
-from vitlab.evaluation.answers import finite, ratio
+from vitlab.evaluation.answers import finite, mean_known, ratio
 from vitlab.evaluation.choosing import Split, as_held_out, chosen
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory
-from vitlab.evaluation.intervals import interval_of, redrawn, wilson
+from vitlab.evaluation.intervals import interval_of, redrawn
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.records import EvaluationRecord, answered, recorded
 from vitlab.evaluation.reliability import REACH
@@ -49,8 +49,8 @@ def target_figures(truth: Numbers, found: Estimates, names: Sequence[str]) -> di
         names: of the targets
 
     Returns:
-        `r2`, the mean over the targets, `intervals`, `images`, and `targets`: of each its name and
-        figures, None where there is none: R² where all images are alike.
+        `r2`, the mean over the targets that have one, `intervals`, `images`, and `targets`: of each
+        its name and figures, None where there is none: R² where all images are alike.
     """
     images, errors, centered = len(truth), truth - found.values, truth - truth.mean(0)
     table = np.stack([np.abs(errors), errors**2, centered, centered**2], 1)
@@ -63,7 +63,7 @@ def target_figures(truth: Numbers, found: Estimates, names: Sequence[str]) -> di
         if found.deviations is not None:
             _put_spread(row, errors[:, number], found.deviations[:, number])
     result: dict[str, Any] = {"intervals": {}}
-    _put(result, "r2", points["r2"].mean(), samples["r2"].mean(1), images)
+    _put(result, "r2", mean_known(points["r2"])[0], mean_known(samples["r2"]), images)
     return result | {"images": images, "targets": rows}
 
 
@@ -83,7 +83,7 @@ def _put(row: dict[str, Any], key: str, value: float, samples: Numbers, images: 
     lost = key == "r2"
     of = (1 - value, 1 - samples) if lost else (value, samples)
     if ends := interval_of(METRICS[key], images, *of):
-        row["intervals"][key] = [1 - each for each in ends[::-1]] if lost else ends
+        row["intervals"][key] = [1 - each for each in ends[::-1]] if lost else [*ends]
 
 
 def _put_spread(row: dict[str, Any], errors: Numbers, deviations: Numbers) -> None:
@@ -94,8 +94,7 @@ def _put_spread(row: dict[str, Any], errors: Numbers, deviations: Numbers) -> No
     if images >= METRICS["nll"].least:
         row["intervals"]["nll"] = [row["nll"] - reach, row["nll"] + reach]
     for key, within in WITHIN.items():
-        row[key] = float((scores <= within).mean())
-        row["intervals"][key] = [*wilson(row[key], images)]
+        _put(row, key, float((scores <= within).mean()), scores, images)
 
 
 def table_of_targets(

@@ -251,6 +251,26 @@ def test_a_few_photographs_are_enough_and_the_held_out_loss_ends_a_run(
     assert code == 0, err  # the batch that was made smaller is no other option
 
 
+def test_hardly_an_image_is_missing_from_the_held_out_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where full passes would leave out a third of them."""
+    seen, batches = list[int](), observer.Observer._batches
+
+    def counted(self: observer.Observer, *given: Any) -> Iterator[Any]:
+        for batch in batches(self, *given):
+            seen.append(len(batch))
+            yield batch
+
+    monkeypatch.setattr(observer.Observer, "_batches", counted)
+    monkeypatch.setattr(observer, "AT_ONCE", 4)
+    images = np.stack([np.asarray(photo(number, 16, 16, number % 3)) for number in range(70)])
+    recipe = vitlab.recipe("masked-patch", **TINY | {"model": VIT.replace("/2", "/4"), "steps": 1})
+    held = vitlab.train(recipe, tmp_path / "run", data=images, host=HOST).metrics["held_out"]
+    assert held % 4 > 1
+    assert held - sum(seen) < len(seen) == -(-held // 4)
+
+
 def test_images_in_memory_need_no_labels_and_are_fine_tuned_with_some(tmp_path: Path) -> None:
     images = np.stack([np.asarray(photo(number, 16, 16, number % 3)) for number in range(24)])
     labels = [str(number % 3) for number in range(24)]

@@ -152,8 +152,9 @@ class Observer:
 
     @property
     def _at_once(self) -> int:
-        """Images per pass."""
-        return max(1, min(AT_ONCE, PIXELS // self.task.config.area, len(self.held_out)))
+        """Images per pass, as many in each: fewer are left out than there are passes."""
+        count, most = len(self.held_out), max(1, min(AT_ONCE, PIXELS // self.task.config.area))
+        return count // -(-count // most)
 
     def _batches(
         self, source: Source, passes: int, views: tuple[View, ...] | None = None

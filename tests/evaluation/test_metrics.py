@@ -17,7 +17,13 @@ from vitlab.data.labels import Labels, MultiLabels, SingleLabels
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.answers import Floats, SingleAnswers, Weighted, answers_of
 from vitlab.evaluation.metrics import METRICS, curve_point, figures, top, values_of
-from vitlab.evaluation.per_class import class_figures, confused_pairs, confusion, worst_first
+from vitlab.evaluation.per_class import (
+    class_figures,
+    class_tables,
+    confused_pairs,
+    confusion,
+    worst_first,
+)
 from vitlab.evaluation.reliability import bins, calibration_error
 
 with warnings.catch_warnings():
@@ -297,7 +303,7 @@ def test_each_class_against_scikit_learn(classes: int) -> None:
     want = sk.precision_recall_fscore_support(labels, guess, labels=range(classes), zero_division=0)
     for values, key in zip(want, ("precision", "recall", "f1", "images"), strict=True):
         np.testing.assert_allclose([getattr(each, key) for each in ours], values)
-    assert [each.as_dict()["class"] for each in ours] == names
+    assert [each.name for each in ours] == names
     whole = figures(probabilities, SingleLabels(labels))
     assert whole["balanced_accuracy"] == pytest.approx(sk.balanced_accuracy_score(labels, guess))
     assert whole["macro_f1"] == pytest.approx(sk.f1_score(labels, guess, average="macro"))
@@ -306,8 +312,8 @@ def test_each_class_against_scikit_learn(classes: int) -> None:
 def test_a_class_without_images_has_no_figures() -> None:
     labels = np.array([0, 0, 1, 1])
     probabilities = np.eye(4)[[0, 2, 0, 0]]  # class 1 is never predicted, class 2 never right
-    ours = [each.as_dict() for each in class_figures(probabilities, SingleLabels(labels), "abcd")]
-    assert ours == [
+    ours = class_tables(probabilities, SingleLabels(labels), "abcd")
+    assert ours["classes"] == [
         {"class": "a", "precision": 1 / 3, "recall": 0.5, "f1": 0.4, "images": 2},
         {"class": "b", "precision": 0.0, "recall": 0.0, "f1": 0.0, "images": 2},
         {"class": "c", "precision": None, "recall": None, "f1": None, "images": 0},
@@ -341,6 +347,7 @@ def test_pairs_are_those_of_the_confusion_matrix() -> None:
         assert each.share == pytest.approx(each.images / (labels == true).sum())
     first = confused_pairs(probabilities, SingleLabels(labels), "abcdef")
     assert first == ours[:20]
-    assert first[0].as_dict() == {
+    table = class_tables(probabilities, SingleLabels(labels), "abcdef")["confused"]
+    assert table[0] == {
         "true": ours[0].true, "predicted": ours[0].predicted, "images": counts[0],
     }  # fmt: skip

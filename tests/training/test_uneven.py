@@ -63,6 +63,16 @@ def test_very_uneven_classes_are_weighted_and_a_line_says_so(
     assert table(tmp_path / "run", "objective")["balance"] == "weights"
 
 
+def test_the_largest_class_alone_is_measured_on_the_same_images(tmp_path: Path) -> None:
+    """Those that could be read, as every other figure of the run."""
+    for split in ("train", "test"):
+        photo_folder(tmp_path / "data" / split, {"blue": 6, "red": 3}, 8, 8)
+    next((tmp_path / "data" / "test" / "blue").iterdir()).write_bytes(b"damaged")
+    recipe = vitlab.recipe("small", str(tmp_path / "data"), **QUICK)
+    found = vitlab.train(recipe, tmp_path / "run", host=HOST).metrics
+    assert (found["images"], found["majority"]) == (8, 5 / 8)
+
+
 def test_a_run_that_goes_on_keeps_what_was_decided(uneven: Path, tmp_path: Path) -> None:
     """Also one of the time before there was anything to decide; even classes are left alone."""
     auto = vitlab.recipe("small", str(uneven), **QUICK)

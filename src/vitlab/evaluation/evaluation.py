@@ -21,7 +21,7 @@ from vitlab.evaluation.imagenet_protocols import Outputs, Protocol, check_alone,
 from vitlab.evaluation.infer import Probabilities, Progress, check_classifier, predict, silent
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.label_errors import LEARNED, find_label_errors, write_suspects
-from vitlab.evaluation.per_class import class_figures, confused_pairs
+from vitlab.evaluation.per_class import class_tables
 from vitlab.evaluation.records import EvaluationRecord
 from vitlab.evaluation.rows import RowLayout, table_to
 from vitlab.models.model import Model
@@ -226,8 +226,7 @@ def _figures(
     several = {"thresholds": thresholds_json(above, source.classes)}
     return with_intervals(*results, threshold=above) | {
         **done.about(model),
-        "classes": [each.as_dict() for each in class_figures(*results, source.classes, above)],
-        "confused": [each.as_dict() for each in confused_pairs(*results, source.classes)],
+        **class_tables(*results, source.classes, above),
         "notes": [*done.bad.values()],
         **(several if done.labels.several else {}),
     }

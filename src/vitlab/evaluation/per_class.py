@@ -36,11 +36,6 @@ class ClassFigures:
     f1: float | None
     images: int
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the figures as JSON holds them."""
-        values = asdict(self)
-        return {"class": values.pop("name")} | values
-
 
 @dataclass(frozen=True)
 class Confusion:
@@ -50,10 +45,6 @@ class Confusion:
     predicted: str
     images: int
     share: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the pair as JSON holds it."""
-        return {"true": self.true, "predicted": self.predicted, "images": self.images}
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +131,21 @@ def class_figures(
         else ClassFigures(name, None, None, None, 0)
         for name, hits, guesses, count in rows
     ]
+
+
+def class_tables(
+    probabilities: Floats, labels: Labels, classes: Sequence[str], threshold: Floats | float = 0.5
+) -> dict[str, Any]:
+    """Return `classes`, the figures of each, and `confused`, the pairs, as JSON holds them."""
+    rows = map(asdict, class_figures(probabilities, labels, classes, threshold))
+    pairs = confused_pairs(probabilities, labels, classes)
+    return {
+        "classes": [{"class": each.pop("name")} | each for each in rows],
+        "confused": [
+            {"true": each.true, "predicted": each.predicted, "images": each.images}
+            for each in pairs
+        ],
+    }
 
 
 def decisions(

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from vitlab.evaluation.infer import Probabilities
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.metrics import METRICS, figures
 from vitlab.evaluation.paired_tests import pairs_of
-from vitlab.evaluation.per_class import class_figures, confused_pairs
+from vitlab.evaluation.per_class import class_tables
 from vitlab.evaluation.records import RunRecord, cost_figures
 from vitlab.evaluation.run_predictions import keep
 from vitlab.evaluation.segmentation import Tested
@@ -253,11 +253,10 @@ def _result(
     task, splits, folder = observer.task, observer.task.splits, observer.task.folder
     results = predictions.probabilities, predictions.labels
     metrics = with_intervals(*results) | _cost_of(observer, model) | own
-    if (usual := most_frequent(splits)) is not None:
+    measured = replace(splits, test=Subset(splits.test, predictions.indices))  # not what is damaged
+    if (usual := most_frequent(measured)) is not None:
         metrics["majority"] = usual[1]
-    metrics |= _without_leaks(task, predictions)
-    metrics["classes"] = [each.as_dict() for each in class_figures(*results, splits.classes)]
-    metrics["confused"] = [each.as_dict() for each in confused_pairs(*results, splits.classes)]
+    metrics |= _without_leaks(task, predictions) | class_tables(*results, splits.classes)
     notes = [*_notes_of(observer), *own.get("notes", ())]
     metrics |= folder.places | {"notes": notes}
     folder.check()

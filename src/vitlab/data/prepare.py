@@ -21,9 +21,10 @@ from vitlab.data.loading.loader import in_chunks
 from vitlab.data.settings import Columns
 from vitlab.data.sources.source import Source
 from vitlab.data.sources.tar_shards import CLASSES
-from vitlab.errors import DataError, ImageError, OptionError
-from vitlab.files import is_empty, staged_folder
+from vitlab.errors import DataError, ImageError
+from vitlab.files import staged_folder
 from vitlab.packages import needed
+from vitlab.places import check_new_folder
 
 T = TypeVar("T")
 ROWS = 100  # of a row group: what is read for one image where files cannot be mapped
@@ -162,15 +163,11 @@ def copy(
         images, damaged, bytes, out; damaged images are listed in `bad.jsonl` there.
 
     Raises:
-        OptionError: a side or quality out of range.
         DataError: a folder that is not empty, or a split without any usable image.
         WorkerDiedError: a process that decodes images died.
     """
     out = Path(out)
-    if side < 1 or not 1 <= quality <= 95:
-        raise OptionError(f"side must be at least 1 and quality 1 to 95, not {side} and {quality}")
-    if not is_empty(out):
-        raise DataError(f"{out} already exists: choose a new folder")
+    check_new_folder(out)
     done = damaged = size = 0
     with staged_folder(out) as draft, (draft / BAD).open("w", encoding="utf-8") as bad:
 

@@ -45,9 +45,12 @@ def test_files_are_grouped_by_the_split_that_their_names_mention() -> None:
     names = {"photos-VAL-000": "validation", "train_of_2024": "train", "dev": "validation",
              "Testing": "test", "tested": "train"}  # the last is not a whole word  # fmt: skip
     assert {name: split_of(name) for name in names} == names
-    assert by_split([("a-train", "1"), ("b-test", "2"), ("c", "3")]) == {"train": ["1", "3"],
-                                                                         "test": ["2"]}  # fmt: skip
-    assert by_split([("test-0", "1"), ("val-0", "2")]) == {"train": ["1", "2"]}
+    for folder in ("", "train-256/", "my-test/"):  # a folder's name is not the file's
+        files = [f"{folder}{name}.tar" for name in ("a-train", "b-test", "c")]
+        assert by_split(files) == {"train": files[::2], "test": files[1:2]}
+    assert by_split(["test-0.tar", "val-0.tar"]) == {"train": ["test-0.tar", "val-0.tar"]}
+    inside = ["training/0.tar", "s3://bucket/val/0.tar"]
+    assert by_split(inside) == {"train": inside[:1], "validation": inside[1:]}
 
 
 def test_a_validation_split_is_taken_only_where_there_is_none() -> None:

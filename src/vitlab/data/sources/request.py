@@ -8,7 +8,7 @@ validation and test images is written here: `NAMES`.
 import re
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from vitlab.data.labels import Classes, SingleLabels
@@ -67,14 +67,19 @@ def split_of(words: str) -> str:
     return next((split for split, names in NAMES.items() if parts & set(names)), "train")
 
 
-def by_split(files: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
-    """Group files by split, each given with the words that may name its split."""
-    groups: dict[str, list[str]] = {}
-    for words, file in files:
-        groups.setdefault(split_of(words), []).append(file)
-    if "train" not in groups:  # a single split, whatever its name, is all there is
-        groups = {"train": [file for files in groups.values() for file in files]}
-    return groups
+def by_split(files: Sequence[str]) -> dict[str, list[str]]:
+    """Group files by the split that their names mention; if these name none, their folders' names.
+
+    A single split, whatever its name, is all there is.
+    """
+    places = list(map(PurePosixPath, files))
+    for words in ([each.stem for each in places], [each.parent.name for each in places]):
+        groups: dict[str, list[str]] = {}
+        for word, file in zip(words, files, strict=True):
+            groups.setdefault(split_of(word), []).append(file)
+        if groups.keys() > {"train"}:
+            return groups
+    return {"train": [*files]}
 
 
 Wanted = Literal["required", "optional", "ignored", "numbers"]

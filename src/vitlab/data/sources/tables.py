@@ -311,7 +311,7 @@ def _parquet_files(data: str, columns: Columns) -> dict[str, list[str]]:
         files = [path] if path.is_file() else [Path(each) for each in expand(str(path))]
     else:
         files = []
-    return by_split([(file.stem, str(file)) for file in files]) if files else {}
+    return by_split(list(map(str, files))) if files else {}
 
 
 def open_hub(request: Request) -> Found | None:

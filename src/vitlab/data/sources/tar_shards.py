@@ -186,9 +186,7 @@ def open_shards(request: Request) -> Found | None:
     if not places:
         return None
     kept = KeptParts.of(request.columns.cache_data, request.columns.cache_gb)
-    words = [f"{each.parent.name} {each.stem}" for each in map(PurePosixPath, places)]
-    splits = by_split(list(zip(words, places, strict=True)))
-    return Found([_part(own, split, request, kept) for split, own in splits.items()])
+    return Found([_part(own, split, request, kept) for split, own in by_split(places).items()])
 
 
 def _part(places: Sequence[str], split: str, request: Request, kept: KeptParts | None) -> Part:

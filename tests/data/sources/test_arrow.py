@@ -1,6 +1,7 @@
 """Parquet files and data sets of the hub."""
 
 import re
+import shutil
 from pathlib import Path
 
 import datasets
@@ -44,6 +45,8 @@ def test_parquet(tmp_path: Path, monkeypatch) -> None:
     assert known.test.labels.values.tolist() == [1, 0] * 3
     with pytest.raises(ValueError, match="contains class 'green'"):
         open_images(folder, classes=("red", "x")).splits()
+    shutil.copytree(folder, tmp_path / "downloaded" / "data")
+    assert len(open_to_learn(str(tmp_path / "downloaded")).test) == 6
     file = str(next(Path(folder).glob("train*.parquet")))
     splits = open_to_learn(file)  # one file is split here
     assert (len(splits.train) + len(splits.test), len(splits.whole)) == (12, 12)

@@ -36,7 +36,7 @@ from vitlab import device as devices
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
-from vitlab.data.sources.folders import LabeledFiles, class_folders, image_files
+from vitlab.data.sources.folders import LabeledFiles, class_folders, names_below
 from vitlab.data.sources.paths import Names
 from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Altered, Relabeled, Source, Subset
@@ -413,7 +413,7 @@ def reassessed(data: str, labels: str) -> Exam:
     answers, root = read_real(Path(labels).expanduser()), Path(data).expanduser()
     if not root.is_dir():
         raise DataError(f"no such folder: {data}")
-    paths = image_files(root)
+    paths = [root / name for name in names_below(root)[0]]
     right = [answers[_number(path, len(answers)) - 1] for path in paths]
     places = [place for place, own in enumerate(right) if own]
     if not places:

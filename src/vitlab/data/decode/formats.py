@@ -38,7 +38,6 @@ SUFFIXES = frozenset(f".{ending}" for endings in ENDINGS.values() for ending in 
 """File endings in lower case, with their dot."""
 
 SHOWN = 3  # endings that a line lists
-HEIF_SUFFIXES = frozenset(f".{ending}" for ending in KNOWN["HEIF"])
 CLIPS = {
     **dict.fromkeys((".wav", ".flac", ".ogg"), "soundfile"),
     **dict.fromkeys((".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi"), "av"),
@@ -102,7 +101,7 @@ def unread_lines(place: str, endings: Counter[str], alone: bool = False) -> list
         endings: how many files have which ending, in lower case with its dot
         alone: whether there are no images beside them, so that sounds and films would be read
     """
-    packages = dict.fromkeys(HEIF_SUFFIXES, HEIF_PACKAGE) | (CLIPS if alone else {})
+    packages = {f".{each}": HEIF_PACKAGE for each in KNOWN["HEIF"]} | (CLIPS if alone else {})
     named = {each: count for each, count in endings.items() if each in packages}
     lines = [
         f"skipped {count:,} {ending} file{'s' * (count != 1)} in {place}: "

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -236,7 +236,7 @@ def split_folders(root: Path) -> tuple[dict[str, Path], list[Path]]:
     if "train" not in found and len(found) > 1:
         names = " and ".join(each.name for each in found.values())
         raise DataError(f"{root} has {names}, but no train folder: name one of them as the data")
-    doubtful = [each for each in others if not holds_images(each) and image_files(each)]
+    doubtful = [each for each in others if not holds_images(each) and names_below(each)[0]]
     if doubtful:
         raise DataError(
             f"{root} has {doubtful[0].name} beside {found['train'].name}, and it may be a class or "
@@ -279,7 +279,7 @@ def class_folders(root: Path) -> tuple[LabeledFiles, list[str]]:
     others = sum((others for _, others in listed.values()), Counter[str]())
     skipped = unread_lines(str(root), others, not found)
     if not found:
-        loose = " (its images are not in sub-folders)" if image_files(root) else ""
+        loose = " (its images are not in sub-folders)" if names_below(root)[0] else ""
         raise DataError(
             f"{root} has no class folders with images{loose}: put the images of each class into a "
             f"folder of its name; supported are {', '.join(sorted(SUFFIXES))}"
@@ -301,11 +301,6 @@ def class_folders(root: Path) -> tuple[LabeledFiles, list[str]]:
     return files, [*notes, *_nested_lines(root, found), *skipped]
 
 
-def image_files(folder: Path) -> list[Path]:
-    """Return all images below a folder, sorted, except hidden ones."""
-    return [folder / name for name in names_below(folder)[0]]
-
-
 def names_below(folder: Path) -> tuple[list[str], Counter[str]]:
     """Return all images below a folder, sorted, and how many other files have which ending.
 
@@ -316,20 +311,25 @@ def names_below(folder: Path) -> tuple[list[str], Counter[str]]:
     images: list[str] = []
     films: list[str] = []
     sounds: list[str] = []
-    others, inner = Counter[str](), [""]
+    others, inner = Counter[str](), [("", frozenset[tuple[int, int]]())]
     while inner:
-        place = inner.pop()
+        place, around = inner.pop()
         with suppress(PermissionError), os.scandir(folder / place) as entries:
+            state = (folder / place).stat()
+            own = state.st_dev, state.st_ino
+            if own in around:  # a link to a folder that it is in
+                continue
+            around |= {own}
             for entry in entries:
                 name = entry.name
                 if name.startswith(".") or name == "__MACOSX":
                     continue
-                if entry.is_dir(follow_symlinks=False):
-                    inner.append(f"{place}{name}/")
+                if _is(entry.is_dir):
+                    inner.append((f"{place}{name}/", around))
                     continue
                 stem, _, ending = name.rpartition(".")
                 suffix = f".{ending.lower()}" if stem and ending else ""
-                if suffix in BESIDE or not _is_file(entry):
+                if suffix in BESIDE or not _is(entry.is_file):
                     continue
                 if suffix in SUFFIXES:
                     images.append(place + name)
@@ -345,10 +345,10 @@ def names_below(folder: Path) -> tuple[list[str], Counter[str]]:
     return images, others
 
 
-def _is_file(entry: "os.DirEntry[str]") -> bool:
+def _is(kind: Callable[[], bool]) -> bool:
     try:
-        return entry.is_file()
-    except OSError:  # a ring of links
+        return kind()
+    except OSError:  # a link to itself
         return False
 
 

@@ -18,16 +18,6 @@ ONE = SingleLabels(np.array([2, 0, 1, 2, 2]))
 SEVERAL = MultiLabels(np.array([[1, 0, 1], [0, 0, 0], [0, 1, 1]], np.uint8))
 
 
-def test_labels_must_index_the_classes() -> None:
-    assert ONE.fit(3)
-    assert not ONE.fit(2)
-    assert not SingleLabels(np.array([-1, 0])).fit(3)
-    assert SingleLabels(np.array([], np.int64)).fit(0)
-    assert SEVERAL.fit(3)
-    assert not SEVERAL.fit(4)
-    assert not MultiLabels(2 * SEVERAL.values).fit(3)
-
-
 def test_labels_index_the_sorted_classes_or_the_names() -> None:
     labels, order = index_labels(["10", "b", "9", "a", "10"], "data")
     assert order == ("9", "10", "a", "b")  # numbers by value, words after them

@@ -66,6 +66,22 @@ def test_the_run_says_how_many_test_images_were_trained_on(
     assert len(kept["train"]) == len(kept["test"]) == 2
 
 
+def test_copies_of_pictures_without_details_are_noticed(tmp_path: Path) -> None:
+    data = folders(tmp_path / "data")
+    for number, shade in enumerate((10, 200, 250)):
+        plain = Image.new("RGB", (32, 32), (shade,) * 3)
+        plain.save(data / "train" / "a" / f"plain-{number}.png")
+        plain.save(data / "test" / "b" / f"plain-{number}.png")
+    for split in ("train", "test"):  # damaged images, with other bytes, are no copies
+        (data / split / "a" / "0.png").write_bytes(split.encode())
+    found = trained(data, tmp_path / "run")
+    assert found.metrics["trained_on"] == 3
+    for file in data.rglob("test/?/[0-9].png"):
+        file.unlink()
+    with pytest.raises(DataError, match="3 of the 3 test images are copies of training images"):
+        trained(data, tmp_path / "other")
+
+
 def test_near_duplicates_are_left_out_and_stay_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,10 +76,6 @@ class SingleLabels(_AnyLabels):
         """Count the images of each class."""
         return np.bincount(self.values, minlength=classes).tolist()
 
-    def fit(self, classes: int) -> bool:
-        """Return whether all labels are indices of so many classes."""
-        return not len(self) or bool(self.values.min() >= 0 and self.values.max() < classes)
-
     def targets(self) -> Integers:
         """Return the targets of a batch: the indices, int64 (n,)."""
         return self.values
@@ -147,10 +143,6 @@ class MultiLabels(_AnyLabels):
     def counts(self, classes: int) -> list[int]:
         """Count the images of each class."""
         return self.values.sum(axis=0, dtype=np.int64).tolist()
-
-    def fit(self, classes: int) -> bool:
-        """Return whether there is a column for each of so many classes, of zeros and ones."""
-        return self.values.shape[1] == classes and bool((self.values <= 1).all())
 
     def targets(self) -> NDArray[np.float32]:
         """Return the targets of a batch: 0 or 1 for each class, float32 (n, classes)."""

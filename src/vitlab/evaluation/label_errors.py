@@ -27,8 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels
-from vitlab.errors import DataError
-from vitlab.evaluation.answers import Floats, check_numbers
+from vitlab.evaluation.answers import Floats, check_labels, check_numbers
 from vitlab.evaluation.rows import Kinds, Row, table_to
 
 ROUNDING = 1e-6  # a mean of equal probabilities may come out a little above each of them
@@ -131,11 +130,8 @@ def find_label_errors(probabilities: Floats, labels: Labels) -> LabelErrors:
         DataError: a probability is NaN, or the shapes do not fit.
     """
     check_numbers(probabilities)
-    if len(probabilities) != len(labels) or not labels.fit(probabilities.shape[1]):
-        raise DataError(
-            f"probabilities {probabilities.shape} do not fit {len(labels):,} labels: give one row "
-            "per label and one column per class"
-        )
+    if len(probabilities) or len(labels):
+        check_labels(probabilities, labels)
     match labels:
         case SingleLabels(truth):
             return _of_one(probabilities, truth)

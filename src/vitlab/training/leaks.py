@@ -322,12 +322,11 @@ def _compared(splits: Splits, workers: int, *, move: bool) -> Leaks:
 
 
 def _pairs(train: Signatures, other: Signatures | None) -> Pairs:
-    """Return the near-duplicates in another split."""
+    """Return the near-duplicates in another split, and copies however few details they have."""
     if other is None:
         return [], [], 0
-    pairs = find(train, other)
-    exact = np.unique(pairs.test[pairs.exact]).size
-    return pairs.train.tolist(), pairs.test.tolist(), exact
+    pairs, known, exact = find(train, other), train.among(other), other.among(train)
+    return [*pairs.train.tolist(), *known], [*pairs.test.tolist(), *exact], len(exact)
 
 
 def _estimated(sources: list[Source]) -> tuple[float, float, bool]:

@@ -103,9 +103,9 @@ def test_several_labels_are_as_many_questions() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(DataError, match=r"probabilities \(5, 2\) do not fit 4 labels"):
+    with pytest.raises(DataError, match="4 labels for predictions of 5 images"):
         find_label_errors(HAND, SingleLabels(GIVEN[:4]))
-    with pytest.raises(DataError, match="do not fit 5 labels"):
+    with pytest.raises(DataError, match="label 2 is out of range: the model has 2 classes"):
         find_label_errors(HAND, SingleLabels(GIVEN + 1))
     with pytest.raises(DataError, match="not a number"):
         find_label_errors(np.full((5, 2), np.nan), SingleLabels(GIVEN))

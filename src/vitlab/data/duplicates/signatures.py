@@ -49,6 +49,11 @@ class Signatures:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def among(self, other: "Signatures") -> list[int]:
+        """Return the images, none of them damaged, whose bytes are also among others."""
+        same = np.isin(self.rows["digests"], other.rows["digests"])
+        return np.flatnonzero(same & (self.rows["sides"] > 0)).tolist()
+
     @staticmethod
     def blank(images: int) -> "Signatures":
         """Return room for the signatures of so many images, in memory or in a temporary file."""

@@ -57,9 +57,10 @@ LOG.addHandler(ToStderr())
 LOG.setLevel(logging.INFO)
 
 
-def say(text: str) -> None:
+def say(*lines: str) -> None:
     """Tell the user: on stderr, unless `logging` is set up otherwise."""
-    LOG.info("%s", text)
+    for line in lines:
+        LOG.info(line)
 
 
 def public(**needed: type | tuple[type, ...]) -> Callable[[F], F]:
@@ -158,7 +159,7 @@ class Meter:
             note: how it goes, in parts with two spaces between them, the most important one first
             total: number of steps, if it has changed
         """
-        self.total = self.total if total is None else total
+        self.total = total or self.total
         self.done, self.note = done, note
         now = time.monotonic()
         if self.shown and not self.live and now - self.last >= PAUSE and done > self.first:

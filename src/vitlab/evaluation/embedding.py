@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.pictures import Picture
-from vitlab.data.sources.request import Given
+from vitlab.data.sources.request import NO_LABELS, Given
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.compute import Compute
@@ -140,11 +140,8 @@ def embed(
                 model, opened.by_split(), taken, compute, shape_taken(model, taken)
             )
             job = table.job(part_images if parted else None)
-        notes = opened.notes
-        if "--label-column" in opened.lacks:
-            notes = [*notes, f"no labels: {opened.lacks}"]
-        for note in notes if world.first else ():
-            say(note)
+        notes = [*opened.notes, *[opened.lacks] * opened.lacks.startswith(NO_LABELS)]
+        say(*notes * world.first)
         if parted:
             figures = fill(ShardFolder(out, job), world, mine, write)
         else:

@@ -26,6 +26,7 @@ NAMES = {
 ALL = "all"
 """The part of data that comes unsplit."""
 
+NO_LABELS = "no labels: "  # begins `Part.lacks` of data that could have some
 SPLIT_OF = {spelling: split for split, spellings in NAMES.items() for spelling in spellings}
 
 
@@ -165,7 +166,7 @@ def labeled(bare: Source, request: Request, label: Callable[[], Source], split: 
     except DataError as error:
         if request.labels in ("required", "numbers"):
             raise
-        return Part(bare, split, str(error))
+        return Part(bare, split, f"{NO_LABELS}{error}")
 
 
 def blank(count: int) -> SingleLabels:

@@ -1,6 +1,7 @@
 """`vitlab.probe` and `vitlab probe`: an ordinary run, and its head against scikit-learn's."""
 
 import json
+import re
 import shutil
 import tomllib
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 import vitlab
-from conftest import call, photo_folder
+from conftest import call, photo, photo_folder
 from vitlab.data.learning import open_to_learn
 from vitlab.errors import DataError, OptionError, RunError
 from vitlab.evaluation.compute import Compute
@@ -210,6 +211,25 @@ def test_the_command_prints_what_was_tried(
     code, out, err = call(capsys, *words)
     assert (code, len(err.splitlines())) == (2, 1)
     assert "already contains a run: pass --resume" in err
+
+
+def test_what_is_left_out_and_learned_from_is_said(
+    tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (photos / "red" / "phone.heic").write_bytes(b"")
+    (photos / "white").mkdir()
+    run, weights = str(tmp_path / "run"), backbone(tmp_path)
+    more = ["--layers", "1", "--by", "means", "--workers", "0", "--cache", "no", "--report", "no"]
+    code, _, err = call(capsys, "probe", str(photos), "--from", weights, "--out", run, *more)
+    assert code == 0, err
+    assert "skipped 1 .heic file" in err
+    assert f"skipped class folder {photos / 'white'}: no images\n" in err
+    assert "20% of each class held out for testing" in err
+    photo(999, tint=2).save(photos / "red" / "new.png")  # so that the data is another
+    (photos / "red" / "damaged.png").write_bytes(b"")
+    err = call(capsys, "evaluate", run, str(photos), "--workers", "0")[2]
+    assert re.search(r"left out \d+ of 62 images, which the model has learned from\n", err)
+    assert f"skipped: {photos / 'red' / 'damaged.png'}: the file is empty\n" in err
 
 
 @pytest.mark.parametrize(

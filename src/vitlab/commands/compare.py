@@ -36,8 +36,7 @@ def run(options: Compare) -> dict[str, Any]:
     with Meter(0, title="evaluating") as meter:
         how["progress"] = lambda name, done, of: meter.show(done, f"images of {name}", of)
         result = vitlab.compare(options.runs, options.out, **how)
-    for note in result["notes"]:
-        say(note)
+    say(*result["notes"])
     return result
 
 

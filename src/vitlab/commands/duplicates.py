@@ -51,8 +51,7 @@ def run(options: Duplicates) -> dict[str, Any]:
     with Meter(images, title="reading") as meter:
         shown = partial(meter.show, note="images")
         done = compare(train, test, workers=options.workers, progress=shown)
-    for note in notes(done):
-        say(note)
+    say(*notes(done))
     result = _figures(done)
     if page := options.page():
         title = f"{options.train} and {options.test}" if options.test else options.train

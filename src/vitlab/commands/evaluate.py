@@ -13,7 +13,6 @@ from vitlab.commands import (
     WeightsOptions,
     WorkersOptions,
     refuse_besides,
-    say_skipped,
     shown,
 )
 from vitlab.data.exists import check_data
@@ -119,7 +118,6 @@ def run(options: Evaluate) -> dict[str, Any]:
     from vitlab.evaluation.compute import Compute
     from vitlab.evaluation.evaluation import PredictionSettings, evaluation
     from vitlab.evaluation.imagenet_protocols import examine
-    from vitlab.evaluation.label_errors import LEARNED
     from vitlab.progress import Meter, say
     from vitlab.weights.save import own_folder
 
@@ -133,14 +131,12 @@ def run(options: Evaluate) -> dict[str, Any]:
         if options.protocol:
             by = options.values("real_labels outputs") | {"progress": meter.images}
             result = examine(model, options.data, options.protocol, compute, options.flips, **by)
-            for note in result["notes"]:
-                say(note)
+            say(*result["notes"])
             return result
         wanted = options.values("split calibrate") | {"choosing": options.choose_thresholds}
         done = evaluation(model, options.data, how, files=files, progress=meter.images, **wanted)
-    say_skipped(done.predictions.bad.values())
-    if LEARNED in done.figures["notes"]:
-        say(LEARNED)
+    bad = done.predictions.bad.values()
+    say(*(f"skipped: {note}" if note in bad else note for note in done.figures["notes"]))
     if folder is not None:
         _keep(options, model, folder, done)
     return done.figures
@@ -161,8 +157,7 @@ def _within(options: Evaluate) -> dict[str, Any]:
     else:
         measure = evaluate_masks if kind == "masks" else evaluate_targets
         found = measure(run, compute=compute, columns=options.columns, **asked)
-    for note in found["notes"]:
-        say(note)
+    say(*found["notes"])
     return found
 
 

@@ -36,8 +36,7 @@ def run(options: Fewshot) -> dict[str, Any]:
 
     compute = Compute(**options.values("device precision workers"))
     result = probe(options.load(), options.data, options.probing, compute)
-    for note in result.get("notes", ()):
-        say(note)
+    say(*result.get("notes", ()))
     return result
 
 

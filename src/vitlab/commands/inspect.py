@@ -48,8 +48,7 @@ def run(options: Inspect) -> dict[str, Any]:
     with Meter(len(source), title="looking") as meter:
         device = devices.choose(options.device)
         found = look(model, source, device, choices, lambda done: meter.show(done, "images"))
-    for note in found.remarks:
-        say(note)
+    say(*found.remarks)
     with named_if_slow("drawing"):
         write_inspection(Path(options.out).expanduser(), found, options.command)
     return {

@@ -67,8 +67,7 @@ def run(options: Search) -> dict[str, Any]:
     table = FeatureTable.open(options.table)
     model = table.model(options.weights or None, **options.file.arguments())
     opened = open_images(list(options.photos), "ignored", columns=options.columns)
-    for note in opened.notes:
-        say(note)
+    say(*opened.notes)
     photos = opened.every()
     how = options.values("k not_self device workers")
     found = vitlab.search(table, photos, weights=model, **how)

@@ -42,10 +42,10 @@ class World:
         """Whether this is the process that writes, prints and reports."""
         return self.rank == 0
 
-    def say(self, text: str) -> None:
-        """Print a message for the user, once for all processes."""
+    def say(self, *lines: str) -> None:
+        """Print messages for the user, once for all processes."""
         if self.first:
-            say(text)
+            say(*lines)
 
     def sums(self, *counts: int) -> list[int]:
         """Return each count summed over all processes."""
@@ -85,7 +85,7 @@ class World:
 
     def broadcast(self, value: Any) -> Any:
         """Return the first process's JSON value in all processes; theirs is ignored."""
-        return value if self.size == 1 else self.gather(value if self.first else None)[0]
+        return self.gather(value if self.first else None)[0]
 
     def shared(self, error: UserError) -> UserError:
         """Mark an error that all processes raise: only the first one reports it."""

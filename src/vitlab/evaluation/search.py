@@ -255,8 +255,7 @@ def search(
         names = [f"vector {number}" for number in numbers]
     else:
         opened, model = open_images(images, "ignored", columns=columns), own.model(weights)
-        for note in opened.notes:
-            say(note)
+        say(*opened.notes)
         source, compute = opened.every(), Compute(device, own.about["precision"], workers=workers)
         batches = list(infer(model, source, compute, [_taken(own.about)]))
         vectors, numbers, bad = stacked(batches, (own.about["dimension"],))

@@ -269,8 +269,7 @@ class Experiment:
 
     def finish(self, result: dict[str, Any], page: TablePage) -> dict[str, Any]:
         """Write down what it has come to, as JSON values and as a page; return the former."""
-        for note in result.get("notes", ()):
-            say(note)
+        say(*result.get("notes", ()))
         write_tables(self.campaign.report, replace(page, command=self.setup.command))
         self.campaign.finish(result)
         return result

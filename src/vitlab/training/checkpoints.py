@@ -323,8 +323,7 @@ class Saver:
         if self.world.first:
             tidy(self.folder)
             found, remarks = load(self.folder, until)
-            for remark in remarks:
-                self.world.say(remark)
+            self.world.say(*remarks)
         step = self.world.broadcast(found.state["step"] if found else None)
         with self.world.agreed():
             if step is not None and not self.world.first:

@@ -209,8 +209,7 @@ def _trained(
         session = Session(task, state, trainer, saver, rollback, stop, began)
         observer = session.observer
         fixed = not task.recipe.budget or bool(session.decisions.plan)
-        for line in screen.announcement(observer, session.plan, fixed):
-            world.say(line)
+        world.say(*screen.announcement(observer, session.plan, fixed))
         stop.check()
         with _withdrawn(task):
             observer.note_damage([(0, each) for each in (task.leaks or {}).get("damaged", ())])
@@ -254,8 +253,7 @@ def _continue(task: Task, state: RunState, saver: Saver) -> None:
         lines = [remark] if remark else []
         if world.first:
             lines += keep_changes(folder, task.recipe, task.hooks.record(), state.step)
-    for line in lines:
-        world.say(line)
+    world.say(*lines)
 
 
 def _at_start(task: Task, device: torch.device, world: World) -> Checkpoint:

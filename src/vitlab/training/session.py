@@ -124,8 +124,7 @@ class Session:
             if self.watched:
                 first, on = "those that the run started with", self.watched.title
             figure = f"{metric.word} {metric.text(metric.score(state.best.score))} on {on}"
-            for line in state.best.lines(state.step, self.plan.total, first, figure):
-                self.world.say(line)
+            self.world.say(*state.best.lines(state.step, self.plan.total, first, figure))
         self.save()
         self.saver.finish()
         self.stop.message = "interrupted after the last step: pass --resume to finish the run"
@@ -276,8 +275,7 @@ class Session:
 
     def show_evaluation(self) -> None:
         """Measure a point of the learning curve where no meter is shown."""
-        for line in self.evaluate():
-            self.world.say(line)
+        self.world.say(*self.evaluate())
 
     def compare(self, point: dict[str, float]) -> dict[str, float]:
         """Compare the weights with the best so far, by a point that the first process knows."""

@@ -177,7 +177,8 @@ def probe_by(
             task = prepare(recipe, host, folder, False, world, start, data=images)
             # decided by the features, which may agree with those in fp32 or not
             task = replace(task, recipe=replace(task.recipe, precision=recipe.precision))
-            task = _opened(task, device)
+            task = _opened(task)
+            say(*task.splits.notes)
             restart_peak(device)
             pool = recipe.model.chosen().get("pool", "")
             learn, found, model = _fitted(task, searched, pool, device, cache)
@@ -243,7 +244,7 @@ def _make_way(
             file.unlink(missing_ok=True)
 
 
-def _opened(task: Task, device: torch.device) -> Task:
+def _opened(task: Task) -> Task:
     """Return the task without images that weights have learned from, its labels checked.
 
     Raises:

@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from vitlab import device as devices
 from vitlab.data.holdout import fingerprint, seen_by
 from vitlab.data.labels import TargetLabels
 from vitlab.data.targets import open_targets, standardized
-from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import cache_of, features_of
 from vitlab.evaluation.probes.searching import choices_of, ending_after, find_ridge
 from vitlab.evaluation.regression import measure_targets
@@ -20,7 +18,14 @@ from vitlab.recipes.head_search import HeadSearch
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.ending import Run
-from vitlab.transfer.segment_probe import check_damage, cost_of, headless, keep_run, known_run
+from vitlab.transfer.segment_probe import (
+    begun,
+    check_damage,
+    cost_of,
+    headless,
+    keep_run,
+    known_run,
+)
 from vitlab.weights.identity import fingerprint as model_fingerprint
 from vitlab.weights.regressor import Regressor, Targets
 
@@ -56,8 +61,7 @@ def regress_by(
     marks = fingerprint(splits.whole or train), model_fingerprint(base)
     if folder.started:
         return known_run(folder, *marks)
-    compute = Compute(devices.choose(host.device), workers=host.workers)
-    devices.restart_peak(compute.where)
+    compute = begun(host, splits)
     vectors, choices = choices_of(base, searched.layers, recipe.model.chosen().get("pool", ""))
     learn = features_of(
         base, train, compute, vectors, cache=cache_of(cache), title="training features"
@@ -76,7 +80,7 @@ def regress_by(
     with named_if_slow(f"testing on {len(splits.test):,} images"):
         tested, damaged = measure_targets(regressor, splits.test, compute)
     bad = list(dict.fromkeys([*learn.bad, *damaged]))
-    check_damage([*enumerate(bad)], len(train) + len(splits.test), host.max_bad)
+    lost = check_damage(bad, splits, host.max_bad)
     about = found.about | {"pool": found.choice.pool or "features", "asked": searched.as_table()}
     line = (
         f"head: ridge (l2 {about['l2']:g}) on {about['pool']} after block {about['layer']}, the "
@@ -86,7 +90,7 @@ def regress_by(
     figures = tested | cost_of(model, regressor, compute) | {
         "seconds": time.monotonic() - began, "damaged": len(bad), "images": len(train),
         "test_images": tested["images"], "task": "regress", "head": about, "tried": found.tried,
-        "notes": [*splits.notes, line, *(f"skipped: {text}" for text in bad)],
+        "notes": [*splits.notes, line, *lost],
     }  # fmt: skip
 
     def report() -> None:

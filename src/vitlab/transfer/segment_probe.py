@@ -69,7 +69,6 @@ def segment_by(
         UserError: as `vitlab.probe`.
     """
     began = time.monotonic()
-    compute = Compute(devices.choose(host.device), workers=host.workers)
     opened = open_masks(data, how.class_names, how.number, recipe.data, host.workers)
     splits = mask_splits(opened, recipe.data.test_fraction)
     train, test = masked(splits.train), masked(splits.test)
@@ -79,7 +78,7 @@ def segment_by(
     marks = fingerprint(train.whole), model_fingerprint(model)
     if folder.started:
         return known_run(folder, *marks)
-    devices.restart_peak(compute.where)
+    compute = begun(host, splits)
     found = _fitted(model, train, chosen, searched.by, how, compute, recipe.seed)
     known, head = train.known, found.head
     about = DenseClasses(known.classes, known.values, known.ignored, found.layers, how.scale)
@@ -89,14 +88,13 @@ def segment_by(
     segmenter = Segmenter(model, layer)
     with named_if_slow(f"testing on {len(test):,} images"):
         tested = measure(segmenter, test, compute)
-    bad = [*found.bad, *tested.bad]
-    check_damage(bad, len(train) + len(test), host.max_bad)
+    bad = [text for _, text in (*found.bad, *tested.bad)]
+    lost = check_damage(bad, splits, host.max_bad)
     say(line := _line(found))
-    notes = [*splits.notes, line, *(f"skipped: {text}" for _, text in bad)]
     figures = tested.figures | cost_of(model, layer, compute) | {
         "seconds": time.monotonic() - began, "damaged": len(bad), "train_images": len(train),
         "split": "test", "head": _about(found, searched, how), "tried": [*found.tried],
-        "notes": notes,
+        "notes": [*splits.notes, line, *lost],
     }  # fmt: skip
 
     def report() -> None:
@@ -105,6 +103,14 @@ def segment_by(
         write_segmented(folder, segmenter, test, tested, figures, compute)
 
     return keep_run(folder, recipe, host, command, marks, segmenter, figures, report)
+
+
+def begun(host: Host, splits: Splits) -> Compute:
+    """Say what there is to say of the images; return where to compute."""
+    say(*splits.notes)
+    compute = Compute(devices.choose(host.device), workers=host.workers)
+    devices.restart_peak(compute.where)
+    return compute
 
 
 def known_run(folder: RunFolder, mark: str, origin: str) -> Run:
@@ -234,12 +240,14 @@ def _fitted(
     return replace(found, bad=bad, held=len(held))
 
 
-def check_damage(bad: Sequence[Bad], images: int, limit: float) -> None:
-    """Name images that were skipped, and refuse too many of them."""
-    for _, text in bad:
-        say(f"skipped: {text}")
+def check_damage(bad: Sequence[str], splits: Splits, limit: float) -> list[str]:
+    """Name images that were skipped, and refuse too many of them; return the lines."""
+    images = len(splits.train) + len(splits.test)
+    lines = [f"skipped: {text}" for text in bad]
+    say(*lines)
     if len(bad) > bearable(limit, images):
         raise DataError(
             f"{len(bad)} of {images:,} images, or their masks, cannot be used, more than --max-bad "
             f"{limit:g} allows: repair them, or pass --max-bad {2 * len(bad)}"
         )
+    return lines

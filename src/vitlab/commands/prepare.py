@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vitlab.commands import WorkersOptions, say_skipped
+from vitlab.commands import WorkersOptions
 from vitlab.data.exists import check_data
 from vitlab.data.settings import Columns
 from vitlab.options import argument, at_least, at_most, option
@@ -42,6 +42,5 @@ def run(options: Prepare) -> dict[str, Any]:
             sources,
             options.out,
             progress=lambda images: meter.show(images, "images"),
-            warn=lambda message: say_skipped([message]),
             **how,
         )

@@ -25,6 +25,7 @@ from vitlab.errors import DataError, ImageError
 from vitlab.files import staged_folder
 from vitlab.packages import needed
 from vitlab.places import check_new_folder
+from vitlab.progress import say
 
 T = TypeVar("T")
 ROWS = 100  # of a row group: what is read for one image where files cannot be mapped
@@ -132,6 +133,7 @@ def sources_to_copy(data: str, columns: Columns | None = None) -> dict[str, Sour
         DataError: as `open_data`.
     """
     splits = open_to_learn(data, columns=columns)
+    say(*(note for note in splits.notes if "held out" not in note))  # a copy is not split
     whole = splits.whole
     return splits.parts if whole is None or groups_known(whole) else {"train": whole}
 
@@ -145,7 +147,6 @@ def copy(
     quality: int = 92,
     workers: int | None = None,
     progress: Callable[[int], None] = lambda images: None,
-    warn: Callable[[str], None] = lambda message: None,
 ) -> dict[str, Any]:
     """Write a training-ready copy; the same bytes whatever the number of workers.
 
@@ -156,8 +157,7 @@ def copy(
         layout: Parquet files as Hugging Face's, or WebDataset shards with `classes.txt`
         quality: of JPEG, 1 to 95
         workers: processes; None to choose
-        progress: called now and then with the number of images processed
-        warn: called with a message about each image that cannot be used
+        progress: called with the number of images processed
 
     Returns:
         images, damaged, bytes, out; damaged images are listed in `bad.jsonl` there.
@@ -180,15 +180,14 @@ def copy(
                 done += 1
                 if isinstance(item, str):
                     damaged += 1
-                    warn(item)
+                    say(f"skipped: {item}")
                     line = {"split": split, "index": index, "error": item}
                     bad.write(json.dumps(line, ensure_ascii=False) + "\n")
                 else:
                     size += len(item[0])
                     yield Copied(number, *item, source.labels.classes_of(index))
                     number += 1
-                if done % _CHUNK == 0:
-                    progress(done)
+                progress(done)
             if not number:
                 raise DataError(f"no image of the {split} split can be used")
 

@@ -55,13 +55,12 @@ def test_a_copy_has_no_groups_so_that_they_are_split_before(tmp_path: Path) -> N
 def test_the_copy_has_the_same_images_in_order(large, tmp_path, layout, monkeypatch) -> None:
     monkeypatch.setattr(prepare, "BYTES", 4000)  # several files
     monkeypatch.setattr(prepare, "ROWS", 2)
-    warnings: list[str] = []
     sources, out = sources_to_copy(str(large)), tmp_path / "out"
-    result = copy(sources, out, side=30, layout=layout, workers=0, warn=warnings.append)
+    result = copy(sources, out, side=30, layout=layout, workers=0)
     assert (result["images"], result["damaged"], result["out"]) == (23, 1, str(tmp_path / "out"))
     bad = [json.loads(line) for line in (tmp_path / "out" / "bad.jsonl").read_text().splitlines()]
-    assert bad == [{"split": "train", "index": 3, "error": warnings[0]}]
-    assert "a/003.png: not a JPEG" in warnings[0]
+    assert bad == [{"split": "train", "index": 3, "error": bad[0]["error"]}]
+    assert "a/003.png: not a JPEG" in bad[0]["error"]
     before, after = open_to_learn(str(large)), open_to_learn(str(tmp_path / "out"))
     assert after.classes == before.classes
     assert after.whole is None
@@ -139,10 +138,14 @@ def test_nothing_is_left_half_written(large: Path, tmp_path: Path) -> None:
 
 def test_the_command(tmp_path: Path, capsys, large: Path) -> None:
     words = ["prepare", str(large), str(tmp_path / "out"), "--side", "32", "--json"]
+    (large / "none").mkdir()
     status, out, err = call(capsys, *words, "--format", "tar", "--workers", "0")
     assert status == 0
     assert json.loads(out)["images"] == 23
     assert err.count("skipped: ") == 1
+    assert f"ignored {large / 'none'}: neither a split nor a class\n" in err
+    sources_to_copy(str(large / "train"))
+    assert not capsys.readouterr().err  # nothing is held out of a copy
     status, _, err = call(capsys, *words)
     assert status == 2
     assert "already exists" in err

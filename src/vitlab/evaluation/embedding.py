@@ -39,7 +39,7 @@ from vitlab.models.model import Model
 from vitlab.packages import check_installed
 from vitlab.places import PART, On, check_new_file, check_parts, is_folder
 from vitlab.precision import Engine
-from vitlab.progress import public, say
+from vitlab.progress import public
 from vitlab.weights.identity import feature_fingerprint
 
 DAMAGED = "vitlab.damaged"  # key of the file's metadata: a JSON list of messages
@@ -140,8 +140,9 @@ def embed(
                 model, opened.by_split(), taken, compute, shape_taken(model, taken)
             )
             job = table.job(part_images if parted else None)
-        notes = [*opened.notes, *[opened.lacks] * opened.lacks.startswith(NO_LABELS)]
-        say(*notes * world.first)
+        lacks = [opened.lacks] if opened.lacks.startswith(NO_LABELS) else []
+        notes = [*opened.notes, *lacks]
+        world.say(*notes)
         if parted:
             figures = fill(ShardFolder(out, job), world, mine, write)
         else:

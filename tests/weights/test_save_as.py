@@ -164,7 +164,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
      "rope_kind='grid'"),
     ("transformers", TI1, ROTARY | {"layer_scale": 0.1},
      "dinov3_vit has no classifier: save with classes=0"),
-    ("transformers", TI1, DINO2 | {"ffn": "swiglu", "mlp": 32}, "DINOv2 has no gated MLP with mlp"),
+    ("transformers", TI1, DINO2 | {"ffn": "swiglu", "mlp": 32}, "cannot represent mlp=32"),
     ("transformers", TI1, DINO2 | {"mlp": 40}, "DINOv2 needs an mlp that is a multiple of the wid"),
     ("onnx", TI1, {}, "unknown format 'onnx': choose from vitlab, transformers, timm, google"),
     ("delta", TI1, {}, "unknown format 'delta'"),
@@ -319,6 +319,38 @@ def test_positions_of_another_size_stay_ours(tmp_path: Path) -> None:
     images = torch.randn(2, 3, 64, 64)
     with torch.inference_mode():
         close(other(images), wide(images))
+
+
+# Each is near to a class of transformers, which has other positions, a bias, or other tokens.
+NEAR: dict[str, dict[str, Any]] = {
+    "sines": {"positions": "sincos"},
+    "no positions": {"positions": "none", "pool": "prefix", "class_token": True, "registers": 1},
+    "learned and rotary": {"positions": "1d+rope"},
+    "rotary on a grid": {"positions": "rope", "rope_kind": "grid", "layer_scale": 1, "classes": 0},
+    "no bias": {"stem_bias": False},
+    "no class token": {"positions": "rope", "pool": "mean", "layer_scale": 1, "classes": 0},
+}
+
+
+@pytest.mark.parametrize("case", NEAR)
+def test_what_only_looks_like_a_model_of_transformers_stays_ours(case: str, tmp_path: Path) -> None:
+    model = a_model("ViT(width=16,depth=1,heads=2,mlp=64)/8", {"norm_eps": 1e-12, **NEAR[case]})
+    folder = vitlab.save(model, tmp_path / "m")
+    same_bits(model, vitlab.load(folder))
+    assert "architectures" not in json.loads((folder / "config.json").read_text())
+
+
+@pytest.mark.parametrize(("to", "classes"), [("transformers", 3), ("transformers", 0), ("timm", 0)])
+def test_positions_of_another_size_are_written_as_the_model_resizes_them(
+    to: str, classes: int, tmp_path: Path
+) -> None:
+    """As a DINOv2 of its authors that is used at another size: neither library resizes so."""
+    model = a_model("ViT-Ti1/8", {"classes": classes, "resampling": "scaled", "layer_scale": 0.1})
+    model, images = model.resize(64), torch.randn(2, 3, 64, 64)
+    again = vitlab.load(vitlab.save(model, tmp_path / "m", to=to))
+    assert again.config.image_size == 64
+    with torch.inference_mode():
+        assert torch.equal(again.encode(images), model.encode(images))
 
 
 # The sha256 of what is written of numbered tensors, by the names of timm or of transformers.

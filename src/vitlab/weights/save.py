@@ -4,7 +4,7 @@ import json
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,8 @@ from vitlab.weights.adapters import adapter_of
 from vitlab.weights.assembly import StateDict, unwrapped, whole_state
 from vitlab.weights.containers.parts import some
 from vitlab.weights.formats.catalog import PEFT, format_named
-from vitlab.weights.formats.entries import Entry
-from vitlab.weights.formats.format_api import Hints, Writing, cannot
-from vitlab.weights.formats.origins import WITHOUT_EFFECT
+from vitlab.weights.formats.entries import Entry, written
+from vitlab.weights.formats.format_api import Hints, Writing, cannot, check_kept
 from vitlab.weights.formats.own import sealed
 from vitlab.weights.formats.transformers.families import FAMILIES
 from vitlab.weights.hub import CARD, is_hub_name
@@ -42,11 +41,6 @@ from vitlab.weights.sharded import (
 
 ARCHIVE = "model.npz"
 PARTS = (".json", ".safetensors", ".npz", ".npy", CARD)  # ends of names in a saved model's folder
-OF_IMAGES = ("mean", "std", "interpolation", "crop", "fit", "center", "tokens", "labels")
-# Fields that matter in training alone, or whose exact number does.
-OF_TRAINING = {*WITHOUT_EFFECT, "class_token"} - {*OF_IMAGES}
-# Others resize positions in their own way; at the model's own size nothing is lost.
-WITHOUT_LOSS = OF_TRAINING | {"resampling"}
 
 
 @public(model=nn.Module, folder=(str, Path))
@@ -86,9 +80,6 @@ def save(
     if writing.stored is not None:
         model = model.remade(writing.stored, state)
         state = model.state_dict()
-    needed = {name for entry in writing.entries for name in entry.ours}
-    if lacking := sorted(needed - state.keys()):
-        raise cannot(to, f"{model.config.name} without {lacking[0]}")
     with staged_folder(folder) as draft:
         files = writing.files
         if to == PEFT:
@@ -140,10 +131,7 @@ def _library(base: str | Path) -> str:
 
 def _write(draft: Path, writing: Writing, state: StateDict, shard_bytes: int) -> None:
     """Write a model's tensors under the other format's names."""
-    tensors: StateDict = {}
-    for entry in writing.entries:
-        made = entry.write([state[name].detach() for name in entry.ours])
-        tensors |= zip(entry.theirs, made, strict=True)
+    tensors = written(writing.entries, state)
     if writing.archive:
         arrays: Any = {name: each.contiguous().cpu().numpy() for name, each in tensors.items()}
         np.savez(draft / writing.archive, **arrays)
@@ -155,17 +143,7 @@ def _compare(model: Model, entries: Sequence[Entry], draft: Path, to: str) -> No
     """Read a folder back: what the format could not represent is an error or a warning."""
     config = model.config
     source, reading = recognize(draft, Hints(image_size=config.image_size))
-    lost = []
-    for name in (field.name for field in fields(config)):
-        mine, theirs = getattr(config, name), getattr(reading.config, name)
-        without = name == "layer_scale" and not theirs  # else it is where training starts
-        if mine == theirs or (name in WITHOUT_LOSS and not without):
-            continue
-        if name == "pool" and theirs == "both":  # half of which is zero
-            continue
-        if name not in OF_IMAGES:
-            raise cannot(to, f"{name}={mine!r} in this model")
-        lost.append(f"{name}={mine!r}")
+    lost = check_kept(to, config, reading.config)
     written = collect(replace(reading, config=config, entries=entries, exact=True), source)
     again = collect(reading, source)  # as `load` will have them
     for name, own in model.state_dict().items():

@@ -5,7 +5,7 @@ conversion is enough to read, to write and to check.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import isqrt
 from typing import Any, Literal, NamedTuple
@@ -46,6 +46,15 @@ class Entry(NamedTuple):
 def same(ours: str, theirs: str) -> Entry:
     """Map one tensor as it is."""
     return Entry((ours,), (theirs,), list, list)
+
+
+def written(entries: Iterable[Entry], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a model's tensors as they are stored, by their names there."""
+    tensors: dict[str, Tensor] = {}
+    for entry in entries:
+        made = entry.write([state[name].detach() for name in entry.ours])
+        tensors |= zip(entry.theirs, made, strict=True)
+    return tensors
 
 
 @dataclass(frozen=True, eq=False)

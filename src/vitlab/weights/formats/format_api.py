@@ -1,7 +1,7 @@
 """The interface of a format: one function that reads, one that writes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from vitlab.errors import WeightsError
@@ -11,11 +11,16 @@ from vitlab.models.seen import NOTHING, Seen
 from vitlab.models.unlike import Unlike
 from vitlab.options import check_known, options_of
 from vitlab.weights.formats.entries import Entry
+from vitlab.weights.formats.origins import WITHOUT_EFFECT
 from vitlab.weights.identity import DeltaBase
 from vitlab.weights.sharded import Fields
 from vitlab.weights.source import StoredTensors
 
 Files = dict[str, Fields]  # JSON objects by file name
+OF_IMAGES = ("mean", "std", "interpolation", "crop", "fit", "center", "tokens", "labels")
+# Fields that matter in training alone, or whose exact number does. Others resize positions in their
+# own way; at the model's own size nothing is lost.
+WITHOUT_LOSS = {*WITHOUT_EFFECT, "class_token", "resampling"} - {*OF_IMAGES}
 
 
 @dataclass(frozen=True)
@@ -94,14 +99,12 @@ class Writing:
         archive: name of an uncompressed `.npz` for the tensors; empty for safetensors
         stored: the configuration of the tensors that are written, whose positions may be of another
             size than the model's; None for the model's own
-        resampling: how the format's library resizes them, in the words of `ViTConfig`
     """
 
     entries: Sequence[Entry]
     files: Files = field(default_factory=dict)
     archive: str = ""
     stored: ModelConfig | None = None
-    resampling: str = ""
 
 
 # A format's door in, which gives None for another format, and its door out, which is also given the
@@ -124,3 +127,28 @@ def check_fields(format: str, config: ModelConfig, values: Mapping[str, tuple[An
     for name, allowed in values.items():
         if (value := getattr(config, name)) not in allowed:
             raise cannot(format, f"{name}={value!r}")
+
+
+def check_kept(format: str, config: ModelConfig, theirs: ModelConfig) -> list[str]:
+    """Return what a format does not keep of how images are prepared: `crop=0.9`.
+
+    Args:
+        format: for messages
+        config: of the model
+        theirs: what is read of the model in the format
+
+    Raises:
+        WeightsError: another field differs; the message names it.
+    """
+    lost = []
+    for name in (each.name for each in fields(config)):
+        mine, other = getattr(config, name), getattr(theirs, name)
+        without = name == "layer_scale" and not other  # else it is where training starts
+        if mine == other or (name in WITHOUT_LOSS and not without):
+            continue
+        if name == "pool" and other == "both":  # half of which is zero
+            continue
+        if name not in OF_IMAGES:
+            raise cannot(format, f"{name}={mine!r} in this model")
+        lost.append(f"{name}={mine!r}")
+    return lost

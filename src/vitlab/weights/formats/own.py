@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from vitlab.errors import WeightsError
+from vitlab.errors import UserError, WeightsError
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.unlike import NAMES, Unlike
 from vitlab.weights.assembly import empty
@@ -152,7 +152,7 @@ def writes(config: ModelConfig, provenance: Fields) -> Writing:
     """Represent any model: by the names of timm or transformers if it opens there as the same."""
     content = description(config) | {"provenance": dict(provenance)}
     for name in ("timm", "transformers"):
-        with suppress(WeightsError):
+        with suppress(UserError):
             theirs = format_named(name).writes(config, {})
             if _is_same(config, theirs):
                 both = {"format": NAMED, "names": name} | content | theirs.files[CONFIG]
@@ -164,13 +164,12 @@ def writes(config: ModelConfig, provenance: Fields) -> Writing:
 
 
 def _is_same(config: ModelConfig, theirs: Writing) -> bool:
-    """Whether another library's form has the model's outputs at every size, and all its bits."""
+    """Whether another library's form has the model's positions at every size, and all its bits."""
     if not isinstance(config, ViTConfig) or theirs.stored != config.at_positions:
         return False
     keyless = config.qkv_bias and "bias" in config.positions  # BEiT's, but for the bias of keys
-    resized = config.positions_size is None or config.resampling == theirs.resampling
     stored = {name for entry in theirs.entries if entry.theirs for name in entry.ours}
-    return resized and not keyless and stored == empty(config).keys()
+    return not keyless and stored == empty(config).keys()
 
 
 def sealed(content: Fields, tensors: Mapping[str, Tensor] | None = None) -> Fields:

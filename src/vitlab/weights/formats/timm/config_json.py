@@ -329,18 +329,6 @@ def _made_by(config: ViTConfig) -> tuple[str, Limits]:
     return "eva_giant_patch14_224" if fine else "vit_base_patch16_dinov3", allowed
 
 
-def stored_as(config: ViTConfig) -> ViTConfig:
-    """Return the configuration of the tensors that are written: with the positions of which size.
-
-    Those that are stored, where timm resamples them in the forward pass as the model does, or where
-    there is no classifier, so that the folder is of that size, as timm's own are; else those of the
-    model's size.
-    """
-    if config.resampling == "antialiased" or not config.classes:
-        return config.at_positions
-    return config.settled
-
-
 def written(config: ViTConfig, stored: ViTConfig) -> Fields:
     """Return the config.json with which timm builds and loads a model.
 
@@ -351,8 +339,7 @@ def written(config: ViTConfig, stored: ViTConfig) -> Fields:
     arguments = written_arguments(stored)
     if config.norm == "rms":  # the name of a norm stands for its epsilon too
         arguments["norm_layer"] = "rmsnorm"
-    used = config if config.resampling == "antialiased" else stored
-    if used.size != stored.size:
+    if config.size != stored.size:
         arguments["dynamic_img_size"] = True
     architecture = _made_by(config)[0]
     first = "root_conv" if config.stem == "resnet" else "patch"
@@ -365,7 +352,7 @@ def written(config: ViTConfig, stored: ViTConfig) -> Fields:
         RESAMPLING: config.resampling,
         "pretrained_cfg": {
             "architecture": architecture,
-            "input_size": [config.channels, *used.size],
+            "input_size": [config.channels, *config.size],
             "fixed_input_size": True,
             **{key: getattr(config, own) for key, own in PREPROCESSING.items()},
             "crop_mode": "squash" if config.fit == "squash" else "center",

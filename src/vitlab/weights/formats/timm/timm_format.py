@@ -37,7 +37,6 @@ from vitlab.weights.formats.timm.arguments import (
 from vitlab.weights.formats.timm.config_json import (
     check_written,
     record_of,
-    stored_as,
     vision_of,
     written,
 )
@@ -120,9 +119,10 @@ def writes(config: ModelConfig, provenance: Fields) -> Writing:
         WeightsError: timm has no such model.
     """
     vit = check_written(config)
-    stored = stored_as(vit)
+    own = vit.resampling == "antialiased"  # as timm resamples positions in the forward pass
+    stored = vit.at_positions if own else vit.settled
     table = entries(stored, names_for(stored), NAME)
-    return Writing(table, {CONFIG: written(vit, stored)}, stored=stored, resampling="antialiased")
+    return Writing(table, {CONFIG: written(vit, stored)}, stored=stored)
 
 
 def known_of(source: StoredTensors, hints: Hints, file: Layout) -> Known:

@@ -259,24 +259,10 @@ def write_content(family: Family, config: ViTConfig) -> Fields:
     position = 2 if config.pool == "prefix" else int(config.classes > 0)
     if position >= len(family.classes):
         raise WeightsError(f"transformers' {model_type} has no classifier: save with classes=0")
-    check_square(family, config)
     content = {"architectures": [family.classes[position]], "model_type": model_type}
     keys = {key: own for key, own in KEYS.items() if key in DEFAULTS[model_type]}
     content |= {key: their_value(key, getattr(config, own)) for key, own in keys.items()}
     return content | family.writes(config)
-
-
-def check_square(family: Family, config: ViTConfig) -> None:
-    """Refuse images that are not square, where transformers takes no others.
-
-    Raises:
-        WeightsError: they are not.
-    """
-    if family.square and config.size[0] != config.size[1]:
-        raise WeightsError(
-            f"transformers' {family.model_type} takes square images: cannot represent "
-            f"image_size={config.image_size}"
-        )
 
 
 def read_pooler(stated: StatedModel) -> Fields:
@@ -347,10 +333,8 @@ def write_beit(config: ViTConfig) -> Fields:
 
 
 def write_dinov2(config: ViTConfig) -> Fields:
-    """The MLP by its ratio."""
+    """The MLP by its ratio; a gated one by that of its usual form."""
     gated = config.ffn == "swiglu"
-    if gated and config.mlp != (config.width * 4 * 2 // 3 + 7) // 8 * 8:
-        raise WeightsError(f"transformers' DINOv2 has no gated MLP with mlp={config.mlp}")
     if not gated and config.mlp % config.width:
         raise WeightsError("transformers' DINOv2 needs an mlp that is a multiple of the width")
     return {"mlp_ratio": 4 if gated else config.mlp // config.width}

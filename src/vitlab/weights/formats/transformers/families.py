@@ -81,7 +81,8 @@ DEIT = derived(
         registers  embeddings.distillation_token
     """,
     "deit DeiTModel DeiTForImageClassification DeiTForImageClassificationWithTeacher",
-    fits=lambda config: config.pool == "prefix", prefix="deit.", register_rows=True,
+    fits=lambda config: (config.pool, config.positions) == ("prefix", "1d"),
+    prefix="deit.", register_rows=True,
     reads=config_json.read_deit, processor="DeiT",
     prepared="@IMAGENET, interpolation bicubic, crop 0.875, fit squash",
 )  # fmt: skip

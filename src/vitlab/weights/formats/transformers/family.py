@@ -6,7 +6,6 @@ from typing import Any
 
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.entries import Names, table
-from vitlab.weights.formats.format_api import cannot
 from vitlab.weights.formats.names import first_name, found, parts_of, placed
 from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Shape
@@ -120,15 +119,8 @@ class Family:
 def names_of(
     family: Family, config: ViTConfig, shapes: dict[str, Shape] | None = None, key_bias: bool = True
 ) -> Names:
-    """Return the names of a model's tensors; of those of a file if there is one.
-
-    Raises:
-        WeightsError: the family has no gated MLPs.
-    """
-    gated = config.ffn == "swiglu"
-    names = {**family.names, **(family.gated if gated else {})}
-    if gated and not family.gated and len(parts_of(names, "expand")) == 1:
-        raise cannot("transformers", f"ffn=swiglu in {family.model_type}")
+    """Return the names of a model's tensors; of those of a file if there is one."""
+    names = {**family.names, **(family.gated if config.ffn == "swiglu" else {})}
     if shapes is not None:
         names = found(shapes, names).names
     if not key_bias:

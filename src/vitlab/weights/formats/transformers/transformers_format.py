@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch.nn.functional import pad
@@ -14,8 +15,15 @@ from vitlab.images import Size, chosen_over
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.assembly import StateDict, empty
 from vitlab.weights.formats.dialects import notes_beside
-from vitlab.weights.formats.entries import Entry, Names, StoredAs
-from vitlab.weights.formats.format_api import Hints, Reading, Writing, cannot, check_fields
+from vitlab.weights.formats.entries import Entry, Names, StoredAs, written
+from vitlab.weights.formats.format_api import (
+    Hints,
+    Reading,
+    Writing,
+    cannot,
+    check_fields,
+    check_kept,
+)
 from vitlab.weights.formats.names import entries, fields_shown, first_name, found, parts_of
 from vitlab.weights.formats.origins import Facts, with_means
 from vitlab.weights.formats.records import record, rules
@@ -23,7 +31,6 @@ from vitlab.weights.formats.timm.architectures import heads_for, settled
 from vitlab.weights.formats.transformers.config_json import (
     DEFAULTS,
     KEYS,
-    check_square,
     completed,
     read_fields,
     their_value,
@@ -67,11 +74,9 @@ KNOWN = (
 )  # fmt: skip
 # Origins of fields in a file without config.json, in whose place is what tensors show.
 ALONE = {"file": "tensors", "family": "assumed"}
-# Fields that no class of transformers can have otherwise; families say the rest.
+# Fields that no class of transformers can have otherwise, and that have tensors of their own.
 UNCHANGED = (
-    "branches", "attention", "stem", "stem_norm", "stem_act", "norm", "norm_order", "qk_norm",
-    "norm_inner_attention", "norm_inner_mlp", "queries", "pool_heads", "pool_mlp", "pool_prefix",
-    "stem_stride", "stem_frames",
+    "branches", "stem", "stem_norm", "qk_norm", "norm_inner_attention", "norm_inner_mlp",
 )  # fmt: skip
 # Keys that say whether a part is there.
 THERE = record("""
@@ -120,7 +125,11 @@ def _reading(source: StoredTensors, hints: Hints, stated: StatedModel) -> Readin
     with_means(facts)
     whole = _whole_patches(facts, notes)
     config = ViTConfig(**chosen_over(facts.values, hints.choices))
-    check_square(family, config)
+    if family.square and len({*config.size}) > 1:
+        raise WeightsError(
+            f"transformers' {family.model_type} takes square images: cannot represent "
+            f"image_size={config.image_size}"
+        )
     keys = not family.key_bias or bool(stated.content[family.key_bias])
     names = names_of(family, config, stated.shapes, keys)
     table = [entry.renamed(stated.in_file) for entry in entries(config, names, NAME)]
@@ -346,7 +355,8 @@ def writes(config: ModelConfig, provenance: Fields) -> Writing:
     if family is None:
         shown = [f"{name}={value}" for name in DECISIVE if (value := getattr(config, name))]
         raise cannot(NAME, f"{' and '.join(shown)} together")
-    stored = config.at_positions if family.any_size else config.settled
+    resampled = family.any_size and config.resampling == family.resampling  # as transformers does
+    stored = config.at_positions if resampled else config.settled
     names, unused = names_of(family, stored), StateDict()
     full = stored
     if family.any_size:
@@ -364,8 +374,16 @@ def writes(config: ModelConfig, provenance: Fields) -> Writing:
         entry.renamed(lambda name: name[1:] if name.startswith("/") else prefix + name)
         for entry in table
     ]
-    files = {CONFIG: content, PREPROCESSOR: write_processor(config)}
-    return Writing(table, files, stored=stored, resampling=family.resampling)
+    images, made = write_processor(config), written(table, empty(stored))
+    shapes = {name: tuple(tensor.shape) for name, tensor in made.items()}
+    source = StoredTensors(
+        Path(NAME), "safetensors", shapes, made.__getitem__, content, preprocessor=images
+    )
+    again = _reading(source, Hints(image_size=stored.image_size), model_in(source))
+    check_kept(NAME, stored, again.config)
+    check(again, source, empty(again.config))
+    files = {CONFIG: content, PREPROCESSOR: images}
+    return Writing(table, files, stored=stored)
 
 
 def _in_full(family: Family, config: ViTConfig, names: Names) -> tuple[Names, StateDict]:

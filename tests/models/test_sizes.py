@@ -139,6 +139,22 @@ def test_copies_of_a_model_that_kept_positions_are_their_own() -> None:
         assert not other(images).any()
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_many_models_at_once_at_another_size() -> None:
+    """An ensemble by `torch.func.vmap`: nothing of its weights can be kept."""
+    models = [noisy(TINY, image_size=16) for _ in range(2)]
+    weights, buffers = torch.func.stack_module_state(models)
+    images = torch.randn(2, 3, 24, 24)
+
+    def answer(*state: Any) -> Tensor:
+        return cast(Tensor, torch.func.functional_call(models[0], state, (images,)))
+
+    with torch.no_grad():
+        together = torch.func.vmap(answer)(weights, buffers)
+        for found, model in zip(together, models, strict=True):
+            torch.testing.assert_close(found, model(images))
+
+
 def test_a_size_that_the_patch_does_not_divide_is_refused() -> None:
     model = a_model()
     says = r"image_size=\(18, 13\) is not a multiple of patch=4: try \(16 or 20, 12 or 16\)"

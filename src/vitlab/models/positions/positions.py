@@ -48,7 +48,7 @@ class Positions(Component, nn.Module):
         They are kept for the next images on that grid until a weight changes: PyTorch counts how
         often a tensor was changed in place, but for writing to its `.data`, so `train` and moving
         the model forget them. They are made each time where gradients should reach the weights, and
-        where nothing can be kept (tensors without a version, a program being traced).
+        where nothing can be kept (tensors without a version or memory, a program being traced).
 
         Raises:
             OptionError: the scheme is limited to one image size.
@@ -58,9 +58,12 @@ class Positions(Component, nn.Module):
             return self
         weights = [*self.parameters()]
         learning = torch.is_grad_enabled() and any(weight.requires_grad for weight in weights)
-        if learning or torch.compiler.is_compiling() or any(w.is_inference() for w in weights):
+        if learning or torch.compiler.is_compiling():
             return self._made(grid)
-        state = [(id(weight), weight.data_ptr(), weight._version) for weight in weights]
+        try:
+            state = [(id(weight), weight.data_ptr(), weight._version) for weight in weights]
+        except RuntimeError:  # made in inference mode, or of many models in `torch.func.vmap`
+            return self._made(grid)
         made, _, before = self.elsewhere.get(grid, (self, weights, None))
         if before != state:
             with torch.inference_mode(False), torch.no_grad():  # also of use in training

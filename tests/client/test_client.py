@@ -170,12 +170,15 @@ def test_features(make: Make) -> None:
         (refuse(413, "17 MiB"), ImageError, "^image 0: 17 MiB$"),
         (refuse(504, "after 30 s"), LateError, "took too long: after 30 s"),
         (refuse(500, "bug"), ServiceError, r"status 500: bug \(request r7\)$"),
-        (httpx2.Response(404, json={"detail": "Not Found"}), ServiceError, "no such address"),
-        (httpx2.Response(200, text="<html>"), ServiceError, "does not answer as a service of"),
+        (httpx2.Response(404, json={"detail": "Not Found"}), ServiceError, r"\(status 404, '{\""),
+        (httpx2.Response(413, text="<html>"), ImageError, "^image 0: status 413 from its proxy$"),
+        (httpx2.Response(408, text=""), LateError, "took too long: status 408 from its proxy$"),
+        (httpx2.Response(504, text="<html>"), LateError, "too long: status 504 from its proxy$"),
+        (httpx2.Response(200, text="<html>"), ServiceError, "did not answer for each of 1 image"),
         (httpx2.Response(200, json={}), ServiceError, "did not answer for each of 1 image"),
         (httpx2.Response(200, json={"predictions": [{"top": 3}]}), ServiceError, "version does"),
         (httpx2.Response(200, json={"predictions": [None]}), ServiceError, "version does"),
-        (httpx2.Response(200, content=b"[" * 100_000), ServiceError, "does not answer as a"),
+        (httpx2.Response(200, content=b"[" * 100_000), ServiceError, "did not answer for each"),
         (httpx2.Response(301, text=""), ServiceError, r"\(status 301, ''\): check the address"),
     ],
 )
@@ -248,6 +251,26 @@ def test_values_that_cannot_be(make: Make) -> None:
             make(Service(), **{name: value})
     with pytest.raises(OptionError, match="top must be at least 1, not 0"):
         make(Service()).predict(b"a", top=0)
+
+
+def test_an_image_that_a_proxy_refuses_leaves_the_others(make: Make) -> None:
+    service = Service()
+
+    def proxied(request: httpx2.Request) -> httpx2.Response:
+        """As nginx with client_max_body_size does it."""
+        large = len(request.content) > 2000
+        return httpx2.Response(413, text="<html>") if large else service(request)
+
+    found = make(proxied).predict([b"a", b"b" * 3000, b"c"])
+    assert [each.error for each in found] == ["", "image 1: status 413 from its proxy", ""]
+
+
+@pytest.mark.parametrize("reply", [{"object": "list", "data": []}, [], "alive"])
+def test_another_service_at_the_address(make: Make, reply: object) -> None:
+    client = make(lambda request: httpx2.Response(200, json=reply))
+    for ask in (client.models, client.health):
+        with pytest.raises(ServiceError, match=r"does not answer as a service .* check the addr"):
+            ask()
 
 
 def test_only_some_requests_are_under_way_at_once(make: Make) -> None:

@@ -17,12 +17,13 @@ from PIL import Image
 from vitlab.client.reading import (
     Reply,
     answers,
-    body_of,
     features,
+    parsed,
     reason,
     refused,
     said_by,
     unreadable,
+    value_of,
 )
 from vitlab.client.sendable import encoded
 from vitlab.data.sources.pictures import Picture, several
@@ -38,7 +39,7 @@ One = str | Path | bytes | Image.Image
 Many = list[Picture] | tuple[Picture, ...]
 Some = Picture | Iterable[Picture]
 Read = Callable[[dict[str, Any], Sequence[str], str], list[T | ImageError]]
-File = tuple[int, str, bytes]  # an image's number, its name, and what is sent
+File = tuple[str, bytes]  # an image's name, and what is sent
 
 MOST_WAIT = 10.0  # seconds between two tries, whatever the service asks for
 MOST_BYTES = 12 * 2**20  # of the images of one request, where more than one is in it
@@ -177,7 +178,7 @@ class Client:
         Raises:
             ServiceError: no answer.
         """
-        return cast(list[dict[str, Any]], self._get("models")["models"])
+        return cast(list[dict[str, Any]], self._get("models", "models"))
 
     def health(self) -> dict[str, Any]:
         """Return what the service says about itself.
@@ -185,7 +186,7 @@ class Client:
         Raises:
             ServiceError: no answer.
         """
-        return self._get("health")
+        return {"status": self._get("health", "status")}
 
     def close(self) -> None:
         """Close the connections."""
@@ -200,11 +201,11 @@ class Client:
     def __repr__(self) -> str:
         return f"Client({self._place!r})"
 
-    def _get(self, path: str) -> dict[str, Any]:
+    def _get(self, path: str, key: str) -> Any:
         reply = self._reply(path, {})
         if reply.status != 200:
             raise refused(reply, self._place, self._token)
-        return body_of(reply, self._place)
+        return value_of(reply, key, self._place)
 
     def _asked_of_all(
         self, path: str, images: Some, params: dict[str, str], model: str, read: Read[T]
@@ -225,33 +226,31 @@ class Client:
                 try:
                     found = [one for future in futures for one in future.result()]
                 finally:
-                    pool.shutdown(wait=False, cancel_futures=True)
+                    pool.shutdown(cancel_futures=True)
         return [(name, one) for (name, _), one in zip(named, found, strict=True)]
 
     def _part(
         self, path: str, params: dict[str, str], named: list[tuple[str, Picture]], read: Read[T]
     ) -> list[T | ImageError]:
         """Ask about some images, in one request unless they are large."""
-        found: list[Any] = []
-        for number, (name, picture) in enumerate(named):
+        found: list[File | ImageError] = []
+        for name, picture in named:
             try:
-                found.append((number, name, encoded(picture, name)))
+                found.append((name, encoded(picture, name)))
             except ImageError as error:
                 found.append(error)
-        for group in _by_size([each for each in found if isinstance(each, tuple)]):
-            results = self._asked(path, params, group, read)
-            for (number, _, _), result in zip(group, results, strict=True):
-                found[number] = result
-        return found
+        groups = _by_size([each for each in found if isinstance(each, tuple)])
+        told = (one for group in groups for one in self._asked(path, params, group, read))
+        return [each if isinstance(each, ImageError) else next(told) for each in found]
 
     def _asked(
         self, path: str, params: dict[str, str], files: list[File], read: Read[T]
     ) -> list[T | ImageError]:
         """Ask about images; about the halves where the service refuses them together."""
-        reply = self._reply(path, params, [data for _, _, data in files])
-        names = [name for _, name, _ in files]
+        reply = self._reply(path, params, [data for _, data in files])
+        names = [name for name, _ in files]
         if reply.status == 200:
-            return read(body_of(reply, self._place), names, self._place)
+            return read(parsed(reply), names, self._place)
         if reply.status not in (413, 422):
             raise refused(reply, self._place, self._token)
         if len(files) == 1:
@@ -325,7 +324,7 @@ class Client:
             ) from None
         except (httpx2.NetworkError, httpx2.RemoteProtocolError) as error:
             return _text(error)
-        except (httpx2.RequestError, httpx2.InvalidURL) as error:
+        except httpx2.RequestError as error:
             raise ServiceError(f"no answer from {self._place}: {_text(error)}") from None
 
     def _built(
@@ -428,12 +427,12 @@ def address(url: str) -> str:
         parsed = httpx2.URL(url)
     except (httpx2.InvalidURL, TypeError):
         parsed = httpx2.URL("")
-    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.userinfo:
+    whole = parsed.scheme in ("http", "https") and parsed.host
+    if not whole or parsed.userinfo or parsed.query or parsed.fragment:
         raise OptionError(
-            f"url must be an address such as http://127.0.0.1:8000, without a user, not {url!r}"
+            "url must be the root of a service, such as http://127.0.0.1:8000, without a user, ? "
+            f"and #, not {url!r}"
         )
-    if parsed.query or parsed.fragment:
-        raise OptionError(f"url must be the root of a service, without ? and #, not {url!r}")
     return str(parsed).rstrip("/")
 
 
@@ -467,7 +466,7 @@ def _by_size(files: list[File]) -> Iterator[list[File]]:
     """Split files so that those of one request have at most `MOST_BYTES` together."""
     group: list[File] = []
     for file in files:
-        if group and sum(len(data) for *_, data in group) + len(file[2]) > MOST_BYTES:
+        if group and sum(len(data) for _, data in group) + len(file[1]) > MOST_BYTES:
             yield group
             group = []
         group.append(file)

@@ -54,7 +54,7 @@ class HeadAnswer(ClassifiedImage):
         }
         if "objects" in found:
             rows = [each | {"box": tuple(map(float, each["box"]))} for each in found["objects"]]
-            return cls(image, objects=tuple(cast(FoundObject, each) for each in rows))
+            return cls(image, objects=cast(tuple[FoundObject, ...], tuple(rows)))
         if "values" in found:
             return cls(image, **tables)
         stream = io.BytesIO(base64.b64decode(found["mask"], validate=True))
@@ -83,58 +83,57 @@ class Reply:
     retry_after: str = ""
 
 
-def said_by(reply: Reply) -> str:
-    """Return the error in a reply, empty if it has none."""
-    try:
-        text = json.loads(reply.body)["error"]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return ""
-    return text[:MOST_SAID] if isinstance(text, str) else ""
-
-
-def body_of(reply: Reply, place: str) -> dict[str, Any]:
-    """Return the object of a reply.
-
-    Raises:
-        ServiceError: it is none, so that something else answers at this address.
-    """
+def parsed(reply: Reply) -> dict[str, Any]:
+    """Return the object of a reply, empty if it is none."""
     try:
         body = json.loads(reply.body)
     except (ValueError, RecursionError):
-        body = None
-    if not isinstance(body, dict):
-        start = reply.body[:60].decode("utf-8", "replace")
-        raise ServiceError(
-            f"{place} does not answer as a service of vitlab does (status {reply.status}, "
-            f"{start!r}): check the address and the port"
-        )
-    return body
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def said_by(reply: Reply) -> str:
+    """Return the error in a reply, empty if it has none."""
+    text = parsed(reply).get("error")
+    return text[:MOST_SAID] if isinstance(text, str) else ""
+
+
+def value_of(reply: Reply, key: str, place: str) -> Any:
+    """Return a value of the object of a reply.
+
+    Raises:
+        ServiceError: there is none, so that something else answers at this address.
+    """
+    if key in (body := parsed(reply)):
+        return body[key]
+    start = reply.body[:60].decode("utf-8", "replace")
+    raise ServiceError(
+        f"{place} does not answer as a service of vitlab does (status {reply.status}, "
+        f"{start!r}): check the address and the port"
+    )
 
 
 def reason(reply: Reply, place: str) -> str:
-    """Return why a service refused something, in its words.
+    """Return why a service refused something, in its words or those for its proxy.
 
     Raises:
         ServiceError: it is another kind of reply.
     """
-    body = body_of(reply, place)
-    text, request = said_by(reply), body.get("request")
-    if not text:
-        raise ServiceError(
-            f"{place} has no such address (status {reply.status}): check that it is the root of a "
-            "service of vitlab, of the same version"
-        )
-    number = f" (request {request})" if request and reply.status >= 500 else ""
-    return text + number[:MOST_SAID]
+    text = said_by(reply)
+    if not text and reply.status in (408, 413, 504):
+        return f"status {reply.status} from its proxy"
+    request = value_of(reply, "request", place)
+    return f"{text} (request {request})" if reply.status >= 500 else text
 
 
 def refused(reply: Reply, place: str, token: bool) -> Exception:
     """Return the error of a reply that is not good, other than for one image or one model."""
     said = said_by(reply)  # empty from a proxy, which does not answer in our form
     if reply.status == 401 or (reply.status == 403 and ("token" in said or not said)):
-        if token:
-            return ServiceError(f"the service at {place} does not accept this token")
-        return ServiceError(f"the service at {place} needs a token: Client({place!r}, token=…)")
+        needs = f"needs a token: Client({place!r}, token=…)"
+        return ServiceError(
+            f"the service at {place} {'does not accept this token' if token else needs}"
+        )
     text = reason(reply, place)
     if reply.status in (408, 504):
         return LateError(f"the service at {place} took too long: {text}")
@@ -158,9 +157,8 @@ def answers(
             return HeadAnswer.read(name, found)
         top = tuple((str(each["class"]), float(each["probability"])) for each in found["top"])
         several = found.get("predicted")
-        return ClassifiedImage(
-            name, top, predicted=None if several is None else tuple(map(str, several))
-        )
+        predicted = None if several is None else tuple(map(str, several))
+        return ClassifiedImage(name, top, predicted=predicted)
 
     return _each(body, "predictions", names, place, one)
 
@@ -170,7 +168,7 @@ def features(
 ) -> list[NDArray[np.float32] | ImageError]:
     """Return what /features says about each image: (features,) each."""
     rows, bad = body.get("features"), body.get("errors")
-    if isinstance(rows, list) and isinstance(bad, list) and bad:
+    if isinstance(rows, list) and isinstance(bad, list):
         left = iter(bad)  # an entry per row that is null, in their order
         body = body | {"features": [next(left, None) if row is None else row for row in rows]}
 
@@ -186,7 +184,10 @@ def _each(
     """Read a list with an entry per image, some of which may be errors."""
     entries = body.get(key)
     if not isinstance(entries, list) or len(entries) != len(names):
-        raise ServiceError(f"{place} did not answer for each of {len(names)} images: {key} missing")
+        raise ServiceError(
+            f"{place} did not answer for each of {len(names)} images ({key} missing): check the "
+            "address and the port"
+        )
     result: list[T | ImageError] = []
     for name, entry in zip(names, entries, strict=True):
         if isinstance(entry, dict) and "error" in entry:

@@ -18,6 +18,7 @@ from serve.made import encoded, tiny
 from serve.sockets import served
 from vitlab.client.reading import HeadAnswer, answers
 from vitlab.errors import ImageError, OptionError, ServiceError
+from vitlab.evaluation.classification import ClassifiedImage
 from vitlab.serve.app import application
 from vitlab.serve.engine import Engine
 from vitlab.serve.limits import Limits
@@ -96,6 +97,12 @@ def test_masks_objects_and_numbers_have_types() -> None:
     assert (numbers.shares, numbers.mask, numbers.objects) == (None, None, None)
     with pytest.raises(ServiceError, match="top is of classes, and this model answers with boxes"):
         client.predict(RED, model="boxes", top=1)
+
+
+def test_an_answer_keeps_its_distance_from_the_training_images() -> None:
+    known = ClassifiedImage("photo.jpg", (("cat", 0.75),), distance=1.5)
+    found = answers({"predictions": [known.as_dict()]}, ["photo.jpg"], "http://localhost")
+    assert found == [known]
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,8 @@ def answers(
         top = tuple((str(each["class"]), float(each["probability"])) for each in found["top"])
         several = found.get("predicted")
         predicted = None if several is None else tuple(map(str, several))
-        return ClassifiedImage(name, top, predicted=predicted)
+        distance = float(found.get("distance", ClassifiedImage.distance))
+        return ClassifiedImage(name, top, predicted=predicted, distance=distance)
 
     return _each(body, "predictions", names, place, one)
 

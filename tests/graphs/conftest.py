@@ -1,6 +1,7 @@
 """Graphs are traced once: PyTorch's exporter takes seconds for the smallest model."""
 
 import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,15 +45,17 @@ def _traced_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder.mkdir(exist_ok=True)
     trace = onnx_file.traced
 
-    def traced(model: Model, form: Traceable) -> Any:
+    def traced(model: Model, form: Traceable) -> tuple[Any, list[str]]:
         several, unlike = model.provenance.get("multi_label"), model.unlike
         parts = form.input, form.outputs, str(form.free), tuple(form.example.shape)
         key = repr((fingerprint(model), model.temperature, several, unlike is None, *parts))
         file: Path = folder / hashlib.sha256(key.encode()).hexdigest()
         with FileLock(f"{file}.lock"):
             if not file.exists():
-                file.write_bytes(trace(model, form).SerializeToString())
-        return onnx.load(file)
+                proto, blocks = trace(model, form)
+                file.with_suffix(".json").write_text(json.dumps(blocks))
+                file.write_bytes(proto.SerializeToString())
+        return onnx.load(file), json.loads(file.with_suffix(".json").read_text())
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(onnx_file, "traced", traced)

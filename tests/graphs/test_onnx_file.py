@@ -19,6 +19,7 @@ from torch.nn import functional as F
 import vitlab
 from conftest import call
 from graphs.conftest import CLASSES, model_of
+from made_models import noisy
 from models.test_architectures import CASES, a_model
 from vitlab.commands import export as export_command
 from vitlab.errors import DiskError, OptionError, PackageError, WeightsError
@@ -26,9 +27,11 @@ from vitlab.graphs import onnx_file
 from vitlab.graphs.agreement import agree
 from vitlab.graphs.complete import Complete, traceable
 from vitlab.graphs.exporting import on_processor
+from vitlab.graphs.headed_onnx import export_headed
 from vitlab.graphs.onnx_check import check
 from vitlab.graphs.onnx_graph import keep_padding
 from vitlab.models.model import Model
+from vitlab.weights.regressor import Regressor, Targets
 
 
 def pixels(*shape: int) -> NDArray[np.uint8]:
@@ -235,6 +238,19 @@ def test_padding_before_a_maximum_is_kept() -> None:
     keep_padding(proto)
     assert difference() == 0
     assert before > 1, "onnxruntime is right by itself: keep_padding is no longer needed"
+
+
+def test_numbers_of_a_resnet_with_padding_before_a_maximum(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    how = {"fit": "squash", "crop": 1.0, "generator": generator}
+    model = noisy(vitlab.create("BiT-R(1)x1", 0, 32, **how))
+    weight = np.random.default_rng(0).normal(size=(2, model.config.features))
+    scale = np.array([[40.0, 170.0], [10.0, 9.0]])
+    head = Regressor(model, Targets(("age", "height"), spread=False), weight, np.zeros(2), scale)
+    vitlab.save(model, tmp_path / "run" / "model")
+    head.save(tmp_path / "run")
+    found = export_headed(tmp_path / "run", tmp_path / "numbers.onnx", "numbers")
+    assert found["difference"] < 1e-5
 
 
 FEW = (("BiT", True), ("relative", True))

@@ -11,11 +11,10 @@ import torch
 from vitlab.errors import WeightsError
 from vitlab.graphs.about import about
 from vitlab.graphs.agreement import COUNTS, TOLERANCE, normal_noise
-from vitlab.graphs.certificate import LIMITS, blocks_of, certify
+from vitlab.graphs.certificate import LIMITS, certify
 from vitlab.graphs.complete import BATCH, Traceable
 from vitlab.graphs.onnx_check import opened, runs
 from vitlab.graphs.onnx_file import OPSET, staged, traced
-from vitlab.graphs.onnx_graph import strip
 from vitlab.graphs.targets import MODEL, check_target
 from vitlab.weights.detector import Detector, load_detector
 from vitlab.weights.regressor import Estimating, load_regressor
@@ -55,9 +54,7 @@ def export_headed(run: str | Path, file: str | Path, kind: str) -> dict[str, Any
         module, names = load_detector(run), ("probabilities", "boxes")
     model = module.model
     example = torch.from_numpy(normal_noise(model, BATCH))
-    proto = traced(model, Traceable(module, example, {0: "batch"}, "images", names))
-    blocks = blocks_of(proto)
-    strip(proto)
+    proto, blocks = traced(model, Traceable(module, example, {0: "batch"}, "images", names))
     facts = about(model) | asdict(module.about)
     proto.metadata_props.add(key="vitlab", value=json.dumps(facts))
     with staged(path) as draft:

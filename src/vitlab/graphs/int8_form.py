@@ -53,7 +53,7 @@ def int8_form(model: Model, engine: Engine = "auto") -> Model:
     trunk = replace(
         traceable(form, bare=True), module=Bare(form, trunk=True).eval(), outputs=("features",)
     )
-    proto = traced(form, trunk)
+    proto, _ = traced(form, trunk)
     quantize(proto, scales[: len(products_of(proto.graph))])
     session, plain = opened(proto.SerializeToString()), form.features
 

@@ -109,10 +109,7 @@ def _graph(model: Model, form: Traceable, precision: Precision) -> tuple[Any, li
             f"{LARGEST:,}: export it with --to torch"
         )
     with named_if_slow("exporting"):
-        proto = traced(model, form)
-    blocks = blocks_of(proto)
-    strip(proto)
-    keep_padding(proto)
+        proto, blocks = traced(model, form)
     if "probabilities" in form.outputs:
         add_labels(proto, [*model.config.class_names])
     facts = about(model) | {"precision": precision}
@@ -129,8 +126,8 @@ def _reference(model: Model, drawn: DrawnSample | None, *, bare: bool, batch: in
     return normal_noise(model, count) if bare else noise(model, count, 1)
 
 
-def traced(model: Model, form: Traceable) -> Any:
-    """Return the graph as the `onnx` package has it."""
+def traced(model: Model, form: Traceable) -> tuple[Any, list[str]]:
+    """Return the graph as the `onnx` package has it, and what leaves its blocks."""
     import torch
 
     with quiet(), torch.no_grad():
@@ -148,7 +145,11 @@ def traced(model: Model, form: Traceable) -> Any:
         except Exception as error:  # of many kinds
             raise unexported(model, error) from error
     assert program is not None  # with dynamo
-    return program.model_proto
+    proto = program.model_proto
+    blocks = blocks_of(proto)
+    strip(proto)
+    keep_padding(proto)
+    return proto, blocks
 
 
 def unexported(model: Model, error: BaseException) -> WeightsError:

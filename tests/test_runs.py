@@ -177,6 +177,8 @@ def test_drafts_of_a_killed_process_go_and_nothing_else(tmp_path: Path) -> None:
         ".run.toml.draft-ab_12345",
         ".report.html.draft-abcdefgh",
         ".metrics.jsonl.draft-1_3_5_7_",
+        ".detect.safetensors.draft-abcdefgh",
+        ".regress.safetensors.draft-abcdefgh",
     ):
         (folder.path / name).write_text("draft")
     (folder.path / ".model.draft-abcdefgh").mkdir()

@@ -28,7 +28,7 @@ LOCK = ".lock"  # of a run or a campaign
 CAMPAIGN_FILE = "campaign.json"  # of several runs: what they are and have come to
 WRITTEN = (  # names in such folders of what is a draft first
     r"run\.toml|metrics\.jsonl|duplicates\.json|model|guide|fault|report\.html|campaign\.json|"
-    r"(delta|predictions|segment)\.safetensors"
+    r"(delta|predictions|segment|detect|regress)\.safetensors"
 )
 BUSY = (errno.EAGAIN, errno.EACCES)  # of a lock: another process has it
 FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)  # macOS's fsync asks the drive only

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ import torch
 from onnx import numpy_helper
 
 import vitlab
+from made_heads import regressor
 from vitlab.graphs import check
+from vitlab.graphs.headed_onnx import export_headed
 from vitlab.models.model import Model
 
 pytestmark = pytest.mark.slow
@@ -96,3 +99,17 @@ def test_the_first_block_that_deviates_is_named(
     pytest.importorskip("openvino")
     words = ("openvino", "--set", "INFERENCE_PRECISION_HINT=f32")
     assert checked(capsys, monkeypatch, folder, *words)[0] == 0
+
+
+def test_numbers_are_compared_in_their_own_units(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    head = replace(regressor(), scale=np.array([[1e-6, 170.0], [1e-6, 9.0]]))
+    vitlab.save(head.model, tmp_path / "run" / "model")
+    head.save(tmp_path / "run")
+    export_headed(tmp_path / "run", folder := tmp_path / "made", "numbers")
+    assert checked(capsys, monkeypatch, folder)[0] == 0
+    stored = dict(np.load(folder / "reference.npz"))
+    stored["output:values"][:, 0] += 1e-5  # ten deviations of that column
+    np.savez(folder / "reference.npz", allow_pickle=False, **stored)
+    assert checked(capsys, monkeypatch, folder)[0] == 1

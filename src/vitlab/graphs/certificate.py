@@ -33,6 +33,7 @@ def certify(
     outputs: list[str],
     blocks: list[str],
     limit: float,
+    unit: Any = 1.0,
 ) -> None:
     """Write reference numbers and `check.py` beside a file that agrees with its model.
 
@@ -43,12 +44,13 @@ def certify(
         outputs: names of those that are numbers
         blocks: names of what leaves each block
         limit: of the difference on a target
+        unit: that differences count in, or larger numbers; of each column, (columns,)
     """
     graph, given, exact = file.read_bytes(), {entry: images}, {check.EXACT: "1"}
     found = check.onnxruntime(graph, given, outputs, exact)
     watched = check.watching(graph, blocks)
     inner = check.onnxruntime(watched, given, blocks, exact) if blocks else {}
-    stored: dict[str, Any] = {f"input:{entry}": images, "limit": np.float64(limit)}
+    stored: dict[str, Any] = {f"input:{entry}": images, "limit": limit, "unit": unit}
     stored |= {f"output:{name}": each for name, each in found.items()}
     stored |= {f"block:{name}": each for name, each in inner.items()}
     np.savez(file.with_name(REFERENCE), allow_pickle=False, **stored)

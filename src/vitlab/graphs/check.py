@@ -27,7 +27,8 @@ def main() -> int:
     graph = (options.folder / "model.onnx").read_bytes()
     run, settings = RUNTIMES[options.runtime], dict(each.split("=", 1) for each in options.set)
     found = run(graph, given, [*wanted], settings)
-    away = float(np.max([difference(found[name], wanted[name]) for name in wanted]))
+    unit = stored["unit"]
+    away = float(np.max([difference(found[name], wanted[name], unit) for name in wanted]))
     limit = float(stored["limit"]) if options.limit is None else options.limit
     print(f"{options.runtime}: largest difference {away:.2g} (limit {limit:g})")
     inner = run(watching(graph, [*blocks]), given, [*blocks], settings) if blocks else {}
@@ -61,9 +62,13 @@ def part(stored: Mapping[str, NDArray[Any]], kind: str) -> Numbers:
     return {key[len(kind) + 1 :]: each for key, each in stored.items() if key.startswith(kind)}
 
 
-def difference(found: NDArray[Any], wanted: NDArray[Any]) -> float:
-    """Return the largest difference, relative to the largest number if that is above 1."""
-    return float(np.abs(found - wanted).max()) / max(1.0, float(np.abs(wanted).max()))
+def difference(found: NDArray[Any], wanted: NDArray[Any], unit: NDArray[Any]) -> float:
+    """Return the largest difference in a unit, or relative to the largest number if above it.
+
+    A unit of each column, (columns,), compares each by itself.
+    """
+    largest = np.abs(wanted).max(0 if unit.ndim else None)
+    return float((np.abs(found - wanted) / np.maximum(unit, largest)).max())
 
 
 def cosine(found: NDArray[Any], wanted: NDArray[Any]) -> float:

@@ -12,8 +12,9 @@ from vitlab.errors import WeightsError
 from vitlab.graphs.about import about
 from vitlab.graphs.agreement import COUNTS, TOLERANCE, normal_noise
 from vitlab.graphs.certificate import LIMITS, certify
+from vitlab.graphs.check import difference
 from vitlab.graphs.complete import BATCH, Traceable
-from vitlab.graphs.onnx_check import opened, runs
+from vitlab.graphs.onnx_check import opened, runs, shapes_of
 from vitlab.graphs.onnx_file import OPSET, staged, traced
 from vitlab.graphs.targets import MODEL, check_target
 from vitlab.weights.detector import Detector, load_detector
@@ -42,7 +43,7 @@ def export_headed(run: str | Path, file: str | Path, kind: str) -> dict[str, Any
         PackageError: a package is missing.
         DiskError: the file cannot be written.
     """
-    path, worst = check_target("onnx", file), 0.0
+    path, worst, unit = check_target("onnx", file), 0.0, np.ones(())
     names: tuple[str, ...] = ("mask",)
     module: Segmenter | Detector | Estimating
     if kind == "masks":
@@ -50,6 +51,7 @@ def export_headed(run: str | Path, file: str | Path, kind: str) -> dict[str, Any
     elif kind == "numbers":
         module = Estimating(load_regressor(run))
         names = ("values", "deviations")[: 1 + module.about.spread]
+        unit = module.scale[1].numpy()  # columns have units of their own
     else:
         module, names = load_detector(run), ("probabilities", "boxes")
     model = module.model
@@ -66,21 +68,15 @@ def export_headed(run: str | Path, file: str | Path, kind: str) -> dict[str, Any
                 own = module(torch.from_numpy(images))
             every = own if isinstance(own, tuple) else (own,)
             for found, exact in zip(runs(session)(images), every, strict=True):
-                size = exact.abs().max()
-                if isinstance(module, Estimating):  # columns have units of their own
-                    size = exact.abs().amax(0) + module.scale[1]
-                gap = (torch.from_numpy(found) - exact).abs().div(size).max()
-                worst = float(np.maximum(worst, float(gap)))  # NaN stays
+                gap = difference(found, exact.numpy(), unit)
+                worst = float(np.maximum(worst, gap))  # NaN stays
         if not worst <= TOLERANCE:
             raise WeightsError(f"onnxruntime gives other numbers than {run}: off by {worst}")
         if not path.suffix:
-            certify(draft, "images", example.numpy(), [*names], blocks, LIMITS["fp32"])
-    shapes = {"inputs": session.get_inputs(), "outputs": session.get_outputs()}
+            certify(draft, "images", example.numpy(), [*names], blocks, LIMITS["fp32"], unit)
     made, folder = (path, {}) if path.suffix else (path / MODEL, {"folder": str(path)})
-    about_file = {
+    return {
         "model": model.config.name, "format": "onnx", "file": str(made), "opset": OPSET,
         "bytes": made.stat().st_size, "batches": list(COUNTS), "difference": worst, **folder,
+        **shapes_of(session),
     }  # fmt: skip
-    return about_file | {
-        side: {each.name: list(each.shape) for each in own} for side, own in shapes.items()
-    }

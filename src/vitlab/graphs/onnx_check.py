@@ -28,12 +28,8 @@ def check(file: Path, model: Model, bare: bool, tolerance: float = TOLERANCE) ->
         WeightsError: onnxruntime refuses the file, or its numbers differ.
     """
     session = opened(file)
-    entry, outputs = session.get_inputs()[0], session.get_outputs()
-    batch = entry.shape[0]
-    return {
-        "inputs": {entry.name: list(entry.shape)},
-        "outputs": {each.name: list(each.shape) for each in outputs},
-    } | agree(
+    batch = session.get_inputs()[0].shape[0]
+    return shapes_of(session) | agree(
         runs(session),
         model,
         bare=bare,
@@ -41,6 +37,12 @@ def check(file: Path, model: Model, bare: bool, tolerance: float = TOLERANCE) ->
         counts=COUNTS if isinstance(batch, str) else (batch,),
         tolerance=tolerance,
     )
+
+
+def shapes_of(session: Any) -> dict[str, dict[str, Any]]:
+    """Return the `inputs` and `outputs` of a session: the shape of each by its name."""
+    sides = {"inputs": session.get_inputs(), "outputs": session.get_outputs()}
+    return {side: {each.name: list(each.shape) for each in own} for side, own in sides.items()}
 
 
 def runs(session: Any) -> Run:

@@ -45,7 +45,7 @@ from vitlab.training.session import Session
 from vitlab.training.state import pick
 from vitlab.training.step import Trainer
 
-PLAIN = TINY | {"epochs": 1, "batch": 73, "lr": 3e-3}  # four steps of few digits
+PLAIN = TINY | {"epochs": 1, "batch": 74, "lr": 3e-3, "mixup": 0.5}  # four steps of few digits
 CAMPAIGN = pytest.mark.campaign
 TINY_8 = "ViT(width=32,depth=1,heads=2,mlp=64)/8"
 
@@ -112,7 +112,7 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_curve_does_not_depend_on_the_number_of_processes(
     alone: Path, sharded: Path, tmp_path: Path
 ) -> None:
-    """73 images a step: three processes have slices of 24 and 25."""
+    """74 images a step, in pairs that are mixed: three processes have 24, 24 and 26."""
     work = partial(run, tmp_path / "run", **PLAIN | {"micro_batch": 7})
     well(on_ranks(3, work, tmp_path))
     whole = vitlab.load(alone)
@@ -122,7 +122,7 @@ def test_the_curve_does_not_depend_on_the_number_of_processes(
         same_curves(folder, alone)
         same_norms(folder, alone, rel=1e-4)
         for name, tensor in model.state_dict().items():
-            torch.testing.assert_close(tensor, whole.state_dict()[name], rtol=0, atol=5e-4)
+            torch.testing.assert_close(tensor, whole.state_dict()[name], rtol=0, atol=1e-3)
         assert len(list((folder / "checkpoints").iterdir())) <= checkpoints.KEEP
         assert len((folder / "metrics.jsonl").read_text().splitlines()) == 6
 

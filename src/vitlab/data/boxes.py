@@ -86,7 +86,7 @@ class BoxLabels(PlacedLabels):
         """Return what a fingerprint has of them."""
         return super().content() + self.boxes.tobytes()
 
-    def inside(self, index: int, shape: tuple[int, int], box: Box, size: tuple[int, int]) -> Boxes:
+    def inside(self, index: int, size: tuple[int, int], shape: tuple[int, int], box: Box) -> Boxes:
         """Return the objects within a box, (most, 5), those that are not there at the end.
 
         Boxes end where the crop does; objects whose center is outside are left out (SSD: Liu et

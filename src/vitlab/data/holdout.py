@@ -246,7 +246,7 @@ def with_validation(splits: Splits, decides: str = "when to stop") -> Splits:
     """
     if splits.validation is not None:
         return splits
-    inner = hold_out(splits.train, VALIDATION_SHARE, (), "validation")
+    inner = hold_out(splits.train, VALIDATION_SHARE, purpose="validation")
     if not len(inner.test):
         raise DataError(
             f"{len(splits.train):,} training images are too few to hold some out to decide "
@@ -256,9 +256,12 @@ def with_validation(splits: Splits, decides: str = "when to stop") -> Splits:
         f"{VALIDATION_SHARE:.0%} of {inner.train.labels.shared} held out of the training images to "
         f"decide {decides} (always the same): {len(inner.test):,} images"
     )
-    notes = [*splits.notes, note]
     return replace(
-        splits, train=inner.train, validation=inner.test, notes=notes, own_validation=True
+        splits,
+        train=inner.train,
+        validation=inner.test,
+        notes=[*splits.notes, note],
+        own_validation=True,
     )
 
 
@@ -292,8 +295,9 @@ def with_train_images(splits: Splits, amount: float) -> Splits:
             f"--train-images of at least {least}"
         )
     note = f"trained on {count:,} of {whole:,} training images (always the same)"
-    train = Subset(source, np.sort(order[:count]))
-    return replace(splits, train=train, notes=[*splits.notes, note])
+    return replace(
+        splits, train=Subset(source, np.sort(order[:count])), notes=[*splits.notes, note]
+    )
 
 
 def partitioned(splits: Splits, options: Data) -> Splits:
@@ -311,7 +315,7 @@ def partitioned(splits: Splits, options: Data) -> Splits:
     if not options.dev_share:
         return splits
     splits = with_train_images(splits, options.train_images)  # what is held out is among them
-    inner = hold_out(splits.train, options.dev_share, (), "dev")
+    inner = hold_out(splits.train, options.dev_share, purpose="dev")
     if not len(inner.test):
         raise DataError(
             f"{options.data}: {options.dev_share:.1%} of each class is less than one image: "

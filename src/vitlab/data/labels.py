@@ -211,9 +211,9 @@ class PlacedLabels(MultiLabels):
 
     @abstractmethod
     def inside(
-        self, index: int, shape: tuple[int, int], box: Box, size: tuple[int, int]
+        self, index: int, size: tuple[int, int], shape: tuple[int, int], box: Box
     ) -> NDArray[Any]:
-        """Return the targets of a box of an image of that shape, at another size."""
+        """Return the targets, at a size, of a box of an image of that shape."""
 
     @staticmethod
     @abstractmethod
@@ -237,7 +237,7 @@ class PixelLabels(PlacedLabels):
         return [len(self)] * classes
 
     def inside(
-        self, index: int, shape: tuple[int, int], box: Box, size: tuple[int, int]
+        self, index: int, size: tuple[int, int], shape: tuple[int, int], box: Box
     ) -> NDArray[np.int16]:
         """Return the classes of the nearest pixels, (rows, columns)."""
         left, top, right, bottom = map(round, box)  # as training cuts images

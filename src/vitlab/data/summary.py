@@ -88,8 +88,9 @@ def class_lines(splits: Splits) -> list[str]:
             f"with {found[most]:,} ({most})"
         ]
     if (usual := most_frequent(splits)) is not None:
-        name, share = usual
-        lines.append(f"always answering {name!r} would be right for {share:.1%} of the test images")
+        lines.append(
+            f"always answering {usual[0]!r} would be right for {usual[1]:.1%} of the test images"
+        )
     return lines
 
 
@@ -97,10 +98,10 @@ def missing_lines(splits: Splits) -> list[str]:
     """Return a line for each split that lacks classes; which training lacks is said only there."""
     words, lines, said = {"train": "training"}, [], set[str]()
     for part, source in splits.parts.items():
-        missing = [name for name, count in counts(source).items() if not count]
-        lacking = [name for name in missing if name not in said]
+        found = counts(source)
+        lacking = [name for name in found if not found[name] and name not in said]
         if part == "train":
-            said.update(missing)
+            said.update(lacking)
         if not lacking:
             continue
         if len(lacking) > SHOWN:

@@ -12,13 +12,16 @@ from vitlab.models.packed import Packed
 
 def counted(batch: Batch, world: World) -> Batch:
     """Return a process's share of a batch with the count and the damage of all shares."""
-    if world.size == 1:
-        return replace(batch, total=len(batch))
     total, damaged = world.sums(len(batch), len(batch.bad))
     if not damaged:
         return replace(batch, total=total)
     bad = [(int(place), str(text)) for each in world.gather(batch.bad) for place, text in each]
     return replace(batch, total=total, bad=bad)
+
+
+def largest_share(batch: int, size: int) -> int:
+    """Return the most images that one of `size` processes has of a batch, in whole pairs."""
+    return min(batch, 2 * -(-batch // (2 * size)))
 
 
 def passes(share: Batch, micro_batch: int, world: World, batch: int) -> list[tuple[Batch, int]]:
@@ -35,11 +38,9 @@ def passes(share: Batch, micro_batch: int, world: World, batch: int) -> list[tup
     """
     if world.size == 1:
         return [(piece, len(piece)) for piece in share.pieces(micro_batch or len(share))]
-    largest = -(-batch // world.size)
     micro_batch -= micro_batch % 2 if micro_batch > 1 else 0  # pairs of images are mixed
-    count = -(-largest // micro_batch) if micro_batch else 1
-    each = -(-len(share) // count)
-    pieces = list(share.pieces(max(1, each + (each % 2 if micro_batch > 1 else 0))))
+    count = -(-largest_share(batch, world.size) // micro_batch) if micro_batch else 1
+    pieces = list(share.pieces(micro_batch or max(1, len(share))))
     idle = [(_black(share), 0)] * (count - len(pieces))
     return [(piece, len(piece)) for piece in pieces] + idle
 

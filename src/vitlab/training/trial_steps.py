@@ -17,7 +17,7 @@ import torch
 from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.loader import choose_workers
 from vitlab.device import free_memory, keep_freed_memory, peak_memory, restart_peak
-from vitlab.distributed.shares import counted
+from vitlab.distributed.shares import counted, largest_share
 from vitlab.distributed.world import ALONE
 from vitlab.errors import DeviceError, OptionError, UserError
 from vitlab.measure.allocated import Allocated
@@ -207,9 +207,8 @@ def largest_that_fits(batch: int, fits: Callable[[int], bool]) -> int:
 
 
 def share_of(session: Session) -> int:
-    """Return the images of a batch that a process has; an even number if others have some too."""
-    batch = session.recipe.batch
-    return min(batch, 2 * -(-batch // (2 * session.world.size)))  # neighbors are mixed
+    """Return the images of a batch that a process has, at most."""
+    return largest_share(session.recipe.batch, session.world.size)
 
 
 def _needed(session: Session, whole: int) -> tuple[float, float]:

@@ -72,7 +72,7 @@ def draw(options: Augment, seed: int, size: tuple[int, int]) -> Mix | None:
         return None
     generator = np.random.default_rng((seed, STREAM))
     switch, middle = generator.random(), generator.random(2)
-    cut = bool(options.cutmix) and (not options.mixup or switch < options.mix_switch)
+    cut = options.cutmix and (not options.mixup or switch < options.mix_switch)
     strength = options.cutmix if cut else options.mixup
     share = float(generator.beta(strength, strength))
     if not cut:

@@ -17,7 +17,7 @@ from vitlab.data.decode import crop
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.labels import PlacedLabels
 from vitlab.data.loading.crops import View, center, copies_of, fitted_image, load_views, noting
-from vitlab.data.loading.order import Groups, batch_samples, draws, slice_of
+from vitlab.data.loading.order import Groups, batch_samples, draws, own_part
 from vitlab.data.settings import Augment
 from vitlab.data.sources.source import Source
 from vitlab.data.sources.tar_shards import read_ahead
@@ -118,8 +118,7 @@ class TrainingBatches(Dataset[Batch]):
         samples = batch_samples(
             self.seed, k, len(self.source), self.batch, self.augment.repeats, self.groups
         )
-        own = slice_of(len(samples), self.rank, self.processes)
-        samples = samples[own.start : own.stop]
+        samples = [samples[each] for each in own_part(len(samples), self.rank, self.processes)]
         indices = [index for _, index, _ in samples]
         views = self.views or (View(self.spec.size, (self.augment.area, 1.0), self.augment),)
         *ends, count = np.cumsum([view.draws for view in views]).tolist()
@@ -150,15 +149,13 @@ class TrainingBatches(Dataset[Batch]):
 
         specs = [replace(self.spec.images, image_size=view.size) for view in self.views]
         rest = [part[:, crop.DRAWS :] for part in parts]
-        if placed is None:
-            return _stacked(self.source, indices, load, specs or [self.spec], rest)
-
-        def truth(place: int) -> NDArray[Any]:
-            shape, box = seen[place]
-            return placed.inside(indices[place], shape, box, self.spec.size)
-
-        batch = _stacked(self.source, indices, load, [self.spec], rest, truth)
-        if not self.augment.flip:
+        truth = (
+            None
+            if placed is None
+            else lambda place: placed.inside(indices[place], self.spec.size, *seen[place])
+        )
+        batch = _stacked(self.source, indices, load, specs or [self.spec], rest, truth)
+        if placed is None or not self.augment.flip:
             return batch
         half = torch.from_numpy(mirrored(batch.draws.numpy()))[:, None, None]
         turned = torch.where(half, placed.mirrored(batch.labels), batch.labels)

@@ -52,10 +52,10 @@ def batch_samples(
         epoch, place = divmod(position, images)
         which, copy = divmod(place, repeats)
         if groups is None:
-            samples.append((epoch, int(epoch_order(seed, epoch, images)[which]), copy))
+            drawn, index = epoch, epoch_order(seed, epoch, images)[which]
         else:
-            drawn = balanced_order(seed, epoch, -(-images // repeats), groups)[which]
-            samples.append((int(drawn[0]), int(drawn[1]), copy))
+            drawn, index = balanced_order(seed, epoch, -(-images // repeats), groups)[which]
+        samples.append((int(drawn), int(index), copy))
     return sorted(samples, key=lambda sample: sample[2])  # stable: else in the stream's order
 
 
@@ -65,6 +65,16 @@ def slice_of(count: int, rank: int, size: int) -> range:
     The shares of all processes, concatenated, are all images in their order.
     """
     return range(count * rank // size, count * (rank + 1) // size)
+
+
+def own_part(count: int, rank: int, size: int) -> range:
+    """Return which of a batch's `count` images process `rank` of `size` learns from.
+
+    Pairs, which Mixup and CutMix mix, stay together, unless a process would then have none.
+    """
+    each = 2 if count >= 2 * size else 1
+    pairs = slice_of(-(-count // each), rank, size)
+    return range(pairs.start * each, min(pairs.stop * each, count))
 
 
 @lru_cache(maxsize=2)  # a batch spans two epochs at the most, unless it is larger than one

@@ -104,7 +104,7 @@ def test_any_option_can_be_chosen_with_the_rate(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["train", "digits", *FLAGS, "--sweep", "3e-3", "--sweep-more", "label_smoothing=0,0.1"]
-    words += ["weight-decay=0.2", "dropout=0.1"]
+    words += ["weight-decay=0.2", "dropout=0.1", "rand-ops=1"]
     words += ["--seeds", "2", "--json", "--out", str(tmp_path / "run")]
     code, out, err = call(capsys, *words)
     assert code == 0, err
@@ -113,11 +113,12 @@ def test_any_option_can_be_chosen_with_the_rate(
     assert tried == [(0, 0.2), (0.1, 0.2)]
     best = found["sweep"]["runs"][found["sweep"]["best"]]
     chosen = {"lr": 3e-3, "label_smoothing": best["label_smoothing"], "weight_decay": 0.2}
-    chosen["dropout"] = 0.1
+    chosen |= {"dropout": 0.1, "rand_ops": 1}
     assert found["sweep"]["chosen"] == chosen
     last = RunFolder(Path(found["runs"][1]["run"])).recipe
     assert last.objective.label_smoothing == best["label_smoothing"]
     assert (last.optimizer.weight_decay, last.model.dropout) == (0.2, 0.1)
+    assert last.augment.rand_ops == 1
     code, out, err = call(capsys, "train", "--out", str(tmp_path / "run"), "--resume", "--json")
     assert (code, json.loads(out)["sweep"]) == (0, found["sweep"]), err
 

@@ -116,7 +116,10 @@ class SeveralRuns(Jobs):
         for each in self.sweep_more:
             name, _, values = each.partition("=")
             try:
-                found[name.replace("-", "_")] = [float(value) for value in values.split(",")]
+                found[name.replace("-", "_")] = [
+                    int(number) if number.is_integer() else number
+                    for number in map(float, values.split(","))
+                ]
             except ValueError:
                 raise OptionError(
                     f"sweep_more={each} is not NAME=V,V, such as weight_decay=0.03,0.1"
@@ -126,8 +129,8 @@ class SeveralRuns(Jobs):
     @property
     def words(self) -> tuple[str, ...]:
         """What the name of its folder says beside data and model."""
-        named = {"seeds": self.seeds, "folds": self.folds}
-        return tuple(f"{count}-{name}" for name, count in named.items() if count)
+        named = self.values("seeds folds").items()
+        return tuple(f"{count}-{name}" for name, count in named if count)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -152,9 +152,10 @@ def sweep(
         page = TablePage(f"Sweep on {recipe.data.data}", lead, [table])
         experiment.finish(result | {"table": asdict(table)}, page)
     experiment.say(f"chosen: {title_of(point)}; training on all training images")
+    best = recipe.changed(**point)
     if on:
-        run_cells([Cell("", recipe.changed(**point), point)], experiment)
-    run = experiment.trainer.run(recipe.changed(**point), experiment.out)
+        run_cells([Cell("", best, point)], experiment)
+    run = experiment.trainer.run(best, experiment.out)
     return replace(run, metrics=RunRecord(run.metrics | {"sweep": result}))
 
 
@@ -226,7 +227,7 @@ def default_grid(recipe: Recipe, known: PaperData | None) -> list[Point]:
         drop = 1 - how.layer_decay
         decays = dict.fromkeys(max(0.01, round(1 - drop * each, 4)) for each in DROPS if drop)
         rates = [float(f"{how.lr * factor:.3g}") for factor in FACTORS]
-        return grid_of(rates, {"layer_decay": [*decays]} if decays else {})
+        return grid_of(rates, choices_of([*decays], None))
     if how.optimizer != "sgd":
         raise OptionError(
             f"there is no default grid for optimizer={how.optimizer}: name the rates, such as "

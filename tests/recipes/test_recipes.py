@@ -1,10 +1,12 @@
 """The recipes against the papers' tables."""
 
+import numpy as np
 import pytest
 
 import vitlab
 from vitlab.commands.train import Train, build
 from vitlab.console.parsing import parse
+from vitlab.data.augment.policy import Op, argument
 from vitlab.models.config import ResNetConfig
 from vitlab.recipes.recipe import Recipe
 
@@ -114,6 +116,10 @@ def test_better_plain_vit() -> None:
     assert (recipe.epochs, recipe.batch, recipe.model.pool) == (90, 1024, "mean")
     assert (how.lr, how.lr * how.weight_decay, how.clip) == (1e-3, pytest.approx(1e-4), 1.0)
     assert recipe.schedule.warmup_steps == 10_000
+    ops = np.array([Op.POSTERIZE, Op.SOLARIZE, Op.COLOR])  # big_vision/pp/autoaugment.py
+    level, way = np.full(3, recipe.augment.rand_magnitude / 10), np.ones(3)
+    found = argument(ops, level, way, recipe.augment.rand_increasing)
+    assert found.tolist() == pytest.approx([4, 256, 1.9])  # bits kept, nothing solarized
 
 
 @pytest.mark.parametrize("name", ["plain-vit", "three-things", "deit-distilled", "deit3"])

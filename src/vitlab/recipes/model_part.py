@@ -155,6 +155,11 @@ def part_of(config: ModelConfig, name: str = "") -> ModelPart:
     return kind(model=name or config.name, **{each: getattr(config, each) for each in names})
 
 
+def width_of(model: str) -> int:
+    """Return the width of a Vision Transformer by its name."""
+    return int(shape_of(model).get("width", ViTConfig.width))
+
+
 def model_part(model: str = "ViT-Ti/16", **fields: Any) -> ModelPart:
     """Return a model by its name, with some fields chosen.
 

@@ -13,7 +13,7 @@ from vitlab.images import IMAGENET
 from vitlab.models.config import ViTConfig, kind_of
 from vitlab.models.names import shape_of
 from vitlab.recipes.choices import Distill, ObjectivePart, Optimization, Schedule
-from vitlab.recipes.model_part import model_part
+from vitlab.recipes.model_part import model_part, width_of
 from vitlab.recipes.recipe import Recipe
 
 CROP = Augment(area=0.05, aspect=4 / 3, flip=True)  # the inception crop of ViT's pre-training
@@ -151,7 +151,8 @@ def bit_finetune(model: str = "") -> Recipe:
 def plain_vit(model: str = "ViT-S/16") -> Recipe:
     """Better plain ViT baselines (Beyer et al., 2022): ImageNet in 90 epochs, 76.5% with ViT-S/16.
 
-    The paper's positions are fixed sines and cosines; here they are learned (1d).
+    The paper's positions are fixed sines and cosines; here they are learned (1d). RandAugment has
+    the ranges of its code (big_vision), without Cutout.
     """
     _width(model, "plain-vit")
     return Recipe(
@@ -160,7 +161,13 @@ def plain_vit(model: str = "ViT-S/16") -> Recipe:
             model, image_size=224, crop=0.875, pool="mean", gelu="tanh", zero_head=True
         ),
         augment=replace(
-            CROP, rand_ops=2, rand_magnitude=10.0, rand_std=0.0, rand_probability=1.0, mixup=0.2
+            CROP,
+            rand_ops=2,
+            rand_magnitude=10.0,
+            rand_std=0.0,
+            rand_probability=1.0,
+            rand_increasing=False,
+            mixup=0.2,
         ),
         # its decay of 1e-4 a step is the learning rate times 0.1
         optimizer=Optimization(lr=1e-3, weight_decay=0.1, clip=1.0),
@@ -283,7 +290,7 @@ def _width(model: str, recipe: str) -> int:
         raise OptionError(
             f"{recipe} trains Vision Transformers, not {model}: choose one, such as ViT-S/16"
         )
-    return int(shape_of(model).get("width", ViTConfig.width))
+    return width_of(model)
 
 
 PAPERS = (

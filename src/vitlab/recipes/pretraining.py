@@ -6,9 +6,8 @@ from typing import Any
 from vitlab.data.settings import Augment, Data
 from vitlab.images import IMAGENET
 from vitlab.models.config import ViTConfig, kind_of
-from vitlab.models.names import shape_of
 from vitlab.recipes.choices import Average, ObjectivePart, Optimization, Schedule
-from vitlab.recipes.model_part import ModelPart, model_part
+from vitlab.recipes.model_part import ModelPart, model_part, width_of
 from vitlab.recipes.pretext import Pretext
 from vitlab.recipes.recipe import Recipe
 
@@ -44,7 +43,7 @@ def beit(model: str = "ViT-B/16") -> Recipe:
     LayerScale from 0.1 (1e-5 for ViT-L and wider), one table of relative positions for all blocks.
     Name a tokenizer with `--tokenizer`. Three things, section 5, has 300 epochs.
     """
-    wide = int(shape_of(model).get("width", ViTConfig.width)) >= 1024
+    wide = width_of(model) >= 1024
     part = {
         "interpolation": "bicubic",
         "positions": "bias",
@@ -99,7 +98,7 @@ def mae(model: str = "ViT-B/16") -> Recipe:
     than double, it has 4 blocks of half the encoder's width (our choice). The last norm is on the
     mean of the patches, as fine-tuning then has it.
     """
-    width = int(shape_of(model).get("width", ViTConfig.width))
+    width = width_of(model)
     large, heads = width >= 768, max(1, width // 64)  # each 32 wide, as the paper's
     part: dict[str, Any] = {"interpolation": "bicubic", **IMAGENET}
     if kind_of(model) is ViTConfig:
@@ -131,7 +130,7 @@ def mae_finetune(model: str = "") -> Recipe:
     The classifier sees the mean of the patches after `vitlab pretrain`; released weights have a
     class token, which `--pool mean` leaves aside.
     """
-    width = int(shape_of(model).get("width", ViTConfig.width)) if model else ViTConfig.width
+    width = width_of(model) if model else ViTConfig.width
     large = width >= 1024
     lr, drop = (4e-3, 0.3 if width >= 1280 else 0.2) if large else (2e-3, 0.1)
     return Recipe(

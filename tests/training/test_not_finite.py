@@ -25,7 +25,7 @@ from vitlab.runs.run_folder import RunFolder
 from vitlab.training import checkpoints, plan
 from vitlab.training.guard import Figures, can_skip, take_step
 from vitlab.training.rollback import IN_A_ROW, ROLLBACKS
-from vitlab.training.state import RunState
+from vitlab.training.state import RunState, Tally
 from vitlab.training.step import Trainer
 
 QUICK = TINY | {"steps": 16, "batch": 16, "lr": 1e-3, "test_every": 0.5}
@@ -98,6 +98,13 @@ def test_figures_name_what_is_not_finite() -> None:
         broken = numbers.clone()
         broken[place] = -INF if place else NAN
         assert Figures(4, 8, broken, late=True).fault == fault
+
+
+def test_a_batch_of_damaged_images_says_nothing_of_the_weights() -> None:
+    tally, numbers = Tally(), torch.tensor([8.0, 1.0, 0.5], dtype=torch.float64)
+    for step, images in enumerate((0, 4, 4), 1):
+        assert not tally.add(Figures(step, images, numbers * (images > 0)))
+    assert (tally.smooth, tally.lowest, tally.sound) == (2.0, 2.0, 2)
 
 
 def test_read_late_a_run_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,9 @@ class Tally:
 
     def _judge(self, figures: Figures) -> str:
         """Compare the loss of a step with the lowest; return in what way it has exploded, if so."""
-        loss = figures.loss / max(1, figures.images)
+        if not figures.images:  # all were damaged
+            return ""
+        loss = figures.loss / figures.images
         self.smooth = loss if self.smooth is None else SMOOTH * self.smooth + (1 - SMOOTH) * loss
         lowest = self.smooth if self.lowest is None else self.lowest
         self.lowest = min(lowest, self.smooth)

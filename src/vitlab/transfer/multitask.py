@@ -26,18 +26,16 @@ from vitlab.options import check_known
 from vitlab.progress import public
 from vitlab.weights.assembly import whole_state
 from vitlab.weights.deltas import Delta, delta, merged
+from vitlab.weights.formats.format_api import OF_IMAGES
 from vitlab.weights.identity import DeltaBase
 from vitlab.weights.load import load, load_delta
-from vitlab.weights.save import OF_IMAGES
 
 Change = Delta | Model | str | Path
 # Fields that say nothing about how a model in evaluation mode computes its features.
-NEUTRAL = frozenset(
-    {
-        *OF_IMAGES, "classes", "zero_head", "head_bias", "resampling", "drop_path",
-        "drop_path_ramp", "dropout",
-    }
-)  # fmt: skip
+NEUTRAL = {
+    *OF_IMAGES, "classes", "zero_head", "head_bias", "resampling", "drop_path", "drop_path_ramp",
+    "dropout",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,9 +23,9 @@ from vitlab.models.create import assemble
 from vitlab.models.model import Model
 from vitlab.progress import public, say
 from vitlab.weights.assembly import whole_state
+from vitlab.weights.formats.format_api import OF_TRAINING
 from vitlab.weights.identity import fingerprint
 from vitlab.weights.load import load
-from vitlab.weights.save import OF_TRAINING
 
 Split = Literal["auto", "train", "validation", "test", "all"]
 Given = str | Path | Model

@@ -18,9 +18,10 @@ from vitlab.weights.source import StoredTensors
 
 Files = dict[str, Fields]  # JSON objects by file name
 OF_IMAGES = ("mean", "std", "interpolation", "crop", "fit", "center", "tokens", "labels")
-# Fields that matter in training alone, or whose exact number does. Others resize positions in their
-# own way; at the model's own size nothing is lost.
-WITHOUT_LOSS = {*WITHOUT_EFFECT, "class_token", "resampling"} - {*OF_IMAGES}
+# Fields that matter in training alone, or whose exact number does.
+OF_TRAINING = {*WITHOUT_EFFECT, "class_token"} - {*OF_IMAGES}
+# Others resize positions in their own way; at the model's own size nothing is lost.
+WITHOUT_LOSS = OF_TRAINING | {"resampling"}
 
 
 @dataclass(frozen=True)

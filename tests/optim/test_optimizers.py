@@ -32,7 +32,7 @@ from vitlab.training import checkpoints
 from vitlab.training.guard import can_skip
 from vitlab.training.state import RunState
 from vitlab.training.step import Trainer
-from vitlab.tuning.free import begin_tuning
+from vitlab.tuning.free import begin_tuning, free_names
 
 NAMES = tuple(OPTIMIZERS)
 STEPS = 12
@@ -399,6 +399,17 @@ def test_another_rate_within_a_run_leaves_that_of_the_classifier() -> None:
             assert group["lr"] == pytest.approx(0.3 if head else 0.5)
             kept = optimizer.state[weight]["exp_avg"]
             assert torch.equal(later.state[weight]["exp_avg"], kept)
+
+
+@pytest.mark.parametrize("positions", ["bias", "relative"])
+def test_a_block_s_table_of_relative_positions_learns_as_its_block(positions: str) -> None:
+    """As in BEiT's code; a table of all blocks counts as the first layer."""
+    model = vitlab.create("ViT(width=16,depth=3,heads=1,mlp=16)/4", 5, 8, positions=positions)
+    tables = [name for name, _ in model.named_parameters() if name.startswith("positions.")]
+    assert {model.layer_of(name) - int(name.split(".")[1]) for name in tables} == {1}
+    assert {"positions.1", "positions.2"} <= {
+        ".".join(name.split(".")[:2]) for name in free_names(model, "last", 2) if name in tables
+    }
 
 
 def test_layer_decay_in_a_resnet_counts_its_units() -> None:

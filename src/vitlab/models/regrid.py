@@ -30,10 +30,13 @@ def resized(tensors: dict[str, Tensor], old: ModelConfig, new: ModelConfig) -> d
     if not (isinstance(old, ViTConfig) and isinstance(new, ViTConfig)):
         return tensors  # convolutions take images of any size
     scheme, result = scheme_of(old), dict(tensors)
-    parts = [("stem.", stem_of(old).resized, old, new)]
-    for number in range(scheme.tables(old)):
-        each = old.at_positions, new.at_positions
-        parts.append((f"positions.{number}.", scheme.resized, *each))
+    parts = [
+        ("stem.", stem_of(old).resized, old, new),
+        *(
+            (f"positions.{number}.", scheme.resized, old.at_positions, new.at_positions)
+            for number in range(scheme.tables(old))
+        ),
+    ]
     for prefix, follow, was, now in parts:
         part = follow(within(prefix, tensors), was, now)
         result |= {prefix + name: tensor for name, tensor in part.items()}

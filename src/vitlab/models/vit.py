@@ -41,7 +41,8 @@ class VisionTransformer(Model):
 
     def build(self) -> None:
         """Create the modules that the configuration names."""
-        config, width, registers = self.config, self.config.width, self.config.registers
+        config = self.config
+        width, registers = config.width, config.registers
         self.stem = stem_of(config)(config)
         self.token = nn.Parameter(torch.empty(1, 1, width)) if config.has_token else None
         self.registers = nn.Parameter(torch.empty(1, registers, width)) if registers else None
@@ -52,8 +53,7 @@ class VisionTransformer(Model):
         self.blocks: Sequence[Block] = modules(
             Block(config, axis, rate) for rate in drop_rates(config) for axis in axes
         )
-        last = config.norm_at in ("tokens", "both")
-        self.norm = norm_of(config) if last else nn.Identity()
+        self.norm = norm_of(config) if config.norm_at in ("tokens", "both") else nn.Identity()
         self.head = Head(config)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -63,8 +63,7 @@ class VisionTransformer(Model):
             nn.init.zeros_(self.token)
         if self.registers is not None:
             nn.init.normal_(self.registers, std=0.02, generator=generator)
-        reset_parts(generator, *self.positions, *self.blocks)
-        reset_parts(generator, self.pre_norm, self.norm, self.head)
+        reset_parts(generator, *self.positions, *self.blocks, self.pre_norm, self.norm, self.head)
 
     def scores(self, features: Tensor) -> Tensor:
         """Compute class scores: (…, features) -> (…, classes)."""
@@ -127,10 +126,9 @@ class VisionTransformer(Model):
             patches = torch.cat([*rows, patches, *after], dim=1)
         return own.start(patches)
 
-    def _of_blocks(self, positions: list[Positions]) -> list[Positions]:
+    def _of_blocks(self, positions: Sequence[Positions]) -> list[Positions]:
         """Return the positions of each block: its own, or those that all share."""
-        count, each = len(self.blocks), len(self.blocks) // len(positions)
-        return [positions[number // each] for number in range(count)]
+        return [each for each in positions for _ in range(len(self.blocks) // len(positions))]
 
     @property
     def last_layer(self) -> int:
@@ -200,20 +198,26 @@ class VisionTransformer(Model):
         return len(self.blocks) + 1
 
     def layer_of(self, name: str) -> int:
-        """Return how deep a parameter or module sits, by BEiT's rule: block i is layer i + 1."""
+        """Return how deep a parameter or module sits, by BEiT's rule: block i is layer i + 1.
+
+        Where each block has positions of its own, they are of its layer.
+        """
         first, *rest = name.split(".")
         if first == "blocks":
             return int(rest[0]) + 1 if rest else self.layers
+        if first == "positions" and len(self.positions) > 1 and rest:
+            return int(rest[0]) * len(self.blocks) // len(self.positions) + 1
         return self.layers if first in ("", "norm", "head") else 0
 
     # Sizes mixed in one batch: each run of images of one size by itself (encoder/mixed_sizes.py)
     def _begin_packed(self, images: Packed) -> tuple[Tensor, list[Positions]]:
         """Return the encoder's input, (1, T, D), and the positions of each block."""
-        runs, leading = images.runs, self.config.prefix
-        positions = [PackedPositions(each, runs, leading) for each in self.positions]
+        positions = [
+            PackedPositions(each, images.runs, self.config.prefix) for each in self.positions
+        ]
         patches = positions[0].parts(self.stem.packed(images)[None], prefix=0)
         tokens = joined([self._with_tokens(*part) for part in patches])
-        return self.pre_norm(self.dropout(tokens)), self._of_blocks([*positions])
+        return self.pre_norm(self.dropout(tokens)), self._of_blocks(positions)
 
     def _packed_features(self, images: Packed) -> Tensor:
         """Compute the classifier's input of each image, (B, features), in their order."""

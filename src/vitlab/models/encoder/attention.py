@@ -1,6 +1,6 @@
 """Multi-head self-attention, and the one place that decides how it is computed."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -64,8 +64,7 @@ class Attention(nn.Module):
         own = own or (positions is not None and positions.relates)
         if not own and suits_joint(qkv, self.training):
             joint: Any = JointAttention.apply
-            together: Tensor = joint(qkv, self.heads)
-            return together
+            return cast(Tensor, joint(qkv, self.heads))
         q, k, v, bias = self.split(qkv, positions)
         if leading is not None:
             q = q[..., :leading, :]
@@ -105,8 +104,7 @@ class HeadNorms(nn.Module):
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Start as the identity."""
-        self.q.reset_parameters()
-        self.k.reset_parameters()
+        reset_parts(generator, self.q, self.k)
 
     def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Normalize queries and keys, each (B, h, N, d)."""

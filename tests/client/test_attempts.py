@@ -10,7 +10,7 @@ from client.conftest import Make
 from vitlab.client import client as clients
 from vitlab.errors import BusyError, ServiceError, UserError
 
-GOOD = httpx2.Response(200, json={"alive": True})
+GOOD = httpx2.Response(200, json={"status": "alive"})
 BROKEN = httpx2.ReadError("disconnected")
 Result = httpx2.Response | Exception
 Play = tuple[dict[str, Any] | UserError, list[float], list[float]]
@@ -74,7 +74,11 @@ def test_a_reply_ends_it(play: Callable[..., Play]) -> None:
 
 
 def test_a_full_queue_is_tried_again_after_the_seconds_it_names(play: Callable[..., Play]) -> None:
-    assert play([busy(), busy(), GOOD], took=1) == ({"alive": True}, [2.0, 2.0], [60.0, 57.0, 54.0])
+    assert play([busy(), busy(), GOOD], took=1) == (
+        {"status": "alive"},
+        [2.0, 2.0],
+        [60.0, 57.0, 54.0],
+    )
     waits = play([busy("0")] * 4 + [GOOD], retries=4)[1]
     assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8])
     for header in ("Wed, 21 Oct 2026 07:28:00 GMT", "nan", "-3", "inf"):
@@ -82,7 +86,7 @@ def test_a_full_queue_is_tried_again_after_the_seconds_it_names(play: Callable[.
 
 
 def test_a_broken_connection_is_tried_again(play: Callable[..., Play]) -> None:
-    assert play([BROKEN, BROKEN, GOOD])[:2] == ({"alive": True}, [0.1, 0.2])
+    assert play([BROKEN, BROKEN, GOOD])[:2] == ({"status": "alive"}, [0.1, 0.2])
     error, waits, _ = play([BROKEN] * 4, retries=3)
     assert type(error) is ServiceError
     assert str(error).endswith("/vit broke after 4 tries: disconnected")
@@ -101,5 +105,5 @@ def test_tries_and_time_are_bounded(play: Callable[..., Play]) -> None:
 
 
 def test_a_proxy_without_its_service_is_tried_again(play: Callable[..., Play]) -> None:
-    assert play([busy("", 502), GOOD])[:2] == ({"alive": True}, [0.1])
+    assert play([busy("", 502), GOOD])[:2] == ({"status": "alive"}, [0.1])
     assert "by its proxy after 2 tries" in str(play([busy("", 502)] * 2, retries=1)[0])

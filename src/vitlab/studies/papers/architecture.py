@@ -55,11 +55,12 @@ def shape_arms(base: Base) -> tuple[Arm, ...]:
     for n in (0.5, 2.0):
         sizes = {name: max(1, int(n * getattr(first, name))) for name in SCALED["all"]}
         # as in the paper, where 64 does not divide 224: the next smaller patch that does
-        most = int(first.patch / n)
-        sizes["patch"] = next(p for p in range(most, 0, -1) if base.image_size % p == 0)
+        sizes["patch"] = next(
+            p for p in range(int(first.patch / n), 0, -1) if base.image_size % p == 0
+        )
         for line, fields in SCALED.items():
             recipe = base.model(first.changed(**{name: sizes[name] for name in fields}).name)
-            times = cost(recipe.model.config()).macs / start
+            times = round(cost(recipe.model.config()).macs / start, 2)
             cells = (line, f"x{n:g}" if line == "all" else f"{sizes[fields[0]]}")
             name = f"{line.replace(' ', '-').lower()}-x{n:g}"
             found.append(Arm(name, recipe, cells, x=times, line=line))

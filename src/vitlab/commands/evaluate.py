@@ -135,7 +135,7 @@ def run(options: Evaluate) -> dict[str, Any]:
             return result
         wanted = options.values("split calibrate") | {"choosing": options.choose_thresholds}
         done = evaluation(model, options.data, how, files=files, progress=meter.images, **wanted)
-    bad = done.predictions.bad.values()
+    bad = {*done.predictions.bad.values()}
     say(*(f"skipped: {note}" if note in bad else note for note in done.figures["notes"]))
     if folder is not None:
         _keep(options, model, folder, done)

@@ -88,9 +88,8 @@ def class_lines(splits: Splits) -> list[str]:
             f"with {found[most]:,} ({most})"
         ]
     if (usual := most_frequent(splits)) is not None:
-        lines.append(
-            f"always answering {usual[0]!r} would be right for {usual[1]:.1%} of the test images"
-        )
+        name, share = usual
+        lines.append(f"always answering {name!r} would be right for {share:.1%} of the test images")
     return lines
 
 

@@ -91,8 +91,9 @@ def intervals(
     found = {}
     for metric in having:
         name = metric.name
-        ends = interval_of(metric, images, points[name], samples.get(name, np.empty(0)))
-        if callable(metric.interval):
+        if not callable(metric.interval):
+            ends = interval_of(metric, images, points[name], samples.get(name, np.empty(0)))
+        else:
             ends = metric.interval(answers)
         if ends:
             found[name] = ends

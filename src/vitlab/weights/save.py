@@ -144,10 +144,10 @@ def _compare(model: Model, entries: Sequence[Entry], draft: Path, to: str) -> No
     config = model.config
     source, reading = recognize(draft, Hints(image_size=config.image_size))
     lost = check_kept(to, config, reading.config)
-    written = collect(replace(reading, config=config, entries=entries, exact=True), source)
+    stored = collect(replace(reading, config=config, entries=entries, exact=True), source)
     again = collect(reading, source)  # as `load` will have them
     for name, own in model.state_dict().items():
-        for found in (written[name], again.get(name)):
+        for found in (stored[name], again.get(name)):
             if found is None or found.shape != own.shape:  # with the other pool, which is zero
                 continue
             pair = [found, own.cpu().to(found.dtype)]

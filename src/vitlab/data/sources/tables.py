@@ -306,8 +306,9 @@ def _parquet_files(data: str, columns: Columns) -> dict[str, list[str]]:
         kept = own or KeptParts(cache_folder("tables"), sys.maxsize)
         files = [kept.file(url, stamp(url)) for url in expand(data)]
     elif path.is_dir():  # beside photographs, a table is notes on them, or their features
-        here, inside = (sorted(path.glob(each)) for each in ("*.parquet", "data/*.parquet"))
-        files = [] if holds_images(path) else here or inside
+        files = []
+        if not holds_images(path):
+            files = sorted(path.glob("*.parquet")) or sorted(path.glob("data/*.parquet"))
     elif data.endswith(".parquet"):
         files = [path] if path.is_file() else [Path(each) for each in expand(str(path))]
     else:

@@ -17,7 +17,6 @@ without one the classes are the numbers that the masks have, in order, and are c
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -180,7 +179,7 @@ def read_numbers(data: bytes, name: str) -> Numbers:
             raise ImageError(
                 f"a mask in colors ({image.mode}): store a class number per pixel, gray or palette"
             )
-        with complaints_are_errors() if image.format == "TIFF" else nullcontext():
+        with complaints_are_errors(image):
             image.load()
         numbers = np.asarray(image)
         depth = data[24] if image.format == "PNG" and image.mode == "L" else 8

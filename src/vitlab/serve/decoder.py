@@ -10,7 +10,7 @@ import resource
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from io import BytesIO
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -111,7 +111,7 @@ def preview(image: EncodedImage, size: tuple[int, int], side: int) -> Pixels:
     """
     share = min(1.0, side / max(size))
     rows, columns = (max(1, round(each * share)) for each in size)
-    pixels, box = image.decode_box(3, partial(whole_box, crop=1.0), (rows, columns))
+    pixels, box = image.decode_box(3, whole_box, (rows, columns))
     return crop_resize(pixels, box, rows, columns)
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from conftest import photo
-from made_files import chunk, encoded, png_of, tiff_of
+from made_files import encoded, png_of, tiff_of
 from vitlab.data.decode.pixels import Box
 from vitlab.data.decode.stored import EncodedImage, PixelImage
 from vitlab.data.open import open_images
@@ -66,12 +66,9 @@ TWELVE = np.linspace(0, 4095, 36).round().astype(np.int64).reshape(6, 6)
 
 
 def wide(values: NDArray[np.int64], kind: str, bits: int, tags: dict[int, Any]) -> bytes:
-    """An image file by Pillow, of 16 or 32 bits; sBIT is among the tags of a PNG."""
+    """An image file by Pillow, of 16 or 32 bits."""
     image = Image.fromarray(values.astype(np.uint16 if bits == 16 else np.int32))
-    if kind == "TIFF":
-        return encoded(image, kind, tiffinfo=tags)
-    data = encoded(image)
-    return data[:33] + chunk(b"sBIT", bytes([tags[0]])) + data[33:] if tags else data
+    return encoded(image, kind, tiffinfo=tags) if kind == "TIFF" else encoded(image)
 
 
 SAID: list[tuple[str, int, NDArray[np.int64], dict[int, Any], NDArray[np.int64]]] = [
@@ -82,10 +79,6 @@ SAID: list[tuple[str, int, NDArray[np.int64], dict[int, Any], NDArray[np.int64]]
     ("TIFF", 16, TWELVE, {341: 3071}, TWELVE >> 4),  # a range of 12 bits, whatever is used of it
     ("TIFF", 32, TWELVE << 12, {341: 2**24 - 1}, TWELVE >> 4),
     ("TIFF", 16, TWELVE << 4, {341: 4095}, TWELVE >> 4),  # the file has more than it says
-    ("PNG", 16, TWELVE, {0: 12}, TWELVE >> 4),
-    ("PNG", 16, EIGHT, {0: 8}, EIGHT),
-    ("PNG", 16, TWELVE << 4 | TWELVE >> 8, {0: 12}, TWELVE >> 4),  # widened, as PNG wants it
-    ("PNG", 16, (TWELVE >> 5) << 4, {0: 12}, TWELVE >> 9),  # a dark one, widened
     ("PNG", 16, TWELVE << 4, {}, TWELVE >> 4),
 ]
 
@@ -124,7 +117,7 @@ def test_what_would_be_black_is_refused_and_the_advice_works(kind: str, bits: in
     assert "SMaxSampleValue" in message
     eight = encoded(Image.fromarray(np.asarray(Image.open(io.BytesIO(data))).astype(np.uint8)))
     assert EncodedImage(eight).decode(1)[..., 0].tolist() == EIGHT.tolist()
-    said = wide(EIGHT, kind, bits, {341: 255} if kind == "TIFF" else {0: 8})
+    said = wide(EIGHT, "TIFF", bits, {341: 255})
     assert EncodedImage(said).decode(1)[..., 0].tolist() == EIGHT.tolist()
     with pytest.raises(ImageError, match="so black"):
         stored(Image.open(io.BytesIO(data)).copy()).decode(1)
@@ -146,8 +139,7 @@ def colored(values: NDArray[np.int64], kind: str, tags: dict[int, Any]) -> bytes
     """A file of 16-bit colors, which Pillow cannot write."""
     three, (rows, columns) = np.repeat(values[..., None], 3, axis=2), values.shape
     if kind == "PNG":
-        said = [chunk(b"sBIT", bytes([tags[0]] * 3))] if tags else []
-        return png_of(rows, columns, 16, 2, three.astype(">u2"), *said)
+        return png_of(rows, columns, 16, 2, three.astype(">u2"))
     own = {256: columns, 257: rows, 258: (16, 16, 16), 262: 2, 277: 3, 278: rows}
     return tiff_of(three.astype("<u2").tobytes(), own | tags)
 
@@ -159,9 +151,6 @@ def test_colors_of_fewer_bits_are_refused_since_pillow_keeps_the_upper_byte(kind
     assert not EncodedImage(colored(EIGHT * 0, kind, {})).decode(3).any()
     with pytest.raises(ImageError, match="colors of 16 bits that are below 256, so black"):
         EncodedImage(colored(EIGHT, kind, {})).decode(3)
-    said: dict[int, Any] = {0: 12} if kind == "PNG" else {281: 4095}
-    with pytest.raises(ImageError, match="colors of 16 bits that are below 4,096, so black"):
-        EncodedImage(colored(TWELVE, kind, said)).decode(3)
-    if kind == "PNG":  # widened, as PNG wants it
-        dark = EncodedImage(colored((TWELVE >> 5) << 4, kind, said)).decode(3)
-        assert dark[..., 2].tolist() == (TWELVE >> 9).tolist()
+    if kind == "TIFF":
+        with pytest.raises(ImageError, match="colors of 16 bits that are below 4,096, so black"):
+            EncodedImage(colored(TWELVE, kind, {281: 4095})).decode(3)

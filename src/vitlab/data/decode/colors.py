@@ -13,8 +13,7 @@ from vitlab.errors import ImageError
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 GRAY = ("1", "L", "LA", "La", "I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 SAMPLES = "vitlab samples"  # in `Image.info`: what `note_samples` notes
-UNKNOWN = 0, False, False
-SAY_SO = "with the range in the file (SMaxSampleValue in TIFF, sBIT in PNG)"
+UNKNOWN = 0, False
 _BAND = 2**20  # pixels that Pillow exports at a time
 
 
@@ -46,7 +45,7 @@ def recolored(image: Image.Image, channels: int) -> Pixels:
     return pixels
 
 
-def note_samples(image: Image.Image, origin: Image.Image, bits: int = 0) -> None:
+def note_samples(image: Image.Image, origin: Image.Image) -> None:
     """Keep with an image what its file says of its samples, which copies of it then have, too.
 
     The bits of a TIFF are those of the largest sample that it says it may have, or has.
@@ -54,9 +53,8 @@ def note_samples(image: Image.Image, origin: Image.Image, bits: int = 0) -> None
     Args:
         image: of any mode
         origin: as Pillow's reader opened it
-        bits: of its samples, as a PNG says
     """
-    inverted, widened = False, bits > 0  # PNG wants samples to fill all 16 bits, whatever sBIT says
+    bits, inverted = UNKNOWN
     if isinstance(origin, TiffImageFile):
         tags = origin.tag_v2
         largest = tags.get(341, tags.get(281, 0))  # SMaxSampleValue, MaxSampleValue
@@ -64,7 +62,7 @@ def note_samples(image: Image.Image, origin: Image.Image, bits: int = 0) -> None
         known = isinstance(largest, Real) and 0 < float(largest) < 2**32
         bits = 12 if tags.get(258) == (12,) else int(float(largest)).bit_length() if known else 0
         inverted = tags.get(262) == 0  # Pillow inverts only up to 8 bits
-    image.info[SAMPLES] = bits, inverted, widened
+    image.info[SAMPLES] = bits, inverted
 
 
 def _bands(image: Image.Image) -> Iterator[Image.Image]:
@@ -84,10 +82,10 @@ def _excess(image: Image.Image) -> int:
     """
     if image.mode != "I" and not image.mode.startswith("I;16"):
         return 0
-    used, (bits, _, widened) = 0, image.info.get(SAMPLES, UNKNOWN)
+    used, (bits, _) = 0, image.info.get(SAMPLES, UNKNOWN)
     for part in _bands(image):
         used |= int(np.bitwise_or.reduce(np.asarray(part), axis=None))
-    if 0 <= used < 2**bits and not (widened and not used & (2 ** max(16 - bits, 0) - 1)):
+    if 0 <= used < 2**bits:
         return max(bits - 8, 0)
     if not 0 <= used <= 65535:
         low, high = image.getextrema()
@@ -97,7 +95,7 @@ def _excess(image: Image.Image) -> int:
     if 0 < used < 256:
         raise ImageError(
             f"integers of 16 or 32 bits that are at most {image.getextrema()[1]}, so black: save "
-            f"it with 8 bits, or {SAY_SO}"
+            "it with 8 bits, or as a TIFF with the range in the file (SMaxSampleValue)"
         )
     return 8
 

@@ -134,7 +134,7 @@ def _half(number: Side) -> Side:
     return (whole + ((whole != number) | (whole % 4 == 3))) // 2
 
 
-def whole_box(rows: int, columns: int, crop: float) -> Box:
+def whole_box(rows: int, columns: int, crop: float = 1.0) -> Box:
     """Return the whole image, or the centered share `crop` in (0, 1] of each side."""
     return center_box(rows, columns, rows, columns, crop)
 

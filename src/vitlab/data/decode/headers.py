@@ -25,6 +25,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 
+from PIL import Image
 from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
@@ -113,8 +114,8 @@ def unheard() -> Iterator[None]:
 
 
 @contextmanager
-def complaints_are_errors() -> Iterator[None]:
-    """Keep libtiff's lines from the user's terminal; the first of them is an error of the image.
+def complaints_are_errors(image: Image.Image) -> Iterator[None]:
+    """Keep libtiff's lines from the user's terminal; the first of them is an error of a TIFF.
 
     They are without the image's name, about data that is damaged. Pillow turns off the library's
     warnings, not its errors, after many of which it decodes on and fills up with black. What other
@@ -123,9 +124,10 @@ def complaints_are_errors() -> Iterator[None]:
     Raises:
         ImageError: the library complained.
     """
-    try:
-        terminal = os.dup(STDERR)
-    except OSError:  # there is none
+    terminal = None
+    with suppress(OSError):  # there may be none
+        terminal = os.dup(STDERR) if image.format == "TIFF" else None
+    if terminal is None:
         yield
         return
     found: list[bytes] = []
@@ -162,16 +164,16 @@ def explained_image(name: str) -> Iterator[None]:
 
 def _read_header(data: bytes, kind: str, max_pixels: int) -> Header:
     """Read the header, check the size, find the orientation; decode nothing."""
-    exif, bits = b"", 0
+    exif = b""
     if kind == "JPEG":
         data, exif = jpeg_parts(data)
     elif kind == "PNG":
-        data, exif, bits = png_parts(data)
+        data, exif = png_parts(data)
     elif kind == "WEBP":
         check_size(*webp_size(data), max_pixels)  # the reader allocates its canvas at once
     image = reader_of(kind)(BytesIO(data))
     check_size(*image.size, max_pixels)
-    note_samples(image, image, bits)
+    note_samples(image, image)
     if kind == "PNG":
         _mend_png_key(image, data[24])
     if kind == "JPEG" and "progressive" in image.info:
@@ -245,13 +247,13 @@ def jpeg_parts(data: bytes) -> tuple[bytes, bytes]:
     return b"".join(parts), exif
 
 
-def png_parts(data: bytes) -> tuple[bytes, bytes, int]:
-    """Return the file with only the chunks of its first frame, the EXIF block, and sBIT (0: none).
+def png_parts(data: bytes) -> tuple[bytes, bytes]:
+    """Return the file with only the chunks of its first frame, and the EXIF block.
 
     The IDAT chunks are an animation's first frame, or the still image before it. EXIF may follow
-    the pixels. sBIT says how many bits of each sample have a meaning; here the most of any color.
+    the pixels.
     """
-    view, exif, at, bits = memoryview(data), b"", 8, 0
+    view, exif, at = memoryview(data), b"", 8
     parts: list[bytes | memoryview] = [data[:8]]
     for _ in range(_MAX_PARTS):
         if at + 8 > len(data):
@@ -261,10 +263,8 @@ def png_parts(data: bytes) -> tuple[bytes, bytes, int]:
             parts.append(view[at : at + 12 + length])
         elif kind == b"eXIf":
             exif = data[at + 8 : at + 8 + length]
-        elif kind == b"sBIT":
-            bits = max(data[at + 8 : at + 8 + min(length, 3)], default=0)
         at += 12 + length
-    return b"".join(parts), exif, bits
+    return b"".join(parts), exif
 
 
 def orientation(exif: bytes) -> int:

@@ -3,27 +3,27 @@
 Files are decoded to upright uint8 pixels. Transparent pixels are composited over white unless four
 channels are asked for. Gray is the ITU-R 601 luma. Samples of 16 bits keep their high byte, which
 undoes both usual ways of widening 8 bits; of gray whose file says that it fills fewer bits (TIFF:
-12-bit samples, SMaxSampleValue, MaxSampleValue; PNG: sBIT, unless they were widened) the highest 8
-of these. 32-bit integers are read as 16 bits, and must lie in 0...65535 where the file does not say
-more. What lies wholly below 256 and is not said to is refused, since it would be black. Floats are
-read as 0 (black) to 1 (white) and clipped, but refused outside -1...2, where clipping would destroy
-the image unnoticed. JPEGs in CMYK are read as inverted, as Adobe writes them and browsers read
-them. Colors are those stored in the file: ICC profiles and gamma are ignored, as is EXIF in text
-form.
+12-bit samples, SMaxSampleValue, MaxSampleValue) the highest 8 of these. 32-bit integers are read as
+16 bits, and must lie in 0...65535 where the file does not say more. What lies wholly below 256 and
+is not said to is refused, since it would be black. Floats are read as 0 (black) to 1 (white) and
+clipped, but refused outside -1...2, where clipping would destroy the image unnoticed. JPEGs in CMYK
+are read as inverted, as Adobe writes them and browsers read them. Colors are those stored in the
+file: ICC profiles and gamma are ignored, as is EXIF in text form.
 """
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from vitlab.data.decode.colors import GRAY, MODES, SAMPLES, convert, recolored
-from vitlab.data.decode.crop import crop_resize
+from vitlab.data.decode.crop import crop_resize, whole_box
 from vitlab.data.decode.formats import ENDINGS, FORMATS, format_of, reader_of
 from vitlab.data.decode.headers import (
     MAX_PIXELS,
@@ -40,38 +40,46 @@ from vitlab.errors import ImageError
 _AS_THEY_ARE = ("JPEG", "PNG", "WEBP")  # formats that a copy keeps byte for byte
 
 
-class StoredImage(Protocol):
-    """One image, not yet decoded or cropped. Every method may raise `ImageError`."""
+class StoredImage(ABC):
+    """One image, not yet decoded or cropped. Every method may raise `ImageError`.
 
-    @property
-    def name(self) -> str:
-        """Name of the image in a message."""
+    Attributes:
+        name: what to call it in a message
+    """
 
+    name: str
+
+    @abstractmethod
     def shape(self) -> tuple[int, int, int]:
         """Return rows, columns and channels (1: gray, else 3, or those of pixels in memory)."""
 
+    @abstractmethod
     def decode(self, channels: int) -> Pixels:
         """Return the whole image, (rows, columns, channels)."""
+
+    @abstractmethod
+    def content(self) -> bytes:
+        """Return the bytes by which the image is recognized: the file, or the pixels."""
 
     def decode_box(
         self, channels: int, choose: ChooseBox, at_least: tuple[float, float], *, cut: bool = False
     ) -> tuple[Pixels, Box]:
-        """Return the pixels of a box and its surroundings, and the box within them."""
-
-    def content(self) -> bytes:
-        """Return the bytes by which the image is recognized: the file, or the pixels."""
+        """Return the pixels of a box and its surroundings, here all, and the box within them."""
+        pixels = self.decode(channels)
+        return pixels, choose(*pixels.shape[:2])
 
     def compact(self, side: int, quality: int) -> tuple[bytes, str]:
-        """Return a file for a copy of the data, and the ending of its name.
+        """Return a file for a copy of the data, here a PNG, and the ending of its name.
 
         Args:
             side: limit of the shorter side of an encoded image, in pixels
             quality: of a JPEG, 1 to 95
         """
+        return _encoded(self.decode(self.shape()[2]), "PNG")
 
 
 @dataclass(frozen=True)
-class EncodedImage:
+class EncodedImage(StoredImage):
     """The bytes of an image file.
 
     Attributes:
@@ -177,7 +185,7 @@ class EncodedImage:
         ratio = min(1.0, side / min(rows, columns))
         new = max(1, round(rows * ratio)), max(1, round(columns * ratio))
         least = 2.0 * new[0], 2.0 * new[1]
-        pixels, box = self.decode_box(channels, lambda r, c: (0, 0, c, r), least)
+        pixels, box = self.decode_box(channels, whole_box, least)
         kind = format_of(self.data)
         if ratio == 1 and kind in _AS_THEY_ARE:
             return self.data, ENDINGS[kind][0]
@@ -187,28 +195,8 @@ class EncodedImage:
         return opened(self.data, self.name, self.max_pixels, self.formats)
 
 
-class DecodedImage:
-    """An image whose every box is cut from all of its pixels."""
-
-    def decode_box(
-        self: StoredImage,
-        channels: int,
-        choose: ChooseBox,
-        at_least: tuple[float, float],
-        *,
-        cut: bool = False,
-    ) -> tuple[Pixels, Box]:
-        """Return all pixels, and the box within them."""
-        pixels = self.decode(channels)
-        return pixels, choose(*pixels.shape[:2])
-
-    def compact(self: StoredImage, side: int, quality: int) -> tuple[bytes, str]:
-        """Return a PNG of the same pixels."""
-        return _encoded(self.decode(self.shape()[2]), "PNG")
-
-
 @dataclass(frozen=True)
-class Recording(DecodedImage):
+class Recording(StoredImage):
     """A file that is seen as a picture but is none: a sound, or a film.
 
     Attributes:
@@ -229,7 +217,7 @@ class Recording(DecodedImage):
 
 
 @dataclass(frozen=True)
-class PixelImage(DecodedImage):
+class PixelImage(StoredImage):
     """Pixels in memory, (rows, columns, channels)."""
 
     pixels: Pixels
@@ -269,7 +257,7 @@ def _encoded(pixels: Pixels, kind: str, **options: Any) -> tuple[bytes, str]:
 def _check_colors(header: Header) -> None:
     """Refuse colors of 16 bits whose upper bytes, all that Pillow keeps, are empty or nearly so."""
     image = header.image
-    bits, _, widened = image.info[SAMPLES]
+    bits, _ = image.info[SAMPLES]
     most = max(each.getextrema()[1] for each in image.split()[:3])
     if most >= 2 ** max(bits - 8, 0):
         return
@@ -279,8 +267,7 @@ def _check_colors(header: Header) -> None:
         first, *rest = each.args if isinstance(each.args, tuple) else (each.args,)
         other = f"{first[:-1]}{swap.get(first[-1], '')}"
         lower.tile[number] = each._replace(args=(other, *rest) if rest else other)
-    used = int(np.bitwise_or.reduce(np.asarray(lower)[..., :3], axis=None))
-    if used & (2 ** max(16 - bits, 0) - 1 if widened else 255):
+    if np.asarray(lower)[..., :3].any():
         raise ImageError(
             f"colors of 16 bits that are below {2 ** max(bits, 8):,}, so black: save it with 8 bits"
         )
@@ -290,7 +277,7 @@ def _whole(header: Header, channels: int) -> Pixels:
     """Decode by Pillow, and turn upright."""
     image = header.image
     wide = image.mode in ("RGB", "RGBA") and any(";16" in str(each.args) for each in image.tile)
-    with complaints_are_errors() if image.format == "TIFF" else nullcontext():
+    with complaints_are_errors(image):
         image.load()
         if wide:
             _check_colors(header)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitlab.data.decode.crop import crop_resize
+from vitlab.data.decode.crop import crop_resize, whole_box
 from vitlab.data.decode.stored import Recording
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.sources.source import DIGEST, Source, digest, number_of
@@ -123,7 +123,7 @@ def thumbnail(
         ImageError: it cannot be decoded.
     """
     image = source.image(index)
-    pixels, box = image.decode_box(3, lambda rows, columns: (0, 0, columns, rows), (64, 64))
+    pixels, box = image.decode_box(3, whole_box, (64, 64))
     if isinstance(image, Recording):  # they look alike: only copies are the same noise
         noise = np.random.default_rng(number_of(image.content()))
         pixels, box = noise.integers(0, 256, (SIDE, SIDE, 3), np.uint8), (0, 0, SIDE, SIDE)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.data.decode.crop import whole_box
 from vitlab.data.decode.formats import format_of
 from vitlab.data.decode.stored import EncodedImage, PixelImage
 from vitlab.data.sources.source import Derived, Source
@@ -77,9 +78,7 @@ class PixelCache:
         """Keep the pixels of one image; return whether they can be kept."""
         try:
             stored = self.source.image(number)
-            pixels, _ = stored.decode_box(
-                self.channels, lambda rows, columns: (0, 0, columns, rows), (math.inf, math.inf)
-            )
+            pixels, _ = stored.decode_box(self.channels, whole_box, (math.inf, math.inf))
         except ImageError:
             return False
         small = max(pixels.shape[:2]) <= SIDE and pixels.nbytes * len(self.source) <= MOST

@@ -1,7 +1,6 @@
 """Images from anywhere: paths, bytes, Pillow's images, arrays and tensors, as one source."""
 
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from PIL.ImageFile import ImageFile
-from PIL.PngImagePlugin import PngImageFile
 from torch import Tensor
 
 from vitlab.data.decode.colors import GRAY, note_samples, recolored
@@ -21,12 +19,11 @@ from vitlab.data.decode.headers import (
     check_size,
     complaints_are_errors,
     explained_image,
-    png_parts,
     unheard,
 )
 from vitlab.data.decode.media import stored_file
 from vitlab.data.decode.pixels import Pixels
-from vitlab.data.decode.stored import DecodedImage, EncodedImage, PixelImage, StoredImage
+from vitlab.data.decode.stored import EncodedImage, PixelImage, StoredImage
 from vitlab.data.labels import Labels
 from vitlab.data.sources.paths import read_image
 from vitlab.errors import DataError, ImageError
@@ -73,7 +70,7 @@ class Pictures:
 
 
 @dataclass(frozen=True)
-class PillowImage(DecodedImage):
+class PillowImage(StoredImage):
     """A decoded image of Pillow, upright."""
 
     picture: Image.Image
@@ -143,19 +140,12 @@ def several(pictures: Picture | Iterable[Picture]) -> list[Picture]:
 def _of_pillow(picture: Image.Image, name: str) -> StoredImage:
     if isinstance(picture, ImageFile) and picture.filename and _untouched(picture):
         return EncodedImage(read_image(Path(str(picture.filename)), name), name)
-    quiet = complaints_are_errors() if picture.format == "TIFF" else nullcontext()
-    with explained_image(name), unheard(), quiet:  # Pillow may decode only now
+    # Pillow may decode only now
+    with explained_image(name), unheard(), complaints_are_errors(picture):
         check_size(*picture.size, MAX_PIXELS)
         upright = ImageOps.exif_transpose(picture)
-        note_samples(upright, picture, _png_bits(picture, name))
+        note_samples(upright, picture)
         return PillowImage(upright, name)
-
-
-def _png_bits(picture: Image.Image, name: str) -> int:
-    """The bits of the samples that the file of a decoded PNG says, if it is known and there."""
-    if isinstance(picture, PngImageFile) and picture.mode == "I;16" and picture.filename:
-        return png_parts(read_image(Path(str(picture.filename)), name))[2]
-    return 0
 
 
 def _untouched(picture: ImageFile) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode.pixels import Pixels
-from vitlab.data.decode.stored import DecodedImage, StoredImage
+from vitlab.data.decode.stored import StoredImage
 from vitlab.data.labels import (
     Classes,
     Integers,
@@ -274,20 +274,17 @@ class Altered(Derived):
 
     def image(self, index: int) -> "AlteredImage":
         """Return the image, to be changed when it is decoded."""
-        return AlteredImage(self.whole.image(index), self.change)
+        image = self.whole.image(index)
+        return AlteredImage(image, image.name, self.change)
 
 
 @dataclass(frozen=True)
-class AlteredImage(DecodedImage):
+class AlteredImage(StoredImage):
     """A stored image, and what happens to its pixels before a box is cut from them."""
 
     stored: StoredImage
+    name: str
     change: Callable[[Pixels], Pixels]
-
-    @property
-    def name(self) -> str:
-        """As the stored image."""
-        return self.stored.name
 
     def shape(self) -> tuple[int, int, int]:
         """Return rows, columns and channels after the change."""

@@ -165,6 +165,7 @@ def argument(
     return option(default, help, choices=choices, positional=True, check=check)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Options:
     """A group of choices, checked when it is created; the base of frozen dataclasses."""
 
@@ -175,9 +176,8 @@ class Options:
 
     def __repr__(self) -> str:
         """Show what differs from the defaults."""
-        usual = {each.name: each.default for each in fields(cast(Any, self))}
-        given = [(name, getattr(self, name)) for name in usual]
-        inside = ", ".join(f"{name}={value!r}" for name, value in given if value != usual[name])
+        given = [(name, getattr(self, name), usual) for name, usual in defaults(type(self)).items()]
+        inside = ", ".join(f"{name}={value!r}" for name, value, usual in given if value != usual)
         return f"{type(self).__name__}({inside})"
 
     def __post_init__(self) -> None:
@@ -189,9 +189,9 @@ class Options:
         for name, hint in hints(type(self)).items():
             value = checked(type(self), name, getattr(self, name), hint)
             object.__setattr__(self, name, value)
-        for each in fields(cast(Any, self)):
-            if getattr(self, each.name) != each.default:
-                self.check_applies(each.name)
+        for name, default in defaults(type(self)).items():
+            if getattr(self, name) != default:
+                self.check_applies(name)
 
     def check_applies(self, name: str) -> None:
         """Refuse an option that has no effect with the others as they are, unless it is off.
@@ -200,8 +200,7 @@ class Options:
             OptionError: it has no effect; the message says what it applies with.
         """
         about, value = options_of(type(self)).get(name), getattr(self, name)
-        default = {each.name: each.default for each in fields(cast(Any, self))}[name]
-        off = not value and value == default
+        off = not value and value == defaults(type(self))[name]
         if about and about.only and not off and not about.only.holds(self):
             raise OptionError(f"{name}={shown(value)} applies only {about.only.words}")
 
@@ -224,9 +223,9 @@ class Options:
             inner = owners(value) if isinstance(value, Options) else ()
             if own := {key: given[key] for key in inner if key in given}:
                 values[name] = value.changed(**own)
-        for each in fields(cast(Any, self)):
-            if each.name not in mine and not applies(type(self), each.name, values):
-                values[each.name] = each.default
+        for name, default in defaults(type(self)).items():
+            if name not in mine and not applies(type(self), name, values):
+                values[name] = default
         result = type(self)(**values)
         for name in mine:
             result.check_applies(name)
@@ -262,8 +261,8 @@ class Options:
         Raises:
             OptionError: an unknown name, an invalid value, or an option without effect.
         """
-        required = {each.name for each in fields(cast(Any, cls)) if each.default is MISSING}
-        return cls(**{name: given[name] for name in required & set(given)}).changed(**given)
+        required = [name for name, default in defaults(cls).items() if default is MISSING]
+        return cls(**{name: given[name] for name in required if name in given}).changed(**given)
 
     def as_table(self) -> dict[str, Any]:
         """Return the fields as TOML has them: those that are None are left out."""
@@ -299,11 +298,17 @@ def options_of(kind: type[Options]) -> dict[str, Option]:
     return _schema(cast(Any, kind))[1]
 
 
+def defaults(kind: type[Options]) -> dict[str, Any]:
+    """Return the default of each field, in order."""
+    return _schema(cast(Any, kind))[2]
+
+
 @cache
-def _schema(kind: Any) -> tuple[dict[str, Any], dict[str, Option]]:
+def _schema(kind: Any) -> tuple[dict[str, Any], dict[str, Option], dict[str, Any]]:
     types_, known = get_type_hints(kind), fields(kind)
     abouts = {each.name: each.metadata["option"] for each in known if "option" in each.metadata}
-    return {each.name: types_[each.name] for each in known}, abouts
+    usual = {each.name: each.default for each in known}
+    return {name: types_[name] for name in usual}, abouts, usual
 
 
 def owners(options: Options | type[Options]) -> dict[str, type[Options]]:

@@ -11,13 +11,13 @@ The options that several commands have are declared here, once, as classes to in
 `RunOptions`; those of data are `data.settings.Columns`.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from vitlab.errors import OptionError
 from vitlab.machine.open_files import check_open_files
-from vitlab.options import Only, Options, argument, at_least, option, options_of, when
+from vitlab.options import Only, Options, argument, at_least, defaults, option, options_of, when
 from vitlab.places import PART, On, check_page, is_folder
 from vitlab.precision import Engine, Precision
 from vitlab.recipes.recipe import Host
@@ -166,10 +166,10 @@ def refuse_besides(options: Options, names: str) -> None:
     Raises:
         OptionError: another one is not at its default.
     """
-    for each in fields(cast(Any, options)):
-        if each.name not in names.split() and getattr(options, each.name) != each.default:
+    for name, default in defaults(type(options)).items():
+        if name not in names.split() and getattr(options, name) != default:
             raise OptionError(
-                f"{each.name} does not apply to a run of masks, boxes or numbers: leave it out; "
+                f"{name} does not apply to a run of masks, boxes or numbers: leave it out; "
                 f"what applies is {names}"
             )
 

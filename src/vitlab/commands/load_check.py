@@ -1,11 +1,11 @@
 """`vitlab load-check`."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from vitlab.commands import WEIGHTS
 from vitlab.models.config import ResNetConfig, TokenizerConfig, ViTConfig
-from vitlab.options import Options, argument, hints
+from vitlab.options import Options, argument, defaults, hints
 from vitlab.terminal import print_table
 from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Stated
@@ -54,7 +54,7 @@ def _telling(result: dict[str, Any]) -> list[tuple[str, Any]]:
     """Return the fields that say what the model is: not those that are off, as in most models."""
     kinds = (ViTConfig, ResNetConfig, TokenizerConfig)
     kind = next(kind for kind in kinds if {*result["config"]} <= {*hints(kind)})
-    usual = {each.name: each.default for each in fields(kind)}
+    usual = defaults(kind)
     return [
         (name, value)
         for name, value in result["config"].items()

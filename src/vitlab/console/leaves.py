@@ -2,10 +2,10 @@
 
 import types
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, fields, replace
-from typing import Any, Literal, Union, cast, get_args, get_origin
+from dataclasses import MISSING, dataclass, replace
+from typing import Any, Literal, Union, get_args, get_origin
 
-from vitlab.options import Option, Options, hints, options_of
+from vitlab.options import Option, Options, defaults, hints, options_of
 
 Start = Options | type[Options]  # options whose values are the defaults, or their class
 
@@ -111,8 +111,8 @@ def groups_of(start: Start) -> Iterator[tuple[str, Options]]:
 
 def _values(start: Start) -> dict[str, object]:
     if isinstance(start, type):
-        return {each.name: each.default for each in fields(cast(Any, start))}
-    return {each.name: getattr(start, each.name) for each in fields(cast(Any, start))}
+        return defaults(start)
+    return {name: getattr(start, name) for name in hints(type(start))}
 
 
 def required(start: Start) -> list[str]:

@@ -1,7 +1,7 @@
 """The model of a recipe: its name, and the fields that are chosen otherwise."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, make_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from vitlab.models.config import (
@@ -13,7 +13,16 @@ from vitlab.models.config import (
     kind_of,
 )
 from vitlab.models.names import shape_of
-from vitlab.options import Options, applies, check_known, checked, hints, option, options_of
+from vitlab.options import (
+    Options,
+    applies,
+    check_known,
+    checked,
+    defaults,
+    hints,
+    option,
+    options_of,
+)
 
 FROM_DATA = ("labels",)  # fields of a configuration that the data decides
 OF_TRAINING = ("drop_path", "drop_path_ramp", "dropout")  # fields without effect on trained weights
@@ -106,12 +115,11 @@ class ModelPart(Options):
         if not given:
             return self
         check_known(given, hints(type(self)), f"{self.model} option")
-        defaults = {each.name: each.default for each in fields(self.CONFIG)}
         asked = type(self)(**{"model": self.model} | given).chosen()
         mine = self.chosen() | asked
         if not self.model:  # what applies is known once the weights are read
             return type(self)(**{"model": ""} | mine)
-        values = defaults | shape_of(self.model) | mine
+        values = defaults(self.CONFIG) | shape_of(self.model) | mine
         for name in set(mine) - set(given):
             if not applies(self.CONFIG, name, values):
                 del mine[name]

@@ -23,7 +23,7 @@ from PIL import Image
 from vitlab.data.decode.crop import crop_resize, whole_box
 from vitlab.data.decode.pixels import Box, Pixels
 from vitlab.data.decode.stored import EncodedImage
-from vitlab.data.loading.crops import center, fitted_image, noting, whole_image
+from vitlab.data.loading.crops import center, fitted_image, whole_image
 from vitlab.data.loading.loader import end_with_parent
 from vitlab.errors import ImageError
 from vitlab.models.config import ModelConfig, ViTConfig
@@ -97,9 +97,9 @@ def decoded(image: EncodedImage, config: ModelConfig) -> tuple[Pixels, Box]:
     Raises:
         ImageError: it cannot be decoded.
     """
-    seen: list[Any] = []
-    pixels = fitted_image(image, config, noting(center(config), seen))
-    (rows, columns), (left, top, right, bottom) = seen
+    pixels = fitted_image(image, config)
+    rows, columns, _ = image.shape()
+    left, top, right, bottom = center(config)(rows, columns)
     return pixels, (left / columns, top / rows, right / columns, bottom / rows)
 
 

@@ -22,7 +22,7 @@ from conftest import photo, photo_folder
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import Batch, TrainingBatches
 from vitlab.data.loading.cache import CachedImages, cached
-from vitlab.data.loading.loader import Upload, choose_workers, in_order, loader
+from vitlab.data.loading.loader import Upload, choose_workers, loader
 from vitlab.data.open import open_images
 from vitlab.data.settings import Augment
 from vitlab.data.sources.folders import LabeledFiles
@@ -53,8 +53,8 @@ class Hangs(Dataset[str]):
 
 def test_a_parent_that_hangs_up_is_no_error() -> None:
     for error in (EOFError, BrokenPipeError):
-        assert list(in_order(Hangs(error), range(1), 1)) == [""]
-    (said,) = in_order(Hangs(ZeroDivisionError), range(1), 1)
+        assert list(loader(Hangs(error), range(1), 1)) == [""]
+    (said,) = loader(Hangs(ZeroDivisionError), range(1), 1)
     assert said.endswith("ZeroDivisionError: gone\n")
 
 
@@ -77,10 +77,10 @@ def test_data_that_no_worker_can_get_is_named_in_one_line() -> None:
     local = Hangs(EOFError)
     local.own = lambda: None  # type: ignore[attr-defined]
     if multiprocessing.get_start_method() == "fork":
-        assert list(in_order(local, range(1), 1)) == [""]
+        assert list(loader(local, range(1), 1)) == [""]
         return
     with pytest.raises(DataError, match=r"cannot be sent to worker processes \(.*lambda"):
-        list(in_order(local, range(1), 1))
+        list(loader(local, range(1), 1))
 
 
 @pytest.fixture

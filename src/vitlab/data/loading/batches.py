@@ -16,7 +16,7 @@ from vitlab.data.boxes import BoxLabels
 from vitlab.data.decode import crop
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.labels import PlacedLabels
-from vitlab.data.loading.crops import View, center, copies_of, fitted_image, load_views, noting
+from vitlab.data.loading.crops import View, center, copies_of, fitted_image, load_views
 from vitlab.data.loading.order import Groups, batch_samples, draws, own_part
 from vitlab.data.settings import Augment
 from vitlab.data.sources.source import Source
@@ -24,6 +24,9 @@ from vitlab.data.sources.tar_shards import read_ahead
 from vitlab.errors import ImageError
 from vitlab.images import ImageSpec
 from vitlab.models.packed import Packed
+
+Loaded = tuple[list[Pixels], NDArray[Any] | None]
+"""The views of one image, and its target; None for the label that its source knows."""
 
 COMPUTED = ("images", "labels")  # on the training device
 TENSORS = (*COMPUTED, "draws", "indices")
@@ -124,7 +127,7 @@ class TrainingBatches(Dataset[Batch]):
         *ends, count = np.cumsum([view.draws for view in views]).tolist()
         randoms = np.stack([draws(self.seed, e, index, count, copy) for e, index, copy in samples])
         parts = np.split(randoms, ends, axis=1)
-        labels, seen = self.source.labels, [list[Any]() for _ in indices]
+        labels = self.source.labels
         placed = labels if isinstance(labels, PlacedLabels) else None
         native = isinstance(labels, BoxLabels) or self.spec.fit == "native"
         quick = not self.views and self.augment.area < 1
@@ -134,27 +137,26 @@ class TrainingBatches(Dataset[Batch]):
         ]
         if not self.views and not quick:
             boxes = [[center(self.spec)] * len(indices)]
-        if placed is not None:
-            boxes = [[noting(*each) for each in zip(boxes[0], seen, strict=True)]]
         read_ahead(self.source, indices)
-        copies = copies_of(self.source, indices, self.spec, boxes[0]) if quick else {}
+        shared = quick and placed is None
+        copies = copies_of(self.source, indices, self.spec, boxes[0]) if shared else {}
 
-        def load(place: int) -> list[Pixels]:
+        def load(place: int) -> Loaded:
             if place in copies:
-                return [copies[place]]
+                return [copies[place]], None
             image, choices = self.source.image(indices[place]), [each[place] for each in boxes]
             if self.views:
-                return load_views(image, self.spec, self.views, choices)
-            return [fitted_image(image, self.spec, *choices, quick=quick)]
+                return load_views(image, self.spec, self.views, choices), None
+            pixels = [fitted_image(image, self.spec, *choices, quick=quick)]
+            if placed is None:
+                return pixels, None
+            shape = image.shape()[:2]
+            box = choices[0](*shape)
+            return pixels, placed.inside(indices[place], self.spec.size, shape, box)
 
         specs = [replace(self.spec.images, image_size=view.size) for view in self.views]
         rest = [part[:, crop.DRAWS :] for part in parts]
-        truth = (
-            None
-            if placed is None
-            else lambda place: placed.inside(indices[place], self.spec.size, *seen[place])
-        )
-        batch = _stacked(self.source, indices, load, specs or [self.spec], rest, truth)
+        batch = _stacked(self.source, indices, load, specs or [self.spec], rest)
         if placed is None or not self.augment.flip:
             return batch
         half = torch.from_numpy(mirrored(batch.draws.numpy()))[:, None, None]
@@ -184,8 +186,8 @@ class EvaluationBatches(Dataset[Batch]):
         indices = list(range(k * self.batch, min((k + 1) * self.batch, len(self.source))))
         read_ahead(self.source, indices)
 
-        def load(place: int) -> list[Pixels]:
-            return [fitted_image(self.source.image(indices[place]), self.spec)]
+        def load(place: int) -> Loaded:
+            return [fitted_image(self.source.image(indices[place]), self.spec)], None
 
         randoms = np.empty((len(indices), 0), np.float32)
         return _stacked(self.source, indices, load, [self.spec], [randoms])
@@ -194,33 +196,33 @@ class EvaluationBatches(Dataset[Batch]):
 def _stacked(
     source: Source,
     indices: list[int],
-    load: Callable[[int], list[Pixels]],
+    load: Callable[[int], Loaded],
     specs: Sequence[ImageSpec],
     randoms: Sequence[NDArray[np.float32]],
-    truth: Callable[[int], NDArray[Any]] | None = None,
 ) -> Batch:
     """Return a batch of the images that can be decoded, and messages about the others.
 
     Args:
         source: the images
         indices: which of them
-        load: decodes and crops the image of a place in the batch; the views of each in turn
+        load: decodes and crops the image of a place in the batch
         specs: the size of each view
         randoms: for `augment`, (B, n) of each view
-        truth: the targets of a place in the batch, once it is loaded; None for the labels
     """
-    images, places, bad, truths = list[Pixels](), [], [], []
+    images, places, bad, targets = list[Pixels](), [], [], []
     for place, index in enumerate(indices):
         try:
-            loaded = load(place)
-            if truth is not None:
-                truths.append(truth(place))
-            images.extend(loaded)
-            places.append(place)
+            loaded, target = load(place)
         except ImageError as error:
             bad.append((index, str(error)))
+            continue
+        images.extend(loaded)
+        places.append(place)
+        targets += [] if target is None else [target]
     chosen = np.array(indices, np.int64)[places]
-    labels = torch.from_numpy(np.stack(truths) if truths else source.labels.take(chosen).targets())
+    labels = torch.from_numpy(
+        np.stack(targets) if targets else source.labels.take(chosen).targets()
+    )
     first, *others = (
         Batch(
             joined_pixels(images[number :: len(specs)], spec),

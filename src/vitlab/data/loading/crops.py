@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,17 +54,6 @@ class View:
             return crop.random_box(rows, columns, *out, self.area, aspect, given)
 
         return choose
-
-
-def noting(choose: ChooseBox, seen: list[Any]) -> ChooseBox:
-    """Return what chooses the same box, and notes the image's rows and columns, and the box."""
-
-    def chosen(rows: int, columns: int) -> Box:
-        box = choose(rows, columns)
-        seen[:] = (rows, columns), box
-        return box
-
-    return chosen
 
 
 def center(spec: ImageSpec) -> ChooseBox:
@@ -132,9 +120,8 @@ def whole_image(
             f"{name}: {size[0]} x {size[1]} pixels become {rows} x {columns} for the model, too "
             "many: crop the image, or lower the scale"
         )
-    whole = (0, 0, size[1], size[0])
     pixels = image.decode(spec.channels)
-    return crop.crop_resize(pixels, whole, rows, columns, spec.interpolation), size
+    return crop.crop_resize(pixels, crop.whole_box(*size), rows, columns, spec.interpolation), size
 
 
 def load_views(
@@ -155,40 +142,21 @@ def load_views(
         ImageError: it cannot be decoded.
     """
     shape = image.shape()[:2]
-    boxes = [choose(*shape) for choose in choices]
-    lefts, tops, rights, bottoms = zip(*boxes, strict=True)
-    left, top, right, bottom = around = min(lefts), min(tops), max(rights), max(bottoms)
+    boxes = np.array([choose(*shape) for choose in choices])
+    (left, top), (right, bottom) = boxes[:, :2].min(0).tolist(), boxes[:, 2:].max(0).tolist()
+    around = left, top, right, bottom
     # the box around all of them must keep what the most demanding view needs of its own
-    sides = [(*view.size, b[3] - b[1], b[2] - b[0]) for view, b in zip(views, boxes, strict=True)]
-    rows = max(out * (bottom - top) / high for out, _, high, _ in sides)
-    columns = max(out * (right - left) / wide for _, out, _, wide in sides)
-    pixels, places = _decoded(image, spec, around, boxes, (rows, columns))
+    sides = (boxes[:, 2:] - boxes[:, :2])[:, ::-1]  # rows and columns
+    shares = np.array([view.size for view in views]) * (bottom - top, right - left) / sides
+    rows, columns = shares.max(0).tolist()
+    pixels, inside = image.decode_box(spec.channels, lambda *_: around, (rows, columns), cut=True)
+    scale = (inside[2] - inside[0]) / (right - left)  # below 1 for a reduced JPEG
+    places = np.array(inside) + (boxes - around) * scale
+    places = places.clip(0, (pixels.shape[1], pixels.shape[0]) * 2)
     return [
         crop.cut_resize(pixels, box, *view.size, spec.interpolation)
-        for box, view in zip(places, views, strict=True)
+        for box, view in zip(places.tolist(), views, strict=True)
     ]
-
-
-def _decoded(
-    image: StoredImage,
-    spec: ImageSpec,
-    known: Box,
-    boxes: Sequence[Box],
-    least: tuple[float, float],
-) -> tuple[Pixels, list[Box]]:
-    """Decode what one box of an image needs, and return where others lie in it."""
-    pixels, inside = image.decode_box(spec.channels, lambda rows, columns: known, least, cut=True)
-    scale = (inside[2] - inside[0]) / (known[2] - known[0])  # below 1 for a reduced JPEG
-    limits = (pixels.shape[1], pixels.shape[0]) * 2
-
-    def moved(box: Box) -> Box:
-        left, top, right, bottom = (
-            min(max(start + (edge - from_) * scale, 0.0), limit)
-            for start, edge, from_, limit in zip(inside, box, known, limits, strict=True)
-        )
-        return left, top, right, bottom
-
-    return pixels, [moved(box) for box in boxes]
 
 
 def copies_of(

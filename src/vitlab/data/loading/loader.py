@@ -115,16 +115,6 @@ _LEAVE = 30  # seconds that a worker lives on after SIGTERM
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def in_order(chunks: Dataset[T], order: Sequence[int], workers: int) -> Iterator[T]:
-    """Yield some items of a data set, each made by a worker process as it is.
-
-    Raises:
-        WorkerDiedError: a worker died.
-    """
-    with deaths_explained():
-        yield from loader(chunks, order, workers)
-
-
 def in_chunks(
     source: Source, make: Callable[[Source, range], T], size: int, workers: int | None
 ) -> Iterator[T]:
@@ -140,7 +130,8 @@ def in_chunks(
         WorkerDiedError: a worker died.
     """
     chunks = _Chunks(source, make, size)
-    yield from in_order(chunks, range(len(chunks)), choose_workers(source, workers))
+    with deaths_explained():
+        yield from loader(chunks, range(len(chunks)), choose_workers(source, workers))
 
 
 @dataclass(frozen=True)

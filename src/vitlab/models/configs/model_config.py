@@ -1,13 +1,13 @@
 """The choices that every model has, whatever its body."""
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from vitlab.errors import OptionError
 from vitlab.images import ImageSpec, Size
 from vitlab.models.names import shape_of
-from vitlab.options import at_least, option
+from vitlab.options import at_least, defaults, option
 
 Grid = tuple[int, int]  # rows and columns
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # in a text
@@ -48,7 +48,7 @@ class ModelConfig(ImageSpec):
 
     def chosen(self) -> dict[str, Any]:
         """Return the fields that differ from the defaults of a model of this name."""
-        usual = {each.name: each.default for each in fields(self)} | shape_of(self.name)
+        usual = defaults(type(self)) | shape_of(self.name)
         alike = {"mean": (self.mean[0],), "std": (self.std[0],)}  # one number may stand for all
         own = vars(self) | {n: one for n, one in alike.items() if set(vars(self)[n]) == {*one}}
         return {name: own[name] for name in usual if own[name] != usual[name]}

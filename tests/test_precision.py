@@ -49,7 +49,6 @@ def test_auto_is_what_the_processor_has(monkeypatch: pytest.MonkeyPatch) -> None
         assert precision.resolved("bf16-pure", CPU) == "bf16-pure"
         assert bool(precision.remark("bf16", CPU)) is not has
     assert precision.remark("fp32", CPU) == ""
-    assert precision.bf16_cost(CPU) > 0
     with pytest.raises(OptionError, match="precision must be auto, fp32 or bf16, not 'fp8'"):
         precision.check_precision("fp8")
 
@@ -99,6 +98,6 @@ def test_resuming_on_another_processor_goes_on_and_says_so(
     done = vitlab.train(recipe, tmp_path / "run", resume=True)
     said = capsys.readouterr().err
     assert "started on x86_64 AVX512, bf16 and continues on x86_64 AVX2: the last bits may" in said
-    assert "bf16 is emulated on this cpu, where a product takes" in said
+    assert "bf16 is emulated on this cpu, which is slower than fp32" in said
     assert table(tmp_path / "run") == "bf16"
     assert done.metrics["images"] == 359

@@ -179,12 +179,19 @@ def peak_memory(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     if device.type == "mps":
         return torch.mps.driver_allocated_memory()
-    with suppress(OSError, ValueError, KeyError):
-        status = (PROCESS / "status").read_text(encoding="utf-8", errors="replace")
-        lines = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-        return int(lines["VmHWM"].split()[0]) * 1024
+    if (most := _stated(PROCESS / "status", "VmHWM")) is not None:
+        return most
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # Linux counts in KiB
+
+
+def _stated(file: Path, name: str) -> int | None:
+    """Return the bytes that Linux states beside a name in a file; None where it does not."""
+    with suppress(OSError, ValueError, KeyError):
+        text = file.read_text(encoding="utf-8", errors="replace")
+        lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        return int(lines[name].split()[0]) * 1024
+    return None
 
 
 def free_memory(device: torch.device | None = None) -> int:
@@ -199,10 +206,6 @@ def free_memory(device: torch.device | None = None) -> int:
         return torch.cuda.mem_get_info(device)[0]
     if kind == "mps":
         return max(0, torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
-    try:
-        lines = MEMORY.read_text(encoding="ascii").splitlines()
-        values = dict(line.split(":", 1) for line in lines)
-        free = int(values["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
+    if (free := _stated(MEMORY, "MemAvailable")) is None:
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     return min([free, *memory_left()])

@@ -8,7 +8,6 @@ quarters of the time of fp32 (docs/performance.md). Elsewhere bf16 is emulated a
 """
 
 import functools
-import time
 from typing import TYPE_CHECKING, Literal, get_args
 
 from vitlab.errors import OptionError
@@ -20,8 +19,6 @@ Engine = Literal["auto", "plain", "packed", "compiled", "onnxruntime", "openvino
 Precision = Literal["auto", "fp32", "bf16"]
 ServePrecision = Literal["auto", "fp32", "bf16", "int8"]
 TrainingPrecision = Literal["auto", "fp32", "bf16", "bf16-pure"]
-PRODUCT = 64, 512  # rows, and sides of the matrix, of the product that is timed
-ROUNDS = 3
 
 
 def check_precision(precision: str) -> None:
@@ -73,23 +70,6 @@ def remark(precision: str, device: "torch.device") -> str:
     if precision == "fp32" or multiplies_bf16(device):
         return ""
     return (
-        f"{precision} is emulated on this {device.type}, where a product takes "
-        f"{bf16_cost(device):.1f} times as long as in fp32: --precision auto chooses the faster"
+        f"{precision} is emulated on this {device.type}, which is slower than fp32: "
+        "--precision auto chooses the faster"
     )
-
-
-def bf16_cost(device: "torch.device") -> float:
-    """Return how long a matrix product takes in bf16, as a multiple of its time in fp32."""
-    import torch
-    from torch.nn import functional as F
-
-    rows, side = PRODUCT
-    left, right = torch.ones(rows, side, device=device), torch.ones(side, side, device=device)
-    taken: dict[torch.dtype, float] = {}
-    for _ in range(ROUNDS + 1):  # the first is a warm-up
-        for dtype in (torch.float32, torch.bfloat16):
-            a, b = left.to(dtype), right.to(dtype)
-            start = time.perf_counter()
-            F.linear(a, b).sum().item()
-            taken[dtype] = min(taken.get(dtype, 1e9), time.perf_counter() - start)
-    return taken[torch.bfloat16] / taken[torch.float32]

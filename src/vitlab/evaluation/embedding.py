@@ -37,7 +37,7 @@ from vitlab.evaluation.shards import (
 )
 from vitlab.models.model import Model
 from vitlab.packages import check_installed
-from vitlab.places import PART, On, check_new_file, check_parts, is_folder
+from vitlab.places import PART, On, check_new, is_folder
 from vitlab.precision import Engine
 from vitlab.progress import public
 from vitlab.weights.identity import feature_fingerprint
@@ -133,7 +133,7 @@ def embed(
     asked = Compute(device, precision, engine, workers)
     with writers(asked, on, mine, timeout) as (world, compute, write):
         with world.agreed():
-            check_parts(out) if parted else check_new_file(out)
+            check_new(out)
             compute = replace(compute, measure=world.size == 1 and not parted)
             opened = open_images(data, "optional", columns=columns)
             table = EmbeddingTable(

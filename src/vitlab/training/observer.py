@@ -228,7 +228,7 @@ class Observer:
 
     def known(self, source: Source) -> Probabilities | None:
         """Return the predictions of the evaluated weights for images, if they were just made."""
-        same = self.last is not None and shows(self.held_out, source, self.task.config)
+        same = self.last is not None and shows(self.held_out, source)
         return self.last if same else None
 
     def predict(

@@ -7,12 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode.crop import whole_box
-from vitlab.data.decode.formats import format_of
-from vitlab.data.decode.stored import EncodedImage, PixelImage
+from vitlab.data.decode.stored import PixelImage
 from vitlab.data.sources.source import Derived, Source
 from vitlab.data.sources.tar_shards import read_ahead
 from vitlab.errors import ImageError
-from vitlab.images import ImageSpec
 
 SIDE = 64  # pixels; larger images are few and are decoded every time
 MOST = 512 * 1024**2  # bytes of pixels
@@ -26,12 +24,10 @@ class CachedImages(Derived):
     Attributes:
         images: pixels
         numbers: where in `images` each image of the source is
-        lossless: whether none of them is a JPEG, of which a part may be decoded at a smaller scale
     """
 
     images: NDArray[np.uint8]
     numbers: NDArray[np.int64]
-    lossless: bool
 
     @property
     def in_memory(self) -> bool:
@@ -55,7 +51,6 @@ class PixelCache:
         self.source, self.channels = source, channels
         self._images: NDArray[np.uint8] | None = None
         self._known = np.zeros(len(source), bool)
-        self._lossless = np.zeros(len(source), bool)
 
     def part(self, source: Source, numbers: NDArray[np.int64]) -> CachedImages | None:
         """Return some images in memory; None if they are not all sound, small and of one size.
@@ -70,15 +65,13 @@ class PixelCache:
                 read_ahead(self.source, todo[place : place + TOGETHER])
             if not self._decode(number):
                 return None
-        if self._images is None:
-            return None
-        return CachedImages(source, self._images, numbers, bool(self._lossless[numbers].all()))
+        return None if self._images is None else CachedImages(source, self._images, numbers)
 
     def _decode(self, number: int) -> bool:
         """Keep the pixels of one image; return whether they can be kept."""
         try:
-            stored = self.source.image(number)
-            pixels, _ = stored.decode_box(self.channels, whole_box, (math.inf, math.inf))
+            image = self.source.image(number)
+            pixels, _ = image.decode_box(self.channels, whole_box, (math.inf, math.inf))
         except ImageError:
             return False
         small = max(pixels.shape[:2]) <= SIDE and pixels.nbytes * len(self.source) <= MOST
@@ -86,15 +79,15 @@ class PixelCache:
             self._images = np.empty((len(self.source), *pixels.shape), np.uint8)
         if self._images is None or pixels.shape != self._images.shape[1:]:
             return False
-        jpeg = isinstance(stored, EncodedImage) and format_of(stored.data) == "JPEG"
-        self._images[number], self._known[number], self._lossless[number] = pixels, True, not jpeg
+        self._images[number], self._known[number] = pixels, True
         return True
 
 
 def cached(source: Source, channels: int) -> Source:
     """Return the same images in memory if all have one small size, else the source itself.
 
-    What a model sees of lossless images is the same to the bit; a JPEG is decoded as a whole here.
+    What a model sees is the same to the bit, but that training may decode a JPEG at a smaller scale
+    where it is not cached.
 
     Args:
         source: any
@@ -105,17 +98,6 @@ def cached(source: Source, channels: int) -> Source:
     return PixelCache(source, channels).part(source, np.arange(len(source))) or source
 
 
-def shows(source: Source, whole: Source, spec: ImageSpec) -> bool:
-    """Return whether a model that is tested sees the same bits of a source as of another one.
-
-    Args:
-        source: the other one, cached or not, or something else
-        whole: not cached
-        spec: what the model's images must be
-    """
-    if isinstance(source, CachedImages):
-        # `fitted_image` scales a JPEG down that is four times as large
-        sides = zip(source.images.shape[1:3], spec.size, strict=True)
-        small = spec.fit != "native" and any(side < 4 * needed for side, needed in sides)
-        source = source.whole if source.lossless or small else source
-    return source is whole
+def shows(source: Source, whole: Source) -> bool:
+    """Return whether a source, cached or not, has the images of one that is not cached."""
+    return (source.whole if isinstance(source, CachedImages) else source) is whole

@@ -103,16 +103,16 @@ def test_columns_that_do_not_fit_are_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     head, rows = (
-        ["name", "of", "accuracy", "seconds"],
-        [("a row", "it", "91.2%", "123"), ("b", "", "5.0%", "7")],
+        ["name", "accuracy", "seconds"],
+        [("a row", "91.2%", "123"), ("b", "5.0%", "7")],
     )
-    print_wide(head, rows, names=2)
+    print_wide(head, rows)
     assert "123" in capsys.readouterr().out
     monkeypatch.setenv("FORCE_COLOR", "1")  # as a terminal
     monkeypatch.setenv("COLUMNS", "28")
-    print_wide(head, rows, names=2)
+    print_wide(head, rows)
     out = capsys.readouterr().out
-    assert "a row, it" in out
+    assert "a row" in out
     assert "91.2%" in out
     assert "123" not in out
     assert out.splitlines()[-1] == "too wide for this terminal, and in the report: seconds"

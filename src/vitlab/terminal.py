@@ -103,7 +103,7 @@ def print_table(
     Console(width=width).print(table)
 
 
-def print_wide(head: Sequence[str], rows: Sequence[Sequence[str]], names: int = 1) -> None:
+def print_wide(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows under their head in whole lines: the first columns, as many as fit.
 
     The others are named below. What is no terminal gets all of them.
@@ -111,17 +111,13 @@ def print_wide(head: Sequence[str], rows: Sequence[Sequence[str]], names: int = 
     Args:
         head: a heading for each column
         rows: as many cells each
-        names: columns that together name a row: where not all columns fit, they become one
     """
     from rich.console import Console
 
     console, left = Console(), list[str]()
     columns = [[title, *cells] for title, cells in zip(head, zip(*rows, strict=True), strict=True)]
-    if console.is_terminal and _room(columns) > console.width:
-        name = [", ".join(filter(None, cells)) for cells in zip(*columns[:names], strict=True)]
-        columns = [name, *columns[names:]]
-        while len(columns) > 1 and _room(columns) > console.width:
-            left.insert(0, columns.pop()[0])
+    while console.is_terminal and len(columns) > 1 and _room(columns) > console.width:
+        left.insert(0, columns.pop()[0])
     titles = ["\n".join(wrap(each[0], _width(each), break_long_words=False)) for each in columns]
     print_table(titles, [*zip(*columns, strict=True)][1:], _room(columns) + 4)
     if left:

@@ -108,7 +108,7 @@ def show(result: dict[str, Any]) -> None:
             seen = f"a difference of {100 * sees:.2g} points of accuracy with a chance of 80%"
             print(f"{result['seeds']} seeds see {seen}")
         return
-    print_wide(result["head"], result["table"], len(result["rows"][0]["cells"]))
+    print_wide(result["head"], result["table"])
     for each in result["findings"]:
         print(each)
     for claim in result["claims"]:

@@ -206,14 +206,6 @@ def test_what_is_unusual_is_left_to_pillow():
         assert frame_of(data.replace(found, put, 1)) is None
 
 
-def test_many_segments_are_not_walked_through():
-    data = KINDS["4:2:0"]
-    for count, usual in ((900, True), (2000, False)):
-        long = data[:2] + b"\xff\xfe\0\2" * count + data[2:]
-        assert (frame_of(long) is not None) == usual
-        assert np.array_equal(whole(long), whole(data))
-
-
 def test_a_limit_holds_on_the_fast_way():
     data = KINDS["4:2:0"]
     pixels = ROWS * COLUMNS

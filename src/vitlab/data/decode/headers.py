@@ -21,7 +21,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -45,6 +45,7 @@ MAX_BYTES = 256 * 2**20
 
 MAX_SCANS = 50  # of a progressive JPEG with the most pixels allowed; ten are usual
 SCAN = b"\xff\xda"  # a few bytes each, yet each is a pass over a progressive JPEG
+START, EXIF = SCAN[1], 0xE1  # markers of segments
 _MAX_PARTS = 100_000  # segments or chunks; a 256 MB PNG in the usual 8 kB chunks has 33,000
 _LOCK = threading.Lock()
 STDERR = 2
@@ -100,9 +101,7 @@ def opened(
             raise ImageError(f"not a {named} image" if data else "the file is empty")
         if len(data) > MAX_BYTES:
             raise ImageError(f"{len(data):,} bytes exceed the limit of {MAX_BYTES:,}")
-        with ExitStack() as stack:
-            if kind in ("GIF", "TIFF", "HEIF"):
-                stack.enter_context(unheard())
+        with unheard() if kind in ("GIF", "TIFF", "HEIF") else nullcontext():
             yield _read_header(data, kind, min(max_pixels, MAX_PIXELS_OF.get(kind, max_pixels)))
 
 
@@ -222,29 +221,35 @@ def jpeg_parts(data: bytes) -> tuple[bytes, bytes]:
 
     JFIF (APP0) and Adobe (APP14) segments stay: they define how colors are stored.
     """
-    view, exif, at = memoryview(data), b"", 2
+    view, exif = memoryview(data), b""
     parts: list[bytes | memoryview] = [data[:2]]
-    for _ in range(_MAX_PARTS):
-        at = data.find(b"\xff", at)  # Pillow, too, skips bytes that belong to no segment
-        if at < 0 or at + 4 > len(data):
-            break
-        marker = data[at + 1]
-        if marker == 0xDA:  # start of scan: pixels to the end
-            parts.append(view[at:])
-            break
-        if marker == 0xFF:  # padding
-            at += 1
-            continue
-        if marker <= 0x01 or 0xD0 <= marker <= 0xD9:  # has no length
-            at += 2
-            continue
-        end = at + 2 + int.from_bytes(data[at + 2 : at + 4])
-        if marker == 0xE1 and not exif and data.startswith(b"Exif\0\0", at + 4):
+    for marker, at, end in jpeg_segments(data):
+        if marker == EXIF and not exif and data.startswith(b"Exif\0\0", at + 4):
             exif = data[at + 4 : end]
         if marker in (0xE0, 0xEE) or not (0xE0 <= marker <= 0xEF or marker == 0xFE):
             parts.append(view[at:end])
-        at = end
     return b"".join(parts), exif
+
+
+def jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield marker, start and end of each segment; the last is the first scan, to the end."""
+    at = 2
+    for _ in range(_MAX_PARTS):
+        at = data.find(b"\xff", at)  # Pillow, too, skips bytes that belong to no segment
+        if at < 0 or at + 4 > len(data):
+            return
+        marker = data[at + 1]
+        if marker == START:  # of a scan
+            yield marker, at, len(data)
+            return
+        if marker == 0xFF:  # padding
+            at += 1
+        elif marker <= 0x01 or 0xD0 <= marker <= 0xD9:  # has no length
+            at += 2
+        else:
+            end = at + 2 + int.from_bytes(data[at + 2 : at + 4])
+            yield marker, at, end
+            at = end
 
 
 def png_parts(data: bytes) -> tuple[bytes, bytes]:

@@ -12,7 +12,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitlab.data.decode.headers import BACK, MAX_BYTES, MAX_SCANS, SCAN, orientation, turn, turn_box
+from vitlab.data.decode.headers import (
+    BACK,
+    EXIF,
+    MAX_BYTES,
+    MAX_SCANS,
+    SCAN,
+    START,
+    jpeg_segments,
+    orientation,
+    turn,
+    turn_box,
+)
 from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
 from vitlab.errors import ImageError, UserError
 
@@ -21,10 +32,9 @@ _SPARE = 2  # rows beyond the last one needed: its colors may be blended with th
 _END = b"\xff\xd9"
 _UNREAD = "extraneous bytes before marker 0xd9"
 _LOST = ("premature end", "bad huffman code", "instead of rst")
-_MOST = 1000  # segments; photos have about ten
 _FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended and progressive, all with Huffman codes
 _TABLES = (0xC4, 0xDB, 0xFE)  # Huffman codes, quantization; comments
-_START, _RESTARTS, _EXIF, _ADOBE = 0xDA, 0xDD, 0xE1, 0xEE
+_RESTARTS, _ADOBE = 0xDD, 0xEE
 
 
 class Frame(NamedTuple):
@@ -59,23 +69,19 @@ def frame_of(data: bytes) -> Frame | None:
     """
     if data[:2] != b"\xff\xd8":
         return None
-    at, place, kind, restarts, exif = 2, 0, 0, False, b""
-    for _ in range(_MOST):
-        head = data[at : at + 4]
-        if len(head) < 4 or head[0] != 0xFF:
+    follows, place, kind, restarts, exif = 2, 0, 0, False, b""
+    for marker, at, end in jpeg_segments(data):
+        if at != follows or end < at + 4:
             return None
-        marker, end = head[1], at + 2 + (head[2] << 8 | head[3])
-        if marker == _START:
+        if marker == START:
             return _frame(data, kind, place, at, restarts, exif)
-        if end < at + 4:
-            return None
         if marker in _FRAMES:
             if place or end < at + 10:
                 return None
             kind, place = marker, at + 5
         elif marker == _RESTARTS:
             restarts = True
-        elif marker == _EXIF:
+        elif marker == EXIF:
             if not exif and data.startswith(b"Exif\0\0", at + 4):
                 exif = data[at + 4 : end]
         elif marker == _ADOBE and data.startswith(b"Adobe", at + 4):
@@ -83,7 +89,7 @@ def frame_of(data: bytes) -> Frame | None:
                 return None
         elif not (marker in _TABLES or 0xE0 <= marker <= 0xEF):
             return None
-        at = end
+        follows = end
     return None
 
 

@@ -15,7 +15,6 @@ from vitlab.options import (
     at_most,
     below,
     check_known,
-    check_names,
     hints,
     nearest,
     option,
@@ -150,7 +149,7 @@ def test_unknown_names() -> None:
     with pytest.raises(OptionError, match=r"^unknown option 'rat': did you mean rate\?$"):
         Toy.from_dict({"rat": 1})
     with pytest.raises(OptionError, match=r"^unknown field 'zzz': choose from depth$"):
-        check_names(Inner, ["depth", "zzz"], "field")
+        check_known(["depth", "zzz"], hints(Inner), "field")
 
 
 def test_required_options() -> None:

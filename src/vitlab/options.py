@@ -275,7 +275,7 @@ class Options:
         Raises:
             OptionError: an unknown field or an invalid value.
         """
-        check_names(cls, values)
+        check_known(values, hints(cls))
         return cls(**values)
 
 
@@ -322,15 +322,6 @@ def owners(options: Options | type[Options]) -> dict[str, type[Options]]:
         else:
             found[name] = kind
     return found
-
-
-def check_names(kind: type[Options], names: Iterable[str], what: str = "option") -> None:
-    """Refuse names that no field has.
-
-    Raises:
-        OptionError: the first unknown name, with the nearest known one.
-    """
-    check_known(names, hints(kind), what)
 
 
 def check_known(names: Iterable[str], known: Iterable[str], what: str = "option") -> None:

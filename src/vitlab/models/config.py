@@ -8,7 +8,7 @@ from vitlab.models.configs.tokenizer_config import TokenizerConfig
 from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.names import names_resnet, names_tokenizer, shape_of
 from vitlab.models.registry import kinds
-from vitlab.options import check_names
+from vitlab.options import check_known, hints
 
 __all__ = [
     "Grid",
@@ -37,8 +37,8 @@ def config_of(name: str, **choices: Any) -> ModelConfig:
         OptionError: an unknown name or field, or values that are not possible.
     """
     shape, kind = shape_of(name), kind_of(name)
-    check_names(kind, shape | choices, f"{name} option")
     values = shape | choices
+    check_known(values, hints(kind), f"{name} option")
     stem = kinds("stem").get(str(choices.get("stem")))
     if stem is not None:
         values.setdefault("stem_norm", stem.usual_norm)

@@ -32,12 +32,12 @@ CHANCES = 5
 
 def draws_needed(options: Augment) -> int:
     """Return how many random numbers `augment` uses per image."""
-    return RAND + 4 * options.rand_ops + CHANCES * _by_chance(options)
+    by_chance = options.jitter_probability < 1 or _by_chance(options)
+    return RAND + 4 * options.rand_ops + CHANCES * by_chance
 
 
 def _by_chance(options: Augment) -> bool:
-    jitter = options.jitter_probability < 1
-    return any((jitter, options.grayscale, options.blur, options.solarize))
+    return any((options.grayscale, options.blur, options.solarize))
 
 
 def mirrored(draws: NDArray[Any]) -> NDArray[np.bool_]:
@@ -99,7 +99,7 @@ def sequence(draws: Floats, options: Augment) -> tuple[Codes, Floats]:
         if options.jitter_probability < 1:
             ops = np.where(chances[:, :1] < options.jitter_probability, ops, Op.NONE)
         parts.append((ops, values))
-    if options.grayscale or options.blur or options.solarize:
+    if _by_chance(options):
         parts.append(by_chance(chances[:, 1:], options))
     all_ops, all_values = zip(*parts, strict=True)
     return np.concatenate(all_ops, 1), np.concatenate(all_values, 1)

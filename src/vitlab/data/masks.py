@@ -223,22 +223,23 @@ def open_masks(
     """
     columns = columns or Columns()
     refuse_groups(columns)
-    title, names = title_of(data), dict[int, str]()
+    title, names, usual, notes = title_of(data), dict[int, str](), 255, list[str]()
     root = Path(title).expanduser()
     if not isinstance(data, str | Path):
-        (parts, names), usual, notes = _in_memory(data), 255, list[str]()
+        parts, names = _in_memory(data)
     else:
         if root.is_file() and root.suffix.lower() in SUFFIXES:
-            parts, usual, notes = _listed(root, columns)
+            pairs, notes = _listed(root, columns)
         elif layouts := _layouts(root):
-            parts, usual, notes = _below(root, layouts)
+            usual = layouts[0][3]
+            pairs, notes = _below(root, layouts)
         else:
-            known = like or MaskClasses(ignored=CROWD)
+            known, usual = like or MaskClasses(ignored=CROWD), CROWD
             numbers = dict(zip(known.classes, known.values, strict=True))
-            drawn, names, notes = read_polygons(root, numbers, known.ignored)
-            parts, usual = _parts(drawn), CROWD
+            pairs, names, notes = read_polygons(root, numbers, known.ignored)
             if class_names or ignore != -1:
                 raise DataError(f"{title} names its classes itself: no --class-names, no --ignore")
+        parts = _parts(pairs)
     if like is None:
         ignored = usual if ignore == -1 else ignore
         file = Path(class_names or root / NAMES_FILE)
@@ -337,8 +338,8 @@ def _layouts(root: Path) -> Layouts:
     return layouts
 
 
-def _below(root: Path, layouts: Layouts) -> tuple[dict[str, MaskedImages], int, list[str]]:
-    """Return images and masks of a folder by split, the number that is ignored, and remarks."""
+def _below(root: Path, layouts: Layouts) -> tuple[Pairs, list[str]]:
+    """Return images and masks of a folder by split, and remarks."""
     pairs = Pairs()
     without: list[str] = []
     for outer, images, masks, _ in layouts:
@@ -355,8 +356,7 @@ def _below(root: Path, layouts: Layouts) -> tuple[dict[str, MaskedImages], int, 
     notes = []
     if without:
         notes.append(f"left out {len(without):,} images without a mask: {some(without)}")
-    pairs = _by_lists(root / "ImageSets" / "Segmentation", pairs)
-    return _parts(pairs), layouts[0][3], notes
+    return _by_lists(root / "ImageSets" / "Segmentation", pairs), notes
 
 
 def _stem(name: str) -> str:
@@ -390,8 +390,8 @@ def _by_lists(folder: Path, pairs: Pairs) -> Pairs:
     return found or pairs
 
 
-def _listed(file: Path, known: Columns) -> tuple[dict[str, MaskedImages], int, list[str]]:
-    """Return images and masks of a list by split, the number that is ignored, and remarks."""
+def _listed(file: Path, known: Columns) -> tuple[Pairs, list[str]]:
+    """Return images and masks of a list by split, and remarks."""
     names, lines = read_rows(file, known)
     column, places = find_paths(names, [row for _, row in lines], file, known)
     if not (found := named([each for each in names if each != column], ("mask", "mask_path"))):
@@ -404,7 +404,7 @@ def _listed(file: Path, known: Columns) -> tuple[dict[str, MaskedImages], int, l
     for split, *own in zip(splits, images, masks, strict=True):
         image, mask = (str(places.root / each) for each in own)
         pairs.setdefault(split, []).append((image, mask))
-    return _parts(pairs), 255, notes
+    return pairs, notes
 
 
 def _parts(pairs: Pairs) -> dict[str, MaskedImages]:

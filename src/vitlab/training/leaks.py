@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from vitlab.data.duplicates.finding import SMALL, find
-from vitlab.data.duplicates.signatures import Signatures, joined_signatures, signatures
+from vitlab.data.duplicates.signatures import Signatures, signatures
 from vitlab.data.holdout import copies_together, learned, moved, without
 from vitlab.data.sources.request import Splits
 from vitlab.data.sources.source import Source, Subset, digest
@@ -315,7 +315,7 @@ def _compared(splits: Splits, workers: int, *, move: bool) -> Leaks:
     found = replace(_of("near", pairs), damaged=damaged)
     if not found.train or not move or splits.whole is None:
         return found
-    copies = find(joined_signatures(there))
+    copies = find(Signatures(np.concatenate([each.rows for each in there])))
     numbers = list(zip(copies.train.tolist(), copies.test.tolist(), strict=True))
     changed = copies_together(splits, numbers)
     return Leaks("near", damaged=damaged, moved=changed) if changed else found

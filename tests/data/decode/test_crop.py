@@ -148,8 +148,3 @@ def test_random_box_is_uniform():
         counts, _ = np.histogram(values, bins=10, range=(low, high))
         assert counts.sum() == 20_000
         assert np.abs(counts - 2000).max() < 250  # over five standard deviations
-
-
-def test_random_box_counts_its_draws():
-    with pytest.raises(ValueError, match="22 draws are needed, not 21"):
-        c.random_box(5, 5, 5, 5, (0.1, 1), (1, 1), [0.5] * 21)

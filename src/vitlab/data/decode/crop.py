@@ -175,8 +175,6 @@ def random_box(
     Returns:
         A box within the image.
     """
-    if len(draws) != DRAWS:
-        raise ValueError(f"{DRAWS} draws are needed, not {len(draws)}")
     own = out_columns / out_rows
     low, high = math.log(aspect[0]), math.log(aspect[1])
     for attempt in range(0, DRAWS - 2, 2):

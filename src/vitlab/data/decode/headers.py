@@ -129,7 +129,6 @@ def complaints_are_errors(image: Image.Image) -> Iterator[None]:
     if terminal is None:
         yield
         return
-    found: list[bytes] = []
     with tempfile.TemporaryFile() as file:
         with suppress(OSError, ValueError, AttributeError):  # Python's own may be closed
             sys.stderr.flush()
@@ -141,7 +140,7 @@ def complaints_are_errors(image: Image.Image) -> Iterator[None]:
             os.close(terminal)
             file.seek(0)
             said = file.read(_MOST).splitlines(keepends=True)
-            found += [line for line in said if _LINE.fullmatch(line)]
+            found = [line for line in said if _LINE.fullmatch(line)]
             with suppress(OSError):
                 os.write(STDERR, b"".join(line for line in said if line not in found))
     if found:

@@ -5,7 +5,7 @@ have the same one. A set that needs more than `IN_MEMORY` bytes lies in a tempor
 """
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -61,17 +61,6 @@ class Signatures:
             return Signatures(np.zeros(images, SIGNATURE))
         with tempfile.TemporaryFile(prefix="vitlab-") as file:  # freed with the array
             return Signatures(np.memmap(file, SIGNATURE, "w+", shape=(images,)))
-
-
-def joined_signatures(parts: Sequence[Signatures]) -> Signatures:
-    """Return the signatures of several sources, one after the other."""
-    starts = np.cumsum([0, *map(len, parts)]).tolist()
-    damaged = {
-        start + index: text
-        for start, part in zip(starts, parts, strict=False)
-        for index, text in part.damaged.items()
-    }
-    return Signatures(np.concatenate([part.rows for part in parts]), damaged)
 
 
 def signatures(

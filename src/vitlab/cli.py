@@ -175,14 +175,9 @@ def _run(command: ModuleType, words: list[str], interrupts: Interrupts) -> None:
     if as_json and result:
         print(json.dumps(result, ensure_ascii=False))
     elif result:
-        getattr(command, "show", _show)(result)
+        from vitlab.terminal import print_figures
 
-
-def _show(result: dict[str, Any]) -> None:
-    """Print every figure."""
-    from vitlab.terminal import print_figures
-
-    print_figures(result)
+        getattr(command, "show", print_figures)(result)
 
 
 def import_torch() -> None:

@@ -166,29 +166,18 @@ def hue(pixels: Tensor, turn: Tensor) -> Tensor:
     values = pixels.float()
     top, low = values.amax(1, keepdim=True), values.amin(1, keepdim=True)
     spread = (top - low).clamp(min=1)
-    red, green, blue = ((top - values) / spread).split(1, 1)
-    red, green, blue = red.double(), green.double(), blue.double()  # as Pillow computes
+    red, green, blue = ((top - values) / spread).double().split(1, 1)  # as Pillow computes
     angle = torch.where(values[:, 1:2] == top, 2 + red - blue, 4 + green - red)
     angle = torch.where(values[:, :1] == top, blue - green, angle).float().double()
     angle = (((angle / 6 + 1) % 1).float().double() * 255).floor()
     angle = torch.where(top == low, 0, angle)
     saturation = (255 * (spread / top.clamp(min=1)).double()).floor() / 255
     angle = (angle + (turn.double() * 255).trunc()) % 256 * 6 / 255
-    part = angle - angle.floor()
-    high, top = torch.where(top == low, 0, saturation), top.double()
-    down, falling, rising = (
-        (top * (1 - high * s) + 0.5).floor() for s in (torch.ones_like(part), part, 1 - part)
-    )
-    sector = angle.floor().long() % 6
-    channels = [
-        torch.cat(each, 1).gather(1, sector)
-        for each in (
-            (top, falling, down, down, rising, top),
-            (rising, top, top, falling, down, down),
-            (down, down, rising, top, top, falling),
-        )
-    ]
-    return torch.cat(channels, 1).byte()
+    # sixths of the circle from where red, green and blue are full; half of it away they are lowest
+    away = torch.arange(5, 0, -2, dtype=torch.float64, device=pixels.device).view(3, 1, 1)
+    away = (away + angle) % 6
+    share = torch.minimum(away, 4 - away).clamp(0, 1) * torch.where(top == low, 0, saturation)
+    return (top.double() * (1 - share) + 0.5).floor().byte()
 
 
 def luma(values: Tensor) -> Tensor:

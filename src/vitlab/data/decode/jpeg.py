@@ -168,6 +168,7 @@ def _decode(data: bytes, frame: Frame, rows: int, scale: int) -> Pixels:
         simplejpeg.decode_jpeg(
             data,
             colorspace="GRAY" if frame.gray else "RGB",
+            # of full size 0, since a picture of few pixels has as many at 7/8
             min_height=shape[0] if scale > 1 else 0,
             min_width=shape[1] if scale > 1 else 0,
             min_factor=1,

@@ -69,16 +69,14 @@ def frame_of(data: bytes) -> Frame | None:
     """
     if data[:2] != b"\xff\xd8":
         return None
-    follows, place, kind, restarts, exif = 2, 0, 0, False, b""
+    follows, place, restarts, exif = 2, 0, False, b""
     for marker, at, end in jpeg_segments(data):
         if at != follows or end < at + 4:
             return None
         if marker == START:
-            return _frame(data, kind, place, at, restarts, exif)
-        if marker in _FRAMES:
-            if place or end < at + 10:
-                return None
-            kind, place = marker, at + 5
+            break
+        if marker in _FRAMES and not place and end >= at + 10:
+            place = at + 5
         elif marker == _RESTARTS:
             restarts = True
         elif marker == EXIF:
@@ -90,31 +88,18 @@ def frame_of(data: bytes) -> Frame | None:
         elif not (marker in _TABLES or 0xE0 <= marker <= 0xEF):
             return None
         follows = end
-    return None
-
-
-def _frame(
-    data: bytes, kind: int, place: int, scan: int, restarts: bool, exif: bytes
-) -> Frame | None:
-    """Read the frame header; the bytes before `place` are marker, length and bits."""
-    if not place or data[place - 1] != 8:
+    else:
         return None
-    rows = int.from_bytes(data[place : place + 2])
-    columns = int.from_bytes(data[place + 2 : place + 4])
-    components, progressive = data[place + 4], kind == _FRAMES[2]
-    if not rows or not columns or components not in (1, 3):
+    # before `place` are the marker, the length and the bits; after it rows, columns and components
+    if not place or data[place - 1] != 8 or data[place + 4] not in (1, 3):
         return None
-    together = data[scan + 4 : scan + 5] == bytes([components])
-    return Frame(
-        rows,
-        columns,
-        components == 1,
-        orientation(exif),
-        place,
-        scan,
-        progressive,
-        together and not progressive and not restarts,
-    )
+    rows, columns = (int.from_bytes(data[each : each + 2]) for each in (place, place + 2))
+    if not rows or not columns:
+        return None
+    gray, progressive = data[place + 4] == 1, data[place - 4] == _FRAMES[2]
+    together = data[at + 4 : at + 5] == data[place + 4 : place + 5]
+    single = together and not progressive and not restarts
+    return Frame(rows, columns, gray, orientation(exif), place, at, progressive, single)
 
 
 def exceeded(frame: Frame, data: bytes, max_pixels: int) -> bool:

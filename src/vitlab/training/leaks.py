@@ -311,7 +311,7 @@ def _compared(splits: Splits, workers: int, *, move: bool) -> Leaks:
         ]
     there = [each for each in known if each is not None]
     pairs = [_pairs(there[0], each) for each in known[1:]]
-    damaged = tuple(message for each in there for message in each.damaged.values())
+    damaged = tuple(message for each in there for message in each.damaged)
     found = replace(_of("near", pairs), damaged=damaged)
     if not found.train or not move or splits.whole is None:
         return found

@@ -248,5 +248,5 @@ def compare(
         more = signatures(test, workers=workers, progress=lambda n: progress(len(train) + n))
         signed.append(more)
     pairs = find(*signed)
-    bad = [message for each in signed for message in each.damaged.values()]
+    bad = [message for each in signed for message in each.damaged]
     return Comparison(train, test or train, pairs, bad, time.monotonic() - start)

@@ -40,11 +40,11 @@ class Signatures:
     Attributes:
         rows: one `SIGNATURE` for each image, (n,): brightness, Cb and Cr, the shorter side in
             pixels (at most 255; 0 if damaged), the checksum of the stored bytes
-        damaged: messages about the images that cannot be decoded, by index
+        damaged: messages about the images that cannot be decoded
     """
 
     rows: NDArray[np.void]
-    damaged: dict[int, str] = field(default_factory=dict)
+    damaged: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -83,7 +83,7 @@ def signatures(
     done = 0
     for each in in_chunks(source, _signed, _CHUNK, workers):
         found.rows[done : done + len(each)] = each.rows
-        found.damaged.update(each.damaged)
+        found.damaged.extend(each.damaged)
         done += len(each)
         progress(done)
     return found
@@ -96,7 +96,7 @@ def _signed(source: Source, indices: range) -> Signatures:
         try:
             part.rows[row] = thumbnail(source, index)
         except ImageError as error:
-            part.damaged[index] = str(error)
+            part.damaged.append(str(error))
     return part
 
 

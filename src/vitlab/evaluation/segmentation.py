@@ -96,8 +96,7 @@ def _scenes(
     found: list[Scene | Bad | DataError] = []
     for index in indices:
         try:
-            image, name = source.image(index), source.name(index)
-            pixels, size = whole_image(image, name, spec, scale, most)
+            pixels, size = whole_image(source.image(index), spec, scale, most)
             truth = source.truth(index, size) if isinstance(source, MaskedImages) else None
             found.append(Scene(index, pixels, size, truth))
         except ImageError as error:

@@ -127,7 +127,7 @@ def _answered(asked: dict[str, Any], data: bytes, bounds: Bounds) -> tuple[dict[
         elif asked["scale"]:
             config = _config(asked["text"])
             area = asked["most"] // config.channels
-            pixels, _ = whole_image(image, name, config, asked["scale"], area)
+            pixels, _ = whole_image(image, config, asked["scale"], area)
         else:
             pixels, box = decoded(image, _config(asked["text"]))
     except ImageError as error:

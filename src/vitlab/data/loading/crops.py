@@ -103,7 +103,7 @@ def resized_sides(size: tuple[int, int], window: tuple[int, int], scale: float) 
 
 
 def whole_image(
-    image: StoredImage, name: str, spec: ImageSpec, scale: float, most: int
+    image: StoredImage, spec: ImageSpec, scale: float, most: int
 ) -> tuple[Pixels, tuple[int, int]]:
     """Decode an image and resize all of it, to at most so many pixels, as `resized_sides` has it.
 
@@ -111,14 +111,14 @@ def whole_image(
         uint8 (rows, columns, channels), and the image's own rows and columns.
 
     Raises:
-        ImageError: it cannot be decoded, or would have too many pixels; it is called by `name`.
+        ImageError: it cannot be decoded, or would have too many pixels.
     """
     size = image.shape()[:2]
     rows, columns = resized_sides(size, spec.size, scale)
     if rows * columns > most:
         raise ImageError(
-            f"{name}: {size[0]} x {size[1]} pixels become {rows} x {columns} for the model, too "
-            "many: crop the image, or lower the scale"
+            f"{image.name}: {size[0]} x {size[1]} pixels become {rows} x {columns} for the model, "
+            "too many: crop the image, or lower the scale"
         )
     pixels = image.decode(spec.channels)
     return crop.crop_resize(pixels, crop.whole_box(*size), rows, columns, spec.interpolation), size
@@ -143,9 +143,9 @@ def load_views(
     """
     shape = image.shape()[:2]
     boxes = np.array([choose(*shape) for choose in choices])
-    (left, top), (right, bottom) = boxes[:, :2].min(0).tolist(), boxes[:, 2:].max(0).tolist()
-    around = left, top, right, bottom
-    # the box around all of them must keep what the most demanding view needs of its own
+    around: Box = (*boxes[:, :2].min(0).tolist(), *boxes[:, 2:].max(0).tolist())
+    left, top, right, bottom = around
+    # this box must keep what the most demanding view needs of its own
     sides = (boxes[:, 2:] - boxes[:, :2])[:, ::-1]  # rows and columns
     shares = np.array([view.size for view in views]) * (bottom - top, right - left) / sides
     rows, columns = shares.max(0).tolist()

@@ -6,6 +6,7 @@ from typing import cast
 from PIL import Image
 
 from vitlab.data.decode.colors import recolored
+from vitlab.data.decode.pixels import as_image
 from vitlab.data.decode.stored import EncodedImage, PixelImage
 from vitlab.data.sources.pictures import Picture, PillowImage, stored
 from vitlab.errors import ImageError
@@ -32,7 +33,7 @@ def encoded(picture: Picture, name: str) -> bytes:
     if isinstance(image, PillowImage):
         return png(_plain(image.picture, name))
     pixels = cast(PixelImage, image).pixels
-    return png(Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels))
+    return png(as_image(pixels))
 
 
 def png(image: Image.Image) -> bytes:

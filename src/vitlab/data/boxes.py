@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitlab.data.decode.crop import crop_resize
+from vitlab.data.decode.crop import crop_resize, whole_box
 from vitlab.data.decode.pixels import Box, Pixels
 from vitlab.data.holdout import in_splits, refuse_groups, without
 from vitlab.data.labels import Classes, Indices, PlacedLabels
@@ -173,8 +173,7 @@ def scenes(split: str) -> Arrays:
 
 def _enlarged(digit: Pixels, side: int) -> Drawn:
     """Return a digit at another size, and where its ink is: left, top, right, bottom."""
-    rows, columns = digit.shape[:2]
-    pixels = crop_resize(digit, (0, 0, columns, rows), side, side, "bilinear")
+    pixels = crop_resize(digit, whole_box(*digit.shape[:2]), side, side)
     ink = pixels[..., 0] >= INK
     down, across = (np.flatnonzero(ink.any(axis)) for axis in (1, 0))
     return pixels, (int(across[0]), int(down[0]), int(across[-1]) + 1, int(down[-1]) + 1)

@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 from PIL.TiffImagePlugin import TiffImageFile
 
-from vitlab.data.decode.pixels import Pixels
+from vitlab.data.decode.pixels import Pixels, as_image
 from vitlab.errors import ImageError
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -142,8 +142,4 @@ def _to_8_bits(image: Image.Image, excess: int) -> Image.Image:
 
 def convert(pixels: Pixels, channels: int) -> Pixels:
     """Bring 8-bit gray or RGB pixels, (rows, columns, 1 or 3), to other channels."""
-    have = pixels.shape[2]
-    if have == channels:
-        return pixels
-    image = Image.fromarray(np.ascontiguousarray(pixels[:, :, 0] if have == 1 else pixels))
-    return recolored(image, channels)
+    return pixels if pixels.shape[2] == channels else recolored(as_image(pixels), channels)

@@ -10,7 +10,7 @@ from PIL import Image
 from torch.nn import functional as F
 
 from vitlab.data.decode.filters import Side
-from vitlab.data.decode.pixels import Box, Pixels
+from vitlab.data.decode.pixels import Box, Pixels, as_image
 from vitlab.images import ImageSpec
 
 DRAWS = 22
@@ -54,7 +54,7 @@ def crop_resize(
         first = max(0, math.floor(top - reach))
         image = image[first : math.ceil(bottom + reach)]
         top, bottom = (float(np.float32(edge)) - first for edge in (top, bottom))  # as Pillow does
-    result = Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
+    result = as_image(image)
     if across:  # else Pillow may start with columns, which saves work
         result = result.resize((columns, len(image)), method, box=(left, 0, right, len(image)))
         left, right = 0, columns
@@ -89,7 +89,7 @@ def cut_resize(
     left, top = min(left, image.shape[1] - 1), min(top, image.shape[0] - 1)
     inside = image[top : max(bottom, top + 1), left : max(right, left + 1)]
     if image.shape[2] == 4:  # colors weighted by alpha
-        return crop_resize(inside, (0, 0, *inside.shape[1::-1]), rows, columns, interpolation)
+        return crop_resize(inside, whole_box(*inside.shape[:2]), rows, columns, interpolation)
     # the batch first: else PyTorch does not see that channels are last, and copies to planes
     pixels = torch.from_numpy(np.ascontiguousarray(inside))[None].permute(0, 3, 1, 2)
     resized = F.interpolate(pixels, (rows, columns), mode=interpolation, antialias=True)

@@ -20,7 +20,6 @@ from io import BytesIO
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from vitlab.data.decode.colors import GRAY, MODES, SAMPLES, convert, recolored
 from vitlab.data.decode.crop import crop_resize, whole_box
@@ -34,7 +33,7 @@ from vitlab.data.decode.headers import (
     turn,
 )
 from vitlab.data.decode.jpeg import jpeg_boxes
-from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
+from vitlab.data.decode.pixels import Box, ChooseBox, Pixels, as_image
 from vitlab.errors import ImageError
 
 _AS_THEY_ARE = ("JPEG", "PNG", "WEBP")  # formats that a copy keeps byte for byte
@@ -249,8 +248,7 @@ class PixelImage(StoredImage):
 def _encoded(pixels: Pixels, kind: str, **options: Any) -> tuple[bytes, str]:
     """Return an image file of a format, and the ending of its name."""
     stream = BytesIO()
-    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else np.asarray(pixels))
-    image.save(stream, kind, **options)
+    as_image(pixels).save(stream, kind, **options)
     return stream.getvalue(), ENDINGS[kind][0]
 
 

@@ -32,8 +32,8 @@ def choose(name: str) -> torch.device:
         DeviceError: an unknown device, or one that this machine lacks.
     """
     if name == "auto":
-        there = (("cuda", torch.cuda.is_available()), ("mps", torch.backends.mps.is_available()))
-        return torch.device(next((each for each, found in there if found), "cpu"))
+        other = "mps" if torch.backends.mps.is_available() else "cpu"
+        return torch.device("cuda" if torch.cuda.is_available() else other)
     try:
         device = torch.device(name)
     except RuntimeError:

@@ -228,8 +228,7 @@ class Observer:
 
     def known(self, source: Source) -> Probabilities | None:
         """Return the predictions of the evaluated weights for images, if they were just made."""
-        same = self.last is not None and shows(self.held_out, source)
-        return self.last if same else None
+        return self.last if shows(self.held_out, source) else None
 
     def predict(
         self, source: Source, model: Model | None = None, *, logits: bool = False

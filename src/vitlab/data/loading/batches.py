@@ -37,8 +37,7 @@ class Batch:
     """Images that go through the model together, without those that cannot be decoded.
 
     Attributes:
-        images: uint8 (B, H, W, C), or packed where each has its own size; five for each image if
-            its corners are evaluated too
+        images: uint8 (B, H, W, C), or packed where each has its own size
         labels: int64 (B,); float32 (B, classes), 0 or 1, where images have several; int16 (B, H, W)
             where each pixel has one
         draws: float32 (B, `draws_needed`), random numbers for `augment`; (B, 0) in evaluation

@@ -1,4 +1,4 @@
-"""Crops of one image: the center, its corners too, random ones; it is decoded once for them all."""
+"""Crops of one image: the center, or random ones; it is decoded once for them all."""
 
 import math
 from collections import defaultdict

@@ -217,7 +217,8 @@ def _stacked(
             continue
         images.extend(loaded)
         places.append(place)
-        targets += [] if target is None else [target]
+        if target is not None:
+            targets.append(target)
     chosen = np.array(indices, np.int64)[places]
     labels = torch.from_numpy(
         np.stack(targets) if targets else source.labels.take(chosen).targets()

@@ -247,7 +247,7 @@ def test_pictures_show_visible_patches_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("ratio", [0.063, 0.937])
-def test_the_shares_that_are_named_work(ratio: float) -> None:
+def test_the_least_and_the_greatest_share_work(ratio: float) -> None:
     config = ViTConfig(**SHAPE)
     MAE.check(replace(OPTIONS, mask_ratio=ratio), config)
     assert 0 < visible_count(PATCHES, ratio) < PATCHES

@@ -14,7 +14,7 @@ import vitlab
 from docs.pages import ROOT, blocks, commands, understood
 from oracles import peers
 from vitlab.cli import commands as command_names
-from vitlab.models.configs.listed import COSTS
+from vitlab.models.names import MODELS
 
 COMMANDS = command_names()
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -92,7 +92,7 @@ def test_peers_model_names_have_the_parameters_of_ours() -> None:
         with torch.device("meta"):
             model = timm.create_model(theirs, num_classes=1000)
             choices = {key: float(value) for key, value in (each.split("=") for each in extra)}
-            own = COSTS[ours][0] if not extra else count(vitlab.create(ours, 1000, **choices))
+            own = MODELS[ours][0] if not extra else count(vitlab.create(ours, 1000, **choices))
         assert count(model) == own, theirs
 
 

@@ -9,7 +9,6 @@ import pytest
 import vitlab
 from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig, config_of
-from vitlab.models.configs.listed import COSTS
 from vitlab.models.names import MODELS, shape_of
 
 REFUSED: dict[str, dict[str, Any]] = {
@@ -217,7 +216,7 @@ def test_the_papers_figures(row: str) -> None:
 def test_the_papers_exaflops(name: str, epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the listed costs, which tests/commands compares with the computed ones, but for one."""
     if name != "ViT-B/16":
-        listed = SimpleNamespace(macs=COSTS[name][1])
+        listed = SimpleNamespace(macs=MODELS[name][1])
         monkeypatch.setattr("vitlab.models.cost.cost", lambda model: listed)
     got = vitlab.measure.exaflops(config_of(name), 303e6, epochs)
     assert got == pytest.approx(EXAFLOPS[name, epochs], rel=0.1)
@@ -238,7 +237,7 @@ EXACT = {
 @pytest.mark.parametrize("name", EXACT)
 def test_hybrids_axial_models_and_resnets(name: str) -> None:
     """The listed costs, as above, and those of the ones that are not listed."""
-    price = vitlab.measure.cost(config_of(name)) if name not in COSTS else None
-    params, macs = (price.params, price.macs) if price else COSTS[name]
+    price = vitlab.measure.cost(config_of(name)) if name not in MODELS else None
+    params, macs = (price.params, price.macs) if price else MODELS[name]
     assert params == EXACT[name][0]
     assert macs / 1e9 == pytest.approx(EXACT[name][1], rel=2e-3)

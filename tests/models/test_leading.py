@@ -15,9 +15,8 @@ from distributed.ranks import on_ranks
 from made_models import noisy
 from vitlab.errors import OptionError
 from vitlab.models.encoder import attention
-from vitlab.models.encoder.attention import attend
+from vitlab.models.encoder.attention import JointAttention, attend
 from vitlab.models.encoder.block import MLP, Branch, draw_kept
-from vitlab.models.encoder.joint_attention import JointAttention
 from vitlab.models.encoder.recomputing import recomputed
 from vitlab.recipes.recipe import Host
 

@@ -15,8 +15,8 @@ from vitlab.models import registry
 from vitlab.models.config import ViTConfig
 from vitlab.models.create import build
 from vitlab.models.layers import reset_dense
+from vitlab.models.positions.learned import resample
 from vitlab.models.positions.positions import Added
-from vitlab.models.positions.resampling import resample
 from vitlab.models.stems.stem import Stem
 from vitlab.optim.optimizers import decayed
 

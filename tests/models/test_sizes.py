@@ -15,8 +15,8 @@ import vitlab
 from evaluation.small_models import noisy
 from vitlab.errors import OptionError, WeightsError
 from vitlab.models.model import Model
-from vitlab.models.positions.resampling import resample
-from vitlab.models.stems.kernels import resample_kernels
+from vitlab.models.positions.learned import resample
+from vitlab.models.stems.stem import resample_kernels
 
 TINY = "ViT(width=32,depth=2,heads=2,mlp=40)/4"
 CASES: dict[str, dict[str, Any]] = {

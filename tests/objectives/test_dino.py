@@ -15,7 +15,7 @@ from vitlab.data.settings import Augment
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.create import build
 from vitlab.models.model import Model
-from vitlab.objectives.crops import crop_views, follow
+from vitlab.objectives.crops import crop_views
 from vitlab.objectives.dino import (
     Projector,
     SelfDistillation,
@@ -27,6 +27,7 @@ from vitlab.objectives.dino import (
     temperature_at,
 )
 from vitlab.objectives.pretext_task import Learner
+from vitlab.optim.averaging import follow
 from vitlab.recipes.pretext import Pretext
 
 Array = NDArray[np.float64]

@@ -15,7 +15,7 @@ from objectives.made import batch_of
 from oracles import peers
 from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig
-from vitlab.models.encoder.from_patches import encode_visible
+from vitlab.models.encoder.from_patches import encode_visible, patches_of
 from vitlab.models.packed import from_patches
 from vitlab.models.positions.sincos import sines
 from vitlab.models.vit import VisionTransformer
@@ -169,7 +169,7 @@ def test_the_encoder_never_sees_a_hidden_patch() -> None:
     each = learner(registers=1).eval()
     pixels = images()
     visible, hidden = each.task.parted(pixels, seeded())
-    cut = each.task.patches(pixels).clone()
+    cut = patches_of(pixels, 8).clone()
     cut[torch.arange(4)[:, None], hidden] = 99.0
     changed = from_patches(cut.flatten(0, 1), (4, 4), 8)
     assert not torch.equal(changed, pixels)
@@ -247,7 +247,7 @@ def test_pictures_show_visible_patches_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("ratio", [0.063, 0.937])
-def test_the_shares_that_are_named_work(ratio: float) -> None:
+def test_the_least_and_the_greatest_share_work(ratio: float) -> None:
     config = ViTConfig(**SHAPE)
     MAE.check(replace(OPTIONS, mask_ratio=ratio), config)
     assert 0 < visible_count(PATCHES, ratio) < PATCHES

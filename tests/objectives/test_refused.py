@@ -27,10 +27,9 @@ DVAE = "dVAE(codes=12,code_width=6,width=8)/4"
 # What the line says (a pattern), options, the model's configuration.
 REFUSED: dict[str, list[tuple[str, dict[str, Any], ModelConfig]]] = {
     "mae": [
-        ("leaves none of 16 patches visible: use 0.063 to 0.937", {"mask_ratio": 0.95}, small()),
-        ("hides none of 16 patches: use 0.063 to 0.937", {"mask_ratio": 1e-9}, small()),
-        ("leaves none of 1 patches visible: use larger images, or a smaller p", {},
-         small(image_size=8)),
+        ("leaves none of the 16 patches: set mask_ratio=0.5", {"mask_ratio": 0.95}, small()),
+        ("hides none of the 16 patches: set mask_ratio=0.5", {"mask_ratio": 1e-9}, small()),
+        ("--image-size 32", {}, small(image_size=8)),
         ("decoder_heads=3 does not divide decoder_width=16: 2 does", {"decoder_heads": 3}, small()),
         ("decoder_width=18 is not a multiple of 4, .* 16 is", {"decoder_width": 18}, small()),
         ("stem=conv: stem=linear or hmlp", {}, small(stem="conv")),
@@ -39,8 +38,7 @@ REFUSED: dict[str, list[tuple[str, dict[str, Any], ModelConfig]]] = {
         (r"positions=1d\+bias, .*: positions=1d", {}, small(positions="1d+bias")),
         ("positions_at=every: .* and positions_at=stem", {}, small(positions_at="every")),
         ("attention=axial: attention=global", {}, small(attention="axial", pool="mean")),
-        ("fit=native: fit=crop", {}, small(fit="native")),
-        ("normalize_pixels needs .* set normalize_pixels=False", {}, small(patch=1, channels=1)),
+        ("set fit=crop", {}, small(fit="native")),
         ("BiT-R50x1 has none: use a Vision Transformer", {}, config_of("BiT-R50x1")),
     ],
     "masked-patch": [

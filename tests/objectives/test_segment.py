@@ -68,7 +68,7 @@ def test_the_loss_is_the_mean_cross_entropy_of_pixels_and_then_of_images() -> No
     model = vitlab.create("ViT(width=16,depth=2,heads=2,mlp=32)/8", classes=0, image_size=24)
     draw = torch.Generator().manual_seed(0)
     about = DenseClasses(("a", "b", "c"), (0, 1, 2), 255, (1, 2))
-    task = Segment(Pretext(task="segment"), model.config, None, about,
+    task = Segment(Pretext(task="segment"), model.config, about,
                    torch.randn(3, 32, generator=draw), torch.randn(3, generator=draw))  # fmt: skip
     images = torch.randn(3, 3, 24, 24, generator=draw)
     truth = torch.randint(-1, 3, (3, 24, 24), generator=draw, dtype=torch.int16)

@@ -109,7 +109,7 @@ def task_of(**chosen: Any) -> tuple[vitlab.VisionTransformer, Segment]:
     assert isinstance(model, vitlab.VisionTransformer)
     options = Pretext(**{"task": "segment", "mask_queries": 5, "query_blocks": 2} | chosen)
     Segment.check(options, model.config)
-    task = Segment(options, model.config, None, ABOUT, torch.zeros(4, 16), torch.zeros(4))
+    task = Segment(options, model.config, ABOUT, torch.zeros(4, 16), torch.zeros(4))
     task.reset_parameters(torch.Generator().manual_seed(0))
     return model, task
 

@@ -25,7 +25,7 @@ from vitlab.errors import DeviceError
 from vitlab.evaluation import infer as room
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.probes.heads import Blocks, logistic
-from vitlab.models.stems.kernels import resample_kernels
+from vitlab.models.stems.stem import resample_kernels
 from vitlab.optim.optimizers import build
 from vitlab.recipes.choices import Optimization
 from vitlab.recipes.named import RECIPES

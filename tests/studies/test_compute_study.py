@@ -13,8 +13,8 @@ from scipy.optimize import curve_fit
 from conftest import call
 from vitlab.errors import DataError, OptionError
 from vitlab.models.config import ModelConfig, config_of
-from vitlab.models.configs.listed import COSTS
 from vitlab.models.cost import exaflops
+from vitlab.models.names import MODELS
 from vitlab.studies.compute_card import (
     CORE_DAYS,
     PRINTED,
@@ -35,7 +35,7 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Costs as they are listed, which tests/commands compares with those of the models."""
 
     def of(config: ModelConfig) -> SimpleNamespace:
-        return SimpleNamespace(macs=COSTS[config.name][1])
+        return SimpleNamespace(macs=MODELS[config.name][1])
 
     monkeypatch.setattr("vitlab.models.cost.cost", of)
 

@@ -17,10 +17,10 @@ class ModelsOptions(Options):
 
 def run(options: ModelsOptions) -> dict[str, Any]:
     """Return the cost of every listed model at 224 pixels."""
-    from vitlab.models.configs.listed import COSTS
+    from vitlab.models.names import MODELS
 
     rows = [
-        {"model": name, "params": params, "macs": macs} for name, (params, macs) in COSTS.items()
+        {"model": name, "params": params, "macs": macs} for name, (params, macs) in MODELS.items()
     ]
     return {"image_size": 224, "models": rows}
 

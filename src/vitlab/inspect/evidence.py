@@ -233,9 +233,8 @@ class _Pass:
         weights = body.weights(*self.entering)
         if not isinstance(body, Attention):
             return weights * _slopes(sums, projected.chunk(2, -1)[1], body.heads)
-        pattern = body.pattern
-        sums, values = (pattern.fold(each, grid) for each in (sums, projected))
-        return weights * pattern.spread(_slopes(sums, values.chunk(3, -1)[2], body.heads), grid)
+        sums, values = (body.fold(each, grid) for each in (sums, projected))
+        return weights * body.spread(_slopes(sums, values.chunk(3, -1)[2], body.heads), grid)
 
 
 def _slopes(sums: Tensor, values: Tensor, heads: int) -> Tensor:

@@ -6,7 +6,7 @@ from vitlab.models.configs.model_config import Grid, ModelConfig, map_features, 
 from vitlab.models.configs.resnet_config import ResNetConfig
 from vitlab.models.configs.tokenizer_config import TokenizerConfig
 from vitlab.models.configs.vit_config import ViTConfig
-from vitlab.models.names import names_resnet, names_tokenizer, shape_of
+from vitlab.models.names import RESNET_NAME, TOKENIZER_NAME, shape_of
 from vitlab.models.registry import kinds
 from vitlab.options import check_known, hints
 
@@ -47,6 +47,6 @@ def config_of(name: str, **choices: Any) -> ModelConfig:
 
 def kind_of(name: str) -> type[ModelConfig]:
     """Return the configuration class that a name is for."""
-    if names_tokenizer(name):
+    if TOKENIZER_NAME.fullmatch(name):
         return TokenizerConfig
-    return ResNetConfig if names_resnet(name) else ViTConfig
+    return ResNetConfig if RESNET_NAME.fullmatch(name) else ViTConfig

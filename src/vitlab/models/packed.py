@@ -12,9 +12,7 @@ from torch import Tensor
 
 from vitlab.device import sent
 from vitlab.errors import OptionError
-from vitlab.models.configs.model_config import check_multiple
-
-Grid = tuple[int, int]
+from vitlab.models.configs.model_config import Grid, check_multiple
 
 
 @dataclass(frozen=True)

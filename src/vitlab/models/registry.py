@@ -39,7 +39,11 @@ class Component:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "name" in vars(cls):
-            register(cls.field, cls)
+            known = KINDS[cls.field]
+            if cls.name in known:
+                there = known[cls.name].__qualname__
+                raise TypeError(f"{cls.field}={cls.name} is already {there}")
+            known[cls.name] = cls
 
     @staticmethod
     def check(config: Any) -> None:
@@ -48,13 +52,6 @@ class Component:
         Raises:
             OptionError: the message says what would work.
         """
-
-
-def register(field: str, kind: type[Component]) -> None:
-    """Make a class available under its `name`, as a value of the configuration's `field`."""
-    if kind.name in KINDS[field]:
-        raise TypeError(f"{field}={kind.name} is already {KINDS[field][kind.name].__qualname__}")
-    KINDS[field][kind.name] = kind
 
 
 def kinds(field: str) -> dict[str, type[Component]]:

@@ -5,7 +5,6 @@ from torch import Tensor
 from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitlab.models.positions.positions import scheme_of
-from vitlab.models.stems.kernels import Filter
 from vitlab.models.stems.stem import stem_of
 
 
@@ -41,26 +40,6 @@ def resized(tensors: dict[str, Tensor], old: ModelConfig, new: ModelConfig) -> d
         part = follow(within(prefix, tensors), was, now)
         result |= {prefix + name: tensor for name, tensor in part.items()}
     return result
-
-
-def with_patch(
-    patch: int, tensors: dict[str, Tensor], config: ViTConfig, interpolation: Filter
-) -> dict[str, Tensor]:
-    """Return the tensors of a Vision Transformer whose stem has another patch size.
-
-    Args:
-        patch: pixels per side
-        tensors: a state dict
-        config: that they fit
-        interpolation: the filter that resizes patches
-
-    Raises:
-        OptionError: the stem is limited to its patch size.
-    """
-    if patch == config.patch:
-        return tensors
-    stem = stem_of(config).repatched(within("stem.", tensors), config, patch, interpolation)
-    return tensors | {f"stem.{name}": tensor for name, tensor in stem.items()}
 
 
 def within(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -10,17 +10,16 @@ from torch import Tensor, nn
 from vitlab.errors import OptionError
 from vitlab.images import Size
 from vitlab.models.config import Grid, ViTConfig
+from vitlab.models.encoder.attention import Axis
 from vitlab.models.encoder.block import Block, drop_rates
 from vitlab.models.encoder.mixed_sizes import PackedPositions, joined, parted
-from vitlab.models.encoder.patterns import Axis
 from vitlab.models.head import Head
 from vitlab.models.layers import modules, norm_of, reset_parts
 from vitlab.models.model import DenseFeatures, Model
 from vitlab.models.packed import Packed, before_sorting
 from vitlab.models.positions.positions import Positions, check_extra, scheme_of
-from vitlab.models.regrid import with_patch
-from vitlab.models.stems.kernels import Filter
-from vitlab.models.stems.stem import stem_of
+from vitlab.models.regrid import within
+from vitlab.models.stems.stem import Filter, stem_of
 
 
 class VisionTransformer(Model):
@@ -92,7 +91,12 @@ class VisionTransformer(Model):
         Raises:
             OptionError: a tensor of another shape, or extra tokens that the model cannot place.
         """
-        tokens, positions = self.begin(images, extra)
+        return self.through(*self.begin(images, extra), leading)
+
+    def through(
+        self, tokens: Tensor, positions: Sequence[Positions], leading: int | None = None
+    ) -> Tensor:
+        """Return what leaves the last norm of what `begin` or `embed` returned, as `encode`."""
         last = self.blocks[-1]
         for block, own in zip(self.blocks, positions, strict=True):
             tokens = block(own.place(tokens), own, leading if block is last else None)
@@ -190,7 +194,12 @@ class VisionTransformer(Model):
         """
         size = self.config.image_size if image_size is None else image_size
         new = replace(self.config.settled, patch=patch, image_size=size)
-        return self.remade(new, with_patch(patch, self.state_dict(), self.config, interpolation))
+        tensors: dict[str, Tensor] = self.state_dict()
+        if patch != self.config.patch:
+            kind, stem = stem_of(self.config), within("stem.", tensors)
+            stem = kind.repatched(stem, self.config, patch, interpolation)
+            tensors |= {f"stem.{name}": tensor for name, tensor in stem.items()}
+        return self.remade(new, tensors)
 
     @property
     def layers(self) -> int:

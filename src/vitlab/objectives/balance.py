@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,25 +43,21 @@ def decided(
             f"balance={options.balance} changes the recipe's loss, which a loss of your own "
             "replaces: set balance=none or balance=sampling"
         )
-    if labels.several:
-        if options.balance == "sampling":
-            raise OptionError(
-                "balance=sampling draws images by their class, but these have several: use "
-                "--balance weights or --balance focal"
-            )
-        return _chosen(options, "none"), []  # the yes and no of a class are uneven by nature
-    ratio = imbalance(labels.counts(classes))
-    if ratio < UNEVEN:
-        return _chosen(options, "none"), []
-    if own:
-        return _chosen(options, "none"), []
+    if labels.several and options.balance == "sampling":
+        raise OptionError(
+            "balance=sampling draws images by their class, but these have several: use "
+            "--balance weights or --balance focal"
+        )
+    # the yes and no of a class are uneven by nature
+    ratio = 1.0 if labels.several or own else imbalance(labels.counts(classes))
+    balance, lines = options.balance, list[str]()
     found = f"the largest class has {ratio:,.0f} times the images of the smallest"
-    if options.balance == "auto":
-        line = f"{found}: images are weighted by their class (--balance weights)"
-        return _chosen(options, "weights"), [line]
-    if options.balance == "none":
-        return options, [f"{found}: --balance weights, sampling or focal would make up for it"]
-    return options, []
+    if balance == "auto":
+        balance = "none" if ratio < UNEVEN else "weights"
+        lines = [f"{found}: images are weighted by their class (--balance weights)"]
+    elif balance == "none":
+        lines = [f"{found}: --balance weights, sampling or focal would make up for it"]
+    return replace(options, balance=balance), lines if ratio >= UNEVEN else []
 
 
 def class_weights(labels: Labels, classes: int, beta: float = 1.0) -> NDArray[np.float32]:
@@ -94,8 +89,3 @@ def _inverse(counts: NDArray[np.float64], beta: float) -> NDArray[np.float64]:
     effective = counts if beta == 1 else -np.expm1(counts * np.log(beta)) if beta else counts > 0
     weights = np.divide(1.0, effective, out=np.zeros_like(counts), where=counts > 0)
     return weights * (counts.sum() / (weights * counts).sum())
-
-
-def _chosen(options: ObjectivePart, balance: Literal["none", "weights"]) -> ObjectivePart:
-    """Return the options with `auto` replaced."""
-    return replace(options, balance=balance) if options.balance == "auto" else options

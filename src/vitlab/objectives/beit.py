@@ -55,8 +55,9 @@ class BEiT(HiddenPatches):
     @property
     def tokenizer(self) -> Tokenizer:
         """The frozen tokenizer."""
-        assert isinstance(self.guide, Tokenizer)
-        return self.guide
+        [guide] = self._guide
+        assert isinstance(guide, Tokenizer)
+        return guide
 
     @classmethod
     def check(cls, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:
@@ -132,7 +133,7 @@ class BEiT(HiddenPatches):
         if size != tuple(images.shape[-2:]):
             pixels = F.interpolate(pixels, size, mode="bicubic", antialias=True).clamp(0, 1)
         with torch.autocast(images.device.type, enabled=False):
-            own = tokenizer.normalization.normalized(pixels.expand(-1, channels, -1, -1))
+            own = tokenizer.normalized(pixels.expand(-1, channels, -1, -1))
             return tokenizer.codes(own).flatten(1)
 
     def scores(self, model: Model, images: Tensor, masks: Tensor, places: Tensor) -> Tensor:

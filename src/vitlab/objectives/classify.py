@@ -1,8 +1,8 @@
-"""Classification losses, and the interface between the trainer and a loss."""
+"""Classification losses: cross-entropy of one label or several, weighted, focal, or one's own."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -156,37 +156,6 @@ def _own_mean(loss: Loss, scores: Tensor, targets: Tensor) -> Tensor:
     if torch.is_grad_enabled() and scores.requires_grad and not found.requires_grad:
         raise OptionError("what loss returns does not depend on the scores: nothing is learned")
     return found.float().mean()
-
-
-class Objective(Protocol):
-    """A loss of a model on a batch.
-
-    Attributes:
-        figures: names of what `loss` adds up beside the loss, in the journal's order
-    """
-
-    figures: ClassVar[tuple[str, ...]]
-
-    def check(self, labels: Labels) -> None:
-        """See that images with such labels can be learned from, before training starts.
-
-        Raises:
-            OptionError: they cannot be, with what would work.
-        """
-
-    def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> LossFigures:
-        """Return the mean loss of a batch, and its metrics.
-
-        Args:
-            model: images (B, channels, H, W) to its outputs
-            batch: normalized images, float (B, channels, H, W), and their labels, int64 (B,) or
-                shares of each class, float (B, classes)
-            generator: the only source of random numbers, on the model's device
-
-        Returns:
-            The loss, and the sum over the batch of each of `figures`: `correct`, how many images
-            it got right.
-        """
 
 
 def objective_of(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.crops import View
 from vitlab.data.settings import Augment
 from vitlab.errors import OptionError
@@ -21,6 +22,7 @@ from vitlab.models.model import Model
 from vitlab.models.positions.positions import scheme_of
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.pretext_task import PretextTask
+from vitlab.optim.averaging import follow
 from vitlab.recipes.pretext import Pretext
 
 LOCAL = 3 / 7  # of the image size: 96 of 224 pixels
@@ -63,28 +65,6 @@ def local_size(options: Pretext, config: ModelConfig) -> tuple[int, int]:
     return rows, columns
 
 
-def _check(options: Pretext, config: ModelConfig) -> None:
-    if not isinstance(config, ViTConfig | ResNetConfig):
-        raise OptionError(
-            f"task={options.task} learns features; {config.name} has none: use a Vision "
-            "Transformer, such as ViT-S/16"
-        )
-    if config.fit == "native":
-        raise OptionError(f"task={options.task} needs images of one size: set fit=crop, not native")
-    if config.answers > 1:
-        raise OptionError(f"task={options.task} needs one answer per image: set queries=1")
-    least, most = options.local_area
-    if least > most:
-        raise OptionError(f"local_area={least:g}, {most:g} must go from the least to the greatest")
-    if options.local_crops:
-        _check_local(options, config)
-    if options.anchor and not isinstance(config, ViTConfig):
-        raise OptionError(
-            f"anchor compares patches; {config.name} has none: set anchor=0, or use a Vision "
-            "Transformer"
-        )
-
-
 def _check_local(options: Pretext, config: ModelConfig) -> None:
     size, step = local_size(options, config), config.step
     if any(side % step for side in size):
@@ -109,22 +89,6 @@ def _check_local(options: Pretext, config: ModelConfig) -> None:
         ) from None
 
 
-@torch.no_grad()
-def follow(teacher: nn.Module, student: nn.Module, momentum: float) -> None:
-    """Move a teacher's weights towards the student's: m teacher + (1 - m) student; copy buffers.
-
-    A momentum of 0 makes them the student's, to the bit.
-    """
-    own: list[Tensor] = list(teacher.parameters())
-    new: list[Tensor] = [weight.detach() for weight in student.parameters()]
-    if momentum == 0:
-        torch._foreach_copy_(own, new)
-    else:
-        torch._foreach_lerp_(own, new, 1 - momentum)
-    for mine, theirs in zip(teacher.buffers(), student.buffers(), strict=True):
-        mine.copy_(theirs)
-
-
 class GramAnchor(nn.Module):
     """The loss of DINOv3's Gram anchoring (Siméoni et al., 2025, section 4.2, equation 2).
 
@@ -136,7 +100,7 @@ class GramAnchor(nn.Module):
         config: of the model
     """
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         model = build(config, torch.Generator().manual_seed(0)).requires_grad_(False)
         assert isinstance(model, VisionTransformer)
@@ -164,18 +128,12 @@ class GramAnchor(nn.Module):
             return (_alike(tokens[:, prefix:]) - _alike(before[:, prefix:])).square().mean()
 
 
-def anchor_of(options: Pretext, config: ModelConfig) -> GramAnchor | None:
-    """Return the anchor that a recipe asks for, if any, of a model that has patches."""
-    if not options.anchor:
-        return None
-    assert isinstance(config, ViTConfig)
-    return GramAnchor(config)
-
-
 class ComparedCrops(PretextTask):
     """The base of tasks that compare crops of an image, which may keep to the Gram anchor."""
 
-    anchor: GramAnchor | None
+    def __init__(self, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:
+        super().__init__(options, config, guide)
+        self.anchor = GramAnchor(config) if options.anchor else None
 
     @classmethod
     def check(cls, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:
@@ -184,20 +142,53 @@ class ComparedCrops(PretextTask):
         Raises:
             OptionError: the message says what would work.
         """
-        _check(options, config)
+        if not isinstance(config, ViTConfig | ResNetConfig):
+            raise OptionError(
+                f"task={options.task} learns features; {config.name} has none: use a Vision "
+                "Transformer, such as ViT-S/16"
+            )
+        if config.fit == "native":
+            raise OptionError(
+                f"task={options.task} needs images of one size: set fit=crop, not native"
+            )
+        if config.answers > 1:
+            raise OptionError(f"task={options.task} needs one answer per image: set queries=1")
+        least, most = options.local_area
+        if least > most:
+            raise OptionError(
+                f"local_area={least:g}, {most:g} must go from the least to the greatest"
+            )
+        if options.local_crops:
+            _check_local(options, config)
+        if options.anchor and not isinstance(config, ViTConfig):
+            raise OptionError(
+                f"anchor compares patches; {config.name} has none: set anchor=0, or use a Vision "
+                "Transformer"
+            )
 
     def start(self, model: Model) -> None:
         """Begin with the model as the anchor."""
         if self.anchor is not None:
             self.anchor.start(model)
 
-    def anchored(self, model: Model, images: Tensor) -> tuple[Tensor, Tensor | float]:
-        """Return features of large crops, (B, channels, H, W), and the loss of the anchor."""
+    def crops(self, model: Model, batch: Batch) -> tuple[Tensor, list[Tensor], Tensor | float]:
+        """Return large crops, features of these and of any small ones, and the loss of the anchor.
+
+        Those of both crops are one after the other, (2 B, channels, H, W).
+        """
+        crops = [each.images for each in (batch, *batch.views)]
+        views = [each for each in crops if isinstance(each, Tensor)]
+        large, small = torch.cat(views[:2]), views[2:]
+        moved: Tensor | float = 0.0
         if self.anchor is None:
-            return model.features(images), 0.0
-        assert isinstance(model, VisionTransformer)
-        tokens = model.encode(images)
-        return model.head.features(tokens), self.anchor(images, tokens)
+            features = [model.features(large)]
+        else:
+            assert isinstance(model, VisionTransformer)
+            tokens = model.encode(large)
+            features, moved = [model.head.features(tokens)], self.anchor(large, tokens)
+        if small:
+            features.append(model.features(torch.cat(small)))
+        return large, features, moved
 
 
 def _alike(patches: Tensor) -> Tensor:

@@ -36,7 +36,6 @@ class Detect(PretextTask):
     Args:
         options: of the recipe
         config: of the model
-        guide: None
         classes: of objects
     """
 
@@ -46,10 +45,9 @@ class Detect(PretextTask):
         self,
         options: Pretext,
         config: ModelConfig,
-        guide: Model | None = None,
         classes: tuple[str, ...] = ("object",),
     ) -> None:
-        super().__init__(options, config, guide)
+        super().__init__(options, config)
         self.head = BoxHead(config, _about(options, classes))
 
     @classmethod

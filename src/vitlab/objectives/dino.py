@@ -15,15 +15,9 @@ from vitlab.device import widest
 from vitlab.models.config import ModelConfig
 from vitlab.models.create import build
 from vitlab.models.model import Model
-from vitlab.objectives.crops import (
-    BY_PASS,
-    ComparedCrops,
-    anchor_of,
-    crop_views,
-    follow,
-    local_size,
-)
+from vitlab.objectives.crops import BY_PASS, ComparedCrops, crop_views, local_size
 from vitlab.objectives.pretext_task import LossFigures, Sum
+from vitlab.optim.averaging import follow
 from vitlab.recipes.pretext import Pretext
 
 WARMUP = 0.1  # of the run, until the teacher's temperature is the final one
@@ -245,7 +239,6 @@ class SelfDistillation(ComparedCrops):
         self.teacher.eval()
         self.register_buffer("center", torch.zeros(options.prototypes))
         self.register_buffer("temperature", torch.zeros(()))
-        self.anchor = anchor_of(options, config)
         self.momentum, self.frozen = options.momentum_teacher, False
         self._seen: Tensor | None = None
         self.begin(0, 1, 1.0)
@@ -291,15 +284,10 @@ class SelfDistillation(ComparedCrops):
 
     def loss(self, model: Model, batch: Batch, generator: torch.Generator) -> LossFigures:
         """Return the loss over pairs of crops, with those that the options add, and the figures."""
-        images = [each.images for each in (batch, *batch.views)]
-        views = [each for each in images if isinstance(each, Tensor)]
-        large, count = torch.cat(views[:2]), len(batch)
+        large, seen, moved = self.crops(model, batch)
         with torch.no_grad():
             taught, features = self._teach(large)
-        seen, moved = self.anchored(model, large)
-        answers = [self.projector(seen, self.frozen)]
-        if views[2:]:
-            answers.append(self.projector(model.features(torch.cat(views[2:])), self.frozen))
+        answers, count = [self.projector(each, self.frozen) for each in seen], len(batch)
         with torch.autocast(large.device.type, enabled=False):
             sharp = torch.cat(answers).float() / self.options.student_temperature
             logs = F.log_softmax(sharp, dim=-1).unflatten(0, (-1, count))

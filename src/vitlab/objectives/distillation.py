@@ -6,7 +6,7 @@ et al., Training data-efficient image transformers & distillation through attent
 """
 
 from dataclasses import replace
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from vitlab.data.labels import kind_of
 from vitlab.data.loading.batches import Batch
 from vitlab.errors import OptionError
-from vitlab.images import ImageSpec
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
@@ -106,28 +105,6 @@ class TwoHeads(nn.Module):
 Wanted = Literal["hard", "soft"]
 
 
-class Renormalization(NamedTuple):
-    """What turns images of one normalization into another's: x * scale + shift, per channel."""
-
-    scale: tuple[float, ...]
-    shift: tuple[float, ...]
-
-    @classmethod
-    def between(cls, own: ImageSpec, theirs: ImageSpec) -> "Renormalization | None":
-        """Return that from the student's to the teacher's; None if they are the same."""
-        if (own.mean, own.std) == (theirs.mean, theirs.std):
-            return None
-        each = list(zip(own.mean, own.std, theirs.mean, theirs.std, strict=True))
-        scale = tuple(std / other for _, std, _, other in each)
-        shift = tuple((mean - middle) / other for mean, _, middle, other in each)
-        return cls(scale, shift)
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """Change images (B, C, H, W)."""
-        scale, shift = (images.new_tensor(each)[:, None, None] for each in self)
-        return images * scale + shift
-
-
 class Teacher:
     """A frozen model that sees a student's images as it takes them, in the student's precision.
 
@@ -143,9 +120,7 @@ class Teacher:
 
     def __init__(self, model: Model, config: ModelConfig, wanted: Wanted) -> None:
         self.model = model.eval().requires_grad_(False)
-        self.wanted = wanted
-        self.normalized = Renormalization.between(config, model.config)
-        self.resized = None if model.config.size == config.size else model.config.size
+        self.config, self.wanted = config, wanted
         self.columns = columns_of(config, model.config)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -166,10 +141,15 @@ class Teacher:
 
     def images(self, images: Tensor) -> Tensor:
         """Return a student's images, float32 (B, C, H, W), as the teacher takes them."""
-        if self.resized is not None:
-            how = self.model.config.interpolation
-            images = F.interpolate(images, self.resized, mode=how, antialias=True)
-        return images if self.normalized is None else self.normalized(images)
+        own, theirs = self.config, self.model.config
+        if theirs.size != own.size:
+            images = F.interpolate(images, theirs.size, mode=theirs.interpolation, antialias=True)
+        if (own.mean, own.std) == (theirs.mean, theirs.std):
+            return images
+        each = [*zip(own.mean, own.std, theirs.mean, theirs.std, strict=True)]
+        scale = images.new_tensor([std / other for _, std, _, other in each])
+        shift = images.new_tensor([(mean - middle) / other for mean, _, middle, other in each])
+        return images * scale[:, None, None] + shift[:, None, None]
 
     def asked(self, images: Tensor) -> Tensor:
         """Return what the teacher itself says of images as it takes them, as `answers` does."""
@@ -298,7 +278,7 @@ class Distillation(OwningObjective):
         guide: Model,
         several: bool = False,
     ) -> None:
-        super().__init__(config, guide)
+        super().__init__(config)
         self.distill, self.classify, self.several = options, classify, several
         self.teacher = Teacher(guide, config, options.distill)
         self.heads = TwoHeads(config.classes) if options.distill_token else None

@@ -6,10 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.errors import OptionError
-from vitlab.models.config import ModelConfig, ViTConfig
-from vitlab.models.encoder.from_patches import encode_patches, gathered
+from vitlab.models.config import Grid, ModelConfig, ViTConfig
+from vitlab.models.encoder.from_patches import gathered
 from vitlab.models.model import Model
-from vitlab.models.packed import Grid
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.pretext_task import GRAY, PretextTask
 from vitlab.recipes.pretext import Pretext
@@ -18,6 +17,44 @@ from vitlab.recipes.pretext import Pretext
 def hidden_count(ratio: float, grid: Grid) -> int:
     """Return how many patches are hidden: the share, rounded."""
     return round(ratio * math.prod(grid))
+
+
+def check_patches(options: Pretext, config: ModelConfig) -> ViTConfig:
+    """Refuse models without several patches, and images that keep their own sizes.
+
+    Returns:
+        The configuration, of a Vision Transformer.
+
+    Raises:
+        OptionError: the message says what would work.
+    """
+    task = options.task
+    if not isinstance(config, ViTConfig):
+        raise OptionError(
+            f"task={task} hides patches; {config.name} has none: use a Vision Transformer, "
+            "such as ViT-B/16"
+        )
+    if config.fit == "native":
+        raise OptionError(f"task={task} needs images of one size: set fit=crop, not native")
+    if math.prod(config.grid) < 2:
+        raise OptionError(
+            f"task={task} needs several patches, and image_size={config.image_size} is one: use "
+            f"--image-size {4 * config.patch}"
+        )
+    return config
+
+
+def check_share(ratio: float, hidden: int, config: ViTConfig) -> None:
+    """Refuse a share of which so many patches are hidden, none of them or all.
+
+    Raises:
+        OptionError: the message says what would work.
+    """
+    if hidden in (0, patches := math.prod(config.grid)):
+        raise OptionError(
+            f"mask_ratio={ratio:g} {'leaves' if hidden else 'hides'} none of the {patches} "
+            "patches: set mask_ratio=0.5"
+        )
 
 
 def check_hidden(options: Pretext, config: ModelConfig) -> ViTConfig:
@@ -29,33 +66,16 @@ def check_hidden(options: Pretext, config: ModelConfig) -> ViTConfig:
     Raises:
         OptionError: the message says what would work.
     """
-    task, ratio = options.task, options.mask_ratio
-    if not isinstance(config, ViTConfig):
-        raise OptionError(
-            f"task={task} hides patches; {config.name} has none: use a Vision Transformer, "
-            "such as ViT-B/16"
-        )
-    if not config.tiled:
+    task, vit = options.task, check_patches(options, config)
+    if not vit.tiled:
         raise OptionError(f"task={task} hides patches side by side: set stem=linear, stem_stride=0")
-    if config.fit == "native":
-        raise OptionError(f"task={task} needs images of one size: set fit=crop, not native")
     for name in ("pool_mlp", "pre_logits"):
-        if getattr(config, name):
+        if getattr(vit, name):
             raise OptionError(f"task={task} would leave {name} untrained: set {name}=0")
-    if config.pool == "attention":
+    if vit.pool == "attention":
         raise OptionError(f"task={task} would leave pool=attention untrained: set pool=mean")
-    patches = math.prod(config.grid)
-    if patches < 2:
-        raise OptionError(
-            f"task={task} needs several patches, and image_size={config.image_size} is one: use "
-            f"--image-size {4 * config.patch}"
-        )
-    count, half = hidden_count(ratio, config.grid), "set mask_ratio=0.5"
-    if count == 0:
-        raise OptionError(f"mask_ratio={ratio:g} hides none of the {patches} patches: {half}")
-    if count == patches:
-        raise OptionError(f"mask_ratio={ratio:g} leaves none of the {patches} patches: {half}")
-    return config
+    check_share(options.mask_ratio, hidden_count(options.mask_ratio, vit.grid), vit)
+    return vit
 
 
 def grid_of(images: Tensor, config: ViTConfig) -> Grid:
@@ -103,7 +123,7 @@ class HiddenPatches(PretextTask):
             patches: the tokens that enter the first block, (B, P, D)
             places: of the hidden ones, int64 (B, K)
         """
-        tokens = encode_patches(model, patches, grid_of(images, self.config))
+        tokens = model.through(*model.embed(patches, grid_of(images, self.config)))
         normed = model.head.norm(tokens[:, model.config.prefix :])
         found: Tensor = self.predict(gathered(normed, places))
         return found.float()

@@ -15,7 +15,7 @@ from vitlab.data.loading.crops import View
 from vitlab.data.settings import Augment
 from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
-from vitlab.objectives.crops import BY_PASS, ComparedCrops, anchor_of, local_size
+from vitlab.objectives.crops import BY_PASS, ComparedCrops, local_size
 from vitlab.objectives.dino import CLOSE, spread
 from vitlab.objectives.pretext_task import LossFigures
 from vitlab.recipes.pretext import Pretext
@@ -38,7 +38,6 @@ class LeJEPA(ComparedCrops):
     def __init__(self, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:
         super().__init__(options, config, guide)
         self.projector = EmbeddingHead(config.features, options.head_width, options.embedding)
-        self.anchor = anchor_of(options, config)
 
     @classmethod
     def views(cls, options: Pretext, config: ModelConfig, augment: Augment) -> tuple[View, ...]:
@@ -58,13 +57,8 @@ class LeJEPA(ComparedCrops):
 
     def loss(self, model: Model, batch: Batch, generator: torch.Generator) -> LossFigures:
         """Return the weighted loss of a batch, and the figures."""
-        crops = (batch, *batch.views)
-        views = [each.images for each in crops if isinstance(each.images, Tensor)]
-        seen, moved = self.anchored(model, torch.cat(views[:2]))
-        features = [seen]
-        if views[2:]:
-            features.append(model.features(torch.cat(views[2:])))
-        embedded = self.projector(torch.cat(features)).unflatten(0, (len(views), len(batch)))
+        _, features, moved = self.crops(model, batch)
+        embedded = self.projector(torch.cat(features)).unflatten(0, (-1, len(batch)))
         options, regularizer = self.options, REGULARIZERS[self.options.regularizer]
         with torch.autocast(embedded.device.type, enabled=False):
             embedded = embedded.float()  # (V, B, E)

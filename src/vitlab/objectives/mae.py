@@ -9,16 +9,17 @@ from torch import Tensor, nn
 from vitlab.data.loading.batches import Batch
 from vitlab.device import sent
 from vitlab.errors import OptionError
-from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.config import Grid, ModelConfig, ViTConfig
 from vitlab.models.encoder.block import Block
-from vitlab.models.encoder.from_patches import encode_visible, gathered
+from vitlab.models.encoder.from_patches import encode_visible, gathered, patches_of
 from vitlab.models.layers import modules, norm_of, reset_xavier
 from vitlab.models.model import Model
-from vitlab.models.packed import Grid, from_patches, to_patches
+from vitlab.models.packed import from_patches
 from vitlab.models.positions.positions import Positions, scheme_of
 from vitlab.models.positions.sincos import sines
 from vitlab.models.stems.stem import stem_of
 from vitlab.models.vit import VisionTransformer
+from vitlab.objectives.hidden_patches import check_patches, check_share
 from vitlab.objectives.masks import Draws, draws_of, uniform
 from vitlab.objectives.pretext_task import GRAY, LossFigures, PretextTask, as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext
@@ -81,7 +82,7 @@ class Decoder(nn.Module):
             grid: of all patches
 
         Returns:
-            float32 (B, M, channels P P), the values of a patch in the order of `to_patches`.
+            float32 (B, M, channels P P), the values of a patch in the order of `packed.to_patches`.
         """
         known = self.embed(tokens)
         places = self.places if grid == self.grid else sines(grid, known.shape[-1], known.device)
@@ -127,28 +128,11 @@ class MAE(PretextTask):
         Raises:
             OptionError: the message says what would work.
         """
-        if not isinstance(config, ViTConfig):
-            raise OptionError(
-                f"task=mae hides patches; {config.name} has none: use a Vision Transformer, "
-                "such as ViT-B/16"
-            )
-        _check_encoder(config)
+        vit = check_patches(options, config)
+        _check_encoder(vit)
         _check_decoder(options)
-        if options.normalize_pixels and config.patch**2 * config.channels == 1:
-            raise OptionError(
-                "normalize_pixels needs patches of more than one number: set normalize_pixels=False"
-            )
-        patches = math.prod(config.grid)
-        if not (visible := visible_count(patches, options.mask_ratio)):
-            raise OptionError(
-                f"mask_ratio={options.mask_ratio:g} leaves none of {patches} patches visible: "
-                f"{_ratios(patches)}"
-            )
-        if visible == patches:
-            raise OptionError(
-                f"mask_ratio={options.mask_ratio:g} hides none of {patches} patches: "
-                f"{_ratios(patches)}"
-            )
+        patches, ratio = math.prod(vit.grid), options.mask_ratio
+        check_share(ratio, patches - visible_count(patches, ratio), vit)
 
     @classmethod
     def remarks(cls, options: Pretext, config: ModelConfig) -> list[str]:
@@ -177,7 +161,7 @@ class MAE(PretextTask):
         assert isinstance(images, Tensor)
         visible, hidden = self.parted(images, draws_of(batch, generator))
         predicted = self.predicted(model, images, visible, hidden)
-        pixels = gathered(self.patches(images), hidden).float()
+        pixels = gathered(patches_of(images, self.patch), hidden).float()
         mean, scale = self._moments(pixels)
         errors = predicted - (pixels - mean) / scale
         with torch.no_grad():
@@ -207,10 +191,6 @@ class MAE(PretextTask):
         found: Tensor = self.decoder(tokens, visible, hidden, grid)
         return found
 
-    def patches(self, images: Tensor) -> Tensor:
-        """Cut images into patches: (B, channels, H, W) -> (B, patches, channels P P)."""
-        return to_patches(images, self.patch).unflatten(0, (len(images), -1))
-
     def _moments(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Return what is subtracted from each patch of (B, M, n), and what then divides it."""
         if not self.options.normalize_pixels:
@@ -224,7 +204,7 @@ class MAE(PretextTask):
     ) -> dict[str, Tensor]:
         """Return images, their visible patches, and these with the predicted ones beside them."""
         visible, hidden = self.parted(images, generator)
-        pixels = self.patches(images).float()
+        pixels = patches_of(images, self.patch).float()
         mean, scale = self._moments(gathered(pixels, hidden))
         found = self.predicted(model, images, visible, hidden) * scale + mean
         whole = pixels.scatter(1, hidden[..., None].expand_as(found), found)
@@ -246,31 +226,19 @@ def visible_count(patches: int, ratio: float) -> int:
     return int(patches * (1 - ratio) + 1e-6)  # 10 * (1 - 0.9) is a little less than 1
 
 
-def _ratios(patches: int) -> str:
-    """Say which shares would work."""
-    if patches < 2:
-        return "use larger images, or a smaller patch"
-    least, most = math.ceil(1000 / patches) / 1000, math.floor(1000 - 1000 / patches) / 1000
-    return f"use {least:g} to {most:g}"
-
-
 def _check_encoder(config: ViTConfig) -> None:
     """Refuse an encoder that some of the patches mean nothing to."""
     with torch.device("meta"):
         mixes = stem_of(config)(config).mixes
     scheme = scheme_of(config)
     inner = scheme.relate is not Positions.relate or config.positions_at != "stem"
-    wrong = {
-        f"stem={config.stem}": (mixes, "stem=linear or hmlp"),
-        f"positions={config.positions}, positions_at={config.positions_at}": (
-            inner,
-            "positions=1d, 2d, sincos or none, and positions_at=stem",
-        ),
-        "attention=axial": (config.attention == "axial", "attention=global"),
-        "fit=native": (config.fit == "native", "fit=crop"),
-    }
-    for what, (is_wrong, instead) in wrong.items():
-        if is_wrong:
+    places = f"positions={config.positions}, positions_at={config.positions_at}"
+    for wrong, what, instead in (
+        (mixes, f"stem={config.stem}", "stem=linear or hmlp"),
+        (inner, places, "positions=1d, 2d, sincos or none, and positions_at=stem"),
+        (config.attention == "axial", "attention=axial", "attention=global"),
+    ):
+        if wrong:
             raise OptionError(f"task=mae encodes visible patches alone, without {what}: {instead}")
 
 

@@ -9,9 +9,9 @@ from torch.nn import functional as F
 from vitlab.data.loading.batches import Batch
 from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig
-from vitlab.models.encoder.from_patches import gathered
+from vitlab.models.encoder.from_patches import gathered, patches_of
 from vitlab.models.model import Model
-from vitlab.models.packed import from_patches, to_patches
+from vitlab.models.packed import from_patches
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.hidden_patches import (
     HiddenPatches,
@@ -100,7 +100,7 @@ class MaskedPatch(HiddenPatches):
             float32 (B, P, C, cells): one cell, 4x4 of them, or every pixel, in raster order.
         """
         pixels = unit_pixels(images, self.config).clamp(0, 1)
-        cut = to_patches(pixels, self.config.patch).unflatten(0, (len(images), -1))
+        cut = patches_of(pixels, self.config.patch)
         cut = cut.unflatten(2, (images.shape[1], self.config.patch, -1))
         if self.cells == self.config.patch:
             return cut.flatten(3)
@@ -159,7 +159,7 @@ class MaskedPatch(HiddenPatches):
         square = cells.unflatten(3, (self.cells, self.cells)).flatten(0, 1)
         colors = F.interpolate(square, (side, side), mode="nearest").flatten(1)
         pixels, grid = unit_pixels(images, self.config), grid_of(images, self.config)
-        cut = to_patches(pixels, side).unflatten(0, (len(images), -1))
+        cut = patches_of(pixels, side)
         colors = colors.unflatten(0, places.shape)
         made = cut.scatter(1, places[..., None].expand_as(colors), colors).flatten(0, 1)
         masks = torch.zeros_like(cut[..., 0], dtype=torch.bool).scatter(1, places, True)

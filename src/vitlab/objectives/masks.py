@@ -14,7 +14,7 @@ from torch import Tensor
 from vitlab.data.loading.batches import Batch
 from vitlab.device import sent
 from vitlab.errors import OptionError
-from vitlab.models.packed import Grid
+from vitlab.models.config import Grid
 
 
 class EachImage:

@@ -32,8 +32,6 @@ class OwningObjective(nn.Module):
 
     Args:
         config: of the model
-        guide: a frozen model whose answers are the targets (a tokenizer, a trained teacher), on the
-            device; it is no submodule, so that it is neither trained nor kept in checkpoints
 
     Attributes:
         config: of the model
@@ -42,21 +40,14 @@ class OwningObjective(nn.Module):
 
     figures: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, config: ModelConfig, guide: Model | None = None) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self._guide = (guide,)  # a tuple hides it from torch
 
     @property
     def follows(self) -> bool:
         """Whether `stepped` does anything, so that the host must know which steps were taken."""
         return type(self).stepped is not OwningObjective.stepped
-
-    @property
-    def guide(self) -> Model:
-        """The frozen model whose answers are the targets."""
-        assert self._guide[0] is not None
-        return self._guide[0]
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw every weight of the objective's own modules."""
@@ -158,15 +149,16 @@ class PretextTask(OwningObjective):
     Args:
         options: of the recipe
         config: of the model
-        guide: BEiT's tokenizer
+        guide: BEiT's tokenizer, frozen and on the device
 
     Attributes:
         options: of the recipe
     """
 
     def __init__(self, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:
-        super().__init__(config, guide)
+        super().__init__(config)
         self.options = options
+        self._guide = (guide,)  # a tuple hides it from torch: it is not trained, nor in checkpoints
 
     @classmethod
     def check(cls, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:

@@ -29,7 +29,6 @@ class Regress(PretextTask):
     Args:
         options: of the recipe
         config: of the model
-        guide: None
         loss: what is minimized
         first: rows of weight and bias that the layer begins with, of values, then of logarithms of
             variances; None for zeros: the mean of the training images, and their variance
@@ -41,11 +40,10 @@ class Regress(PretextTask):
         self,
         options: Pretext,
         config: ModelConfig,
-        guide: Model | None = None,
         loss: LossName = "l2",
         first: dict[str, list[Any]] | None = None,
     ) -> None:
-        super().__init__(options, config, guide)
+        super().__init__(options, config)
         self.kind, spread = loss, loss == "gaussian"  # one of the losses of numbers
         self.first = first
         self.about = Targets(options.columns, spread)

@@ -50,7 +50,6 @@ class Segment(PretextTask):
     Args:
         options: of the recipe
         config: of the model
-        guide: None
         about: classes and layers
         weight: of the fitted layer, (classes, features)
         bias: (classes,)
@@ -62,12 +61,11 @@ class Segment(PretextTask):
         self,
         options: Pretext,
         config: ModelConfig,
-        guide: Model | None,
         about: DenseClasses,
         weight: Tensor,
         bias: Tensor,
     ) -> None:
-        super().__init__(options, config, guide)
+        super().__init__(options, config)
         self.head: PatchLayer | MaskHead = PatchLayer(about, weight, bias)
         if options.mask_queries:
             queries, blocks = options.mask_queries, options.query_blocks

@@ -13,7 +13,7 @@ from vitlab.models.config import ModelConfig, TokenizerConfig
 from vitlab.models.model import Model
 from vitlab.models.tokenizers.tokenizer import Tokenizer
 from vitlab.objectives.masks import Draws, draws_of, exponentials
-from vitlab.objectives.pretext_task import LossFigures, PretextTask, Sum
+from vitlab.objectives.pretext_task import LossFigures, PretextTask, Sum, as_pictures
 from vitlab.recipes.pretext import Pretext
 
 
@@ -177,8 +177,8 @@ class Tokenize(PretextTask):
         """Return images and what is made of their codes: uint8 (B, H, W, 3) each."""
         assert isinstance(model, Tokenizer)
         with torch.no_grad():
-            made = model.decode(model.codes(images))
-        return {"image": _bytes(model.pixels(images)), "from its codes": _bytes(model.pixels(made))}
+            columns = {"image": images, "from its codes": model.decode(model.codes(images))}
+        return {name: as_pictures(model.pixels(each)) for name, each in columns.items()}
 
     def _count(self, codes: Tensor) -> None:
         """Add to the codes of this step."""
@@ -196,10 +196,3 @@ class Tokenize(PretextTask):
         likely = (1 - UNSEEN) * self.frequencies + UNSEEN / self.codes
         entropy = -F.embedding(codes, likely.log()[:, None])[..., 0].flatten(1).mean(1)
         return {"error": error.sum(), "entropy": entropy.sum()}
-
-
-def _bytes(pixels: Tensor) -> Tensor:
-    """Turn pixels in [0, 1], (B, channels, H, W), into RGB bytes, (B, H, W, 3)."""
-    if pixels.shape[1] not in (3, 4):
-        pixels = pixels[:, :1].expand(-1, 3, -1, -1)
-    return (pixels[:, :3].clamp(0, 1) * 255).round().to(torch.uint8).movedim(1, -1)

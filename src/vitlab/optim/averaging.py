@@ -1,4 +1,4 @@
-"""An average of the weights over the run, to evaluate and to keep."""
+"""Averages of weights over the run: the one to evaluate and to keep, and momentum teachers."""
 
 import copy
 from typing import Generic, TypeVar
@@ -29,12 +29,23 @@ class WeightAverage(Generic[Model]):
         self.decay = decay
         self.warmup = warmup
 
-    @torch.no_grad()
     def update(self, model: nn.Module, updates: int) -> None:
         """Add the weights after an optimizer step, `updates` updates having been made before."""
         decay = min(self.decay, (1 + updates) / (10 + updates)) if self.warmup else self.decay
-        own: list[Tensor] = [local(weight) for weight in self.model.parameters()]
-        new: list[Tensor] = [local(weight) for weight in model.parameters()]
-        torch._foreach_lerp_(own, new, 1 - decay)
-        for mine, theirs in zip(self.model.buffers(), model.buffers(), strict=True):
-            mine.copy_(theirs)
+        follow(self.model, model, decay)
+
+
+@torch.no_grad()
+def follow(teacher: nn.Module, student: nn.Module, momentum: float) -> None:
+    """Move a teacher's weights towards the student's: m teacher + (1 - m) student; copy buffers.
+
+    A momentum of 0 makes them the student's, to the bit.
+    """
+    own: list[Tensor] = [local(weight) for weight in teacher.parameters()]
+    new: list[Tensor] = [local(weight) for weight in student.parameters()]
+    if momentum == 0:
+        torch._foreach_copy_(own, new)
+    else:
+        torch._foreach_lerp_(own, new, 1 - momentum)
+    for mine, theirs in zip(teacher.buffers(), student.buffers(), strict=True):
+        mine.copy_(theirs)

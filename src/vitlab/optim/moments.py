@@ -71,12 +71,13 @@ def size(optimizer: Optimizer) -> int:
 
 
 def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    if isinstance(value, Tensor) and is_sliced(value):  # whose layout follows from the weight's
-        tensors[name] = value
-        return {"tensor": name, "order": list(range(value.ndim))}
     if isinstance(value, Tensor):
-        order = sorted(range(value.ndim), key=lambda d: value.stride(d), reverse=True)
-        tensors[name] = value.permute(order)
+        order = list(range(value.ndim))
+        if is_sliced(value):  # whose layout follows from the weight's
+            tensors[name] = value
+        else:
+            order.sort(key=lambda axis: value.stride(axis), reverse=True)
+            tensors[name] = value.permute(order)
         return {"tensor": name, "order": order}
     if isinstance(value, list):
         return [_pack(each, f"{name}.{place}", tensors) for place, each in enumerate(value)]

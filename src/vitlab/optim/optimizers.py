@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from vitlab.errors import OptionError
 from vitlab.models.model import Model
-from vitlab.optim.table import OPTIMIZERS, Groups, OptimizerEntry
+from vitlab.optim.table import OPTIMIZERS, OptimizerEntry
 from vitlab.recipes.choices import Optimization
 
 Weights = dict[str, Tensor]
@@ -48,18 +48,15 @@ def build(model: nn.Module, options: Optimization, beside: nn.Module | None = No
             f"{name} evaluates averaged weights, for which batch norm has no statistics: set "
             "optimizer=adamw"
         )
+
+    def made(entry: OptimizerEntry, weights: Weights) -> Optimizer:
+        """Return an optimizer of some of the parameters, with the options that it needs."""
+        needed = {name: getattr(options, name) for name in entry.options}
+        return entry.make(groups(model, weights, options, kernels), options.lr, **needed)
+
     rest = {key: weight for key, weight in free.items() if key not in own}
-    first = _made(entry, groups(model, own, options, kernels), options)
-    if not rest:
-        return first
-    return OptimizerPair(
-        first, _made(OPTIMIZERS[entry.rest], groups(model, rest, options, kernels), options)
-    )
-
-
-def _made(entry: OptimizerEntry, params: Groups, options: Optimization) -> Optimizer:
-    """Return an optimizer with the options that it needs."""
-    return entry.make(params, options.lr, **{n: getattr(options, n) for n in entry.options})
+    first = made(entry, own)
+    return OptimizerPair(first, made(OPTIMIZERS[entry.rest], rest)) if rest else first
 
 
 def _takes(entry: OptimizerEntry, name: str, weight: Tensor, kernel: bool) -> bool:

@@ -97,12 +97,12 @@ def _beside(task: Task, device: torch.device, generator: torch.Generator) -> Own
             own = Detect(recipe.pretext, config, classes=task.splits.classes)
         elif recipe.pretext.task == "regress":
             first = task.ridge and task.ridge[0]
-            own = Regress(recipe.pretext, config, None, recipe.objective.loss, first or None)
+            own = Regress(recipe.pretext, config, recipe.objective.loss, first or None)
         elif recipe.pretext.task == "segment":
             assert task.layer is not None
             about, layer = task.layer
             layer = {name: each.clone() for name, each in layer.items()}  # which learn
-            own = Segment(recipe.pretext, config, None, about, **layer)
+            own = Segment(recipe.pretext, config, about, **layer)
         else:
             own = TASKS[recipe.pretext.task](recipe.pretext, config, guide)
     elif guide is not None:

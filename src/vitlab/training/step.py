@@ -21,7 +21,7 @@ from vitlab.distributed.shares import passes
 from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DivergedError
 from vitlab.models.model import Model
-from vitlab.objectives.classify import Objective, objective_of
+from vitlab.objectives.classify import Classify, objective_of
 from vitlab.objectives.pretext_task import Learner, LossFigures, OwningObjective
 from vitlab.objectives.pretext_tasks import views_of
 from vitlab.optim.optimizers import set_rate
@@ -66,14 +66,14 @@ class Trainer:
         recipe: Recipe,
         world: World = ALONE,
         compiled: bool = False,
-        objective: Objective | OwningObjective | None = None,
+        objective: Classify | OwningObjective | None = None,
         transform: Transform | None = None,
     ) -> None:
         self.model, self.recipe, self.world = model, recipe, world
         self.transform, self.device = transform, next(model.parameters()).device
         if self.device.type == "cpu":
             keep_freed_memory()
-        self.objective: Objective | OwningObjective = objective or objective_of(recipe.objective)
+        self.objective: Classify | OwningObjective = objective or objective_of(recipe.objective)
         self.task = objective if isinstance(objective, OwningObjective) else None
         self.learner = model if self.task is None else Learner(model, self.task)
         self.views = () if self.task is None else views_of(recipe, model.config)

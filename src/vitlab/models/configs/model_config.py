@@ -11,6 +11,7 @@ from vitlab.options import at_least, defaults, option
 
 Grid = tuple[int, int]  # rows and columns
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # in a text
+MOST_BLOCKS, MOST_PARAMETERS = 2000, 10**11  # the largest published model has 22 billion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,3 +166,18 @@ def map_stride(stages: tuple[int, ...]) -> int:
 def map_features(stages: tuple[int, ...], widen: int) -> int:
     """Return the channels of a ResNet's last map: 64 after the root, then 256 and doubled."""
     return 256 * widen * 2 ** (len(stages) - 1) if stages else 64 * widen
+
+
+def check_stages(stages: tuple[int, ...]) -> None:
+    """Refuse a ResNet of more units than could be built."""
+    if len(stages) > 8 or sum(stages) > MOST_BLOCKS:
+        raise OptionError(f"stages has {len(stages)} stages of {sum(stages):,} units: too many")
+
+
+def check_parameters(count: int) -> None:
+    """Refuse a model that no machine could hold."""
+    if count > MOST_PARAMETERS:
+        raise OptionError(
+            f"the model would have more than {count:.0e} parameters; at most "
+            f"{MOST_PARAMETERS:.0e} are supported"
+        )

@@ -4,8 +4,14 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from vitlab.errors import OptionError
-from vitlab.models.configs.model_config import ModelConfig, check_multiple, map_features, map_stride
-from vitlab.models.configs.vit_checks import check_parameters, check_stages
+from vitlab.models.configs.model_config import (
+    ModelConfig,
+    check_multiple,
+    check_parameters,
+    check_stages,
+    map_features,
+    map_stride,
+)
 from vitlab.models.names import resnet_name
 from vitlab.options import at_least, option, when
 

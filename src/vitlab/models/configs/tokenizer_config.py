@@ -4,8 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
 from vitlab.errors import OptionError
-from vitlab.models.configs.model_config import ModelConfig, check_multiple
-from vitlab.models.configs.vit_checks import check_parameters
+from vitlab.models.configs.model_config import ModelConfig, check_multiple, check_parameters
 from vitlab.models.names import tokenizer_name
 from vitlab.options import at_least, at_most, option, when
 

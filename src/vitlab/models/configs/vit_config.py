@@ -7,18 +7,27 @@ from typing import ClassVar, Literal, Self
 
 from vitlab.errors import OptionError
 from vitlab.images import Size
-from vitlab.models.configs.model_config import ModelConfig, check_multiple
-from vitlab.models.configs.vit_checks import check_together
+from vitlab.models.configs.model_config import (
+    MOST_BLOCKS,
+    ModelConfig,
+    check_multiple,
+    check_parameters,
+    check_stages,
+)
 from vitlab.models.names import vit_name
 from vitlab.models.registry import kinds, used_options, where_used
 from vitlab.options import above, at_least, below, option, when
 
 COLORS = 3  # channels of a frame
-# How learned positions are resized; `vitlab.models.positions.resampling` does it.
+# How learned positions are resized; `vitlab.models.positions.learned` does it.
 Resampling = Literal[
     "bilinear", "bicubic", "antialiased", "scaled", "bilinear-antialiased",
     "bilinear-unaligned", "nearest",
 ]  # fmt: skip
+# Numbers that no model has; a hostile file may state them, and they would be built.
+MOST = {
+    "width": 2**17, "registers": 2**16, "queries": 2**16, "stem_frames": 2**10, "rope_grid": 2**16,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,12 +250,69 @@ class ViTConfig(ModelConfig):
         super().__post_init__()
         if self.pre_logits is True:
             object.__setattr__(self, "pre_logits", self.width)
-        check_together(self)
+        self._check_extent()
+        self._check_heads()
+        self._check_pool()
         self.check_size(self.size)
         if self.positions_size is not None and self.at_positions.grid == self.grid:
             object.__setattr__(self, "positions_size", None)
         for field, value in (("stem", self.stem), ("positions", self.positions)):
             kinds(field)[value].check(self)
+
+    def _check_extent(self) -> None:
+        """Refuse a model of more blocks or parameters than could be built."""
+        for name, most in MOST.items():
+            if (value := getattr(self, name)) > most:
+                raise OptionError(f"{name} must be at most {most:,}, not {value:,}")
+        blocks = self.depth * self.branches
+        if blocks > MOST_BLOCKS:
+            raise OptionError(
+                f"depth={self.depth} and branches={self.branches} make {blocks:,} blocks; at most "
+                f"{MOST_BLOCKS:,} are supported"
+            )
+        check_stages(self.stages)
+        rows = 4 * self.width + 2 * self.mlp  # of every block's layers
+        pixels = self.patch**2 * self.channels
+        outputs = self.classes + (self.pre_logits or 0) + 2 * self.pool_mlp
+        tokens = math.prod(self.grid) + self.registers + self.queries
+        check_parameters(self.width * (blocks * rows + pixels + outputs + tokens))
+
+    def _check_heads(self) -> None:
+        """Refuse heads that do not divide the width."""
+        for name, heads in (("heads", self.heads), ("pool_heads", self.pool_heads or self.heads)):
+            if self.width % heads:
+                near = [n for n in range(1, self.width + 1) if self.width % n == 0]
+                near = sorted(sorted(near, key=lambda n: abs(n - heads))[:2])
+                raise OptionError(
+                    f"{name}={heads} does not divide width={self.width}: "
+                    f"{' or '.join(map(str, near))} would"
+                )
+
+    def _check_pool(self) -> None:
+        """Refuse a pool without the tokens that it needs."""
+        if self.pool in ("token", "both") and not self.has_token:
+            raise OptionError(f"pool={self.pool} needs a class token: set class_token=True")
+        if self.pool.startswith("prefix") and not self.prefix:
+            raise OptionError(
+                f"pool={self.pool} needs a class token or registers: set class_token=True or "
+                "registers=4"
+            )
+        if any(number >= self.prefix for number in self.pool_tokens):
+            raise OptionError(
+                f"pool_tokens={self.pool_tokens} has a number above {self.prefix - 1}, that of the "
+                "last token before the patches: they are counted from 0"
+            )
+        alone = self.pool in ("token", "mean", "prefix-mean")
+        if self.norm_at in ("pooled", "both") and not alone:
+            raise OptionError(f"norm_at={self.norm_at} needs pool=token or mean, not {self.pool}")
+        if self.attention == "axial" and self.prefix:
+            what = f"registers={self.registers}" if self.registers else "a class token"
+            if self.pool == "token" and not self.registers:
+                what = "pool=token"
+            raise OptionError(
+                f"attention=axial has no row or column for the extra tokens of {what}: "
+                "set pool=mean and registers=0"
+            )
 
     @property
     def name(self) -> str:

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.models.config import ViTConfig
-from vitlab.models.encoder.attention import Attention
-from vitlab.models.encoder.patterns import Axis
+from vitlab.models.encoder.attention import Attention, Axis
 from vitlab.models.layers import modules, norm_of, reset_parts, reset_xavier
 from vitlab.models.positions.positions import Positions
 

@@ -1,28 +1,10 @@
-"""All tokens from patch tokens that a pretext task changes first, or from some patches alone."""
+"""Tokens from some patches alone, as if the image had no others (MAE)."""
 
 import torch
 from torch import Tensor
 
-from vitlab.models.config import Grid
 from vitlab.models.packed import from_patches, to_patches
 from vitlab.models.vit import VisionTransformer
-
-
-def encode_patches(model: VisionTransformer, patches: Tensor, grid: Grid) -> Tensor:
-    """Compute all tokens from patch tokens, as `model.encode` does after the stem.
-
-    Args:
-        model: the encoder
-        patches: as its stem gives them, perhaps changed: (B, rows * columns, D)
-        grid: rows and columns of patches
-
-    Returns:
-        (B, prefix + patches, D), after the final norm where it is on tokens.
-    """
-    tokens, positions = model.embed(patches, grid)
-    for block, own in zip(model.blocks, positions, strict=True):
-        tokens = block(own.place(tokens), own)
-    return model.norm(tokens)
 
 
 def encode_visible(model: VisionTransformer, images: Tensor, visible: Tensor) -> Tensor:
@@ -77,7 +59,7 @@ def visible_patches(model: VisionTransformer, images: Tensor, visible: Tensor) -
     if model.stem.mixes:
         return gathered(model.stem(images), visible)
     side, count = model.config.patch, visible.shape[1]
-    pixels = gathered(to_patches(images, side).unflatten(0, (len(images), -1)), visible)
+    pixels = gathered(patches_of(images, side), visible)
     tokens: Tensor = model.stem(from_patches(pixels.flatten(0, 1), (1, count), side))
     return tokens
 
@@ -85,3 +67,8 @@ def visible_patches(model: VisionTransformer, images: Tensor, visible: Tensor) -
 def gathered(rows: Tensor, numbers: Tensor) -> Tensor:
     """Return the rows of each image with these numbers: (B, N, C), int64 (B, K) -> (B, K, C)."""
     return rows.gather(1, numbers[..., None].expand(-1, -1, rows.shape[-1]))
+
+
+def patches_of(images: Tensor, patch: int) -> Tensor:
+    """Cut images into patches: (B, channels, H, W) -> (B, patches, channels P P)."""
+    return to_patches(images, patch).unflatten(0, (len(images), -1))

@@ -57,7 +57,7 @@ class PackedPositions(Positions):
 
     def attended(self, attention: Attention, qkv: Tensor) -> Tensor:
         """Return what each token gathers within its image: (1, T, 3D) -> (1, T, D)."""
-        if attention.pattern.axis:
+        if attention.axis:
             return joined([attention.attended(*part, None) for part in self.parts(qkv)])
         if attention.norms is None and not any(scheme.relates for scheme in self.schemes):
             q, k, v, _ = attention.split(qkv, None)

@@ -39,6 +39,7 @@ GAIN = 0.97  # share of the plain form's time that another one must stay below
 LONGEST = 0.25  # seconds of a pass that is timed, unless it is of one image
 ROUNDS, BUDGET = 5, 2.0  # of timing; seconds after which two rounds are enough
 PAUSE = 0.05  # seconds for the threads of one engine to fall asleep before another is timed
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SLOW = 1.5  # times the fastest, beyond which a candidate is timed once only
 
 
@@ -61,7 +62,7 @@ class Timed:
     @property
     def dtype(self) -> torch.dtype:
         """The type of the products."""
-        return torch.bfloat16 if self.computes == "bf16" else torch.float32
+        return DTYPES[self.computes]
 
     def cost(self, images: int | None) -> float:
         """Return the seconds for so many images; None for as many as make `ready` no matter."""
@@ -151,7 +152,9 @@ def ranking(
     if not found:
         with named_if_slow(f"measuring which engine computes {model.config.name} fastest"):
             found = measured(model, where, precision, batch)
-        remember(model, where, precision, batch, found)
+        about = {"model": model.config.name, "engines": [vars(each) for each in found]}
+        with suppress(DiskError):  # a cache that cannot be written to
+            write_text(_file(model, where, precision, batch), json.dumps(about, indent=1))
     return sorted(found, key=lambda each: each.cost(None))
 
 
@@ -182,7 +185,7 @@ def measured(model: Model, where: torch.device, precision: Precision, batch: int
     """
     made_of, ready = dict[tuple[Engine, Literal["fp32", "bf16"]], Model](), {}
     for computes in wanted_types(precision, where):
-        dtype = torch.bfloat16 if computes == "bf16" else torch.float32
+        dtype = DTYPES[computes]
         for name in available(model, where, dtype):
             start = time.perf_counter()
             try:
@@ -244,15 +247,6 @@ def remembered(model: Model, where: torch.device, precision: Precision, batch: i
         stored = json.loads(_file(model, where, precision, batch).read_text(encoding="utf-8"))
         return [Timed(**each) for each in stored["engines"]]
     return []
-
-
-def remember(
-    model: Model, where: torch.device, precision: Precision, batch: int, order: list[Timed]
-) -> None:
-    """Keep what was measured, where the cache can be written to."""
-    about = {"model": model.config.name, "engines": [vars(each) for each in order]}
-    with suppress(DiskError):
-        write_text(_file(model, where, precision, batch), json.dumps(about, indent=1))
 
 
 def _file(model: Model, where: torch.device, precision: Precision, batch: int) -> Path:

@@ -86,11 +86,7 @@ class Dense(nn.Module):
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.dtype, self.gelu = dtype, gelu
         self.register_buffer("bias", None if layer.bias is None else _of(layer.bias, dtype))
-        self._keep(_of(layer.weight, dtype))
-
-    def _keep(self, kernel: Tensor) -> None:
-        """Store the kernel, (out, in)."""
-        self.register_buffer("kernel", kernel)
+        self.register_buffer("kernel", _of(layer.weight, dtype))  # (out, in)
 
     def forward(self, values: Tensor) -> Tensor:
         """Map (…, in) to (…, out)."""
@@ -120,12 +116,11 @@ class PackedDense(Dense):
     def __init__(
         self, layer: nn.Linear, dtype: torch.dtype, rows: int, gelu: Gelu | None = None
     ) -> None:
-        self.rows = rows
         super().__init__(layer, dtype, gelu)
-
-    def _keep(self, kernel: Tensor) -> None:
+        self.rows, kernel = rows, self.kernel.contiguous()
         # no buffer: it has no layout that other code can read, move or save
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(kernel.contiguous(), self.rows)
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(kernel, rows)
+        del self.kernel
 
     def forward(self, values: Tensor) -> Tensor:
         """Map (…, in) to (…, out)."""

@@ -1,1 +1,1 @@
-"""Position schemes, one class a file: read positions.py first, for what a scheme is."""
+"""Position schemes, a class each: read positions.py first, for what a scheme is."""

@@ -5,8 +5,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitlab.errors import OptionError
-from vitlab.models.config import ViTConfig
-from vitlab.models.packed import Grid
+from vitlab.models.config import Grid, ViTConfig
 from vitlab.models.positions.positions import Added
 
 BASE = 10_000  # the longest period, as a power base (Vaswani et al., 2017, section 3.5)

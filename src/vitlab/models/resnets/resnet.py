@@ -1,5 +1,6 @@
 """The ResNets of the ViT paper as models of their own: BiT-R50x1 and its like, Axial-ResNet-50."""
 
+import re
 from collections.abc import Collection
 from itertools import islice
 
@@ -50,15 +51,14 @@ class ResNet(Model):
 
     def layer_of(self, name: str) -> int:
         """Return how deep a parameter or module sits: the root is 0, the units count from 1."""
-        inside, part, *places = [*name.split("."), ""]
-        if inside != "body" or part in ("", "norm"):
-            return self.layers
-        if part == "root":
+        if name.startswith("body.root"):
             return 0
-        stage, unit = [*(int(place) for place in places if place.isdecimal()), -1, -1][:2]
-        if unit < 0:  # a whole stage: as its last unit
-            return sum(self.config.stages[: stage + 1]) if stage >= 0 else self.layers
-        return sum(self.config.stages[:stage]) + unit + 1
+        place = re.match(r"body\.stages\.(\d+)(?:\.(\d+))?", name)
+        if place is None:
+            return self.layers
+        before, units = self.config.stages[: int(place[1])], self.config.stages[int(place[1])]
+        # a whole stage: as its last unit
+        return sum(before) + (int(place[2]) + 1 if place[2] else units)
 
     @property
     def last_layer(self) -> int:

@@ -1,1 +1,1 @@
-"""Stems, images to patch tokens, one class a file: read stem.py first."""
+"""Stems, images to patch tokens, a class each: read stem.py first."""

@@ -18,7 +18,7 @@ class Hybrid(Stem):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__(config)
-        flavor = {"google": HYBRID, "timm": TIMM}[config.resnet]
+        flavor = TIMM if config.resnet == "timm" else HYBRID
         self.body = HybridBody(config.stages, config.channels, flavor)
         side = config.patch // self.body.stride
         self.project = nn.Conv2d(self.body.features, config.width, side, side)

@@ -1,17 +1,25 @@
-"""The stem: images to patch tokens, (B, channels, H, W) -> (B, patches, width)."""
+"""The stem: images to patch tokens, (B, channels, H, W) -> (B, patches, width).
 
+The stems of a few convolutions are here: linear, hmlp and conv. The others have files of their own.
+"""
+
+import math
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from vitlab.device import exact
 from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig
 from vitlab.models.layers import reset_dense
 from vitlab.models.packed import Packed
 from vitlab.models.registry import Component, kinds
-from vitlab.models.stems.kernels import Filter
+
+Filter = Literal["bilinear", "bicubic"]
 
 
 class Stem(Component, nn.Module):
@@ -125,6 +133,130 @@ def norm(config: ViTConfig, channels: int) -> list[nn.Module]:
         case "layer":
             kind = ChannelRMSNorm if config.norm == "rms" else ChannelNorm
             return [kind(channels, config.norm_eps)]
+
+
+class Linear(Convolutions):
+    """One linear map of every flattened patch (ViT paper, equation 1), as a strided convolution.
+
+    A norm and a GELU after it give the other linear rows of Three things, Table 7.
+    """
+
+    name = "linear"
+    uses = ("stem_norm", "stem_act", "stem_bias", "stem_stride")
+
+    def __init__(self, config: ViTConfig) -> None:
+        channels, width, patch = config.channels, config.width, config.patch
+        act = [nn.GELU()] if config.stem_act == "gelu" else []
+        step = config.stem_stride or patch
+        layer = nn.Conv2d(channels, width, patch, step, bias=config.stem_bias)
+        super().__init__(config, [layer, *norm(config, width), *act])
+        self.mixes = config.stem_stride > 0  # which moves the kernel across patches
+
+    @staticmethod
+    def repatched(
+        tensors: dict[str, Tensor], config: ViTConfig, patch: int, interpolation: Filter
+    ) -> dict[str, Tensor]:
+        """Resample the kernel by the pseudo-inverse; all else does not depend on the patch."""
+        if config.stem_stride:
+            raise OptionError("stem_stride keeps the patch as it is: set stem_stride=0")
+        kernel = resample_kernels(tensors["layers.0.weight"], patch, interpolation)
+        return tensors | {"layers.0.weight": kernel}
+
+    @staticmethod
+    def check(config: ViTConfig) -> None:
+        """Refuse strides with gaps or without tiles."""
+        if config.stem_stride > config.patch:
+            raise OptionError(
+                f"stem_stride={config.stem_stride} must be at most patch={config.patch}"
+            )
+        if config.stem_stride and config.fit == "native":
+            raise OptionError("stem_stride needs images of one size: fit=crop")
+
+
+def resample_kernels(weight: Tensor, patch: int, interpolation: Filter = "bilinear") -> Tensor:
+    """Return patch kernels for another patch size: (D, C, P, P) -> (D, C, patch, patch).
+
+    With B the linear map that resizes a patch, antialiased, the new kernel is the pseudo-inverse of
+    B's transpose times the old one: the least-squares solution of <B x, new> = <x, old>, exact
+    where patches become larger (PI-resize; Beyer et al., FlexiViT, 2023, section 3.4).
+
+    Args:
+        weight: the kernels, square
+        patch: pixels per side
+        interpolation: the filter of B: bilinear, as in big_vision (flexi/vit.py), or bicubic, as
+            timm has it
+    """
+    old = weight.shape[-1]
+    if old == patch:
+        return weight
+    single = torch.eye(old * old).unflatten(1, (1, old, old))  # each pixel by itself
+    resized = F.interpolate(single, (patch, patch), mode=interpolation, antialias=True)
+    inverse = torch.linalg.pinv(resized.flatten(1).double())  # (patch², old²)
+    wide = exact(weight).flatten(2)
+    return (wide @ inverse.T.to(wide.device)).unflatten(2, (patch, patch)).to(weight)
+
+
+class HierarchicalMLP(Convolutions):
+    """4x4 patches, then doubled until they are whole (Three things, section 5 and Figure 5).
+
+    Every convolution's stride is its kernel, so patches never mix, and masking a patch's pixels or
+    its token is the same. Widths D/4, D/4, …, D; no GELU after the last norm.
+    """
+
+    name = "hmlp"
+    uses = ("stem_norm",)
+    usual_norm = "batch"
+    mixes = False
+
+    def __init__(self, config: ViTConfig) -> None:
+        width, steps = config.width, int(math.log2(config.patch)) - 2
+        layers: list[nn.Module] = [nn.Conv2d(config.channels, width // 4, 4, 4)]
+        for step in range(steps):
+            wide = width if step == steps - 1 else width // 4
+            layers += [*norm(config, width // 4), nn.GELU(), nn.Conv2d(width // 4, wide, 2, 2)]
+        super().__init__(config, [*layers, *norm(config, width)])
+
+    @staticmethod
+    def check(config: ViTConfig) -> None:
+        """Refuse patches that are not 4 doubled, and widths that 4 does not divide."""
+        if config.patch < 8 or not math.log2(config.patch).is_integer():
+            raise OptionError(f"stem=hmlp needs a patch of 8, 16, 32, …, not {config.patch}")
+        if config.width % 4:
+            raise OptionError(
+                f"stem=hmlp needs a width that is a multiple of 4, not {config.width}"
+            )
+
+
+class LeViT(Convolutions):
+    """3x3 convolutions with stride 2, the width doubled each time (Graham et al., 2021).
+
+    GELU between, as Three things has them (Table 7); biases only where no norm follows.
+    """
+
+    name = "conv"
+    uses = ("stem_norm",)
+    usual_norm = "batch"
+
+    def __init__(self, config: ViTConfig) -> None:
+        steps, bias = int(math.log2(config.patch)), config.stem_norm == "none"
+        layers: list[nn.Module] = []
+        narrow = config.channels
+        for step in range(steps):
+            wide = config.width >> (steps - 1 - step)
+            layers += [nn.Conv2d(narrow, wide, 3, 2, 1, bias=bias), *norm(config, wide), nn.GELU()]
+            narrow = wide
+        super().__init__(config, layers[:-1])
+
+    @staticmethod
+    def check(config: ViTConfig) -> None:
+        """Refuse patches that are not a power of 2, and widths that cannot be halved as often."""
+        if config.patch < 2 or not math.log2(config.patch).is_integer():
+            raise OptionError(f"stem=conv needs a patch of 2, 4, 8, …, not {config.patch}")
+        if config.width % (parts := config.patch // 2):
+            raise OptionError(
+                f"stem=conv with patch={config.patch} needs a width that is a multiple of {parts}, "
+                f"not {config.width}"
+            )
 
 
 def stem_of(config: ViTConfig) -> type[Stem]:

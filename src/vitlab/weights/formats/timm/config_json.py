@@ -342,7 +342,8 @@ def written(config: ViTConfig, stored: ViTConfig) -> Fields:
     if config.size != stored.size:
         arguments["dynamic_img_size"] = True
     architecture = _made_by(config)[0]
-    first = "root_conv" if config.stem == "resnet" else "patch"
+    first = "root_conv.weight" if config.stem == "resnet" else "patch.weight"
+    kernel = first_name(names_for(config), first).removesuffix(".weight")
     content = {
         "architecture": architecture,
         "num_classes": config.classes,
@@ -359,7 +360,7 @@ def written(config: ViTConfig, stored: ViTConfig) -> Fields:
             "num_classes": config.classes,
             "pool_size": None,
             # where it is named, timm adapts a kernel for RGB to other channels
-            "first_conv": first_name(names_for(config), first) if config.channels == 3 else None,
+            "first_conv": kernel if config.channels == 3 else None,
             "classifier": "head",
         },
     }

@@ -221,7 +221,7 @@ def read_fields(stated: StatedModel) -> Facts:
 def _shared_fields(family: Family, stated: StatedModel) -> Fields:
     """What keys mean in every family that has them."""
     content, shapes = stated.content, stated.shapes
-    always = not family.gated and len(parts_of(family.names, "expand")) > 1
+    always = not family.gated and len(parts_of(family.names, "expand.weight")) > 1
     gated = always or any(content.get(key) for key in ("use_gated_mlp", "use_swiglu_ffn"))
     if gated and "use_swiglu_ffn" not in content:  # where config.json has no say
         act = content["hidden_act"]

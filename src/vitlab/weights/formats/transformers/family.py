@@ -107,8 +107,8 @@ class Family:
 
     @property
     def patch(self) -> str:
-        """The name of the map of patches."""
-        return first_name(self.names, "patch")
+        """The name of the kernel of patches."""
+        return first_name(self.names, "patch.weight")
 
     @property
     def has_projection(self) -> bool:
@@ -124,7 +124,7 @@ def names_of(
     if shapes is not None:
         names = found(shapes, names).names
     if not key_bias:
-        query, _, value = (f"{name}.bias" for name in parts_of(family.names, "qkv"))
+        query, _, value = parts_of(family.names, "qkv.bias")
         names |= table(f"qkv.bias keyless({query} {value})")
     return placed(names, True, True) if family.register_rows and config.registers else names
 

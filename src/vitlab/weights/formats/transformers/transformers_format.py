@@ -218,15 +218,16 @@ def _left_out(config: ViTConfig, stated: StatedModel) -> dict[str, str]:
     """Patterns of names that the model does not need, each with the reason."""
     prefix, family = re.escape(stated.prefix), stated.family
     left_out = {f"({prefix})?({pattern})": why for pattern, why in LEFT_OUT.items()}
-    norm, registers = (re.escape(first_name(family.names, key)) for key in ("norm", "registers"))
+    norm = re.escape(first_name(family.names, "norm.weight").removesuffix("weight"))
+    registers = first_name(family.names, "registers")
     if config.classes and not config.pre_logits:
         left_out[prefix + r"pooler\.dense\..*"] = "not used by the classifier"
     if config.norm_at == "none":
-        left_out[prefix + norm + r"\..*"] = "not used by this class"
+        left_out[prefix + norm + ".*"] = "not used by this class"
     if stated.classifies and "head.probe" in stated.shapes:
         left_out[prefix + r"head\..*"] = "attention pooling, which the classifier does not use"
-    if 0 in stated.shapes.get(first_name(family.names, "registers"), ()):
-        left_out[prefix + registers] = "no registers"
+    if 0 in stated.shapes.get(registers, ()):
+        left_out[prefix + re.escape(registers)] = "no registers"
     if stated.tower and prefix:
         projection = r"visual_projection\.weight|" if family.has_projection else ""
         others = rf"(?!(.*\.)?({projection}classifier\.\w+)$).*"
@@ -253,7 +254,7 @@ def model_in(source: StoredTensors) -> StatedModel:
         raise WeightsError(
             f"unsupported model_type {model_type} of {NAME}{kind}: docs/weights.md lists what loads"
         )
-    patch = f"{family.patch}.weight"
+    patch = family.patch
     first = min((name for name in source.shapes if name.endswith(patch)), key=len, default=None)
     if first is None:
         raise WeightsError(f"tensor {patch} is missing ({NAME})")
@@ -297,7 +298,7 @@ def shown(source: StoredTensors) -> Iterator[StatedModel]:
     """
     sight = [each for each in FAMILIES.values() if each.processor != SOUND]
     known = [each for each in sight if each.patch.startswith("embeddings.")]
-    ends = {f"{family.patch}.weight" for family in known}
+    ends = {family.patch for family in known}
     prefixes = {n.removesuffix(e) for e in ends for n in source.shapes if n.endswith(e)}
     for prefix in sorted(prefixes, key=len):
         own = [each for each in known if each.prefix and prefix.endswith(each.prefix)]
@@ -324,8 +325,8 @@ def _content(family: Family, shapes: dict[str, Shape]) -> Fields:
     except WeightsError:
         return {}
     width, mlp = fields["width"], fields["mlp"]
-    layers = [name.format(n=0) for name in parts_of(family.names, "qkv")] * 2
-    query, key = (f"{layer}.bias" in shapes for layer in layers[:2])
+    biases = [name.format(n=0) in shapes for name in parts_of(family.names, "qkv.bias")]
+    query, key = (biases * 2)[:2]
     rows = fields["class_token"] + family.register_rows * fields["registers"]
     side = math.isqrt(max(0, parts.rows("positions") - rows))
     fields |= {"heads": max(1, width // 64), "qkv_bias": query} | heads_for(width)

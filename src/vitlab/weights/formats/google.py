@@ -150,7 +150,8 @@ def reads(source: StoredTensors, hints: Hints) -> Reading | None:
 
 
 def _vision_transformer(source: StoredTensors, hints: Hints, prefix: str) -> Reading:
-    parts = found(source.shapes, VIT_NAMES, _stored(source, prefix), prefix)
+    stored = {n.removeprefix(prefix): n for n in source.shapes if n.startswith(prefix)}
+    parts = found(source.shapes, VIT_NAMES, stored, prefix)
     query = parts.theirs.get("qkv.weight", ((),))[0]
     if len(query) != 3 or "expand.weight" not in parts:
         raise WeightsError(
@@ -171,21 +172,6 @@ def _vision_transformer(source: StoredTensors, hints: Hints, prefix: str) -> Rea
     left_out = parts.outside("not of the image model") or {"opt/state/.*": "not of the image model"}
     origins = dict.fromkeys(("heads", "image_size", "pool", "positions"), "tensors")
     return Reading(VIT, config, parts.entries(config, VIT), left_out, origins)
-
-
-def _stored(source: StoredTensors, prefix: str) -> dict[str, str]:
-    """Stored names by usual ones: models made by a scan have all their blocks in one array."""
-    stored = {}
-    for name, shape in source.shapes.items():
-        short, within = name.removeprefix(prefix), "Transformer/encoderblock/"
-        if not name.startswith(prefix):
-            continue
-        if short.startswith(within) and shape:
-            for number in range(min(shape[0], 1000)):
-                stored[short.replace("block/", f"block_{number}/", 1)] = f"{name}[{number}]"
-        else:
-            stored[short] = name
-    return stored
 
 
 def _positions(

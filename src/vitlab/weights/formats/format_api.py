@@ -33,7 +33,7 @@ class Hints:
         choices: fields of the configuration
         image_size: the size that the model will have, perhaps the one its positions are for
         part: which of several models in one file
-        drop: names or patterns (`*`) of tensors to leave out
+        drop: one or several names or patterns (`*`) of tensors to leave out
 
     Raises:
         OptionError: a choice that no model has.
@@ -43,17 +43,12 @@ class Hints:
     choices: Fields = field(default_factory=dict)
     image_size: Size | None = None
     part: str = ""
-    drop: tuple[str, ...] = ()
+    drop: str | Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Refuse fields that no model has."""
         known = options_of(ViTConfig) | options_of(ResNetConfig) | options_of(TokenizerConfig)
         check_known(self.choices, known, "model option")
-
-
-def names_of(drop: str | Sequence[str]) -> tuple[str, ...]:
-    """Return names to leave out as a tuple: one alone, or several."""
-    return (drop,) if isinstance(drop, str) else tuple(drop)
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,10 @@ from vitlab.images import Size
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig, map_stride
 from vitlab.weights.assembly import empty
 from vitlab.weights.formats.entries import (
-    Converting,
     Entry,
     Names,
     Pairs,
     StoredAs,
-    Tensors,
     paired,
     table,
 )
@@ -253,7 +251,7 @@ def found(
         row = max(complete, key=lambda each: len(each.names))
         own = tuple(shapes[first[row][number]] for number in range(len(row.names)))
         with suppress(RuntimeError, IndexError, ValueError):  # misshapen ones are named later
-            made = row.read([torch.empty(shape, device="meta") for shape in own], None)
+            made = row.read(None, [torch.empty(shape, device="meta") for shape in own])
             result.shapes[key] = tuple(made[0].shape)
             result.theirs[key] = own
             result.names[key] = [row]
@@ -367,7 +365,7 @@ def entries(config: ModelConfig, names: Names, format: str, pairs: Pairs = "") -
         made.setdefault(filled or (f"computed {name}",), (rows[0], key, []))[2].append(name)
     table = []
     for theirs, (row, key, own) in made.items():
-        read, write = (partial(_with, each, config) for each in (row.read, row.write))
+        read, write = (partial(convert, config) for convert in (row.read, row.write))
         entry = Entry(tuple(own), theirs if row.names else (), read, write)
         turned = key.partition(".")[0] in TURNED and "rope" in getattr(config, "positions", "")
         if turned and pairs and isinstance(config, ViTConfig):
@@ -394,10 +392,6 @@ def parts_of(names: Names, key: str) -> tuple[str, ...]:
 def first_name(names: Names, key: str) -> str:
     """Return the first of them; empty if there is none."""
     return (*parts_of(names, key), "")[0]
-
-
-def _with(convert: Converting, config: ModelConfig, tensors: Tensors) -> Tensors:
-    return convert(tensors, config)
 
 
 def of_tensors(names: Names) -> Names:

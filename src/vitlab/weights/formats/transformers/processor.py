@@ -12,7 +12,7 @@ from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.origins import Facts
 from vitlab.weights.formats.records import limits, record, records, words
-from vitlab.weights.formats.transformers.family import Family
+from vitlab.weights.formats.transformers.config_json import Family
 from vitlab.weights.sharded import Fields
 
 

@@ -29,15 +29,18 @@ from vitlab.weights.formats.origins import Facts, with_means
 from vitlab.weights.formats.records import record, rules
 from vitlab.weights.formats.timm.architectures import heads_for, settled
 from vitlab.weights.formats.transformers.config_json import (
+    CLASSIFIERS,
     DEFAULTS,
     KEYS,
+    Family,
+    StatedModel,
     completed,
+    names_of,
     read_fields,
     their_value,
     write_content,
 )
 from vitlab.weights.formats.transformers.families import FAMILIES, OF_AUTHORS, WRITTEN
-from vitlab.weights.formats.transformers.family import CLASSIFIERS, Family, StatedModel, names_of
 from vitlab.weights.formats.transformers.processor import SOUND, read_processor, write_processor
 from vitlab.weights.matching import check
 from vitlab.weights.sharded import CONFIG, PREPROCESSOR, Fields
@@ -402,8 +405,8 @@ def _in_full(family: Family, config: ViTConfig, names: Names) -> tuple[Names, St
         sides = (half * width, (1 - half) * width)
         head = StoredAs(
             parts_of(names, "head.weight"),
-            lambda tensors, _: [tensors[0].chunk(2, 1)[half]],
-            lambda tensors, _: [pad(tensors[0], sides)],
+            lambda _, tensors: [tensors[0].chunk(2, 1)[half]],
+            lambda _, tensors: [pad(tensors[0], sides)],
         )
         names = names | {"head.weight": [head]}
     return names, unused

@@ -12,12 +12,13 @@ from vitlab.models.unlike import Unlike
 from vitlab.options import check_known, options_of
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.origins import WITHOUT_EFFECT
+from vitlab.weights.formats.records import words
 from vitlab.weights.identity import DeltaBase
 from vitlab.weights.sharded import Fields
 from vitlab.weights.source import StoredTensors
 
 Files = dict[str, Fields]  # JSON objects by file name
-OF_IMAGES = ("mean", "std", "interpolation", "crop", "fit", "center", "tokens", "labels")
+OF_IMAGES = words("mean std interpolation crop fit center tokens labels")
 # Fields that matter in training alone, or whose exact number does.
 OF_TRAINING = {*WITHOUT_EFFECT, "class_token"} - {*OF_IMAGES}
 # Others resize positions in their own way; at the model's own size nothing is lost.

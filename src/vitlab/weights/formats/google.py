@@ -26,8 +26,8 @@ from vitlab.weights.formats.names import (
     entries,
     fields_shown,
     fitting,
+    floored,
     found,
-    patches_of,
     placed,
 )
 from vitlab.weights.formats.records import limits
@@ -181,8 +181,7 @@ def _positions(
     said = hints.choices.get("image_size") or hints.image_size
     shape = parts.shape("positions")
     if len(shape) != 3:
-        rows, columns = patches_of(said or 224, patch)
-        return (rows * patch, columns * patch), False
+        return floored(said or 224, patch), False
     for own_row in ("token" in parts, False):
         for sizes in ([said or 224], None):  # what is said wins over a square
             if size := fitting(sizes, patch, shape[1] - own_row):

@@ -329,15 +329,20 @@ def patches_of(size: Size | list[int], patch: int) -> tuple[int, int]:
     return rows // patch, columns // patch
 
 
+def floored(size: Size | list[int], patch: int) -> tuple[int, int]:
+    """Return the pixels of an image that patches cover."""
+    rows, columns = patches_of(size, patch)
+    return rows * patch, columns * patch
+
+
 def fitting(sizes: list[Size] | None, patch: int, count: int) -> Size | None:
     """Return the first of some sizes that has `count` patches; for None, the square that has."""
     if sizes is None:
         side = math.isqrt(max(count, 0))
         return side * patch if side and side**2 == count else None
     for size in sizes:
-        rows, columns = patches_of(size, patch)
-        if rows * columns == count:
-            return rows * patch, columns * patch
+        if math.prod(patches_of(size, patch)) == count:
+            return floored(size, patch)
     return None
 
 

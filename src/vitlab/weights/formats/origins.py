@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 
 from vitlab.models.config import ModelConfig, ViTConfig
-from vitlab.weights.formats.records import record
+from vitlab.weights.formats.records import record, words
 from vitlab.weights.sharded import Fields
 
 # Where a field comes from, the most certain first: the user gave it; the file says so, or a
@@ -19,18 +19,15 @@ from vitlab.weights.sharded import Fields
 # recognized as; nothing says so, it is the usual value.
 ORIGINS = "option", "file", "tensors", "name", "family", "assumed"
 # Fields that change the outputs but neither the names nor the shapes of the tensors.
-SILENT = (
-    "image_size", "center", "heads", "gelu", "norm_eps", "norm_order", "norm_at", "pool",
-    "pool_heads", "pool_prefix", "pool_tokens", "positions", "positions_at", "rope_kind",
-    "rope_base", "rope_rounded", "rope_grid", "rope_offset", "resampling", "resnet", "stem_act",
-    "queries", "mean", "std", "interpolation", "crop",
-    "fit", "tokens",
-)  # fmt: skip
+SILENT = words("""
+    image_size center heads gelu norm_eps norm_order norm_at pool pool_heads pool_prefix pool_tokens
+    positions positions_at rope_kind rope_base rope_rounded rope_grid rope_offset resampling resnet
+    stem_act queries mean std interpolation crop fit tokens
+""")
 # Fields that no output depends on: how weights start, and what only training does.
-WITHOUT_EFFECT = (
-    "zero_head", "head_bias", "layer_scale", "bias_locality", "drop_path", "drop_path_ramp",
-    "dropout", "labels",
-)  # fmt: skip
+WITHOUT_EFFECT = words("""
+    zero_head head_bias layer_scale bias_locality drop_path drop_path_ramp dropout labels
+""")
 
 
 @dataclass

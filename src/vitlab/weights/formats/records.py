@@ -37,9 +37,9 @@ def record(text: str, others: Mapping[str, Fields] = NAMED) -> Fields:
     return found
 
 
-def words(text: str) -> frozenset[str]:
+def words(text: str) -> tuple[str, ...]:
     """Return the words of a text."""
-    return frozenset(text.split())
+    return tuple(text.split())
 
 
 def limits(text: str) -> Limits:

@@ -95,36 +95,35 @@ NEUTRAL = limits("""
 """) | {"quantization_config": ()}
 # Keys that no output of a class depends on, where `DEFAULTS` of the class does not have them.
 IDLE = re.compile(
-    "|".join(
-        (
-            # bookkeeping, and what a call of the model returns
-            r"_.*|name_or_path|transformers_version|architectures|model_type|auto_map",
-            r"(torch_)?dtype|use_bfloat16|torchscript|attn_implementation|use_flash_attn",
-            r"chunk_size_feed_forward|output_(attentions|hidden_states|scores)|use_cache",
-            r"return_(dict|dict_in_generate|class_token)|use_return_dict",
-            # tasks, training, and heads and stages around an encoder
-            r"id2label|label2id|num_labels|problem_type|finetuning_task|task_specific_params",
-            r"dropout|(hidden_|attention_|projection_)dropout(_prob)?|drop_path_rate",
-            r"attention_probs_dropout_prob|initializer_(range|factor)|gradient_checkpointing",
-            r"mask_ratio|norm_pix_loss|use_mask_token|pos_embed_(shift|jitter|rescale)",
-            r"stage_names|out_(features|indices)|reshape_hidden_states|apply_layernorm",
-            r"pool_scales|add_fpn|segmentation_indices|semantic_loss_ignore_index|part_features",
-            r"use_auxiliary_head|auxiliary_(loss_weight|channels|num_convs|concat_input)",
-            r"readout_type|reassemble_factors|neck_.*|fusion_hidden_size|head_in_index|backbone.*",
-            r"use_(batch_norm|bias)_in_fusion_residual|add_projection|semantic_classifier_dropout",
-            r"encoder_stride|interpolate_(antialias|offset)|pooler_(output_size|act)",
-            r"intermediate_size|mlp_ratio|projection_dim|projector_hidden_act|num_image_tokens",
-            # text and its generation
-            r"vocab_size|tokenizer_class|prefix|tf_legacy_loss|(.*_)?(bos|eos|pad|sep)_token_id",
-            r"is_(encoder_)?decoder|decoder_.*|(add_)?cross_attention(_hidden_size)?",
-            r"tie_(encoder_decoder|word_embeddings|last_hidden_states)|num_beam(s|_groups)",
-            r".*_penalty|(max|min)_length|(encoder_)?no_repeat_ngram_size|num_return_sequences",
-            r"do_sample|early_stopping|remove_invalid_values|temperature|top_[kp]|typical_p",
-            r"bad_words_ids|(begin_)?suppress_tokens",
-            # ours, in a folder of `vitlab.save` that transformers opened and saved again
-            r"format|names|name|kind|model|provenance|tensors|sha256",
-        )
-    )
+    r"""
+    # bookkeeping, and what a call of the model returns
+    _.*|name_or_path|transformers_version|architectures|model_type|auto_map|
+    (torch_)?dtype|use_bfloat16|torchscript|attn_implementation|use_flash_attn|
+    chunk_size_feed_forward|output_(attentions|hidden_states|scores)|use_cache|
+    return_(dict|dict_in_generate|class_token)|use_return_dict|
+    # tasks, training, and heads and stages around an encoder
+    id2label|label2id|num_labels|problem_type|finetuning_task|task_specific_params|
+    dropout|(hidden_|attention_|projection_)dropout(_prob)?|drop_path_rate|
+    attention_probs_dropout_prob|initializer_(range|factor)|gradient_checkpointing|
+    mask_ratio|norm_pix_loss|use_mask_token|pos_embed_(shift|jitter|rescale)|
+    stage_names|out_(features|indices)|reshape_hidden_states|apply_layernorm|
+    pool_scales|add_fpn|segmentation_indices|semantic_loss_ignore_index|part_features|
+    use_auxiliary_head|auxiliary_(loss_weight|channels|num_convs|concat_input)|
+    readout_type|reassemble_factors|neck_.*|fusion_hidden_size|head_in_index|backbone.*|
+    use_(batch_norm|bias)_in_fusion_residual|add_projection|semantic_classifier_dropout|
+    encoder_stride|interpolate_(antialias|offset)|pooler_(output_size|act)|
+    intermediate_size|mlp_ratio|projection_dim|projector_hidden_act|num_image_tokens|
+    # text and its generation
+    vocab_size|tokenizer_class|prefix|tf_legacy_loss|(.*_)?(bos|eos|pad|sep)_token_id|
+    is_(encoder_)?decoder|decoder_.*|(add_)?cross_attention(_hidden_size)?|
+    tie_(encoder_decoder|word_embeddings|last_hidden_states)|num_beam(s|_groups)|
+    .*_penalty|(max|min)_length|(encoder_)?no_repeat_ngram_size|num_return_sequences|
+    do_sample|early_stopping|remove_invalid_values|temperature|top_[kp]|typical_p|
+    bad_words_ids|(begin_)?suppress_tokens|
+    # ours, in a folder of `vitlab.save` that transformers opened and saved again
+    format|names|name|kind|model|provenance|tensors|sha256
+    """,
+    re.VERBOSE,
 )
 _GATED = {False: "mlp", True: "swiglu"}
 # Words of config.json and ours, by key; of several that mean the same, the first is written.

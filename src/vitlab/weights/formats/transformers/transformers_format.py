@@ -26,7 +26,7 @@ from vitlab.weights.formats.format_api import (
 )
 from vitlab.weights.formats.names import entries, fields_shown, first_name, found, parts_of
 from vitlab.weights.formats.origins import Facts, with_means
-from vitlab.weights.formats.records import record, rules
+from vitlab.weights.formats.records import record, rules, words
 from vitlab.weights.formats.timm.architectures import heads_for, settled
 from vitlab.weights.formats.transformers.config_json import (
     CLASSIFIERS,
@@ -78,15 +78,13 @@ KNOWN = (
 # Origins of fields in a file without config.json, in whose place is what tensors show.
 ALONE = {"file": "tensors", "family": "assumed"}
 # Fields that no class of transformers can have otherwise, and that have tensors of their own.
-UNCHANGED = (
-    "branches", "stem", "stem_norm", "qk_norm", "norm_inner_attention", "norm_inner_mlp",
-)  # fmt: skip
+UNCHANGED = words("branches stem stem_norm qk_norm norm_inner_attention norm_inner_mlp")
 # Keys that say whether a part is there.
 THERE = record("""
     vision_use_head queries, mlp_bias contract.bias, use_relative_position_bias bias_table,
     use_shared_relative_position_bias shared_table, use_absolute_position_embeddings positions
 """)
-DECISIVE = ("pool", "norm_at", "registers", "layer_scale", "pre_logits", "classes")
+DECISIVE = words("pool norm_at registers layer_scale pre_logits classes")
 
 
 def reads(source: StoredTensors, hints: Hints) -> Reading | None:

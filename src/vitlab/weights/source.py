@@ -36,8 +36,6 @@ class StoredTensors:
         adapter: adapter_config.json likewise
         metadata: texts in the header of a single safetensors file
         record: `arch` and `args` of a checkpoint, if it has them
-        wrapper: the entry of a checkpoint's dictionary that the tensors were found in
-        parts: the models in the file; the first was read
         stored: names as they are in the file, of those tensors whose names were shortened
         counters: names of scalars that are whole numbers, which no output depends on
         notes: what the user should know, a line each
@@ -54,8 +52,6 @@ class StoredTensors:
     adapter: Fields = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
     record: Fields = field(default_factory=dict)
-    wrapper: str = ""
-    parts: tuple[str, ...] = ()
     stored: dict[str, str] = field(default_factory=dict)
     counters: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

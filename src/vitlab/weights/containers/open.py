@@ -130,8 +130,6 @@ def open_source(path: Path, part: str = "") -> StoredTensors:
             **explained,
             metadata=content.metadata,
             record=_record(content.root, found.wrapper),
-            wrapper=".".join(found.wrapper),
-            parts=tuple(names),
             stored={name: old for name, old in stored.items() if name != old},
             counters=tuple(n for n, each in tensors.items() if each.whole and not each.shape),
             notes=(_others(path, names, found.outside),) if len(names) > 1 else (),

@@ -47,7 +47,6 @@ class Format:
 FORMATS = (
     Format("delta", ".deltas"),
     Format("vitlab", "own", "a folder of ViTLab"),
-    Format("google", "google", "Google's .npz (ViT, AugReg, hybrids, BiT)"),
     Format(
         "transformers",
         "transformers.transformers_format",
@@ -56,6 +55,7 @@ FORMATS = (
     Format("dalle", "dalle"),
     Format("unsupported", "unsupported"),  # says what it is
     Format("timm", "timm.timm_format", "a folder of timm"),
+    Format("google", "google", "Google's .npz (ViT, AugReg, hybrids, BiT)"),
 )
 PEFT = "peft"  # an adapter, whose tensors have the names of its base's format
 

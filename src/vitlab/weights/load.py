@@ -22,8 +22,7 @@ from vitlab.weights.containers.open import dropped, open_source
 from vitlab.weights.deltas import Delta, check_base, merged
 from vitlab.weights.formats.catalog import FORMATS
 from vitlab.weights.formats.format_api import Hints, Reading
-from vitlab.weights.formats.origins import warning, whole
-from vitlab.weights.formats.records import words
+from vitlab.weights.formats.records import warning, whole, words
 from vitlab.weights.hub import PREFIXES, describe, fetch, is_hub_name, missing
 from vitlab.weights.identity import DeltaBase, fingerprint
 from vitlab.weights.matching import collect, unused, with_channels
@@ -216,7 +215,7 @@ def load_check(
     hints = Hints(name, choices, image_size, part, drop)
     found, reading = recognize(place_of(source), hints, base)
     collect(reading, found)
-    config, origins = reading.config, whole(reading.config, reading.origins)
+    config = reading.config
     if image_size is None and reading.image_size is not None:
         config = config.sized(reading.image_size)
     return LoadCheck(
@@ -224,7 +223,7 @@ def load_check(
         format=reading.format,
         model=config.name,
         config=config.as_dict(),
-        origins={name: str(origin) for name, origin in origins.items()},
+        origins=whole(config, reading.origins),
         tensors=tuple(
             TensorSource(ours, tuple(map(found.in_file, theirs)), tuple(map(found.shape, theirs)))
             for ours, theirs, *_ in reading.entries

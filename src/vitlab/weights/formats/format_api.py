@@ -11,8 +11,7 @@ from vitlab.models.seen import NOTHING, Seen
 from vitlab.models.unlike import Unlike
 from vitlab.options import check_known, options_of
 from vitlab.weights.formats.entries import Entry
-from vitlab.weights.formats.origins import WITHOUT_EFFECT
-from vitlab.weights.formats.records import words
+from vitlab.weights.formats.records import WITHOUT_EFFECT, words
 from vitlab.weights.identity import DeltaBase
 from vitlab.weights.sharded import Fields
 from vitlab.weights.source import StoredTensors
@@ -61,7 +60,7 @@ class Reading:
         config: the configuration of its model
         entries: where each of the model's tensors comes from
         left_out: patterns of names that the model does not need, each with the reason
-        origins: where fields of the configuration come from; `origins.whole` has those of all
+        origins: where fields of the configuration come from; `records.whole` has those of all
         notes: what else the user should know, a line each
         exact: tensors keep the type they have in the file; else they become float32
         provenance: of the weights, where the format stores it

@@ -14,8 +14,7 @@ from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.dialects import names_for
 from vitlab.weights.formats.format_api import cannot, check_fields
 from vitlab.weights.formats.names import first_name
-from vitlab.weights.formats.origins import WITHOUT_EFFECT
-from vitlab.weights.formats.records import Limits, limits, record, words
+from vitlab.weights.formats.records import WITHOUT_EFFECT, Limits, limits, record, words
 from vitlab.weights.formats.timm.architectures import stem_of
 from vitlab.weights.formats.timm.arguments import (
     ARGUMENTS,

@@ -15,8 +15,7 @@ from vitlab.weights.formats.dialects import Layout, layout_of, names_for, notes_
 from vitlab.weights.formats.entries import Pairs
 from vitlab.weights.formats.format_api import Hints, Reading, Writing
 from vitlab.weights.formats.names import entries, fields_shown, fitting, floored, patches_of, placed
-from vitlab.weights.formats.origins import Facts, with_means
-from vitlab.weights.formats.records import rules
+from vitlab.weights.formats.records import Facts, rules, with_means
 from vitlab.weights.formats.timm import architectures, config_json
 from vitlab.weights.formats.timm.architectures import (
     check_content,

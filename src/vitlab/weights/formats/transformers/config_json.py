@@ -1,4 +1,4 @@
-"""config.json of transformers as fields of ours, and back: keys, their defaults, what they mean.
+"""A family of transformers, and its config.json as fields of ours, and back: keys, their defaults.
 
 Every key of a class is in `DEFAULTS`, `NEUTRAL` or `IDLE`; any other is refused, because it may
 change what the model computes. Source: the configuration and modeling classes of transformers 5.23,
@@ -14,8 +14,7 @@ from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.entries import Names, table
 from vitlab.weights.formats.names import first_name, found, parts_of, placed
-from vitlab.weights.formats.origins import Facts
-from vitlab.weights.formats.records import limits, record, records
+from vitlab.weights.formats.records import Facts, limits, record, records
 from vitlab.weights.sharded import Fields
 from vitlab.weights.source import Shape
 

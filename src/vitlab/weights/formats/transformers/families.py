@@ -1,4 +1,4 @@
-"""Every family of transformers that is read or written, one record each.
+"""Every family of transformers that is read or written, one record each, and its own keys.
 
 Families with alike names are made from others. Source: the modeling files of transformers 5.23, and
 the released files, whose names are theirs on the Hub.

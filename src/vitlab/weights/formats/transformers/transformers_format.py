@@ -14,7 +14,7 @@ from vitlab.errors import WeightsError
 from vitlab.images import Size, chosen_over
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.assembly import StateDict, empty
-from vitlab.weights.formats.dialects import notes_beside
+from vitlab.weights.formats.dialects import notes_beside, prefixes_of
 from vitlab.weights.formats.entries import Entry, Names, StoredAs, written
 from vitlab.weights.formats.format_api import (
     Hints,
@@ -25,8 +25,7 @@ from vitlab.weights.formats.format_api import (
     check_kept,
 )
 from vitlab.weights.formats.names import entries, fields_shown, first_name, found, parts_of
-from vitlab.weights.formats.origins import Facts, with_means
-from vitlab.weights.formats.records import record, rules, words
+from vitlab.weights.formats.records import Facts, record, rules, with_means, words
 from vitlab.weights.formats.timm.architectures import heads_for, settled
 from vitlab.weights.formats.transformers.config_json import (
     CLASSIFIERS,
@@ -255,11 +254,10 @@ def model_in(source: StoredTensors) -> StatedModel:
         raise WeightsError(
             f"unsupported model_type {model_type} of {NAME}{kind}: docs/weights.md lists what loads"
         )
-    patch = family.patch
-    first = min((name for name in source.shapes if name.endswith(patch)), key=len, default=None)
-    if first is None:
-        raise WeightsError(f"tensor {patch} is missing ({NAME})")
-    prefix, saved = first.removesuffix(patch), top.get("architectures")
+    prefixes, saved = prefixes_of(source, [family.patch]), top.get("architectures")
+    if not prefixes:
+        raise WeightsError(f"tensor {family.patch} is missing ({NAME})")
+    prefix = prefixes[0]
     names = named(source, family, prefix)
     return StatedModel(
         family,
@@ -297,11 +295,12 @@ def shown(source: StoredTensors) -> Iterator[StatedModel]:
 
     Each has what the tensors show in place of a config.json.
     """
-    sight = [each for each in FAMILIES.values() if each.processor != SOUND]
-    known = [each for each in sight if each.patch.startswith("embeddings.")]
-    ends = {family.patch for family in known}
-    prefixes = {n.removesuffix(e) for e in ends for n in source.shapes if n.endswith(e)}
-    for prefix in sorted(prefixes, key=len):
+    known = [
+        each
+        for each in FAMILIES.values()
+        if each.processor != SOUND and each.patch.startswith("embeddings.")
+    ]
+    for prefix in prefixes_of(source, {family.patch for family in known}):
         own = [each for each in known if each.prefix and prefix.endswith(each.prefix)]
         for family in [*own, *known]:
             names = named(source, family, prefix)

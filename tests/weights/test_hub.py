@@ -340,10 +340,6 @@ def test_a_card_says_what_it_is() -> None:
     ):  # fmt: skip
         assert words in text
     assert "f" * 64 not in text
-    model.provenance = {"thresholds": [0.25, 0.5]}
-    assert "| thresholds | 0.25 to 0.5 |" in card(model, NAME)
-    model.provenance = {"thresholds": [0.5, 0.5]}
-    assert "| thresholds | 0.5 |" in card(model, NAME)
     book = vitlab.create("dVAE(codes=12,code_width=6,width=8)/4", image_size=16)
     assert "width=8)/4**, an image tokenizer of 12 codes." in card(book, NAME)
 

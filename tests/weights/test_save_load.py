@@ -275,11 +275,11 @@ def some(*shapes: tuple[int, ...]) -> list[Tensor]:
 def test_what_is_written_is_read_back(piece: str) -> None:
     stored, shapes = PIECES[piece]
     ours = some(*shapes)
-    theirs = stored.write(ours, CONFIG)
+    theirs = stored.write(CONFIG, ours)
     assert len(theirs) == len(stored.names)
-    for got, want in zip(stored.read(theirs, CONFIG), ours, strict=True):
+    for got, want in zip(stored.read(CONFIG, theirs), ours, strict=True):
         torch.testing.assert_close(got, want, rtol=0, atol=0)
-    for meta, real in zip(stored.write([t.to("meta") for t in ours], CONFIG), theirs, strict=True):
+    for meta, real in zip(stored.write(CONFIG, [t.to("meta") for t in ours]), theirs, strict=True):
         assert meta.shape == real.shape
 
 
@@ -287,9 +287,9 @@ def test_a_kernel_of_flax_is_the_transposed() -> None:
     """Dense: x @ kernel; convolution: (rows, columns, inputs, outputs), as in Flax's own code."""
     kernel, x = some((4, 6), (2, 4))
     dense = google("expand.weight")
-    torch.testing.assert_close(x @ dense.read([kernel], CONFIG)[0].T, x @ kernel)
+    torch.testing.assert_close(x @ dense.read(CONFIG, [kernel])[0].T, x @ kernel)
     (conv,) = some((3, 2, 5, 7))
-    weight = google("patch.weight").read([conv], CONFIG)[0]
+    weight = google("patch.weight").read(CONFIG, [conv])[0]
     assert weight.shape == (7, 5, 3, 2)
     assert weight[6, 4, 2, 1] == conv[2, 1, 4, 6]
 
@@ -297,28 +297,28 @@ def test_a_kernel_of_flax_is_the_transposed() -> None:
 def test_a_bias_of_keys_is_refused_where_it_matters_and_none_is_zero() -> None:
     stored = way("keyless(q v)")
     q, v = some((4,), (4,))
-    (whole,) = stored.read([q, v], CONFIG)
+    (whole,) = stored.read(CONFIG, [q, v])
     assert torch.equal(whole, torch.cat([q, torch.zeros(4), v]))
-    for got, want in zip(stored.write([whole], CONFIG), (q, v), strict=True):
+    for got, want in zip(stored.write(CONFIG, [whole]), (q, v), strict=True):
         assert torch.equal(got, want)
     both = torch.cat([q, q, v])
-    assert torch.equal(stored.write([both], CONFIG)[1], v)  # the softmax takes it out again
+    assert torch.equal(stored.write(CONFIG, [both])[1], v)  # the softmax takes it out again
     normed = config_of("ViT-Ti1/16", qk_norm=True)
     with pytest.raises(WeightsError, match="cannot represent a bias of keys"):
-        stored.write([both], normed)
-    shapes = [each.shape for each in stored.write([torch.empty(12, device="meta")], normed)]
+        stored.write(normed, [both])
+    shapes = [each.shape for each in stored.write(normed, [torch.empty(12, device="meta")])]
     assert shapes == [(4,), (4,)]
 
 
 def test_a_class_token_without_a_position() -> None:
     stored = way("without_first_row(pos)")
     (table,) = some((1, 4, 3))
-    (ours,) = stored.read([table], CONFIG)
+    (ours,) = stored.read(CONFIG, [table])
     assert not ours[:, 0].any()
     assert torch.equal(ours[:, 1:], table)
-    assert torch.equal(stored.write([ours], CONFIG)[0], table)
+    assert torch.equal(stored.write(CONFIG, [ours])[0], table)
     with pytest.raises(WeightsError, match="cannot represent a position of the class token"):
-        stored.write([torch.ones(1, 5, 3)], CONFIG)
+        stored.write(CONFIG, [torch.ones(1, 5, 3)])
 
 
 def test_the_longest_way_that_is_there_is_how_a_part_is_stored() -> None:

@@ -19,7 +19,6 @@ from docs.pages import ROOT
 from oracles import peers
 from oracles.hub import Hub
 from vitlab.errors import WeightsError
-from vitlab.weights.formats.origins import ORIGINS
 from weights.test_hub import files, unreachable
 
 
@@ -55,7 +54,8 @@ def test_load_check_tells_all(
     assert "timm, vit_tiny_patch16_224" in out
     monkeypatch.setenv("COLUMNS", "100")
     _, out, _ = call(capsys, *named)
-    fields = {*re.findall(rf"^ +(\w+) .* ({'|'.join(ORIGINS)}) *$", out, re.MULTILINE)}
+    origins = "option|file|tensors|name|family|assumed"
+    fields = {*re.findall(rf"^ +(\w+) .* ({origins}) *$", out, re.MULTILINE)}
     assert {("width", "tensors"), ("gelu", "name"), ("crop", "name")} < fields
     assert not {"queries", "labels", "dropout"} & {name for name, _ in fields}
     assert f"{len(seen['config']) - len(fields)} further fields have their defaults" in out

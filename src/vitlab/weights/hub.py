@@ -1,4 +1,4 @@
-"""Models on the Hugging Face Hub: their names, told from paths; up, and down into its local cache.
+"""Models on the Hugging Face Hub: their names, told from paths, and down into its local cache.
 
 Nothing here imports PyTorch, so that the command line answers a mistyped path at once.
 """
@@ -16,7 +16,6 @@ from vitlab.weights.sharded import (
     ADAPTER,
     CONFIG,
     ENDINGS,
-    INDEX,
     INDEXED,
     NAMED,
     OPEN_CLIP,
@@ -97,41 +96,6 @@ def _is_shape(name: str) -> bool:
         return False
 
 
-def publish(
-    folder: Path, name: str, message: str, *, private: bool = False, token: str | None = None
-) -> str:
-    """Upload a folder as one commit; it replaces a model published there before.
-
-    Args:
-        folder: of weights, their configuration and a card
-        name: `user/name`; created if it does not exist
-        message: of the commit
-        private: visible only to you, if it is created
-        token: with the right to write; None for the one that `hf auth login` stored
-
-    Returns:
-        The URL of its page.
-
-    Raises:
-        HubError: an invalid name, or the Hub refuses or cannot be reached.
-    """
-    from huggingface_hub import HfApi
-
-    repo = repository(name)
-    try:
-        api = HfApi(token=token)
-        url = api.create_repo(repo, private=private, exist_ok=True)
-        api.upload_folder(
-            repo_id=repo,
-            folder_path=folder,
-            commit_message=message,
-            delete_patterns=["model*.safetensors", INDEX, SEEN, UNLIKE],  # of an earlier model
-        )
-    except Exception as error:  # whatever the libraries below the Hub's may raise
-        raise _refused(error, f"push to {repo}") from error
-    return str(url)
-
-
 def fetch(name: str, revision: str | None = None) -> Path:
     """Download a model of the Hub into the local cache, unless it is there.
 
@@ -168,11 +132,11 @@ def fetch(name: str, revision: str | None = None) -> Path:
             )
         return Path(snapshot_download(repo, revision=revision, allow_patterns=wanted))
     except (HubError, errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
-        raise _refused(error, f"load {label}") from error
+        raise refused(error, f"load {label}") from error
     except Exception as error:
         if cached is None or _status(error) in (401, 403) or _is_disk(error):
             missing = "" if cached else ", which is not in the local cache"
-            raise _refused(error, f"load {label}{missing}") from error
+            raise refused(error, f"load {label}{missing}") from error
         say(f"the Hub does not answer: using {label} from {cached}")
         return cached
 
@@ -210,30 +174,26 @@ def _wanted(repo: str, names: Iterable[str]) -> list[str]:
 
 
 def _cached(repo: str, revision: str | None) -> Path | None:
-    """The folder of a revision in the local cache, if its weights are all there."""
+    """The folder of a revision in the local cache, if a model is there with all its shards."""
     from huggingface_hub import try_to_load_from_cache
 
-    for name in (*EXPLAINING, *NAMED):
-        file = try_to_load_from_cache(repo, name, revision=revision)
-        if isinstance(file, str):
-            folder = Path(file).parent
-            return folder if _is_complete(folder) else None
-    return None
-
-
-def _is_complete(folder: Path) -> bool:
-    """Return whether a folder has a model, and all its shards."""
+    names = (*EXPLAINING, *NAMED)
+    found = (try_to_load_from_cache(repo, name, revision=revision) for name in names)
+    file = next((each for each in found if isinstance(each, str)), None)
+    if file is None:
+        return None
+    folder = Path(file).parent
     weights = model_files(each.name for each in folder.iterdir() if each.is_file())
     try:
         if weights and weights[0].endswith(INDEXED):
             shard_files(folder / weights[0])
     except WeightsError:
-        return False
-    return bool(weights)
+        return None
+    return folder if weights else None
 
 
-def _refused(error: Exception, doing: str) -> HubError | DiskError:
-    """Turn an error of the Hub, the network or the disk into one line with what would work."""
+def refused(error: Exception, doing: str) -> HubError | DiskError:
+    """Return an error of the Hub, the network or the disk as one line with what would work."""
     from huggingface_hub import errors
 
     if isinstance(error, HubError):

@@ -21,9 +21,8 @@ from vitlab.weights.assembly import StateDict, fitted, whole_state
 from vitlab.weights.containers.open import dropped, open_source
 from vitlab.weights.deltas import Delta, check_base, merged
 from vitlab.weights.formats.catalog import FORMATS
-from vitlab.weights.formats.format_api import Hints, Reading, names_of
-from vitlab.weights.formats.origins import warning, whole
-from vitlab.weights.formats.records import words
+from vitlab.weights.formats.format_api import Hints, Reading
+from vitlab.weights.formats.records import warning, whole, words
 from vitlab.weights.hub import PREFIXES, describe, fetch, is_hub_name, missing
 from vitlab.weights.identity import DeltaBase, fingerprint
 from vitlab.weights.matching import collect, unused, with_channels
@@ -80,8 +79,8 @@ def load(
     """
     chosen: Fields = {**choices}
     labels = chosen.pop("labels", ()) if classes is not None else ()  # of the new classifier
-    hints = Hints(name, chosen, image_size, part, names_of(drop))
-    path, on_hub = place_of(source, revision)
+    hints = Hints(name, chosen, image_size, part, drop)
+    path, on_hub = place_of(source, revision), is_hub_name(source)
     reading, tensors = _read(path, hints, base)
     for note in reading.notes:
         logging.getLogger("vitlab").warning(note)
@@ -103,7 +102,7 @@ def load_delta(file: str | Path) -> Delta | None:
     Raises:
         WeightsError: no model there, or a damaged file.
     """
-    source, reading = recognize(place_of(file)[0], Hints())
+    source, reading = recognize(place_of(file), Hints())
     if reading.base is None:
         return None
     tensors, about = collect(reading, source), dict(reading.provenance or {})
@@ -120,7 +119,7 @@ def load_base(of: Delta, file: str | Path) -> Model:
     Raises:
         WeightsError: it is not there, or is another model.
     """
-    path = place_of(file)[0]
+    path = place_of(file)
     model = _base_model(of.base, path, None, (path.resolve(),))
     model.source = str(of.base.source)
     return model
@@ -136,10 +135,10 @@ def recognize(
     """
     source = open_source(path, hints.part)
     with readable(path):
-        source = with_adapter(source, base, lambda *at: open_source(place_of(*at)[0]))
+        source = with_adapter(source, base, lambda *at: open_source(place_of(*at)))
         source = dropped(source, hints.drop)
     with unaltered(source), readable(path):
-        for each in sorted(FORMATS, key=lambda each: each.kind != source.kind):
+        for each in FORMATS:
             if (reading := each.reads(source, hints)) is not None:
                 reading = with_channels(reading, source) if "channels" in hints.choices else reading
                 origins = {**reading.origins, **dict.fromkeys(hints.choices, "option")}
@@ -213,10 +212,10 @@ def load_check(
     Raises:
         WeightsError: as `vitlab.load`.
     """
-    hints = Hints(name, choices, image_size, part, names_of(drop))
-    found, reading = recognize(place_of(source)[0], hints, base)
+    hints = Hints(name, choices, image_size, part, drop)
+    found, reading = recognize(place_of(source), hints, base)
     collect(reading, found)
-    config, origins = reading.config, whole(reading.config, reading.origins)
+    config = reading.config
     if image_size is None and reading.image_size is not None:
         config = config.sized(reading.image_size)
     return LoadCheck(
@@ -224,7 +223,7 @@ def load_check(
         format=reading.format,
         model=config.name,
         config=config.as_dict(),
-        origins={name: str(origin) for name, origin in origins.items()},
+        origins=whole(config, reading.origins),
         tensors=tuple(
             TensorSource(ours, tuple(map(found.in_file, theirs)), tuple(map(found.shape, theirs)))
             for ours, theirs, *_ in reading.entries
@@ -234,8 +233,8 @@ def load_check(
     )
 
 
-def place_of(source: str | Path, revision: str | None = None) -> tuple[Path, bool]:
-    """Return where a source is on this machine (a run's model is in it), and if it is of the Hub.
+def place_of(source: str | Path, revision: str | None = None) -> Path:
+    """Return where a source is on this machine: a run's model is in it.
 
     Raises:
         WeightsError: no such file or folder.
@@ -243,19 +242,19 @@ def place_of(source: str | Path, revision: str | None = None) -> tuple[Path, boo
     """
     if is_hub_name(source):
         try:
-            return fetch(str(source), revision), True
+            return fetch(str(source), revision)
         except HubError as error:
             if str(source).startswith(PREFIXES):
                 raise
             raise HubError(f"no such file or folder: {source}; on the Hub: {error}") from error
     path = Path(source)
     if (path / MODEL_FOLDER / CONFIG).is_file():  # of a run
-        return path / MODEL_FOLDER, False
+        return path / MODEL_FOLDER
     if not path.exists():
         raise missing(path)
     if not path.is_dir() and not path.is_file():
         raise WeightsError(f"{path} is not a regular file")
-    return path, False
+    return path
 
 
 def _read(
@@ -307,7 +306,7 @@ def _places(base: DeltaBase, file: Path) -> list[str | Path]:
 
 def _variants(source: str | Path, base: DeltaBase, above: tuple[Path, ...]) -> Iterator[Model]:
     """The model there, then with the base's size and zero head; each also with its own grid."""
-    path, _ = place_of(source, base.commit if str(source) == base.source else None)
+    path = place_of(source, base.commit if str(source) == base.source else None)
     size = base.image_size
     for image_size, classes in ((None, None), (size, None), (size, base.classes)):
         reading, tensors = _read(path, Hints(image_size=image_size), None, above)

@@ -1,5 +1,6 @@
 """A file's tensors as a model's: names and shapes are checked before any number is read."""
 
+import math
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -64,14 +65,14 @@ def with_channels(reading: Reading, source: StoredTensors) -> Reading:
     """
     expected = empty(reading.config)
     name = next((name for name, tensor in expected.items() if tensor.ndim == 4), "")
-    entry = next((each for each in reading.entries if each.ours == (name,)), None)
-    if entry is None or len(entry.theirs) != 1:
+    old = next((each for each in reading.entries if each.ours == (name,)), None)
+    if old is None:
         return reading
-    want, have = _their_shapes(entry, expected)[0], source.shape(entry.theirs[0])
-    apart = [pair for pair in zip(have, want, strict=False) if pair[0] != pair[1]]
-    if len(have) != len(want) or len(apart) != 1 or apart[0][1] != expected[name].shape[1]:
+    have, want = source.shape(old.theirs[0]), _their_shapes(old, expected)[0]
+    count = expected[name].shape[1]
+    there = count * math.prod(have) // math.prod(want)
+    if len(have) != 4 or there in (0, count):
         return reading
-    (there, count), old = apart[0], entry
     new = old._replace(
         read=lambda tensors: [_for_channels(old.read(tensors)[0], count)],
         write=lambda tensors: old.write([_for_channels(tensors[0], there)]),
@@ -106,7 +107,7 @@ def check(reading: Reading, source: StoredTensors, expected: StateDict) -> None:
     if wrong := sorted(made - set(expected) if reading.base else made ^ set(expected)):
         raise WeightsError(f"{path}: {format} cannot represent {wrong[0]} of {config.name}")
     for entry in reading.entries:
-        missing = [name for name in entry.theirs if name.partition("[")[0] not in source.shapes]
+        missing = [name for name in entry.theirs if name not in source.shapes]
         if missing:
             raise WeightsError(f"{path}: tensor {missing[0]} is missing ({format})")
         for name, want in zip(entry.theirs, _their_shapes(entry, expected), strict=True):
@@ -128,7 +129,7 @@ def unused(reading: Reading, source: StoredTensors) -> dict[str, str]:
 
     The reason is empty for those that may not.
     """
-    used = {name.partition("[")[0] for entry in reading.entries for name in entry.theirs}
+    used = {name for entry in reading.entries for name in entry.theirs}
     reasons = dict.fromkeys(sorted(set(source.shapes) - used), "")
     for name in reasons:
         fitting = (why for each, why in reading.left_out.items() if re.fullmatch(each, name))

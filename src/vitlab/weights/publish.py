@@ -10,14 +10,16 @@ from pathlib import Path, PurePath
 from torch import nn
 
 from vitlab.evaluation.metrics import METRICS, Metric
-from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViTConfig
+from vitlab.files import SEEN
+from vitlab.models.config import ModelConfig, TokenizerConfig, ViTConfig
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.progress import public
 from vitlab.weights.assembly import unwrapped
-from vitlab.weights.hub import CARD, is_hub_name, publish, repository
+from vitlab.weights.formats.records import rules
+from vitlab.weights.hub import CARD, is_hub_name, refused, repository
 from vitlab.weights.save import save
-from vitlab.weights.sharded import Fields
+from vitlab.weights.sharded import INDEX, UNLIKE, Fields
 
 VIT = "An Image is Worth 16x16 Words (arXiv 2010.11929)"
 THREE = "Three things everyone should know about Vision Transformers (arXiv 2203.09795)"
@@ -26,16 +28,17 @@ LICENSES = """apache-2.0 mit bsd-2-clause bsd-3-clause bsd gpl-3.0 agpl-3.0 lgpl
 cc0-1.0 cc-by-3.0 cc-by-4.0 cc-by-sa-4.0 cc-by-nc-4.0 cc-by-nc-sa-4.0 cc-by-nc-nd-4.0 cc-by-nd-4.0
 openrail creativeml-openrail-m unlicense wtfpl isc ms-pl artistic-2.0 other unknown"""
 TAGS = {"vit": "vision-transformer"}  # of others, the kind itself
-TRAINING = {  # keys of a provenance
-    "source": "started from",
-    "commit": "commit",
-    "base": "started from",
-    "tune": "trained parameters",
-    "data": "data",
-    "recipe": "recipe",
-    "epochs": "epochs",
-    "seed": "seed",
-}
+# Keys of a provenance, and what the card calls them.
+TRAINING = rules("""
+    source  started from
+    commit  commit
+    base    started from
+    tune    trained parameters
+    data    data
+    recipe  recipe
+    epochs  epochs
+    seed    seed
+""")
 
 
 @public(model=nn.Module, name=str)
@@ -67,6 +70,8 @@ def push(
         WeightsError: the model is fused.
         HubError: an invalid name, or the Hub refuses or cannot be reached.
     """
+    from huggingface_hub import HfApi
+
     repo, model = repository(name), unwrapped(model)
     published = copy.copy(model)  # the same tensors under a provenance of its own
     published.provenance = about = dict(model.provenance)
@@ -79,8 +84,18 @@ def push(
     with tempfile.TemporaryDirectory(prefix="vitlab-") as scratch:
         folder = save(published, Path(scratch) / "model")
         (folder / CARD).write_text(card(published, repo), encoding="utf-8")
-        text = message or f"Upload {model.config.name}"
-        return publish(folder, repo, text, private=private, token=token)
+        try:
+            api = HfApi(token=token)
+            url = api.create_repo(repo, private=private, exist_ok=True)
+            api.upload_folder(
+                repo_id=repo,
+                folder_path=folder,
+                commit_message=message or f"Upload {model.config.name}",
+                delete_patterns=["model*.safetensors", INDEX, SEEN, UNLIKE],  # of an earlier model
+            )
+        except Exception as error:  # whatever the libraries below the Hub's may raise
+            raise refused(error, f"push to {repo}") from error
+    return str(url)
 
 
 def card(model: Model, name: str) -> str:
@@ -101,11 +116,9 @@ def card(model: Model, name: str) -> str:
         for key, label in TRAINING.items()
         if about.get(key) not in (None, "")
     ]
-    use = ["import vitlab", "", f'model = vitlab.load("{name}")']
+    use = "features = model.features(images)  # normalized (B, channels, H, W)"
     if classifies:
-        use.append('vitlab.classify(model, ["photo.jpg"], top=3)')
-    else:
-        use.append("features = model.features(images)  # normalized (B, channels, H, W)")
+        use = 'vitlab.classify(model, ["photo.jpg"], top=3)'
     license, before = about.get("license"), about.get("source_license")
     stated = "Not stated." if license is None else f"{_text(license)}."
     initial = f" Initial weights: {_text(before)}." if license is not None and before else ""
@@ -113,7 +126,7 @@ def card(model: Model, name: str) -> str:
         f"---\n{_front(model, name, classifies)}\n---\n# {_text(name.split('/')[-1])}",
         _introduction(model.config),
         _table("", _facts(model, classifies).items()),
-        "\n".join(["## Use\n\n```python", *use, "```"]),
+        f'## Use\n\n```python\nimport vitlab\n\nmodel = vitlab.load("{name}")\n{use}\n```',
         _table("## Results\n\n", results),
         _table("## Training\n\n", training),
         f"## License\n\n{stated}{initial}",
@@ -205,13 +218,6 @@ def _facts(model: Model, classifies: bool) -> dict[str, str]:
         "resized": f"{config.interpolation}; the central {config.crop:.4g} of each side is used",
         "normalized": f"(x - mean) / std of x in [0, 1]; mean {mean}; std {std}",
     }
-    if model.temperature != 1:
-        facts["temperature"] = f"{model.temperature:.4g}, which divides the class scores"
-    if "thresholds" in model.provenance:
-        low, high = min(model.thresholds), max(model.thresholds)
-        facts["thresholds"] = f"{low:.3g}" + (f" to {high:.3g}" if high > low else "")
-    if isinstance(config, ResNetConfig):
-        facts["units per stage"] = ", ".join(map(str, config.stages))
     if classifies:
         shown = [*map(_text, labels[:20]), *["…"] * (len(labels) > 20)]
         facts["classes"] = f"{config.classes:,}" + (f": {', '.join(shown)}" if shown else "")

@@ -124,7 +124,7 @@ def _library(base: str | Path) -> str:
     """The format of a base, in whose names its adapters are written."""
     if not base:
         raise WeightsError("to=peft needs the base that was tuned: give --base (in Python base=…)")
-    _, reading = recognize(place_of(base)[0], Hints())
+    _, reading = recognize(place_of(base), Hints())
     kind = reading.format.partition(",")[0].lower()
     return kind if kind in ("vitlab", "transformers") else "timm"
 
@@ -173,7 +173,7 @@ def own_folder(source: str | Path) -> Path:
         WeightsError: it is something else; the message says how to save such a folder.
         DiskError: the folder cannot be written to.
     """
-    path = Path(source) if is_hub_name(source) else place_of(source)[0]
+    path = Path(source) if is_hub_name(source) else place_of(source)
     content = beside(path)["config"] if path.is_dir() else {}
     if not str(content.get("format")).startswith("vitlab-"):
         raise WeightsError(

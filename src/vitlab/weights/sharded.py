@@ -7,7 +7,7 @@ written, so that the command line answers a mistyped path at once.
 import fnmatch
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,13 +88,13 @@ def write_tensors(folder: Path, tensors: "dict[str, Tensor]", limit: int = LIMIT
         (folder / INDEX).write_text(text, encoding="utf-8")
 
 
-def read_index(index: Path) -> dict[str, str]:
-    """Read the index of a model in shards: file names by tensor names.
+def shard_files(index: Path) -> dict[str, Path]:
+    """Return which regular file beside an index each tensor is in, as the index says.
 
     Raises:
-        WeightsError: it is damaged, names a tensor twice, or something other than files beside it.
+        WeightsError: the index is not valid, or a file is missing or a link.
     """
-    where = read_json(index, _once).get("weight_map")
+    where = read_json(index).get("weight_map")
     if not isinstance(where, dict) or not 0 < len(where) <= MOST:
         raise WeightsError(f"{index}: its weight_map must list 1 to {MOST:,} tensors")
     ending = Path(index.name.removesuffix(INDEXED)).suffix
@@ -105,17 +105,6 @@ def read_index(index: Path) -> dict[str, str]:
             raise WeightsError(
                 f"{index} lists {name!r}: shards must be {ending} files beside their index"
             )
-    return where
-
-
-def shard_files(index: Path) -> dict[str, Path]:
-    """Return which regular file each tensor is in, as an index says.
-
-    Raises:
-        WeightsError: the index is not valid, or a file is missing or a link.
-    """
-    where = read_index(index)
-    for name in dict.fromkeys(where.values()):
         file = index.parent / name
         if file.is_symlink() and not _of_hub_cache(file):
             raise WeightsError(
@@ -154,12 +143,8 @@ def beside(path: Path) -> dict[str, Fields]:
     }
 
 
-def read_json(file: Path, made_of: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Fields:
-    """Read a JSON object.
-
-    Args:
-        file: of at most `HEADER` bytes
-        made_of: makes an object of its keys and values; None for a dictionary
+def read_json(file: Path) -> Fields:
+    """Read a JSON object from a file of at most `HEADER` bytes.
 
     Raises:
         WeightsError: it is damaged, too large, or something else.
@@ -167,21 +152,11 @@ def read_json(file: Path, made_of: Callable[[list[tuple[str, Any]]], Any] | None
     try:
         if file.stat().st_size > HEADER:
             raise ValueError(f"larger than {HEADER:,} bytes")
-        content = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=made_of)
+        content = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
             raise ValueError("not a JSON object")
     except (OSError, ValueError, RecursionError) as error:
         raise WeightsError(f"{file} is damaged: {error}") from error
-    return content
-
-
-def _once(pairs: list[tuple[str, Any]]) -> Fields:
-    """A JSON object whose keys are all different."""
-    content: Fields = {}
-    for key, value in pairs:
-        if key in content:
-            raise ValueError(f"it lists {key!r} twice")
-        content[key] = value
     return content
 
 

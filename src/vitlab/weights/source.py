@@ -35,9 +35,7 @@ class StoredTensors:
         open_clip: open_clip_config.json likewise
         adapter: adapter_config.json likewise
         metadata: texts in the header of a single safetensors file
-        record: plain values beside the tensors of a checkpoint: arch, args, epoch, …
-        wrapper: the entry of a checkpoint's dictionary that the tensors were found in
-        parts: the models in the file; the first was read
+        record: `arch` and `args` of a checkpoint, if it has them
         stored: names as they are in the file, of those tensors whose names were shortened
         counters: names of scalars that are whole numbers, which no output depends on
         notes: what the user should know, a line each
@@ -54,35 +52,27 @@ class StoredTensors:
     adapter: Fields = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
     record: Fields = field(default_factory=dict)
-    wrapper: str = ""
-    parts: tuple[str, ...] = ()
     stored: dict[str, str] = field(default_factory=dict)
     counters: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     seen: Seen = field(default_factory=lambda: NOTHING)
 
     def shape(self, name: str) -> Shape:
-        """Return the shape of a tensor, or with `name[3]` of a slice; (0,) if it is missing."""
-        name, _, place = name.partition("[")
-        return self.shapes.get(name, (0,))[1 if place else 0 :]
+        """Return the shape of a tensor; (0,) if it is missing."""
+        return self.shapes.get(name, (0,))
 
     def in_file(self, name: str) -> str:
-        """Return the name that a tensor, or a slice of it, has in the file."""
-        whole, bracket, place = name.partition("[")
-        return self.stored.get(whole, whole) + bracket + place
+        """Return the name that a tensor has in the file."""
+        return self.stored.get(name, name)
 
     def read(self, name: str, exact: bool = False) -> Tensor:
         """Return a copy of one tensor; floating-point numbers as float32 unless `exact`.
-
-        `name[3]` is the fourth slice of a tensor: some formats stack all layers.
 
         Raises:
             WeightsError: it is damaged, is not numeric, or contains NaN or infinity.
         """
         with readable(self.path, name):
-            whole, _, place = name.partition("[")
-            tensor = self.numbers(whole)
-            tensor = tensor[int(place[:-1])] if place else tensor
+            tensor = self.numbers(name)
             if tensor.is_floating_point():
                 tensor = tensor.to(tensor.dtype if exact else torch.float32, copy=True)
             elif tensor.dtype in WHOLE:

@@ -11,7 +11,7 @@ from vitlab.files import read_bytes
 from vitlab.images import Size
 from vitlab.models.config import ViTConfig
 from vitlab.options import Options, at_least, hints, option, options_of
-from vitlab.weights.formats.origins import SILENT
+from vitlab.weights.formats.records import SILENT
 from vitlab.weights.sharded import Fields
 
 LIMIT = 10_000_000  # bytes of a file of class names

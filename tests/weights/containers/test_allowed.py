@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import vitlab
 from vitlab.errors import WeightsError
 from vitlab.weights.containers.open import open_source
-from vitlab.weights.containers.pickles import ALLOWED
+from vitlab.weights.containers.pickles import ALLOWED, read_pickle
 
 
 class AttributeDict(dict):  # type: ignore[type-arg]
@@ -62,27 +62,19 @@ def test_plain_values_are_recorded_and_others_are_none(
     }
     torch.save(content, tmp_path / "c.pth")
     monkeypatch.undo()
-    record = open_source(tmp_path / "c.pth").record
+    record = read_pickle(tmp_path / "c.pth", zipped=True).root
+    assert record.pop("model").keys() == tensors.keys()
+    dropped = ("best_acc", "step", "mean", "windows", "when", "took", "version", "device")
     assert record == {
-        **dict.fromkeys(("best_acc", "step", "windows", "when", "took", "version")),
+        **dict.fromkeys(dropped),
         "args": {"arch": "vit_tiny", "out": None, "size": [16, 16]},
-        "more": {"lr": 0.1, "inner": {"kind": "torch.float16"}},
+        "more": {"lr": 0.1, "inner": {"kind": None}},
         "history": {"loss": [None]},
         "counts": {"a": 2, "b": 1},
         "ordered": {"a": 1},
         "size": [2, 3],
-        "device": "cuda:1",
         "hyper_parameters": {"width": 16},
     }
-
-
-def test_arrays_of_numpy_are_tensors(tensors: dict[str, Tensor], tmp_path: Path) -> None:
-    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-    arrays["pos_embed"] = np.asfortranarray(arrays["pos_embed"]).astype(">f4")
-    torch.save({"state_dict": arrays}, tmp_path / "c.pth")
-    source = open_source(tmp_path / "c.pth")
-    for name, tensor in tensors.items():
-        assert torch.equal(source.read(name), tensor)
 
 
 class Call:
@@ -154,26 +146,15 @@ def test_stand_ins_take_any_arguments(stand_in: Any) -> None:
         if hasattr(made, "__setstate__"):
             for state in (*args, args):
                 made.__setstate__(state)
-                made.value()
 
 
 def test_states_that_lie(tmp_path: Path) -> None:
-    """An array whose shape does not fit its bytes, or that holds objects, is left out."""
+    """An array of NumPy is left out, whatever its shape, type and bytes say."""
     array = np._core.multiarray._reconstruct
-    kinds = [
-        ((4,), "f4", b"123"),
-        ((-1,), "f4", b"1234"),
-        ((2**62, 4), "f8", b""),
-        ((1,), "O8", [1]),
-    ]
-    states = [(1, shape, np.dtype(kind), False, raw) for shape, kind, raw in kinds]
+    states = [(1, (4,), np.dtype("f4"), False, b"123"), (1, (1,), np.dtype("O8"), False, [1])]
     content = {str(n): Call(array, np.ndarray, (0,), b"b", state=s) for n, s in enumerate(states)}
-    scalar = np._core.multiarray.scalar
-    content |= {f"s{n}": Call(scalar, np.dtype("f8"), bytes(n)) for n in (3, 16)}
     torch.save({"good": torch.zeros(2), **content}, tmp_path / "c.pth")
-    source = open_source(tmp_path / "c.pth")
-    assert set(source.shapes) == {"good"}
-    assert source.record["s3"] is source.record["s16"] is None
+    assert set(open_source(tmp_path / "c.pth").shapes) == {"good"}
 
 
 class Mine(nn.Module):

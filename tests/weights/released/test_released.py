@@ -9,7 +9,7 @@ import pytest
 from vitlab.errors import UserError
 from vitlab.weights.assembly import empty
 from vitlab.weights.formats.format_api import Hints, Reading
-from vitlab.weights.formats.origins import assumed
+from vitlab.weights.formats.records import assumed
 from vitlab.weights.load import recognize
 from vitlab.weights.matching import check, collect
 from weights.released.table import Row, rows, write

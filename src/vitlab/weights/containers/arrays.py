@@ -24,6 +24,7 @@ INTEGERS = ("I64", "I32", "I16", "I8", "U8", "U16", "U32", "U64", "BOOL")
 SMALLEST = 4  # what is less than a patch's side, and as many channels as MLX's images have
 RATIO = 20  # of a zip archive: weights hardly shrink; what is all zeros does, but is small
 ALWAYS = 2**28  # bytes that any archive may hold
+DEEPEST = 1000  # blocks in one array
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,25 @@ def read_npz(path: Path) -> Content:
             if name in found:
                 raise WeightsError(f"{path}: tensor {name} occurs twice")
             found[name] = Stored(shape, partial(_array, path, name), dtype.kind in "iub")
-    return Content("npz", found)
+    arrays: Fields = {}
+    for name, stored in found.items():
+        arrays |= _unstacked(name, stored)
+    return Content("npz", arrays)
+
+
+def _unstacked(name: str, stored: Stored) -> Fields:
+    """An array of Flax's scan, which holds those of all blocks, as one for each block."""
+    before, scanned, after = name.partition("/encoderblock/")
+    if not scanned or not stored.shape:
+        return {name: stored}
+    return {
+        f"{before}/encoderblock_{n}/{after}": Stored(stored.shape[1:], partial(_block, stored, n))
+        for n in range(min(stored.shape[0], DEEPEST))
+    }
+
+
+def _block(stored: Stored, number: int) -> Tensor:
+    return stored.read()[number]
 
 
 def _array(path: Path, name: str) -> Tensor:

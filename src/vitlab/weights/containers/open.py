@@ -8,6 +8,8 @@ import fnmatch
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
+from operator import getitem
 from pathlib import Path
 from textwrap import dedent
 
@@ -17,7 +19,6 @@ from vitlab.models.seen import read_seen
 from vitlab.options import nearest
 from vitlab.weights.containers.arrays import (
     Content,
-    Stored,
     names_in_zip,
     read_npz,
     read_safetensors,
@@ -36,6 +37,7 @@ from vitlab.weights.sharded import (
 )
 from vitlab.weights.source import StoredTensors, readable
 
+RECORDED = ("arch", "args")  # of a checkpoint: the model's name, and the options of the run
 # The first bytes of a file (an expression without blanks, or -); names of files, one of which is
 # the file's or in the folder or archive; below, what it is, and what to do. The first that fits is
 # said.
@@ -128,8 +130,6 @@ def open_source(path: Path, part: str = "") -> StoredTensors:
             **explained,
             metadata=content.metadata,
             record=_record(content.root, found.wrapper),
-            wrapper=".".join(found.wrapper),
-            parts=tuple(names),
             stored={name: old for name, old in stored.items() if name != old},
             counters=tuple(n for n, each in tensors.items() if each.whole and not each.shape),
             notes=(_others(path, names, found.outside),) if len(names) > 1 else (),
@@ -229,14 +229,14 @@ def _read_shards(index: Path) -> Content:
     return Content(content.kind, found)
 
 
-def dropped(source: StoredTensors, patterns: tuple[str, ...]) -> StoredTensors:
+def dropped(source: StoredTensors, patterns: str | Sequence[str]) -> StoredTensors:
     """Return a source without the tensors that the user drops, with a note.
 
     Raises:
         WeightsError: a pattern fits no tensor.
     """
     gone: set[str] = set()
-    for pattern in patterns:
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
         fitting = {
             name
             for name in source.shapes
@@ -263,19 +263,6 @@ def _others(path: Path, names: list[str], outside: tuple[str, ...]) -> str:
 
 
 def _record(root: Fields, wrapper: tuple[str, ...]) -> Fields:
-    """The plain values beside the tensors: of the whole file, then of the entries around them."""
-    record, node = _without_tensors(root), root
-    for key in wrapper:
-        node = node[key]
-        inner = _without_tensors(node)
-        record |= {key: value for key, value in inner.items() if not isinstance(value, dict)}
-    return record
-
-
-def _without_tensors(node: Fields) -> Fields:
-    found = {
-        key: _without_tensors(value) if isinstance(value, dict) else value
-        for key, value in node.items()
-        if not isinstance(value, Stored)
-    }
-    return {key: value for key, value in found.items() if value != {}}
+    """What a training script says of its model, in the file or in an entry around the tensors."""
+    nodes = accumulate(wrapper, getitem, initial=root)
+    return {key: node[key] for node in nodes for key in RECORDED if key in node}

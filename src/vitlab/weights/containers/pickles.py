@@ -1,12 +1,11 @@
 """Files of `torch.save`, read by PyTorch's restricted unpickler with a reviewed list of stand-ins.
 
 The restricted reader calls only what a list names. No name of ours stands for the class itself:
-each is mapped to one of two classes of this file, which keep what they are given and call nothing,
+each is mapped to one of two classes of this file, which keep attributes and call nothing,
 so that nothing of the file's choice is constructed, imported or called, and no library is needed.
 """
 
 import io
-import math
 import re
 import threading
 import warnings
@@ -16,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,35 +29,15 @@ LARGEST = 10 * MOST  # values in one file
 
 
 class Recorded:
-    """An object of any class: what the file gives it, arguments and state, as plain values."""
+    """An object of any class: its attributes, if the file gives it some, and nothing else."""
 
-    args: tuple[object, ...] = ()
     state: object = None
 
     def __init__(self, *args: object) -> None:
-        self.args = args
+        """Drop what its class would have been called with."""
 
     def __setstate__(self, state: object) -> None:
         self.state = state
-
-    def value(self) -> object:
-        """Return a namespace's attributes, or the numbers of a NumPy array; None for all else.
-
-        Bytes are read only as numbers, and only if type, shape and length agree.
-        """
-        match self.state:
-            case dict():
-                return self.state
-            case (
-                _, tuple(shape), Recorded(args=(str(code), *_), state=(_, str(order), *_)), fortran,
-                bytes(raw),
-            ) if re.fullmatch("[<>|=][biuf][1248]", order + code):  # fmt: skip
-                dtype = np.dtype(order.replace("|", "=") + code)
-                counts = all(type(n) is int and n >= 0 for n in shape)
-                if counts and math.prod(shape) * dtype.itemsize == len(raw):
-                    array = np.frombuffer(raw, dtype).reshape(shape, order="F" if fortran else "C")
-                    return torch.from_numpy(array.astype(code))
-        return None
 
 
 class Dictionary:
@@ -167,8 +145,9 @@ class _Plain:
         self.left -= 1
         if self.left < 0:
             raise WeightsError(f"{self.path} has more than {LARGEST:,} values")
-        value = value.value() if isinstance(value, Recorded) else value
         match value:
+            case Recorded(state=dict(attributes)):
+                return self.of(attributes, depth)
             case Tensor():
                 if value.layout is not torch.strided or value.is_quantized or value.is_nested:
                     return None
@@ -177,8 +156,6 @@ class _Plain:
                 return Stored(tuple(data.shape), lambda: data, whole)
             case None | str() | int() | float():
                 return value
-            case torch.dtype() | torch.device():
-                return str(value)
             case Mapping() if depth < DEEPEST:
                 return {_key(key): self.of(inner, depth + 1) for key, inner in value.items()}
             case list() | tuple() | set() if depth < DEEPEST:

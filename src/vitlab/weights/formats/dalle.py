@@ -11,7 +11,7 @@ from vitlab.models.config import TokenizerConfig
 from vitlab.weights.formats.entries import table
 from vitlab.weights.formats.format_api import Hints, Reading
 from vitlab.weights.formats.names import entries, found
-from vitlab.weights.formats.origins import Facts
+from vitlab.weights.formats.records import Facts
 from vitlab.weights.source import StoredTensors
 
 NAME = "DALL-E's tokenizer (OpenAI)"

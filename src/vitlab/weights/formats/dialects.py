@@ -330,18 +330,18 @@ def layout_of(source: StoredTensors) -> Layout | None:
         WeightsError: two tensors have the same meaning, or one that cannot be represented.
     """
     for dialect in DIALECTS:
-        for prefix in _prefixes(source, dialect):
+        for prefix in prefixes_of(source, dialect.roots.split()):
             if all(f"{prefix}{mark}" in source.shapes for mark in dialect.marks.split()):
                 return _layout(source, dialect, prefix)
     return None
 
 
-def _prefixes(source: StoredTensors, dialect: Dialect) -> list[str]:
-    """What stands in front of the names that may be the map of patches, the shortest first."""
+def prefixes_of(source: StoredTensors, roots: Collection[str]) -> list[str]:
+    """Return what stands in front of names that end with one of some roots, the shortest first."""
     prefixes = {
         name.removesuffix(root)
         for name in source.shapes
-        for root in dialect.roots.split()
+        for root in roots
         if name == root or name.endswith(f".{root}")
     }
     return sorted(prefixes, key=lambda prefix: (len(prefix), prefix))

@@ -19,8 +19,8 @@ from vitlab.weights.formats.records import rules
 
 Tensors = list[Tensor]
 Conversion = Callable[[Tensors], Tensors]
-# Of tensors and the configuration of their model: None where only shapes are compared.
-Converting = Callable[[Tensors, Any], Tensors]
+# Of the configuration of a model, or None where only shapes are compared, and tensors.
+Converting = Callable[[Any, Tensors], Tensors]
 
 
 class Entry(NamedTuple):
@@ -63,13 +63,13 @@ class StoredAs:
 
     Attributes:
         names: templates of their names, with `{n}` for the number of the block and so on
-        read: their tensors and the configuration to ours
+        read: the configuration and their tensors to ours
         write: ours to theirs
     """
 
     names: tuple[str, ...]
-    read: Converting = lambda tensors, config: tensors
-    write: Converting = lambda tensors, config: tensors
+    read: Converting = lambda config, tensors: tensors
+    write: Converting = lambda config, tensors: tensors
 
 
 Names = dict[str, list[StoredAs]]  # by the word for a part, the ways in which it is stored
@@ -97,22 +97,22 @@ def way(text: str) -> StoredAs:
 def stacked(*names: str) -> StoredAs:
     """Store one of ours in parts: queries, keys and values, for example."""
     count = len(names)
-    return StoredAs(names, lambda t, _: [torch.cat(t)], lambda t, _: list(t[0].chunk(count)))
+    return StoredAs(names, lambda _, t: [torch.cat(t)], lambda _, t: list(t[0].chunk(count)))
 
 
 def gridded(name: str) -> StoredAs:
     """Store positions (1, N, D) as (1, rows, columns, D)."""
     return StoredAs(
         (name,),
-        lambda t, _: [t[0].reshape(1, -1, t[0].shape[-1])],
-        lambda t, config: [t[0].unflatten(1, config.grid)],
+        lambda _, t: [t[0].reshape(1, -1, t[0].shape[-1])],
+        lambda config, t: [t[0].unflatten(1, config.grid)],
     )
 
 
 def joined(name: str) -> StoredAs:
     """Store queries (D, D), and keys and values (2 D, D), of attention pooling as (3 D, D)."""
     return StoredAs(
-        (name,), lambda t, _: list(t[0].tensor_split([len(t[0]) // 3])), lambda t, _: [torch.cat(t)]
+        (name,), lambda _, t: list(t[0].tensor_split([len(t[0]) // 3])), lambda _, t: [torch.cat(t)]
     )
 
 
@@ -123,20 +123,20 @@ def keyless(query: str, value: str) -> StoredAs:
     unless keys are normalized or turned after it.
     """
 
-    def write(tensors: Tensors, config: ViTConfig) -> Tensors:
+    def write(config: ViTConfig, tensors: Tensors) -> Tensors:
         q, k, v = tensors[0].chunk(3)
         counts = config.qk_norm or "rope" in config.positions
         if counts and not k.is_meta and k.any():
             raise WeightsError("the format cannot represent a bias of keys, which this model has")
         return [q, v]
 
-    return StoredAs((query, value), lambda t, _: [torch.cat([t[0], 0 * t[0], t[1]])], write)
+    return StoredAs((query, value), lambda _, t: [torch.cat([t[0], 0 * t[0], t[1]])], write)
 
 
 def masked(bias: str, mask: str) -> StoredAs:
     """Store a bias beside a mask of the same shape, by which it is multiplied."""
     return StoredAs(
-        (bias, mask), lambda t, _: [t[0] * t[1]], lambda t, _: [t[0], torch.ones_like(t[0])]
+        (bias, mask), lambda _, t: [t[0] * t[1]], lambda _, t: [t[0], torch.ones_like(t[0])]
     )
 
 
@@ -144,22 +144,22 @@ def halves(first: str, second: str) -> StoredAs:
     """Store one classifier of two representations as two, whose scores are averaged."""
     return StoredAs(
         (first, second),
-        lambda t, _: [(t[0] + t[1] if t[0].ndim == 1 else torch.cat(t, 1)) / 2],
-        lambda t, _: [*t, t[0].clone()] if t[0].ndim == 1 else list((2 * t[0]).chunk(2, 1)),
+        lambda _, t: [(t[0] + t[1] if t[0].ndim == 1 else torch.cat(t, 1)) / 2],
+        lambda _, t: [*t, t[0].clone()] if t[0].ndim == 1 else list((2 * t[0]).chunk(2, 1)),
     )
 
 
 def patches(name: str) -> StoredAs:
     """Store a kernel (D, C, P, P) as a matrix over the pixels of a patch, (D, P * P * C)."""
 
-    def read(tensors: Tensors, config: Any) -> Tensors:
+    def read(config: Any, tensors: Tensors) -> Tensors:
         width, pixels = tensors[0].shape
         fits = next((n for n in (3, 1, 4) if n * isqrt(pixels // n) ** 2 == pixels), 1)
         channels = getattr(config, "channels", fits)  # without a configuration, the usual number
         side = isqrt(pixels // channels)
         return [tensors[0].reshape(width, side, side, channels).permute(0, 3, 1, 2)]
 
-    return StoredAs((name,), read, lambda t, _: [t[0].permute(0, 2, 3, 1).flatten(1)])
+    return StoredAs((name,), read, lambda _, t: [t[0].permute(0, 2, 3, 1).flatten(1)])
 
 
 def heads_apart(layer: str, *parts_end: str) -> StoredAs:
@@ -171,12 +171,12 @@ def heads_apart(layer: str, *parts_end: str) -> StoredAs:
     """
     *parts, end = parts_end
 
-    def split(tensors: Tensors, config: ViTConfig) -> Tensors:
+    def split(config: ViTConfig, tensors: Tensors) -> Tensors:
         own = tensors[0].chunk(len(parts))
         return [part.t().unflatten(-1, (config.heads, -1)) for part in own]
 
     names = tuple(f"{layer}/{part}/{end}" for part in parts)
-    return StoredAs(names, lambda t, _: [torch.cat([_together(part) for part in t])], split)
+    return StoredAs(names, lambda _, t: [torch.cat([_together(part) for part in t])], split)
 
 
 def _together(part: Tensor) -> Tensor:
@@ -187,8 +187,8 @@ def heads_inside(name: str) -> StoredAs:
     """Store the output projection of attention as Flax does: (h, d, D)."""
     return StoredAs(
         (name,),
-        lambda t, _: [t[0].flatten(0, 1).t()],
-        lambda t, config: [t[0].t().unflatten(0, (config.heads, -1))],
+        lambda _, t: [t[0].flatten(0, 1).t()],
+        lambda config, t: [t[0].t().unflatten(0, (config.heads, -1))],
     )
 
 
@@ -198,14 +198,14 @@ def with_register_rows(registers: str, positions: str) -> StoredAs:
     Ours are the sums of registers and their rows.
     """
 
-    def read(tensors: Tensors, config: ViTConfig) -> Tensors:
+    def read(config: ViTConfig, tensors: Tensors) -> Tensors:
         own, whole = tensors
         first, count = int(config.has_token), own.shape[1]
         others = torch.cat([whole[:, :first], whole[:, first + count :]], dim=1)
         rows = whole[:, first : first + count]
         return [torch.where(rows == 0, own, own + rows), others]  # a sum of zeros has one sign
 
-    def write(tensors: Tensors, config: ViTConfig) -> Tensors:
+    def write(config: ViTConfig, tensors: Tensors) -> Tensors:
         own, others = tensors
         first = int(config.has_token)
         rows = [others[:, :first], torch.zeros_like(own), others[:, first:]]
@@ -216,7 +216,7 @@ def with_register_rows(registers: str, positions: str) -> StoredAs:
 
 def computed(value: Callable[[Any], Tensor]) -> StoredAs:
     """Compute one of ours that follows from the configuration and is not stored."""
-    return StoredAs((), lambda t, config: [value(config)], lambda t, _: [])
+    return StoredAs((), lambda config, t: [value(config)], lambda _, t: [])
 
 
 def _with_zeros(rows: Tensor) -> Tensor:
@@ -248,7 +248,7 @@ _EACH: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] 
 
 def _each(word: str) -> Callable[..., StoredAs]:
     read, write = _EACH[word]
-    return lambda name: StoredAs((name,), lambda t, _: [read(t[0])], lambda t, _: [write(t[0])])
+    return lambda name: StoredAs((name,), lambda _, t: [read(t[0])], lambda _, t: [write(t[0])])
 
 
 CONVERSIONS: dict[str, Callable[..., StoredAs]] = {

@@ -11,13 +11,13 @@ from vitlab.models.seen import NOTHING, Seen
 from vitlab.models.unlike import Unlike
 from vitlab.options import check_known, options_of
 from vitlab.weights.formats.entries import Entry
-from vitlab.weights.formats.origins import WITHOUT_EFFECT
+from vitlab.weights.formats.records import WITHOUT_EFFECT, words
 from vitlab.weights.identity import DeltaBase
 from vitlab.weights.sharded import Fields
 from vitlab.weights.source import StoredTensors
 
 Files = dict[str, Fields]  # JSON objects by file name
-OF_IMAGES = ("mean", "std", "interpolation", "crop", "fit", "center", "tokens", "labels")
+OF_IMAGES = words("mean std interpolation crop fit center tokens labels")
 # Fields that matter in training alone, or whose exact number does.
 OF_TRAINING = {*WITHOUT_EFFECT, "class_token"} - {*OF_IMAGES}
 # Others resize positions in their own way; at the model's own size nothing is lost.
@@ -33,7 +33,7 @@ class Hints:
         choices: fields of the configuration
         image_size: the size that the model will have, perhaps the one its positions are for
         part: which of several models in one file
-        drop: names or patterns (`*`) of tensors to leave out
+        drop: one or several names or patterns (`*`) of tensors to leave out
 
     Raises:
         OptionError: a choice that no model has.
@@ -43,17 +43,12 @@ class Hints:
     choices: Fields = field(default_factory=dict)
     image_size: Size | None = None
     part: str = ""
-    drop: tuple[str, ...] = ()
+    drop: str | Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Refuse fields that no model has."""
         known = options_of(ViTConfig) | options_of(ResNetConfig) | options_of(TokenizerConfig)
         check_known(self.choices, known, "model option")
-
-
-def names_of(drop: str | Sequence[str]) -> tuple[str, ...]:
-    """Return names to leave out as a tuple: one alone, or several."""
-    return (drop,) if isinstance(drop, str) else tuple(drop)
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,7 @@ class Reading:
         config: the configuration of its model
         entries: where each of the model's tensors comes from
         left_out: patterns of names that the model does not need, each with the reason
-        origins: where fields of the configuration come from; `origins.whole` has those of all
+        origins: where fields of the configuration come from; `records.whole` has those of all
         notes: what else the user should know, a line each
         exact: tensors keep the type they have in the file; else they become float32
         provenance: of the weights, where the format stores it

@@ -26,8 +26,8 @@ from vitlab.weights.formats.names import (
     entries,
     fields_shown,
     fitting,
+    floored,
     found,
-    patches_of,
     placed,
 )
 from vitlab.weights.formats.records import limits
@@ -150,7 +150,8 @@ def reads(source: StoredTensors, hints: Hints) -> Reading | None:
 
 
 def _vision_transformer(source: StoredTensors, hints: Hints, prefix: str) -> Reading:
-    parts = found(source.shapes, VIT_NAMES, _stored(source, prefix), prefix)
+    stored = {n.removeprefix(prefix): n for n in source.shapes if n.startswith(prefix)}
+    parts = found(source.shapes, VIT_NAMES, stored, prefix)
     query = parts.theirs.get("qkv.weight", ((),))[0]
     if len(query) != 3 or "expand.weight" not in parts:
         raise WeightsError(
@@ -173,21 +174,6 @@ def _vision_transformer(source: StoredTensors, hints: Hints, prefix: str) -> Rea
     return Reading(VIT, config, parts.entries(config, VIT), left_out, origins)
 
 
-def _stored(source: StoredTensors, prefix: str) -> dict[str, str]:
-    """Stored names by usual ones: models made by a scan have all their blocks in one array."""
-    stored = {}
-    for name, shape in source.shapes.items():
-        short, within = name.removeprefix(prefix), "Transformer/encoderblock/"
-        if not name.startswith(prefix):
-            continue
-        if short.startswith(within) and shape:
-            for number in range(min(shape[0], 1000)):
-                stored[short.replace("block/", f"block_{number}/", 1)] = f"{name}[{number}]"
-        else:
-            stored[short] = name
-    return stored
-
-
 def _positions(
     source: StoredTensors, parts: FoundParts, patch: int, hints: Hints
 ) -> tuple[Any, bool]:
@@ -195,8 +181,7 @@ def _positions(
     said = hints.choices.get("image_size") or hints.image_size
     shape = parts.shape("positions")
     if len(shape) != 3:
-        rows, columns = patches_of(said or 224, patch)
-        return (rows * patch, columns * patch), False
+        return floored(said or 224, patch), False
     for own_row in ("token" in parts, False):
         for sizes in ([said or 224], None):  # what is said wins over a square
             if size := fitting(sizes, patch, shape[1] - own_row):

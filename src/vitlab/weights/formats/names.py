@@ -9,10 +9,12 @@ a file has in the same words.
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 import torch
 
@@ -21,12 +23,10 @@ from vitlab.images import Size
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig, map_stride
 from vitlab.weights.assembly import empty
 from vitlab.weights.formats.entries import (
-    Converting,
     Entry,
     Names,
     Pairs,
     StoredAs,
-    Tensors,
     paired,
     table,
 )
@@ -47,8 +47,9 @@ THERE = record("""
     norm_inner_attention attn_norm.weight, norm_inner_mlp mlp_norm.weight, class_token token
 """)
 LONG = record("classes head.weight, pre_logits pre_logits.weight")
-PARTS, PART = "weight|bias|running_mean|running_var|num_batches_tracked", "{part}"
-PLACEHOLDER = re.compile(r"\\\{([a-z]1?)(?::02)?\\\}")
+PARTS = "weight", "bias", "running_mean", "running_var", "num_batches_tracked"  # of layers
+DIGITS = re.compile(r"\d+")
+SLOT = re.compile(r"\{\w+(?::02)?\}|\d+")  # in a template: `{n}`, or a number that all names have
 Numbers = tuple[tuple[str, int], ...]
 OURS = table("""
     block           blocks.{n}.
@@ -233,15 +234,13 @@ def found(
         prefix: in front of the names of the model
     """
     if stored is not None:
-        shapes = {name: _shape(shapes, old) for name, old in stored.items()}
+        shapes = {name: shapes[old] for name, old in stored.items()}
     places: dict[str, dict[Numbers, dict[StoredAs, dict[int, str]]]] = {}
-    patterns = _patterns(names)
+    templates = _templates(names)
     for name in shapes:
-        for pattern in patterns:
-            place = pattern.place(name)
-            if place and (place[0] == pattern.key or place[0] not in names):
-                rows = places.setdefault(place[0], {}).setdefault(place[1], {})
-                rows.setdefault(pattern.row, {})[pattern.number] = name
+        for each, numbers in _meanings(templates, name):
+            rows = places.setdefault(each.key, {}).setdefault(numbers, {})
+            rows.setdefault(each.row, {})[each.number] = name
     result = FoundParts({**names}, tensors=shapes, stored=stored or {}, prefix=prefix)
     for key, by_numbers in places.items():
         first = by_numbers[min(by_numbers)]
@@ -252,20 +251,12 @@ def found(
         row = max(complete, key=lambda each: len(each.names))
         own = tuple(shapes[first[row][number]] for number in range(len(row.names)))
         with suppress(RuntimeError, IndexError, ValueError):  # misshapen ones are named later
-            made = row.read([torch.empty(shape, device="meta") for shape in own], None)
+            made = row.read(None, [torch.empty(shape, device="meta") for shape in own])
             result.shapes[key] = tuple(made[0].shape)
             result.theirs[key] = own
-            part = key.rpartition(".")[2]
-            whole = tuple(name.replace(PART, part) for name in row.names)
-            result.names[key] = [replace(row, names=whole)]
+            result.names[key] = [row]
             result.places[key] = [dict(numbers) for numbers in by_numbers]
     return result
-
-
-def _shape(shapes: Mapping[str, Shape], name: str) -> Shape:
-    """The shape of a tensor, or with `name[3]` of a slice."""
-    whole, bracket, _ = name.partition("[")
-    return shapes[whole][1 if bracket else 0 :]
 
 
 def fields_shown(path: object, parts: FoundParts, label: str) -> Fields:
@@ -338,15 +329,20 @@ def patches_of(size: Size | list[int], patch: int) -> tuple[int, int]:
     return rows // patch, columns // patch
 
 
+def floored(size: Size | list[int], patch: int) -> tuple[int, int]:
+    """Return the pixels of an image that patches cover."""
+    rows, columns = patches_of(size, patch)
+    return rows * patch, columns * patch
+
+
 def fitting(sizes: list[Size] | None, patch: int, count: int) -> Size | None:
     """Return the first of some sizes that has `count` patches; for None, the square that has."""
     if sizes is None:
         side = math.isqrt(max(count, 0))
         return side * patch if side and side**2 == count else None
     for size in sizes:
-        rows, columns = patches_of(size, patch)
-        if rows * columns == count:
-            return rows * patch, columns * patch
+        if math.prod(patches_of(size, patch)) == count:
+            return floored(size, patch)
     return None
 
 
@@ -362,19 +358,19 @@ def entries(config: ModelConfig, names: Names, format: str, pairs: Pairs = "") -
     Raises:
         WeightsError: the format cannot represent the model.
     """
-    patterns = _patterns(ours(config))
+    templates, tensors = _templates(ours(config)), of_tensors(names)
     made: dict[tuple[str, ...], tuple[StoredAs, str, list[str]]] = {}
     for name in empty(config):
-        places = (pattern.place(name) for pattern in patterns)
-        key, numbers = next(filter(None, places), ("", ()))
-        if not (rows := _rows(names, key)):
+        meanings = ((each.key, numbers) for each, numbers in _meanings(templates, name))
+        key, numbers = next(meanings, ("", ()))
+        if not (rows := tensors.get(key)):
             raise cannot(format, f"{name} of {config.name}")
         filled = tuple(_filled(template, dict(numbers)) for template in rows[0].names)
         # Tensors of ours that are made of the same are made together.
         made.setdefault(filled or (f"computed {name}",), (rows[0], key, []))[2].append(name)
     table = []
     for theirs, (row, key, own) in made.items():
-        read, write = (partial(_with, each, config) for each in (row.read, row.write))
+        read, write = (partial(convert, config) for convert in (row.read, row.write))
         entry = Entry(tuple(own), theirs if row.names else (), read, write)
         turned = key.partition(".")[0] in TURNED and "rope" in getattr(config, "positions", "")
         if turned and pairs and isinstance(config, ViTConfig):
@@ -393,8 +389,8 @@ def placed(names: Names, own_row: bool, register_rows: bool) -> Names:
 
 
 def parts_of(names: Names, key: str) -> tuple[str, ...]:
-    """Return the names under which a part is written, as templates; () if the table has none."""
-    rows = _rows(names, key)
+    """Return the names under which a tensor is written, as templates; () if the table has none."""
+    rows = of_tensors(names).get(key)
     return rows[0].names if rows else ()
 
 
@@ -403,62 +399,51 @@ def first_name(names: Names, key: str) -> str:
     return (*parts_of(names, key), "")[0]
 
 
-def _with(convert: Converting, config: ModelConfig, tensors: Tensors) -> Tensors:
-    return convert(tensors, config)
+def of_tensors(names: Names) -> Names:
+    """Return a table with a word for every tensor, `qkv.bias`, and whole templates of names."""
+    block = names["block"][0].names[0] if "block" in names else ""
+    tensors: Names = {}
+    for word, rows in names.items():
+        ends = [""] if word in TENSORS or "." in word else [f".{part}" for part in PARTS]
+        for end in ends:
+            if not end or word + end not in names:
+                tensors[word + end] = [
+                    replace(row, names=tuple(re.sub(r"^\.", block, n) + end for n in row.names))
+                    for row in rows
+                ]
+    return tensors
 
 
-@dataclass(frozen=True)
-class _Pattern:
-    """One template of a table, as a pattern of names."""
+class _Template(NamedTuple):
+    """A name of a table: its tensor's word, the way of storing that, and which of its names."""
 
-    pattern: re.Pattern[str]
     key: str
     row: StoredAs
     number: int
-
-    def place(self, name: str) -> tuple[str, Numbers] | None:
-        """What a name stands for: a key, `qkv.bias`, and the numbers of the block and so on."""
-        match = self.pattern.fullmatch(name)
-        if match is None:
-            return None
-        groups = match.groupdict()
-        part = groups.pop("part", None)
-        numbers = tuple((name[0], int(text) - (name[1:] == "1")) for name, text in groups.items())
-        return (f"{self.key}.{part}" if part else self.key), numbers
+    slots: list[str]
 
 
-def _patterns(names: Names) -> list[_Pattern]:
-    """Every template of a table, the parts of layers with any of their endings."""
-    found = []
-    for key in names:
-        if key == "block":
-            continue
-        for row in _rows(names, key, PART):
-            for number, template in enumerate(row.names):
-                text = re.escape(template.replace(PART, "\0"))
-                text = PLACEHOLDER.sub(lambda m: f"(?P<{m[1]}>\\d+)", text)
-                pattern = re.compile(text.replace("\0", f"(?P<part>{PARTS})"))
-                found.append(_Pattern(pattern, key, row, number))
+def _templates(names: Names) -> dict[tuple[str, ...], list[_Template]]:
+    """Every name of a table, by the text around its numbers."""
+    found = defaultdict(list)
+    for key, rows in of_tensors(names).items():
+        for row in rows:
+            for number, name in enumerate(row.names):
+                each = _Template(key, row, number, SLOT.findall(name))
+                found[tuple(SLOT.split(name))].append(each)
     return found
 
 
-def _rows(names: Names, key: str, part: str = "") -> list[StoredAs]:
-    """The ways in which a table stores a part, or a word with `part` as ending: whole templates."""
-    word, _, ending = key.partition(".")
-    given, end = names.get(key, names.get(word, [])), ""
-    if ending and key not in names:
-        end = f".{ending}"
-    elif part and not ending and word not in TENSORS:
-        end = f".{part}"
-    block = names.get("block")
-    base = block[0].names[0] if block else ""
-    return [
-        replace(
-            row,
-            names=tuple(f"{base}{n[1:]}{end}" if n.startswith(".") else n + end for n in row.names),
-        )
-        for row in given
-    ]
+def _meanings(
+    templates: dict[tuple[str, ...], list[_Template]], name: str
+) -> Iterator[tuple[_Template, Numbers]]:
+    """What a name may stand for, and the numbers of its block, branch and so on, from 0."""
+    digits = DIGITS.findall(name)
+    for each in templates.get(tuple(DIGITS.split(name)), ()):
+        pairs = list(zip(each.slots, digits, strict=True))
+        if all(slot[0] == "{" or slot == text for slot, text in pairs):
+            pairs = [(slot, text) for slot, text in pairs if slot[0] == "{"]
+            yield each, tuple((slot[1], int(text) - ("1" in slot)) for slot, text in pairs)
 
 
 def _filled(template: str, numbers: dict[str, int]) -> str:

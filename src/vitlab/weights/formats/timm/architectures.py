@@ -14,8 +14,7 @@ from vitlab.errors import WeightsError
 from vitlab.models.config import config_of
 from vitlab.models.positions.sincos import sines
 from vitlab.weights.formats.dialects import Layout
-from vitlab.weights.formats.origins import Facts
-from vitlab.weights.formats.records import found_in, record, records, rules
+from vitlab.weights.formats.records import Facts, found_in, record, records, rules
 from vitlab.weights.sharded import Fields
 from vitlab.weights.source import StoredTensors
 

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from vitlab.errors import WeightsError
-from vitlab.images import Size
 from vitlab.models.config import ViTConfig, map_stride
 from vitlab.weights.formats.entries import Pairs
-from vitlab.weights.formats.names import patches_of
+from vitlab.weights.formats.names import floored
 from vitlab.weights.formats.records import record, records, words
 from vitlab.weights.sharded import Fields
 
@@ -24,8 +23,7 @@ NORMS = record("layernorm layer, rmsnorm rms")  # whose epsilon is 1e-6
 KINDS = record("cat grid, dinov3 image")
 Family = Literal["vit", "beit", "eva"]
 
-# Which field each argument of a constructor is about: with the field's value, but for those of
-# `values_of`.
+# Which field each argument of a constructor is about.
 ARGUMENTS = records("""
     EVERY
         embed_dim width, depth depth, num_heads heads, in_chans channels, qkv_bias qkv_bias,
@@ -95,13 +93,13 @@ def family_of(config: ViTConfig) -> Family:
 
 
 def values_of(config: ViTConfig) -> Fields:
-    """Return the values that a model's constructor has for arguments that are no field's own."""
+    """Return the values that a model's constructor has for every argument."""
     positions, gated = config.positions, config.ffn == "swiglu"
     learned, turned, biased = (kind in positions for kind in ("1d", "rope", "bias"))
     shared, distilled = config.positions_at == "shared", config.pool == "prefix"
     pooled = config.norm_at == "pooled"
     packed = gated and not (turned or biased)  # gate and value in one layer
-    return {
+    return {name: getattr(config, own) for name, own in READ.items()} | {
         "img_size": list(config.size),
         "patch_size": patch_size(config),
         "mlp_ratio": _ratio(config, config.mlp * (2 if packed else 1)),
@@ -138,10 +136,7 @@ def values_of(config: ViTConfig) -> Fields:
 def written_arguments(config: ViTConfig) -> Fields:
     """Return the arguments of the constructor that makes a model, each with its value."""
     values = values_of(config)
-    return {
-        name: values[name] if name in values else getattr(config, own)
-        for name, own in ARGUMENTS[family_of(config)].items()
-    }
+    return {name: values[name] for name in ARGUMENTS[family_of(config)]}
 
 
 def stated(arguments: Fields) -> Fields:
@@ -178,8 +173,8 @@ def check_arguments(
         if name not in READ:
             raise WeightsError(f"{path}: unsupported model_args {name}={value!r} of {NAME}")
         field, also = READ[name], ALSO.get(name)
-        own = values[name] if name in values else getattr(config, field)
-        if field not in chosen and value != own and not (also and also(config, value)):
+        other = value != values[name] and not (also and also(config, value))
+        if other and field not in chosen:
             advice = ", which --pool token settles" if name == "global_pool" else ""
             raise WeightsError(
                 f"{path}: unsupported model_args {name}={value!r} of {NAME} for this model, "
@@ -195,12 +190,6 @@ def norm_in(value: Any) -> str:
 def patch_size(config: ViTConfig) -> int:
     """Return the argument of that name: of the map that a ResNet leaves in a hybrid."""
     return config.patch // (map_stride(config.stages) if config.stem == "resnet" else 1)
-
-
-def floored(size: Size | list[int], patch: int) -> tuple[int, int]:
-    """Return the pixels of an image that patches cover."""
-    rows, columns = patches_of(size, patch)
-    return rows * patch, columns * patch
 
 
 def _word(words: dict[str, str], own: str) -> str | None:

@@ -14,8 +14,7 @@ from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.dialects import names_for
 from vitlab.weights.formats.format_api import cannot, check_fields
 from vitlab.weights.formats.names import first_name
-from vitlab.weights.formats.origins import WITHOUT_EFFECT
-from vitlab.weights.formats.records import Limits, limits, record, words
+from vitlab.weights.formats.records import WITHOUT_EFFECT, Limits, limits, record, words
 from vitlab.weights.formats.timm.architectures import stem_of
 from vitlab.weights.formats.timm.arguments import (
     ARGUMENTS,
@@ -342,7 +341,8 @@ def written(config: ViTConfig, stored: ViTConfig) -> Fields:
     if config.size != stored.size:
         arguments["dynamic_img_size"] = True
     architecture = _made_by(config)[0]
-    first = "root_conv" if config.stem == "resnet" else "patch"
+    first = "root_conv.weight" if config.stem == "resnet" else "patch.weight"
+    kernel = first_name(names_for(config), first).removesuffix(".weight")
     content = {
         "architecture": architecture,
         "num_classes": config.classes,
@@ -359,7 +359,7 @@ def written(config: ViTConfig, stored: ViTConfig) -> Fields:
             "num_classes": config.classes,
             "pool_size": None,
             # where it is named, timm adapts a kernel for RGB to other channels
-            "first_conv": first_name(names_for(config), first) if config.channels == 3 else None,
+            "first_conv": kernel if config.channels == 3 else None,
             "classifier": "head",
         },
     }

@@ -14,9 +14,8 @@ from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.dialects import Layout, layout_of, names_for, notes_beside
 from vitlab.weights.formats.entries import Pairs
 from vitlab.weights.formats.format_api import Hints, Reading, Writing
-from vitlab.weights.formats.names import entries, fields_shown, fitting, patches_of, placed
-from vitlab.weights.formats.origins import Facts, with_means
-from vitlab.weights.formats.records import rules
+from vitlab.weights.formats.names import entries, fields_shown, fitting, floored, patches_of, placed
+from vitlab.weights.formats.records import Facts, rules, with_means
 from vitlab.weights.formats.timm import architectures, config_json
 from vitlab.weights.formats.timm.architectures import (
     check_content,
@@ -29,7 +28,6 @@ from vitlab.weights.formats.timm.arguments import (
     DEFAULTS,
     NAME,
     check_arguments,
-    floored,
     is_rounded,
     pairs_of,
     rotary_fields,
@@ -336,7 +334,7 @@ def _bias_positions(file: Layout, patch: int, sizes: list[Size]) -> Fields:
     for size in sizes:
         rows, columns = patches_of(size, patch)
         if (2 * rows - 1) * (2 * columns - 1) == offsets:
-            image_size = (rows * patch, columns * patch)
+            image_size = floored(size, patch)
             break
     at = "shared" if "shared_table" in file else "stem"
     kind = "1d+bias" if "positions" in file else "bias"

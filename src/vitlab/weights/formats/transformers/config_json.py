@@ -1,4 +1,4 @@
-"""config.json of transformers as fields of ours, and back: keys, their defaults, what they mean.
+"""A family of transformers, and its config.json as fields of ours, and back: keys, their defaults.
 
 Every key of a class is in `DEFAULTS`, `NEUTRAL` or `IDLE`; any other is refused, because it may
 change what the model computes. Source: the configuration and modeling classes of transformers 5.23,
@@ -6,15 +6,17 @@ and keys of files that older versions wrote.
 """
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
-from vitlab.weights.formats.names import first_name, parts_of
-from vitlab.weights.formats.origins import Facts
-from vitlab.weights.formats.records import limits, record, records
-from vitlab.weights.formats.transformers.family import Family, StatedModel
+from vitlab.weights.formats.entries import Names, table
+from vitlab.weights.formats.names import first_name, found, parts_of, placed
+from vitlab.weights.formats.records import Facts, limits, record, records
 from vitlab.weights.sharded import Fields
+from vitlab.weights.source import Shape
 
 # What a class takes for a key that config.json leaves out, as released files do; null: it has none.
 _OF_CLASSES = records("""
@@ -92,36 +94,35 @@ NEUTRAL = limits("""
 """) | {"quantization_config": ()}
 # Keys that no output of a class depends on, where `DEFAULTS` of the class does not have them.
 IDLE = re.compile(
-    "|".join(
-        (
-            # bookkeeping, and what a call of the model returns
-            r"_.*|name_or_path|transformers_version|architectures|model_type|auto_map",
-            r"(torch_)?dtype|use_bfloat16|torchscript|attn_implementation|use_flash_attn",
-            r"chunk_size_feed_forward|output_(attentions|hidden_states|scores)|use_cache",
-            r"return_(dict|dict_in_generate|class_token)|use_return_dict",
-            # tasks, training, and heads and stages around an encoder
-            r"id2label|label2id|num_labels|problem_type|finetuning_task|task_specific_params",
-            r"dropout|(hidden_|attention_|projection_)dropout(_prob)?|drop_path_rate",
-            r"attention_probs_dropout_prob|initializer_(range|factor)|gradient_checkpointing",
-            r"mask_ratio|norm_pix_loss|use_mask_token|pos_embed_(shift|jitter|rescale)",
-            r"stage_names|out_(features|indices)|reshape_hidden_states|apply_layernorm",
-            r"pool_scales|add_fpn|segmentation_indices|semantic_loss_ignore_index|part_features",
-            r"use_auxiliary_head|auxiliary_(loss_weight|channels|num_convs|concat_input)",
-            r"readout_type|reassemble_factors|neck_.*|fusion_hidden_size|head_in_index|backbone.*",
-            r"use_(batch_norm|bias)_in_fusion_residual|add_projection|semantic_classifier_dropout",
-            r"encoder_stride|interpolate_(antialias|offset)|pooler_(output_size|act)",
-            r"intermediate_size|mlp_ratio|projection_dim|projector_hidden_act|num_image_tokens",
-            # text and its generation
-            r"vocab_size|tokenizer_class|prefix|tf_legacy_loss|(.*_)?(bos|eos|pad|sep)_token_id",
-            r"is_(encoder_)?decoder|decoder_.*|(add_)?cross_attention(_hidden_size)?",
-            r"tie_(encoder_decoder|word_embeddings|last_hidden_states)|num_beam(s|_groups)",
-            r".*_penalty|(max|min)_length|(encoder_)?no_repeat_ngram_size|num_return_sequences",
-            r"do_sample|early_stopping|remove_invalid_values|temperature|top_[kp]|typical_p",
-            r"bad_words_ids|(begin_)?suppress_tokens",
-            # ours, in a folder of `vitlab.save` that transformers opened and saved again
-            r"format|names|name|kind|model|provenance|tensors|sha256",
-        )
-    )
+    r"""
+    # bookkeeping, and what a call of the model returns
+    _.*|name_or_path|transformers_version|architectures|model_type|auto_map|
+    (torch_)?dtype|use_bfloat16|torchscript|attn_implementation|use_flash_attn|
+    chunk_size_feed_forward|output_(attentions|hidden_states|scores)|use_cache|
+    return_(dict|dict_in_generate|class_token)|use_return_dict|
+    # tasks, training, and heads and stages around an encoder
+    id2label|label2id|num_labels|problem_type|finetuning_task|task_specific_params|
+    dropout|(hidden_|attention_|projection_)dropout(_prob)?|drop_path_rate|
+    attention_probs_dropout_prob|initializer_(range|factor)|gradient_checkpointing|
+    mask_ratio|norm_pix_loss|use_mask_token|pos_embed_(shift|jitter|rescale)|
+    stage_names|out_(features|indices)|reshape_hidden_states|apply_layernorm|
+    pool_scales|add_fpn|segmentation_indices|semantic_loss_ignore_index|part_features|
+    use_auxiliary_head|auxiliary_(loss_weight|channels|num_convs|concat_input)|
+    readout_type|reassemble_factors|neck_.*|fusion_hidden_size|head_in_index|backbone.*|
+    use_(batch_norm|bias)_in_fusion_residual|add_projection|semantic_classifier_dropout|
+    encoder_stride|interpolate_(antialias|offset)|pooler_(output_size|act)|
+    intermediate_size|mlp_ratio|projection_dim|projector_hidden_act|num_image_tokens|
+    # text and its generation
+    vocab_size|tokenizer_class|prefix|tf_legacy_loss|(.*_)?(bos|eos|pad|sep)_token_id|
+    is_(encoder_)?decoder|decoder_.*|(add_)?cross_attention(_hidden_size)?|
+    tie_(encoder_decoder|word_embeddings|last_hidden_states)|num_beam(s|_groups)|
+    .*_penalty|(max|min)_length|(encoder_)?no_repeat_ngram_size|num_return_sequences|
+    do_sample|early_stopping|remove_invalid_values|temperature|top_[kp]|typical_p|
+    bad_words_ids|(begin_)?suppress_tokens|
+    # ours, in a folder of `vitlab.save` that transformers opened and saved again
+    format|names|name|kind|model|provenance|tensors|sha256
+    """,
+    re.VERBOSE,
 )
 _GATED = {False: "mlp", True: "swiglu"}
 # Words of config.json and ours, by key; of several that mean the same, the first is written.
@@ -149,6 +150,130 @@ DECIDING = record("""
     mlp_ratio mlp, num_patches image_size, use_relative_position_bias positions,
     use_shared_relative_position_bias positions_at
 """)
+
+
+# Suffixes of classes whose outputs our model has; of others only the backbone is read.
+CLASSIFIERS = (
+    "ForImageClassification", "ForImageClassificationWithTeacher", "ForAudioClassification",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StatedModel:
+    """The image model of a file, as its family reads it.
+
+    Attributes:
+        family: of its model_type
+        given: its part of config.json
+        content: every key of the family, those that the file leaves out with the class's default
+        prefix: of its tensors
+        stored: the file's names by the family's; `/name` is outside of the backbone
+        shapes: by the family's names
+        architecture: the class that it was saved by; empty if the file does not say
+        projection: width of the projection that both towers share
+        tower: it is one of several models in the file
+    """
+
+    family: "Family"
+    given: Fields
+    content: Fields
+    prefix: str
+    stored: dict[str, str]
+    shapes: dict[str, Shape]
+    architecture: str = ""
+    projection: int = 512
+    tower: bool = False
+
+    @property
+    def classifies(self) -> bool:
+        """Whether it has a classifier."""
+        return "/classifier.weight" in self.shapes or self.architecture.endswith(CLASSIFIERS)
+
+    def in_file(self, name: str) -> str:
+        """Return the name that a tensor has, or would have, in the file."""
+        outside = self.prefix.removesuffix("vision_model.") + name[1:]
+        there = outside if name.startswith("/") else self.prefix + name
+        return self.stored.get(name, there)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One model_type: its names, and its config.json.
+
+    Attributes:
+        title: its model_type, and names of its classes, the most specific last; the first has no
+            classifier
+        names: of its tensors; `/name` is outside of the backbone
+        gated: of gated MLPs, where they have others
+        classified: transformers has a class with a classifier
+        fits: it has a model of this configuration, if no family before it has
+        prefix: of the backbone, in classes with a classifier
+        spellings: names that some versions write, by patterns, and what they stand for
+        key_bias: the key that says that keys have biases
+        register_rows: registers have positions
+        any_size: transformers runs it at the size of its processor, whatever config.json says
+        square: transformers runs it on square images only
+        resampling: how transformers resizes its positions
+        reads: further fields, or a record of them
+        writes: further keys of config.json
+        processor: the class of its image processor, without `ImageProcessor`
+        prepared: record of the preprocessing of the released models; used if no file says it
+    """
+
+    title: str
+    names: Names
+    gated: Names = field(default_factory=dict)
+    classified: bool = True
+    fits: Callable[[ViTConfig], bool] = lambda config: False
+    prefix: str = ""
+    spellings: dict[str, str] = field(default_factory=dict)
+    key_bias: str = ""
+    register_rows: bool = False
+    any_size: bool = False
+    square: bool = False
+    resampling: str = "bicubic"
+    reads: Callable[[StatedModel], Fields] | str = ""
+    writes: Callable[[ViTConfig], Fields] = lambda config: {}
+    processor: str = "ViT"
+    prepared: str
+
+    @property
+    def model_type(self) -> str:
+        """The key of config.json."""
+        return self.title.split()[0]
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of its classes."""
+        return self.title.split()[1:]
+
+    @property
+    def patch(self) -> str:
+        """The name of the kernel of patches."""
+        return first_name(self.names, "patch.weight")
+
+    @property
+    def has_projection(self) -> bool:
+        """Whether its classes without a classifier have a projection into a space of texts."""
+        return self.classes[-1].endswith("WithProjection")
+
+
+def names_of(
+    family: Family, config: ViTConfig, shapes: dict[str, Shape] | None = None, key_bias: bool = True
+) -> Names:
+    """Return the names of a model's tensors; of those of a file if there is one."""
+    names = {**family.names, **(family.gated if config.ffn == "swiglu" else {})}
+    if shapes is not None:
+        names = found(shapes, names).names
+    if not key_bias:
+        query, _, value = parts_of(family.names, "qkv.bias")
+        names |= table(f"qkv.bias keyless({query} {value})")
+    return placed(names, True, True) if family.register_rows and config.registers else names
+
+
+def derived(family: Family, names: str, title: str, **changes: Any) -> Family:
+    """Return another family, whose names differ from this one's in some parts."""
+    return replace(family, names=family.names | table(names), title=title, **changes)
 
 
 def completed(model_type: str, content: Fields) -> Fields:
@@ -221,7 +346,7 @@ def read_fields(stated: StatedModel) -> Facts:
 def _shared_fields(family: Family, stated: StatedModel) -> Fields:
     """What keys mean in every family that has them."""
     content, shapes = stated.content, stated.shapes
-    always = not family.gated and len(parts_of(family.names, "expand")) > 1
+    always = not family.gated and len(parts_of(family.names, "expand.weight")) > 1
     gated = always or any(content.get(key) for key in ("use_gated_mlp", "use_swiglu_ffn"))
     if gated and "use_swiglu_ffn" not in content:  # where config.json has no say
         act = content["hidden_act"]
@@ -263,133 +388,3 @@ def write_content(family: Family, config: ViTConfig) -> Fields:
     keys = {key: own for key, own in KEYS.items() if key in DEFAULTS[model_type]}
     content |= {key: their_value(key, getattr(config, own)) for key, own in keys.items()}
     return content | family.writes(config)
-
-
-def read_pooler(stated: StatedModel) -> Fields:
-    """The tanh layer, which only models without a classifier use."""
-    if "pooler.dense.bias" not in stated.shapes or stated.classifies:
-        return {}
-    act = stated.content["pooler_act"]
-    refuse(act != "tanh", f"pooler_act={act!r}: only tanh is")
-    return {"pre_logits": stated.content["pooler_output_size"] or stated.content["hidden_size"]}
-
-
-def write_pooler(config: ViTConfig) -> Fields:
-    """The tanh layer."""
-    size = config.pre_logits
-    return {"pooler_output_size": size, "pooler_act": "tanh"} if size else {}
-
-
-def read_deit(stated: StatedModel) -> Fields:
-    """A distillation token always; both classifiers if the file has them."""
-    if bias := stated.shapes.get("/distillation_classifier.bias"):
-        return {"registers": 1, "classes": bias[0], "pool": "prefix", "class_token": True}
-    return {"registers": 1, **read_pooler(stated)}
-
-
-def read_ast(stated: StatedModel) -> Fields:
-    """Overlapping patches of spectrograms; the mean of two tokens, normalized once more."""
-    content, layer = stated.content, "/classifier.dense.weight"
-    stride, other = content["frequency_stride"], content["time_stride"]
-    refuse(stride != other, f"frequency_stride={stride} with time_stride={other}")
-    return {
-        "image_size": (content["num_mel_bins"], content["max_length"]), "channels": 1,
-        "stem_stride": stride, "registers": 1, "class_token": True, "pool": "prefix-mean",
-        "norm_at": "both" if layer in stated.shapes else "tokens",
-        "classes": stated.shapes.get(layer, (0,))[0],
-    }  # fmt: skip
-
-
-def read_beit(stated: StatedModel) -> Fields:
-    """Positions and pooling, which config.json chooses."""
-    content, shapes = stated.content, stated.shapes
-    own, shared = (content[f"use_{kind}relative_position_bias"] for kind in ("", "shared_"))
-    refuse(own and shared, "BEiT with a table of relative positions per block and one for all")
-    kinds = {"1d": content["use_absolute_position_embeddings"], "bias": own or shared}
-    fields: Fields = {
-        "positions": "+".join(kind for kind, there in kinds.items() if there) or "none",
-        "positions_at": "shared" if shared else "stem",
-    }
-    if not content["use_mean_pooling"]:
-        return fields
-    norm_at, pool = "none", "mean"
-    if "/layernorm.weight" in shapes:  # of masked image modeling
-        norm_at, pool = "tokens", "token"
-    pools = stated.classifies or stated.architecture == "BeitModel"
-    if pools or "pooler.layernorm.weight" in shapes:
-        norm_at, pool = "pooled", "mean"
-    return fields | {"class_token": True, "norm_at": norm_at, "pool": pool}
-
-
-def write_beit(config: ViTConfig) -> Fields:
-    """Positions, and the pool."""
-    shared = config.positions_at == "shared"
-    return {
-        "use_absolute_position_embeddings": config.positions.startswith("1d"),
-        "use_relative_position_bias": not shared,
-        "use_shared_relative_position_bias": shared,
-        "use_mean_pooling": config.norm_at == "pooled",
-    }
-
-
-def write_dinov2(config: ViTConfig) -> Fields:
-    """The MLP by its ratio; a gated one by that of its usual form."""
-    gated = config.ffn == "swiglu"
-    if not gated and config.mlp % config.width:
-        raise WeightsError("transformers' DINOv2 needs an mlp that is a multiple of the width")
-    return {"mlp_ratio": 4 if gated else config.mlp // config.width}
-
-
-def read_dinov3(stated: StatedModel) -> Fields:
-    """Rotary positions; biases of layers that ours has together."""
-    content = stated.content
-    usual = {"rope_theta": content["rope_theta"], "rope_type": "default"}
-    given = content["rope_parameters"]
-    base = (usual | given)["rope_theta"]
-    refuse(usual | given != usual | {"rope_theta": base}, f"rope_parameters={given!r}")
-    query, key, value = (content[f"{part}_bias"] for part in ("query", "key", "value"))
-    apart = query != value or (key and not query)
-    refuse(apart, f"query_bias={query}, key_bias={key}, value_bias={value} together")
-    project, mlp = content["proj_bias"], content["mlp_bias"]
-    refuse(project != mlp, f"proj_bias={project} with mlp_bias={mlp}")
-    wide = stated.shapes.get("/classifier.weight", (0, 0))[-1] > content["hidden_size"]
-    return {"positions": "rope", "rope_base": base, "pool": "both" if wide else "token"}
-
-
-def read_clip(stated: StatedModel) -> Fields:
-    """A norm before the blocks; the classifier averages patches that the last norm did not see."""
-    fields: Fields = {"pre_norm": True, "stem_bias": False}
-    if stated.classifies:
-        return fields | {"pool": "mean", "class_token": True, "norm_at": "none"}
-    projected = "/visual_projection.weight" in stated.shapes
-    return fields | {"classes": stated.projection if projected else 0}
-
-
-def read_siglip(stated: StatedModel) -> Fields:
-    """Attention pooling, unless there is a classifier, which averages the patches."""
-    attends = stated.content["vision_use_head"] and not stated.classifies
-    return {"pool": "attention" if attends else "mean"}
-
-
-def read_aimv2(stated: StatedModel) -> Fields:
-    """RMS norms, one of them on patches, gated MLPs, no class token."""
-    content = stated.content
-    qkv, mlp = content["qkv_bias"], content["mlp_bias"]
-    refuse(qkv != mlp, f"qkv_bias={qkv} with mlp_bias={mlp}")
-    pools = content["use_head"] and "embeddings.patch_embed.weight" in stated.shapes
-    refuse(pools, "use_head=True: attention pooling by a fixed query")
-    return {"norm": "rms", "stem_norm": "layer", "pool": "mean"}
-
-
-def read_intern(stated: StatedModel) -> Fields:
-    """InternViT's: the mean of patches without a last norm, or all tokens after one."""
-    content = stated.content
-    if "attention_bias" not in content:  # of its authors' own code
-        return {"layer_scale": 0.1, "norm_at": "none"}
-    mean = content["use_mean_pooling"]
-    return {
-        "pool": "mean" if mean else "token",
-        "class_token": mean or None,
-        "norm_at": "none" if mean else "tokens",
-        "positions": "1d" if content["use_absolute_position_embeddings"] else "none",
-    }

@@ -1,15 +1,16 @@
-"""Every family of transformers that is read or written, one record each.
+"""Every family of transformers that is read or written, one record each, and its own keys.
 
 Families with alike names are made from others. Source: the modeling files of transformers 5.23, and
 the released files, whose names are theirs on the Hub.
 """
 
+from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.dialects import AIMV2_NAMES
 from vitlab.weights.formats.entries import table
 from vitlab.weights.formats.records import record, rules
-from vitlab.weights.formats.transformers import config_json
-from vitlab.weights.formats.transformers.family import Family, derived
+from vitlab.weights.formats.transformers.config_json import Family, StatedModel, derived, refuse
+from vitlab.weights.sharded import Fields
 
 # How transformers 5 names the parts of a block in memory; files keep the older names as a rule.
 ATTENTION = rules(r"""
@@ -27,6 +28,136 @@ NEWER = (
 """)
 )
 TABLE = "relative_position_bias.relative_position_bias_table"
+
+
+def read_pooler(stated: StatedModel) -> Fields:
+    """The tanh layer, which only models without a classifier use."""
+    if "pooler.dense.bias" not in stated.shapes or stated.classifies:
+        return {}
+    act = stated.content["pooler_act"]
+    refuse(act != "tanh", f"pooler_act={act!r}: only tanh is")
+    return {"pre_logits": stated.content["pooler_output_size"] or stated.content["hidden_size"]}
+
+
+def write_pooler(config: ViTConfig) -> Fields:
+    """The tanh layer."""
+    size = config.pre_logits
+    return {"pooler_output_size": size, "pooler_act": "tanh"} if size else {}
+
+
+def read_deit(stated: StatedModel) -> Fields:
+    """A distillation token always; both classifiers if the file has them."""
+    if bias := stated.shapes.get("/distillation_classifier.bias"):
+        return {"registers": 1, "classes": bias[0], "pool": "prefix", "class_token": True}
+    return {"registers": 1, **read_pooler(stated)}
+
+
+def read_ast(stated: StatedModel) -> Fields:
+    """Overlapping patches of spectrograms; the mean of two tokens, normalized once more."""
+    content, layer = stated.content, "/classifier.dense.weight"
+    stride, other = content["frequency_stride"], content["time_stride"]
+    refuse(stride != other, f"frequency_stride={stride} with time_stride={other}")
+    return {
+        "image_size": (content["num_mel_bins"], content["max_length"]), "channels": 1,
+        "stem_stride": stride, "registers": 1, "class_token": True, "pool": "prefix-mean",
+        "norm_at": "both" if layer in stated.shapes else "tokens",
+        "classes": stated.shapes.get(layer, (0,))[0],
+    }  # fmt: skip
+
+
+def read_beit(stated: StatedModel) -> Fields:
+    """Positions and pooling, which config.json chooses."""
+    content, shapes = stated.content, stated.shapes
+    own, shared = (content[f"use_{kind}relative_position_bias"] for kind in ("", "shared_"))
+    refuse(own and shared, "BEiT with a table of relative positions per block and one for all")
+    kinds = {"1d": content["use_absolute_position_embeddings"], "bias": own or shared}
+    fields: Fields = {
+        "positions": "+".join(kind for kind, there in kinds.items() if there) or "none",
+        "positions_at": "shared" if shared else "stem",
+    }
+    if not content["use_mean_pooling"]:
+        return fields
+    norm_at, pool = "none", "mean"
+    if "/layernorm.weight" in shapes:  # of masked image modeling
+        norm_at, pool = "tokens", "token"
+    pools = stated.classifies or stated.architecture == "BeitModel"
+    if pools or "pooler.layernorm.weight" in shapes:
+        norm_at, pool = "pooled", "mean"
+    return fields | {"class_token": True, "norm_at": norm_at, "pool": pool}
+
+
+def write_beit(config: ViTConfig) -> Fields:
+    """Positions, and the pool."""
+    shared = config.positions_at == "shared"
+    return {
+        "use_absolute_position_embeddings": config.positions.startswith("1d"),
+        "use_relative_position_bias": not shared,
+        "use_shared_relative_position_bias": shared,
+        "use_mean_pooling": config.norm_at == "pooled",
+    }
+
+
+def write_dinov2(config: ViTConfig) -> Fields:
+    """The MLP by its ratio; a gated one by that of its usual form."""
+    gated = config.ffn == "swiglu"
+    if not gated and config.mlp % config.width:
+        raise WeightsError("transformers' DINOv2 needs an mlp that is a multiple of the width")
+    return {"mlp_ratio": 4 if gated else config.mlp // config.width}
+
+
+def read_dinov3(stated: StatedModel) -> Fields:
+    """Rotary positions; biases of layers that ours has together."""
+    content = stated.content
+    usual = {"rope_theta": content["rope_theta"], "rope_type": "default"}
+    given = content["rope_parameters"]
+    base = (usual | given)["rope_theta"]
+    refuse(usual | given != usual | {"rope_theta": base}, f"rope_parameters={given!r}")
+    query, key, value = (content[f"{part}_bias"] for part in ("query", "key", "value"))
+    apart = query != value or (key and not query)
+    refuse(apart, f"query_bias={query}, key_bias={key}, value_bias={value} together")
+    project, mlp = content["proj_bias"], content["mlp_bias"]
+    refuse(project != mlp, f"proj_bias={project} with mlp_bias={mlp}")
+    wide = stated.shapes.get("/classifier.weight", (0, 0))[-1] > content["hidden_size"]
+    return {"positions": "rope", "rope_base": base, "pool": "both" if wide else "token"}
+
+
+def read_clip(stated: StatedModel) -> Fields:
+    """A norm before the blocks; the classifier averages patches that the last norm did not see."""
+    fields: Fields = {"pre_norm": True, "stem_bias": False}
+    if stated.classifies:
+        return fields | {"pool": "mean", "class_token": True, "norm_at": "none"}
+    projected = "/visual_projection.weight" in stated.shapes
+    return fields | {"classes": stated.projection if projected else 0}
+
+
+def read_siglip(stated: StatedModel) -> Fields:
+    """Attention pooling, unless there is a classifier, which averages the patches."""
+    attends = stated.content["vision_use_head"] and not stated.classifies
+    return {"pool": "attention" if attends else "mean"}
+
+
+def read_aimv2(stated: StatedModel) -> Fields:
+    """RMS norms, one of them on patches, gated MLPs, no class token."""
+    content = stated.content
+    qkv, mlp = content["qkv_bias"], content["mlp_bias"]
+    refuse(qkv != mlp, f"qkv_bias={qkv} with mlp_bias={mlp}")
+    pools = content["use_head"] and "embeddings.patch_embed.weight" in stated.shapes
+    refuse(pools, "use_head=True: attention pooling by a fixed query")
+    return {"norm": "rms", "stem_norm": "layer", "pool": "mean"}
+
+
+def read_intern(stated: StatedModel) -> Fields:
+    """InternViT's: the mean of patches without a last norm, or all tokens after one."""
+    content = stated.content
+    if "attention_bias" not in content:  # of its authors' own code
+        return {"layer_scale": 0.1, "norm_at": "none"}
+    mean = content["use_mean_pooling"]
+    return {
+        "pool": "mean" if mean else "token",
+        "class_token": mean or None,
+        "norm_at": "none" if mean else "tokens",
+        "positions": "1d" if content["use_absolute_position_embeddings"] else "none",
+    }
 
 
 def _plain(config: ViTConfig, pool: str) -> bool:
@@ -66,8 +197,8 @@ VIT = Family(
     fits=lambda config: _plain(config, "token") and (config.classes > 0) != (config.pre_logits > 0),
     prefix="vit.",
     spellings=NEWER,
-    reads=config_json.read_pooler,
-    writes=config_json.write_pooler,
+    reads=read_pooler,
+    writes=write_pooler,
     prepared="@INCEPTION, interpolation bilinear, crop 1.0, fit squash",
 )  # fmt: skip
 MSN = derived(  # a ViT without a pooler
@@ -83,7 +214,7 @@ DEIT = derived(
     "deit DeiTModel DeiTForImageClassification DeiTForImageClassificationWithTeacher",
     fits=lambda config: (config.pool, config.positions) == ("prefix", "1d"),
     prefix="deit.", register_rows=True,
-    reads=config_json.read_deit, processor="DeiT",
+    reads=read_deit, processor="DeiT",
     prepared="@IMAGENET, interpolation bicubic, crop 0.875, fit squash",
 )  # fmt: skip
 AST = derived(
@@ -93,7 +224,7 @@ AST = derived(
         head         /classifier.dense
     """,
     "audio-spectrogram-transformer ASTModel ASTForAudioClassification",
-    prefix="audio_spectrogram_transformer.", reads=config_json.read_ast, processor="AST",
+    prefix="audio_spectrogram_transformer.", reads=read_ast, processor="AST",
     prepared="center floor",
 )  # fmt: skip
 BEIT = derived(
@@ -114,7 +245,7 @@ BEIT = derived(
         rf"^(encoder\.layer\.\d+)\.{TABLE}": rf"\1.attention.attention.{TABLE}",
         r"^shared_position_bias": "encoder.relative_position_bias",
     },
-    reads=config_json.read_beit, writes=config_json.write_beit,
+    reads=read_beit, writes=write_beit,
     processor="Beit", prepared="@INCEPTION, interpolation bicubic, crop 0.875, fit crop",
 )  # fmt: skip
 IJEPA = derived(
@@ -142,7 +273,7 @@ INTERN = derived(
         scale2    .lambda_2
     """,
     "internvl_vision InternVLVisionModel", classified=False,
-    spellings={}, reads=config_json.read_intern,
+    spellings={}, reads=read_intern,
     prepared="@IMAGENET, interpolation bicubic, crop 1.0, fit squash",
 )  # fmt: skip
 INTERN_OWN = derived(  # of its authors' own code (OpenGVLab/InternVL)
@@ -186,7 +317,7 @@ DINOV2 = derived(
     any_size=True, square=True, spellings=ATTENTION,
     # its classifier sees class token and mean of the patches
     reads=lambda stated: {"pool": "both"} if stated.classifies else {},
-    writes=config_json.write_dinov2,
+    writes=write_dinov2,
     processor="Bit", prepared="@IMAGENET, interpolation bicubic, crop 0.875, fit crop",
 )  # fmt: skip
 REGISTERS = derived(
@@ -212,7 +343,7 @@ DINOV3 = derived(
     """),
     classified=False, fits=lambda config: config.positions == "rope", prefix="", square=False,
     spellings={r"^model\.layer\.": "layer."}, key_bias="key_bias",
-    reads=config_json.read_dinov3,
+    reads=read_dinov3,
     writes=lambda config: {"hidden_act": "silu"} if config.ffn == "swiglu" else {},
     processor="DINOv3ViT",
     prepared="@IMAGENET, interpolation bilinear, crop 1.0, fit squash",
@@ -266,7 +397,7 @@ CLIP = derived(
         r"^encoder\.layer\.": "encoder.layers.",
         r"^pre_layernorm\.": "pre_layrnorm.",
     },
-    reads=config_json.read_clip,
+    reads=read_clip,
     writes=lambda config: {"projection_dim": config.classes or config.width}, processor="CLIP",
     prepared="@OPENAI, interpolation bicubic, crop 1.0, fit crop",
 )  # fmt: skip
@@ -285,7 +416,7 @@ _POOL = """
 """
 SIGLIP = derived(
     CLIP, _POOL, "siglip_vision_model SiglipVisionModel",
-    fits=lambda config: config.pool == "attention", prefix="", reads=config_json.read_siglip,
+    fits=lambda config: config.pool == "attention", prefix="", reads=read_siglip,
     writes=lambda config: {}, processor="Siglip",
     prepared="@INCEPTION, interpolation bicubic, crop 1.0, fit squash",
 )  # fmt: skip
@@ -296,7 +427,7 @@ NAFLEX = derived(
         patch.bias    embeddings.patch_embedding.bias
     """,
     "siglip2_vision_model Siglip2VisionModel",
-    resampling="bilinear-antialiased", reads=config_json.read_siglip, processor="Siglip2",
+    resampling="bilinear-antialiased", reads=read_siglip, processor="Siglip2",
     prepared="@INCEPTION, interpolation bilinear, crop 1.0, fit native",
 )  # fmt: skip
 OF_CLIP = tuple(
@@ -340,7 +471,7 @@ AIMV2 = derived(
         contract    .ffn.down_proj
         norm        rms_norm
     """,
-    "aimv2_vision_model Aimv2VisionModel", reads=config_json.read_aimv2, processor="CLIP",
+    "aimv2_vision_model Aimv2VisionModel", reads=read_aimv2, processor="CLIP",
     prepared="@OPENAI, interpolation bicubic, crop 1.0, fit crop",
 )  # fmt: skip
 AIMV2_OWN = derived(  # of its authors' own code (apple/ml-aim), which the Hub's files follow

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from vitlab.data.decode.sound import LOGARITHMS, RATE, normalization
 from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
-from vitlab.weights.formats.origins import Facts
-from vitlab.weights.formats.records import limits, record, records, words
-from vitlab.weights.formats.transformers.family import Family
+from vitlab.weights.formats.records import Facts, limits, record, records, words
+from vitlab.weights.formats.transformers.config_json import Family
 from vitlab.weights.sharded import Fields
 
 

@@ -14,7 +14,7 @@ from vitlab.errors import WeightsError
 from vitlab.images import Size, chosen_over
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.assembly import StateDict, empty
-from vitlab.weights.formats.dialects import notes_beside
+from vitlab.weights.formats.dialects import notes_beside, prefixes_of
 from vitlab.weights.formats.entries import Entry, Names, StoredAs, written
 from vitlab.weights.formats.format_api import (
     Hints,
@@ -25,19 +25,21 @@ from vitlab.weights.formats.format_api import (
     check_kept,
 )
 from vitlab.weights.formats.names import entries, fields_shown, first_name, found, parts_of
-from vitlab.weights.formats.origins import Facts, with_means
-from vitlab.weights.formats.records import record, rules
+from vitlab.weights.formats.records import Facts, record, rules, with_means, words
 from vitlab.weights.formats.timm.architectures import heads_for, settled
 from vitlab.weights.formats.transformers.config_json import (
+    CLASSIFIERS,
     DEFAULTS,
     KEYS,
+    Family,
+    StatedModel,
     completed,
+    names_of,
     read_fields,
     their_value,
     write_content,
 )
 from vitlab.weights.formats.transformers.families import FAMILIES, OF_AUTHORS, WRITTEN
-from vitlab.weights.formats.transformers.family import CLASSIFIERS, Family, StatedModel, names_of
 from vitlab.weights.formats.transformers.processor import SOUND, read_processor, write_processor
 from vitlab.weights.matching import check
 from vitlab.weights.sharded import CONFIG, PREPROCESSOR, Fields
@@ -75,15 +77,13 @@ KNOWN = (
 # Origins of fields in a file without config.json, in whose place is what tensors show.
 ALONE = {"file": "tensors", "family": "assumed"}
 # Fields that no class of transformers can have otherwise, and that have tensors of their own.
-UNCHANGED = (
-    "branches", "stem", "stem_norm", "qk_norm", "norm_inner_attention", "norm_inner_mlp",
-)  # fmt: skip
+UNCHANGED = words("branches stem stem_norm qk_norm norm_inner_attention norm_inner_mlp")
 # Keys that say whether a part is there.
 THERE = record("""
     vision_use_head queries, mlp_bias contract.bias, use_relative_position_bias bias_table,
     use_shared_relative_position_bias shared_table, use_absolute_position_embeddings positions
 """)
-DECISIVE = ("pool", "norm_at", "registers", "layer_scale", "pre_logits", "classes")
+DECISIVE = words("pool norm_at registers layer_scale pre_logits classes")
 
 
 def reads(source: StoredTensors, hints: Hints) -> Reading | None:
@@ -218,15 +218,16 @@ def _left_out(config: ViTConfig, stated: StatedModel) -> dict[str, str]:
     """Patterns of names that the model does not need, each with the reason."""
     prefix, family = re.escape(stated.prefix), stated.family
     left_out = {f"({prefix})?({pattern})": why for pattern, why in LEFT_OUT.items()}
-    norm, registers = (re.escape(first_name(family.names, key)) for key in ("norm", "registers"))
+    norm = re.escape(first_name(family.names, "norm.weight").removesuffix("weight"))
+    registers = first_name(family.names, "registers")
     if config.classes and not config.pre_logits:
         left_out[prefix + r"pooler\.dense\..*"] = "not used by the classifier"
     if config.norm_at == "none":
-        left_out[prefix + norm + r"\..*"] = "not used by this class"
+        left_out[prefix + norm + ".*"] = "not used by this class"
     if stated.classifies and "head.probe" in stated.shapes:
         left_out[prefix + r"head\..*"] = "attention pooling, which the classifier does not use"
-    if 0 in stated.shapes.get(first_name(family.names, "registers"), ()):
-        left_out[prefix + registers] = "no registers"
+    if 0 in stated.shapes.get(registers, ()):
+        left_out[prefix + re.escape(registers)] = "no registers"
     if stated.tower and prefix:
         projection = r"visual_projection\.weight|" if family.has_projection else ""
         others = rf"(?!(.*\.)?({projection}classifier\.\w+)$).*"
@@ -253,11 +254,10 @@ def model_in(source: StoredTensors) -> StatedModel:
         raise WeightsError(
             f"unsupported model_type {model_type} of {NAME}{kind}: docs/weights.md lists what loads"
         )
-    patch = f"{family.patch}.weight"
-    first = min((name for name in source.shapes if name.endswith(patch)), key=len, default=None)
-    if first is None:
-        raise WeightsError(f"tensor {patch} is missing ({NAME})")
-    prefix, saved = first.removesuffix(patch), top.get("architectures")
+    prefixes, saved = prefixes_of(source, [family.patch]), top.get("architectures")
+    if not prefixes:
+        raise WeightsError(f"tensor {family.patch} is missing ({NAME})")
+    prefix = prefixes[0]
     names = named(source, family, prefix)
     return StatedModel(
         family,
@@ -295,11 +295,12 @@ def shown(source: StoredTensors) -> Iterator[StatedModel]:
 
     Each has what the tensors show in place of a config.json.
     """
-    sight = [each for each in FAMILIES.values() if each.processor != SOUND]
-    known = [each for each in sight if each.patch.startswith("embeddings.")]
-    ends = {f"{family.patch}.weight" for family in known}
-    prefixes = {n.removesuffix(e) for e in ends for n in source.shapes if n.endswith(e)}
-    for prefix in sorted(prefixes, key=len):
+    known = [
+        each
+        for each in FAMILIES.values()
+        if each.processor != SOUND and each.patch.startswith("embeddings.")
+    ]
+    for prefix in prefixes_of(source, {family.patch for family in known}):
         own = [each for each in known if each.prefix and prefix.endswith(each.prefix)]
         for family in [*own, *known]:
             names = named(source, family, prefix)
@@ -324,8 +325,8 @@ def _content(family: Family, shapes: dict[str, Shape]) -> Fields:
     except WeightsError:
         return {}
     width, mlp = fields["width"], fields["mlp"]
-    layers = [name.format(n=0) for name in parts_of(family.names, "qkv")] * 2
-    query, key = (f"{layer}.bias" in shapes for layer in layers[:2])
+    biases = [name.format(n=0) in shapes for name in parts_of(family.names, "qkv.bias")]
+    query, key = (biases * 2)[:2]
     rows = fields["class_token"] + family.register_rows * fields["registers"]
     side = math.isqrt(max(0, parts.rows("positions") - rows))
     fields |= {"heads": max(1, width // 64), "qkv_bias": query} | heads_for(width)
@@ -401,8 +402,8 @@ def _in_full(family: Family, config: ViTConfig, names: Names) -> tuple[Names, St
         sides = (half * width, (1 - half) * width)
         head = StoredAs(
             parts_of(names, "head.weight"),
-            lambda tensors, _: [tensors[0].chunk(2, 1)[half]],
-            lambda tensors, _: [pad(tensors[0], sides)],
+            lambda _, tensors: [tensors[0].chunk(2, 1)[half]],
+            lambda _, tensors: [pad(tensors[0], sides)],
         )
         names = names | {"head.weight": [head]}
     return names, unused

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels
 from vitlab.evaluation.answers import Weighted, answers_of
-from vitlab.evaluation.intervals import intervals
-from vitlab.evaluation.metrics import METRICS, figures, values_of
+from vitlab.evaluation.intervals import with_intervals
+from vitlab.evaluation.metrics import METRICS, values_of
 
 SCALES = {2: 3.0, 3: 2.6, 10: 3.0}  # of the logits: accuracies of 88%, 79%, 66%
 BATCHES, IMAGES = 4, 50_000  # of which the truth is made
@@ -68,7 +68,7 @@ def covered(setting: Setting, images: int, sets: int, resamples: int) -> dict[st
     hits: dict[str, list[bool]] = defaultdict(list)
     for _ in range(sets):
         shown, labels = setting.drawn(generator, images)
-        found = intervals(answers_of(shown, labels), figures(shown, labels), shown, resamples)
+        found = with_intervals(shown, labels, resamples)["intervals"]
         for name, (low, high) in found.items():
             hits[name].append(low <= truth[name] <= high)
     return {name: (sum(each), len(each)) for name, each in hits.items()}

@@ -11,7 +11,7 @@ import vitlab
 from conftest import call, fewer_digits
 from steps import asked_to_stop
 from training.kept import journal, outcome
-from vitlab.evaluation.probes.online_probe import Probe
+from vitlab.evaluation.probes.probing import Probe
 from vitlab.optim.optimizers import build
 from vitlab.recipes.choices import Optimization
 from vitlab.recipes.recipe import Host

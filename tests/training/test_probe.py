@@ -18,10 +18,9 @@ from vitlab.data.sources.source import Source
 from vitlab.distributed.world import ALONE
 from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.probes import online_probe as watching
+from vitlab.evaluation.probes import probing as watching
 from vitlab.evaluation.probes.feature_options import Probing
-from vitlab.evaluation.probes.online_probe import KEYS, By, Probe
-from vitlab.evaluation.probes.probing import probe
+from vitlab.evaluation.probes.probing import KEYS, By, Probe, probe
 from vitlab.models.model import Model
 from vitlab.recipes.recipe import Host
 from vitlab.training.stop import Interrupted

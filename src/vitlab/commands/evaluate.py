@@ -116,7 +116,7 @@ def begin(options: Evaluate) -> None:
 def run(options: Evaluate) -> dict[str, Any]:
     """Evaluate; images that are skipped are reported on stderr."""
     from vitlab.evaluation.compute import Compute
-    from vitlab.evaluation.evaluation import PredictionSettings, evaluation
+    from vitlab.evaluation.evaluation import evaluation
     from vitlab.evaluation.imagenet_protocols import examine
     from vitlab.progress import Meter, say
     from vitlab.weights.save import own_folder
@@ -126,15 +126,15 @@ def run(options: Evaluate) -> dict[str, Any]:
     files = check_files(options.out, options.label_errors, replace=options.replace)
     folder = own_folder(options.weights) if options.fits else None
     model, compute = options.load(), Compute(**options.values(COMPUTE))
-    how = PredictionSettings(compute, options.flips, **options.values("threshold columns"))
     with Meter(0, title="evaluating") as meter:
         if options.protocol:
             by = options.values("real_labels outputs") | {"progress": meter.images}
             result = examine(model, options.data, options.protocol, compute, options.flips, **by)
             say(*result["notes"])
             return result
-        wanted = options.values("split calibrate") | {"choosing": options.choose_thresholds}
-        done = evaluation(model, options.data, how, files=files, progress=meter.images, **wanted)
+        how = options.values("split columns calibrate threshold flips") | {"files": files}
+        how |= {"choosing": options.choose_thresholds, "progress": meter.images}
+        done = evaluation(model, options.data, compute, **how)
     bad = {*done.predictions.bad.values()}
     say(*(f"skipped: {note}" if note in bad else note for note in done.figures["notes"]))
     if folder is not None:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Float32s = NDArray[np.float32]
 Truth = NDArray[np.integer[Any]]
 """True classes (n,), or a table (n, classes) of zeros and ones."""
 BLOCK = 4_000_000  # probabilities that are looked through at once
@@ -54,7 +56,7 @@ class SingleAnswers:
         return len(self.truth)
 
     @property
-    def right(self) -> NDArray[np.bool_]:
+    def right(self) -> Bools:
         """Whether the guess is the class of the image: (n,)."""
         return self.guess == self.truth
 
@@ -69,7 +71,7 @@ class SingleAnswers:
         """The squared distance of the probabilities from the truth, summed over classes: (n,)."""
         return self.square - 2 * self.own + 1
 
-    def agrees(self, other: "SingleAnswers") -> NDArray[np.bool_]:
+    def agrees(self, other: "SingleAnswers") -> Bools:
         """Return whether both models guess the same class: (n,)."""
         return self.guess == other.guess
 
@@ -101,12 +103,12 @@ class MultiAnswers:
         return len(self.table)
 
     @property
-    def chosen(self) -> NDArray[np.bool_]:
+    def chosen(self) -> Bools:
         """Which classes are predicted: (n, classes)."""
         return self.probabilities > self.thresholds
 
     @property
-    def right(self) -> NDArray[np.bool_]:
+    def right(self) -> Bools:
         """Whether exactly the labels of the image are predicted: (n,)."""
         return (self.chosen == self.table.astype(bool)).all(1)
 
@@ -128,7 +130,7 @@ class MultiAnswers:
         each: Floats = ((self.probabilities - self.table) ** 2).mean(1)
         return each
 
-    def agrees(self, other: "MultiAnswers") -> NDArray[np.bool_]:
+    def agrees(self, other: "MultiAnswers") -> Bools:
         """Return whether both models predict the same classes: (n,)."""
         return (self.chosen == other.chosen).all(1)
 
@@ -179,9 +181,10 @@ def check_labels(probabilities: Floats, labels: "Labels") -> None:
         DataError: another number of images, none at all, or labels of other classes.
     """
     images, classes = probabilities.shape
-    if not images or len(labels) != images:
-        none = "there are no images to measure" if not images else ""
-        raise DataError(none or f"{len(labels):,} labels for predictions of {images:,} images")
+    if not images:
+        raise DataError("there are no images to measure")
+    if len(labels) != images:
+        raise DataError(f"{len(labels):,} labels for predictions of {images:,} images")
     values = labels.values
     if labels.several:
         if values.shape != (images, classes):
@@ -302,7 +305,7 @@ class Weighted:
         wrong = np.cumsum(weights * ~self.answers.right[order], 1)[:, ends]
         return np.diff(seen, axis=1, prepend=0), seen, wrong
 
-    def columns(self) -> Iterator[tuple[Floats, NDArray[np.bool_]]]:
+    def columns(self) -> Iterator[tuple[Floats, Bools]]:
         """Yield the probabilities of each class that some images have, and which images: (n,)."""
         if isinstance(self.answers, MultiAnswers):
             table = self.answers.table.astype(bool)
@@ -314,7 +317,7 @@ class Weighted:
             yield self.probabilities[:, place], self.answers.truth == place
 
 
-def over_classes(sums: Floats, weights: Floats, present: NDArray[np.bool_] | None = None) -> Floats:
+def over_classes(sums: Floats, weights: Floats, present: Bools | None = None) -> Floats:
     """Return the mean over classes of a ratio, 0 where it has no denominator: (b,)."""
     present = weights > 0 if present is None else present
     return (ratio(sums, weights) * present).sum(1) / np.maximum(present.sum(1), 1)

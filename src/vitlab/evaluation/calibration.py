@@ -22,7 +22,7 @@ from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Given, Splits, title_of
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, OptionError
-from vitlab.evaluation.answers import Floats, check_numbers, descending
+from vitlab.evaluation.answers import Floats, Integers, check_numbers, descending
 from vitlab.evaluation.choosing import as_trained, open_for
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Probabilities, check_classifier, predict
@@ -62,7 +62,6 @@ class Calibration:
             model: that has the temperature now
             done: predictions for other images, with their logits
         """
-        assert done.logits is not None
         raw = done.labels.probabilities(torch.from_numpy(done.logits)).numpy()
         points = {}
         for key, probabilities in (("before", raw), ("after", done.probabilities)):
@@ -105,7 +104,6 @@ def calibrate(
     """
     source = validation_of(model, data, columns)
     done = predict(model, source, Compute(device, precision, workers=workers), logits=True)
-    assert done.logits is not None
     check_numbers(done.logits, "images a logit")
     found = Calibration(
         fitted_temperature(done.logits, done.labels), title_of(data), len(done.labels)
@@ -153,8 +151,7 @@ def _held_out(model: Model, splits: Splits) -> Source | None:
     """Return what the model's training held out of the training images, if this is its data."""
     if not model.provenance.get("validation"):
         return None
-    inner = with_validation(splits)
-    inner = as_trained(model, inner)
+    inner = as_trained(model, with_validation(splits))
     same = fingerprint(inner.whole or inner.train) == model.provenance.get("fingerprint")
     return inner.validation if same else None
 
@@ -215,7 +212,7 @@ def temperature_of(logits: Floats, labels: Labels) -> float:
         return 1.0
 
 
-def _decisions(logits: Floats, labels: Labels) -> tuple[Floats, NDArray[np.int64]]:
+def _decisions(logits: Floats, labels: Labels) -> tuple[Floats, Integers]:
     """Return scores and the right one of each row; each of several labels is one of two classes."""
     match labels:
         case SingleLabels(truth):

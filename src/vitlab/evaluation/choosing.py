@@ -1,6 +1,5 @@
 """The images that a model is evaluated on: a split, or what training held out."""
 
-import logging
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
 from vitlab.models.model import Model
 from vitlab.models.seen import Seen
+from vitlab.progress import LOG
 
 SHOWN = 10  # classes that a message lists
 Split = Literal["auto", "train", "validation", "test", "all"]
@@ -123,7 +123,7 @@ def open_for(model: Model, data: Given, columns: Columns | None = None) -> Split
         )
     if not model.config.labels:
         shown = ", ".join(f"{number} {name}" for number, name in enumerate(splits.classes[:3]))
-        logging.getLogger("vitlab").warning(
+        LOG.warning(
             f"{model.source or model.config.name} does not name its classes, so those of {title} "
             f"are matched by position ({shown}, …); --labels (labels=…) gives their names"
         )

@@ -1,13 +1,12 @@
 """The likeliest classes of images: `classify`, and `vitlab predict` into files and shards."""
 
-import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from vitlab.data.sources.pictures import Picture
 from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Relabeled, Source
 from vitlab.errors import DataError
-from vitlab.evaluation.answers import Floats, check_numbers
+from vitlab.evaluation.answers import check_numbers
 from vitlab.evaluation.compute import Compute, FastForm
 from vitlab.evaluation.infer import Progress, batch_of, check_classifier, infer, predict, silent
 from vitlab.evaluation.on_ray import writers
@@ -28,7 +27,7 @@ from vitlab.models.model import Model
 from vitlab.packages import check_installed
 from vitlab.places import PART, On
 from vitlab.precision import Engine, Precision
-from vitlab.progress import public
+from vitlab.progress import LOG, public
 from vitlab.weights.identity import feature_fingerprint
 
 
@@ -51,33 +50,6 @@ class ClassifiedImage:
     error: str = ""
     predicted: tuple[str, ...] | None = None
     distance: float = math.nan
-
-    @classmethod
-    def of(
-        cls,
-        image: str,
-        chances: Floats,
-        classes: Sequence[str],
-        top: int,
-        thresholds: Sequence[float] | None,
-        distance: float,
-    ) -> Self:
-        """Return the answer in the probabilities of an image.
-
-        Args:
-            image: its name
-            chances: of each class, (classes,)
-            classes: their names
-            top: how many are named
-            thresholds: of each class, of a model for several labels per image
-            distance: from the training images
-        """
-        best = np.argsort(-chances, kind="stable")
-        named = tuple((classes[number], float(chances[number])) for number in best[:top])
-        above = None
-        if thresholds is not None:
-            above = tuple(classes[n] for n in best if chances[n] > thresholds[n])
-        return cls(image, named, predicted=above, distance=float(distance))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the answer as JSON holds it."""
@@ -134,12 +106,15 @@ def answers_of(
     model = form.model
     done = predict(model, source, compute.of(form), flips=flips)
     check_numbers(done.probabilities)
-    names = [source.name(index) for index in range(len(source))]
-    how = source.classes, top, model.thresholds if source.labels.several else None
+    names, classes = [source.name(index) for index in range(len(source))], source.classes
     answers = {index: ClassifiedImage(names[index], error=text) for index, text in done.bad.items()}
-    rows = done.indices.tolist(), done.probabilities, done.distances
+    rows, thresholds = (done.indices.tolist(), done.probabilities, done.distances), model.thresholds
     for index, chances, far in zip(*rows, strict=True):
-        answers[index] = ClassifiedImage.of(names[index], chances, *how, far)
+        best, above = np.argsort(-chances, kind="stable"), None
+        if source.labels.several:
+            above = tuple(classes[n] for n in best if chances[n] > thresholds[n])
+        likely = tuple((classes[n], float(chances[n])) for n in best[:top])
+        answers[index] = ClassifiedImage(names[index], likely, predicted=above, distance=float(far))
     return [answers[index] for index in range(len(names))]
 
 
@@ -174,12 +149,11 @@ def classify_into(
         DataError: no image can be read.
         DiskError: the file cannot be written.
     """
-    counts, want = {"images": 0, "damaged": 0}, ["probabilities"]
-    layout = _layout(model, images, top)
+    counts, layout = {"images": 0, "damaged": 0}, _layout(model, images, top)
     with table_to(file, layout.kinds) as write:
         form = compute.fast(model, images, 1 + flips)
-        how = {"flips": flips, "progress": progress}
-        for batch in infer(form.model, images, compute.of(form), want, **how):  # type: ignore[arg-type]
+        what = form.model, images, compute.of(form)
+        for batch in infer(*what, flips=flips, progress=progress):
             check_numbers(batch.probabilities)
             write(layout.rows(batch))
             for _, message in batch.bad:
@@ -300,6 +274,6 @@ def unlabeled(
     check_classifier(model)
     opened = open_images(images, "ignored", columns=columns)
     for note in opened.notes:
-        logging.getLogger("vitlab").warning(note)
+        LOG.warning(note)
     source, classes = opened.every(), model.config.class_names
     return Relabeled(source, kind_of(model).blank(len(source), len(classes)), classes)

@@ -4,7 +4,6 @@
 measuring, where that pays.
 """
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from vitlab.models.fast.accelerate import accelerate, can_accelerate, check_engi
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
 from vitlab.precision import Engine, Precision, check_precision, fixed
+from vitlab.progress import LOG
 
 PACKING = 4e11  # multiply-adds from which packed weights save more time than packing them takes
 HALVING = 1e12  # from which comparing bf16 with fp32 takes little of it
@@ -117,7 +117,7 @@ class Compute:
         if fast.engine == "plain":
             return FastForm(model, "fp32")
         if fast.computes == "bf16" and precision == "auto":
-            logging.getLogger("vitlab").warning(
+            LOG.warning(
                 f"computing in bf16: {len(probe)} of the images have the features and "
                 "probabilities of fp32 within 5% and 0.02; --precision fp32 (in Python "
                 "precision='fp32') computes in fp32"

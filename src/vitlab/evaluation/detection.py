@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.data.augment.augment import normalize
@@ -26,7 +25,7 @@ from vitlab.data.open import open_images
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
-from vitlab.evaluation.answers import Floats, finite, mean_known
+from vitlab.evaluation.answers import Bools, Floats, Integers, finite, mean_known
 from vitlab.evaluation.choosing import Split, chosen
 from vitlab.evaluation.compute import Compute, borrowed
 from vitlab.evaluation.intervals import affordable, bootstrapped, redrawn
@@ -52,7 +51,7 @@ class Detections(NamedTuple):
         boxes: left, top, right, bottom in shares of the image's sides, float64 (n, 4)
     """
 
-    classes: NDArray[np.int64]
+    classes: Integers
     chances: Floats
     boxes: Floats
 
@@ -104,7 +103,7 @@ def objects_of(
 # Average precision
 
 
-def right(found: Floats, truth: Floats) -> NDArray[np.bool_]:
+def right(found: Floats, truth: Floats) -> Bools:
     """Return which of an image's detections of a class, likeliest first, are right.
 
     Each takes the object that it overlaps most among those that are left, of equals the last.
@@ -140,7 +139,7 @@ def average_precision(
     """
     table = np.full((len(weights), classes, len(THRESHOLDS)), np.nan)
     for name in range(classes):
-        hits, chances, counts = list[NDArray[np.bool_]](), list[Floats](), list[int]()
+        hits, chances, counts = list[Bools](), list[Floats](), list[int]()
         for own, objects in zip(found, truth.astype(np.float64), strict=True):
             mine, there = own.classes == name, objects[objects[:, 0] == name, 1:]
             counts.append(len(there))
@@ -155,7 +154,7 @@ def average_precision(
     return table
 
 
-def _areas(hits: NDArray[np.bool_], times: Floats, count: float) -> Floats:
+def _areas(hits: Bools, times: Floats, count: float) -> Floats:
     """Return the area under precision and recall at each threshold, (thresholds,).
 
     Args:
@@ -275,21 +274,21 @@ def find_objects(
     """
     detector = load_detector(run)
     source = open_images(data, "ignored", columns=columns).every()
-    rows: list[dict[str, Any]] = [{"image": source.name(each)} for each in range(len(source))]
+    rows: dict[int, dict[str, Any]] = {}
     draft = staged_folder(out) if out else nullcontext()
     with draft as folder, Meter(len(source), title="detecting") as meter:
         for number, found in detect(detector, source, compute):
-            row = rows[number]
             if isinstance(found, str):
-                row["error"] = found
+                rows[number] = {"error": found}
                 continue
             image = source.image(number)
-            row["objects"] = objects_of(found, image.shape()[:2], detector.about.classes)
+            objects = objects_of(found, image.shape()[:2], detector.about.classes)
+            rows[number] = row = dict[str, Any](objects=objects)
             if folder is not None:
-                name = f"{number:06d}-{Path(row['image']).stem}.png"
-                sure = [each for each in row["objects"] if each["probability"] >= SURE]
+                name = f"{number:06d}-{Path(source.name(number)).stem}.png"
+                sure = [each for each in objects if each["probability"] >= SURE]
                 places, titles = ([each[key] for each in sure] for key in ("box", "class"))
                 framed(image.decode(3), places, titles).save(folder / name)
                 row["picture"] = f"{out}/{name}"
             meter.images(number + 1, len(source))
-    return answered(detector.model, "detections", rows)
+    return answered(detector.model, "detections", source, rows)

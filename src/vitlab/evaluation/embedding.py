@@ -174,9 +174,9 @@ class EmbeddingTable:
     shape: tuple[int, ...]
 
     @property
-    def bytes(self) -> int:
-        """Of a number in the file."""
-        return 2 if self.taken.dtype == "fp16" else 4
+    def half(self) -> bool:
+        """Whether numbers in the file have two bytes, not four."""
+        return self.taken.dtype == "fp16"
 
     @cached_property
     def about(self) -> dict[str, Any]:
@@ -200,11 +200,12 @@ class EmbeddingTable:
         Args:
             images: of a part, rounded up to whole row groups; None for one row group a part
         """
-        rows = group_of(batch_of(self.model), self.bytes * math.prod(self.shape), images or ROWS)
-        fit = max(1, PART_BYTES // (self.bytes * rows * math.prod(self.shape)))
-        groups = 1 if images is None else min(-(-images // rows), fit)
+        batch, bytes_ = batch_of(self.model), math.prod(self.shape) * (2 if self.half else 4)
+        rows = group_of(batch, bytes_, images or ROWS)
+        most = max(1, PART_BYTES // (bytes_ * rows))
+        groups = 1 if images is None else min(-(-images // rows), most)
         about = self.about | {"part_images": rows * groups}
-        table = partial(self.written, rows // batch_of(self.model))
+        table = partial(self.written, rows // batch)
         what = self.model, self.splits, self.compute, self.taken
         return ShardJob("embedding", about, *what, rows * groups, ".parquet", table)
 
@@ -213,7 +214,7 @@ class EmbeddingTable:
         """The `pyarrow.Schema`: features are lists of fixed length."""
         import pyarrow
 
-        kind = pyarrow.float16() if self.taken.dtype == "fp16" else pyarrow.float32()
+        kind = pyarrow.float16() if self.half else pyarrow.float32()
         for length in reversed(self.shape):
             kind = pyarrow.list_(kind, length)
         text, several = pyarrow.string(), next(iter(self.splits.values())).labels.several
@@ -279,7 +280,7 @@ class EmbeddingTable:
         Raises:
             DataError: they are too large for fp16.
         """
-        if self.taken.dtype == "fp32":
+        if not self.half:
             return values
         with np.errstate(over="ignore"):
             found = values.astype(np.float16)
@@ -303,11 +304,8 @@ class EmbeddingTable:
         if source.classes:
             each = [[source.classes[c] for c in source.labels.classes_of(n)] for n in indices]
             labels = [*each] if several else [one[0] for one in each]
-        rows = [names, labels, [split] * len(names)]
-        arrays = [
-            pyarrow.array(own, self.schema.field(place).type) for place, own in enumerate(rows)
-        ]
-        return pyarrow.Table.from_arrays([*arrays, _nested(values)], schema=self.schema)
+        columns = {"path": names, "label": labels, "split": [split] * len(names)}
+        return pyarrow.Table.from_pydict(columns | {"features": _nested(values)}, self.schema)
 
 
 def _nested(values: NDArray[np.floating]) -> Any:

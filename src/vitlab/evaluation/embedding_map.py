@@ -7,17 +7,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.source import Source, Subset
-from vitlab.evaluation.answers import check_numbers
+from vitlab.evaluation.answers import Float32s, Floats, Integers, check_numbers
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Inferred, Progress, Want, infer, silent
 from vitlab.evaluation.probes.feature_options import Pooled
 from vitlab.models.model import Model
+from vitlab.models.packed import Packed
 
 WANT: tuple[Want, ...] = ("probabilities", "pixels", Pooled())
 GROUND = 128  # of what a thumbnail does not fill
@@ -35,35 +34,33 @@ class Sampled:
         bad: message about each damaged image, by its number in the source
     """
 
-    indices: NDArray[np.int64]
-    features: NDArray[np.float32]
-    probabilities: NDArray[np.float64]
+    indices: Integers
+    features: Float32s
+    probabilities: Floats
     thumbnails: NDArray[np.uint8]
     bad: dict[int, str]
 
 
-def sample(count: int, most: int, seed: int, always: Iterable[int] = ()) -> NDArray[np.int64]:
-    """Choose numbers at random, all equally likely, and some in any case.
+def sample(count: int, most: int, seed: int) -> Integers:
+    """Choose numbers at random, all equally likely.
 
     Args:
         count: how many there are to choose from
-        most: how many to choose at random
+        most: how many to choose
         seed: of the choice
-        always: numbers that are chosen too
 
     Returns:
         int64, ascending.
     """
     if count <= most:
         return np.arange(count)
-    chosen = np.random.default_rng(seed).choice(count, most, replace=False)
-    return np.union1d(chosen, np.fromiter(always, np.int64))
+    return np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
 
 
 def look_at(
     model: Model,
     source: Source,
-    chosen: NDArray[np.int64],
+    chosen: Integers,
     side: int,
     compute: Compute,
     progress: Progress = silent,
@@ -82,34 +79,23 @@ def look_at(
         DataError: a worker process died.
     """
     part = Subset(source, chosen)
-    features, chances, small, indices, bad = [], [], [], [], dict[int, str]()
+    none = np.empty((0, model.config.features), np.float32), np.empty((0, model.config.classes))
+    kept = [(np.empty(0, np.int64), *none, np.empty((0, side, side, 3), np.uint8))]
+    bad: dict[int, str] = {}
     for batch in infer(model, part, compute, WANT, progress=progress):
         if len(batch.indices):
-            features.append(batch.features)
-            chances.append(batch.probabilities)
-            small.append(_thumbnails(model, part, batch, side))
-            indices.append(chosen[batch.indices])
+            small = np.stack([thumbnail(each, side) for each in _pictures(batch)])
+            kept.append((chosen[batch.indices], batch.features, batch.probabilities, small))
         bad |= {int(chosen[index]): message for index, message in batch.bad}
-    return Sampled(
-        np.concatenate([np.empty(0, np.int64), *indices]),
-        np.concatenate(features) if features else np.empty((0, 0), np.float32),
-        np.concatenate(chances) if chances else np.empty((0, model.config.classes)),
-        np.concatenate([np.empty((0, side, side, 3), np.uint8), *small]),
-        bad,
-    )
+    indices, features, chances, shown = (np.concatenate(each) for each in zip(*kept, strict=True))
+    return Sampled(indices, features, chances, shown, bad)
 
 
-def _thumbnails(model: Model, source: Source, batch: Inferred, side: int) -> NDArray[np.uint8]:
-    """Return small pictures of a batch: uint8 (b, side, side, 3)."""
-    if isinstance(batch.pixels, torch.Tensor):
-        return np.stack([thumbnail(pixels, side) for pixels in batch.pixels.numpy()])
-    spec = model.config  # packed: each has its own size
-    return np.stack(
-        [
-            thumbnail(fitted_image(source.image(index), spec), side)
-            for index in batch.indices.tolist()
-        ]
-    )
+def _pictures(batch: Inferred) -> Iterable[NDArray[np.uint8]]:
+    """Return the images of a batch as the model sees them, (H, W, channels) each."""
+    if isinstance(batch.pixels, Packed):
+        return [each.permute(1, 2, 0).numpy() for each in batch.pixels.images()]
+    return batch.pixels.numpy()
 
 
 def thumbnail(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
@@ -133,7 +119,7 @@ DIMENSIONS = 50  # that the features are reduced to first (van der Maaten & Hint
 ALIKE = 1e-6  # a spread of unit vectors below it is rounding
 
 
-def embedding_map(features: NDArray[np.float32], seed: int = 0) -> NDArray[np.float32]:
+def embedding_map(features: Float32s, seed: int = 0) -> Float32s:
     """Place images in the plane by t-SNE, so that near neighbors stay near neighbors.
 
     Distances between groups, and their sizes, mean little. Features are compared by their angle
@@ -178,13 +164,13 @@ def embedding_map(features: NDArray[np.float32], seed: int = 0) -> NDArray[np.fl
     return _in_unit_square(placed)
 
 
-def _few(count: int) -> NDArray[np.float32]:
+def _few(count: int) -> Float32s:
     """Place images that cannot be told apart, or are too few, in a row."""
     x = (np.arange(count) + 0.5) / max(count, 1)
     return np.stack([x, np.full(count, 0.5)], 1).astype(np.float32)
 
 
-def _in_unit_square(points: NDArray[np.floating]) -> NDArray[np.float32]:
+def _in_unit_square(points: NDArray[np.floating]) -> Float32s:
     low, high = points.min(0), points.max(0)
     side = float((high - low).max()) or 1.0
     return (0.5 + (points - (low + high) / 2) / side).clip(0, 1).astype(np.float32)

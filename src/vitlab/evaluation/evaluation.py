@@ -31,33 +31,6 @@ from vitlab.progress import public
 
 
 @dataclass(frozen=True)
-class PredictionSettings:
-    """How predictions are computed.
-
-    Attributes:
-        compute: where and how
-        flips: average the probabilities over each image and its mirror image
-        threshold: above which a class is predicted where images have several; None for the model's
-        columns: the columns of a list or a table; None to find them
-    """
-
-    compute: Compute = Compute(precision="auto")
-    flips: bool = False
-    threshold: float | None = None
-    columns: Columns | None = None
-
-    @property
-    def fitting(self) -> dict[str, Any]:
-        """The same for `calibrate` and `choose_thresholds`, by the names of their arguments."""
-        return {
-            "columns": self.columns,
-            "device": str(self.compute.device),
-            "precision": fixed(self.compute.precision),
-            "workers": self.compute.workers,
-        }
-
-
-@dataclass(frozen=True)
 class Evaluation:
     """A model on the images of a source: its predictions, and the figures made of them."""
 
@@ -134,7 +107,7 @@ def evaluate(
         OptionError: the model has no classifier; options that do not go together.
         DiskError: the file cannot be written.
     """
-    how = PredictionSettings(Compute(device, precision, engine, workers), flips, threshold, columns)
+    compute = Compute(device, precision, engine, workers)
     if protocol is not None:
         check_alone(
             split=split,
@@ -145,13 +118,21 @@ def evaluate(
             label_errors=label_errors,
         )
         by = {"real_labels": real_labels, "outputs": outputs}
-        found = examine(model, data, protocol, how.compute, flips, **by)  # type: ignore[arg-type]
+        found = examine(model, data, protocol, compute, flips, **by)  # type: ignore[arg-type]
         return EvaluationRecord(found)
     if real_labels or outputs != "auto":
         raise OptionError("real_labels and outputs apply only with a protocol: leave them out")
-    files = check_files(out, label_errors, replace=replace)
     done = evaluation(
-        model, data, how, split=split, calibrate=calibrate, choosing=choose_thresholds, files=files
+        model,
+        data,
+        compute,
+        split=split,
+        columns=columns,
+        calibrate=calibrate,
+        choosing=choose_thresholds,
+        threshold=threshold,
+        flips=flips,
+        files=check_files(out, label_errors, replace=replace),
     )
     return EvaluationRecord(done.figures)
 
@@ -159,45 +140,56 @@ def evaluate(
 def evaluation(
     model: Model,
     data: Given,
-    how: PredictionSettings,
+    compute: Compute,
     *,
     split: Split = "auto",
+    columns: Columns | None = None,
     calibrate: bool = False,
     choosing: Per | None = None,
+    threshold: float | None = None,
+    flips: bool = False,
     files: Files = NO_FILES,
     progress: Progress = silent,
 ) -> Evaluation:
-    """Evaluate as `evaluate` does, and return the predictions too.
+    """Evaluate as `evaluate` does, whose arguments these are, and return the predictions too.
 
     Args:
         model: as `evaluate`
         data: as `evaluate`
-        how: to compute
+        compute: where and how
         split: as `evaluate`
+        columns: as `evaluate`
         calibrate: as `evaluate`
         choosing: thresholds, as `choose_thresholds` of `evaluate`
+        threshold: as `evaluate`
+        flips: as `evaluate`
         files: to write, as `check_files` accepted them
         progress: called after every batch with the number of images processed, and of all
     """
     check_classifier(model)
-    check_fitting(split, how, calibrate=calibrate, choosing=choosing is not None)
-    asked = choose(model, data, split, how.columns)
+    if calibrate or choosing:
+        _check_fitting(split, flips, twice=choosing is not None and threshold is not None)
+    fitting: dict[str, Any] = {
+        "columns": columns,
+        "device": str(compute.device),
+        "precision": fixed(compute.precision),
+        "workers": compute.workers,
+    }
+    asked = choose(model, data, split, columns)
     source = asked.source
-    devices.restart_peak(how.compute.where)
-    found = fit_temperature(model, data, **how.fitting) if calibrate else None
-    before = thresholds_for(model, how.threshold, several=source.labels.several)
-    chosen = None
-    if choosing:
-        chosen = fit_thresholds(model, data, choosing, **how.fitting)
+    devices.restart_peak(compute.where)
+    found = fit_temperature(model, data, **fitting) if calibrate else None
+    before = thresholds_for(model, threshold, several=source.labels.several)
+    chosen = fit_thresholds(model, data, choosing, **fitting) if choosing else None
     above = np.array(chosen.values) if chosen else before
-    form = how.compute.fast(model, source, 1 + how.flips)
+    form = compute.fast(model, source, 1 + flips)
     layout = RowLayout(source, truth=True, threshold=above, far=model.unlike is not None)
     with table_to(files.rows, layout.kinds) as write:
         done = predict(
             form.model,
             source,
-            how.compute.of(form),
-            flips=how.flips,
+            compute.of(form),
+            flips=flips,
             logits=calibrate,
             use=lambda batch: write(layout.rows(batch)),
             progress=progress,
@@ -205,7 +197,7 @@ def evaluation(
     figures = _figures(model, source, done, above) | form.about
     notes = [*asked.notes, *figures["notes"]]
     figures |= {"data": title_of(data), **asked.about, "notes": notes}
-    figures |= {"peak_memory": devices.peak_memory(how.compute.where)}
+    figures |= {"peak_memory": devices.peak_memory(compute.where)}
     if found is not None:
         figures["calibration"] = found.change(model, done)
     if chosen is not None:
@@ -232,27 +224,19 @@ def _figures(
     }
 
 
-def check_fitting(
-    split: Split, how: PredictionSettings, *, calibrate: bool, choosing: bool
-) -> None:
-    """Refuse to calibrate or choose thresholds on what is evaluated, or otherwise than it is used.
-
-    Raises:
-        OptionError: the message says what would work.
-    """
-    if not calibrate and not choosing:
-        return
+def _check_fitting(split: Split, flips: bool, *, twice: bool) -> None:
+    """Refuse to fit to what is evaluated, otherwise than it is used, or what is given."""
     if split not in ("auto", "test"):
         raise OptionError(
             f"fitting to the validation split and evaluating on split={split} would judge a model "
             "by images that it has seen: choose split=test"
         )
-    if how.flips:
+    if flips:
         raise OptionError(
             "temperature and thresholds are fitted to one view of each image: do it without flips "
             "first, then evaluate with them"
         )
-    if choosing and how.threshold is not None:
+    if twice:
         raise OptionError(
             "threshold and choose_thresholds exclude each other: leave one of them out"
         )

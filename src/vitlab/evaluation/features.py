@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.loading.loader import in_chunks
-from vitlab.data.loading.order import slice_of
 from vitlab.data.sources.source import Source
 from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DataError, DiskError, ImageError
@@ -31,9 +30,9 @@ from vitlab.evaluation.infer import (
     Progress,
     Vectors,
     batch_of,
-    batches_of,
     gathered,
     infer,
+    own_batches,
     shape_taken,
     silent,
     stacked,
@@ -99,7 +98,7 @@ def features_in_memory(
         world: the processes
         progress: called after every batch
     """
-    own = slice_of(batches_of(model, source), world.rank, world.size)
+    own = own_batches(model, source, world)
     found = list(infer(model, source, compute, [taken], only=own, progress=progress))
     values, indices, bad = stacked(found, shape_taken(model, taken))
     (values, indices), bad = gathered(world, (values, indices), bad)

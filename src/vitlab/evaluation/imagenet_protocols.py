@@ -25,11 +25,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitlab import device as devices
@@ -41,6 +40,7 @@ from vitlab.data.sources.paths import Names
 from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Altered, Relabeled, Source, Subset
 from vitlab.errors import DataError, ImageError, OptionError
+from vitlab.evaluation.answers import Bools, Floats, Integers
 from vitlab.evaluation.choosing import unlearned
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Progress, check_classifier, predict, silent
@@ -60,22 +60,14 @@ PLAIN = Compute()
 PER_CLASS = ("auroc", "balanced_", "kappa", "macro_", "mcc")  # what figures of classes begin with
 
 
-class Rules(NamedTuple):
-    """A title, the number of images, and the mark of the classes, which alone compete."""
-
-    title: str
-    images: int
-    mark: str = ""
-
-
-RULES: dict[str, Rules] = {
-    "imagenet": Rules("ImageNet", 50_000),
-    "v2": Rules("ImageNet-V2", 10_000),
-    "a": Rules("ImageNet-A", 7_500, "a"),
-    "r": Rules("ImageNet-R", 30_000, "r"),
-    "sketch": Rules("ImageNet-Sketch", 50_889),
+RULES = {
+    "imagenet": ("ImageNet", 50_000, ""),
+    "v2": ("ImageNet-V2", 10_000, ""),
+    "a": ("ImageNet-A", 7_500, "a"),
+    "r": ("ImageNet-R", 30_000, "r"),
+    "sketch": ("ImageNet-Sketch", 50_889, ""),
 }
-"""By protocol; that of `real` depends on its file of labels."""
+"""By protocol: title, number of images, and the mark of the classes, which alone compete."""
 
 
 @dataclass(frozen=True)
@@ -87,35 +79,21 @@ class Exam:
         accepted: bool (rows, 1000), the right classes
         notes: remarks for the user
         left_out: images that do not count
-        mark: of the classes that occur in the data set, and compete by its authors' convention
-        shared: their numbers, where that is not their convention; empty for none
+        shared: numbers of the classes that occur in the data set; None for all
+        alone: whether only these compete by its authors' convention
     """
 
     source: Source
-    accepted: NDArray[np.bool_]
+    accepted: Bools
     notes: list[str]
     left_out: int = 0
-    mark: str = ""
-    shared: tuple[int, ...] = ()
+    shared: Integers | None = None
+    alone: bool = False
 
-    def competing(self, outputs: Outputs) -> NDArray[np.int64]:
+    def competing(self, outputs: Outputs) -> Integers:
         """Return the numbers of the classes whose outputs compete."""
-        if self.shared and outputs == "shared":
-            return np.array(self.shared, np.int64)
-        return numbers_of(imagenet("" if outputs == "all" else self.mark))
-
-    def among(self, classes: NDArray[np.int64]) -> Self:
-        """Return the exam without the images that have no right class among these.
-
-        Raises:
-            DataError: none is left.
-        """
-        rows = np.asarray(self.source.labels.values, np.int64)
-        kept = np.flatnonzero(self.accepted[rows][:, classes].any(1))
-        if not len(kept):
-            raise DataError("no image is of a class that the model has")
-        left = self.left_out + len(rows) - len(kept)
-        return replace(self, source=Subset(self.source, kept), left_out=left)
+        few = outputs == "shared" or (outputs == "auto" and self.alone)
+        return self.shared if few and self.shared is not None else np.arange(CLASSES)
 
 
 @cache
@@ -135,7 +113,7 @@ def _lines(name: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
 
 
-def numbers_of(wnids: Sequence[str]) -> NDArray[np.int64]:
+def numbers_of(wnids: Sequence[str]) -> Integers:
     """Return the numbers of classes by their WordNet ids."""
     return np.array([*map(imagenet().index, wnids)], np.int64)
 
@@ -183,17 +161,21 @@ def examine(
     check_classifier(model)
     if not isinstance(data, str | Path):
         raise OptionError("protocol needs the data set's folder, not images in memory")
-    real = protocol == "real"
-    if real_labels and not real:
-        raise OptionError(f"real_labels applies only with protocol=real, not {protocol}")
-    if real:
+    if protocol == "real":
         exam = reassessed(str(data), real_labels)
+    elif real_labels:
+        raise OptionError(f"real_labels applies only with protocol=real, not {protocol}")
     else:
         exam = objects(str(data)) if protocol == "objectnet" else by_class(str(data), protocol)
     classes, config = exam.competing(outputs), model.config
     if outputs == "shared" and any(map(is_wnid, known := {*config.labels})):
         classes = classes[[imagenet()[number] in known for number in classes]]
-        exam = exam.among(classes)
+        rows = np.asarray(exam.source.labels.values, np.int64)
+        kept = np.flatnonzero(exam.accepted[rows][:, classes].any(1))
+        if not len(kept):
+            raise DataError("no image is of a class that the model has")
+        left = exam.left_out + len(rows) - len(kept)
+        exam = replace(exam, source=Subset(exam.source, kept), left_out=left)
     wanted = [imagenet()[number] for number in classes]
     columns, note = outputs_of(config.labels, config.classes, wanted, config.name)
     asked = unlearned(exam.source, model.seen, leave_out=False)
@@ -226,9 +208,7 @@ def check_alone(**given: object) -> None:
         raise OptionError(f"{named[0]} applies only without protocol: leave one of them out")
 
 
-def likeliest(
-    probabilities: NDArray[np.float64], accepted: NDArray[np.bool_], rows: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def likeliest(probabilities: Floats, accepted: Bools, rows: Integers) -> Integers:
     """Return the likeliest right class of each image (ties: the lower number), (n,).
 
     An image is then right among the first k exactly if any of its right classes is.
@@ -256,7 +236,7 @@ class SelectedOutputs(Model):
 
     columns: Tensor
 
-    def __init__(self, model: Model, columns: NDArray[np.int64]) -> None:
+    def __init__(self, model: Model, columns: Integers) -> None:
         nn.Module.__init__(self)
         self.config = replace(model.config, classes=len(columns), labels=())
         self.provenance, self.source, self.model = model.provenance, model.source, model
@@ -280,7 +260,7 @@ def is_wnid(text: str) -> bool:
 
 def outputs_of(
     labels: Sequence[str], count: int, wanted: Sequence[str], what: str
-) -> tuple[NDArray[np.int64], str]:
+) -> tuple[Integers, str]:
     """Return which of `count` outputs stand for the wanted classes, and how that was found.
 
     By the labels where they are WordNet ids, or all the numbers from 0 to 999 (folders have them in
@@ -347,7 +327,8 @@ def by_class(data: str, protocol: str) -> Exam:
         notes.append(f"{data} has images of {len(present):,} of the {len(known):,} classes")
     notes += _counted(len(source), expected, title)
     images = Relabeled(source, SingleLabels(rows), imagenet())
-    return Exam(images, np.eye(CLASSES, dtype=bool), notes, mark=mark)
+    every = np.eye(CLASSES, dtype=bool)
+    return Exam(images, every, notes, shared=numbers_of(known), alone=bool(mark))
 
 
 def _labeled(data: str) -> Source:
@@ -383,10 +364,15 @@ def objects(data: str) -> Exam:
     for number, wnids in enumerate(known.values()):
         accepted[number, numbers_of(wnids)] = True
     images = Subset(Relabeled(files, SingleLabels(rows), imagenet()), chosen)
-    shared = tuple(np.flatnonzero(accepted.any(0)).tolist())
     notes = _counted(len(chosen), 18_574, "ObjectNet")
     left = len(rows) - len(chosen)
-    return Exam(Altered(images, trimmed), accepted, notes, left_out=left, shared=shared)
+    return Exam(
+        Altered(images, trimmed),
+        accepted,
+        notes,
+        left_out=left,
+        shared=np.flatnonzero(accepted.any(0)),
+    )
 
 
 def trimmed(image: Pixels) -> Pixels:

@@ -4,7 +4,6 @@ Images are changed in one respect each: their spectrum, missing patches, tiles t
 shifts by a few pixels. Sources are with the functions.
 """
 
-import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.data.augment.augment import normalize, standardize
@@ -23,14 +21,14 @@ from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Source, Subset
 from vitlab.device import autocast, exact
 from vitlab.errors import DataError, OptionError
-from vitlab.evaluation.answers import check_numbers
+from vitlab.evaluation.answers import Integers, check_numbers
 from vitlab.evaluation.choosing import Split, choose, unlearned
 from vitlab.evaluation.compute import Compute, FastForm, borrowed
 from vitlab.evaluation.infer import check_classifier, infer, stacked
 from vitlab.models.model import Model
 from vitlab.objectives.pretext_task import unit_pixels
 from vitlab.precision import fixed
-from vitlab.progress import public
+from vitlab.progress import LOG, public
 
 PASSES = 24  # over the images without gradients, for all figures
 
@@ -49,8 +47,7 @@ class Probed:
         labels: the true class of each, int64 (n,)
         damaged: images of the sample that could not be decoded and are left out
         batch: images at once
-        device: where to compute
-        precision: fp32; or bf16, of the model itself by autocast
+        compute: where, and the precision of the model itself: fp32, or bf16 by autocast
     """
 
     model: Model
@@ -59,8 +56,7 @@ class Probed:
     labels: Tensor
     damaged: int
     batch: int
-    device: torch.device
-    precision: Literal["fp32", "bf16"]
+    compute: Compute
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -78,14 +74,13 @@ class Probed:
 
     def normalized(self, pixels: Tensor) -> Tensor:
         """Return pixels (b, H, W, channels) as the model takes them: (b, channels, H, W)."""
-        config = self.model.config
-        return normalize(pixels.to(self.device), config)
+        return normalize(pixels.to(self.compute.where), self.model.config)
 
     def gradients(self, images: Tensor) -> Tensor:
         """Return the gradient of the logit of each image's likeliest class for its pixels."""
         with torch.inference_mode(False), torch.enable_grad():
             leaf = images.clone().requires_grad_()
-            with autocast(self.device, self.precision):
+            with autocast(self.compute.where, fixed(self.compute.precision)):
                 logits = self.model(leaf)
             (found,) = torch.autograd.grad(logits.float().amax(-1).sum(), leaf)
         return found
@@ -99,7 +94,7 @@ class Probed:
         found = []
         for images, places in self.batches():
             changed = change(images, *(each[places] for each in drawn))
-            with autocast(self.device, self.form.autocast):
+            with autocast(self.compute.where, self.form.autocast):
                 logits = self.form.model(changed).float().cpu()
             check_numbers(logits.numpy(), "images a logit")
             found.append(logits.argmax(-1))
@@ -111,9 +106,7 @@ def share(true: Tensor) -> float:
     return exact(true).mean().item()
 
 
-def balanced(
-    labels: NDArray[np.int64], count: int, generator: np.random.Generator
-) -> NDArray[np.int64]:
+def balanced(labels: Integers, count: int, generator: np.random.Generator) -> Integers:
     """Choose images at random, of each class as many as there are, until there are `count`."""
     order = generator.permutation(len(labels))
     by_class = np.argsort(labels[order], kind="stable")
@@ -147,11 +140,10 @@ def probed_images(
         raise DataError(next(iter(bad.values()), "there are no images"))
     labels, form = part.labels.take(numbers), compute.fast(model, part, PASSES)
     pixels = torch.cat([each.pixels for each in found if isinstance(each.pixels, Tensor)])
-    truth, precision = torch.from_numpy(labels.targets()), fixed(compute.precision)
-    return Probed(model, form, pixels, truth, len(bad), batch, compute.where, precision)
+    return Probed(model, form, pixels, torch.from_numpy(labels.targets()), len(bad), batch, compute)
 
 
-def labels_of(model: Model, source: Source, images: int, batch: int) -> NDArray[np.int64]:
+def labels_of(model: Model, source: Source, images: int, batch: int) -> Integers:
     """Return the class of each image of a source, (n,), and refuse what cannot be probed.
 
     Raises:
@@ -212,7 +204,7 @@ def high_pass(images: Tensor, radius: float) -> Tensor:
     return images - low_pass(images, radius)
 
 
-def partners(labels: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
+def partners(labels: Integers, generator: np.random.Generator) -> Integers:
     """Draw an image of another class for each, all of them equally likely: int64 (n,).
 
     Raises:
@@ -469,12 +461,13 @@ def inductive_bias(
     else:
         asked = choose(model, data, split, columns)
     for note in asked.notes:
-        logging.getLogger("vitlab").warning(note)
+        LOG.warning(note)
     compute = Compute(device, precision, workers=workers)
     sampling, shuffling, dropping, shifting, pairing = np.random.default_rng(seed).spawn(5)
     with borrowed(model, compute.where):
-        how = {"batch": batch, "generator": sampling, "compute": compute}
-        probed = probed_images(model, asked.source, images, **how)  # type: ignore[arg-type]
+        probed = probed_images(
+            model, asked.source, images, batch=batch, generator=sampling, compute=compute
+        )
         return {
             **changed_figures(probed, shuffling, dropping, shifting),
             **cue_figures(probed, pairing),

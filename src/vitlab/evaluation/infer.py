@@ -8,7 +8,6 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +25,7 @@ from vitlab.data.sources.source import Source
 from vitlab.device import autocast, behind, exact, fetched
 from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DataError, OptionError
+from vitlab.evaluation.answers import Float32s, Floats, Integers
 from vitlab.evaluation.compute import Compute, FastForm, borrowed
 from vitlab.evaluation.probes.feature_options import Cuts, Pooled, Taken
 from vitlab.evaluation.records import cost_figures
@@ -39,8 +39,8 @@ BATCH = 256  # images at once without gradients; fewer where they are large
 PIXELS = 256 * 96 * 96
 
 Vectors = Pooled | Taken | Cuts
-Want = Literal["logits", "probabilities", "pixels"] | Vectors
-"""What can be wanted of each image; `Vectors` are features, of which one kind is taken."""
+Want = Literal["probabilities", "pixels"] | Vectors
+"""What can be wanted of each image, logits with probabilities; of features one kind is taken."""
 
 Progress = Callable[[int, int], None]
 """Called after every batch with the number of images that are done, and that there are."""
@@ -52,10 +52,9 @@ def silent(done: int, total: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Inferred:
-    """What is wanted of the images of a batch; what is not wanted is empty.
+    """What is wanted of the images of a batch; what is not wanted, or of no image, is empty.
 
     Attributes:
-        number: of the batch
         indices: int64 (b,), numbers of the images in the source; damaged ones are missing
         bad: number and message of each damaged image
         logits: float64 (b, classes), without the model's temperature; (0, classes) if those
@@ -67,19 +66,13 @@ class Inferred:
         pixels: as the model's preprocessing leaves them, uint8 (b, H, W, channels), or packed
     """
 
-    number: int
-    indices: NDArray[np.int64]
+    indices: Integers
     bad: list[tuple[int, str]]
-    logits: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
-    probabilities: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
-    distances: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    features: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    logits: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    probabilities: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    distances: Floats = field(default_factory=lambda: np.empty(0))
+    features: Float32s = field(default_factory=lambda: np.empty((0, 0), np.float32))
     pixels: Tensor | Packed = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
-
-    @property
-    def images(self) -> int:
-        """How many images were read, damaged or not."""
-        return len(self.indices) + len(self.bad)
 
 
 def batch_of(model: Model) -> int:
@@ -87,16 +80,16 @@ def batch_of(model: Model) -> int:
     return max(1, min(BATCH, PIXELS // model.config.area))
 
 
-def batches_of(model: Model, source: Source) -> int:
-    """Return the number of batches of a source."""
-    return -(-len(source) // batch_of(model))
+def own_batches(model: Model, source: Source, world: World) -> range:
+    """Return the numbers of the batches of a source that this process computes."""
+    return slice_of(-(-len(source) // batch_of(model)), world.rank, world.size)
 
 
 def infer(
     model: Model,
     source: Source,
     compute: Compute,
-    want: Sequence[Want] = ("logits", "probabilities"),
+    want: Sequence[Want] = ("probabilities",),
     *,
     flips: bool = False,
     only: Sequence[int] | None = None,
@@ -130,10 +123,8 @@ def infer(
     work = _Pass(form, source.labels, compute.where, tuple(want), flips)
     done, workers = 0, choose_workers(source, compute.workers, compute.sharing)
     with borrowed(form.model, compute.where), deaths_explained():
-        loaded = loader(batches, order, workers)
-        begun = (work.begun(number, each) for number, each in zip(order, loaded, strict=True))
-        for each in behind(begun, compute.where):
-            done += each.images
+        for each in behind(map(work.begun, loader(batches, order, workers)), compute.where):
+            done += len(each.indices) + len(each.bad)
             progress(done, total)
             yield each
 
@@ -148,43 +139,33 @@ class _Pass:
     want: tuple[Want, ...]
     flips: bool
 
-    @cached_property
-    def taken(self) -> Vectors | None:
-        """The features that are wanted."""
-        return next((each for each in self.want if isinstance(each, Vectors)), None)
-
-    @property
-    def scored(self) -> bool:
-        """Whether logits or probabilities are wanted."""
-        return "logits" in self.want or "probabilities" in self.want
-
     @torch.inference_mode()
-    def begun(self, number: int, batch: Batch) -> Callable[[], Inferred]:
+    def begun(self, batch: Batch) -> Callable[[], Inferred]:
         """Begin to compute a batch; the function returned waits for the results."""
-        spec, results = self.form.model.config, {}
-        if not len(batch):
-            none = torch.empty(0, spec.classes, dtype=torch.float64)
-            results = {"logits": none, "probabilities": none} if self.scored else {}
-        elif self.scored or self.taken is not None:
-            images = normalize(batch.to(self.device).images, spec)
+        results = dict[str, Tensor]()
+        if len(batch) and any(each != "pixels" for each in self.want):
+            images = normalize(batch.to(self.device).images, self.form.model.config)
             results = self._results(images)
         ready = fetched([*results.values()])
         pixels = {"pixels": batch.images} if "pixels" in self.want else {}
 
         def wait() -> Inferred:
             found = {name: each.numpy() for name, each in zip(results, ready(), strict=True)}
-            return Inferred(number, batch.indices.numpy(), batch.bad, **found, **pixels)  # type: ignore[arg-type]
+            return Inferred(batch.indices.numpy(), batch.bad, **found, **pixels)  # type: ignore[arg-type]
 
         return wait
 
     def _results(self, images: Tensor | Packed) -> dict[str, Tensor]:
         """Return what is wanted of normalized images."""
         model, results, mirrored = self.form.model, dict[str, Tensor](), None
+        taken = next((each for each in self.want if isinstance(each, Vectors)), None)
         with autocast(self.device, self.form.autocast):
-            seen = model.features(images) if self.scored else None
-            if self.taken is not None:
-                same = seen if self.taken.what == "features" else None
-                found = take(model, images, self.taken) if same is None else same.flatten(1)
+            seen = model.features(images) if "probabilities" in self.want else None
+            if taken is not None:
+                if seen is None or taken.what != "features":
+                    found = take(model, images, taken)
+                else:
+                    found = seen.flatten(1)
                 results["features"] = found.float()
             if seen is None:
                 return results
@@ -297,7 +278,7 @@ def shape_taken(model: Model, taken: Vectors) -> tuple[int, ...]:
 
 def stacked(
     batches: Sequence[Inferred], shape: tuple[int, ...]
-) -> tuple[NDArray[np.float32], NDArray[np.int64], dict[int, str]]:
+) -> tuple[Float32s, Integers, dict[int, str]]:
     """Return features and numbers of the images of several batches, and what is damaged.
 
     Args:
@@ -357,13 +338,13 @@ class Probabilities:
         logits: float64 (n, classes) if they were asked for
     """
 
-    probabilities: NDArray[np.float64]
+    probabilities: Floats
     labels: Labels
-    indices: NDArray[np.int64]
+    indices: Integers
     bad: dict[int, str]
     seconds: float
-    distances: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    logits: NDArray[np.float64] | None = None
+    distances: Floats = field(default_factory=lambda: np.empty(0))
+    logits: Floats = field(default_factory=lambda: np.empty((0, 0)))
 
     def about(self, model: Model) -> dict[str, Any]:
         """Return what figures say of the model and of the pass, by the keys of the JSON."""
@@ -428,11 +409,12 @@ def predict(
     start = time.perf_counter()
     none = np.empty((0, model.config.classes))
     kept, bad = [(np.empty(0, np.int64), none, np.empty(0), none)], dict[int, str]()
-    own = slice_of(batches_of(model, source), world.rank, world.size)
+    own = own_batches(model, source, world)
     for batch in infer(model, source, compute, flips=flips, only=own, progress=progress):
         use(batch)
         bad.update(batch.bad)
-        kept.append((batch.indices, batch.probabilities, batch.distances, batch.logits))
+        if len(batch.indices):
+            kept.append((batch.indices, batch.probabilities, batch.distances, batch.logits))
     indices, chances, far, scores = (np.concatenate(each) for each in zip(*kept, strict=True))
     if not world.sums(len(indices))[0]:
         damage = [text for each in world.gather([*bad.values()]) for text in each]

@@ -58,25 +58,8 @@ def with_intervals(
     Raises:
         DataError: a probability is NaN, or a label no class of the model.
     """
-    answers = answers_of(probabilities, labels, threshold)
-    own = figures_of(answers, probabilities)
-    found = intervals(answers, own, probabilities, resamples)
-    return {**own, "intervals": {name: list(each) for name, each in found.items()}}
-
-
-def intervals(
-    answers: Answers, points: dict[str, Any], probabilities: Floats, resamples: int | None = None
-) -> dict[str, Interval]:
-    """Return the 95% confidence interval of each figure that has one.
-
-    Args:
-        answers: to n images
-        points: the figures of these
-        probabilities: (n, classes)
-        resamples: None for 1,000, or as many as a few seconds allow, at least 200
-    """
-    images, classes = probabilities.shape
-    count = resamples or resamples_for(answers)
+    answers, (images, classes) = answers_of(probabilities, labels, threshold), probabilities.shape
+    points, count = figures_of(answers, probabilities), resamples or resamples_for(answers)
     having = [
         metric
         for metric in METRICS.values()
@@ -87,17 +70,14 @@ def intervals(
         and not (metric.columns and count * images * classes > MOST)
     ]
     drawn = [each for each in having if each.interval in SCALES]
-    samples = resampled(answers, count, probabilities, drawn)
-    found = {}
+    samples, found = resampled(answers, count, probabilities, drawn), dict[str, list[float]]()
     for metric in having:
         name = metric.name
-        if not callable(metric.interval):
-            ends = interval_of(metric, images, points[name], samples.get(name, np.empty(0)))
-        else:
-            ends = metric.interval(answers)
-        if ends:
-            found[name] = ends
-    return found
+        if callable(metric.interval):
+            found[name] = [*metric.interval(answers)]
+        elif ends := interval_of(metric, images, points[name], samples.get(name, np.empty(0))):
+            found[name] = [*ends]
+    return points | {"intervals": found}
 
 
 def resamples_for(answers: Answers) -> int:

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels
-from vitlab.evaluation.answers import Floats, check_labels, check_numbers
+from vitlab.evaluation.answers import Floats, Integers, check_labels, check_numbers
 from vitlab.evaluation.rows import Kinds, Row, table_to
 
 ROUNDING = 1e-6  # a mean of equal probabilities may come out a little above each of them
@@ -139,9 +139,7 @@ def find_label_errors(probabilities: Floats, labels: Labels) -> LabelErrors:
             return _of_several(probabilities, table)
 
 
-def confident_joint(
-    probabilities: Floats, truth: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def confident_joint(probabilities: Floats, truth: Integers) -> tuple[Integers, Integers]:
     """Count the images of each given class that are confidently of each class (equation 1).
 
     Args:
@@ -170,7 +168,7 @@ def confident_joint(
     return joint.reshape(classes, classes), likely
 
 
-def expected_errors(joint: NDArray[np.int64], counts: NDArray[np.int64]) -> float:
+def expected_errors(joint: Integers, counts: Integers) -> float:
     """Return how many labels the joint distribution says are wrong (equation 3).
 
     Each row of the confident joint is scaled to the number of images with that label.
@@ -184,7 +182,7 @@ def expected_errors(joint: NDArray[np.int64], counts: NDArray[np.int64]) -> floa
     return float((counts * np.where(sums > 0, share, 0.0)).sum())
 
 
-def _of_one(probabilities: Floats, truth: NDArray[np.int64]) -> LabelErrors:
+def _of_one(probabilities: Floats, truth: Integers) -> LabelErrors:
     joint, likely = confident_joint(probabilities, truth)
     doubtful = np.flatnonzero((likely >= 0) & (likely != truth))
     rows = probabilities[doubtful]

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vitlab.evaluation.answers import (
     Answers,
+    Bools,
     Floats,
-    MultiAnswers,
     SingleAnswers,
     Weighted,
     answers_of,
@@ -81,11 +80,6 @@ class Metric:
     columns: bool = False
     key: bool = field(default=False, kw_only=True)
 
-    def fits(self, answers: Answers) -> bool:
-        """Return whether it is a figure of such answers."""
-        kind = "single" if isinstance(answers, SingleAnswers) else "several"
-        return self.fn is not None and self.of in (kind, "both")
-
     def score(self, value: float | None) -> float:
         """Return a value of which more is better; a score's own value by the same sign."""
         if value is None or math.isnan(value):
@@ -94,7 +88,7 @@ class Metric:
 
     def tells(self, classes: int) -> bool:
         """Return whether it says something of so many classes."""
-        return not self.above or classes > self.above
+        return classes > self.above
 
     @property
     def word(self) -> str:
@@ -105,13 +99,11 @@ class Metric:
 
     def text(self, value: float) -> str:
         """Format a value: `98.1%`, `0.1235`."""
-        return percent(value) if self.unit == "percent" else f"{value:.{self._decimals}f}"
+        return percent(value) if self.unit == "percent" else self.deviation(value)
 
     def range(self, interval: Iterable[float] | None) -> str:
         """Format an interval, `98.1 to 99.4`; nothing without one."""
-        if interval is None:
-            return ""
-        return " to ".join(f"{self._factor * end:.{self._decimals}f}" for end in interval)
+        return "" if interval is None else " to ".join(map(self.deviation, interval))
 
     def deviation(self, value: float) -> str:
         """Format a standard deviation in its unit, or percentage points."""
@@ -217,7 +209,7 @@ def mean_average_precision(given: Weighted) -> Floats:
 
 
 def _ranked(
-    given: Weighted, scores: Floats, own: NDArray[np.bool_]
+    given: Weighted, scores: Floats, own: Bools
 ) -> tuple[Floats, Floats, Floats, tuple[Floats, Floats], Floats]:
     """Return for the images of a class, highest score first, their weights and sums so far.
 
@@ -353,11 +345,12 @@ def main_of(figures: Collection[str]) -> Metric | None:
 
 def values_of(given: Weighted, metrics: Iterable[Metric] | None = None) -> dict[str, Floats]:
     """Return each metric that fits the answers, and can be computed of what is kept: (b,)."""
-    whole = given.probabilities is not None or isinstance(given.answers, MultiAnswers)
+    single = isinstance(given.answers, SingleAnswers)
+    whole, kind = not single or given.probabilities is not None, "single" if single else "several"
     return {
         metric.name: metric.fn(given)
         for metric in (METRICS.values() if metrics is None else metrics)
-        if metric.fits(given.answers) and metric.fn and (whole or not metric.columns)
+        if metric.fn and metric.of in (kind, "both") and (whole or not metric.columns)
     }
 
 
@@ -414,7 +407,7 @@ def curve_point(probabilities: Floats, labels: "Labels") -> dict[str, float]:
     return {"loss": loss, "accuracy": float(right.mean()), "map": area}
 
 
-def _present(given: Weighted, there: Floats) -> NDArray[np.bool_]:
+def _present(given: Weighted, there: Floats) -> Bools:
     """Return which classes have a part in a mean: of one label an image, those that images have."""
     return there > 0 if isinstance(given.answers, SingleAnswers) else np.ones_like(there, bool)
 

@@ -16,9 +16,8 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vitlab.evaluation.answers import Answers, Integers, SingleAnswers, Weighted
+from vitlab.evaluation.answers import Answers, Bools, Floats, Integers, SingleAnswers, Weighted
 from vitlab.evaluation.intervals import difference, resampled, resamples_for
 from vitlab.evaluation.metrics import METRICS, Interval, values_of
 from vitlab.evaluation.run_predictions import Examined
@@ -80,7 +79,7 @@ def same_images(examined: Sequence[Examined | None]) -> SameImages | None:
         return None
     runs.sort()
     chosen = [known[number] for number in runs]
-    order = common[np.argsort(_places(chosen[0], common), kind="stable")]  # as the first has them
+    order = chosen[0].keys[np.isin(chosen[0].keys, common)]  # as the first has them
     places = [_places(each, order) for each in chosen]
     # those of the first model, then what others add; namesakes counted
     classes = list(dict.fromkeys(each for own in chosen for each in _with_rank(own.classes)))
@@ -126,7 +125,7 @@ def _numbers(names: tuple[str, ...], classes: Sequence[tuple[str, int]]) -> Inte
     return np.array([place[each] for each in _with_rank(names)], np.int64)
 
 
-def _same_truth(answers: Sequence[Answers]) -> NDArray[np.bool_]:
+def _same_truth(answers: Sequence[Answers]) -> Bools:
     """Return of which images all models were told the same labels: (n,)."""
     truths = [each.truth if isinstance(each, SingleAnswers) else each.table for each in answers]
     tables = [each.reshape(len(each), -1) for each in truths]
@@ -248,7 +247,7 @@ def _counted(one: Answers, other: Answers) -> dict[str, Any]:
     }
 
 
-def _p_of(samples: NDArray[np.float64]) -> float:
+def _p_of(samples: Floats) -> float:
     """Return the two-sided p of a difference by its values in resamples; 0 lies beyond few."""
     samples = samples[np.isfinite(samples)]
     beyond = min(int((samples <= 0).sum()), int((samples >= 0).sum()))

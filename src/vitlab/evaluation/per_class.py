@@ -102,7 +102,7 @@ def confusion(probabilities: Floats, labels: Labels) -> ConfusionMatrix:
     classes = probabilities.shape[1]
     check_labels(probabilities, labels)
     truth = labels.values if isinstance(labels, SingleLabels) else np.empty(0, np.int64)
-    guess = probabilities[: len(truth)].argmax(1) if len(truth) else truth
+    guess = probabilities[: len(truth)].argmax(1)
     cells, counts = np.unique(truth * classes + guess, return_counts=True)
     return ConfusionMatrix(classes, cells // classes, cells % classes, counts)
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from vitlab.data.sources.source import Source
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
 
@@ -157,8 +158,11 @@ def recorded(
     return EvaluationRecord({**figures, **cost_figures(model), **rest})
 
 
-def answered(model: Model, key: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what a command says of images one by one; a damaged one has an `error` in its row."""
+def answered(
+    model: Model, key: str, source: Source, found: Mapping[int, dict[str, Any]]
+) -> dict[str, Any]:
+    """Return what a command says of images one by one, by their numbers; damaged: an `error`."""
+    rows = [{"image": source.name(number)} | found[number] for number in range(len(source))]
     damaged = sum("error" in row for row in rows)
     about = {"model": model.config.name, "images": len(rows) - damaged, "damaged": damaged}
     return about | {key: rows}

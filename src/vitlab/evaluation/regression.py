@@ -29,7 +29,6 @@ from vitlab.evaluation.intervals import interval_of, redrawn
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.records import EvaluationRecord, answered, recorded
 from vitlab.evaluation.reliability import REACH
-from vitlab.options import options_of
 from vitlab.progress import Meter
 from vitlab.units import percent
 from vitlab.weights.regressor import Estimates, Regressor, load_regressor
@@ -150,9 +149,8 @@ def evaluate_targets(
         WeightsError: as `load_regressor`.
     """
     regressor, began = load_regressor(run), time.monotonic()
-    known = columns.values(" ".join(options_of(Columns))) if columns else {}
-    splits = open_targets(data, regressor.about.targets, Data(**known))
-    model = regressor.model
+    where = Data(**vars(columns or Columns()))
+    splits, model = open_targets(data, regressor.about.targets, where), regressor.model
     images = chosen(model, as_held_out(model, splits), data, split)
     figures, bad = measure_targets(regressor, images.source, compute)
     return recorded(model, began, figures | {"data": data} | images.about, images.notes, bad)
@@ -187,13 +185,10 @@ def estimate(
     """
     regressor = load_regressor(run)
     source, names = open_images(data, "ignored", columns=columns).every(), regressor.about.targets
-    rows: list[dict[str, Any]] = [{"image": source.name(each)} for each in range(len(source))]
     with Meter(len(source), title="estimating") as meter:
         seen = features_in_memory(regressor.model, source, compute, progress=meter.images)
-    found = named_estimates(regressor.estimates(seen.values), names)
-    for number, own in zip(seen.indices, found, strict=True):
-        rows[number] |= own
-    damaged = np.setdiff1d(np.arange(len(rows)), seen.indices)
-    for number, text in zip(damaged, seen.bad, strict=True):
-        rows[number]["error"] = text
-    return answered(regressor.model, "estimates", rows)
+    estimates = named_estimates(regressor.estimates(seen.values), names)
+    found = dict(zip(seen.indices.tolist(), estimates, strict=True))
+    damaged = np.setdiff1d(np.arange(len(source)), seen.indices).tolist()
+    found |= {n: {"error": text} for n, text in zip(damaged, seen.bad, strict=True)}
+    return answered(regressor.model, "estimates", source, found)

@@ -178,16 +178,14 @@ def reopened(folder: RunFolder) -> Splits:
         RunError: `run.toml` is damaged.
     """
     recipe = folder.recipe
-    options = recipe.data
-    splits = splits_of(options)
-    splits = partitioned(splits, options)
+    splits = partitioned(splits_of(recipe.data), recipe.data)
     found = folder.duplicates or {}
     splits = replace(splits, test=without(splits.test, found.get("seen_test", ())))
     if recipe.chooses(len(splits.train)):
         splits = with_validation(splits)
     splits = moved(splits, found.get("moved", {}))
     if fingerprint(splits.whole or splits.train) != folder.fingerprint:
-        raise DataError(f"{options.data} has changed since the run was trained")
+        raise DataError(f"{recipe.data.data} has changed since the run was trained")
     return splits
 
 

@@ -21,6 +21,7 @@ from vitlab.data.settings import Columns
 from vitlab.data.sources.pictures import Picture
 from vitlab.data.sources.request import Given
 from vitlab.errors import DataError, OptionError, WeightsError, one_line
+from vitlab.evaluation.answers import Float32s, Floats, Integers
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding import ABOUT, DAMAGED, SOURCE
 from vitlab.evaluation.infer import infer, stacked
@@ -87,7 +88,7 @@ class RowGroup(NamedTuple):
     rows: int
 
 
-RowBlock = tuple[int, NDArray[np.float32], NDArray[np.float32]]
+RowBlock = tuple[int, Float32s, Float32s]
 """Rows of a table: the first one's number, features (n, dimension), their norms (n,).
 
 A vector of zeros has norm 1; one that is not of finite numbers, or longer than 1e30, has NaN.
@@ -279,9 +280,7 @@ def search(
     return [answers[number] for number in range(len(names))]
 
 
-def nearest(
-    table: FeatureTable, vectors: NDArray[np.floating], k: int
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def nearest(table: FeatureTable, vectors: NDArray[np.floating], k: int) -> tuple[Integers, Floats]:
     """Return the rows with the largest cosine, and the cosines, of vectors (m, dimension): (m, k).
 
     Products in float32 err by less than half of `slack` (Higham, Accuracy and Stability of
@@ -315,7 +314,7 @@ def nearest(
     return rows, scores
 
 
-def _units(vectors: NDArray[np.floating]) -> NDArray[np.float64]:
+def _units(vectors: NDArray[np.floating]) -> Floats:
     """Return vectors of length one in float64; those of zeros as they are."""
     wide = vectors.astype(np.float64)
     norms = np.sqrt((wide**2).sum(1, keepdims=True))

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
@@ -32,7 +31,7 @@ from vitlab.data.open import Opened, open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, ImageError
-from vitlab.evaluation.answers import Floats, finite, mean_known, ratio
+from vitlab.evaluation.answers import Bools, Floats, Integers, finite, mean_known, ratio
 from vitlab.evaluation.choosing import Split
 from vitlab.evaluation.compute import Compute, borrowed
 from vitlab.evaluation.intervals import bootstrapped, redrawn
@@ -47,7 +46,7 @@ AREA, SCORES = 2**24, 2**28  # pixels of a resized image, and their scores, at m
 SLAB = 2**25  # scores of whole images in memory at once
 STEP = 2 / 3  # of a side, between windows (DINOv2: 341 of 512)
 REACH = 0.02  # of an image's diagonal: how wide a boundary is (Cheng et al., 2021)
-Counts = NDArray[np.int64]
+Counts = Integers
 """(images, classes, 6): right, predicted and true pixels, of whole images and of boundaries."""
 
 
@@ -226,7 +225,7 @@ def segmented(found: Mapped, spec: ImageSpec) -> Segmented:
 # Figures
 
 
-def boundary(labels: Truth, reach: int) -> NDArray[np.bool_]:
+def boundary(labels: Truth, reach: int) -> Bools:
     """Return which pixels are within a distance of another class, or of the image's edge.
 
     Those of a class are its mask less its erosion by so many steps of 3x3, as in boundary IoU.
@@ -236,11 +235,11 @@ def boundary(labels: Truth, reach: int) -> NDArray[np.bool_]:
     side, outside = 2 * reach + 1, -2
     low = minimum_filter(labels, side, mode="constant", cval=outside)
     high = maximum_filter(labels, side, mode="constant", cval=outside)
-    found: NDArray[np.bool_] = low != high
+    found: Bools = low != high
     return found
 
 
-def counts_of(predicted: Truth, truth: Truth, classes: int) -> NDArray[np.int64]:
+def counts_of(predicted: Truth, truth: Truth, classes: int) -> Integers:
     """Count the pixels of an image that are right, predicted and true, also of boundaries alone.
 
     Pixels that do not count are of no class in either.
@@ -250,12 +249,11 @@ def counts_of(predicted: Truth, truth: Truth, classes: int) -> NDArray[np.int64]
     """
     given = np.where(truth == IGNORED, np.int16(IGNORED), predicted)
     reach = max(1, round(REACH * math.hypot(*truth.shape)))
-    edges = [boundary(each, reach) for each in (given, truth)]
-    right, counts = given == truth, []
-    for own, near in (((True, True), right), ((edges[0], edges[1]), right & edges[0] & edges[1])):
-        for values, kept in ((truth, near), (given, own[0]), (truth, own[1])):
-            chosen = values[kept & (truth != IGNORED)]
-            counts.append(np.bincount(chosen, minlength=classes))
+    near, edge = (boundary(each, reach) for each in (given, truth))
+    right, there = given == truth, truth != IGNORED
+    whole = (truth, right), (given, there), (truth, there)
+    edges = (truth, right & near & edge), (given, near), (truth, edge)
+    counts = [np.bincount(own[at & there], minlength=classes) for own, at in (*whole, *edges)]
     return np.stack(counts, 1).astype(np.int64)
 
 
@@ -401,26 +399,24 @@ def write_masks(
     segmenter = load_segmenter(run)
     check_spec(segmenter.model.config.images)
     source = open_images(data, "ignored", columns=columns).every()
-    names = [Path(source.name(number)).stem for number in range(len(source))]
+    names = [f"{Path(source.name(number)).stem}.png" for number in range(len(source))]
     if len(set(names)) < len(names):  # of images in several folders
         names = [f"{number:06d}-{name}" for number, name in enumerate(names)]
-    rows: list[dict[str, Any]] = []
+    rows: dict[int, dict[str, Any]] = {}
     draft = staged_folder(out) if out else nullcontext()
     with draft as folder, Meter(len(source), title="segmenting") as meter:
         for number, found in enumerate(segment(segmenter, source, compute)):
-            row: dict[str, Any] = {"image": source.name(number)}
+            row: dict[str, Any] = {}
             if not isinstance(found, Segmented):
                 row["error"] = found[1]
             else:
                 if folder is not None:
-                    row["mask"] = f"{out}/{names[number]}.png"
-                    mask_image(found.predicted, segmenter.about).save(
-                        folder / f"{names[number]}.png"
-                    )
+                    row["mask"] = f"{out}/{names[number]}"
+                    mask_image(found.predicted, segmenter.about).save(folder / names[number])
                 row["shares"] = shares(found.predicted, segmenter.about)
-            rows.append(row)
+            rows[number] = row
             meter.images(number + 1, len(source))
-    return answered(segmenter.model, "masks", rows)
+    return answered(segmenter.model, "masks", source, rows)
 
 
 def shares(predicted: Truth, known: MaskClasses) -> dict[str, float]:

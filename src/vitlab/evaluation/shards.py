@@ -24,7 +24,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from hashlib import sha256 as checksum
-from itertools import islice
+from itertools import groupby, islice
 from os import fsencode
 from pathlib import Path
 from typing import Any, Self
@@ -197,12 +197,6 @@ class ShardFolder:
         """Return the file of a part."""
         return self.path / f"{shard.name}{self.job.ending}"
 
-    @cached_property
-    def about(self) -> dict[str, Any]:
-        """What decides the results, as it will be read."""
-        found: dict[str, Any] = json.loads(json.dumps(self.job.about))
-        return found
-
     @contextmanager
     def opened(self, share: ShardNumber = WHOLE, wait: bool = False) -> Iterator[bool]:
         """Hold the folder while it is filled; say in it what the job is, or check that it is that.
@@ -229,17 +223,16 @@ class ShardFolder:
                 self.tidy()  # no other process is here
 
     def _prepare(self) -> None:
-        job = self.path / JOB
+        job, text = self.path / JOB, json.dumps(self.job.about, indent=1)
         if not job.exists():
-            write_text(job, json.dumps(self.about, indent=1) + "\n")
+            write_text(job, text + "\n")
         try:
             there = json.loads(job.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise DiskError(f"cannot read {job} ({error}): choose another --out") from None
-        if there != self.about:
+        if there != (own := json.loads(text)):
             raise DataError(
-                f"{self.path} has the parts of another job ({differing(there, self.about)}): "
-                f"{self.advice}"
+                f"{self.path} has the parts of another job ({differing(there, own)}): {self.advice}"
             )
 
     def tidy(self) -> None:
@@ -286,14 +279,14 @@ class ShardFolder:
         """Compute parts."""
         with Meter(sum(each.images for each in shards), 0, self.job.title, shown) as meter:
             before = 0
-            for split in self.job.sources:
-                own = [each for each in shards if each.split == split]
+            for split, group in groupby(shards, lambda each: each.split):
+                own = [*group]
 
                 def progress(done: int, total: int, before: int = before) -> None:
                     meter.show(before + done, "images")
 
                 numbers = [number for each in own for number in each.batches]
-                batches = self.job.infer(split, numbers, progress) if own else iter(())
+                batches = self.job.infer(split, numbers, progress)
                 for shard in own:
                     self._write(shard, islice(batches, len(shard.batches)))
                 before += sum(each.images for each in own)
@@ -500,8 +493,7 @@ def identity(source: Source, *, labeled: bool) -> str:
     digest = checksum(repr((len(source), source.classes if labeled else ())).encode())
     if _alone(source):
         digest.update(identities(source).data)
-    last = max(0, len(source) - 1)
-    for index in np.linspace(0, last, min(NAMES, len(source)), dtype=int):
+    for index in np.linspace(0, len(source) - 1, min(NAMES, len(source)), dtype=int):
         digest.update(fsencode(source.name(int(index))) + b"\n")
     digest.update(some_content(source))
     if labeled:
@@ -511,8 +503,8 @@ def identity(source: Source, *, labeled: bool) -> str:
 
 def some_content(source: Source) -> bytes:
     """Return the bytes of a few images, one after the other."""
-    found, last = [], max(0, len(source) - 1)
-    for index in np.linspace(0, last, min(CONTENTS, len(source)), dtype=int):
+    found = []
+    for index in np.linspace(0, len(source) - 1, min(CONTENTS, len(source)), dtype=int):
         with suppress(ImageError):  # an image that cannot be read is named when it is decoded
             found.append(source.image(int(index)).content())
     return b"".join(found)

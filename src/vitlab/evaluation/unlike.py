@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from vitlab.data.sources.source import Source, Subset
 from vitlab.distributed.world import World
+from vitlab.evaluation.answers import Float32s, Integers
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding_map import sample
 from vitlab.evaluation.features import features_of
@@ -39,7 +39,7 @@ def learned_unlike(
     """
     if len(learned) < FEWEST:
         return None
-    rows = np.sort(sample(len(learned), MOST, 0))
+    rows = sample(len(learned), MOST, 0)
     part = Subset(learned, rows)
     title = "features of the training images"
     found = features_of(model, part, compute, world=world, title=title)
@@ -54,10 +54,10 @@ def learned_unlike(
 
 
 def fit_unlike(
-    x: NDArray[np.float32],
-    y: NDArray[np.int64],
-    folds: NDArray[np.int64],
-    held: NDArray[np.float32] | None = None,
+    x: Float32s,
+    y: Integers,
+    folds: Integers,
+    held: Float32s | None = None,
 ) -> Unlike:
     """Fit the covariance within classes and that of all images, shrunk (Ledoit and Wolf, 2004).
 
@@ -87,7 +87,7 @@ def fit_unlike(
     return replace(whole, level=torch.tensor([least, limit]).float())
 
 
-def _fitted(x: NDArray[np.float32], y: NDArray[np.int64]) -> Unlike:
+def _fitted(x: Float32s, y: Integers) -> Unlike:
     """Return what is kept, without a threshold."""
     from scipy.linalg import eigh
     from sklearn.covariance import ledoit_wolf

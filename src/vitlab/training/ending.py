@@ -115,7 +115,7 @@ def _calibrated(observer: Observer, source: Source, model: Model, stop: Stop) ->
     """Fit the temperature to the validation images, which the model then has."""
     done, temperature = _predictions(observer, source, model, stop, logits=True), 1.0
     _check_converged(observer, done)
-    if done.logits is not None and observer.world.first:
+    if observer.world.first:
         temperature = temperature_of(done.logits, done.labels)
     agreed = observer.world.broadcast(temperature)
     found = Calibration(agreed, observer.task.recipe.data.data, len(source))

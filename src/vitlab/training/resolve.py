@@ -29,7 +29,7 @@ from vitlab.data.summary import divided, input_shape, missing_lines, of_sounds
 from vitlab.data.targets import open_targets, standardized
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, OptionError
-from vitlab.evaluation.probes.online_probe import Probe
+from vitlab.evaluation.probes.probing import Probe
 from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.models.names import shape_of

@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitlab.evaluation.compute import FastForm
+from vitlab.evaluation.compute import Compute, FastForm
 from vitlab.evaluation.inductive_bias import Probed, changed_figures
 from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
@@ -47,8 +47,7 @@ def probed(model: Model, pixels: NDArray[np.uint8], labels: list[int], batch: in
         torch.tensor(labels),
         0,
         batch,
-        torch.device("cpu"),
-        "fp32",
+        Compute("cpu"),
     )
 
 

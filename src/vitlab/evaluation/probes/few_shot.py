@@ -8,14 +8,16 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn import functional as F
 
 from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, OptionError
+from vitlab.evaluation.answers import Float32s, Floats, Integers
 from vitlab.evaluation.probes.heads import best_ridge, signs, solved
+from vitlab.units import counted
 
 BIAS = 100.0  # the constant feature: so large that its weight is hardly penalized
 SEEDS = 3
@@ -24,7 +26,7 @@ L2 = 1024.0  # big_vision's, 2^10
 
 def fewshot(
     x_train: ArrayLike, y_train: ArrayLike, x_test: ArrayLike, l2: float | Literal["auto"] = L2
-) -> NDArray[np.int64]:
+) -> Integers:
     """Predict classes by a linear model that was fitted to few examples in closed form.
 
     Regularized least squares: features are standardized by the mean and standard deviation (plus
@@ -70,8 +72,8 @@ def fewshot(
 
 
 def sample_shots(
-    labels: NDArray[np.int64], classes: Sequence[str], shots: Sequence[int], seed: int
-) -> dict[int, NDArray[np.int64]]:
+    labels: Integers, classes: Sequence[str], shots: Sequence[int], seed: int
+) -> dict[int, Integers]:
     """Choose the training examples of every number of shots, as big_vision does.
 
     One permutation per class, in the order of the classes, all from one generator; its first k
@@ -100,15 +102,14 @@ def sample_shots(
     return {count: np.concatenate([own[:count] for own in order]) for count in shots}
 
 
-def smallest(labels: NDArray[np.int64], classes: Sequence[str]) -> tuple[int, str]:
+def smallest(labels: Integers, classes: Sequence[str]) -> tuple[int, str]:
     """Return how many training images the smallest class has, as a number and as words."""
     counts = np.bincount(labels, minlength=len(classes))
-    number = int(counts.argmin())
-    have = int(counts[number])
-    return have, f"class {classes[number]!r} has {have} training image{'s' * (have != 1)}"
+    have = int(counts.min())
+    return have, f"class {classes[int(counts.argmin())]!r} has {counted(have, 'training image')}"
 
 
-def classes_of(source: Source, data: str) -> NDArray[np.int64]:
+def classes_of(source: Source, data: str) -> Integers:
     """Return the class of each image, (n,).
 
     Raises:
@@ -122,7 +123,7 @@ def classes_of(source: Source, data: str) -> NDArray[np.int64]:
     return source.labels.values
 
 
-def _features(name: str, given: ArrayLike) -> NDArray[np.float64]:
+def _features(name: str, given: ArrayLike) -> Floats:
     """Return features as float64."""
     try:
         values = np.asarray(given, np.float64)
@@ -135,7 +136,7 @@ def _features(name: str, given: ArrayLike) -> NDArray[np.float64]:
     return values
 
 
-def _extended(x: NDArray[np.float64]) -> NDArray[np.float64]:
+def _extended(x: Floats) -> Floats:
     return np.pad(x, ((0, 0), (0, 1)), constant_values=BIAS)
 
 
@@ -145,14 +146,14 @@ TRAIN, TEST = 16_384, 1024  # rows that are compared at once
 
 
 def nearest_neighbors(
-    x_train: NDArray[np.float32],
-    y_train: NDArray[np.int64],
-    x_test: NDArray[np.float32],
+    x_train: Float32s,
+    y_train: Integers,
+    x_test: Float32s,
     neighbors: Sequence[int] = NEIGHBORS,
     *,
     temperature: float = TEMPERATURE,
     device: torch.device | None = None,
-) -> dict[int, NDArray[np.int64]]:
+) -> dict[int, Integers]:
     """Predict the class that the k training images of highest cosine similarity vote for.
 
     A neighbor's vote is exp(similarity / temperature). The features are not standardized. Where
@@ -188,7 +189,7 @@ def nearest_neighbors(
 
 
 def _nearest(
-    queries: Tensor, x_train: NDArray[np.float32], k: int, device: torch.device
+    queries: Tensor, x_train: Float32s, k: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Return the k largest similarities of each query, and the rows they belong to: (m, k) each."""
     best = queries.new_empty(len(queries), 0)
@@ -202,5 +203,5 @@ def _nearest(
     return best, rows
 
 
-def _normalized(values: NDArray[np.float32], device: torch.device) -> Tensor:
+def _normalized(values: Float32s, device: torch.device) -> Tensor:
     return F.normalize(torch.from_numpy(np.array(values, np.float32)).to(device), dim=1)

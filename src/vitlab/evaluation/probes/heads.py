@@ -10,13 +10,12 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.device import with_float64
+from vitlab.evaluation.answers import Bools, Float32s, Floats, Integers
 
 By = Literal["logistic", "ridge", "means"]
-Floats = NDArray[np.float64]
 
 # strongest first: each fit starts from the one before, which is nearly right
 PENALTIES = tuple(10.0**-power for power in range(7))
@@ -45,7 +44,7 @@ class LinearHead:
     by: By
     l2: float
 
-    def logits(self, x: NDArray[np.float32]) -> Floats:
+    def logits(self, x: Float32s) -> Floats:
         """Compute the outputs, in blocks: (m, d) -> float64 (m, c)."""
         found = np.empty((len(x), len(self.bias)))
         for first in range(0, len(x), BLOCK):
@@ -53,7 +52,7 @@ class LinearHead:
             found[some] = x[some].astype(np.float64) @ self.weights.T + self.bias
         return found
 
-    def predict(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
+    def predict(self, x: Float32s) -> Integers:
         """Predict classes: (m, d) -> int64 (m,)."""
         return self.logits(x).argmax(1)
 
@@ -67,9 +66,7 @@ class Blocks:
         device: where the tensors are
     """
 
-    def __init__(
-        self, values: NDArray[np.float32], device: torch.device = CPU, scaled: bool = True
-    ) -> None:
+    def __init__(self, values: Float32s, device: torch.device = CPU, scaled: bool = True) -> None:
         self.values, self.device = values, with_float64(device)  # which can decompose matrices
         count = len(values)
         self.places = [slice(first, first + BLOCK) for first in range(0, count, BLOCK)]
@@ -117,7 +114,7 @@ class Blocks:
         return LinearHead(plain, bias - plain @ self.mean, by, l2)
 
 
-Fit = Callable[[Blocks, NDArray[np.int64], int, float], LinearHead]
+Fit = Callable[[Blocks, Integers, int, float], LinearHead]
 
 
 class LogisticFits:
@@ -129,9 +126,7 @@ class LogisticFits:
     where the one before ended: penalties come strongest first.
     """
 
-    def __init__(
-        self, x: Blocks, y: NDArray[np.int64], classes: int, parts: NDArray[np.bool_]
-    ) -> None:
+    def __init__(self, x: Blocks, y: Integers, classes: int, parts: Bools) -> None:
         """Begin at zero.
 
         Args:
@@ -205,7 +200,7 @@ class LogisticFits:
         return self.x.folded(plain, bias, "logistic", l2)
 
 
-def logistic(x: Blocks, y: NDArray[np.int64], classes: int, l2: float) -> LinearHead:
+def logistic(x: Blocks, y: Integers, classes: int, l2: float) -> LinearHead:
     """Fit a logistic regression to all rows, as `LogisticFits` says.
 
     Args:
@@ -219,7 +214,7 @@ def logistic(x: Blocks, y: NDArray[np.int64], classes: int, l2: float) -> Linear
     return fits.head(l2)
 
 
-def ridge(x: Blocks, y: NDArray[np.int64], classes: int, l2: float) -> LinearHead:
+def ridge(x: Blocks, y: Integers, classes: int, l2: float) -> LinearHead:
     """Fit least squares to 1 for the class and -1 for the others, in closed form.
 
     It minimizes the squared error, summed over the images, plus l2 times the squared norm of the
@@ -234,7 +229,7 @@ def least_squares(x: Blocks, targets: Floats, l2: float) -> LinearHead:
     return x.folded(solved(x.whole(), targets - middle, l2).T, middle, "ridge", l2)
 
 
-def means(x: Blocks, y: NDArray[np.int64], classes: int, l2: float = 0) -> LinearHead:
+def means(x: Blocks, y: Integers, classes: int, l2: float = 0) -> LinearHead:
     """Take the class whose mean of standardized features is the nearest (scikit-learn's centroids).
 
     The output of a class is z · m - |m|² / 2: half the squared distance, but for what all share.
@@ -251,7 +246,7 @@ def means(x: Blocks, y: NDArray[np.int64], classes: int, l2: float = 0) -> Linea
 HEADS: dict[By, Fit] = {"logistic": logistic, "ridge": ridge, "means": means}
 
 
-def signs(y: NDArray[np.int64], classes: int) -> Floats:
+def signs(y: Integers, classes: int) -> Floats:
     """Return 1 for the class of each image and -1 for the others: (n,) -> (n, c)."""
     return np.where(y[:, None] == np.arange(classes), 1.0, -1.0)
 
@@ -298,7 +293,7 @@ def left_one_out(
         yield l2, middle + y - error / np.maximum(rest, 1e-9)[:, None]
 
 
-def best_ridge(x: Floats, y: NDArray[np.int64], classes: int) -> tuple[float, float]:
+def best_ridge(x: Floats, y: Integers, classes: int) -> tuple[float, float]:
     """Return the accuracy, leaving one out, of the best l2, and that l2; of equals the strongest.
 
     Args:
@@ -325,10 +320,10 @@ class Crossed:
 
 def crossed(
     by: By,
-    x: NDArray[np.float32],
-    y: NDArray[np.int64],
+    x: Float32s,
+    y: Integers,
     classes: int,
-    folds: NDArray[np.int64],
+    folds: Integers,
     penalties: Sequence[float],
     device: torch.device = CPU,
 ) -> Crossed:
@@ -373,9 +368,9 @@ def crossed(
 
 def swept_logistic(
     x: Blocks,
-    y: NDArray[np.int64],
+    y: Integers,
     classes: int,
-    held: NDArray[np.int64],
+    held: Integers,
     penalties: Sequence[float],
 ) -> tuple[LinearHead, float]:
     """Fit a logistic regression, its penalty being the best on held-out images.

@@ -16,13 +16,12 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.nn import functional as F
 
 from vitlab.data.labels import SingleLabels
 from vitlab.data.masks import IGNORED, MaskedImages
 from vitlab.errors import DataError
-from vitlab.evaluation.answers import check_numbers
+from vitlab.evaluation.answers import Float32s, Integers, check_numbers
 from vitlab.evaluation.calibration import temperature_of
 from vitlab.evaluation.compute import Compute, borrowed
 from vitlab.evaluation.probes.heads import (
@@ -42,7 +41,6 @@ from vitlab.weights.segmenter import patch_features
 PIXELS = 1024  # drawn of an image
 KEPT, ROWS = 2**27, 40_000  # bytes and pixels of each kind (to fit, to choose) that are kept
 SMALL = 1e-5  # added to standard deviations, as `heads.Blocks` does
-Ints = NDArray[np.int64]
 
 
 class PixelSums:
@@ -54,7 +52,7 @@ class PixelSums:
         self.by_class = np.zeros((width, classes))  # sums of the features of each class
         self.counts = np.zeros(classes)
 
-    def add(self, x: NDArray[np.float32], y: Ints) -> None:
+    def add(self, x: Float32s, y: Integers) -> None:
         """Add pixels: features (n, width), classes (n,)."""
         own = np.eye(len(self.counts), dtype=np.float32)[y]
         self.count += len(y)
@@ -99,8 +97,8 @@ class DrawnPixels:
     """
 
     sums: PixelSums
-    x: NDArray[np.float32]
-    y: Ints
+    x: Float32s
+    y: Integers
 
     def merged(self, other: "DrawnPixels") -> "DrawnPixels":
         """Return the pixels of both."""
@@ -137,7 +135,7 @@ class FoundPatchHead:
     held: int = 0
 
 
-def features_at(found: Mapped, points: Ints, window: tuple[int, int]) -> NDArray[np.float32]:
+def features_at(found: Mapped, points: Integers, window: tuple[int, int]) -> Float32s:
     """Return the features of pixels of a resized image: (n, width), means over its windows.
 
     Args:
@@ -162,7 +160,7 @@ def features_at(found: Mapped, points: Ints, window: tuple[int, int]) -> NDArray
     return total / count
 
 
-def drawn(found: Mapped, generator: np.random.Generator) -> tuple[Ints, Ints]:
+def drawn(found: Mapped, generator: np.random.Generator) -> tuple[Integers, Integers]:
     """Return pixels of a resized image that count, (n, 2), and their classes, (n,).
 
     The class is that of the nearest pixel of the mask.
@@ -199,7 +197,7 @@ def collected(
     with borrowed(model, compute.where), Meter(len(source), title=title) as meter:
         make = partial(patch_features, model, layers=layers)
         sums: PixelSums | None = None
-        kept: list[tuple[NDArray[np.float32], Ints]] = []
+        kept: list[tuple[Float32s, Integers]] = []
         for done, found in enumerate(mapped(make, source, spec, scale, compute), 1):
             meter.images(done, len(source))
             if not isinstance(found, Mapped):
@@ -268,7 +266,7 @@ def find_patch_head(
         best = max([best, *some] if by == "auto" else some, key=lambda each: each.miou)
     head, used = best.head, learn.merged(held) if refit else learn
     if head.by == "ridge":
-        final, pixels = used.sums.ridge(head.l2, own) if refit else head, used.sums.count
+        final, pixels = used.sums.ridge(head.l2, own), used.sums.count
         heat = temperature_of(head.logits(held.x[:, own]), SingleLabels(held.y))
         final = replace(final, weights=final.weights / heat, bias=final.bias / heat)
     else:

@@ -1,27 +1,32 @@
-"""Protocols by which papers judge frozen features: `vitlab fewshot`."""
+"""Protocols by which papers judge frozen features: `vitlab fewshot`, and `--probe` of a run."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from vitlab.data.learning import open_to_learn
+from vitlab.data.loading.cache import cached
 from vitlab.data.sources.request import Given, title_of
+from vitlab.data.sources.source import Source, Subset
 from vitlab.distributed.launch import joined
+from vitlab.distributed.world import World
 from vitlab.errors import DataError
-from vitlab.evaluation.answers import check_numbers
+from vitlab.evaluation.answers import Float32s, Integers, check_numbers
 from vitlab.evaluation.choosing import unlearned
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.features import cache_of, described, features_of
+from vitlab.evaluation.embedding_map import sample
+from vitlab.evaluation.features import cache_of, described, features_in_memory, features_of
 from vitlab.evaluation.intervals import wilson
+from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.probes.feature_options import Probing, ProtocolName
 from vitlab.evaluation.probes.few_shot import (
     L2,
     NEIGHBORS,
+    SEEDS,
     classes_of,
     fewshot,
     nearest_neighbors,
@@ -30,6 +35,7 @@ from vitlab.evaluation.probes.few_shot import (
 )
 from vitlab.evaluation.probes.heads import Blocks, means, swept_logistic
 from vitlab.models.model import Model
+from vitlab.models.seen import NOTHING, Seen
 from vitlab.progress import say
 from vitlab.units import counted
 
@@ -49,8 +55,8 @@ class Side:
         device: where to compute
     """
 
-    x: NDArray[np.float32]
-    y: NDArray[np.int64]
+    x: Float32s
+    y: Integers
     classes: tuple[str, ...]
     bad: list[str]
     device: torch.device
@@ -124,7 +130,7 @@ def logistic(learn: Side, test: Side, how: Probing) -> Found:
     return {"logistic": _row(name, test, _right(head.predict(test.x), test)) | about}, []
 
 
-def _right(guess: NDArray[np.int64], test: Side) -> float:
+def _right(guess: Integers, test: Side) -> float:
     """Return the share of the test images that a guess is right about."""
     return float((guess == test.y).mean())
 
@@ -169,8 +175,8 @@ def probe(model: Model, data: Given, how: Probing, compute: Compute) -> dict[str
         alone, sides = world.size == 1, []
         compute = replace(compute, device=device, sharing=world.local_size, measure=alone)
         for name, source in (("training", splits.train), ("test", asked.source)):
-            where = {"world": world, "cache": cache, "title": f"{name} features"}
-            found = features_of(model, source, compute, how.features, **where)  # type: ignore[arg-type]
+            what, title = (model, source, compute, how.features), f"{name} features"
+            found = features_of(*what, world=world, cache=cache, title=title)
             labels = classes_of(source, name)[found.indices]
             sides.append(Side(found.values, labels, source.classes, found.bad, compute.where))
         if not world.first:
@@ -201,3 +207,134 @@ def probe(model: Model, data: Given, how: Probing, compute: Compute) -> dict[str
         "seconds": time.monotonic() - begin,
         "notes": notes,
     }
+
+
+# While a model is trained: `--probe`
+
+
+SHOTS, VOTERS = 10, 20  # images of a class, and neighbors
+MOST = 5000  # images of a split, of the nearest-neighbor probe
+
+By = Literal["fewshot", "knn"]
+KEYS: dict[By, str] = {"fewshot": "probe", "knn": "knn"}  # in the lines of the journal
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The images of a probe, and how features of them are judged.
+
+    `fewshot` is what `vitlab fewshot --shots 10` measures. `knn` is the weighted nearest-neighbor
+    classifier of DINO (k = 20, temperature 0.07), which fits nothing: at most 5,000 training images
+    vote on at most 5,000 test images, both drawn at random with seed 0.
+
+    Attributes:
+        title: the data as the user wrote it
+        learn: the training images that any of the seeds draws, or that vote
+        draws: for each seed, the images in `learn` that it draws, (10 * classes,); none for `knn`
+        test: the test images
+        by: what is measured
+    """
+
+    title: str
+    learn: Source
+    draws: tuple[Integers, ...]
+    test: Source
+    by: By = "fewshot"
+
+    @property
+    def key(self) -> str:
+        """The name of the figure in the lines of the journal."""
+        return KEYS[self.by]
+
+    @property
+    def name(self) -> str:
+        """The name of the figure for the reader."""
+        return METRICS[self.key].title
+
+    @classmethod
+    def of(cls, data: str, channels: int, by: By = "fewshot", seen: Seen = NOTHING) -> Self:
+        """Open the data and draw the images.
+
+        Args:
+            data: any DATA of `vitlab train`
+            channels: of the model's images
+            by: what is measured
+            seen: images that the model learns from, which are not tested on if there are others
+
+        Raises:
+            DataError: no such data, several labels per image, or a class with too few images.
+        """
+        splits = open_to_learn(data)
+        labels, asked = classes_of(splits.train, data), unlearned(splits.test, seen)
+        for note in asked.notes:
+            say(f"probe on {data}: {note}")
+        if by == "knn":
+            learn, test = (
+                cached(Subset(part, sample(len(part), MOST, 0)), channels)
+                for part in (splits.train, asked.source)
+            )
+            return cls(data, learn, (), test, by)
+        drawn = _shots(data, labels, splits.classes)
+        every = np.unique(np.concatenate(drawn))
+        return cls(
+            data,
+            cached(Subset(splits.train, every), channels),
+            tuple(np.searchsorted(every, own) for own in drawn),
+            cached(asked.source, channels),
+            by,
+        )
+
+    def least(self, accuracy: float) -> float:
+        """Return the lower end of an accuracy's 95% interval: what is below it is no chance."""
+        return wilson(accuracy, len(self.test))[0]
+
+    def measure(
+        self, model: Model, world: World, *, device: torch.device, workers: int | None
+    ) -> tuple[float, list[str]]:
+        """Return the accuracy (the mean over the seeds), and messages about damaged images.
+
+        All processes compute features; the first one has the accuracy, the others get NaN, as it
+        does if not one test image can be decoded.
+
+        Args:
+            model: the same in all processes; it stays as it is
+            world: the processes
+            device: where to compute
+            workers: processes that decode; None to choose
+        """
+        compute = Compute(device, engine="plain", workers=workers, sharing=world.local_size)
+        learn, test = (
+            features_in_memory(model, source, compute, world=world)
+            for source in (self.learn, self.test)
+        )
+        bad = [*learn.bad, *test.bad]
+        if not world.first or not len(test.values) or not len(learn.values):
+            return float("nan"), bad
+        labels, answers = (
+            classes_of(source, self.title)[own.indices]
+            for source, own in ((self.learn, learn), (self.test, test))
+        )
+        if self.by == "knn":
+            voted = nearest_neighbors(learn.values, labels, test.values, (VOTERS,), device=device)
+            return float((voted[VOTERS] == answers).mean()), bad
+        each = []
+        for draw in self.draws:
+            rows = np.flatnonzero(np.isin(learn.indices, draw))
+            guess = fewshot(learn.values[rows], labels[rows], test.values)
+            each.append((guess == answers).mean())
+        return float(np.mean(each)), bad
+
+
+def _shots(data: str, labels: Integers, classes: tuple[str, ...]) -> list[Integers]:
+    """Draw the images of each seed.
+
+    Raises:
+        DataError: a class has too few.
+    """
+    have, line = smallest(labels, classes)
+    if have < SHOTS:
+        raise DataError(
+            f"{data}: {line}, and the probe needs {SHOTS} of each class: add images, use "
+            "--probe-by knn, or other data for --probe"
+        )
+    return [sample_shots(labels, classes, [SHOTS], seed)[SHOTS] for seed in range(SEEDS)]

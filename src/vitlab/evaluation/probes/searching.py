@@ -6,20 +6,19 @@ is cross-validated on the same folds. A Vision Transformer that is cut after a b
 norm, is an ordinary one of fewer blocks, so that whatever is chosen is an ordinary model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.data.holdout import chances, groups_known
 from vitlab.data.labels import Numbers, SingleLabels
 from vitlab.data.sources.source import Source, Subset
 from vitlab.errors import DataError
-from vitlab.evaluation.answers import check_numbers
+from vitlab.evaluation.answers import Float32s, Integers, check_numbers
 from vitlab.evaluation.calibration import temperature_of
 from vitlab.evaluation.features import ImageFeatures
 from vitlab.evaluation.infer import Vectors
@@ -43,6 +42,7 @@ from vitlab.models.create import assemble
 from vitlab.models.model import Model
 from vitlab.models.unlike import Unlike
 from vitlab.progress import named_if_slow
+from vitlab.units import counted
 from vitlab.weights.assembly import empty, whole_state
 
 FINALISTS = 2  # features on which every kind of head is tried
@@ -70,7 +70,7 @@ class FeatureChoice:
         """Numbers in a vector."""
         return self.end - self.first
 
-    def of(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    def of(self, values: Float32s) -> Float32s:
         """Return these features in memory, (n, width)."""
         return np.ascontiguousarray(values[:, self.first : self.end])
 
@@ -119,8 +119,7 @@ def choices_of(model: Model, layers: int, pool: Pool = "") -> tuple[Vectors, lis
     pools = [each for each in POOLS if each == "mean" or config.has_token]
     if config.norm_at == "pooled":
         pools = [each for each in pools if each != "both"]
-    width = config.width
-    token = int(config.has_token)
+    width, token = config.width, int(config.has_token)
     places = {"token": (0, 1), "mean": (token, token + 1), "both": (0, 2)}
     found = []
     for row, layer in enumerate(numbers):
@@ -137,9 +136,7 @@ def _can_be_cut(config: ViTConfig) -> bool:
     return usual and config.attention != "axial" and config.fit != "native"
 
 
-def folds_of(
-    source: Source, rows: NDArray[np.int64], y: NDArray[np.int64], count: int
-) -> NDArray[np.int64]:
+def folds_of(source: Source, rows: Integers, y: Integers, count: int) -> Integers:
     """Deal images out to folds, the same share of each class in all; groups stay together.
 
     Args:
@@ -161,7 +158,7 @@ def folds_of(
         dealt = SingleLabels(y).parts(count, np.random.default_rng(0))
     if len(np.unique(dealt)) < 2:
         raise DataError(
-            f"{len(rows):,} training image{'s' * (len(rows) != 1)} cannot be dealt out to folds: "
+            f"{counted(len(rows), 'training image')} cannot be dealt out to folds: "
             "give at least 2, of two groups if they are in groups"
         )
     return dealt
@@ -193,43 +190,45 @@ def fit_head(
     """
     check_numbers(learn.values, "images a feature")
     y, classes = classes_of(source, "the data")[learn.indices], len(source.classes)
-    dealt, values = folds_of(source, learn.indices, y, folds), learn.values
+    dealt = folds_of(source, learn.indices, y, folds)
+    best: tuple[FeatureChoice, Crossed] | None = None
     with named_if_slow("fitting the classifier"):
-        return _found(values, y, classes, choices, kinds, dealt, device)
+        tried, finalists = _ranked(choices, learn.values, lambda z: best_ridge(z, y, classes))
+        for choice, l2 in finalists:
+            x = choice.of(learn.values)
+            for kind in kinds:
+                penalties = {"logistic": PENALTIES, "ridge": (l2,), "means": (0.0,)}[kind]
+                found = crossed(kind, x, y, classes, dealt, penalties, device)
+                tried.append(choice.trial(kind, found.l2, found.accuracy, _parts(dealt)))
+                if best is None or found.accuracy > best[1].accuracy:
+                    best = choice, found
+        assert best is not None
+        choice, found = best
+        x = choice.of(learn.values)
+        head = HEADS[found.by](Blocks(x, device), y, classes, found.l2)
+        heat, unlike = temperature_of(found.logits, SingleLabels(y)), fit_unlike(x, y, dealt)
+    return FoundHead(choice, head, found.accuracy, heat, tuple(tried), unlike)
 
 
-def _found(
-    values: NDArray[np.float32],
-    y: NDArray[np.int64],
-    classes: int,
+def _ranked(
     choices: Sequence[FeatureChoice],
-    kinds: Sequence[By],
-    folds: NDArray[np.int64],
-    device: torch.device,
-) -> FoundHead:
-    """Return the best head for features, (n, width), of these classes and folds, (n,) each."""
+    values: Float32s,
+    best: Callable[[Numbers], tuple[float, float]],
+    name: str = "accuracy",
+) -> tuple[list[dict[str, Any]], list[tuple[FeatureChoice, float]]]:
+    """Return what ridge gives by leave-one-out, and the best features, each with its penalty."""
     tried, ranks = [], []
     for choice in choices:
-        z = Blocks(choice.of(values)).whole()
-        accuracy, l2 = best_ridge(z, y, classes)
-        tried.append(choice.trial("ridge", l2, accuracy, "leave-one-out"))
-        ranks.append((-accuracy, choice.width, -choice.layer, choice, l2))
-    parts = f"{len(np.unique(folds))} folds"
-    best: tuple[float, FeatureChoice, Crossed] | None = None
-    for *_, choice, l2 in sorted(ranks, key=lambda each: each[:3])[:FINALISTS]:
-        x = choice.of(values)
-        for kind in kinds:
-            penalties = {"logistic": PENALTIES, "ridge": (l2,), "means": (0.0,)}[kind]
-            found = crossed(kind, x, y, classes, folds, penalties, device)
-            tried.append(choice.trial(kind, found.l2, found.accuracy, parts))
-            if best is None or found.accuracy > best[0]:
-                best = found.accuracy, choice, found
-    assert best is not None
-    accuracy, choice, found = best
-    x = choice.of(values)
-    head = HEADS[found.by](Blocks(x, device), y, classes, found.l2)
-    temperature = temperature_of(found.logits, SingleLabels(y))
-    return FoundHead(choice, head, accuracy, temperature, tuple(tried), fit_unlike(x, y, folds))
+        figure, l2 = best(Blocks(choice.of(values)).whole())
+        tried.append(choice.trial("ridge", l2, figure, "leave-one-out", name))
+        ranks.append((-figure, choice.width, -choice.layer, choice, l2))
+    first = sorted(ranks, key=lambda each: each[:3])[:FINALISTS]
+    return tried, [(choice, l2) for *_, choice, l2 in first]
+
+
+def _parts(dealt: Integers) -> str:
+    """Return how a head was judged by folds, as JSON has it."""
+    return f"{len(np.unique(dealt))} folds"
 
 
 def with_head(model: Model, found: FoundHead) -> Model:
@@ -308,19 +307,18 @@ def find_ridge(
     check_numbers(learn.values, "images a feature")
     y = source.labels.take(learn.indices).targets().astype(np.float64)
     dealt = folds_of(source, learn.indices, np.zeros(len(y), np.int64), folds)
-    ranks, tried, best = [], list[dict[str, Any]](), list[FoundRidge]()
-    for choice in choices:
-        outputs = left_one_out(Blocks(choice.of(learn.values)).whole(), y)
-        r2, l2 = max((explained(y - each), l2) for l2, each in outputs)
-        tried.append(choice.trial("ridge", l2, r2, "leave-one-out", "r2"))
-        ranks.append((-r2, choice.width, -choice.layer, choice, l2))
-    for *_, choice, l2 in sorted(ranks, key=lambda each: each[:3])[:FINALISTS]:
+
+    def strongest(z: Numbers) -> tuple[float, float]:
+        return max((explained(y - each), l2) for l2, each in left_one_out(z, y))
+
+    tried, finalists = _ranked(choices, learn.values, strongest, "r2")
+    best = list[FoundRidge]()
+    for choice, l2 in finalists:
         x, errors = choice.of(learn.values), np.empty(y.shape)
         for part in np.unique(dealt):
             own = dealt == part
             errors[own] = y[own] - least_squares(Blocks(x[~own]), y[~own], l2).logits(x[own])
-        how = f"{len(np.unique(dealt))} folds"
-        tried.append(choice.trial("ridge", l2, explained(errors), how, "r2"))
+        tried.append(choice.trial("ridge", l2, explained(errors), _parts(dealt), "r2"))
         head = least_squares(Blocks(x), y, l2)
         best.append(FoundRidge(choice, head, errors, tried[-1], tried))
     return max(best, key=lambda each: float(each.about["r2"]))

@@ -45,8 +45,7 @@ from vitlab.training.resolve import Task, learning_from, opened_splits, prepare
 from vitlab.training.resume import check_same, placed
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Stop
-from vitlab.transfer.regress_probe import regress_by
-from vitlab.transfer.segment_probe import known_run, segment_by
+from vitlab.transfer.head_runs import known_run, regress_by, segment_by
 from vitlab.units import percent
 from vitlab.weights.identity import fingerprint
 

@@ -126,7 +126,6 @@ class Session:
             figure = f"{metric.word} {metric.text(metric.score(state.best.score))} on {on}"
             self.world.say(*state.best.lines(state.step, self.plan.total, first, figure))
         self.save()
-        self.saver.finish()
         self.stop.message = "interrupted after the last step: pass --resume to finish the run"
         if self.world.any(self.stop.asked)[0]:
             raise self.stop.interrupted()
@@ -292,15 +291,12 @@ class Session:
 
     def save_or_stop(self) -> None:
         """Save a checkpoint if one is due or a stop is asked for, and stop; all processes agree."""
-        asked, saver = self.stop.asked, self.saver
-        due = saver.due and not self.state.tally.streak  # a checkpoint to go back to is good
-        save, stop, busy = self.world.any(asked or due, asked, not saver.written)
-        if not busy:
-            saver.finish()
+        asked = self.stop.asked
+        due = self.saver.due and not self.state.tally.streak  # a checkpoint to go back to is good
+        save, stop = self.world.any(asked or due, asked)
         if save:
             self.save()
         if stop:
-            saver.finish()
             step, total = self.state.step, self.plan.total
             self.stop.message = (
                 f"stopped after step {step:,} of {total:,}; pass --resume to continue"

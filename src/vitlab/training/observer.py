@@ -23,7 +23,7 @@ from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.detection import measure_boxes
 from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.infer import Probabilities, predict
-from vitlab.evaluation.metrics import MAIN, METRICS, Metric, curve_point
+from vitlab.evaluation.metrics import MAIN, METRICS, curve_point
 from vitlab.evaluation.regression import measure_targets
 from vitlab.evaluation.segmentation import Tested, measure
 from vitlab.models.model import Model
@@ -66,18 +66,16 @@ class Observer:
         held_out: these images
         metric: their figure by which weights are compared
         scored: whether each point of the curve has it
-        last: the predictions of the latest measurement, until a step is taken
+        last: the predictions of the latest measurement
+        point: its figures; both until a step is taken
         told: messages about the probe's damaged images
     """
 
     task: Task
     state: RunState
     trainer: Trainer
-    on: str = field(init=False)
-    held_out: Source = field(init=False)
-    metric: Metric = field(init=False)
-    scored: bool = field(init=False)
     last: Probabilities | None = None
+    point: dict[str, float] | None = None
     told: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -103,7 +101,12 @@ class Observer:
 
     def measure(self) -> dict[str, float]:
         """Return the figures of a point of the learning curve, with those of the probe."""
-        return self.figures() | self._probed()
+        self.point = self.figures() | self._probed()
+        return self.point
+
+    def forget(self) -> None:
+        """Forget what was measured: the weights are about to change."""
+        self.last = self.point = None
 
     def figures(self) -> dict[str, float]:
         """Return the figures of the held-out images; the first process has them all."""

@@ -46,7 +46,7 @@ from vitlab.weights.save import save
 from vitlab.weights.segmenter import DenseClasses, PatchLayer, Segmenter, check_spec
 
 CHOOSE = 0.2  # of the training images: on these a head is chosen, where the data has none for it
-NAMES = {"ridge": "ridge", "logistic": "logistic regression"}
+NAMES = {"logistic": "logistic regression", "ridge": "ridge", "means": "class means"}
 
 
 def segment_by(

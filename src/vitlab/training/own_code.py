@@ -172,12 +172,12 @@ class Hooks:
                 with _explained("loss", self.loss):
                     mean = objective.mean(scores, truth)
                     mean.backward()
-                found = {"loss": mean, "gradient": scores.grad}
-                if odd := [what for what, value in found.items() if not value.isfinite().all()]:
-                    raise OptionError(
-                        f"loss={self.loss.__name__} gives a {odd[0]} that is not finite for scores "
-                        f"of {size}: avoid logarithms, roots and quotients of 0"
-                    )
+                for what, value in (("loss", mean), ("gradient", scores.grad)):
+                    if value is None or not value.isfinite().all():
+                        raise OptionError(
+                            f"loss={self.loss.__name__} gives a {what} that is not finite for "
+                            f"scores of {size}: avoid logarithms, roots and quotients of 0"
+                        )
 
 
 NONE = Hooks()

@@ -222,7 +222,8 @@ class Observer:
         Raises:
             DataError: there are more than `host.max_bad` allows.
         """
-        noted, limit, images = self.state.tally.bad, self.task.host.max_bad, self.task.images
+        noted, limit = self.state.tally.bad, self.task.host.max_bad
+        images = sum(map(len, self.task.splits.parts.values()))
         for _, message in bad:
             if message not in noted:
                 noted.append(message)

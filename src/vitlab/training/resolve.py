@@ -124,11 +124,6 @@ class Task:
         labels, classes = self.splits.train.labels, len(self.splits.classes)
         return objective_of(self.recipe.objective, labels, classes, self.hooks.loss)
 
-    @property
-    def images(self) -> int:
-        """The number of images in all splits."""
-        return sum(map(len, self.splits.parts.values()))
-
 
 def prepare(
     recipe: Recipe,

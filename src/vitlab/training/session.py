@@ -27,7 +27,7 @@ from vitlab.training.budget import Pacer
 from vitlab.training.checkpoints import Saver
 from vitlab.training.guard import Figures
 from vitlab.training.observer import Observer
-from vitlab.training.plan import batches_of, plan_for
+from vitlab.training.plan import batches_of, plan_for, step_seed
 from vitlab.training.resolve import Task
 from vitlab.training.rollback import Rollback
 from vitlab.training.screen import Rows, progress
@@ -125,7 +125,7 @@ class Session:
     def take_steps(self) -> None:
         """Take the steps that are left; after each one, the events in the order written here."""
         if self.state.tally.unmeasured:
-            self.show_evaluation()
+            self.world.say(*self.evaluate())
             self.save_or_stop()
         self.skip_ahead()
         while not self.done:
@@ -200,7 +200,7 @@ class Session:
     def learn(self, batch: Batch) -> None:
         """Take a step, and count what is known of it."""
         start, step = time.perf_counter(), self.state.step
-        lr, seed = self.plan.learning_rate(step), self.plan.seed(step)
+        lr, seed = self.plan.learning_rate(step), step_seed(self.recipe.seed, step)
         self.trainer.begin(step, self.plan.total, self.plan.epoch)
         self.observer.forget()
         figures = self.trainer.step(self.state, batch, lr, seed)
@@ -246,10 +246,6 @@ class Session:
         lines = self.rows.lines(position, loss, point, lr, self.pacer.spent)
         task = self.trainer.task  # nothing is learned where every step was skipped
         return lines + task.warnings(learned) if task and learned else lines
-
-    def show_evaluation(self) -> None:
-        """Measure a point of the learning curve where no meter is shown."""
-        self.world.say(*self.evaluate())
 
     def compare(self, point: dict[str, float]) -> dict[str, float]:
         """Compare the weights with the best so far, by a point that the first process knows."""
@@ -311,7 +307,7 @@ class Session:
         self.state.tally.skipped += later - step
         self.state.step = later
         self.write({"kind": "rollback", **self.position(later), "to": step})
-        self.show_evaluation()
+        self.world.say(*self.evaluate())
 
     # What the events use
 

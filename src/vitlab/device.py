@@ -136,20 +136,17 @@ def behind(works: Iterable[Callable[[], T]], device: torch.device) -> Iterator[T
         yield unread.popleft()()
 
 
-def keep_freed_memory(keep: bool = True) -> None:
+def keep_freed_memory() -> None:
     """Let this process keep the memory that it frees, as the next training step needs it again.
 
-    Or let it give large blocks back again, where memory is short: those that are kept are in
-    pieces, which took up to half as much again as the tensors in them.
-
+    Blocks that are kept are in pieces, which took up to half as much again as the tensors in them.
     The C library gives large blocks back to the system, which fills each with zeros page by page
     when it is asked for anew: up to 8% of a step on a CPU. Only glibc.
     """
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
-        mapped, trimmed = (2**30, -1) if keep else (2**20, 2**20)  # bytes, from which each is
-        if libc.mallopt(M_MMAP_THRESHOLD, mapped):
-            libc.mallopt(M_TRIM_THRESHOLD, trimmed)
+        if libc.mallopt(M_MMAP_THRESHOLD, 2**30):  # bytes, from which a block is mapped
+            libc.mallopt(M_TRIM_THRESHOLD, -1)  # nothing is given back
 
 
 def restart_peak(device: torch.device) -> None:

@@ -512,5 +512,3 @@ def test_the_environment_says_who_one_is() -> None:
     words = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
     torchrun = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": "4"}
     assert read_environment(words | torchrun) == World(3, 8, 1, 2, True)
-    with pytest.raises(ValueError, match="must be numbers"):
-        read_environment(words | {"RANK": "x"})

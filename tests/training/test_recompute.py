@@ -49,18 +49,13 @@ def test_the_peak_is_that_of_tensors_that_work_makes() -> None:
         trial_steps.peak_beside(work, cpu, 2 * inputs.nbytes - 1)
 
 
-@pytest.mark.parametrize(("room", "size"), [(1000, 100), (99, 50), (25, 25), (12, 7), (1, 1)])
-def test_the_largest_piece_that_fits(room: int, size: int) -> None:
-    assert trial_steps.largest_that_fits(100, lambda n: n <= room) == size
-
-
 def test_pieces_chosen_by_the_machine_are_kept_and_a_run_given_them_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # room for 70 images, and later for all: the run keeps to what it decided
     recipe = vitlab.recipe("digits", **QUICK | {"micro_batch": "auto", "dropout": 0.2})
     with monkeypatch.context() as patch:
-        room = trial_steps.BESIDE + 70 * 1e6 * trial_steps.SLACK
+        room = trial_steps.BESIDE + 70 * 1e6 * trial_steps.KEPT
         patch.setattr(trial_steps, "free_memory", lambda device: room / trial_steps.SHARE)
         patch.setattr(trial_steps, "PER_MAC", 10**9)
         patch.setattr(trial_steps, "_needed", lambda session, whole: (0.0, 1e6))
@@ -92,7 +87,7 @@ def test_memory_that_is_lacking_is_told_in_a_line(
         with pytest.raises(ValueError, match="out of memory with one image per pass: choose"):
             vitlab.train(recipe, tmp_path / "run")
     with monkeypatch.context() as patch:  # room for one image, and two are mixed
-        room = trial_steps.BESIDE + 1.5e6 * trial_steps.SLACK
+        room = trial_steps.BESIDE + 1.5e6 * trial_steps.KEPT
         patch.setattr(trial_steps, "free_memory", lambda device: room / trial_steps.SHARE)
         patch.setattr(trial_steps, "PER_MAC", 10**9)
         patch.setattr(trial_steps, "_needed", lambda session, whole: (0.0, 1e6))

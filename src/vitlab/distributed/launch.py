@@ -20,29 +20,19 @@ from torch.distributed.rendezvous import rendezvous
 
 from vitlab import device as devices
 from vitlab.distributed.world import World
-from vitlab.errors import DeviceError, OptionError, RunError, UserError
+from vitlab.errors import DeviceError, RunError, UserError
 
 LOST = re.compile(r"gloo|nccl|connection|timed out|broken pipe|\bstore\b", re.IGNORECASE)
 
 
 def read_environment(environment: Mapping[str, str]) -> World:
-    """Return this process's place as torchrun describes it; `World()` without torchrun.
-
-    Raises:
-        OptionError: torchrun's variables are not numbers.
-    """
-    needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    if any(name not in environment for name in needed):
+    """Return this process's place as torchrun describes it; `World()` without torchrun."""
+    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= environment.keys():
         return World()
-    try:
-        rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
-        local_rank = int(environment.get("LOCAL_RANK", rank))
-        local_size = int(environment.get("LOCAL_WORLD_SIZE", size))
-        restarts = int(environment.get("TORCHELASTIC_RESTART_COUNT", 0))
-    except ValueError:
-        raise OptionError(
-            f"{', '.join(needed)} must be numbers: start the run with torchrun"
-        ) from None
+    rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    local_rank = int(environment.get("LOCAL_RANK", rank))
+    local_size = int(environment.get("LOCAL_WORLD_SIZE", size))
+    restarts = int(environment.get("TORCHELASTIC_RESTART_COUNT", 0))
     return World(rank, size, local_rank, local_size, restarts > 0)
 
 

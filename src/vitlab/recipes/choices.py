@@ -11,6 +11,8 @@ from vitlab.options import Only, Options, above, at_least, at_most, below, optio
 from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Named
 
+Tune = Literal["all", "attention", "ffn", "head", "last", "norms", "lora"]
+LoRATargets = Literal["attention", "ffn", "all"]
 LossName = Literal["softmax", "bce", "sigmoid", "l2", "huber", "gaussian"]
 
 
@@ -28,7 +30,7 @@ class Start(Options):
     weights_name: str = option("", options_of(Named)["name"].help, only=when("weights"))
     weights_part: str = option("", options_of(Named)["part"].help, only=when("weights"))
     weights_drop: tuple[str, ...] = option((), options_of(Named)["drop"].help, only=when("weights"))
-    tune: Literal["all", "attention", "ffn", "head", "last", "norms", "lora"] = option(
+    tune: Tune = option(
         "all",
         "what to train of them, always with the classifier: everything; attention (Three things, "
         "section 4) or the FFNs, each with the positions; only the classifier (head); the last "
@@ -50,7 +52,7 @@ class Start(Options):
         above(0),
         only=when("tune", "lora"),
     )
-    lora_targets: Literal["attention", "ffn", "all"] = option(
+    lora_targets: LoRATargets = option(
         "attention", "the dense layers that get LoRA's matrices", only=when("tune", "lora")
     )
 

@@ -24,7 +24,6 @@ from vitlab.options import (
     options_of,
 )
 
-FROM_DATA = ("labels",)  # fields of a configuration that the data decides
 OF_TRAINING = ("drop_path", "drop_path_ramp", "dropout")  # fields without effect on trained weights
 
 
@@ -132,12 +131,13 @@ class ModelPart(Options):
 
 def _part(name: str, config: type[ModelConfig]) -> type[ModelPart]:
     """Make the class for one kind of model: every field of its configuration, or None."""
-    declared = {key: each for key, each in options_of(config).items() if key not in FROM_DATA}
+    declared = options_of(config)
     return make_dataclass(
         name,
         [
             (key, hints(config)[key] | None, field(default=None, metadata={"option": each}))
             for key, each in declared.items()
+            if key != "labels"  # which the data decides
         ],
         bases=(ModelPart,),
         frozen=True,

@@ -110,16 +110,13 @@ def cifar10_cpu(model: str = "ViT(width=128,depth=6,heads=4,mlp=256)/4") -> Reci
 
     A sixth of the multiply-adds of ViT-Ti/4; Muon was better than AdamW in the same time.
     """
-    return Recipe(
+    return replace(
+        cifar10(model),
         recipe="cifar10-cpu",
-        model=model_part(model),
-        augment=Augment(flip=True, shift=0.125),
-        objective=ObjectivePart(label_smoothing=0.1),
         optimizer=Optimization(optimizer="muon", lr=2e-3, weight_decay=0.05),
         schedule=Schedule(warmup=0.75),
         average=Average(ema=0.998),
         epochs=9,
-        batch=128,
     )
 
 

@@ -110,38 +110,34 @@ class Recipe(Options):
 
     def _check_pretext(self) -> None:
         """Refuse options that need the labels of images; a pretext task has none."""
-        numbers = self.pretext.task == "regress"
+        task, usual, loss = self.pretext.task, Augment(), self.objective.loss
+        numbers = task == "regress"
+        if numbers and loss not in OF_NUMBERS:
+            raise OptionError(
+                f"task=regress needs loss={', '.join(OF_NUMBERS[:-1])} or {OF_NUMBERS[-1]}"
+            )
         needing = {
             "teacher": self.distill.teacher,
             "mixup": self.augment.mixup,
             "cutmix": self.augment.cutmix,
             "label_smoothing": self.objective.label_smoothing,
             "balance": self.objective.balance != "none",
-            "loss": self.objective.loss not in (OF_NUMBERS if numbers else ("softmax",)),
-            "tune": self.start.tune != "all" and self.pretext.task not in ("regress", "segment"),
+            "loss": loss != "softmax" and not numbers,
+            "tune": self.start.tune != "all" and task not in ("regress", "segment"),
             "head_start": self.start.head_start not in ("zero", "probe" if numbers else ""),
             "dev_share": self.data.dev_share and not self.pretext.annotated,
             "fold": self.data.fold and not self.pretext.annotated,
             "drop_duplicates": self.data.drop_duplicates,
         }
         for name, given in needing.items():
-            if given and name == "loss" and numbers:
-                raise OptionError(
-                    f"task=regress needs loss={', '.join(OF_NUMBERS[:-1])} or {OF_NUMBERS[-1]}"
-                )
             if given:
-                raise OptionError(f"{name} needs labels of classes, not task={self.pretext.task}")
-        if self.pretext.annotated:
-            self._check_annotated()
-
-    def _check_annotated(self) -> None:
-        """Refuse what would move pixels without their boxes or masks."""
-        usual, task = Augment(), self.pretext.task
-        moving = ("rotate", "shift", "zoom", "shear", "rand_ops")
-        for name in moving if task in ("detect", "segment") else ():
-            if getattr(self.augment, name) != getattr(usual, name):
-                what = "boxes" if task == "detect" else "masks"
-                raise OptionError(f"{name} would not move the {what} of task={task}: leave it out")
+                raise OptionError(f"{name} needs labels of classes, not task={task}")
+        if what := {"detect": "boxes", "segment": "masks"}.get(task):
+            for name in ("rotate", "shift", "zoom", "shear", "rand_ops"):
+                if getattr(self.augment, name) != getattr(usual, name):
+                    raise OptionError(
+                        f"{name} would not move the {what} of task={task}: leave it out"
+                    )
 
     def _check_schedule_free(self) -> None:
         """Refuse what conflicts with an optimizer that is its own schedule and its own average."""

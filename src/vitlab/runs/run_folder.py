@@ -32,9 +32,9 @@ import tomli_w
 from vitlab.errors import OptionError, RunError, one_line
 from vitlab.files import (
     CAMPAIGN_FILE,
+    HEADS,
     LOCK,
     MODEL_FOLDER,
-    SEGMENT,
     SWEEP_FOLDER,
     WRITTEN,
     Lock,
@@ -67,7 +67,6 @@ class RunFolder:
         delta: file of what changed, if the run trained only some of the weights
         head_start: file of the classifier that the run started from, if it was fitted: a delta
         predictions: file of what the model answered to each test image (runs/kept_arrays)
-        segment: file of the classifier of patches, of a run that segments (weights/segmenter.py)
         report: the report's file
         journal: the lines of metrics.jsonl
     """
@@ -80,7 +79,6 @@ class RunFolder:
         self.delta = self.path / "delta.safetensors"
         self.head_start = self.path / "head-start.safetensors"
         self.predictions = self.path / "predictions.safetensors"
-        self.segment = self.path / SEGMENT
         self.report = self.path / "report.html"
         self.journal = Journal(self.path / "metrics.jsonl", silent)
         self._file, self._duplicates = self.path / "run.toml", self.path / DUPLICATES
@@ -158,9 +156,10 @@ class RunFolder:
         self._write(about | recipe.as_tables() | more)
 
     def withdraw(self) -> None:
-        """Remove a run that was refused before its first step."""
-        own = self._file, self.journal.file, self._lock.file, self.head_start, self._duplicates
-        for file in own:
+        """Remove a run that was refused before its first step, or a probe that was interrupted."""
+        begun = self._file, self.journal.file, self._lock.file, self.head_start, self._duplicates
+        heads = (self.path / name for name in HEADS)
+        for file in (*begun, self.delta, self.predictions, self.report, *heads):
             file.unlink(missing_ok=True)
         for folder in (self.guide, self.model):
             shutil.rmtree(folder, ignore_errors=True)

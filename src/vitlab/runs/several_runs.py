@@ -39,15 +39,10 @@ def _runs_in(path: Path) -> list[RunFolder]:
     """Return the run in a folder, or those of the campaign in it."""
     if (folder := RunFolder(path)).started:
         return [folder]
-    try:
-        inside = sorted(path.iterdir()) if (path / CAMPAIGN_FILE).is_file() else []
-        there = path.is_dir()
-    except (OSError, ValueError):  # no permission, or no path at all
-        inside, there = [], False
-    runs = [each for each in map(RunFolder, inside) if each.started]
-    if runs:
+    inside = sorted(path.iterdir()) if (path / CAMPAIGN_FILE).is_file() else []
+    if runs := [each for each in map(RunFolder, inside) if each.started]:
         return runs
-    if not there:
+    if not path.is_dir():
         raise RunError(f"no such folder: {path}")
     raise RunError(f"{path} contains no run: name the folder of a run, which contains run.toml")
 

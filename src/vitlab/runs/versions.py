@@ -27,14 +27,16 @@ def processor() -> str:
 
 def _revision() -> str:
     """Return the git revision of our source tree, or nothing outside one; `+` marks changes."""
-    here = Path(__file__).parent
+    own = Path(__file__)
 
     def git(*words: str) -> str:
-        done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["git", *words], cwd=own.parent, capture_output=True, text=True, check=True
+        )
         return done.stdout.strip()
 
     try:
-        tracked = git("ls-files", Path(__file__).name)
+        tracked = git("ls-files", own.name)
         changed = "+" if git("status", "--porcelain", "--untracked-files=no") else ""
         return git("rev-parse", "HEAD") + changed if tracked else ""
     except (OSError, subprocess.CalledProcessError):

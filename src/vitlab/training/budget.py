@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,8 +17,8 @@ from vitlab.training.plan import EVALUATED
 from vitlab.training.state import RunState
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Stop
-from vitlab.units import SECONDS, duration
 from vitlab.units import counted as number_of
+from vitlab.units import duration
 
 FIRST, GROWTH = 2, 4  # images of the first piece that is timed, and how much larger the next one is
 USEFUL = 10  # steps, without which a run is not worth its time
@@ -30,45 +29,12 @@ TOLERANCE = 0.02  # of the budget, before a plan that has become too long is cut
 CHECKS = 20  # of the plan, over a whole run
 
 
-@dataclass(frozen=True)
-class Pace:
-    """How long things take, in seconds.
-
-    Attributes:
-        step: one batch, loading included
-        evaluation: one evaluation on the held-out images
-        every: steps between two evaluations
-        last: everything after the last step
-    """
-
-    step: float
-    evaluation: float
-    every: float
-    last: float
-
-    def takes(self, steps: float) -> float:
-        """Return the seconds for some steps, their evaluations, and everything after the last."""
-        return steps * self.step + steps / self.every * self.evaluation + self.last
-
-    def fits(self, left: float) -> int:
-        """Return the most steps that take no longer than `left` seconds, perhaps none."""
-        each = self.step + self.evaluation / self.every
-        return max(0, int((left * (1 - RESERVE) - self.last) / each))
-
-    def with_saves(self, seconds: float, every: float) -> "Pace":
-        """Return the pace with checkpoints that take `seconds` each, one every `every` seconds."""
-        per_step = min(1.0, self.step / max(every, 1e-9))
-        return replace(self, step=self.step + seconds * per_step, last=self.last + seconds)
-
-    def cut(self, total: int, done: int, left: float, budget: float) -> int:
-        """Return a smaller total of steps if that plan would overrun, else the same."""
-        if self.takes(total - done) <= left + TOLERANCE * budget:
-            return total
-        return done + self.fits(left)
-
-
 class Pacer:
     """The clock of a run with a budget; it runs over all sessions, up to their last checkpoints.
+
+    Attributes:
+        step: seconds of a batch, loading included
+        evaluation: seconds of an evaluation on the held-out images
 
     Args:
         budget: seconds in all (0: no limit)
@@ -105,6 +71,15 @@ class Pacer:
         """Whether there is hardly time left for the end of the run."""
         return self.budget > 0 and self.left + TOLERANCE * self.budget < self.last
 
+    def takes(self, steps: float, every: float) -> float:
+        """Return the seconds for some steps, an evaluation after `every` of them, and the end."""
+        return steps * self.step + steps / every * self.evaluation + self.last
+
+    def fits(self, every: float) -> int:
+        """Return the most steps, with evaluations, that there is time left for, perhaps none."""
+        each = self.step + self.evaluation / every
+        return max(0, int((self.left * (1 - RESERVE) - self.last) / each))
+
     def evaluated(self, seconds: float) -> None:
         """Note how long an evaluation took; the last test takes as long per image."""
         self.evaluation = seconds
@@ -130,8 +105,9 @@ class Pacer:
             return total
         self.mark, self.aside, recent = (done, now), 0.0, since / steps
         self.step = (self.step + recent) / 2 if self.step else recent  # one delay is not a trend
-        pace = Pace(self.step, self.evaluation, every, self.last)
-        return pace.cut(total, done, self.left, self.budget)
+        if self.takes(total - done, every) <= self.left + TOLERANCE * self.budget:
+            return total
+        return done + self.fits(every)
 
 
 def seconds_per_step(
@@ -200,28 +176,25 @@ def seconds_per_evaluation(observer: Observer, span: float, step: float) -> floa
     return (time.monotonic() - start) * images / len(some)
 
 
-def check_useful(pace: Pace, pacer: Pacer, recipe: Recipe) -> None:
+def check_useful(pacer: Pacer, every: float, recipe: Recipe) -> None:
     """Refuse a budget that holds no useful run.
+
+    Args:
+        pacer: that has measured a step and an evaluation
+        every: steps between two evaluations
+        recipe: of the run
 
     Raises:
         OptionError: it does not, with what would work.
     """
-    fit, batch = pace.fits(pacer.left), recipe.batch
+    fit, batch = pacer.fits(every), recipe.batch
     if fit >= USEFUL:
         return
-    need = pacer.spent + MARGIN * pace.takes(USEFUL)
-    advice = f"try --budget {enough(max(need, pacer.budget + 1))}"
-    share = (pacer.left - MARGIN * pace.last) / (MARGIN * USEFUL * pace.step)
-    if (smaller := 2 ** int(math.log2(max(1.0, share * batch)))) >= 8:
-        advice += f", or --batch {smaller}"
+    need = pacer.spent + MARGIN * pacer.takes(USEFUL, every)
+    minutes = math.ceil(max(need, pacer.budget + 1) / 60)
     raise OptionError(
         f"--budget {recipe.budget} has room for {number_of(fit, 'step')}, fewer than {USEFUL}: a "
-        f"step of {number_of(batch, 'image')} takes about {duration(pace.step)}, and "
-        f"{duration(pacer.spent + pace.last)} go into the start, the tests and the report; {advice}"
+        f"step of {number_of(batch, 'image')} takes about {duration(pacer.step)}, and "
+        f"{duration(pacer.spent + pacer.last)} go into the start, the tests and the report; "
+        f"try --budget {minutes}m, or a smaller --batch"
     )
-
-
-def enough(seconds: float) -> str:
-    """Return a budget of at least that many seconds, in few digits: `90s`, `6m`, `3h`."""
-    unit, step = ("s", 10) if seconds <= 120 else ("m", 1) if seconds <= 7200 else ("h", 1)
-    return f"{math.ceil(seconds / SECONDS[unit] / step) * step}{unit}"

@@ -3,15 +3,13 @@
 Nothing here unpickles. A checkpoint is staged beside its place, synced and renamed; its manifest
 holds the size and sha256 of every file, and a checkpoint that does not match it is skipped.
 
-Of a sharded model every process writes its own slices, while training goes on: they are copied to
-the CPU at the step; a thread writes, syncs and checksums them in a folder beside the checkpoint's
-place. When all processes are done, the first one moves the files into the checkpoint's draft. The
-folder must be on a file system that all machines see.
+Of a sharded model every process writes, syncs and checksums its own slices in a folder beside the
+checkpoint's place. When all are done, the first one moves the files into the checkpoint's draft.
+The folder must be on a file system that all machines see.
 """
 
 import json
 import shutil
-import threading
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -26,7 +24,7 @@ from torch import Tensor
 from vitlab import files
 from vitlab.distributed.parallel import is_sharded
 from vitlab.distributed.world import World
-from vitlab.errors import RunError, UserError
+from vitlab.errors import RunError
 from vitlab.files import explained, sha256, staged_folder, sync
 from vitlab.optim.sliced import is_sliced, local
 from vitlab.training.state import Checkpoint, RunState
@@ -182,25 +180,6 @@ def _join(place: Path, listed: dict[str, Any]) -> dict[str, Tensor]:
     return tensors
 
 
-class _Slices(threading.Thread):
-    """Writes this process's slices; afterwards it has their entry, or an error."""
-
-    def __init__(self, file: Path, tensors: dict[str, Tensor]) -> None:
-        super().__init__(daemon=True)
-        self.file, self.tensors = file, tensors
-        self.entry: dict[str, Any] = {}
-        self.error: UserError | None = None
-
-    def run(self) -> None:
-        try:
-            with explained(self.file):
-                save_file(self.tensors, self.file)
-                sync(self.file)
-                self.entry = entry(self.file)
-        except UserError as error:
-            self.error = error
-
-
 @dataclass
 class Saver:
     """Writes checkpoints and finds them again, for all processes of a run.
@@ -209,24 +188,17 @@ class Saver:
         world: this process among those of the run
         folder: the run's folder of checkpoints
         every: seconds between two checkpoints
-        pending: the slices that are being written while training goes on, and what belongs to them
     """
 
     world: World
     folder: Path
     every: float
-    pending: tuple[_Slices, int, Checkpoint, dict[str, Any]] | None = None
     last: float = field(default_factory=time.monotonic)
 
     @property
     def due(self) -> bool:
         """Whether it is time for another checkpoint."""
         return time.monotonic() - self.last >= self.every
-
-    @property
-    def written(self) -> bool:
-        """Whether this process has written its part of the pending checkpoint."""
-        return self.pending is not None and not self.pending[0].is_alive()
 
     def save(self, state: RunState, journal: bytes | None = None) -> None:
         """Save a checkpoint; all processes call this at the same step.
@@ -238,76 +210,49 @@ class Saver:
         Raises:
             DiskError: the disk is full or refuses; every earlier checkpoint is left as it was.
         """
+        content = replace(state.checkpoint(), journal=journal)
         if is_sharded(state.model):
-            self.finish()
-            self._begin(state.step, replace(state.checkpoint(), journal=journal))
+            self._save_slices(state.step, content)
         else:
             with self.world.agreed():
                 if self.world.first:
-                    save(self.folder, state.step, replace(state.checkpoint(), journal=journal))
+                    save(self.folder, state.step, content)
         self.last = time.monotonic()
 
-    def _begin(self, step: int, content: Checkpoint) -> None:
-        """Copy the slices and begin to write them; training may go on at once."""
-        parts = self._parts(step)
-        with self.world.agreed(), explained(parts):
-            if self.world.first:
+    def _save_slices(self, step: int, content: Checkpoint) -> None:
+        """Write each process's slices beside the checkpoint's place, and turn them into one."""
+        world, size = self.world, self.world.size
+        parts = self.folder / f".step-{step:09d}.parts"  # which `tidy` would remove
+        names = [f"state-{rank + 1:05d}-of-{size:05d}.safetensors" for rank in range(size)]
+        with world.agreed(), explained(parts):
+            if world.first:
                 shutil.rmtree(parts, ignore_errors=True)
                 parts.mkdir(parents=True)
-        own = {k: t for k, t in content.tensors.items() if self.world.first or is_sliced(t)}
-        copies = {
-            name: local(tensor).detach().to("cpu", copy=True).contiguous()
-            for name, tensor in own.items()
-        }
-        slices = _Slices(parts / self._names()[self.world.rank], copies)
-        sliced = {k: list(t.shape) for k, t in content.tensors.items() if is_sliced(t)}
+        sliced = {name: list(t.shape) for name, t in content.tensors.items() if is_sliced(t)}
         whole = [name for name in content.tensors if name not in sliced]
-        layout = {"files": self._names(), "sliced": sliced, "whole": whole}
-        state = json.loads(json.dumps(content.state))  # training goes on and changes it
-        self.pending = slices, step, Checkpoint({}, state, content.journal), layout
-        slices.start()
-
-    def _parts(self, step: int) -> Path:
-        """Where the slices wait for each other; `tidy` would remove it."""
-        return self.folder / f".step-{step:09d}.parts"
-
-    def _names(self) -> list[str]:
-        """The names of the files with slices, by rank."""
-        size = self.world.size
-        return [f"state-{rank + 1:05d}-of-{size:05d}.safetensors" for rank in range(size)]
-
-    def finish(self) -> None:
-        """Complete the pending checkpoint, if there is one.
-
-        Raises:
-            DiskError: a disk is full or refuses; every earlier checkpoint is left as it was.
-        """
-        if self.pending is None:
-            return
-        (slices, step, content, layout), self.pending = self.pending, None
-        slices.join()
+        own = {
+            name: local(content.tensors[name]).detach().to("cpu", copy=True).contiguous()
+            for name in (*sliced, *(whole if world.first else ()))
+        }
+        file, mine = parts / names[world.rank], dict[str, Any]()
         try:
-            with self.world.agreed():
-                if slices.error:
-                    raise slices.error
-            entries = self.world.gather(slices.entry)
-            with self.world.agreed():
-                if self.world.first:
-                    self._publish(step, content, layout, entries)
+            with world.agreed(), explained(file):
+                save_file(own, file)
+                sync(file)
+                mine = entry(file)
+            entries = world.gather(mine)
+            with world.agreed():
+                if world.first:
+                    with staged_folder(place_of(self.folder, step)) as draft:
+                        for name in names:
+                            (parts / name).replace(draft / name)
+                        layout = {"files": names, "sliced": sliced, "whole": whole}
+                        (draft / SHARDS).write_text(json.dumps(layout), encoding="utf-8")
+                        _complete(draft, step, content, dict(zip(names, entries, strict=True)))
+                    prune(self.folder, content.state)
         finally:
-            if self.world.first:
-                shutil.rmtree(self._parts(step), ignore_errors=True)
-
-    def _publish(
-        self, step: int, content: Checkpoint, layout: dict[str, Any], entries: list[dict[str, Any]]
-    ) -> None:
-        """Turn slices that are all written into a checkpoint."""
-        with staged_folder(place_of(self.folder, step)) as draft:
-            for name in layout["files"]:
-                (self._parts(step) / name).replace(draft / name)
-            (draft / SHARDS).write_text(json.dumps(layout), encoding="utf-8")
-            _complete(draft, step, content, dict(zip(layout["files"], entries, strict=True)))
-        prune(self.folder, content.state)
+            if world.first:
+                shutil.rmtree(parts, ignore_errors=True)
 
     def load(self, until: int | None = None) -> Checkpoint | None:
         """Return the newest undamaged checkpoint: the first process chooses it, all read it.

@@ -49,7 +49,6 @@ from vitlab.weights.segmenter import Segmenter
 
 CALIBRATES = 50  # validation images from which on their temperature is better than none
 PICTURED = 8  # images in the report of a run without labels
-POSITION = ("kind", "step", "epoch", "seconds")  # keys of a line that are no figures
 
 
 @dataclass(frozen=True)
@@ -326,25 +325,11 @@ def _conclude_pretext(observer: Observer, stop: Stop) -> Run:
             save(model, folder.model)
             if answering is not None:
                 answering.save(folder.path)
-    if (point := _last_point(observer)) is None:
+    if (known := observer.point) is None:
         with stop.at_once(), named_if_slow("measuring the held-out images", world.first):
-            point = observer.measure()
-    known = point
-    return _concluded(observer, model, lambda: _held_out_result(observer, model, known))
-
-
-def _last_point(observer: Observer) -> dict[str, float] | None:
-    """Return what was measured after the last step; None if earlier weights are kept."""
-    if observer.task.recipe.patience or observer.task.watched:
-        return None
-    lines = observer.task.folder.journal.read() if observer.world.first else []
-    found = [
-        {key: value for key, value in line.items() if key not in POSITION}
-        for line in lines
-        if line["kind"] == observer.on and line["step"] == observer.state.step
-    ]
-    point: dict[str, float] | None = observer.world.broadcast(found[-1] if found else None)
-    return point
+            known = observer.measure()
+    point = known
+    return _concluded(observer, model, lambda: _held_out_result(observer, model, point))
 
 
 def _held_out_result(observer: Observer, model: Model, point: dict[str, float]) -> dict[str, Any]:

@@ -133,34 +133,32 @@ def provenance(task: Task) -> dict[str, Any]:
     """Return what a saved model says about its training, and the weights that it started from."""
     recipe, splits = task.recipe, task.splits
     options, unlabeled = recipe.data, recipe.pretext.unlabeled
-    chosen: dict[str, Any] = {"fold": options.fold} if options.fold else {}
-    if options.train_images:
-        chosen["train_images"] = len(splits.train)
-    if changed := (task.leaks or {}).get("moved"):
-        chosen["moved"] = changed
-    about = chosen | {
+    about: dict[str, Any] = {
+        "fold": options.fold,
+        "train_images": options.train_images and len(splits.train),
+        "moved": (task.leaks or {}).get("moved"),
         "data": options.data,
         "fingerprint": task.fingerprint,
         "held_out": options.test_fraction if splits.whole is not None else 0.0,
         "validation": VALIDATION_SHARE if splits.own_validation else 0.0,
         "recipe": recipe.recipe,
         "seed": recipe.seed,
-        **({"task": recipe.pretext.task} if unlabeled else {}),
-        **({"teacher": recipe.distill.teacher} if recipe.distill.teacher else {}),
+        "task": unlabeled and recipe.pretext.task,
+        "teacher": recipe.distill.teacher,
         "multi_label": splits.train.labels.several and not unlabeled,
         "epochs": recipe.steps * recipe.batch / len(splits.train) or recipe.epochs,
     }
-    if task.base is None:
-        return about
-    theirs, start = task.base.provenance, recipe.start
-    license = theirs.get("license", theirs.get("source_license"))
-    return about | {
-        "base": start.weights or task.base.config.name,
-        "base_fingerprint": task.base_fingerprint,
-        "tune": start.tune,
-        **({"base_commit": theirs["commit"]} if theirs.get("commit") else {}),
-        **({"source_license": license} if license else {}),
-    }
+    if task.base is not None:
+        theirs, start = task.base.provenance, recipe.start
+        about |= {
+            "base": start.weights or task.base.config.name,
+            "base_fingerprint": task.base_fingerprint,
+            "tune": start.tune,
+            "base_commit": theirs.get("commit"),
+            "source_license": theirs.get("license", theirs.get("source_license")),
+        }
+    kept = ("held_out", "validation", "seed", "multi_label")  # also where they are 0 or false
+    return {key: each for key, each in about.items() if each or key in kept}
 
 
 # A classifier that is fitted first

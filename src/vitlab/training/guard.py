@@ -1,10 +1,10 @@
-"""The guard of a training step: taken only if loss and gradient are finite, given up if unwanted.
+"""The guard of a training step: it is taken only if loss and gradient are finite.
 
 Nothing here makes the host wait for a GPU, but for optimizers that cannot check by themselves.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.errors import DeviceError
-from vitlab.training.precision import TrainingEngine
 from vitlab.units import storage
 
 
@@ -119,54 +118,6 @@ def undo_unless_finite(statistics: list[Tensor], before: list[Tensor], numbers: 
         finite = numbers.isfinite().all()
         for now, old in zip(statistics, before, strict=True):
             now.copy_(torch.where(finite.to(now.device), now, old))
-
-
-class HalfwayError(Exception):
-    """A step was given up; weights, moments, average and statistics are as they were before it."""
-
-
-@contextmanager
-def given_up_when(unwanted: Callable[[], bool], engine: TrainingEngine) -> Iterator[None]:
-    """Within the block, give the step up between two layers once it is unwanted.
-
-    A large step may take minutes on a CPU, and Python's signal handlers and clocks cannot interrupt
-    a backward pass, which is one call: hooks look after each layer, forward and backward. A
-    compiled network has no layers to look between: its steps are finished.
-
-    Args:
-        unwanted: asked after each layer
-        engine: computes the step
-
-    Raises:
-        HalfwayError: it was given up.
-    """
-    if engine.compiled:
-        yield
-        return
-
-    def look(*_: Any) -> None:
-        if unwanted():
-            raise HalfwayError
-
-    def after(module: nn.Module, inputs: Any, output: Any) -> None:
-        look()
-        if isinstance(output, Tensor) and output.requires_grad:
-            output.register_hook(look)
-
-    network = engine.plain
-    before = {name: buffer.clone() for name, buffer in network.named_buffers()}
-    layers = [m for m in network.modules() if next(m.parameters(recurse=False), None) is not None]
-    hooks = [layer.register_forward_hook(after) for layer in layers]
-    try:
-        yield
-    except HalfwayError:
-        with torch.no_grad():
-            for name, buffer in network.named_buffers():  # statistics of batch norms
-                buffer.copy_(before[name])
-        raise
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import torch
 
 from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.cache import shows
-from vitlab.data.loading.crops import View
 from vitlab.data.loading.loader import choose_workers, deaths_explained, loader
 from vitlab.data.masks import masked
 from vitlab.data.sources.source import Source, Subset
@@ -23,11 +21,11 @@ from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.detection import measure_boxes
 from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.infer import Probabilities, predict
-from vitlab.evaluation.metrics import MAIN, METRICS, Metric, curve_point
+from vitlab.evaluation.metrics import MAIN, METRICS, curve_point
 from vitlab.evaluation.regression import measure_targets
 from vitlab.evaluation.segmentation import Tested, measure
 from vitlab.models.model import Model
-from vitlab.objectives.feature_health import feature_health, lidar
+from vitlab.objectives.feature_health import feature_health
 from vitlab.training.plan import batches_of, step_seed
 from vitlab.training.resolve import Task
 from vitlab.training.state import RunState, means
@@ -37,8 +35,6 @@ from vitlab.weights.regressor import Regressor
 from vitlab.weights.segmenter import Segmenter
 
 MOST = 1024  # images without labels that the loss is measured on, evenly spaced
-CROPPED = 256  # of these, those that LiDAR looks at crop by crop
-CROPS = 8  # of each, at least
 AT_ONCE = 64  # images per pass; fewer where they are large
 PIXELS = 64 * 224 * 224
 ALWAYS = 5  # damaged images that end no run, unless none may be
@@ -66,18 +62,16 @@ class Observer:
         held_out: these images
         metric: their figure by which weights are compared
         scored: whether each point of the curve has it
-        last: the predictions of the latest measurement, until a step is taken
+        last: the predictions of the latest measurement
+        point: its figures; both until a step is taken
         told: messages about the probe's damaged images
     """
 
     task: Task
     state: RunState
     trainer: Trainer
-    on: str = field(init=False)
-    held_out: Source = field(init=False)
-    metric: Metric = field(init=False)
-    scored: bool = field(init=False)
     last: Probabilities | None = None
+    point: dict[str, float] | None = None
     told: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -103,7 +97,12 @@ class Observer:
 
     def measure(self) -> dict[str, float]:
         """Return the figures of a point of the learning curve, with those of the probe."""
-        return self.figures() | self._probed()
+        self.point = self.figures() | self._probed()
+        return self.point
+
+    def forget(self) -> None:
+        """Forget what was measured: the weights are about to change."""
+        self.last = self.point = None
 
     def figures(self) -> dict[str, float]:
         """Return the figures of the held-out images; the first process has them all."""
@@ -112,7 +111,6 @@ class Observer:
             bad: Damage = []
             if self.world.first:
                 point, bad = self._losses()
-                point |= self._crops_told_apart()
             self.note_damage(bad)
             point |= self._health()
             if self.scored and self.world.first:
@@ -137,8 +135,7 @@ class Observer:
         names = ("loss", *trainer.objective.figures)
         sums, images, bad = torch.zeros(len(names), dtype=torch.float64), 0, Damage()
         network = trainer.engine.plain.eval()
-        batches = self._batches(self.held_out, len(self.held_out) // self._at_once)
-        for k, batch in enumerate(batches):
+        for k, batch in enumerate(self._batches()):
             bad += batch.bad
             if not len(batch):
                 continue
@@ -150,48 +147,15 @@ class Observer:
             images += len(batch)
         return means(dict(zip(names, sums.tolist(), strict=True)) | {"images": float(images)}), bad
 
-    @property
-    def _at_once(self) -> int:
-        """Images per pass, as many in each: fewer are left out than there are passes."""
+    def _batches(self) -> Iterator[Batch]:
+        """Yield the held-out images as they are learned, as many in each pass."""
         count, most = len(self.held_out), max(1, min(AT_ONCE, PIXELS // self.task.config.area))
-        return count // -(-count // most)
-
-    def _batches(
-        self, source: Source, passes: int, views: tuple[View, ...] | None = None
-    ) -> Iterator[Batch]:
-        """Yield images as they are learned, so many passes; of these views alone, if any."""
-        recipe = replace(self.task.recipe, batch=self._at_once)
-        batches = batches_of(recipe, source, self.task.config, ALONE)
-        batches = replace(batches, views=views or batches.views)
+        passes = -(-count // most)
+        recipe = replace(self.task.recipe, batch=count // passes)  # fewer are left out than passes
+        batches = batches_of(recipe, self.held_out, self.task.config, ALONE)
         workers = choose_workers(self.held_out, self.task.host.workers)
         with deaths_explained():
-            yield from loader(batches, range(passes), workers)
-
-    def _crops_told_apart(self) -> dict[str, float]:
-        """Return the LiDAR of the evaluated weights, if the task compares crops of an image."""
-        trainer, whole = self.trainer, self.task.config.size
-        # the small ones, which come last, are not made
-        full = tuple(takewhile(lambda view: view.size == whole, trainer.views))
-        size = self._at_once
-        count = min(CROPPED, len(self.held_out)) // size  # passes over all images
-        if not full or count * size < 2:
-            return {}
-        chosen = np.linspace(0, len(self.held_out) - 1, num=count * size, dtype=np.int64)
-        model, found = plain(self.state.evaluated).eval(), dict[int, list[torch.Tensor]]()
-        times = max(2, -(-CROPS // len(full)))
-        batches = self._batches(Subset(self.held_out, chosen), times * count, full)
-        for batch in filter(len, batches):
-            moved = trainer.augmented(batch)
-            for view in (moved, *moved.views):
-                with torch.no_grad():
-                    features = model.features(view.images).cpu()
-                for index, each in zip(batch.indices.tolist(), features, strict=True):
-                    found.setdefault(index, []).append(each)
-        least = min(map(len, found.values()), default=0)  # with `repeats` some are drawn more often
-        if len(found) < 2 or least < 2:
-            return {}
-        crops = [torch.stack(each[:least]) for each in found.values()]
-        return {"lidar": lidar(torch.stack(crops).numpy())}
+            yield from loader(batches, range(count // recipe.batch), workers)
 
     def _health(self) -> dict[str, float]:
         """Return what the features of the held-out images are worth without labels."""
@@ -257,7 +221,8 @@ class Observer:
         Raises:
             DataError: there are more than `host.max_bad` allows.
         """
-        noted, limit, images = self.state.tally.bad, self.task.host.max_bad, self.task.images
+        noted, limit = self.state.tally.bad, self.task.host.max_bad
+        images = sum(map(len, self.task.splits.parts.values()))
         for _, message in bad:
             if message not in noted:
                 noted.append(message)

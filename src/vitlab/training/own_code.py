@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vitlab.data.labels import Labels
 from vitlab.data.loading.batches import Batch
-from vitlab.errors import OptionError, RunError, UserError
+from vitlab.errors import OptionError, RunError, UserError, one_line
 from vitlab.models.config import ModelConfig
 from vitlab.objectives.classify import Classify, Loss, objective_of
 from vitlab.recipes.recipe import Recipe
@@ -136,11 +136,6 @@ class Hooks:
                     f"{folder.path} was started with {name}={before}: continue it in Python with "
                     f"vitlab.train(..., {name}={before.split('.')[-1]}, resume=True)"
                 )
-            if now and not before:
-                raise RunError(
-                    f"{folder.path} was started without {name}: leave it out, or choose another "
-                    "folder"
-                )
             if old.get(f"{name}_sha256") != new.get(f"{name}_sha256"):
                 raise RunError(
                     f"the source of {name}={now} has changed since {folder.path} was started with "
@@ -171,12 +166,18 @@ class Hooks:
         if self.loss is not None:
             truth = torch.from_numpy(labels.take(np.arange(count)).targets()).to(device)
             random = torch.randn(count, config.classes, generator=generator).to(device)
-            for scores in (random, torch.zeros_like(random)):  # a new classifier gives zeros
+            zeros = torch.zeros_like(random)  # which a new classifier gives
+            for size, scores in (("about 1", random), ("0", zeros)):
                 scores.requires_grad_()
                 with _explained("loss", self.loss):
                     mean = objective.mean(scores, truth)
                     mean.backward()
-                _check_finite(self.loss, mean, scores)
+                for what, value in (("loss", mean), ("gradient", scores.grad)):
+                    if value is None or not value.isfinite().all():
+                        raise OptionError(
+                            f"loss={self.loss.__name__} gives a {what} that is not finite for "
+                            f"scores of {size}: avoid logarithms, roots and quotients of 0"
+                        )
 
 
 NONE = Hooks()
@@ -196,17 +197,6 @@ def _explained(option: str, function: Callable[..., Any]) -> Iterator[None]:
         ) from error
 
 
-def _check_finite(loss: Loss, mean: Tensor, scores: Tensor) -> None:
-    assert scores.grad is not None
-    for what, value in (("loss", mean), ("gradient", scores.grad)):
-        if not value.isfinite().all():
-            size = "0" if not scores.any() else "about 1"
-            raise OptionError(
-                f"loss={loss.__name__} gives a {what} that is not finite for scores of {size}: "
-                "avoid logarithms, roots and quotients of 0"
-            )
-
-
 def recorded(option: str, function: object) -> dict[str, str]:
     """Return the lines of a function in the table `[code]` of `run.toml`.
 
@@ -217,28 +207,16 @@ def recorded(option: str, function: object) -> dict[str, str]:
     Raises:
         OptionError: it is not a plain function, or its source text cannot be read.
     """
-    if not callable(function):
-        raise OptionError(
-            f"{option} must be a function, not {function!r}; options of a recipe are set there: "
-            f"vitlab.recipe(..., {option}=...)"
-        )
-    inner = inspect.unwrap(function)
-    if not inspect.isfunction(inner):
-        raise OptionError(
-            f"{option} must be a plain function, not a {type(function).__name__}: write one with "
-            "def that calls it"
-        )
-    if inner.__name__ == "<lambda>":
-        raise OptionError(
-            f"{option} is a lambda, whose source cannot be told from the lines around it: write a "
-            "function with def"
-        )
+    inner: Any = inspect.unwrap(function)  # type: ignore[arg-type]
     try:
+        if not inspect.isfunction(inner) or inner.__name__ == "<lambda>":
+            raise TypeError("it has no source of its own")
         text = "\0".join(_parts(inner, set()))
     except (OSError, TypeError) as error:
         raise OptionError(
-            f"the source of {option}={inner.__name__} cannot be read, and a run records it: define "
-            "the function in a file or in a notebook"
+            f"{option} must be a function that is written with def in a file or a notebook, since "
+            f"a run records its source, not {one_line(repr(function))}; options of a recipe are "
+            f"set there: vitlab.recipe(..., {option}=...)"
         ) from error
     name = f"{inner.__module__}.{inner.__qualname__}"
     return {option: name, f"{option}_sha256": hashlib.sha256(text.encode()).hexdigest()}

@@ -45,10 +45,6 @@ class RunPlan:
         peak, schedule = self.recipe.optimizer.lr, self.recipe.schedule
         return learning_rate(step, self.total, self.epoch, peak, schedule)
 
-    def seed(self, step: int) -> int:
-        """Return the seed of a step's random numbers."""
-        return step_seed(self.recipe.seed, step)
-
     def logs(self, step: int) -> bool:
         """Return whether the journal gets a training line after `step` steps."""
         return step % self.journal_every == 0 or step == self.total

@@ -61,7 +61,6 @@ class Rollback:
             DivergedError: the run has gone back too often, or would skip most of its batches.
         """
         world, step, sound = self.saver.world, self.state.step, self.state.tally.sound
-        self.saver.finish()
         found = self._found(decisions.rollbacks, plan)
         self.saver.drop_ruined(found.state["step"] if found else sound)
         if found is None:

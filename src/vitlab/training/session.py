@@ -3,10 +3,9 @@
 `take_steps` and `walk` say what happens in which order.
 """
 
-import math
 import time
 from collections.abc import Generator, Iterator
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,16 +19,15 @@ from vitlab.data.loading.loader import (
     loader,
     started,
 )
-from vitlab.data.sources.source import Source
 from vitlab.distributed import shares
 from vitlab.errors import RunError, SourceError, UserError
 from vitlab.progress import Meter, terminal_width
 from vitlab.recipes.recipe import Decisions
 from vitlab.training.budget import Pacer
 from vitlab.training.checkpoints import Saver
-from vitlab.training.guard import Figures, HalfwayError, given_up_when
+from vitlab.training.guard import Figures
 from vitlab.training.observer import Observer
-from vitlab.training.plan import RunPlan, batches_of, plan_for
+from vitlab.training.plan import batches_of, plan_for, step_seed
 from vitlab.training.resolve import Task
 from vitlab.training.rollback import Rollback
 from vitlab.training.screen import Rows, progress
@@ -38,8 +36,6 @@ from vitlab.training.step import Trainer
 from vitlab.training.stop import Interrupted, Stop
 from vitlab.training.tracking import Tracker
 from vitlab.units import counted, seconds
-
-SOON = 0.5  # seconds of a step that a stop may wait for
 
 
 @dataclass
@@ -67,11 +63,6 @@ class Session:
     stop: Stop
     began: float
     tracker: Tracker = field(init=False)
-    source: Source = field(init=False)
-    observer: Observer = field(init=False)
-    decisions: Decisions = field(init=False)
-    plan: RunPlan = field(init=False)
-    quickest: float = math.inf  # seconds of a step
     unread: list[Figures] = field(default_factory=list)
     fault: str = ""
 
@@ -108,7 +99,7 @@ class Session:
             Interrupted: a stop was asked for, and the state is saved.
         """
         self.stop.message = "interrupted during training: pass --resume to continue"
-        self.observer.last = None  # what was measured before may be of other weights
+        self.observer.forget()  # what may be of other weights
         with self.trainer.engine.no_more_compiling(), deaths_reported_late():
             try:
                 self.take_steps()
@@ -120,13 +111,13 @@ class Session:
             if not state.best.since and state.best.step < state.step:  # a plan was cut here
                 self.compare(self.observer.measure())
             state.adopt_best()
+            self.observer.forget()
             first, on = "the classifier as it was fitted", f"the {self.observer.on} images"
             if self.watched:
                 first, on = "those that the run started with", self.watched.title
             figure = f"{metric.word} {metric.text(metric.score(state.best.score))} on {on}"
             self.world.say(*state.best.lines(state.step, self.plan.total, first, figure))
         self.save()
-        self.saver.finish()
         self.stop.message = "interrupted after the last step: pass --resume to finish the run"
         if self.world.any(self.stop.asked)[0]:
             raise self.stop.interrupted()
@@ -134,7 +125,7 @@ class Session:
     def take_steps(self) -> None:
         """Take the steps that are left; after each one, the events in the order written here."""
         if self.state.tally.unmeasured:
-            self.show_evaluation()
+            self.world.say(*self.evaluate())
             self.save_or_stop()
         self.skip_ahead()
         while not self.done:
@@ -149,21 +140,17 @@ class Session:
         """Take steps until the run is done, or goes back."""
         for batch in batches:
             self.observer.note_damage(batch.bad)
-            finished = self.learn(batch)
+            self.learn(batch)
             if self.rollback.needed:
                 self.decide(self.rollback.take(self.decisions, self.fault, self.plan))
                 return
-            if finished:
-                shown = progress(self.state, self.plan, self.speed)
-                meter.show(self.state.step, shown, self.plan.total)
-                self.log()
-                for line in self.evaluate():
-                    meter.say(line)
+            shown = progress(self.state, self.plan, self.speed)
+            meter.show(self.state.step, shown, self.plan.total)
+            self.log()
+            for line in self.evaluate():
+                meter.say(line)
             self.save_or_stop()
-            if finished:
-                self.cut_plan()
-            else:
-                self.end_here()
+            self.cut_plan()
             if self.done or self.goes_on_at > self.state.step:
                 return
         self.save_or_stop()  # no batch came: a stop was asked for meanwhile
@@ -210,31 +197,18 @@ class Session:
 
     # The events of a step, in their order
 
-    def learn(self, batch: Batch) -> bool:
-        """Take a step, and count what is known of it; return whether it was finished."""
+    def learn(self, batch: Batch) -> None:
+        """Take a step, and count what is known of it."""
         start, step = time.perf_counter(), self.state.step
-        lr, seed = self.plan.learning_rate(step), self.plan.seed(step)
+        lr, seed = self.plan.learning_rate(step), step_seed(self.recipe.seed, step)
         self.trainer.begin(step, self.plan.total, self.plan.epoch)
-        self.observer.last = None
-        try:
-            with self.wary():  # a step that takes long may be given up
-                figures = self.trainer.step(self.state, batch, lr, seed)
-        except HalfwayError:
-            return False
+        self.observer.forget()
+        figures = self.trainer.step(self.state, batch, lr, seed)
         self.unread.append(figures)
         due = self.plan.logs(step + 1) or step + 1 in self.plan.evaluations
         due |= self.state.tally.streak > 0
         self.read_figures(keep=1 if figures.late and not due else 0)
-        taken = time.perf_counter() - start
-        self.state.tally.seconds += taken
-        self.quickest = min(self.quickest, taken)
-        return True
-
-    def wary(self) -> AbstractContextManager[None]:
-        """Let a step that takes long be given up for a stop, or if the budget is over."""
-        if self.world.size > 1 or self.quickest < SOON:
-            return nullcontext()
-        return given_up_when(lambda: self.stop.asked or self.pacer.late, self.trainer.engine)
+        self.state.tally.seconds += time.perf_counter() - start
 
     def log(self) -> None:
         """Write a training line, every few steps."""
@@ -273,10 +247,6 @@ class Session:
         task = self.trainer.task  # nothing is learned where every step was skipped
         return lines + task.warnings(learned) if task and learned else lines
 
-    def show_evaluation(self) -> None:
-        """Measure a point of the learning curve where no meter is shown."""
-        self.world.say(*self.evaluate())
-
     def compare(self, point: dict[str, float]) -> dict[str, float]:
         """Compare the weights with the best so far, by a point that the first process knows."""
         point, state = self.world.broadcast(point), self.state
@@ -292,15 +262,12 @@ class Session:
 
     def save_or_stop(self) -> None:
         """Save a checkpoint if one is due or a stop is asked for, and stop; all processes agree."""
-        asked, saver = self.stop.asked, self.saver
-        due = saver.due and not self.state.tally.streak  # a checkpoint to go back to is good
-        save, stop, busy = self.world.any(asked or due, asked, not saver.written)
-        if not busy:
-            saver.finish()
+        asked = self.stop.asked
+        due = self.saver.due and not self.state.tally.streak  # a checkpoint to go back to is good
+        save, stop = self.world.any(asked or due, asked)
         if save:
             self.save()
         if stop:
-            saver.finish()
             step, total = self.state.step, self.plan.total
             self.stop.message = (
                 f"stopped after step {step:,} of {total:,}; pass --resume to continue"
@@ -315,22 +282,15 @@ class Session:
         planned = self.decisions.total_steps(step)
         total = self.pacer.check(planned, step, self.plan.evaluate_every)
         if total < planned:
-            self.shorten(total)
+            before = self.plan.total
+            self.decide(replace(self.decisions, plan=(*self.decisions.plan, (step, total))))
+            self.folder.decide(self.decisions)
+            self.world.say(
+                f"running slower than measured: plan cut from {before:,} to "
+                f"{counted(total, 'step')}"
+            )
         elif planned != self.plan.total:  # a cut that was made before this run was resumed
             self.decide(self.decisions)
-
-    def end_here(self) -> None:
-        """End the run before a step that there is no time for.
-
-        Raises:
-            RunError: it would be the first one.
-        """
-        if not self.state.step:
-            raise RunError(
-                f"--budget {self.recipe.budget} is over before the first step, which takes "
-                "longer than measured: choose a larger one, and another --out"
-            )
-        self.shorten(self.state.step)
 
     def skip_ahead(self) -> None:
         """Pass over the batches after the weights that the run went back to, now or before.
@@ -347,18 +307,9 @@ class Session:
         self.state.tally.skipped += later - step
         self.state.step = later
         self.write({"kind": "rollback", **self.position(later), "to": step})
-        self.show_evaluation()
+        self.world.say(*self.evaluate())
 
     # What the events use
-
-    def shorten(self, total: int) -> None:
-        """Plan fewer steps from here on."""
-        before, step = self.plan.total, self.state.step
-        self.decide(replace(self.decisions, plan=(*self.decisions.plan, (step, total))))
-        self.folder.decide(self.decisions)
-        self.world.say(
-            f"running slower than measured: plan cut from {before:,} to {counted(total, 'step')}"
-        )
 
     def decide(self, decisions: Decisions) -> None:
         """Plan the rest of the run by these decisions."""

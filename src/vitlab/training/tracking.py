@@ -1,14 +1,12 @@
 """The numbers of metrics.jsonl, reported to TensorBoard, Weights & Biases or trackio as well.
 
-A tracker must not disturb a run: it works in a thread of its own, lines that it is too slow for are
-dropped, and whatever it raises is reported once, then the run continues without it.
+A tracker must not disturb a run: each sends in the background, and whatever it raises is reported
+once, then the run continues without it.
 """
 
 import hashlib
 import importlib
 import json
-import queue
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +14,6 @@ from vitlab.errors import PackageError
 from vitlab.progress import say
 from vitlab.runs.run_folder import RunFolder
 
-WAITING = 1000  # lines
-PATIENCE = 15.0  # seconds for the last lines when the run ends
 PACKAGES = {"tensorboard": "torch.utils.tensorboard", "wandb": "wandb", "trackio": "trackio"}
 
 OnLine = Callable[[dict[str, Any]], None]
@@ -33,51 +29,38 @@ class Tracker:
         folder: the run's folder
         name: no, tensorboard, wandb or trackio
         step: number of steps done before this session
-        on_line: called with each line, in the run's own thread; what it raises ends the run
+        on_line: called with each line; what it raises ends the run
     """
 
     def __init__(
         self, folder: RunFolder, name: str, step: int = 0, on_line: OnLine | None = None
     ) -> None:
-        self.name, self.folder, self.first, self.on_line = name, folder, step, on_line
-        self.lines: queue.Queue[dict[str, Any] | None] = queue.Queue(WAITING)
-        self.thread: threading.Thread | None = None
+        self.name, self.on_line = name, on_line
+        self.parts: tuple[Write, Callable[[], None]] | None = None
         if name != "no":
-            self.module = find(name)
-            self.thread = threading.Thread(target=self._work, name="tracker", daemon=True)
-            self.thread.start()
+            begin = _tensorboard if name == "tensorboard" else _wandb_like
+            self.parts = self._tried(begin, find(name), folder, step)
 
     def write(self, line: dict[str, Any]) -> None:
-        """Pass a line of the journal on, without ever waiting for the tracker."""
+        """Pass a line of the journal on."""
         if self.on_line is not None:
             self.on_line(dict(line))
-        if self.thread is not None and not self.lines.full():
-            self.lines.put_nowait(line)
+        if self.parts is not None:
+            self._tried(self.parts[0], scalars(line), int(line.get("step", 0)))
 
     def close(self) -> None:
-        """Let the tracker finish, within some seconds."""
-        if self.thread is None:
-            return
-        try:
-            self.lines.put(None, timeout=PATIENCE)
-            self.thread.join(PATIENCE)
-        except queue.Full:
-            pass
-        if self.thread.is_alive():
-            say(f"{self.name} is too slow: its last lines are lost")
-        self.thread = None
+        """Let the tracker finish."""
+        if self.parts is not None:
+            self._tried(self.parts[1])
 
-    def _work(self) -> None:
+    def _tried(self, act: Callable[..., Any], *given: Any) -> Any:
+        """Return what a tracker's function returns; if it fails, say so and do without it."""
         try:
-            write, close = _OPEN[self.name](self.module, self.folder, self.first)
-            while (line := self.lines.get()) is not None:
-                write(scalars(line), int(line.get("step", 0)))
-            close()
-        except BaseException as error:  # a tracker may raise anything
+            return act(*given)
+        except (Exception, SystemExit) as error:  # a tracker may raise anything
+            self.parts = None
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             say(f"{self.name} failed, continuing without it: {reason}")
-            while self.lines.get() is not None:  # so that no writer waits
-                pass
 
 
 def find(name: str) -> Any:
@@ -131,10 +114,3 @@ def _wandb_like(module: Any, folder: RunFolder, step: int) -> tuple[Write, Calla
         module.log(numbers, step=step)
 
     return write, module.finish
-
-
-_OPEN: dict[str, Callable[[Any, RunFolder, int], tuple[Write, Callable[[], None]]]] = {
-    "tensorboard": _tensorboard,
-    "wandb": _wandb_like,
-    "trackio": _wandb_like,
-}

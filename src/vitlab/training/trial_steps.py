@@ -16,17 +16,16 @@ import torch
 
 from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.loader import choose_workers
-from vitlab.device import free_memory, keep_freed_memory, peak_memory, restart_peak
+from vitlab.device import free_memory, peak_memory, restart_peak
 from vitlab.distributed.shares import counted, largest_share
 from vitlab.distributed.world import ALONE
-from vitlab.errors import DeviceError, OptionError, UserError
+from vitlab.errors import DeviceError, UserError
 from vitlab.measure.allocated import Allocated
 from vitlab.models.cost import cost
 from vitlab.models.packed import Packed
 from vitlab.progress import say
 from vitlab.training import budget
-from vitlab.training.budget import Pace, check_useful
-from vitlab.training.guard import HalfwayError, given_up_when
+from vitlab.training.budget import check_useful
 from vitlab.training.plan import batches_of
 from vitlab.training.session import Session
 from vitlab.training.state import Checkpoint, RunState
@@ -39,10 +38,8 @@ OF_BUDGET = 0.04  # that measuring may take
 LEAST, LONGEST = 1.0, 30.0  # seconds that measuring takes
 SHARE = 0.9  # of a device's memory that a batch may take; evaluation and fragments need some
 SAMPLE = 16  # images of the largest pass that is measured
-GREW = 1.8  # times the memory of half as many images: by far the most is theirs
-STEADY = 1.02  # times what an image took before
 PER_MAC, PER_WEIGHT = 4, 64  # bytes: more than a step of labeled images takes
-KEPT, SLACK = 1.7, 1.3  # times as much memory as tensors: where freed memory is kept, and not
+KEPT, SLACK = 1.7, 1.3  # times as much memory as tensors: on a CPU, which keeps freed memory; else
 BESIDE = 250e6  # bytes that a CPU's operations take for themselves
 
 
@@ -55,16 +52,13 @@ def try_steps(session: Session) -> None:
         OptionError: the budget holds no useful run.
         Interrupted: a stop was asked for.
     """
-    state, trainer, stop, pace = session.state, session.trainer, session.stop, None
+    state, trainer, stop = session.state, session.trainer, session.stop
     size = session.plan.recipe.micro_batch == "auto"
     timed = session.pacer.budget > 0 and not session.decisions.plan
     if size:
         with stop.at_once() if session.world.size == 1 else nullcontext():
             chosen = choose_micro_batch(session)
         session.decide(replace(session.decisions, micro_batch=chosen))
-    tight = session.recipe.micro_batch == "auto" and trainer.micro_batch < share_of(session)
-    if tight and trainer.device.type == "cpu":
-        keep_freed_memory(False)
     if timed or trainer.engine.compiled:
         last = state.step + (MANY if timed else 1)
         with stop.at_once(), undone(state), closing(session.batches(last)) as batches:
@@ -74,9 +68,9 @@ def try_steps(session: Session) -> None:
             if trainer.engine.compiled:
                 compile_for(trainer, state, batch)
             if timed:
-                pace = measured_pace(session, batches, batch)
-    if pace is not None:
-        fit_into_budget(session, pace)
+                measure_pace(session, batches, batch)
+    if timed:
+        fit_into_budget(session)
     if size or timed:
         session.folder.decide(session.decisions)
 
@@ -109,47 +103,32 @@ def compile_for(trainer: Trainer, state: RunState, batch: Batch) -> None:
     say(f"compiled in {time.monotonic() - start:.0f} s")
 
 
-def measured_pace(session: Session, batches: Iterator[Batch], batch: Batch) -> Pace:
-    """Return how long a step and an evaluation take, measured in a small share of the budget.
+def measure_pace(session: Session, batches: Iterator[Batch], batch: Batch) -> None:
+    """Measure how long a step and an evaluation take, in a small share of the budget.
 
     Args:
         session: its weights are changed
         batches: as many as are asked for
         batch: the first of them
-
-    Raises:
-        OptionError: the budget is over before a step could be measured.
     """
     pacer, trainer, state = session.pacer, session.trainer, session.state
     span = min(LONGEST, max(OF_BUDGET * pacer.budget, LEAST))
     say(f"measuring the pace, for up to about {duration(2 * span)} …")
-    try:
-        with given_up_when(lambda: pacer.left < 0, trainer.engine):
-            step = budget.seconds_per_step(trainer, state, batches, batch, span, session.stop)
-    except HalfwayError:
-        raise OptionError(
-            f"--budget {session.recipe.budget} is over before the speed of "
-            f"{state.model.config.name} could be measured: choose a larger one, or a smaller "
-            "--model"
-        ) from None
-    pacer.evaluated(budget.seconds_per_evaluation(session.observer, span, step))
-    return Pace(step, pacer.evaluation, session.plan.evaluate_every, pacer.last)
+    pacer.step = budget.seconds_per_step(trainer, state, batches, batch, span, session.stop)
+    pacer.evaluated(budget.seconds_per_evaluation(session.observer, span, pacer.step))
 
 
-def fit_into_budget(session: Session, pace: Pace) -> None:
+def fit_into_budget(session: Session) -> None:
     """Decide on the number of steps that the rest of the budget has room for.
 
     Raises:
         OptionError: it holds no useful run, with what would work.
     """
-    pacer, begin = session.pacer, time.monotonic()
-    check_useful(pace, pacer, session.recipe)
-    session.save()
-    pace = pace.with_saves(time.monotonic() - begin, session.task.host.checkpoint_every)
+    pacer = session.pacer
+    check_useful(pacer, session.plan.evaluate_every, session.recipe)
     for _ in range(2):  # a shorter run may be evaluated more often
-        total = max(1, pace.fits(pacer.left))
+        total = max(1, pacer.fits(session.plan.evaluate_every))
         session.decide(replace(session.decisions, plan=((0, total),)))
-        pace = replace(pace, every=session.plan.evaluate_every)
     long = epochs(session.plan.recipe.epochs)
     say(f"{number_of(total, 'step')} ({long}) fit into {duration(pacer.budget)}")
 
@@ -166,7 +145,7 @@ def choose_micro_batch(session: Session) -> int:
         DeviceError: not even one image fits, or two that are mixed.
     """
     trainer, augmented, world = session.trainer, session.recipe.augment, session.world
-    whole, on_cpu = share_of(session), trainer.device.type == "cpu"
+    whole, on_cpu = largest_share(session.recipe.batch, world.size), trainer.device.type == "cpu"
     free = free_memory(trainer.device) // (world.local_size if on_cpu else 1)
     price, room = cost(trainer.model.config), SHARE * free
     most = whole * PER_MAC * price.macs + PER_WEIGHT * price.params
@@ -177,10 +156,17 @@ def choose_micro_batch(session: Session) -> int:
         least = 2 if augmented.mixup or augmented.cutmix else 1
 
         def needs(size: int) -> float:
-            slack = KEPT if on_cpu and size == whole else SLACK
-            return slack * (fixed + size * each) + BESIDE * on_cpu
+            tensors = fixed + size * each
+            return KEPT * tensors + BESIDE if on_cpu else SLACK * tensors
 
-        size = largest_that_fits(whole, lambda n: n >= least and needs(n) <= room)
+        size = whole
+        while needs(size) > room:
+            if size <= least:
+                raise DeviceError(
+                    "out of memory with one image per pass: choose a smaller --model, "
+                    "--image-size or --batch"
+                )
+            size = -(-size // 2)
     size = min(world.gather(size))
     if size < whole:
         world.say(
@@ -188,27 +174,6 @@ def choose_micro_batch(session: Session) -> int:
             f"would take about {storage(needs(whole))} of the {storage(free)} free"
         )
     return size
-
-
-def largest_that_fits(batch: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest that fits of a batch size, a half, a quarter and so on of it, and 1.
-
-    Raises:
-        DeviceError: not even one image fits.
-    """
-    while not fits(batch):
-        if batch == 1:
-            raise DeviceError(
-                "out of memory with one image per pass: choose a smaller --model, --image-size or "
-                "--batch"
-            )
-        batch = -(-batch // 2)
-    return batch
-
-
-def share_of(session: Session) -> int:
-    """Return the images of a batch that a process has, at most."""
-    return largest_share(session.recipe.batch, session.world.size)
 
 
 def _needed(session: Session, whole: int) -> tuple[float, float]:
@@ -237,8 +202,7 @@ def _needed(session: Session, whole: int) -> tuple[float, float]:
 def _measured(trainer: Trainer, state: RunState, batch: Batch) -> tuple[float, float]:
     """Return what `_needed` does, from steps of two images, then passes of 2, 4, 8 and so on.
 
-    The second step has moments; the passes, beside gradients that are there, end once the images
-    make the difference.
+    The second step has moments; the passes are beside gradients that are there.
     """
     world, size = trainer.world, 2
     first = counted(next(batch.pieces(size)), world)
@@ -261,10 +225,7 @@ def _measured(trainer: Trainer, state: RunState, batch: Batch) -> tuple[float, f
         before = peak(accumulate, first)
         while (size := 2 * size) <= len(batch):
             now = peak(accumulate, counted(next(batch.pieces(size)), world))
-            known, each = each, 2 * (now - before) / size
-            if world.any(now >= GREW * before or 0 < each <= STEADY * known)[0]:
-                break
-            before = now
+            before, each = now, 2 * (now - before) / size
     trainer.drop()
     return fixed, each or fixed / len(first)
 

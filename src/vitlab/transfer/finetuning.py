@@ -8,6 +8,7 @@ from vitlab.keywords import FinetuneKeywords
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.progress import PLACE, public
+from vitlab.recipes.choices import Tune
 from vitlab.recipes.named import BACKBONE
 from vitlab.recipes.named import recipe as named
 from vitlab.recipes.pretext import named_task
@@ -16,7 +17,6 @@ from vitlab.training.ending import Run
 from vitlab.training.own_code import Transform
 from vitlab.training.run import train
 from vitlab.training.tracking import OnLine
-from vitlab.tuning.free import Tune
 
 
 @public(recipe=str, out=PLACE)

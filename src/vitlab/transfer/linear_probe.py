@@ -26,7 +26,6 @@ from vitlab.evaluation.probes.searching import (
     fit_head,
     with_head,
 )
-from vitlab.files import REGRESS
 from vitlab.keywords import ProbeKeywords
 from vitlab.models.model import Model
 from vitlab.options import options_of
@@ -45,12 +44,10 @@ from vitlab.training.resolve import Task, learning_from, opened_splits, prepare
 from vitlab.training.resume import check_same, placed
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Stop
-from vitlab.transfer.regress_probe import regress_by
-from vitlab.transfer.segment_probe import known_run, segment_by
+from vitlab.transfer.head_runs import NAMES, known_run, regress_by, segment_by
 from vitlab.units import percent
 from vitlab.weights.identity import fingerprint
 
-NAMES = {"logistic": "logistic regression", "ridge": "ridge", "means": "class means"}
 POOLED = {
     "token": "the class token",
     "mean": "the mean of the patches",
@@ -234,14 +231,6 @@ def _make_way(
         return
     with folder.locked():
         folder.withdraw()
-        for file in (
-            folder.delta,
-            folder.predictions,
-            folder.segment,
-            folder.report,
-            folder.path / REGRESS,
-        ):
-            file.unlink(missing_ok=True)
 
 
 def _opened(task: Task) -> Task:

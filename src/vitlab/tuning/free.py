@@ -1,17 +1,14 @@
 """Trainable parameters of each way of fine-tuning, and what the others leave undone."""
 
-from typing import Literal
-
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from vitlab.errors import OptionError
 from vitlab.models.model import Model
-from vitlab.recipes.choices import Start
+from vitlab.recipes.choices import Start, Tune
 from vitlab.tuning import lora
 
-Tune = Literal["all", "attention", "ffn", "head", "last", "norms", "lora"]
 NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, _BatchNorm)
 
 

@@ -6,7 +6,7 @@ The tensors are named as `peft` names them, whose checkpoints can be resumed.
 """
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,8 @@ from vitlab.errors import OptionError
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
 from vitlab.optim.sliced import full
+from vitlab.recipes.choices import LoRATargets
 
-Targets = Literal["attention", "ffn", "all"]
 ADAPTER = "default"  # peft's name for the only one
 
 
@@ -66,7 +66,7 @@ def _thin(matrix: Tensor) -> nn.ModuleDict:
 
 
 def inject(
-    model: Model, generator: torch.Generator, *, rank: int, alpha: float, targets: Targets
+    model: Model, generator: torch.Generator, *, rank: int, alpha: float, targets: LoRATargets
 ) -> None:
     """Put LoRA's matrices beside a model's dense layers, and freeze everything else; in place.
 
@@ -95,7 +95,7 @@ def inject(
         model.set_submodule(name, layer)
 
 
-def dense_layers(model: Model, targets: Targets) -> list[str]:
+def dense_layers(model: Model, targets: LoRATargets) -> list[str]:
     """Return the names of the dense layers that `targets` means.
 
     A stem's own attention (`stem=local`) belongs to the stem.

@@ -175,7 +175,7 @@ def test_what_is_missing_is_refused_or_listed(weights: str, tmp_path: Path) -> N
     assert message("svhn", "dtd") == f"{tmp_path} has no folder dtd: add it, or leave the task out"
     assert message("svnh") == "unknown task 'svnh': did you mean svhn?"
     (tmp_path / "svhn" / "val200.txt").write_text("images/0 .png 1")
-    assert message("svhn") == f"{tmp_path / 'svhn'} has 1 validation images; VTAB-1k has 200"
+    assert message("svhn") == f"{tmp_path}/svhn/val200.txt has 1 images; VTAB-1k has 200"
     assert not (tmp_path / "out").exists()
 
 

@@ -21,24 +21,21 @@ from numpy.typing import NDArray
 from vitlab.data.labels import Integers
 from vitlab.data.settings import Columns, Data, part_of
 from vitlab.data.sources.folders import LabeledFiles
+from vitlab.data.sources.remote import keep, read_kept
 from vitlab.data.sources.request import ALL, NAMES, Splits
 from vitlab.data.sources.source import (
-    DIGEST,
     Joined,
     Noted,
     Relabeled,
     Source,
     Subset,
-    Wrapped,
     counts,
-    digest,
     noted,
     number_of,
     present,
 )
 from vitlab.data.sources.tar_shards import Shards, read_ahead
-from vitlab.errors import DataError, DiskError, OptionError
-from vitlab.files import read_bytes, staged_file
+from vitlab.errors import DataError, OptionError
 from vitlab.models.seen import Seen, known, marked
 from vitlab.places import cache_folder
 from vitlab.progress import say
@@ -48,7 +45,7 @@ SPLIT_SEED = 0  # the split belongs to the data: every run and every evaluation 
 VALIDATION_SHARE = 0.1  # of each class
 PIECE = 8192  # bytes of the beginning, the middle and the end of a file that identify it
 MOST_READ = 2**32  # bytes of images on another machine that are read to identify them
-THREADS, FEW = 8, 64  # that read files, if there are more than a few
+THREADS = 8  # that read files
 TOGETHER = 512  # images on another machine
 
 Identities = NDArray[np.uint64]
@@ -68,22 +65,17 @@ def identities(source: Source) -> Identities:
     """
     if (found := noted(source, "content")) is not None:
         return found
-    match source:
-        case Subset(Wrapped() | Joined() as whole, indices):
-            return identities(whole)[indices]
-        case Subset(Shards() as whole, indices) if whole.elsewhere():
-            return identities(whole)[indices]
+    whole, numbers = origin(source)
+    match whole:
         case Joined(parts):
-            return np.concatenate([identities(part) for part in parts])
-        case Relabeled(whole=whole) | Noted(whole=whole):
-            return identities(whole)
-        case Shards() if state := source.elsewhere():
-            return _identities_elsewhere(source, state)
-    one = partial(_identity, source)
-    if source.in_memory or len(source) < FEW:
-        return np.fromiter(map(one, range(len(source))), np.uint64, len(source))
+            return np.concatenate([identities(part) for part in parts])[numbers]
+        case Shards() if state := whole.elsewhere():
+            return _identities_elsewhere(whole, state)[numbers]
+    one, images = partial(_identity, whole), numbers.tolist()
+    if whole.in_memory:
+        return np.fromiter(map(one, images), np.uint64, len(images))
     with ThreadPoolExecutor(THREADS) as pool:
-        return np.fromiter(pool.map(one, range(len(source))), np.uint64, len(source))
+        return np.fromiter(pool.map(one, images), np.uint64, len(images))
 
 
 def _identities_elsewhere(source: Shards, state: str) -> Identities:
@@ -98,27 +90,20 @@ def _identities_elsewhere(source: Shards, state: str) -> Identities:
         )
         return source.by_place()
     file = cache_folder("identities") / state
-    size = 8 * len(source)
-    with suppress(OSError):
-        content = read_bytes(file, size + DIGEST)
-        if digest(content[:size]) == content[size:]:
-            return np.frombuffer(content[:size], np.uint64)
+    if (before := read_kept(file, 8 * len(source))) is not None:
+        return np.frombuffer(before, np.uint64)
     found = np.empty(len(source), np.uint64)
     for first in range(0, len(source), TOGETHER):
         own = range(first, min(first + TOGETHER, len(source)))
         read_ahead(source, own)
         found[first : own.stop] = [_identity(source, index) for index in own]
     read_ahead(source, ())
-    content = found.tobytes()
-    with suppress(DiskError), staged_file(file) as draft:  # else they are read again
-        draft.write_bytes(content + digest(content))
+    keep(file, found.tobytes())
     return found
 
 
 def _identity(source: Source, index: int) -> int:
     """The identity of one image."""
-    if isinstance(source, Subset):
-        return _identity(source.whole, int(source.indices[index]))
     if isinstance(source, Numbered):
         return index
     try:
@@ -167,8 +152,7 @@ def refuse_groups(columns: Columns) -> None:
 
 def identified(source: Source) -> Source:
     """Return a source that knows the identities of its images."""
-    known = isinstance(source, Noted) and source.kind == "content"
-    return source if known else Noted(source, "content", identities(source))
+    return Noted(source, "content", identities(source))
 
 
 def chosen(source: Source, fraction: float, purpose: str) -> Integers:
@@ -191,12 +175,6 @@ def chosen(source: Source, fraction: float, purpose: str) -> Integers:
     return np.flatnonzero(taken)
 
 
-def held_out(source: Source, fraction: float, purpose: str) -> tuple[Source, Integers]:
-    """Return a source, which may know more now, and the images that are held out of it, sorted."""
-    source = identified(source)
-    return source, chosen(source, fraction, purpose)
-
-
 def hold_out(
     source: Source, fraction: float, notes: Sequence[str] = (), purpose: str = "test"
 ) -> Splits:
@@ -204,7 +182,8 @@ def hold_out(
 
     At least one image of each class stays in the training split.
     """
-    return split_off(*held_out(source, fraction, purpose), fraction, notes)
+    source = identified(source)
+    return split_off(source, chosen(source, fraction, purpose), fraction, notes)
 
 
 def in_splits(parts: Mapping[str, Source], fraction: float, notes: list[str]) -> Splits:
@@ -348,8 +327,8 @@ def fold_of(splits: Splits, fold: str) -> Splits:
         f"fold {part} of {parts}: tested on {len(test):,} of {len(source):,} images, trained on "
         "the others"
     )
-    left = counts(kept)
-    lost = [name for name in present(source) if not left[name]]
+    left = {*present(kept)}
+    lost = [name for name in present(source) if name not in left]
     notes = [note, *(f"class {name!r}: its only images are in the test fold" for name in lost)]
     if splits.whole is None:
         notes = [*splits.notes, *notes]
@@ -379,11 +358,9 @@ def copies_together(splits: Splits, copies: Sequence[tuple[int, int]]) -> dict[s
     order = np.lexsort((identities(source), picture))
     first = order[np.unique(picture[order], return_index=True)[1]]  # of each picture
     wanted = sides[first][picture]
-    train = source.labels.take(np.flatnonzero(wanted == 0)).counts(len(splits.classes))
-    before = splits.train.labels.counts(len(splits.classes))
-    if not (wanted == 1).any() or any(
-        had and not has for had, has in zip(before, train, strict=True)
-    ):
+    before = np.array(splits.train.labels.counts(len(splits.classes)))
+    after = np.array(source.labels.take(np.flatnonzero(wanted == 0)).counts(len(splits.classes)))
+    if not (wanted == 1).any() or (before > 0)[after == 0].any():
         return {}
     numbers = np.concatenate([origin(part, splits.whole)[1] for part in source.parts])
     changed = {

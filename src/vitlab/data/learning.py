@@ -1,12 +1,9 @@
 """Data to learn from, with labels or without, split; opened once for several runs: `OpenedData`."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from vitlab.data.holdout import held_out, identified, in_splits, origin, without
+from vitlab.data.holdout import chosen, identified, in_splits, origin, without
 from vitlab.data.labels import check_classes
 from vitlab.data.loading.cache import PixelCache, cached
 from vitlab.data.open import Opened, open_images, stripped
@@ -17,8 +14,6 @@ from vitlab.errors import DataError
 
 SHARE, MOST = 0.1, 1000  # of images without labels: how many measure the loss
 USUAL = Data().test_fraction  # another one is the user's own choice
-LOOKED_AT = 8  # images, before training
-OF_LABELS = re.compile(r"\b(class|classes|labels?|held out)\b")  # notes without meaning here
 
 
 def open_to_learn(
@@ -41,12 +36,13 @@ def open_to_learn(
     """
     opened = open_images(data, "optional" if unlabeled else "required", columns=columns)
     splits = _without_labels(opened, test_fraction) if unlabeled else opened.splits(test_fraction)
-    short = not len(splits.train) or not len(splits.test)
     if not unlabeled:
         _check_classes(splits, opened.title)
-    if unlabeled or short:
-        _check_readable(splits, opened.title)
-    if short:
+    images = len(splits.train) + (len(splits.test) if splits.whole is not None else 0)
+    if images < 2:
+        count = "only one image" if images else "no images"
+        raise DataError(f"{opened.title} has {count} to learn from: give at least 2")
+    if not len(splits.train) or not len(splits.test):
         raise DataError(
             f"{opened.title} has too few images to hold some out (copies stay together)"
         )
@@ -80,42 +76,37 @@ def _without_labels(opened: Opened, share: float) -> Splits:
     images without labels (and of data with one class), a tenth, at most 1,000, is held out, or
     `test_fraction` if it is not the usual one.
     """
-    notes = opened.notes
-    if not opened.lacks:
-        notes = [n for n in notes if n.startswith("ignored") or not OF_LABELS.search(n)]
-    whole = opened.unsplit
-    if whole is None:
-        return _of_splits(opened, notes, share)
+    if opened.unsplit is None:
+        return _of_splits(opened, share)
     splits = None if opened.lacks else opened.splits(share)
     if splits is None or len(splits.classes) < 2 or not len(splits.test):
-        return _tenth(stripped(opened.every()), notes, share)
-    train = stripped(splits.train)
+        return _tenth(stripped(opened.every()), opened.notes, share)
+    whole, train, test = map(stripped, (opened.unsplit, splits.train, splits.test))
     line = (
-        f"{len(splits.test):,} of {len(whole):,} images held out to measure the loss: "
-        "those that training with labels holds out of this data"
+        f"{len(test):,} of {len(whole):,} images held out to measure the loss: those that training "
+        "with labels holds out of this data"
     )
-    notes = [*notes, line]
+    notes = [*opened.notes, line]
     if opened.loose is not None:
         train = Joined((train, opened.loose))
         beside = len(opened.loose)
         notes.append(f"learning from {beside:,} images beside the class folders, too")
-    return Splits(train, stripped(splits.test), whole=stripped(whole), notes=notes)
+    return Splits(train, test, whole=whole, notes=notes)
 
 
-def _of_splits(opened: Opened, notes: Sequence[str], share: float) -> Splits:
+def _of_splits(opened: Opened, share: float) -> Splits:
     """Return the training split to learn from, and the first other one to measure the loss."""
     parts = {name: stripped(part) for name, part in opened.parts.items()}
-    train = parts["train"]
     if opened.loose is not None:
-        train = Joined((train, opened.loose))
-    others = [name for name in parts if name not in NAMES]
-    if others:
-        notes = [*notes, f"ignored what is not a split of {opened.title}: {', '.join(others)}"]
+        parts["train"] = Joined((parts["train"], opened.loose))
+    notes = [*opened.notes]
+    if others := [name for name in parts if name not in NAMES]:
+        notes.append(f"ignored what is not a split of {opened.title}: {', '.join(others)}")
     if len(parts) == 1 + len(others):
-        return _tenth(train, notes, share)
-    splits = in_splits(parts | {"train": train}, share, [])
+        return _tenth(parts["train"], notes, share)
+    splits = in_splits(parts, share, [])
     line = (
-        f"learning from the {len(train):,} training images of {opened.title}; the "
+        f"learning from the {len(splits.train):,} training images of {opened.title}; the "
         f"{len(splits.validation or splits.test):,} of its validation or test split only measure "
         "the loss"
     )
@@ -126,32 +117,13 @@ def _tenth(whole: Source, notes: Sequence[str], share: float) -> Splits:
     """Hold images out whatever they show, always the same ones."""
     wanted = min(MOST, round(SHARE * len(whole))) if share == USUAL else round(share * len(whole))
     count = min(max(1, wanted), len(whole) - 1)
-    whole, test = held_out(whole, count / max(1, len(whole)), "test")
+    whole = identified(whole)
+    test = chosen(whole, count / max(1, len(whole)), "test")
     line = (
         f"{len(test):,} of {len(whole):,} images held out at random to measure the loss (always "
         "the same)"
     )
     return Splits(without(whole, test), Subset(whole, test), whole=whole, notes=[*notes, line])
-
-
-def _check_readable(splits: Splits, title: str) -> None:
-    """Refuse data with too few images, or of which none of a few can be read."""
-    images = len(splits.train) + (len(splits.test) if splits.whole is not None else 0)
-    if images < 2 or not len(splits.train):
-        count = "only one image" if images else "no images"
-        raise DataError(f"{title} has {count} to learn from: give at least 2")
-    places = np.unique(np.linspace(0, len(splits.train) - 1, num=LOOKED_AT, dtype=int)).tolist()
-    complaint = ""
-    for number in places:
-        try:
-            splits.train.image(number).shape()
-            return
-        except DataError as error:
-            complaint = complaint or str(error)
-    raise DataError(
-        f"none of {len(places)} images of {title} that were looked at can be read, such as "
-        f"{complaint}: is this a folder of images?"
-    )
 
 
 class OpenedData:

@@ -2,7 +2,6 @@
 
     ROOT/cifar100/train800.txt, val200.txt, test.txt    lists of `path label`, paths relative to
                                                         ROOT/cifar100
-    ROOT/cifar100/train/, val/, test/                   class folders: 800, 200 and the test images
 
 `vtab:ROOT/cifar100` is DATA with these 1,000 images to train on and the test images;
 `vtab-search:ROOT/cifar100` has the 800 to train on, and the 200 in place of the test images.
@@ -12,24 +11,23 @@ benchmark, 2019; splits and labels as in the authors' code (google-research/task
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from vitlab.data.decode.pixels import Pixels
-from vitlab.data.labels import SingleLabels, by_value
-from vitlab.data.sources.folders import LabeledFiles, open_folder
-from vitlab.data.sources.paths import Names, read_text
-from vitlab.data.sources.request import NAMES, Found, Part, Request
-from vitlab.data.sources.source import Altered, Joined, Source, reindexed
+from vitlab.data.labels import SingleLabels
+from vitlab.data.sources.folders import named_files
+from vitlab.data.sources.paths import read_text
+from vitlab.data.sources.request import Found, Part, Request
+from vitlab.data.sources.source import Altered, Joined, Source
 from vitlab.errors import DataError
 from vitlab.options import nearest
 
 WHOLE, SEARCH = "vtab:", "vtab-search:"
-LISTS = ("train800.txt", "val200.txt", "test.txt")
+LISTS = {"train800.txt": 800, "val200.txt": 200, "test.txt": 0}  # how many images; 0 for any
 LARGEST = 2**26  # bytes of a list
-TRAIN, VALIDATION = 800, 200  # images
 
 
 def brightened(image: Pixels) -> Pixels:
@@ -112,8 +110,6 @@ def open_vtab(request: Request) -> Found | None:
     if path.name not in BY_NAME:
         raise DataError(f"unknown VTAB task {path.name!r}: {nearest(path.name, BY_NAME)}")
     train, validation, test = open_task(path.parent, BY_NAME[path.name])
-    if request.classes and request.classes != train.classes:
-        raise DataError(f"the classes of {request.data} are not the model's")
     if prefix + colon == SEARCH:
         return Found([Part(train, "train"), Part(validation, "test")])
     return Found([Part(Joined((train, validation)), "train"), Part(test, "test")])
@@ -144,17 +140,10 @@ def open_task(root: Path, task: VtabTask) -> list[Source]:
     folder = available(root).get(task.name)
     if folder is None:
         raise DataError(f"{root} has no folder {task.name}")
-    if (folder / LISTS[-1]).is_file():
-        parts = [_list(folder / name, task) for name in LISTS]
-    elif (folder / "train").is_dir():
-        parts = _class_folders(folder, task)
-    else:
-        raise DataError(
-            f"{folder} has neither the lists {', '.join(LISTS)} nor train/, val/, test/"
-        )
-    for part, size, what in zip(parts, (TRAIN, VALIDATION), ("training", "validation")):  # noqa: B905
-        if len(part) != size:
-            raise DataError(f"{folder} has {len(part):,} {what} images; VTAB-1k has {size}")
+    parts = [_list(folder / name, task) for name in LISTS]
+    for part, (name, size) in zip(parts, LISTS.items(), strict=True):
+        if size and len(part) != size:
+            raise DataError(f"{folder / name} has {len(part):,} images; VTAB-1k has {size}")
     if task.name.startswith("dsprites"):
         return [Altered(part, brightened) for part in parts]
     return parts
@@ -173,26 +162,7 @@ def _list(file: Path, task: VtabTask) -> Source:
         path = found[1]
         if Path(path).is_absolute() or ".." in Path(path).parts:
             raise DataError(f"{file} line {number} names {path[:80]!r}, outside of its folder")
-        paths.append(path)
+        paths.append(str(file.parent / path))
         labels.append(int(found[2]))
-    if missing := [path for path in paths if not (file.parent / path).is_file()]:
-        raise DataError(
-            f"{len(missing):,} of the {len(paths):,} files listed in {file} do not exist, such as "
-            f"{missing[0]} (paths are relative to {file.parent})"
-        )
-    values = SingleLabels(np.array(labels, np.int64))
-    return LabeledFiles(file.parent, Names.of(paths), values, task.names)
-
-
-def _class_folders(folder: Path, task: VtabTask) -> list[Source]:
-    """Return the images of train/, val/ and test/, each of class folders."""
-    found = open_folder(Request(str(folder)))
-    parts = {part.split: part.source for part in found.parts} if found else {}
-    for split, names in NAMES.items():
-        if split not in parts:
-            raise DataError(f"{folder} has no folder of {split} images: add {names[0]}/")
-    known = {name for part in parts.values() for name in part.classes}
-    classes = sorted(known, key=by_value)
-    if len(classes) != task.classes:
-        raise DataError(f"{folder} has {len(classes)} classes; {task.name} has {task.classes}")
-    return [reindexed(parts[split], classes, str(folder)) for split in NAMES]
+    files = named_files(paths, str(file))
+    return replace(files, labels=SingleLabels(np.array(labels, np.int64)), classes=task.names)

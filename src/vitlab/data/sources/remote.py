@@ -27,11 +27,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
+from http.client import responses
 from pathlib import Path
 from typing import Any
 
-from vitlab.errors import DataError, DiskError, RefusedError, SourceError
-from vitlab.files import staged_file
+from vitlab.errors import DataError, RefusedError, SourceError
+from vitlab.files import explained, staged_file
 from vitlab.packages import check_installed
 
 TRIES = 5
@@ -43,11 +44,8 @@ MOST_NAMES = 100_000  # that one brace pattern may expand to
 PACKAGES = {"http": "aiohttp", "https": "aiohttp", "s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
 
 _ONCE = {"retries": {"total_max_attempts": 1}}  # what is tried again is decided here
-_OPTIONS: dict[str, dict[str, Any]] = {
-    "s3": {"config_kwargs": _ONCE},
-    "http": {"client_kwargs": {"trust_env": True}},  # proxies, and passwords in .netrc
-    "https": {"client_kwargs": {"trust_env": True}},
-}
+_WEB = {"client_kwargs": {"trust_env": True}}  # proxies, and passwords in .netrc
+_OPTIONS: dict[str, Any] = {"s3": {"config_kwargs": _ONCE}, "http": _WEB, "https": _WEB}
 _MARKS = ("ETag", "etag", "generation", "blob_id", "VersionId", "Last-Modified", "LastModified",
           "last_modified", "updated", "mtime", "created")  # fmt: skip
 _AGAIN = (408, 429)  # and from 500 on
@@ -159,10 +157,7 @@ def _client(root: str, process: int) -> Any:
     import fsspec
 
     options = _OPTIONS.get(root.split("://")[0], {})
-    system = fsspec.core.url_to_fs(root, skip_instance_cache=True, **options)[0]
-    if root.startswith("az:"):  # no option says it: its own waits of 15 s would outlast a try
-        vars(system).get("_timeout_kwargs", {}).update(retry_total=0)
-    return system
+    return fsspec.core.url_to_fs(root, skip_instance_cache=True, **options)[0]
 
 
 def _system(url: str) -> tuple[Any, str]:
@@ -172,9 +167,7 @@ def _system(url: str) -> tuple[Any, str]:
         check_installed(PACKAGES[protocol], f"{protocol}://")
     try:
         system = _client("/".join(url.split("/")[:3]), os.getpid())
-    except ImportError as error:
-        raise RefusedError(f"{url}: {error}") from None
-    except ValueError as error:
+    except (ImportError, ValueError) as error:
         raise DataError(f"{url}: {error}") from None
     return system, str(system._strip_protocol(url))
 
@@ -197,7 +190,7 @@ def _asked(
     """
     (system, path), seconds = _system(url), ANSWER + size / RATE
     tries = 2 if url.startswith("hf:") else TRIES  # the Hub's own library asks six times in each
-    for left in reversed(range(tries)):
+    for number in range(tries):
         try:
             answer = _answer(system, what, path, seconds, given)
             check(answer)
@@ -206,11 +199,11 @@ def _asked(
             why, after = _failure(error, seconds)
             if after is None:
                 raise RefusedError(f"cannot read {url}: {why}") from None
-            if not left:
+            if number == tries - 1:
                 raise SourceError(
                     f"cannot read {url}: {why} ({tries} tries): try again later"
                 ) from None
-            own = FIRST * 2 ** (tries - 1 - left) * random.uniform(0.5, 1.5)
+            own = FIRST * 2**number * random.uniform(0.5, 1.5)
             time.sleep(min(LONGEST, max(own, after)))
     raise AssertionError
 
@@ -232,18 +225,14 @@ def _failure(error: Exception, seconds: float) -> tuple[str, float | None]:
     Failures are told apart by their status, or else by their types and those behind them.
     """
     chain = list(_chain(error))
-    answers = list(map(_answered, chain))
-    status = next((found for found, _ in answers if found), 0)
+    status, after = next((each for each in map(_answered, chain) if each[0]), (0, 0.0))
     if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
         return "no such file", None
     if status >= 400:
-        phrase = next((each.phrase for each in HTTPStatus if each == status), "")
-        after = next((found for _, found in answers if found), 0.0)
         again = status in _AGAIN or status >= 500
-        return f"{status} {phrase}".strip(), after if again else None
+        return f"{status} {responses.get(status, '')}".strip(), after if again else None
     if not (lost := [each for each in chain if _is_transport(each)]):
-        missing = isinstance(error, FileNotFoundError)
-        return "no such file" if missing else reason(error), None
+        return reason(error), None
     if any(isinstance(each, TimeoutError) for each in lost):
         return f"no answer within {seconds:.0f} s", 0.0
     return reason(lost[0]), 0.0
@@ -332,10 +321,8 @@ def _choices(inside: str) -> list[str]:
     if ends is None:
         return inside.split(",") if "," in inside else ["{" + inside + "}"]
     first, last = int(ends[1]), int(ends[2])
-    wide = len(ends[1]) if ends[1].startswith("0") or len(ends[1]) == len(ends[2]) else 0
-    step = 1 if last >= first else -1
-    numbers = range(first, last + step, step)[: MOST_NAMES + 1]
-    return [f"{number:0{wide}d}" for number in numbers]
+    wide = len(ends[1]) if ends[1].startswith("0") else 0
+    return [f"{number:0{wide}d}" for number in range(first, last + 1)[: MOST_NAMES + 1]]
 
 
 # What was read before
@@ -362,12 +349,8 @@ class KeptParts:
         if not folder:
             return None
         path = Path(folder).expanduser().resolve() / OWN  # nothing else is ever removed
-        try:
+        with explained(path):
             path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DiskError(
-                f"cannot create {folder} ({error.strerror}): choose another --cache-data"
-            ) from None
         return cls(path, round(gigabytes * 1e9))
 
     def read(self, wanted: Sequence[tuple[str, int, int]], states: Sequence[str]) -> list[bytes]:
@@ -381,11 +364,13 @@ class KeptParts:
             self._file(f"{state} {part[1]} {part[2]}")
             for part, state in zip(wanted, states, strict=True)
         ]
-        found = [_load(file, part[2]) for file, part in zip(files, wanted, strict=True)]
+        found = [read_kept(file, part[2]) for file, part in zip(files, wanted, strict=True)]
         lost = [number for number, data in enumerate(found) if data is None]
         for number, data in zip(lost, read_parts([wanted[each] for each in lost]), strict=True):
             found[number] = data
-            self._save(files[number], data)
+            keep(files[number], data)
+            if random.random() * _SHARE * self.limit < len(data):
+                self._tidy()
         return [data for data in found if data is not None]
 
     def file(self, url: str, state: Stamp) -> Path:
@@ -401,16 +386,6 @@ class KeptParts:
     def _file(self, name: str) -> Path:
         digest = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
         return self.folder / digest[:2] / f"{digest[2:]}.part"
-
-    def _save(self, file: Path, data: bytes) -> None:
-        """Keep a part, unless the disk refuses."""
-        draft = file.with_suffix(f".{os.getpid()}-{random.getrandbits(32):08x}")
-        with suppress(OSError):  # it will be read again
-            file.parent.mkdir(exist_ok=True)
-            draft.write_bytes(data + zlib.crc32(data).to_bytes(_CHECKSUM))
-            draft.replace(file)
-        if random.random() * _SHARE * self.limit < len(data):
-            self._tidy()
 
     def _tidy(self) -> None:
         """Remove what was used longest ago, until a tenth of the limit is free."""
@@ -432,8 +407,17 @@ class KeptParts:
             size -= each
 
 
-def _load(file: Path, size: int) -> bytes | None:
-    """Return a kept part; None if it is not there, or damaged."""
+def keep(file: Path, data: bytes) -> None:
+    """Keep what was read, with a checksum, unless the disk refuses."""
+    draft = file.with_suffix(f".{os.getpid()}-{random.getrandbits(32):08x}")
+    with suppress(OSError):  # it will be read again
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_bytes(data + zlib.crc32(data).to_bytes(_CHECKSUM))
+        draft.replace(file)
+
+
+def read_kept(file: Path, size: int) -> bytes | None:
+    """Return so many bytes that `keep` kept; None if they are not there, or damaged."""
     try:
         content = file.read_bytes()
         os.utime(file)

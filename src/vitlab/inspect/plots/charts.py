@@ -111,9 +111,10 @@ def _heads(
     found = numbers(values, 2, HEADS)
     layers = np.arange(1, len(found) + 1)
     with themed(dark=dark) as theme:
-        figure = blank(SIZE if elsewhere is None else (SIZE[0], SIZE[1] + 1.1), title)
-        heights = [3.0] if elsewhere is None else [3.0, 1.0]
-        grid = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
+        below = elsewhere is not None
+        figure = blank((SIZE[0], SIZE[1] + 1.1 * below), title)
+        heights = (3.0, 1.0)[: 1 + below]
+        grid = figure.subplots(1 + below, 1, sharex=True, squeeze=False, height_ratios=heights)
         axes, shown = grid[0, 0], [(found, "a head", "mean of heads", "blue", "-")]
         if among is not None:
             words = "among patches alone"
@@ -130,10 +131,10 @@ def _heads(
         _named_above(axes)
         if elsewhere is not None:
             axes.set_xlabel("")
-            below, shares = grid[1, 0], 100 * numbers(elsewhere, 2, HEADS)
-            below.bar(layers, shares.mean(1), color=theme["blue"], width=0.6)
-            below.set_ylim(0, 100)
-            _by_layer(below, "% to no patch")
+            shares = 100 * numbers(elsewhere, 2, HEADS).mean(1)
+            grid[1, 0].bar(layers, shares, color=theme["blue"], width=0.6)
+            grid[1, 0].set_ylim(0, 100)
+            _by_layer(grid[1, 0], "% to no patch")
         return figure
 
 

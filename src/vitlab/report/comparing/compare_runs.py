@@ -10,8 +10,7 @@ from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.paired_tests import Pair
 from vitlab.places import check_page
 from vitlab.progress import PLACE, public
-from vitlab.report.comparing.entry import ComparedRun
-from vitlab.report.comparing.recipe_diff import differing
+from vitlab.report.comparing.compared_run import ComparedRun, differing
 from vitlab.report.comparing.run_comparison import Compared, Progress, gathered, seeds_of
 
 COSTS = ("images", "params", "macs", "images_per_second", "peak_memory", "seconds", "device")

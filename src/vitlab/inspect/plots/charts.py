@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from vitlab.inspect.plots.canvas import COSINES, Array, Floats, blank, numbers, show, themed
+from vitlab.inspect.plots.canvas import COSINES, Array, Floats, blank, numbers, themed
 
 SIZE = (5.2, 3.5)  # inches
 COLUMNS, TILES = 7, 14  # filters in a row, and tiles of positions per side, as in the ViT paper
@@ -159,7 +159,9 @@ def embedding_filters(values: Array, title: str = "", *, dark: bool = False) -> 
     with themed(dark=dark):
         figure = blank((5.2, 0.74 * rows + 0.5), title)
         for number, each in enumerate(filters, 1):
-            show(figure.add_subplot(rows, COLUMNS, number), scaled(each), low=0, high=1)
+            axes = figure.add_subplot(rows, COLUMNS, number)
+            axes.imshow(scaled(each), "gray", vmin=0, vmax=1, interpolation="nearest")
+            axes.set_axis_off()
         return figure
 
 

@@ -52,8 +52,9 @@ def _is_images(word: str) -> bool:
     if path.is_file():
         with path.open("rb") as stream:
             return bool(format_of(stream.read(HEAD)))
-    if path.is_dir():
-        return not _is_model(path)
+    if path.is_dir():  # a run, a saved model, or with a file of weights?
+        names = {each.name for each in path.iterdir()}
+        return not (names.intersection(OF_MODEL) or model_files(names))
     if re.fullmatch(f"{NAME}=.+", word):
         return False
     if any(sign in word for sign in PATTERN):
@@ -62,9 +63,3 @@ def _is_images(word: str) -> bool:
         near = nearest_beside(word)
         raise DataError(f"no such file: {word}{f'; did you mean {near}?' if near else ''}")
     return False
-
-
-def _is_model(folder: Path) -> bool:
-    """Return whether a folder is a run, a saved model, or has a file of weights."""
-    names = {each.name for each in folder.iterdir()}
-    return bool(names.intersection(OF_MODEL) or model_files(names))

@@ -65,7 +65,7 @@ EDGES = {
     ),
     "an empty class": replace(some(2), training=[], testing=[], per_class=[
         ClassFigures("full", 0.5, 0.25, 1 / 3, 8), ClassFigures("empty", None, None, None, 0),
-    ], predicted=[4, 0]),
+    ], predicted=[4, 0], classes=("full", "empty")),
 }  # fmt: skip
 Written = Callable[[str], Path]
 

@@ -308,10 +308,9 @@ def _cost(entries: Sequence[ComparedRun]) -> list[Block]:
     facts = [each.facts for each in entries]
     columns: Columns = [("Run", [run_name(*each) for each in enumerate(entries)])]
     tested = [None if each.task else each.number("images") for each in facts]
-    numbers = {key: [each.number(key) for each in facts] for key in COSTS}
     for title, form, values in (
         ("Test images", "{:,.0f}".format, tested),
-        *((*COSTS[key], own) for key, own in numbers.items()),
+        *((*about, [each.number(key) for each in facts]) for key, about in COSTS.items()),
     ):
         if any(value is not None for value in values):
             columns.append((title, ["–" if value is None else form(value) for value in values]))
@@ -374,9 +373,9 @@ def disagreements(compared: Compared) -> list[Block]:
         for name, own in zip(names, right, strict=True)
     ]
     if len(names) > 2:
-        alone = count == len(names) - 1
         kinds += [
-            (f"Only {name} is wrong", ~own & alone) for name, own in zip(names, right, strict=True)
+            (f"Only {name} is wrong", ~own & (count == len(names) - 1))
+            for name, own in zip(names, right, strict=True)
         ]
     kinds.append((f"{'Both' if len(names) == 2 else 'All'} wrong", count == 0))
     most = min(MOST, max(FEWEST, PICTURES // len(kinds)))

@@ -205,11 +205,8 @@ def _note(opened: _LookedAt, seen: Sampled, chosen: int) -> str:
     if chosen < len(opened.source):
         notes.append(f"{chosen:,} of {len(opened.source):,} images, chosen at random (seed {SEED})")
     if seen.bad:
-        damaged, are = (
-            counted(len(seen.bad), "damaged image"),
-            "is" if len(seen.bad) == 1 else "are",
-        )
-        notes.append(f"{damaged} {are} left out ({next(iter(seen.bad.values()))})")
+        damaged, reason = counted(len(seen.bad), "damaged image"), next(iter(seen.bad.values()))
+        notes.append(f"{damaged} {'is' if len(seen.bad) == 1 else 'are'} left out ({reason})")
     if opened.note:
         notes.append(opened.note)
     if opened.labeled and opened.source.labels.several:

@@ -131,7 +131,7 @@ def _heads(
         _named_above(axes)
         if elsewhere is not None:
             axes.set_xlabel("")
-            shares = 100 * numbers(elsewhere, 2, HEADS).mean(1)
+            shares = (100 * numbers(elsewhere, 2, HEADS)).mean(1)
             grid[1, 0].bar(layers, shares, color=theme["blue"], width=0.6)
             grid[1, 0].set_ylim(0, 100)
             _by_layer(grid[1, 0], "% to no patch")

@@ -7,7 +7,7 @@ import threading
 import time
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def made(model: Model, colors: Path) -> tuple[DatasetMap, list[tuple[float, str]
 
 def test_what_the_page_is_told(made: tuple[DatasetMap, list[tuple[float, str]]]) -> None:
     found, told = made
-    page = json.loads(json.dumps(found.as_dict()))
+    page = json.loads(json.dumps(found.about))
     assert set(page) == KEYS
     assert page["images"] == page["of"] == 38
     for key in ("points", "truth", "guess", "confidence", "names"):
@@ -75,10 +75,11 @@ def test_the_sheet_has_the_thumbnails_in_order(
 ) -> None:
     found, _ = made
     sheet = Image.open(BytesIO(found.sheet))
-    assert sheet.size == (found.columns * found.side, -(-38 // found.columns) * found.side)
+    side, across = found.about["sheet"]["side"], found.about["sheet"]["columns"]
+    assert sheet.size == (across * side, -(-38 // across) * side)
     for place, truth in ((0, 0), (37, 2)):
-        row, column = divmod(place, found.columns)
-        at = (column * found.side + found.side // 2, row * found.side + found.side // 2)
+        row, column = divmod(place, across)
+        at = (column * side + side // 2, row * side + side // 2)
         assert int(np.argmax(sheet.getpixel(at))) == truth  # photos are tinted by class
     squares = np.arange(5 * 4 * 4 * 3).reshape(5, 4, 4, 3).astype(np.uint8)
     table, columns = sheet_of(squares)
@@ -92,7 +93,7 @@ def test_an_image_of_the_map_can_be_opened(
 ) -> None:
     found, _ = made
     name, content = found.content(5)
-    assert name == found.names[5]
+    assert name == found.about["names"][5]
     assert content == Path(name).read_bytes()
     digits = dataset_map(
         vitlab.create(
@@ -103,27 +104,28 @@ def test_an_image_of_the_map_can_be_opened(
     )
     _, content = digits.content(3)
     assert Image.open(BytesIO(content)).size == (8, 8)
-    assert digits.as_dict()["note"] == "12 of 359 images, chosen at random (seed 0)."
-    Path(found.names[7]).rename(found.names[7] + ".gone")
+    assert digits.about["note"] == "12 of 359 images, chosen at random (seed 0)."
+    file = Path(found.images.name(7))
+    gone = file.rename(file.with_suffix(".gone"))
     with pytest.raises(ImageError):
         found.content(7)
-    Path(found.names[7] + ".gone").rename(found.names[7])
+    gone.rename(file)
 
 
 def test_data_of_other_classes_and_without_labels(model: Model, colors: Path) -> None:
     other = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/8", classes=2, image_size=32)
-    found = dataset_map(other, str(colors), most=10)
-    assert (set(found.guess), found.suspects) == ({-1}, ())
-    assert set(found.truth) == {0, 1, 2}
-    assert "No predictions: " in found.note
-    assert "3 classes, but the model has 2" in found.note
+    found = dataset_map(other, str(colors), most=10).about
+    assert (set(found["guess"]), found["suspects"]) == ({-1}, [])
+    assert set(found["truth"]) == {0, 1, 2}
+    assert "No predictions: " in found["note"]
+    assert "3 classes, but the model has 2" in found["note"]
     bare = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/8", classes=0, image_size=32)
-    assert "has no classifier" in dataset_map(bare, str(colors), most=8).note
+    assert "has no classifier" in dataset_map(bare, str(colors), most=8).about["note"]
     for each in (model, bare):
-        flat = dataset_map(each, str(colors / "blue"), most=8)
-        assert set(flat.truth) == {-1}
-        assert flat.note.endswith("The images have no labels.")
-        assert (set(flat.guess) == {-1}) == (each is bare)
+        flat = dataset_map(each, str(colors / "blue"), most=8).about
+        assert set(flat["truth"]) == {-1}
+        assert flat["note"].endswith("The images have no labels.")
+        assert (set(flat["guess"]) == {-1}) == (each is bare)
     with pytest.raises(DataError, match="no such file or folder: nowhere"):
         dataset_map(model, "nowhere")
 
@@ -134,12 +136,12 @@ def test_damaged_images_and_several_labels(model: Model, colors: Path, tmp_path:
     broken.write_bytes(Path(files[0]).read_bytes()[:60])
     lines = [{"path": str(file), "labels": ["blue", "red"]} for file in [*files, broken]]
     (tmp_path / "list.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = dataset_map(model, str(tmp_path / "list.jsonl"))
-    assert (len(found.points), found.of) == (9, 10)
-    assert set(found.truth) == {-1}
-    assert "1 damaged images" not in found.note
-    assert "1 damaged image is left out (" in found.note
-    assert "several labels each" in found.note
+    found = dataset_map(model, str(tmp_path / "list.jsonl")).about
+    assert (len(found["points"]), found["of"]) == (9, 10)
+    assert set(found["truth"]) == {-1}
+    assert "1 damaged images" not in found["note"]
+    assert "1 damaged image is left out (" in found["note"]
+    assert "several labels each" in found["note"]
     (tmp_path / "only").mkdir()
     (tmp_path / "only" / "x.png").write_bytes(broken.read_bytes())
     with pytest.raises(DataError, match=r"x\.png"):
@@ -149,11 +151,9 @@ def test_damaged_images_and_several_labels(model: Model, colors: Path, tmp_path:
 class Chart:
     """A map of one image."""
 
-    points = ((0.5, 0.5),)
+    about: ClassVar[dict[str, Any]] = {"points": [[0.5, 0.5]]}
+    images = ("a point",)
     sheet = b"a sheet"
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"points": [[0.5, 0.5]]}
 
     def content(self, place: int) -> tuple[str, bytes]:
         return "a point", encoded(9)
@@ -161,7 +161,7 @@ class Chart:
 
 def finished(map_job: MapJob) -> None:
     map_job.start()
-    asyncio.run(until(lambda: not map_job._thread.is_alive()))
+    asyncio.run(until(lambda: not map_job.is_alive()))
 
 
 def test_errors_are_said_once_and_told_to_the_page() -> None:
@@ -199,8 +199,8 @@ def test_it_stops_at_the_next_step() -> None:
     assert began.wait(10)
     assert map_job.state() == (None, 0.5, "drawing")
     map_job.stop()
-    map_job._thread.join(10)
-    assert not map_job._thread.is_alive()
+    map_job.join(10)
+    assert not map_job.is_alive()
 
 
 def test_the_routes_of_the_map(exploring: Exploring, monkeypatch: pytest.MonkeyPatch) -> None:

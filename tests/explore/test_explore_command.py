@@ -20,9 +20,9 @@ from conftest import call, photo, photo_folder
 from explore.made import SMALL
 from serve.made import encoded, tiny
 from vitlab.errors import UserError
-from vitlab.explore import run_explorer as exploring
+from vitlab.explore import explore_routes as exploring
+from vitlab.explore.explore_routes import has_window
 from vitlab.explore.parse_inputs import parse_inputs
-from vitlab.explore.run_explorer import has_window
 
 
 @pytest.fixture
@@ -162,12 +162,12 @@ def several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_words_in_any_order(several: Path) -> None:
     words = ["holiday", "saved", "*.png", "no-ending", "pets=run", "model=3.png", "weights.pth",
              "user/name", "cut.jpg", "hub"]  # fmt: skip
-    told = parse_inputs(words)
-    assert told.weights == (
+    weights, images = parse_inputs(words)
+    assert weights == (
         ("saved", "saved"), ("pets", "run"), ("weights", "weights.pth"), ("name", "user/name"),
         ("hub", "hub"),
     )  # fmt: skip
-    assert told.images == ("holiday", "*.png", "no-ending", "model=3.png", "cut.jpg")
+    assert images == ("holiday", "*.png", "no-ending", "model=3.png", "cut.jpg")
 
 
 @pytest.mark.parametrize(

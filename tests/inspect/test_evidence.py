@@ -1,5 +1,6 @@
 """Maps of one class: against transformers' and timm's attention and gradients, layer by layer."""
 
+import re
 from typing import Any
 
 import pytest
@@ -109,9 +110,9 @@ def test_what_has_no_meaning_is_refused_with_what_has() -> None:
     for explain in (vitlab.inspect.relevance, vitlab.inspect.gradcam):
         with pytest.raises(OptionError, match="classes must be from 0 to 2"):
             explain(tiny(), IMAGES, torch.tensor([3, 0]))
-        with pytest.raises(OptionError, match=r"classes must be int64, one per image: \(2,\)"):
+        with pytest.raises(OptionError, match=r"an int64 tensor, one per image: \(2,\)") as refused:
             explain(tiny(), IMAGES, torch.tensor([1]))
-        with pytest.raises(OptionError, match="classes must be an int64 tensor, not list"):
+        with pytest.raises(OptionError, match=re.escape(str(refused.value))):
             explain(tiny(), IMAGES, [1, 2])
     with pytest.raises(OptionError, match=r"fusing .* has folded away: use the model itself"):
         vitlab.inspect.gradcam(vitlab.fuse(tiny()), IMAGES, CLASSES)

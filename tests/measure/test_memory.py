@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import vitlab
 from conftest import TINY
 from vitlab import device as devices
-from vitlab.measure.allocated import Allocated, forward_bytes
+from vitlab.measure.allocated import Allocated, peak_bytes
 from vitlab.measure.summary import measure
 from vitlab.recipes.recipe import Host
 
@@ -48,9 +48,9 @@ class Layers(nn.Module):
 
 def test_what_is_alive_at_once_is_counted_by_hand() -> None:
     weights = 4 * (100 * 1000 + 1000 + 1000 * 10 + 10)
-    images = torch.randn(7, 100)
+    images, layers = torch.randn(7, 100), Layers()
     with torch.inference_mode():
-        found = forward_bytes(Layers(), images)
+        found = peak_bytes(lambda: layers(images), [*layers.parameters(), images])
     # the first layer's result and its ReLU: 7 x 1000 each
     assert found == weights + 4 * 7 * 100 + 2 * 4 * 7 * 1000
     with torch.inference_mode(), Allocated() as allocated:

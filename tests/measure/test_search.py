@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from vitlab.measure import subject
-from vitlab.measure.search import best_batch, largest_batch
-from vitlab.measure.subject import best, fits, images_in, largest
+from vitlab.measure.subject import best, best_batch, fits, images_in, largest, largest_batch
 
 
 @pytest.fixture(autouse=True)

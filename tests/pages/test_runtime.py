@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from vitlab.errors import PackageError
+from vitlab.pages import runtime
 from vitlab.pages.runtime import NodePackage, cache, kept, runtime_files
 
 CONTENT = {"dist/a.js": b"first", "dist/b.wasm": b"second", "dist/other.js": b"not needed"}
@@ -36,7 +37,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodePackage:
     npm(tmp_path, monkeypatch)(f"echo $@ >> {tmp_path}/log; cp {tmp_path}/registry.tgz got.tgz")
     digest = base64.b64encode(hashlib.sha512(content).digest()).decode()
     needed = {name: hashlib.sha256(CONTENT[name]).hexdigest() for name in list(CONTENT)[:2]}
-    return NodePackage("thing", "1.2.3", digest, needed)
+    pinned = NodePackage("thing", "1.2.3", digest, needed)
+    monkeypatch.setattr(runtime, "RUNTIME", pinned)
+    return pinned
 
 
 def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
@@ -52,28 +55,31 @@ def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None
 
 
 def test_npm_fetches_once_into_the_cache(tmp_path: Path, package: NodePackage) -> None:
-    assert kept(package) is None
+    assert kept() is None
     for _ in range(2):
-        assert runtime_files(package) == [b"first", b"second"]
+        assert runtime_files() == [b"first", b"second"]
     asked = (tmp_path / "log").read_text().splitlines()
     assert asked == ["pack thing@1.2.3 --ignore-scripts --silent"]
-    assert kept(package) == cache() / "thing-1.2.3"
-    assert sorted(each.name for each in kept(package).iterdir()) == ["a.js", "b.wasm"]
+    assert kept() == cache() / "thing-1.2.3"
+    assert sorted(each.name for each in kept().iterdir()) == ["a.js", "b.wasm"]
     assert not list(tmp_path.rglob("escaped.js"))
 
 
 def test_a_damaged_file_is_fetched_again(package: NodePackage) -> None:
-    runtime_files(package)
+    runtime_files()
     (cache() / "thing-1.2.3" / "a.js").write_bytes(b"First")
-    assert kept(package) is None
-    assert runtime_files(package) == [b"first", b"second"]
+    assert kept() is None
+    assert runtime_files() == [b"first", b"second"]
 
 
-def test_another_archive_is_refused(package: NodePackage) -> None:
-    with pytest.raises(PackageError, match=r"another archive of thing 1.2.3 than the one"):
-        runtime_files(replace(package, integrity="AAAA"))
-    with pytest.raises(PackageError, match=r"thing 1.2.3 lacks dist/c.js as it is pinned"):
-        runtime_files(replace(package, files={"dist/c.js": "0" * 64}))
+def test_another_archive_is_refused(package: NodePackage, monkeypatch: pytest.MonkeyPatch) -> None:
+    for change, message in (
+        ({"integrity": "AAAA"}, r"another archive of thing 1.2.3 than the one"),
+        ({"files": {"dist/c.js": "0" * 64}}, r"thing 1.2.3 lacks dist/c.js as it is pinned"),
+    ):
+        monkeypatch.setattr(runtime, "RUNTIME", replace(package, **change))
+        with pytest.raises(PackageError, match=message):
+            runtime_files()
     assert not list(cache().glob("*"))
 
 
@@ -82,8 +88,8 @@ def test_no_npm_and_no_network_are_one_line(
 ) -> None:
     npm(tmp_path, monkeypatch)("echo 'npm error network\nunreachable' >&2; exit 1")
     with pytest.raises(PackageError, match=r"npm cannot fetch thing 1.2.3 \(npm error network"):
-        runtime_files(package)
+        runtime_files()
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PackageError, match=r"install Node.js, which has npm") as found:
-        runtime_files(package)
+        runtime_files()
     assert "\n" not in str(found.value)

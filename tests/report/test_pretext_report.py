@@ -29,7 +29,8 @@ from vitlab.runs.run_folder import RunFolder
 FEW = replace(a_run(), training=a_run().training[:3], testing=a_run().testing[:1])
 EDGES = {
     "nothing known": replace(
-        FEW, figures={}, training=[], testing=[], pictures={}, cost=[], recipe={}, notes=[], run={}
+        FEW, figures={"task": "mae"}, training=[], testing=[], pictures={}, cost=[], recipe={},
+        notes=[], run={},
     ),
     "not finite": replace(
         FEW, testing=[],
@@ -38,7 +39,7 @@ EDGES = {
     ),
     "nasty names": replace(
         FEW, model=NASTY, run={"command": NASTY, "started": NASTY, "fingerprint": NASTY},
-        figures=FEW.figures | {"device": NASTY, "task": NASTY, "run": NASTY, NASTY: 1.0},
+        figures=FEW.figures | {"device": NASTY, "run": NASTY, NASTY: 1.0},
         testing=[Point(1, 1, {"loss": 2.0, NASTY: 1.0})], training=[], notes=[NASTY],
         pictures={NASTY: np.zeros((2, 8, 8, 3), np.uint8)},
         recipe={"data": {"data": NASTY}, "pretext": {"tokenizer": NASTY, "target": NASTY},

@@ -59,9 +59,9 @@ def run(options: Explore) -> dict[str, Any]:
     import vitlab
     from vitlab import device as devices
     from vitlab.data.open import open_images
+    from vitlab.explore.explore_routes import HOST, explore, open_browser
     from vitlab.explore.explorer import Explorer
     from vitlab.explore.gallery import FORMATS
-    from vitlab.explore.run_explorer import HOST, explore, open_browser
     from vitlab.explore.views import Shown
     from vitlab.progress import say
     from vitlab.serve.access import listen, url_of
@@ -69,16 +69,16 @@ def run(options: Explore) -> dict[str, Any]:
     from vitlab.serve.decoders import Decoders
     from vitlab.weights.segmenter import load_segmenter
 
-    told = parse_inputs(options.weights)
+    weights, named = parse_inputs(options.weights)
     images: list[str] = []
-    if told.images:
-        source = open_images(told.images, "ignored").every()
+    if named:
+        source = open_images(named, "ignored").every()
         images = [source.name(number) for number in range(min(len(source), MOST))]
         if len(source) > MOST:
             say(f"the first {MOST} of {len(source):,} images are opened")
     device = devices.choose(options.device)
     models = []
-    for name, place in told.weights:
+    for name, place in weights:
         segmenter = load_segmenter(place) if head_of(place) == "masks" else None
         model = segmenter.model if segmenter else vitlab.load(place, **options.file.arguments())
         models.append(Shown.of(name, model, device, segmenter))

@@ -39,15 +39,17 @@ def run(options: Inspect) -> dict[str, Any]:
     from vitlab import device as devices
     from vitlab.data.open import open_images
     from vitlab.progress import Meter, named_if_slow, say
-    from vitlab.report.inside.looking import Choices, look
+    from vitlab.report.inside.looking import look
     from vitlab.report.inside.sights import write_inspection
 
     model = options.load()
     source = open_images(options.paths, "ignored").every()
-    choices = Choices(options.watch, options.layer)
     with Meter(len(source), title="looking") as meter:
         device = devices.choose(options.device)
-        found = look(model, source, device, choices, lambda done: meter.show(done, "images"))
+        asked = options.values("watch layer")
+        found = look(
+            model, source, device, **asked, progress=lambda done: meter.show(done, "images")
+        )
     say(*found.remarks)
     with named_if_slow("drawing"):
         write_inspection(Path(options.out).expanduser(), found, options.command)

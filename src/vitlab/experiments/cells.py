@@ -32,7 +32,7 @@ from vitlab.objectives.classify import Loss
 from vitlab.places import On
 from vitlab.progress import say
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.report.table_page import TablePage, write_tables
+from vitlab.report.page import TablePage, write_tables
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.ending import Run
 from vitlab.training.own_code import Transform

@@ -8,8 +8,7 @@ from vitlab.errors import RunError, UserError
 from vitlab.evaluation.metrics import MAIN, METRICS
 from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.files import CAMPAIGN_FILE
-from vitlab.report.comparing.entry import ComparedRun, entry_of
-from vitlab.report.comparing.recipe_diff import differing
+from vitlab.report.comparing.compared_run import ComparedRun, differing, entry_of
 from vitlab.runs.run_folder import RunFolder
 
 COSTS = ("images", "params", "macs", "seconds")

@@ -39,7 +39,7 @@ from vitlab.objectives.classify import Loss
 from vitlab.places import On
 from vitlab.progress import PLACE, public
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.report.table_page import ReportTable, TablePage
+from vitlab.report.page import ReportTable, TablePage
 from vitlab.runs.naming import run_name
 from vitlab.training.own_code import Transform
 from vitlab.units import percent

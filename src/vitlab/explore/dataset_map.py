@@ -4,7 +4,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,16 +13,17 @@ from numpy.typing import NDArray
 from vitlab.data.labels import SingleLabels
 from vitlab.data.open import open_images, stripped
 from vitlab.data.sources.request import Given
-from vitlab.data.sources.source import Joined, Relabeled, Source
+from vitlab.data.sources.source import Joined, Relabeled, Source, Subset
 from vitlab.errors import DataError, ImageError, UserError
 from vitlab.evaluation.choosing import choose
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding_map import Sampled, embedding_map, look_at, sample
-from vitlab.evaluation.label_errors import Suspect, find_label_errors
+from vitlab.evaluation.label_errors import find_label_errors
 from vitlab.evaluation.rows import unicode
 from vitlab.explore.gallery import as_png
 from vitlab.explore.labeling import Labeling
 from vitlab.models.model import Model
+from vitlab.units import counted
 
 MOST = 10_000  # images of a map
 SEED = 0  # of a sample, and of the places
@@ -40,60 +41,22 @@ class DatasetMap:
     """A map, ready to be shown.
 
     Attributes:
-        points: float32 (n, 2), x and y from 0 to 1
-        truth: int64 (n,), the class of each image; -1 where it is unknown or there are several
-        guess: int64 (n,), the likeliest class; -1 where the model has no such classes
-        confidence: float64 (n,), its probability
-        names: what the source calls each image
-        classes: names of the classes
-        suspects: the labels that are likely wrong, likeliest error first; `place` is the point
+        about: what the page is told. `points`, x and y of each image, from 0 to 1; its class,
+            `truth`, -1 where it is unknown or there are several; `guess`, the likeliest class, -1
+            where the model has no such classes, and its `confidence`; the `names` of the images and
+            of the `classes`; `suspects`, the labels that are likely wrong, likeliest error first,
+            each with the `index` of its point; of the `sheet` the `side` of a thumbnail in pixels
+            and the `columns`; how many `images` there are `of` all that the data has; and a `note`
+            in sentences, empty if there is nothing to know
         sheet: the thumbnails in raster order, a PNG
-        side: pixels of a thumbnail
-        columns: thumbnails in a row of the sheet
-        of: images that the data has
-        note: what the reader must know, in sentences; empty if there is nothing
         labeling: the labels that a person gives
+        images: those of the points
     """
 
-    points: NDArray[np.float32]
-    truth: NDArray[np.int64]
-    guess: NDArray[np.int64]
-    confidence: NDArray[np.float64]
-    names: tuple[str, ...]
-    classes: tuple[str, ...]
-    suspects: tuple[Suspect, ...]
-    sheet: bytes = field(repr=False)
-    side: int
-    columns: int
-    of: int
-    note: str
-    labeling: Labeling = field(repr=False)
-    _source: Source = field(repr=False)
-    _indices: NDArray[np.int64] = field(repr=False)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the map as JSON holds it."""
-        return {
-            "points": self.points.astype(np.float64).round(4).tolist(),
-            "truth": self.truth.tolist(),
-            "guess": self.guess.tolist(),
-            "confidence": self.confidence.round(4).tolist(),
-            "names": [unicode(name) for name in self.names],
-            "classes": [unicode(name) for name in self.classes],
-            "suspects": [
-                {
-                    "index": each.place,
-                    "truth": each.given[0],
-                    "better": each.better[0],
-                    "score": round(each.own, 4),
-                }
-                for each in self.suspects
-            ],
-            "sheet": {"side": self.side, "columns": self.columns},
-            "images": len(self.points),
-            "of": self.of,
-            "note": self.note,
-        }
+    about: dict[str, Any]
+    sheet: bytes
+    labeling: Labeling
+    images: Source
 
     def content(self, place: int) -> tuple[str, bytes]:
         """Return the name of an image and a file of it that every decoder takes.
@@ -107,7 +70,7 @@ class DatasetMap:
         Raises:
             ImageError: the image is no longer there, damaged, or not of 1, 3 or 4 channels.
         """
-        name, stored = unicode(self.names[place]), self._source.image(int(self._indices[place]))
+        name, stored = unicode(self.images.name(place)), self.images.image(place)
         if stored.shape()[2] not in (1, 3, 4):
             raise ImageError(f"{name} has {stored.shape()[2]} channels and cannot be shown")
         return name, stored.compact(OPENED, QUALITY)[0]
@@ -165,36 +128,40 @@ def dataset_map(
 
 def _made(opened: _LookedAt, seen: Sampled, points: NDArray[np.float32], note: str) -> DatasetMap:
     """Put together what the page is told."""
-    source, count = opened.source, len(seen.indices)
-    labels, nothing = source.labels.take(seen.indices), np.full(count, -1)
-    single = isinstance(labels, SingleLabels) and opened.labeled
-    suspects: tuple[Suspect, ...] = ()
-    if single and opened.matched:
-        known = np.flatnonzero(labels.values != UNKNOWN)
-        errors = find_label_errors(seen.probabilities[known], labels.take(known)).suspects
-        places = known.tolist()
-        suspects = tuple(replace(each, place=places[each.place]) for each in errors[:SUSPECTS])
-    guessed = opened.matched and seen.probabilities.shape[1] > 0
-    sheet, columns = sheet_of(seen.thumbnails)
+    images, classes = Subset(opened.source, seen.indices), opened.source.classes
+    labels, count, chances = images.labels, len(images), seen.probabilities
+    single, suspects = isinstance(labels, SingleLabels) and opened.labeled, []
+    nothing = np.full(count, UNKNOWN)
     truth = labels.values if isinstance(labels, SingleLabels) and single else nothing
-    names = tuple(source.name(index) for index in seen.indices.tolist())
-    return DatasetMap(
-        points,
-        truth,
-        seen.probabilities.argmax(1) if guessed else nothing,
-        seen.probabilities.max(1) if guessed else np.zeros(count),
-        names,
-        source.classes,
-        suspects,
-        as_png(sheet),
-        seen.thumbnails.shape[1],
-        columns,
-        len(source),
-        note,
-        Labeling(seen.features, names, truth, source.classes if single else ()),
-        source,
-        seen.indices,
-    )
+    if single and opened.matched:
+        known = np.flatnonzero(truth != UNKNOWN)
+        suspects = [
+            {
+                "index": int(known[each.place]),
+                "truth": each.given[0],
+                "better": each.better[0],
+                "score": round(each.own, 4),
+            }
+            for each in find_label_errors(chances[known], labels.take(known)).suspects[:SUSPECTS]
+        ]
+    guessed = opened.matched and chances.shape[1] > 0
+    sheet, columns = sheet_of(seen.thumbnails)
+    names = [images.name(place) for place in range(count)]
+    about = {
+        "points": points.astype(np.float64).round(4).tolist(),
+        "truth": truth.tolist(),
+        "guess": (chances.argmax(1) if guessed else nothing).tolist(),
+        "confidence": (chances.max(1) if guessed else np.zeros(count)).round(4).tolist(),
+        "names": [unicode(name) for name in names],
+        "classes": [unicode(name) for name in classes],
+        "suspects": suspects,
+        "sheet": {"side": seen.thumbnails.shape[1], "columns": columns},
+        "images": count,
+        "of": len(opened.source),
+        "note": note,
+    }
+    labeling = Labeling(seen.features, names, truth, classes if single else ())
+    return DatasetMap(about, as_png(sheet), labeling, images)
 
 
 def sheet_of(thumbnails: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
@@ -238,9 +205,8 @@ def _note(opened: _LookedAt, seen: Sampled, chosen: int) -> str:
     if chosen < len(opened.source):
         notes.append(f"{chosen:,} of {len(opened.source):,} images, chosen at random (seed {SEED})")
     if seen.bad:
-        count, damaged = len(seen.bad), next(iter(seen.bad.values()))
-        left = "damaged image is left out" if count == 1 else "damaged images are left out"
-        notes.append(f"{count:,} {left} ({damaged})")
+        damaged, reason = counted(len(seen.bad), "damaged image"), next(iter(seen.bad.values()))
+        notes.append(f"{damaged} {'is' if len(seen.bad) == 1 else 'are'} left out ({reason})")
     if opened.note:
         notes.append(opened.note)
     if opened.labeled and opened.source.labels.several:
@@ -248,8 +214,8 @@ def _note(opened: _LookedAt, seen: Sampled, chosen: int) -> str:
     return " ".join(f"{each[:1].upper()}{each[1:]}." for each in notes)
 
 
-class MapJob:
-    """Makes one map in a thread of its own, while the page shows how far it is.
+class MapJob(threading.Thread):
+    """A thread of its own that makes one map, while the page shows how far it is.
 
     Args:
         make: makes it, and calls its argument with the share of the work that is done and what is
@@ -260,19 +226,14 @@ class MapJob:
     def __init__(
         self, make: Callable[[Progress], DatasetMap], say: Callable[[str], None] = lambda text: None
     ) -> None:
+        super().__init__(name="vitlab-map", daemon=True)
         self._make, self._say = make, say
         self._state: tuple[DatasetMap | None, float, str] = (None, 0.0, "beginning")
-        self._error = ""
-        self._thread = threading.Thread(target=self._run, name="vitlab-map", daemon=True)
-        self._stopped = False
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
+        self._error, self._given_up = "", False
 
     def stop(self) -> None:
         """Give up at the next step."""
-        self._stopped = True
+        self._given_up = True
 
     def state(self) -> tuple[DatasetMap | None, float, str]:
         """Return the map if it is made, the share of the work done, and what is being done.
@@ -284,7 +245,8 @@ class MapJob:
             raise DataError(self._error)
         return self._state
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Make the map."""
         try:
             made = self._make(self._progress)
             self._state = (made, 1.0, "")
@@ -298,7 +260,7 @@ class MapJob:
             logging.getLogger("vitlab").exception("no map")
 
     def _progress(self, share: float, what: str) -> None:
-        if self._stopped:
+        if self._given_up:
             raise _StoppedError
         self._state = (None, share, what)
 

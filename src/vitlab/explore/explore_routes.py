@@ -1,12 +1,18 @@
-"""The explorer over HTTP: its page, and what the page asks."""
+"""The explorer over HTTP: its page, what the page asks, and the server until it is stopped."""
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+import os
+import signal
+import socket
+import sys
+import threading
+import webbrowser
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -22,13 +28,16 @@ from vitlab.pages.assets import EXPLORE
 from vitlab.serve.access import LOCAL
 from vitlab.serve.exchange import BodyMemory, Envelope, Refused, busy, exchange_of
 from vitlab.serve.pages import page_routes
+from vitlab.serve.service import server_of
 
 MOST_BODY = 64 * 2**20  # bytes of an image file
 MOST_ASKED = 2**20  # bytes of a question
 PATIENCE = 60.0  # seconds in which a body must arrive
 NAME = 200  # characters of an image's name
 FOREVER = {"Cache-Control": "private, max-age=31536000, immutable"}  # the id is of the content
-
+LEAVE = 1  # seconds for the answers under way, once asked to stop
+HOST = "127.0.0.1"
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -73,7 +82,6 @@ class Routes:
 
     async def state(self, request: Request) -> Response:
         """Return the models and the images that are open."""
-        await self.explorer.ready()
         return JSONResponse(
             {
                 "models": [each.described() for each in self.explorer.models],
@@ -87,8 +95,6 @@ class Routes:
         """Open an image: the body is its file."""
         body = await self._body(request, MOST_BODY)
         name = one_line(request.query_params.get("name", ""))[:NAME] or "image"
-        if not body:
-            raise Refused(422, f"{name}: the file is empty")
         if format_of(body) not in FORMATS:
             *others, last = FORMATS
             raise Refused(415, f"{name}: not a {', '.join(others)} or {last} image")
@@ -153,7 +159,7 @@ class Routes:
     async def without(self, request: Request) -> Response:
         """Return what the prediction becomes where some patches are covered."""
         number, image = self._subject(request)
-        asked = _asked(await self._body(request, MOST_ASKED))
+        asked = _asked(await self._body(request, MOST_ASKED), "patches", "classes")
         shown = self.explorer.models[number]
         classes = asked["classes"]
         if any(not 0 <= each < shown.model.config.classes for each in classes):
@@ -167,7 +173,7 @@ class Routes:
         made, share, what = self._map_job().state()
         if made is None:
             return JSONResponse({"progress": share, "what": what}, 202)
-        return JSONResponse(await asyncio.to_thread(made.as_dict))
+        return JSONResponse(made.about)
 
     async def sheet(self, request: Request) -> Response:
         """Return the thumbnails of the map."""
@@ -177,8 +183,8 @@ class Routes:
         """Open an image of the map."""
         place: int = request.path_params["index"]
         made = self._made()
-        if place >= len(made.points):
-            raise Refused(404, f"image {place} of {len(made.points)}: they are counted from 0")
+        if place >= len(made.images):
+            raise Refused(404, f"image {place} of {len(made.images)}: they are counted from 0")
         name, data = await asyncio.to_thread(made.content, place)
         image = await self.explorer.gallery.open(data, name)
         return JSONResponse(image.described(), 201)
@@ -189,11 +195,11 @@ class Routes:
 
     async def give_labels(self, request: Request) -> Response:
         """Give some images of the map a class, or take theirs away; return what follows."""
-        labeling, asked = self._made().labeling, _json(await self._body(request, MOST_ASKED))
-        places, name = asked.get("images", ()), asked.get("class")
-        if not _whole_numbers(places) or not isinstance(name, str):
-            raise Refused(400, 'the body must be {"images": [numbers], "class": "a name"}')
-        return JSONResponse(await asyncio.to_thread(labeling.give, places, name))
+        labeling = self._made().labeling
+        asked = _asked(await self._body(request, MOST_ASKED), "images")
+        if not isinstance(name := asked.get("class"), str):
+            raise Refused(400, "class must be a name")
+        return JSONResponse(await asyncio.to_thread(labeling.give, asked["images"], name))
 
     async def label_list(self, request: Request) -> Response:
         """Return the labels as a file that every command reads."""
@@ -258,16 +264,9 @@ def application(explorer: Explorer) -> Starlette:
     app = Starlette(
         routes=[*page_routes("explore.html", EXPLORE), *Routes(explorer).routes()],
         middleware=[envelope],
-        exception_handlers={HTTPException: _unknown},
     )
     app.router.redirect_slashes = False  # a redirect would repeat the Host that a client made up
     return app
-
-
-async def _unknown(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    messages = {404: "unknown address", 405: "this address has other methods"}
-    raise Refused(error.status_code, messages.get(error.status_code, str(error.detail)))
 
 
 def _given(request: Request, name: str) -> int | None:
@@ -281,27 +280,80 @@ def _whole(text: str, name: str) -> int:
     return int(text)
 
 
-def _asked(body: bytes) -> dict[str, list[int]]:
-    """Return the patches and classes of a question.
+def _asked(body: bytes, *lists: str) -> dict[str, Any]:
+    """Return an object that the page sent, with lists of whole numbers under some of its keys.
 
     Raises:
         Refused: it is anything else.
     """
-    form = _json(body)
-    lists = {name: form.get(name, []) for name in ("patches", "classes")}
-    if not form or any(not _whole_numbers(each) for each in lists.values()):
-        raise Refused(400, 'the body must be {"patches": [numbers], "classes": [numbers]}')
-    return lists
-
-
-def _json(body: bytes) -> dict[str, Any]:
-    """Return an object that a page sent; nothing of what is none."""
     try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        found = None
-    return found if isinstance(found, dict) else {}
+        asked: dict[str, Any] = dict.fromkeys(lists, ()) | json.loads(body)
+        good = all(type(each) is int for name in lists for each in asked[name])
+    except (ValueError, TypeError, RecursionError):
+        good = False
+    if not good:
+        raise Refused(400, f"the body must be an object: lists of numbers in {', '.join(lists)}")
+    return asked
 
 
-def _whole_numbers(values: object) -> bool:
-    return isinstance(values, list) and all(type(each) is int for each in values)
+# Until it is stopped
+
+
+def explore(explorer: Explorer, opened: socket.socket, ready: Callable[[], None]) -> None:
+    """Serve the explorer until a signal.
+
+    Args:
+        explorer: with its models
+        opened: a socket of this machine alone, that listens
+        ready: called once the page can be opened
+
+    Raises:
+        UserError: a process cannot be started.
+        KeyboardInterrupt: there was a signal.
+    """
+    kept = {each: signal.getsignal(each) for each in SIGNALS}
+    try:
+        asyncio.run(_explored(explorer, opened, ready))
+    finally:
+        for each, handler in kept.items():
+            signal.signal(each, handler)
+    raise KeyboardInterrupt
+
+
+async def _explored(explorer: Explorer, opened: socket.socket, ready: Callable[[], None]) -> None:
+    """Serve until SIGINT or SIGTERM; a second one ends the process."""
+    server = server_of(application(explorer), LEAVE)
+
+    def end() -> None:
+        if server.should_exit:
+            os.write(2, b"vitlab explore: interrupted\n")
+            os._exit(130)
+        server.should_exit = server.force_exit = True
+
+    for each in SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(each, end)
+    try:
+        await explorer.start()
+        ready()
+        await server.serve([opened])
+    finally:
+        await explorer.stop()
+
+
+def open_browser(url: str) -> None:
+    """Open a page in a browser with a window, if one is at hand; nobody waits for it."""
+
+    def show() -> None:
+        with suppress(Exception):  # the URL is printed in any case
+            webbrowser.open(url)
+
+    if has_window(sys.platform, os.environ):
+        threading.Thread(target=show, name="vitlab-browser", daemon=True).start()
+
+
+def has_window(platform: str, environment: Mapping[str, str]) -> bool:
+    """Return whether a browser would open beside this terminal, not within it or far away."""
+    if "SSH_CONNECTION" in environment and "BROWSER" not in environment:
+        return False
+    shown = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    return not platform.startswith("linux") or any(environment.get(name) for name in shown)

@@ -29,22 +29,17 @@ from vitlab.serve.decoders import Decoders, Wanted
 Result = TypeVar("Result")
 LATEST = 16  # images that share their colors
 MOST_BYTES = 2**31  # of what is kept of images and models
-MOST_MAPS = 2**24  # of relevance and Grad-CAM
 
 
-class Worker:
+class Worker(threading.Thread):
     """The one thread that computes, job after job, so that the event loop never waits for a model.
 
     Unlike that of an executor, it is not waited for when the process ends.
     """
 
     def __init__(self) -> None:
+        super().__init__(name="vitlab-explore", daemon=True)
         self._jobs = queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]()
-        self._thread = threading.Thread(target=self._run, name="vitlab-explore", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
 
     def stop(self) -> None:
         """Take no more jobs."""
@@ -56,7 +51,8 @@ class Worker:
         self._jobs.put((future, job))
         return await asyncio.wrap_future(future)
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Do one job after the other."""
         while asked := self._jobs.get():
             future, job = asked
             if future.set_running_or_notify_cancel():
@@ -92,32 +88,22 @@ class Explorer:
     ) -> None:
         self.models, self.map_job = list(models), map_job
         self._images, self._say = list(images), say
-        self._opening: asyncio.Task[None] | None = None
         self._decoders = decoders
         self.gallery = Gallery(decoders)
         self._worker = Worker()
         self._looks: Kept[tuple[int, str], FirstPass] = Kept(most)
-        self._maps: Kept[tuple[int, str, int], NDArray[np.float32]] = Kept(MOST_MAPS)
         self._coming: dict[tuple[int, str], asyncio.Task[FirstPass]] = {}
 
     async def start(self) -> None:
-        """Start the process that decodes and the thread that computes.
+        """Start the process that decodes and the thread that computes; open the first images.
 
         Raises:
             ServiceError: the process cannot be started.
         """
         await self._decoders.start()
         self._worker.start()
-        self._opening = asyncio.create_task(self._open_all())
         if self.map_job is not None:
             self.map_job.start()
-
-    async def ready(self) -> None:
-        """Wait until the images that were named at the start are open."""
-        if self._opening is not None:
-            await asyncio.shield(self._opening)
-
-    async def _open_all(self) -> None:
         for name in self._images:
             try:
                 data = await asyncio.to_thread(read_bytes, Path(name), MAX_BYTES)
@@ -129,9 +115,8 @@ class Explorer:
 
     async def stop(self) -> None:
         """End both; what is being computed is not waited for."""
-        for task in (*self._coming.values(), self._opening):
-            if task is not None:
-                task.cancel()
+        for task in self._coming.values():
+            task.cancel()
         if self.map_job is not None:
             self.map_job.stop()
         self._worker.stop()
@@ -200,15 +185,8 @@ class Explorer:
         seen = await self.look(number, image)
         if kind not in views.BY_GRADIENT:
             return _array(views.of_pass(seen, kind, layer, token))
-        chosen = shown.label(seen, label)
-        kinds = [each for each in views.BY_GRADIENT if not shown.why_not[each]]
-        key = number, image.id, chosen
-        if (maps := self._maps.get(key)) is None:
-            found = await self._worker.do(
-                partial(views.explained, shown.model, seen, chosen, kinds)
-            )
-            self._maps.put(key, maps := _array(torch.stack(found)))
-        return maps[kinds.index(kind)]
+        job = partial(views.explained, shown.model, seen, shown.label(seen, label), kind)
+        return _array(await self._worker.do(job))
 
     async def colors(
         self, number: int, image: OpenImage, layer: int | None

@@ -65,9 +65,7 @@ class Gallery:
 
     def described(self) -> list[dict[str, Any]]:
         """Return what the page is told about the images, in the order of their opening."""
-        there = set(self._open)
-        self._order = [each for each in self._order if each in there]
-        found = (self._open.peek(each) for each in self._order)
+        found = map(self._open.peek, self._order)
         return [each.described() for each in found if each is not None]
 
     async def open(self, data: bytes, name: str) -> OpenImage:

@@ -22,7 +22,7 @@ from vitlab.errors import DataError, OptionError, one_line
 from vitlab.evaluation.probes.heads import Blocks, best_ridge, ridge
 from vitlab.evaluation.rows import unicode
 
-MOST = 1_000  # classes that a person may name, and characters of a name
+LONGEST = 1_000  # characters of the name of a class
 NEXT = 12  # images that are proposed, among four times as many in doubt and a 16th of all
 
 
@@ -59,15 +59,13 @@ class Labeling:
             name: of the class, a new one or not; empty to take the labels away
 
         Raises:
-            OptionError: there is no such image, or there are too many classes.
+            OptionError: there is no such image.
         """
-        name = one_line(name.strip())[:MOST]
+        name = one_line(name.strip())[:LONGEST]
         with self._lock:
             if any(not 0 <= place < len(self._labels) for place in places):
                 raise OptionError(f"images are counted from 0 to {len(self._labels) - 1:,}")
             if name and name not in self._classes:
-                if len(self._classes) >= MOST:
-                    raise OptionError("there are too many classes: choose one of them")
                 self._classes.append(name)
             self._labels[list(places)] = self._classes.index(name) if name else -1
         return self.state()

@@ -22,13 +22,10 @@ class Kept(Generic[Key, Value]):
 
     Args:
         most: bytes of all of them
-
-    Attributes:
-        bytes: of those that are kept
     """
 
     def __init__(self, most: int) -> None:
-        self.most, self.bytes = most, 0
+        self.most = most
         self._values: OrderedDict[Key, Value] = OrderedDict()
 
     def __iter__(self) -> Iterator[Key]:
@@ -47,10 +44,9 @@ class Kept(Generic[Key, Value]):
 
     def put(self, key: Key, value: Value) -> None:
         """Keep a value, and let go of those that were used longest ago if there are too many."""
-        if (old := self._values.pop(key, None)) is not None:
-            self.bytes -= old.nbytes
         self._values[key] = value
-        self.bytes += value.nbytes
-        while self.bytes > self.most and len(self._values) > 1:
+        self._values.move_to_end(key)
+        taken = sum(each.nbytes for each in self._values.values())
+        while taken > self.most and len(self._values) > 1:
             _, gone = self._values.popitem(last=False)
-            self.bytes -= gone.nbytes
+            taken -= gone.nbytes

@@ -5,7 +5,6 @@ Nothing here imports PyTorch, so that the command line answers a mistyped path a
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from vitlab.data.decode.formats import SUFFIXES, format_of
@@ -18,25 +17,15 @@ OF_MODEL = ("config.json", "run.toml", "model", "checkpoints", "open_clip_config
 HEAD = 64  # bytes that tell an image
 
 
-@dataclass(frozen=True)
-class Told:
-    """What the user named.
-
-    Attributes:
-        weights: name and place of each model
-        images: files, folders and glob patterns
-    """
-
-    weights: tuple[tuple[str, str], ...]
-    images: tuple[str, ...]
-
-
-def parse_inputs(words: Sequence[str]) -> Told:
+def parse_inputs(words: Sequence[str]) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
     """Tell models from images by what they are.
 
     Args:
         words: weights (a run folder, a saved model, a file, `user/name` on the Hub, NAME=WEIGHTS),
             and image files, folders of them and glob patterns
+
+    Returns:
+        Name and place of each model; files, folders and glob patterns of images.
 
     Raises:
         DataError: no such file or folder.
@@ -50,7 +39,7 @@ def parse_inputs(words: Sequence[str]) -> Told:
             "name a model to explore: a run folder, a saved model, a weights file or user/name on "
             "the Hugging Face Hub"
         )
-    return Told(weights, images)
+    return weights, images
 
 
 def _is_images(word: str) -> bool:
@@ -60,15 +49,12 @@ def _is_images(word: str) -> bool:
         DataError: it names an image that is not there.
     """
     path = Path(word).expanduser()
-    try:
-        if path.is_file():
-            with path.open("rb") as stream:
-                return bool(format_of(stream.read(HEAD)))
-        if path.is_dir():
-            return not _is_model(path)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise DataError(f"{word}: {str(reason).lower()}") from None
+    if path.is_file():
+        with path.open("rb") as stream:
+            return bool(format_of(stream.read(HEAD)))
+    if path.is_dir():  # a run, a saved model, or with a file of weights?
+        names = {each.name for each in path.iterdir()}
+        return not (names.intersection(OF_MODEL) or model_files(names))
     if re.fullmatch(f"{NAME}=.+", word):
         return False
     if any(sign in word for sign in PATTERN):
@@ -77,9 +63,3 @@ def _is_images(word: str) -> bool:
         near = nearest_beside(word)
         raise DataError(f"no such file: {word}{f'; did you mean {near}?' if near else ''}")
     return False
-
-
-def _is_model(folder: Path) -> bool:
-    """Return whether a folder is a run, a saved model, or has a file of weights."""
-    names = {each.name for each in folder.iterdir()}
-    return bool(names.intersection(OF_MODEL) or model_files(names))

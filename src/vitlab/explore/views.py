@@ -319,10 +319,10 @@ def check_finite(values: NDArray[np.floating[Any]]) -> None:
         )
 
 
-def explained(model: Model, seen: FirstPass, label: int, kinds: Sequence[str]) -> list[Tensor]:
-    """Return relevance or Grad-CAM, or both by one pass more: (rows, columns) each."""
+def explained(model: Model, seen: FirstPass, label: int, kind: str) -> Tensor:
+    """Return relevance or Grad-CAM, by one pass more: (rows, columns)."""
     found = Gradients(model, seen.look.images, torch.tensor([label]))
-    return [(found.relevance() if kind == "relevance" else found.gradcam())[0] for kind in kinds]
+    return (found.relevance() if kind == "relevance" else found.gradcam())[0]
 
 
 def pixels_of(seen: FirstPass, patches: Sequence[int]) -> list[Square]:

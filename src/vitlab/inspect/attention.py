@@ -44,10 +44,7 @@ def rollout(
     """
     found = []
     for seen in looks(model, images):
-        most = seen.depth
-        number = most if layer is None else layer
-        if not 1 <= number <= most:
-            raise OptionError(f"layer must be from 1 to {most}, not {layer}")
+        number = _number(seen, layer)
         if not 1 <= first <= number:
             raise OptionError(f"first must be from 1 to {number}, not {first}")
         *_, rows = islice(rollouts(seen, first), number - first + 1)
@@ -132,6 +129,14 @@ def class_attention(model: Model | Look, images: Tensor = NONE, layer: int | Non
     return torch.cat([_heads(seen, layer) for seen in looks(model, images)])
 
 
+def _number(seen: Look, layer: int | None) -> int:
+    """Return the number of a layer of attention, from 1; the last one for None."""
+    number = seen.depth if layer is None else layer
+    if not 1 <= number <= seen.depth:
+        raise OptionError(f"layer must be from 1 to {seen.depth}, not {layer}")
+    return number
+
+
 def pool_attention(seen: Look) -> Tensor | None:
     """Return what each head of the pool attends to, (B, heads, queries, N); None without a pool."""
     config, pool = seen.transformer.config, seen.transformer.head.attend
@@ -152,10 +157,7 @@ def _heads(seen: Look, layer: int | None) -> Tensor:
             f"{config.name} has no class token (pool={config.pool}): "
             "vitlab.inspect.rollout shows what reaches the classifier"
         )
-    number = seen.depth if layer is None else layer
-    if not 1 <= number <= seen.depth:
-        raise OptionError(f"layer must be from 1 to {seen.depth}, not {layer}")
-    weights = next(seen.attention(number))
+    weights = next(seen.attention(_number(seen, layer)))
     return weights[:, :, 0, config.prefix :].unflatten(-1, seen.grid)
 
 

@@ -98,18 +98,11 @@ class Gradients:
     def __init__(self, model: Model, images: Tensor, classes: Tensor) -> None:
         self.model = model
         self.images, labels = asked(model, images, classes)
-        free = [weight for weight in model.parameters() if weight.requires_grad]
         with ExitStack() as stack, evaluating(model):
             self._watch(stack)
-            try:
-                for weight in free:
-                    weight.requires_grad_(False)
-                with torch.inference_mode(False), torch.enable_grad():
-                    logits = model(self.images.detach().clone().requires_grad_())
-                    scores_of(logits, labels.clone()).sum().backward()
-            finally:
-                for weight in free:
-                    weight.requires_grad_(True)
+            with torch.inference_mode(False), torch.enable_grad():
+                pixels = self.images.detach().clone().requires_grad_()
+                scores_of(model(pixels), labels.clone()).sum().backward(inputs=[pixels])
 
     def _watch(self, stack: ExitStack) -> None:
         """Keep what enters and leaves every attention, fused or not, and what Grad-CAM weighs."""
@@ -184,17 +177,13 @@ def _kept(
     """Return a list for what a module returns during a pass, or is called with; with gradients."""
     found: list[Any] = []
 
-    def keep(values: Sequence[Any]) -> None:
-        found[:] = values
+    def keep(_: nn.Module, given: Sequence[Any], *returned: Any) -> None:
+        found[:] = returned or given
         if gradient:
             found[0].retain_grad()
 
-    handle = (
-        module.register_forward_pre_hook(lambda _, given: keep(given))
-        if inputs
-        else module.register_forward_hook(lambda _, given, out: keep([out]))
-    )
-    stack.callback(handle.remove)
+    hook: Any = module.register_forward_pre_hook if inputs else module.register_forward_hook
+    stack.callback(hook(keep).remove)
     return found
 
 
@@ -261,10 +250,9 @@ def asked(model: Model, images: Tensor, classes: Tensor) -> tuple[Tensor, Tensor
     images, config = entering(model, images), model.config
     if not config.classes:
         raise OptionError(f"{config.name} has no classifier, and so no class to explain")
-    if not isinstance(classes, Tensor):
-        raise OptionError(f"classes must be an int64 tensor, not {type(classes).__name__}")
-    if classes.shape != (len(images),) or classes.dtype != torch.int64:
-        raise OptionError(f"classes must be int64, one per image: ({len(images)},)")
-    if len(classes) and not 0 <= int(classes.min()) <= int(classes.max()) < config.classes:
+    each = (len(images),)
+    if not isinstance(classes, Tensor) or (classes.shape, classes.dtype) != (each, torch.int64):
+        raise OptionError(f"classes must be an int64 tensor, one per image: {each}")
+    if not 0 <= int(classes.min()) <= int(classes.max()) < config.classes:
         raise OptionError(f"classes must be from 0 to {config.classes - 1}")
     return images, classes.to(images.device)

@@ -193,7 +193,7 @@ def looks(model: Model | Look, images: Tensor | Iterable[Tensor]) -> Iterator[Lo
         return
     none = True
     transformer(model)
-    for batch in [images] if isinstance(images, Tensor | Packed | str | bytes) else images:
+    for batch in [images] if isinstance(images, Tensor | Packed | str) else images:
         ready = entering(model, batch)
         for part in ready.split(together(model, ready)):
             yield _passed(model, part)
@@ -225,16 +225,9 @@ def entering(model: Model, images: Tensor) -> Tensor:
     """
     if isinstance(images, Packed):
         raise OptionError("packed images have no common grid: pass images of one size")
-    if not isinstance(images, Tensor | str | bytes | list | tuple):
-        raise OptionError(f"images must be a tensor, not {type(images).__name__}")
     model.check_images(images)
     if not images.numel():
         raise OptionError("no images: give at least one")
-    if not images.is_floating_point():
-        raise OptionError(
-            f"images must be normalized numbers, not {images.dtype}: "
-            "vitlab.preprocess(model)(images) makes them"
-        )
     if not images.isfinite().all():
         raise OptionError("images contain numbers that are not finite")
     home = next(model.parameters())

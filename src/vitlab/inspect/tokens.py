@@ -212,13 +212,5 @@ def _components(flat: Tensor, first: int) -> Tensor:
     axes = axes.flip(1)[:, first : first + 3]
     largest = axes.gather(0, axes.abs().argmax(0, keepdim=True))
     values = flat @ (axes * largest.sign())
-    low, high = (_quantile(values, share) for share in (TAIL, 1 - TAIL))
+    low, high = values.quantile(values.new_tensor((TAIL, 1 - TAIL)), 0)
     return ((values - low) / (high - low).clamp(min=1e-12)).clamp(0, 1)
-
-
-def _quantile(values: Tensor, share: float) -> Tensor:
-    """Return a quantile of each column, linear between neighbors; torch's own stops at 2^24."""
-    place = share * (len(values) - 1)
-    ordered = values.sort(0).values
-    below = ordered[int(place)]
-    return below + (ordered[min(int(place) + 1, len(values) - 1)] - below) * (place - int(place))

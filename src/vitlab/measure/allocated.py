@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -58,16 +58,6 @@ class Allocated(TorchDispatchMode):
 
     def _free(self, place: int) -> None:
         self.now -= self._sizes.pop(place)
-
-
-def forward_bytes(model: nn.Module, images: Tensor) -> int:
-    """Return the most bytes that weights, images and activations take in a forward pass.
-
-    Args:
-        model: on a CPU
-        images: its input
-    """
-    return peak_bytes(lambda: model(images), [*model.parameters(), *model.buffers(), images])
 
 
 def peak_bytes(work: Callable[[], object], tensors: Iterable[Tensor]) -> int:

@@ -9,7 +9,7 @@ import torch
 from vitlab import device as devices
 from vitlab.errors import OptionError
 from vitlab.evaluation.compute import borrowed
-from vitlab.measure.allocated import forward_bytes
+from vitlab.measure.allocated import peak_bytes
 from vitlab.measure.timing import FEWEST, time_passes, waiter
 from vitlab.models.model import Model
 
@@ -56,13 +56,14 @@ def speed(
     if batch < 1:
         raise OptionError(f"batch must be at least 1, not {batch}")
     where = devices.choose(device)
+    on_gpu = where.type == "cuda"
     with borrowed(model, where):
-        if where.type == "cuda":
+        if on_gpu:
             torch.cuda.reset_peak_memory_stats(where)
         with torch.inference_mode(), devices.autocast(where, precision):
             images = torch.randn(batch, model.config.channels, *model.config.size, device=where)
             work, wait = partial(model, images), waiter(where)
             latency = time_passes(work, wait, seconds=seconds, usual=FEWEST).median
-            on_gpu = where.type == "cuda"
-            memory = devices.peak_memory(where) if on_gpu else forward_bytes(model, images)
+            tensors = [*model.parameters(), *model.buffers(), images]
+            memory = devices.peak_memory(where) if on_gpu else peak_bytes(work, tensors)
     return Speed(batch, latency, batch / latency, memory)

@@ -1,19 +1,23 @@
-"""A measured pass of any batch size, and its figures: inference and training alike."""
+"""A measured pass of any batch size, and its figures: the best and the largest batch among them."""
 
 import gc
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 
 from vitlab import device as devices
 from vitlab.measure.modes import Precision
 from vitlab.measure.rates import Rates
-from vitlab.measure.search import MOST, BestBatch, best_batch, largest_batch
-from vitlab.measure.timing import QUICK, Pass, time_passes, waiter
+from vitlab.measure.timing import QUICK, Pass, Times, time_passes, waiter
 
+Found = TypeVar("Found")
+MOST = 2**16  # images per pass that are tried at most
+WORTH = 1.02  # times the throughput so far: less does not count as growth
+PATIENCE = 2  # doublings without growth, after which the search ends
 ROOM = 0.9  # share of the free memory of a CPU's machine that a pass may take
 FARTHEST, ALIKE = 128, 0.03  # images that are counted at most, and how alike what each adds must be
 LONGEST = 16.0  # times the time for each batch that a pass of a larger one may take
@@ -62,6 +66,23 @@ class DeviceLimits:
         return (6 if self.training else 2) * self.macs * rate / self.device.of(precision)
 
 
+@dataclass(frozen=True)
+class BestBatch:
+    """The batch with the highest throughput.
+
+    Attributes:
+        batch: images per pass
+        rate: its images per second
+        rates: images per second of every batch that was tried
+        ended: why no larger ones were tried: throughput no longer grew, or memory
+    """
+
+    batch: int
+    rate: float
+    rates: dict[int, float]
+    ended: Literal["throughput", "memory"]
+
+
 def timed(
     subject: Subject, limits: DeviceLimits, batch: int, seconds: float, each: bool = True
 ) -> dict[str, Any] | None:
@@ -74,17 +95,15 @@ def timed(
         seconds: how long to repeat
         each: wait for the device after every pass
     """
-    measured = None
-    try:
-        work, wait = subject.passes(batch), waiter(subject.where)
-        times = time_passes(work, wait, seconds=seconds, each=each)
-        measured = times, peak(subject, work, batch)
-    except torch.OutOfMemoryError:
-        pass
-    if measured is None:
-        _give_back(subject.where)
+
+    def measured() -> tuple[Times, int]:
+        work = subject.passes(batch)
+        times = time_passes(work, waiter(subject.where), seconds=seconds, each=each)
+        return times, peak(subject, work, batch)
+
+    if (found := _if_it_fits(subject, measured)) is None:
         return None
-    times, memory = measured
+    times, memory = found
     rate = batch / times.median
     return {
         "batch": batch,
@@ -117,7 +136,7 @@ def best(
         throughput, which no longer grew, memory, or time, where one pass of the next batch would
         take 16 times `seconds`.
     """
-    slow, pace = False, 0.0
+    slow, pace, (least, usual) = False, 0.0, QUICK
 
     def rate_of(batch: int) -> float | None:
         nonlocal slow, pace
@@ -125,10 +144,20 @@ def best(
             slow = True
             return None
         note(batch)
-        median = _quick(subject, batch, seconds)
-        if median is None:
+        times = _if_it_fits(
+            subject,
+            lambda: time_passes(
+                subject.passes(batch),
+                waiter(subject.where),
+                seconds=seconds,
+                each=False,
+                least=least,
+                usual=usual,
+            ),
+        )
+        if times is None:
             return None
-        pace = median / batch
+        pace = times.median / batch
         return 1 / pace
 
     found = best_batch(rate_of, min(most, MOST))
@@ -204,27 +233,23 @@ def fits(subject: Subject, batch: int) -> bool:
 
 def _guess(subject: Subject) -> int:
     """Return about how many images fit into a GPU's memory."""
-    try:
-        _give_back(subject.where)
-        room = devices.free_memory(subject.where) + torch.cuda.memory_allocated(subject.where)
-        found = images_in(room, lambda n: peak(subject, subject.passes(n), n), subject.hidden)
-    except torch.OutOfMemoryError:
-        return 1
-    return max(1, min(MOST, found))
+    _give_back(subject.where)
+    room = devices.free_memory(subject.where) + torch.cuda.memory_allocated(subject.where)
+    found = _if_it_fits(
+        subject,
+        lambda: images_in(room, lambda n: peak(subject, subject.passes(n), n), subject.hidden),
+    )
+    return max(1, min(MOST, found or 1))
 
 
-def _quick(subject: Subject, batch: int, seconds: float) -> float | None:
-    """Return the seconds of a pass after a first look; None if it does not fit into memory."""
-    median, (least, usual) = None, QUICK
-    try:
-        work, wait = subject.passes(batch), waiter(subject.where)
-        times = time_passes(work, wait, seconds=seconds, each=False, least=least, usual=usual)
-        median = times.median
-    except torch.OutOfMemoryError:
-        pass
-    if median is None:
+def _if_it_fits(subject: Subject, work: Callable[[], Found]) -> Found | None:
+    """Return what some work returns; None if it does not fit into memory, which is given back."""
+    found = None
+    with suppress(torch.OutOfMemoryError):
+        found = work()
+    if found is None:  # the frames of the error are gone, and what they held can be given back
         _give_back(subject.where)
-    return median
+    return found
 
 
 def _give_back(where: torch.device) -> None:
@@ -232,3 +257,64 @@ def _give_back(where: torch.device) -> None:
     gc.collect()
     if where.type == "cuda":
         torch.cuda.empty_cache()
+
+
+def best_batch(rate_of: Callable[[int], float | None], most: int = MOST) -> BestBatch | None:
+    """Return the batch with the highest throughput.
+
+    Powers of two are tried until two doublings in a row bring less than 2%, or memory ends; then
+    the numbers halfway between the best one and its neighbors.
+
+    Args:
+        rate_of: images per second with so many images per pass; None if they do not fit
+        most: images per pass at most
+
+    Returns:
+        None if not even one image fits.
+    """
+    rates: dict[int, float] = {}
+    size, high, idle = 1, 0.0, 0
+    while size <= most and idle < PATIENCE:
+        rate = rate_of(size)
+        if rate is None:
+            break
+        rates[size] = rate
+        idle = 0 if rate >= WORTH * high else idle + 1
+        high = max(high, rate)
+        size *= 2
+    if not rates:
+        return None
+    ended: Literal["throughput", "memory"] = "throughput" if idle == PATIENCE else "memory"
+    top = max(rates, key=rates.__getitem__)
+    for between in (3 * top // 4, 3 * top // 2):
+        if between not in rates and 1 <= between <= most:
+            rate = rate_of(between)
+            rates |= {} if rate is None else {between: rate}
+    top = max(rates, key=rates.__getitem__)
+    return BestBatch(top, rates[top], dict(sorted(rates.items())), ended)
+
+
+def largest_batch(fits: Callable[[int], bool], start: int = 1, most: int = MOST) -> int:
+    """Return exactly the largest batch that fits, 0 if none does.
+
+    From `start` it goes up or down by steps that double, then halves what is left.
+
+    Args:
+        fits: whether so many images per pass fit; more do not if fewer do not
+        start: a guess
+        most: images per pass at most
+    """
+    low, high = 0, most + 1  # low fits, high does not
+    size, step = min(start, most), max(1, start // 32)
+    while high - low > 1:
+        if fits(size):
+            low = size
+            size = size + step
+        else:
+            high = size
+            size = size - step
+        step *= 2
+        bracketed = low > 0 and high <= most
+        if bracketed or not low < size < high:
+            size = (low + high) // 2
+    return low

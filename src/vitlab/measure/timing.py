@@ -1,7 +1,6 @@
 """Timing of a piece of work: warmed up, repeated, synchronized with the device."""
 
 import math
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,15 +65,12 @@ def time_passes(
     warmup, last = _warm_up(work, wait, seconds)
     group = 1 if each else max(1, math.ceil(AGAIN / max(last, 1e-6)))
     times: list[float] = []
-    begin = time.perf_counter()
-    while len(times) < least or _goes_on(time.perf_counter() - begin, seconds, times, usual):
+    begin, passed = time.perf_counter(), 0.0
+    while len(times) < least or passed < (seconds if len(times) >= usual else 4 * seconds):
         times.append(_timed(work, wait, group))
-    p5, p95 = np.quantile(times, (0.05, 0.95)).tolist()
-    return Times(statistics.median(times), p5, p95, group * len(times), warmup)
-
-
-def _goes_on(passed: float, seconds: float, times: list[float], usual: int) -> bool:
-    return passed < (seconds if len(times) >= usual else 4 * seconds)
+        passed = time.perf_counter() - begin
+    p5, median, p95 = np.quantile(times, (0.05, 0.5, 0.95)).tolist()
+    return Times(median, p5, p95, group * len(times), warmup)
 
 
 def _warm_up(work: Pass, wait: Pass, seconds: float) -> tuple[int, float]:

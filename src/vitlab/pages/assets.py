@@ -2,28 +2,20 @@
 
 import importlib.resources
 
+FOLDER = importlib.resources.files(__package__) / "static"
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 SHARED = ("look.css", "photos.js", "answers.js")  # by all pages
 # What service.html asks for.
 SERVICE = (*SHARED, "service.css", "heat.js", "overlays.js", "service.js")
 WEB = (*SHARED, "pixels.js", "runner.js", "web.js")  # what web.html asks for, beside its parts
 # What explore.html asks for, and the modules that its own one imports.
-EXPLORE = (
-    *SHARED, "heat.js", "explore.css", "explore-map.css", "explore.js",
-    *(
-        f"explore-{name}.js"
-        for name in (
-            "asking", "bars", "brush", "classes", "controls", "hands", "heads", "labels", "link",
-            "map", "maps", "paint", "panel", "picture", "points", "poster", "strip", "suspects",
-            "wanted", "words",
-        )
-    ),
-)  # fmt: skip
+OWN = (each.name for each in FOLDER.iterdir() if each.name.startswith("explore"))
+EXPLORE = (*SHARED, "heat.js", *(name for name in sorted(OWN) if not name.endswith(".html")))
 
 
 def asset(name: str) -> bytes:
     """Return one of the files of this package's pages."""
-    return (importlib.resources.files(__package__) / f"static/{name}").read_bytes()
+    return (FOLDER / name).read_bytes()
 
 
 def media_type(name: str) -> str:

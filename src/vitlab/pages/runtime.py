@@ -64,25 +64,25 @@ RUNTIME = NodePackage(
 )
 
 
-def runtime_files(package: NodePackage = RUNTIME) -> list[bytes]:
-    """Return the files of a package, in its order; npm fetches them if they are not here yet.
+def runtime_files() -> list[bytes]:
+    """Return the files of the runtime, in its order; npm fetches them if they are not here yet.
 
     Raises:
         PackageError: they are not here, and cannot be fetched.
         DiskError: they cannot be written into the cache.
     """
-    place = kept(package)
+    place = kept()
     if place is None:
-        place = cache() / package.folder
-        fetch(package, place)
-    return [read_bytes(place / Path(name).name, MOST_BYTES) for name in package.files]
+        place = cache() / RUNTIME.folder
+        fetch(place)
+    return [read_bytes(place / Path(name).name, MOST_BYTES) for name in RUNTIME.files]
 
 
-def kept(package: NodePackage = RUNTIME) -> Path | None:
-    """Return the folder on this machine that has every file of a package, undamaged."""
+def kept() -> Path | None:
+    """Return the folder on this machine that has every file of the runtime, undamaged."""
     for home in (VENDORED, cache()):
-        place = home / package.folder
-        if all(_is(place / Path(name).name, check) for name, check in package.files.items()):
+        place = home / RUNTIME.folder
+        if all(_is(place / Path(name).name, check) for name, check in RUNTIME.files.items()):
             return place
     return None
 
@@ -95,11 +95,11 @@ def cache() -> Path:
 def vendor() -> None:
     """Fetch the runtime into this package's own folder, from where wheels take it."""
     if kept() != (place := VENDORED / RUNTIME.folder):
-        fetch(RUNTIME, place)
+        fetch(place)
 
 
-def fetch(package: NodePackage, place: Path) -> None:
-    """Fetch a package by npm, and keep its files in a folder.
+def fetch(place: Path) -> None:
+    """Fetch the runtime by npm, and keep its files in a folder.
 
     Raises:
         PackageError: npm is missing or fails, or the package is not the one that is pinned.
@@ -108,24 +108,24 @@ def fetch(package: NodePackage, place: Path) -> None:
     npm = shutil.which("npm")
     if npm is None:
         raise PackageError(
-            f"the page needs the files of {package}, which npm fetches: install Node.js, which has "
+            f"the page needs the files of {RUNTIME}, which npm fetches: install Node.js, which has "
             "npm, and run the command again"
         )
     with tempfile.TemporaryDirectory() as scratch:
-        archive = _packed(npm, package, Path(scratch))
+        archive = _packed(npm, Path(scratch))
         content = read_bytes(archive, MOST_BYTES)
-        if base64.b64encode(hashlib.sha512(content).digest()).decode() != package.integrity:
+        if base64.b64encode(hashlib.sha512(content).digest()).decode() != RUNTIME.integrity:
             raise PackageError(
-                f"npm returned another archive of {package} than the one that is pinned: check the "
+                f"npm returned another archive of {RUNTIME} than the one that is pinned: check the "
                 "registry that npm uses (npm config get registry)"
             )
         with staged_folder(place) as draft:
-            _unpack(archive, package, draft)
+            _unpack(archive, draft)
 
 
-def _packed(npm: str, package: NodePackage, scratch: Path) -> Path:
-    """Return the archive of a package, downloaded; nothing of it is run."""
-    words = [npm, "pack", f"{package.name}@{package.version}", "--ignore-scripts", "--silent"]
+def _packed(npm: str, scratch: Path) -> Path:
+    """Return the archive of the runtime, downloaded; nothing of it is run."""
+    words = [npm, "pack", f"{RUNTIME.name}@{RUNTIME.version}", "--ignore-scripts", "--silent"]
     try:
         done = subprocess.run(
             words, cwd=scratch, capture_output=True, text=True, timeout=PATIENCE, check=False
@@ -136,24 +136,24 @@ def _packed(npm: str, package: NodePackage, scratch: Path) -> Path:
     found = list(scratch.glob("*.tgz"))
     if len(found) != 1:
         raise PackageError(
-            f"npm cannot fetch {package} ({reason}): run the command where the npm registry can be "
+            f"npm cannot fetch {RUNTIME} ({reason}): run the command where the npm registry can be "
             "reached"
         )
     return found[0]
 
 
-def _unpack(archive: Path, package: NodePackage, draft: Path) -> None:
+def _unpack(archive: Path, draft: Path) -> None:
     """Write the files that are needed; every other member is left alone."""
     with tarfile.open(archive) as members:
         for member in members:
             name = member.name.removeprefix("package/")
-            if name in package.files and member.isreg() and member.size <= MOST_BYTES:
+            if name in RUNTIME.files and member.isreg() and member.size <= MOST_BYTES:
                 stream = members.extractfile(member)
                 assert stream is not None  # a regular file
                 (draft / Path(name).name).write_bytes(stream.read())
-    for name, check in package.files.items():
+    for name, check in RUNTIME.files.items():
         if not _is(draft / Path(name).name, check):
-            raise PackageError(f"{package} lacks {name} as it is pinned")
+            raise PackageError(f"{RUNTIME} lacks {name} as it is pinned")
 
 
 def _is(file: Path, check: str) -> bool:

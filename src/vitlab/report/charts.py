@@ -91,7 +91,6 @@ def svg(figure: Figure, name: str, label: str, width: int = 0) -> Markup:
         figure.savefig(buffer, format="svg", metadata=NO_METADATA)
     text = buffer.getvalue()
     body = text[text.index(">", text.index("<svg")) + 1 :]
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", body)
     body = re.sub(r"font-family: [^;\"]*;? ?", "", body)  # the page's own
     for variable, color in LIGHT.items():

@@ -86,12 +86,10 @@ def learning_curves(facts: RunFacts, own: dict[str, Curve] | None = None) -> lis
 def compared_curves(runs: Sequence[RunFacts]) -> list[Plot]:
     """Return the curves of several runs, each in its color, against epochs."""
     main = main_of({key for each in runs for point in each.testing for key in point.values})
-    panels = [("loss", "Training loss"), ("loss", "Loss on held-out images")]
-    panels += (
-        [(main.name, f"{main.title} on held-out images")] if main and main.name != "loss" else []
-    )
-    panels, plots = [*panels, *PROBES.items()], []
-    for number, (key, title) in enumerate(panels):
+    panels, plots = [("loss", "Training loss"), ("loss", "Loss on held-out images")], []
+    if main and main.name != "loss":
+        panels.append((main.name, f"{main.title} on held-out images"))
+    for number, (key, title) in enumerate([*panels, *PROBES.items()]):
         drawn = []
         for run, each in enumerate(runs):
             points = each.testing if number else each.training

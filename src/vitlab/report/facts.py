@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -114,7 +113,7 @@ class RunFacts:
     def number(self, key: str) -> float | None:
         """Return a figure of the run, if there is one."""
         figure = self.figures.get(key)
-        return float(figure) if isinstance(figure, Real) and not isinstance(figure, bool) else None
+        return float(figure) if isinstance(figure, int | float) else None
 
     def interval(self, key: str) -> tuple[float, float] | None:
         """Return the 95% interval of a figure, if it was computed."""

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from vitlab.evaluation.run_predictions import reopened
 from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
 from vitlab.report.facts import Doubts, Judged, Survey, facts_of
-from vitlab.report.inside.looking import Choices, Looked, look
+from vitlab.report.inside.looking import Looked, look
 from vitlab.report.page import write_page
 from vitlab.report.run_page import run_page
 from vitlab.report.thumbnails import Pixels, in_colors
@@ -135,12 +136,12 @@ def mistakes(model: Model, source: Source, predictions: Probabilities) -> list[J
     guesses = chances.argmax(1)
     wrong = np.flatnonzero(guesses != labels)
     order = wrong[np.argsort(-chances[wrong].max(1), kind="stable")].tolist()
-    before, ranked = Counter[tuple[int, int]](), list[tuple[int, int, int]]()
-    for number, place in enumerate(order):
+    before, rank = Counter[tuple[int, int]](), dict[int, int]()  # among those of its confusion
+    for place in order:
         pair = int(labels[place]), int(guesses[place])
-        ranked.append((before[pair], number, place))
+        rank[place] = before[pair]
         before[pair] += 1
-    chosen = sorted(each for each in ranked if each[0] < TOGETHER)[:MISTAKES]
+    few = (place for place in sorted(order, key=rank.__getitem__) if rank[place] < TOGETHER)
 
     def judged(place: int) -> Judged:
         true, guess, index = labels[place], guesses[place], int(predictions.indices[place])
@@ -155,7 +156,7 @@ def mistakes(model: Model, source: Source, predictions: Probabilities) -> list[J
             unlike=bool((predictions.distances[place : place + 1] > 1).any()),
         )
 
-    return [judged(place) for _, _, place in chosen]
+    return [judged(place) for place in islice(few, MISTAKES)]
 
 
 def doubts(model: Model, source: Source, predictions: Probabilities) -> Doubts | None:
@@ -165,12 +166,11 @@ def doubts(model: Model, source: Source, predictions: Probabilities) -> Doubts |
     """
     if len(predictions.indices) < LEAST:
         return None
-    found = find_label_errors(predictions.probabilities, predictions.labels)
-    shown = []
+    chances, several = predictions.probabilities, predictions.labels.several
+    found, shown = find_label_errors(chances, predictions.labels), []
     for each in found.suspects[:DOUBTED]:
         index = int(predictions.indices[each.place])
-        single = not predictions.labels.several
-        other = float(predictions.probabilities[each.place, each.better[0]]) if single else None
+        other = None if several else float(chances[each.place, each.better[0]])
         given, better = _names(source, each.given), _names(source, each.better)
         picture = _picture(source, index, model)
         shown.append(Judged(source.name(index), given, better, other, each.own, picture))
@@ -193,7 +193,7 @@ def _inside(model: Model, source: Source, predictions: Probabilities) -> Looked 
     places = np.unique(np.linspace(0, count - 1, num=min(GLANCED, count), dtype=int))
     places = np.concatenate([places[::2], places[1::2]])  # the first ones are shown
     device, few = next(model.parameters()).device, Subset(source, predictions.indices[places])
-    found = look(model, few, device, Choices(glance=True))
+    found = look(model, few, device, glance=True)
     found.images = [
         replace(each, label=_names(source, predictions.labels.classes_of(int(place))))
         for each, place in zip(found.images, places, strict=False)

@@ -237,8 +237,13 @@ def uses(facts: RunFacts) -> Commands:
 
 def run_sections(facts: RunFacts) -> list[Section]:
     """Return what the reports of all runs end with: cost, sweep, how it was made, settings."""
-    known = ((*COSTS[key], facts.number(key)) for key in COSTS)
-    costs = filled(*((title, form(value)) for title, form, value in known if value is not None))
+    costs = filled(
+        *(
+            (title, form(value))
+            for key, (title, form) in COSTS.items()
+            if (value := facts.number(key)) is not None
+        )
+    )
     rows = [
         (name, field, setting(choice))
         for name, fields in facts.recipe.items()

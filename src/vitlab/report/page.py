@@ -4,9 +4,9 @@ Every page maker says what it shows as blocks; this file and its templates say h
 is escaped unless it is `Markup`. A page needs no network, no scripts and no other files.
 """
 
-import importlib.resources
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,6 @@ from markupsafe import Markup
 
 from vitlab.files import staged_file
 from vitlab.pages.palette import DARK, LIGHT
-
-FIRST_NOTES = 100  # notes of a page that are listed
 
 
 @dataclass(frozen=True)
@@ -164,7 +162,6 @@ class Sight:
         ratio: its width to its height
         lenses: the maps
         heads: small maps below them
-        more: small maps that are not shown
     """
 
     name: str
@@ -174,7 +171,6 @@ class Sight:
     ratio: float
     lenses: Sequence[Lens]
     heads: Sequence[Lens]
-    more: int
 
 
 @dataclass(frozen=True)
@@ -226,40 +222,54 @@ def write_page(file: Path, page: Page) -> Path:
     Raises:
         DiskError: the file cannot be written.
     """
-    return save_page(file, rendered(page))
+    text = rendered(page).encode("utf-8", "backslashreplace")  # file names need not be Unicode
+    with staged_file(file) as draft:
+        draft.write_bytes(text)
+    return file
 
 
 def rendered(page: Page) -> str:
     """Return a page as HTML; the template library is imported here."""
     import jinja2
 
-    folder = importlib.resources.files("vitlab.report") / "templates"
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: folder.joinpath(name).read_text("utf-8")),
+        loader=jinja2.PackageLoader("vitlab.report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"light": LIGHT, "dark": DARK}
     environment.filters["kind"] = lambda block: type(block).__name__
-    notes = list(dict.fromkeys(page.notes))
-    if rest := notes[FIRST_NOTES:]:
-        notes[FIRST_NOTES:] = [f"{len(rest):,} more"]
-    shown = replace(page, sections=[each for each in page.sections if each.blocks], notes=notes)
-    return environment.get_template("page.html.jinja").render(page=shown)
+    template = environment.get_template("page.html.jinja")
+    return template.render(page=page, light=LIGHT, dark=DARK)
 
 
-def save_page(file: Path, text: str) -> Path:
-    """Write text as a page; an older one is replaced only by a complete one.
+@dataclass(frozen=True)
+class TablePage:
+    """What a page of tables shows, in this order."""
+
+    title: str
+    lead: str
+    tables: Sequence[ReportTable] = ()
+    drawings: Sequence[Markup] = ()
+    notes: Sequence[str] = ()
+    command: str = ""
+
+
+def write_tables(file: Path, page: TablePage) -> Path:
+    """Write tables and drawings as one HTML file that needs no other; return the file.
 
     Raises:
         DiskError: the file cannot be written.
     """
-    content = text.encode("utf-8", "backslashreplace")  # file names need not be Unicode
-    with staged_file(file) as draft:
-        draft.write_bytes(content)
-    return file
+    plots = Plots([Plot("", each) for each in page.drawings])
+    drawn = [Section("drawings", "Drawings", [plots], folded=False)] if page.drawings else []
+    tables = [
+        Section(f"table-{number}", table.title, [table], folded=False)
+        for number, table in enumerate(page.tables, 1)
+    ]
+    whole = Page(page.title, page.lead, [*drawn, *tables], page.notes, page.command)
+    return write_page(file, whole)
 
 
 # Words that pages share
@@ -301,13 +311,8 @@ def bar(share: float) -> Markup:
 def common_folder(names: Iterable[str]) -> str:
     """Return the folder that all names begin with, which says nothing of each; empty for none."""
     folders = [name.rpartition("/")[0].split("/") for name in dict.fromkeys(names)]
-    if len(folders) < 2:
-        return ""
-    shared: list[str] = []
-    for parts in zip(*folders, strict=False):
-        if len(set(parts)) > 1:
-            break
-        shared.append(parts[0])
+    alike = takewhile(lambda parts: len(set(parts)) == 1, zip(*folders, strict=False))
+    shared = [parts[0] for parts in alike] if len(folders) > 1 else []
     return "/".join(shared) + "/" if any(shared) else ""
 
 

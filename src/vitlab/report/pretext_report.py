@@ -153,8 +153,7 @@ def pretext_page(facts: RunFacts) -> Page:
         Section("curves", "Learning curves", learning_curves(facts, own_figures(facts))),
         *headline.run_sections(facts),
     ]
-    name, _ = TASKS.get(facts.task, (facts.task.capitalize() or "Run", ""))
-    title = headline.on_data(facts, name)
+    title = headline.on_data(facts, TASKS[facts.task][0])
     notes = [*facts.notes, *headline.changes(facts)]
     return Page(title, lead(facts), sections, notes, kicker="report")
 
@@ -166,7 +165,7 @@ def lead(facts: RunFacts) -> str:
     hidden, target = "hidden patches", TARGETS.get(options.get("target", ""), "the colors")
     if "mask_ratio" in options:
         hidden += f" ({options['mask_ratio']:.0%} of each image)"
-    _, what = TASKS.get(facts.task, ("", "without labels"))
+    _, what = TASKS[facts.task]
     text = f"{headline.short_model(facts)} learned {what.format(target=target, hidden=hidden)}"
     how = LABELS.get(facts.task, "without labels")
     text += f", from {images:,.0f} images {how}." if images else f", {how}."

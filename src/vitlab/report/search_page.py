@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitlab.data.decode.formats import SUFFIXES
-from vitlab.data.sources.folders import named_files
+from vitlab.data.sources.folders import image_paths
 from vitlab.data.sources.source import Source
-from vitlab.errors import DataError
 from vitlab.evaluation.search import Nearest, Neighbor
 from vitlab.report.page import (
     Page,
@@ -50,14 +49,16 @@ def write_search(
     shown = found[: max(1, MOST // each)]
     wanted = {one.path for answer in shown for one in answer.neighbors}
     folder, asked = common_folder(wanted), common_folder(answer.image for answer in shown)
-    there = () if embedded is None else map(embedded.name, range(len(embedded)))
-    numbers = {name: number for number, name in enumerate(there) if name in wanted}
+    if embedded is None:
+        files = (path for path in wanted if Path(path).suffix.lower() in SUFFIXES)
+        names = [path for path in files if Path(path).is_file()]
+        embedded = image_paths(names)
+    else:
+        names = [embedded.name(number) for number in range(len(embedded))]
+    numbers = {name: number for number, name in enumerate(names) if name in wanted}
 
     def thumbnail(one: Neighbor) -> Thumbnail:
-        source, number = embedded, numbers.get(one.path, -1)
-        if source is None:
-            source, number = _file(one.path), 0
-        image = of_source(source, number) if source is not None and number >= 0 else ""
+        image = of_source(embedded, numbers[one.path]) if one.path in numbers else ""
         label = one.label if isinstance(one.label, str) else ", ".join(one.label or ())
         words, name = f"{one.score:.3f}" + " (itself)" * one.same, one.path.removeprefix(folder)
         return Thumbnail((image,), label or words, words if label else "", name)
@@ -76,11 +77,3 @@ def write_search(
         "direction."
     )
     return write_page(file, Page(title, lead, sections, notes, command, "search"))
-
-
-def _file(path: str) -> Source | None:
-    """Return the image file at a path that a table names; None if there is none."""
-    try:
-        return named_files([path], path) if Path(path).suffix.lower() in SUFFIXES else None
-    except (DataError, OSError, ValueError, RuntimeError):
-        return None

@@ -17,7 +17,7 @@ from vitlab.experiments.cells import FAILED, Cell, Row
 from vitlab.experiments.statistics import MOST_SEEDS
 from vitlab.files import write_text
 from vitlab.report.charts import BLUE, INK, MUTED, SERIES_COLORS, STYLE, new_figure, standalone, svg
-from vitlab.report.table_page import ReportTable, TablePage, write_tables
+from vitlab.report.page import ReportTable, TablePage, write_tables
 from vitlab.studies.claims import Verdict, judged
 from vitlab.studies.design import Arm, Column, Picture, Study
 from vitlab.studies.grid import best_of, edge_of, tried

@@ -24,7 +24,7 @@ from vitlab.options import check_known
 from vitlab.places import On
 from vitlab.recipes.named import recipe as named
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.report.table_page import ReportTable, TablePage
+from vitlab.report.page import ReportTable, TablePage
 from vitlab.runs.naming import folder_name
 from vitlab.studies.base import table as printed
 from vitlab.units import percent

@@ -22,7 +22,7 @@ from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.paired_tests import mcnemar
 from vitlab.evaluation.run_predictions import kept, reopened
 from vitlab.models.names import shape_of
-from vitlab.report.comparing.recipe_diff import options_in
+from vitlab.report.comparing.compared_run import options_in
 from vitlab.runs.kept_arrays import read_arrays, write_arrays
 from vitlab.runs.run_folder import RunFolder
 

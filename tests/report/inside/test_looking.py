@@ -13,7 +13,7 @@ from vitlab.data.open import open_images
 from vitlab.data.sources.source import Source
 from vitlab.errors import OptionError
 from vitlab.report.inside import looking
-from vitlab.report.inside.looking import Choices, look
+from vitlab.report.inside.looking import look
 
 CPU = torch.device("cpu")
 NAMES = ("cat", "dog", "owl")
@@ -46,7 +46,7 @@ def test_figures_are_those_of_all_images_at_once(
 ) -> None:
     monkeypatch.setattr(looking, "SHOWN", 4)
     taken: list[int] = []
-    found = look(model, opened(files), CPU, Choices(), taken.append)
+    found = look(model, opened(files), CPU, progress=taken.append)
     assert taken == list(range(1, 6))
     images = vitlab.preprocess(model)(files)
     near = {"abs": 1e-5, "rel": 1e-4}
@@ -77,7 +77,7 @@ def test_figures_are_those_of_all_images_at_once(
 
 
 def test_one_layer_can_be_chosen(model: Any, files: list[str]) -> None:
-    found = look(model, opened(files[:1]), CPU, Choices(layer=1, watch="dog"))
+    found = look(model, opened(files[:1]), CPU, layer=1, watch="dog")
     (one,), image = found.images, vitlab.preprocess(model)(files[:1])
     heads = inspect.class_attention(model, image, 1)[0].numpy()
     assert one.heads == pytest.approx(heads, abs=1e-6)
@@ -86,7 +86,7 @@ def test_one_layer_can_be_chosen(model: Any, files: list[str]) -> None:
     assert one.watched == "dog"
     assert found.remarks == []
     with pytest.raises(OptionError, match="layer must be from 1 to 2, not 3"):
-        look(model, opened(files[:1]), CPU, Choices(layer=3))
+        look(model, opened(files[:1]), CPU, layer=3)
 
 
 KINDS = {
@@ -138,7 +138,7 @@ def test_images_of_several_sizes_share_their_colors(files: list[str], tmp_path: 
 
 
 def test_a_report_glances_at_a_few_images(model: Any, files: list[str]) -> None:
-    found = look(model, opened(files), CPU, Choices(glance=True))
+    found = look(model, opened(files), CPU, glance=True)
     images = vitlab.preprocess(model)(files)
     assert found.count == 5
     assert found.arrays["attention_distance"] == pytest.approx(

@@ -1,4 +1,4 @@
-"""Canvas of all plots in this room: colors, fonts, and how images are shown."""
+"""Canvas of all plots in this room: colors and fonts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,6 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
@@ -65,36 +64,6 @@ def blank(inches: tuple[float, float], title: str) -> Figure:
     if title:
         figure.suptitle(title, fontsize=11, x=0.01, ha="left")
     return figure
-
-
-def show(
-    axes: Axes,
-    pixels: NDArray[Any],
-    shades: str = "gray",
-    low: float | None = 0,
-    high: float | None = 255,
-    *,
-    cover: float = 1,
-    extent: tuple[float, float, float, float] | None = None,
-    smooth: bool = False,
-) -> None:
-    """Show an image or a map without axes, each value as a square unless it is to be smooth.
-
-    Args:
-        axes: where
-        pixels: (rows, columns), or (rows, columns, 3) from 0 to 1 or as uint8
-        shades: colors of what has none
-        low: the value with the first of them; None for the least
-        high: the value with the last of them; None for the largest
-        cover: how much of what is below is hidden, from 0 to 1
-        extent: left, right, bottom and top, in the units of the axes
-        smooth: interpolate between the values
-    """
-    how = "bicubic" if smooth else "nearest"
-    axes.imshow(
-        pixels, cmap=shades, interpolation=how, vmin=low, vmax=high, alpha=cover, extent=extent
-    )
-    axes.set_axis_off()
 
 
 def in_gray(image: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from vitlab.inspect.plots.canvas import COSINES, Array, Floats, blank, numbers, show, themed
+from vitlab.inspect.plots.canvas import COSINES, Array, Floats, blank, numbers, themed
 
 SIZE = (5.2, 3.5)  # inches
 COLUMNS, TILES = 7, 14  # filters in a row, and tiles of positions per side, as in the ViT paper
@@ -111,9 +111,10 @@ def _heads(
     found = numbers(values, 2, HEADS)
     layers = np.arange(1, len(found) + 1)
     with themed(dark=dark) as theme:
-        figure = blank(SIZE if elsewhere is None else (SIZE[0], SIZE[1] + 1.1), title)
-        heights = [3.0] if elsewhere is None else [3.0, 1.0]
-        grid = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
+        below = elsewhere is not None
+        figure = blank((SIZE[0], SIZE[1] + 1.1 * below), title)
+        heights = (3.0, 1.0)[: 1 + below]
+        grid = figure.subplots(1 + below, 1, sharex=True, squeeze=False, height_ratios=heights)
         axes, shown = grid[0, 0], [(found, "a head", "mean of heads", "blue", "-")]
         if among is not None:
             words = "among patches alone"
@@ -130,10 +131,10 @@ def _heads(
         _named_above(axes)
         if elsewhere is not None:
             axes.set_xlabel("")
-            below, shares = grid[1, 0], 100 * numbers(elsewhere, 2, HEADS)
-            below.bar(layers, shares.mean(1), color=theme["blue"], width=0.6)
-            below.set_ylim(0, 100)
-            _by_layer(below, "% to no patch")
+            shares = (100 * numbers(elsewhere, 2, HEADS)).mean(1)
+            grid[1, 0].bar(layers, shares, color=theme["blue"], width=0.6)
+            grid[1, 0].set_ylim(0, 100)
+            _by_layer(grid[1, 0], "% to no patch")
         return figure
 
 
@@ -158,7 +159,9 @@ def embedding_filters(values: Array, title: str = "", *, dark: bool = False) -> 
     with themed(dark=dark):
         figure = blank((5.2, 0.74 * rows + 0.5), title)
         for number, each in enumerate(filters, 1):
-            show(figure.add_subplot(rows, COLUMNS, number), scaled(each), low=0, high=1)
+            axes = figure.add_subplot(rows, COLUMNS, number)
+            axes.imshow(scaled(each), "gray", vmin=0, vmax=1, interpolation="nearest")
+            axes.set_axis_off()
         return figure
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitlab.errors import OptionError
-from vitlab.inspect.plots.canvas import COSINES, HEAT, Array, in_gray, numbers, show, themed
+from vitlab.inspect.plots.canvas import COSINES, HEAT, Array, in_gray, numbers, themed
 
 Pixels = NDArray[np.uint8]
 
@@ -193,10 +193,10 @@ def _sheet(
             axes.set_axis_off()
         for axes, panel in zip(grid, panels, strict=False):
             for each in panel:
-                extent = (0, wide, high, 0)  # of the image, which its maps share
-                show(
-                    axes, each.pixels, each.shades, each.low, each.high,
-                    cover=each.cover, extent=extent, smooth=each.cover < 1,
+                axes.imshow(
+                    each.pixels, each.shades, vmin=each.low, vmax=each.high, alpha=each.cover,
+                    interpolation="bicubic" if each.cover < 1 else "nearest",
+                    extent=(0, wide, high, 0),  # of the image, which its maps share
                 )  # fmt: skip
         for axes, name in zip(grid, names, strict=False):
             axes.set_title(name, fontsize=8.5, pad=3)

@@ -10,8 +10,7 @@ from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.paired_tests import Pair
 from vitlab.places import check_page
 from vitlab.progress import PLACE, public
-from vitlab.report.comparing.entry import ComparedRun
-from vitlab.report.comparing.recipe_diff import differing
+from vitlab.report.comparing.compared_run import ComparedRun, differing
 from vitlab.report.comparing.run_comparison import Compared, Progress, gathered, seeds_of
 
 COSTS = ("images", "params", "macs", "images_per_second", "peak_memory", "seconds", "device")
@@ -73,21 +72,24 @@ def compare(
 
 def _run(entry: ComparedRun) -> dict[str, Any]:
     facts, names = entry.facts, (*METRICS, *COSTS, "intervals")
-    about: dict[str, Any] = {"run": str(entry.folder.path), "name": entry.name}
-    about |= {"model": facts.model, "seed": entry.seed}
-    about |= {"task": facts.task} if facts.task else {}
-    kept = {key: facts.figures[key] for key in names if key in facts.figures}
-    return about | {"finished": bool(facts.figures)} | kept
+    return {
+        "run": str(entry.folder.path),
+        "name": entry.name,
+        "model": facts.model,
+        "seed": entry.seed,
+        **({"task": facts.task} if facts.task else {}),
+        "finished": bool(facts.figures),
+        **{key: facts.figures[key] for key in names if key in facts.figures},
+    }
 
 
 def _pair(compared: Compared, pair: Pair) -> dict[str, Any]:
     """Return the tests of two runs, which are named; what is not a number becomes null."""
     assert compared.same is not None
-    places = {"first": pair.first, "second": pair.second}
-    names = {
-        key: str(compared.entries[compared.same.runs[place]].folder.path)
-        for key, place in places.items()
-    }
+    first, second = (
+        str(compared.entries[compared.same.runs[place]].folder.path)
+        for place in (pair.first, pair.second)
+    )
     differences = {
         name: {
             "value": each.value if math.isfinite(each.value) else None,
@@ -95,4 +97,4 @@ def _pair(compared: Compared, pair: Pair) -> dict[str, Any]:
         }
         for name, each in pair.differences.items()
     }
-    return asdict(pair) | names | {"differences": differences}
+    return asdict(pair) | {"first": first, "second": second, "differences": differences}

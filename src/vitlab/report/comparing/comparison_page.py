@@ -7,14 +7,24 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
 
+from vitlab.data.sources.source import Source
+from vitlab.errors import UserError
+from vitlab.evaluation.answers import Answers, SingleAnswers
 from vitlab.evaluation.metrics import MAIN, METRICS, Metric
 from vitlab.evaluation.paired_tests import Pair, SameImages
+from vitlab.evaluation.run_predictions import reopened
 from vitlab.report.charts import DASHES, SERIES_COLORS
-from vitlab.report.comparing.disagreements import disagreements
-from vitlab.report.comparing.entry import ComparedRun
-from vitlab.report.comparing.recipe_diff import Rows, differing, options_in, surroundings
+from vitlab.report.comparing.compared_run import (
+    ComparedRun,
+    Rows,
+    differing,
+    options_in,
+    surroundings,
+)
 from vitlab.report.comparing.run_comparison import Compared, seeds_of
 from vitlab.report.curves import compared_curves
 from vitlab.report.headline import COSTS
@@ -26,14 +36,20 @@ from vitlab.report.page import (
     Prose,
     ReportTable,
     Section,
+    Thumbnail,
+    Thumbnails,
+    common_folder,
     table_of,
     write_page,
 )
-from vitlab.units import percent
+from vitlab.report.thumbnails import of_source
+from vitlab.units import counted, percent
 
 CLASSES = 40  # rows of the table of classes, at most
 NAMED = 4  # runs whose pairs are called by their names; of more, by their numbers
 LEVEL = 0.05  # of a test
+PICTURES = 72  # at most, of all galleries together
+FEWEST, MOST = 3, 16  # of one gallery
 STROKES = ("", "6 2.5", "1.5 1.8", "8 2 1.5 2", "3 2")  # of `DASHES`, as SVG has them
 
 
@@ -180,7 +196,7 @@ def _address(entry: ComparedRun, page: Path) -> str:
     if not report.is_file():
         return ""
     place = os.path.relpath(report.resolve(), page.resolve().parent)
-    return quote(place.encode("utf-8", "surrogateescape"))
+    return quote(place, errors="surrogateescape")
 
 
 def _tests(compared: Compared) -> list[Block]:
@@ -292,10 +308,9 @@ def _cost(entries: Sequence[ComparedRun]) -> list[Block]:
     facts = [each.facts for each in entries]
     columns: Columns = [("Run", [run_name(*each) for each in enumerate(entries)])]
     tested = [None if each.task else each.number("images") for each in facts]
-    numbers = {key: [each.number(key) for each in facts] for key in COSTS}
     for title, form, values in (
         ("Test images", "{:,.0f}".format, tested),
-        *((*COSTS[key], own) for key, own in numbers.items()),
+        *((*about, [each.number(key) for each in facts]) for key, about in COSTS.items()),
     ):
         if any(value is not None for value in values):
             columns.append((title, ["–" if value is None else form(value) for value in values]))
@@ -336,3 +351,92 @@ def _by_class(entry: ComparedRun) -> dict[tuple[str, int], dict[str, Any]]:
         found[each["class"], before[each["class"]]] = each
         before[each["class"]] += 1
     return found
+
+
+# Test images that tell models apart
+
+
+def disagreements(compared: Compared) -> list[Block]:
+    """Return the images on which the runs disagree, then those that all get wrong.
+
+    Of two runs, those that only the one gets right are those that only the other gets wrong, and
+    come once. Images that are no longer at hand are counted.
+    """
+    same = compared.same
+    if same is None:
+        return []
+    source, of, reason = _pictured(compared)
+    right: NDArray[np.bool_] = np.stack([each.right for each in same.answers])  # (runs, n)
+    names, count = [f"{run + 1} {compared.entries[run].name}" for run in same.runs], right.sum(0)
+    kinds = [
+        (f"Only {name} is right", own & (count == 1))
+        for name, own in zip(names, right, strict=True)
+    ]
+    if len(names) > 2:
+        kinds += [
+            (f"Only {name} is wrong", ~own & (count == len(names) - 1))
+            for name, own in zip(names, right, strict=True)
+        ]
+    kinds.append((f"{'Both' if len(names) == 2 else 'All'} wrong", count == 0))
+    most = min(MOST, max(FEWEST, PICTURES // len(kinds)))
+    confidence = np.stack([each.confidence for each in same.answers])
+    surest = np.where(right, 0, confidence).sum(0) / np.maximum((~right).sum(0), 1)  # who is wrong
+    blocks: list[Block] = []
+    if source is None:
+        words = f"The images are not at hand ({reason}): they are counted, not shown."
+        blocks.append(Prose(words))
+    for title, chosen in kinds:
+        places = np.flatnonzero(chosen)
+        first = places[np.argsort(-surest[places], kind="stable")][:most].tolist()
+        which = f", the {most} with the most confident mistakes" * (len(places) > len(first))
+        heading = Markup("<b><bdi>{}</bdi>: {}</b>{}")
+        blocks.append(Prose(heading.format(title, counted(len(places), "image"), which)))
+        if source is not None and first:
+            folder = common_folder(source.name(int(same.indices[of][place])) for place in first)
+            shown = [_thumbnail(same, source, of, place, folder) for place in first]
+            blocks.append(Thumbnails(shown))
+    chance = "the probability of its likeliest class" if same.several else "its probability"
+    text = (
+        f"Above the answers stands the true class; beside each answer {chance}. Images that every "
+        "model gets wrong with confidence are often labeled wrongly."
+    )
+    return [*blocks, Prose(text, note=True)]
+
+
+def _pictured(compared: Compared) -> tuple[Source | None, int, str]:
+    """Return the test images of the first run whose data is at hand, and the place of that run."""
+    assert compared.same is not None
+    reason = ""
+    for place, number in enumerate(compared.same.runs):
+        try:
+            return reopened(compared.entries[number].folder).test, place, ""
+        except UserError as error:
+            reason = reason or str(error)
+    return None, 0, reason
+
+
+def _thumbnail(same: SameImages, source: Source, of: int, place: int, folder: str) -> Thumbnail:
+    """Return an image with what each run says of it."""
+    index, rows = int(same.indices[of][place]), []
+    for run, answers in zip(same.runs, same.answers, strict=True):
+        good = bool(answers.right[place])
+        row = '<span>{}</span><span class="{}">{} <bdi>{}</bdi></span><span>{}</span>'
+        rows.append(
+            Markup(row).format(
+                run + 1, "right" if good else "wrong", "✓" if good else "✗",
+                _named(answers, place, same.classes, truth=False),
+                percent(float(answers.confidence[place])),
+            )
+        )  # fmt: skip
+    words = Markup('<span class="says">{}</span>').format(Markup().join(rows))
+    truth = _named(same.answers[0], place, same.classes, truth=True)
+    name = source.name(index).removeprefix(folder)
+    return Thumbnail((of_source(source, index),), truth, words, name)
+
+
+def _named(answers: Answers, place: int, classes: Sequence[str], *, truth: bool) -> str:
+    """Return the true classes of an image, or those that a run names."""
+    if isinstance(answers, SingleAnswers):
+        return classes[(answers.truth if truth else answers.guess)[place]]
+    row = (answers.table if truth else answers.chosen)[place]
+    return ", ".join(classes[number] for number in np.flatnonzero(row).tolist()) or "none"

@@ -10,8 +10,7 @@ from vitlab.errors import UserError
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.paired_tests import Pair, SameImages, figures_of, pairs_of, same_images
 from vitlab.evaluation.run_predictions import examine
-from vitlab.report.comparing.entry import ComparedRun, entry_of
-from vitlab.report.comparing.recipe_diff import differing, seed_groups
+from vitlab.report.comparing.compared_run import ComparedRun, differing, entry_of, seed_groups
 from vitlab.runs.several_runs import several_runs, short_names
 
 Progress = Callable[[str, int, int], None]

@@ -1,5 +1,6 @@
 """Look inside a model with images: maps of each one, and figures of all of them together."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -50,21 +51,6 @@ MEASURED: dict[str, tuple[str, Callable[[Look], Tensor]]] = {  # of each pass, w
     "longest_tokens": ("token norms", lambda seen: _patch_norms(seen).amax((0, 2))),
     "token_similarity": ("token similarity", lambda seen: inspect.token_similarity(seen).mean(0)),
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What `look` can be asked for.
-
-    Attributes:
-        watch: name of the class to explain; empty for each image's likeliest
-        layer: whose heads, colors, norms and similar patches are shown; 0 for the last one
-        glance: where the last layers look, heads, norms and colors of a few images alone
-    """
-
-    watch: str = ""
-    layer: int = 0
-    glance: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,7 +122,10 @@ def look(
     model: Model,
     source: Source,
     device: torch.device,
-    choices: Choices | None = None,
+    *,
+    watch: str = "",
+    layer: int = 0,
+    glance: bool = False,
     progress: Callable[[int], None] = lambda images: None,
 ) -> Looked:
     """Look at everything that has a meaning for a model, with one image in memory at a time.
@@ -145,16 +134,21 @@ def look(
         model: any; its device and mode are the same afterwards
         source: images; their labels do not matter
         device: where to compute
-        choices: what else to show
+        watch: name of the class to explain; empty for each image's likeliest
+        layer: whose heads, colors, norms and similar patches are shown; 0 for the last one
+        glance: where the last layers look, heads, norms and colors of a few images alone
         progress: called with the number of images done
 
     Raises:
         OptionError: a class or a layer that the model does not have.
         DataError: no image can be read.
     """
-    choices = choices or Choices()
-    _check(model, choices)
-    found, wanted = Looked(model.config.name, layer=choices.layer), dict(MEASURED)
+    classes, last = model.config.class_names, model.last_layer
+    if watch and watch not in classes:
+        raise OptionError(f"{watch!r} is not a class of the model: {', '.join(classes[:10])}")
+    if not 0 <= layer <= last:
+        raise OptionError(f"layer must be from 1 to {last}, not {layer}")
+    found, measured = Looked(model.config.name, layer=layer), defaultdict[str, list[Floats]](list)
     features = list[Tensor]()
     with borrowed(model, device):
         _look_at_weights(model, found)
@@ -166,27 +160,19 @@ def look(
             else:
                 image = torch.from_numpy(pixels)[None].to(device)
                 seen = inspect.look(model, normalize(image, model.config))
-                _measure(found, seen, wanted)
-                if found.count <= (GLANCED if choices.glance else SHOWN):
+                found.count += 1
+                for key, (name, make) in MEASURED.items():
+                    if (values := _tried(found, name, partial(make, seen))) is not None:
+                        measured[key].append(values)
+                if found.count <= (GLANCED if glance else SHOWN):
                     one = SeenImage(source.name(number), in_colors(pixels))
-                    found.images.append(_see(found, one, seen, choices))
-                    features.append(seen.dense(choices.layer or None).map)
+                    found.images.append(_see(found, one, seen, watch, glance=glance))
+                    features.append(seen.dense(layer or None).map)
             progress(number + 1)
         if not found.count:
             raise DataError(found.notes[0].removeprefix("skipped: "))
-        _finish(found, features)
+        _finish(found, measured, features)
     return found
-
-
-def _check(model: Model, choices: Choices) -> None:
-    """Refuse a class or a layer that the model does not have."""
-    classes = model.config.class_names
-    if choices.watch and choices.watch not in classes:
-        names = ", ".join(classes[:10])
-        raise OptionError(f"{choices.watch!r} is not a class of the model: {names}")
-    last = model.last_layer
-    if not 0 <= choices.layer <= last:
-        raise OptionError(f"layer must be from 1 to {last}, not {choices.layer}")
 
 
 def _tried(found: Looked, name: str, make: Callable[[], Tensor]) -> Floats | None:
@@ -214,25 +200,12 @@ def _look_at_weights(model: Model, found: Looked) -> None:
             found.arrays[key] = values
 
 
-def _measure(
-    found: Looked, seen: Look, wanted: dict[str, tuple[str, Callable[[Look], Tensor]]]
-) -> None:
-    """Add what is measured of one image to the sums; what cannot be is no longer wanted."""
-    found.count += 1
-    for key, (name, make) in list(wanted.items()):
-        if (values := _tried(found, name, partial(make, seen))) is None:
-            found.arrays.pop(key, None)
-            del wanted[key]
-        elif key == "longest_tokens":
-            found.arrays[key] = np.maximum(values, found.arrays.get(key, values))
-        else:
-            found.arrays[key] = found.arrays.get(key, 0) + values.astype(np.float64)
-
-
-def _finish(found: Looked, features: Sequence[Tensor]) -> None:
-    """Turn sums into means, and features (1, D, rows, columns) into colors on one basis."""
-    for key in found.arrays.keys() & MEASURED.keys() - {"longest_tokens"}:
-        found.arrays[key] = (found.arrays[key] / found.count).astype(np.float32)
+def _finish(found: Looked, measured: dict[str, list[Floats]], features: Sequence[Tensor]) -> None:
+    """Take the means, and turn features (1, D, rows, columns) into colors on one basis."""
+    for key, rows in measured.items():
+        if len(rows) == found.count:  # else they would be no mean of all images
+            mean = np.mean(rows, 0, np.float64).astype(np.float32)
+            found.arrays[key] = np.max(rows, 0) if key == "longest_tokens" else mean
     if not np.isfinite(found.arrays.get("token_similarity", np.zeros(1))).any():
         del found.arrays["token_similarity"]  # a single patch has none to be alike to
     try:
@@ -270,36 +243,33 @@ def _patch_norms(seen: Look) -> Tensor:
 # One image
 
 
-def _see(found: Looked, one: SeenImage, seen: Look, choices: Choices) -> SeenImage:
+def _see(found: Looked, one: SeenImage, seen: Look, watch: str, *, glance: bool) -> SeenImage:
     """Return an image with its maps, and with what explains the model's prediction."""
+    maps: dict[str, Floats] = {}
 
-    def made(makers: dict[str, Callable[[], Tensor]]) -> dict[str, Floats]:
-        tries = {kind: _tried(found, NAMES.get(kind, kind), make) for kind, make in makers.items()}
-        return {kind: values[0] for kind, values in tries.items() if values is not None}
+    def add(kind: str, make: Callable[[], Tensor]) -> None:
+        if (values := _tried(found, NAMES.get(kind, kind), make)) is not None:
+            maps[kind] = values[0]
 
-    model, layer, classes = seen.model, choices.layer or None, seen.model.config.class_names
+    model, layer, classes = seen.model, found.layer or None, seen.model.config.class_names
     chances = seen.chances[0].cpu().numpy()
     order = np.argsort(-chances, kind="stable")[:5].tolist()
-    target = classes.index(choices.watch) if choices.watch else (order or [0])[0]
+    target = classes.index(watch) if watch else (order or [0])[0]
     label = torch.tensor([target])
     gradients = lru_cache(1)(lambda: Gradients(model, seen.images, label))  # relevance and Grad-CAM
-    makers: dict[str, Callable[[], Tensor]] = {
-        "late_attention": lambda: inspect.late_attention(roomy(seen)),
-        "rollout": lambda: inspect.rollout(roomy(seen)),
-        "relevance": lambda: (roomy(seen), gradients())[1].relevance(),
-        "gradcam": lambda: gradients().gradcam(),
-        "norm_map": partial(inspect.norm_map, seen, layer=layer),
-        "heads": lambda: inspect.class_attention(roomy(seen), layer=layer),
-    }
-    for kind in ("rollout", *WATCHING) if choices.glance else ():
-        del makers[kind]
-    maps, patch = made(makers), None
-    heads = maps.pop("heads", None)
-    if "norm_map" in maps and not choices.glance:
-        patch = _peak(maps, maps["norm_map"].shape)
-        token = seen.prefix + patch[0] * maps["norm_map"].shape[1] + patch[1]
-        similar = partial(inspect.similar_patches, seen, token=token, layer=layer)
-        maps |= made({"similar_patches": similar})
+    add("late_attention", lambda: inspect.late_attention(roomy(seen)))
+    if not glance:
+        add("rollout", lambda: inspect.rollout(roomy(seen)))
+        add("relevance", lambda: (roomy(seen), gradients())[1].relevance())
+        add("gradcam", lambda: gradients().gradcam())
+    add("norm_map", lambda: inspect.norm_map(seen, layer=layer))
+    add("heads", lambda: inspect.class_attention(roomy(seen), layer=layer))
+    heads, patch = maps.pop("heads", None), None
+    if not glance:
+        rows, columns = maps["norm_map"].shape
+        patch = _peak(maps, (rows, columns))
+        token = seen.prefix + patch[0] * columns + patch[1]
+        add("similar_patches", lambda: inspect.similar_patches(seen, token=token, layer=layer))
     return replace(
         one,
         top=tuple((classes[number], float(chances[number])) for number in order),

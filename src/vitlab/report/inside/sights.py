@@ -33,7 +33,7 @@ from vitlab.report.thumbnails import Floats
 from vitlab.units import counted
 
 PHOTO, BEHIND = 256, 224  # pixels of the longer side of a photo, and of one behind maps
-HEADS, LIKELIEST = 32, 3  # heads and classes of an image that are shown
+LIKELIEST = 3  # classes of an image that are shown
 TITLES = {  # the first one that a model has is the first picture
     "late_attention": "Where the last layers look",
     "rollout": "Attention rollout, through all layers",
@@ -128,7 +128,7 @@ def write_inspection(folder: Path, found: Looked, command: str) -> dict[str, Any
     return facts
 
 
-def inside_blocks(found: Looked | None, inspecting: str = "") -> list[Block]:
+def inside_blocks(found: Looked | None, inspecting: str) -> list[Block]:
     """Return what a report shows of what was found.
 
     Args:
@@ -138,8 +138,7 @@ def inside_blocks(found: Looked | None, inspecting: str = "") -> list[Block]:
     if found is None:
         return []
     words = f"Of {found.count} test images. For others, and for what speaks for a class"
-    commands = [Commands([(words, inspecting)])] if inspecting else []
-    return [*commands, *image_blocks(found), *model_blocks(found)]
+    return [Commands([(words, inspecting)]), *image_blocks(found), *model_blocks(found)]
 
 
 def model_blocks(found: Looked) -> list[Block]:
@@ -155,9 +154,8 @@ def model_figures(found: Looked, *, titled: bool = True) -> Iterator[tuple[str, 
     """Yield the name and the figure of each array of the model; one at a time is in memory."""
     for name, (key, _, _, draw) in CHARTS.items():
         if (values := found.arrays.get(key)) is not None:
-            count = found.count if key in MEASURED else 0
-            title = found.model + f", {counted(count, 'image')}" * bool(count)
-            title *= titled
+            of = f", {counted(found.count, 'image')}" * (key in MEASURED)
+            title = f"{found.model}{of}" * titled
             yield name, draw(found, values, title) if draw else getattr(plots, key)(values, title)
 
 
@@ -208,7 +206,7 @@ def _sight(image: SeenImage, folder: str) -> Sight:
         words = "patches of one color are alike to the model, in all these images"
         lenses.append(Lens("Feature colors", thumbnails.in_color(image.colors), words, whole=True))
     heads = []
-    for number, values in enumerate(() if image.heads is None else image.heads[:HEADS], 1):
+    for number, values in enumerate(() if image.heads is None else image.heads, 1):
         most = float(values.max())
         share = f"{most:.0%}" if most >= 0.1 else f"{most:.1%}"
         shown = thumbnails.colored(values, HEAT, 0, max(most, 1e-12))
@@ -221,7 +219,6 @@ def _sight(image: SeenImage, folder: str) -> Sight:
         wide / high,
         lenses,
         heads,
-        0 if image.heads is None else len(image.heads) - len(heads),
     )
 
 

@@ -1,17 +1,64 @@
-"""Differences between the recipes of several runs; which of them differ in their seed alone."""
+"""One run of a comparison or a listing, as its folder tells it, and how several recipes differ."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
+from vitlab.errors import UserError
+from vitlab.evaluation.run_predictions import Examined
 from vitlab.options import Options, hints, options_of
 from vitlab.recipes.model_part import ModelPart
-from vitlab.report.comparing.entry import ComparedRun
+from vitlab.recipes.recipe import Recipe
+from vitlab.report.facts import RunFacts, facts_of
 from vitlab.report.page import setting
+from vitlab.runs.run_folder import RunFolder
 
 MISSING = "not known"
 Rows = dict[str, tuple[str, ...]]
 """By the name of an option, as the command line spells it, its value in each run, as text."""
+
+
+@dataclass(frozen=True, eq=False)
+class ComparedRun:
+    """A run and what it left.
+
+    Attributes:
+        name: short, different from those of the others
+        folder: the run's
+        recipe: of the run; None if `run.toml` is from another version
+        facts: of the run; its figures are empty if it is not finished
+        examined: what its model answered to each test image; None if that is not known
+        unknown: why it is not, in a few words
+    """
+
+    name: str
+    folder: RunFolder
+    recipe: Recipe | None
+    facts: RunFacts
+    examined: Examined | None = None
+    unknown: str = "it is not finished"
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of its recipe."""
+        return None if self.recipe is None else self.recipe.seed
+
+
+def entry_of(folder: RunFolder, name: str) -> ComparedRun:
+    """Read what a run left, without its model and its data.
+
+    Raises:
+        RunError: its files are damaged.
+    """
+    facts = facts_of(folder)
+    try:
+        return ComparedRun(name, folder, folder.recipe, facts)
+    except UserError:
+        return ComparedRun(name, folder, None, facts)
+
+
+# How the recipes of several differ
 
 
 def differing(entries: Sequence[ComparedRun]) -> Rows:
@@ -68,15 +115,9 @@ def options_in(group: Options) -> dict[str, Any]:
 
 def seed_groups(entries: Sequence[ComparedRun]) -> list[list[int]]:
     """Return the numbers of finished runs that differ in their seed alone, each group together."""
-    groups: list[tuple[object, list[int]]] = []
+    groups = defaultdict[str, list[int]](list)
     for number, each in enumerate(entries):
-        if each.recipe is None or not each.facts.figures:
-            continue
-        rest = {k: v for k, v in options_in(each.recipe).items() if k != "--seed"}
-        mark = (rest, each.folder.fingerprint, each.folder.code, each.folder.base)
-        same = next((own for other, own in groups if other == mark), None)
-        if same is None:
-            groups.append((mark, [number]))
-        else:
-            same.append(number)
-    return [own for _, own in groups if len({entries[number].seed for number in own}) > 1]
+        if each.recipe is not None and each.facts.figures:
+            rest, folder = options_in(each.recipe) | {"--seed": None}, each.folder
+            groups[repr((rest, folder.fingerprint, folder.code, folder.base))].append(number)
+    return [own for own in groups.values() if len({entries[number].seed for number in own}) > 1]

@@ -148,7 +148,7 @@ def _run(command: ModuleType, words: list[str], interrupts: Interrupts) -> None:
     kind = get_type_hints(command.run)["options"]
     build = getattr(command, "build", lambda given: kind.of(**given))
     asked = [word for word in words if word not in HELP]
-    given = parsing.parse(kind, asked, prog)
+    given = parsing.parse(kind, asked)
     as_json = given.pop("json", False)
     if given.pop("quiet", False):
         from vitlab.progress import QUIET
@@ -163,7 +163,9 @@ def _run(command: ModuleType, words: list[str], interrupts: Interrupts) -> None:
         print(help_text(start, prog, command.SUMMARY, "--help-all" in words) + about)
         return
     if missing:
-        raise OptionError(f"missing {missing[0]}; usage: {prog} {' '.join(leaves.required(kind))}")
+        raise OptionError(
+            f"missing {missing[0]}; usage: {prog} {' '.join(leaves.missing(kind, {}))}"
+        )
     options = build(given)
     if hasattr(options, "command"):
         options = replace(options, command=f"{prog} {shlex.join(words)}")
@@ -188,14 +190,10 @@ def import_torch() -> None:
     """
     if "torch" in sys.modules:
         return
-    collected = gc.isenabled()
     gc.disable()
-    try:
-        importlib.import_module("torch")
-        gc.freeze()
-    finally:
-        if collected:
-            gc.enable()
+    importlib.import_module("torch")
+    gc.freeze()
+    gc.enable()
 
 
 def _begin(command: ModuleType, options: "Options", given: Iterable[str], prog: str) -> None:

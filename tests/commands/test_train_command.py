@@ -46,12 +46,12 @@ def test_a_quiet_run_says_nothing_but_its_figures(
 
 
 def test_defaults_are_those_of_the_run_to_continue(digits_run: Path) -> None:
-    continued = build(parse(Train, ["--out", str(digits_run), "--resume"], "vitlab train"))
+    continued = build(parse(Train, ["--out", str(digits_run), "--resume"]))
     assert continued.recipe == RunFolder(digits_run).recipe
     assert continued.recipe.batch == 256
     command = RunFolder(digits_run).tables["run"]["command"]
     assert command.startswith(f"vitlab train digits --out {digits_run} --model 'ViT(width=16,")
-    fresh = build(parse(Train, ["digits", "--out", str(digits_run)], "vitlab train"))
+    fresh = build(parse(Train, ["digits", "--out", str(digits_run)]))
     assert fresh.recipe.batch == 64
 
 
@@ -62,9 +62,9 @@ def test_following_the_advice_of_schedule_free() -> None:
         ("set ema=0", ["--ema", "0"]),
     ):
         with pytest.raises(OptionError, match=advice):
-            build(parse(Train, words, "vitlab train"))
+            build(parse(Train, words))
         words += more
-    assert build(parse(Train, words, "vitlab train")).recipe.average.ema == 0
+    assert build(parse(Train, words)).recipe.average.ema == 0
 
 
 def test_a_runs_recipe_can_be_given_back(
@@ -77,7 +77,7 @@ def test_a_runs_recipe_can_be_given_back(
         assert call(capsys, *tiny, "--lr", "3e-3", "--out", str(first))[0] == 0
     old = RunFolder(first).recipe
     for place in (first, first / "run.toml"):
-        given = parse(Train, ["digits", "--recipe", str(place), "--lr", "1e-3"], "vitlab train")
+        given = parse(Train, ["digits", "--recipe", str(place), "--lr", "1e-3"])
         new = build(given).recipe
         assert new.optimizer.lr == 1e-3
         assert new.model.model == old.model.model
@@ -86,7 +86,7 @@ def test_a_runs_recipe_can_be_given_back(
     for number, place in enumerate((first, tmp_path)):
         monkeypatch.chdir(place)
         words = [*tiny[1:], *(["--recipe", "digits"] if number else []), "--out", str(again)]
-        assert build(parse(Train, words, "vitlab train")).recipe.optimizer.lr == usual != 3e-3
+        assert build(parse(Train, words)).recipe.optimizer.lr == usual != 3e-3
     (tmp_path / "x.toml").write_text("nothing = 3\nthat is TOML")
     for wrong in ("x.toml", "nowhere.toml"):
         code, _, err = call(capsys, "train", "digits", "--recipe", str(tmp_path / wrong))

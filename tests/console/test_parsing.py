@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 import pytest
 
 from vitlab.console.help_page import help_text
-from vitlab.console.leaves import all_leaves, leaves_of, missing, required
+from vitlab.console.leaves import all_leaves, leaves_of, missing
 from vitlab.console.parsing import from_words, parse
 from vitlab.errors import OptionError
 from vitlab.options import Options, at_least, option, when
@@ -60,7 +60,7 @@ GIVEN = ["here", "a", "b", "--out", "there"]
 
 
 def given(*words: str) -> dict[str, Any]:
-    return parse(Toy, [*GIVEN, *words], "vitlab toy")
+    return parse(Toy, [*GIVEN, *words])
 
 
 def test_only_what_is_typed_is_given() -> None:
@@ -95,7 +95,7 @@ def test_only_what_is_typed_is_given() -> None:
     ],
 )
 def test_a_list_of_numbers_ends_at_what_is_none(words: str, rates: object) -> None:
-    found = parse(Toy, [*words.split(), "--out", "there"], "vitlab toy")
+    found = parse(Toy, [*words.split(), "--out", "there"])
     assert (found["source"], found["images"]) == ("here", ("a",))
     assert (found["size"], found["rates"]) == (3, rates)
 
@@ -155,11 +155,11 @@ def test_what_cannot_be_parsed(words: list[str], says: str) -> None:
 
 
 def test_words_after_two_dashes_are_no_options() -> None:
-    assert parse(Toy, ["--out", "there", "--", "here", "--b"], "x")["images"] == ("--b",)
+    assert parse(Toy, ["--out", "there", "--", "here", "--b"])["images"] == ("--b",)
 
 
 def test_what_is_missing() -> None:
-    assert required(Toy) == ["SOURCE", "IMAGE ...", "--out TEXT"]
+    assert missing(Toy, {}) == ["SOURCE", "IMAGE ...", "--out TEXT"]
     assert missing(Toy, {"source": "x", "images": (), "out": "y"}) == ["IMAGE ..."]
     assert missing(Toy, given()) == []
 

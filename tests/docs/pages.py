@@ -57,7 +57,7 @@ def understood(name: str, given: list[str]) -> Any:
     """The options that a command makes of its words, all of them checked."""
     command = command_module(name)
     kind = get_type_hints(command.run)["options"]
-    values = parsing.parse(kind, given, f"vitlab {name}")
+    values = parsing.parse(kind, given)
     assert not leaves.missing(kind, values), given
     values = {name: each for name, each in values.items() if name not in ("json", "quiet")}
     return getattr(command, "build", lambda values: kind.of(**values))(values)

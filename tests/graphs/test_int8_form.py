@@ -14,7 +14,7 @@ from conftest import fewer_digits
 from graphs.test_check import checked
 from vitlab.errors import OptionError
 from vitlab.graphs import int8_form as room
-from vitlab.graphs.onnx_check import opened
+from vitlab.graphs.agreement import opened
 from vitlab.serve.registry import BASE, Trunk
 
 CPU = torch.device("cpu")

@@ -20,9 +20,9 @@ from vitlab.data.holdout import identities
 from vitlab.data.open import open_images
 from vitlab.errors import DataError, OptionError, WeightsError
 from vitlab.evaluation.choosing import choose
+from vitlab.graphs.agreement import opened
 from vitlab.graphs.narrowing import calibrated, halve, products_of, quantize
-from vitlab.graphs.narrowing_cost import Sample, calibrating, draw, narrowing_cost
-from vitlab.graphs.onnx_check import opened
+from vitlab.graphs.narrowing_cost import calibrating, draw, narrowing_cost
 from vitlab.models.model import Model
 from vitlab.models.seen import marked
 
@@ -95,7 +95,7 @@ def test_int8_and_its_cost_by_the_command(
 def test_int8_by_hand(whole: Path, model: Model) -> None:
     """Steps from the smallest number to the largest, a scale per channel, a fifth left out."""
     old, made = weights(whole), onnx.load(whole)
-    drawn = draw(model, Sample("digits", 50), bare=False)
+    drawn = draw(model, "digits", 50, bare=False)
     measured = {drawn.asked.source.name(number) for number in drawn.numbers}
     source, numbers = drawn.others  # scales are never of images that are measured on
     assert len(numbers) > 50
@@ -183,7 +183,7 @@ def test_a_file_that_predicts_other_classes_is_refused(
     learned = copy.deepcopy(model)
     learned.seen = marked(identities(open_images("digits").every()), labeled=True)
     with caplog.at_level(logging.WARNING, "vitlab"):
-        drawn = draw(learned, Sample("digits", 20), bare=False)
+        drawn = draw(learned, "digits", 20, bare=False)
     assert drawn.asked.learned_from > 20  # of all test images
     assert "images were learned from: figures are too good" in caplog.text
     words = r"another class than ViT.* for 100.0% of 20 images, more than 2.0%: choose another"

@@ -24,12 +24,11 @@ from models.test_architectures import CASES, a_model
 from vitlab.commands import export as export_command
 from vitlab.errors import DiskError, OptionError, PackageError, WeightsError
 from vitlab.graphs import onnx_file
-from vitlab.graphs.agreement import agree
+from vitlab.graphs.agreement import agree, check
 from vitlab.graphs.complete import Complete, traceable
 from vitlab.graphs.exporting import on_processor
 from vitlab.graphs.headed_onnx import export_headed
-from vitlab.graphs.onnx_check import check
-from vitlab.graphs.onnx_graph import keep_padding
+from vitlab.graphs.onnx_file import keep_padding
 from vitlab.models.model import Model
 from vitlab.weights.regressor import Regressor, Targets
 

@@ -160,7 +160,10 @@ def test_names_cannot_leave_their_script(tmp_path: Path) -> None:
     ("choices", "message"),
     [
         ({"classes": 0}, "no classifier, and the page shows classes"),
-        ({"classes": 2, "channels": 5, "mean": 0.5, "std": 0.5}, "takes 5 channels"),
+        (
+            {"classes": 2, "channels": 5, "mean": 0.5, "std": 0.5},
+            "images of 5 channels cannot be prepared",
+        ),
         ({"classes": 2, "fit": "native", "tokens": 16}, r"a page cannot: use to='onnx'"),
     ],
 )

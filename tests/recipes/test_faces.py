@@ -103,7 +103,7 @@ def from_file(folder: Path, model: str, leaf: Leaf, value: Any) -> Recipe:
 
 
 def pretrained(line: list[str]) -> Pretrain:
-    return pretrain.build(parse(Pretrain, line, "vitlab pretrain"))
+    return pretrain.build(parse(Pretrain, line))
 
 
 def typed(value: Any) -> list[str]:
@@ -130,7 +130,7 @@ def test_four_faces_refuse_the_same_in_the_same_words(case: str, tmp_path: Path)
         line = ["x", "--model", model, f"--{leaf.word.replace('_', '-')}", *typed(value)]
         if leaf.name not in Train.ELSEWHERE:
             line += ["--recipe", "small"]
-            assert refused(lambda line=line: build(parse(Train, line, "vitlab train"))) == words
+            assert refused(lambda line=line: build(parse(Train, line))) == words
         elif leaf.name != "task":  # its command knows no classes
             line += ["--recipe", "mae"]
             assert refused(lambda line=line: pretrained(line)) == words
@@ -143,7 +143,7 @@ def test_the_host_too(name: str) -> None:
         words = refused(lambda value=value: Host(**{name: value}))
         if leaf.hint is not str and not leaf.is_flag:
             line = ["digits", f"--{name.replace('_', '-')}", *typed(value)]
-            assert refused(lambda line=line: build(parse(Train, line, "vitlab train"))) == words
+            assert refused(lambda line=line: build(parse(Train, line))) == words
 
 
 def test_every_kind_of_option_was_tried() -> None:
@@ -186,7 +186,7 @@ def test_an_option_that_would_do_nothing_is_refused(choices: dict[str, Any], wor
                 f"--{name.replace('_', '-')}",
                 *typed(list(value) if name == "betas" else value),
             ]
-    assert refused(lambda: build(parse(Train, line, "vitlab train"))).startswith(words)
+    assert refused(lambda: build(parse(Train, line))).startswith(words)
 
 
 def test_what_the_recipe_chose_and_no_longer_applies_goes_back_to_its_default() -> None:

@@ -130,7 +130,7 @@ def test_resnets_have_no_place_in_recipes_for_vits(name: str) -> None:
 
 def from_words(words: list[str]) -> Recipe:
     """The recipe that `vitlab train` understands."""
-    return build(parse(Train, words, "vitlab train")).recipe
+    return build(parse(Train, words)).recipe
 
 
 def test_the_command_line_chooses_the_row_of_its_model() -> None:

@@ -171,7 +171,7 @@ def test_a_folder_that_cannot_be_read_or_is_not_mounted_changes_nothing(
 def test_what_will_not_be_done_in_time_is_not_begun() -> None:
     model = tiny()
     gate, running = Gate(model), Running(("tiny", model), max_batch=1, timeout=60)
-    (served,) = running.engine._registry.models.values()
+    (served,) = running.engine.models.values()
 
     async def crowd() -> None:
         gate.close()

@@ -199,7 +199,7 @@ def test_numbers_that_are_not_finite_are_an_error(kind: str, tmp_path: Path) -> 
     head.save(run)
     engine.add("broken", str(run))
     pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
-    own, image = engine._registry.find("broken"), Decoded(pixels, size=(16, 16))
+    own, image = engine.find("broken"), Decoded(pixels, size=(16, 16))
     (seen,) = answers([Question(own, "classes", image)])
     assert seen.found is None
     with pytest.raises(Exception, match=r"a\.png: the model gives numbers that are not finite"):

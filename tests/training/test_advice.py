@@ -39,9 +39,9 @@ def test_the_advice_of_every_message_is_followed() -> None:
         words = [option, value] if value else [option]
         if option == "--task" or option.removeprefix("--").replace("-", "_") in Train.ELSEWHERE:
             task = [] if option == "--task" else ["--task", "beit"]
-            learned = pretrain.build(parse(Pretrain, ["digits", *task, *words], "vitlab pretrain"))
+            learned = pretrain.build(parse(Pretrain, ["digits", *task, *words]))
             assert isinstance(learned, Pretrain), each
         else:
             task = ["--task", "detect"] if option == "--object-queries" else []
-            options = build(parse(Train, ["digits", *task, *words], "vitlab train"))
+            options = build(parse(Train, ["digits", *task, *words]))
             assert isinstance(options, Train), each

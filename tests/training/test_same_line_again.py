@@ -159,7 +159,7 @@ def test_what_a_start_decided_is_no_difference(
     assert code == 0, err
     command: Any = train if words[0] == "train" else pretrain
     kind = train.Train if words[0] == "train" else pretrain.Pretrain
-    recipe = command.build(parse(kind, words[1:], "vitlab")).recipe
+    recipe = command.build(parse(kind, words[1:])).recipe
     again = vitlab.train(recipe, "python", resume=True, host=Host(workers=0)).model.state_dict()
     first = vitlab.load(run).state_dict()
     assert first.keys() == again.keys()

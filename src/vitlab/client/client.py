@@ -272,7 +272,7 @@ class Client:
             LateError: no reply in time.
             ServiceError: no connection, or one that kept breaking.
         """
-        until, tries = time.monotonic() + self._terms.timeout, 0
+        until, tries, growing = time.monotonic() + self._terms.timeout, 0, 0.1
         while True:
             result = self._sent(path, params, images, until)
             tries += 1
@@ -284,11 +284,11 @@ class Client:
             else:
                 asked, text = 0.0, f"{_times(tries)}: {result}"
                 error = ServiceError(f"the connection to {self._place} broke{text}")
-            growing = min(0.1 * 2.0 ** min(tries - 1, 16), MOST_WAIT)
             wait = max(asked, growing) * random.uniform(1, 1.5)
             if tries > self._terms.retries or time.monotonic() + wait >= until:
                 raise error
             time.sleep(wait)
+            growing = min(2 * growing, MOST_WAIT)
 
     def _sent(
         self, path: str, params: dict[str, str], images: Sequence[bytes], until: float

@@ -20,7 +20,10 @@ from vitlab.machine.open_files import check_open_files
 from vitlab.options import Only, Options, argument, at_least, defaults, option, options_of, when
 from vitlab.places import PART, On, check_page, is_folder
 from vitlab.precision import Engine, Precision
+from vitlab.progress import say
 from vitlab.recipes.recipe import Host
+from vitlab.terminal import print_figures, print_rows, print_table
+from vitlab.units import duration, percent, si
 from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Stated
 
@@ -148,12 +151,9 @@ class RunOptions(Options):
     command: str = ""
 
 
-def say_skipped(messages: Any) -> None:
+def say_skipped(*messages: str) -> None:
     """Report images that cannot be used."""
-    from vitlab.progress import say
-
-    for message in messages:
-        say(f"skipped: {message}")
+    say(*(f"skipped: {message}" for message in messages))
 
 
 def refuse_besides(options: Options, names: str) -> None:
@@ -174,54 +174,40 @@ def refuse_besides(options: Options, names: str) -> None:
             )
 
 
-def show_masks(result: dict[str, Any]) -> None:
-    """Print the figures of a run that segments, and its worst classes."""
-    from vitlab.terminal import print_figures, print_table
-    from vitlab.units import percent
+def shown(result: dict[str, Any]) -> bool:
+    """Print figures of masks, boxes or numbers, by class or target; return whether these are any.
 
+    A mean of several runs is none.
+    """
+    if "runs" in result or not {"miou", "ap50", "targets"} & result.keys():
+        return False
     print_figures(result)
-    there = [each for each in result["classes"] if each["iou"] is not None]
+    if "miou" in result:
+        _show_worst(result["classes"])
+    elif "ap50" in result:
+        from vitlab.evaluation.detection import table_of_boxes
+
+        head, rows = table_of_boxes(result["classes"])
+        print_table(head, rows[:20])
+    else:
+        from vitlab.evaluation.regression import table_of_targets
+
+        print_table(*table_of_targets(result["targets"]))
+    return True
+
+
+def _show_worst(classes: list[dict[str, Any]]) -> None:
+    """Print the classes of pixels with the lowest IoU."""
+    there = [each for each in classes if each["iou"] is not None]
     worst = sorted(there, key=lambda each: each["iou"])[:10]
-    if len(worst) < len(result["classes"]):
-        print(f"the {len(worst)} classes with the lowest IoU, of {len(result['classes']):,}")
+    if len(worst) < len(classes):
+        print(f"the {len(worst)} classes with the lowest IoU, of {len(classes):,}")
     rows = [(each["class"], percent(each["iou"]), f"{each['pixels']:,}") for each in worst]
     print_table(("class", "IoU", "true pixels"), rows)
 
 
-def show_boxes(result: dict[str, Any]) -> None:
-    """Print the figures of a run that detects, and those of its worst classes."""
-    from vitlab.evaluation.detection import table_of_boxes
-    from vitlab.terminal import print_figures, print_table
-
-    print_figures(result)
-    head, rows = table_of_boxes(result["classes"])
-    print_table(head, rows[:20])
-
-
-def show_targets(result: dict[str, Any]) -> None:
-    """Print the figures of a run that regresses, and those of its targets."""
-    from vitlab.evaluation.regression import table_of_targets
-    from vitlab.terminal import print_figures, print_table
-
-    print_figures(result)
-    print_table(*table_of_targets(result["targets"]))
-
-
-def shown(result: dict[str, Any]) -> bool:
-    """Print figures of masks, boxes or numbers; return whether these are any."""
-    known = {"miou": show_masks, "ap50": show_boxes, "targets": show_targets}
-    one = "runs" not in result  # but a mean of several
-    show = next((own for key, own in known.items() if one and key in result), None)
-    if show is not None:
-        show(result)
-    return show is not None
-
-
 def print_costs(plan: dict[str, Any]) -> bool:
     """Print what runs would cost, a line for each; return whether that is what was asked for."""
-    from vitlab.terminal import print_rows
-    from vitlab.units import duration, si
-
     if "at_once" not in plan:
         return False
     print_rows([{key: row[key] for key in row if key != "cells"} for row in plan["rows"]])

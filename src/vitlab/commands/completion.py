@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from vitlab.console.leaves import Leaf, all_leaves, kinds_of
-from vitlab.console.parsing import add_option
+from vitlab.console.leaves import Leaf, all_leaves, kinds_of, shape_of
 from vitlab.options import Options, argument
 
 SUMMARY = "Print a script that completes the command line in a shell."
@@ -63,10 +62,11 @@ def _add(parser: argparse.ArgumentParser, leaf: Leaf) -> None:
     words = list(leaf.about.choices()) if leaf.about.choices else []
     for kind in kinds_of(leaf.hint):
         words += [str(word) for word in get_args(kind)] if get_origin(kind) is Literal else []
-    if leaf.about.positional:
-        place = parser.add_argument(leaf.name, nargs="*", choices=words or None)
+    name, count = (leaf.name, "*") if leaf.about.positional else (leaf.flag, shape_of(leaf)[0])
+    if leaf.is_flag:
+        place = parser.add_argument(name, action=argparse.BooleanOptionalAction)
     else:
-        place = add_option(parser, leaf, **({"choices": words} if words else {}))
+        place = parser.add_argument(name, nargs=count, choices=words or None)
     place.help = leaf.about.help.replace("%", "%%")
     if not words and not leaf.is_flag:
         place.complete = shtab.FILE  # type: ignore[attr-defined]

@@ -90,11 +90,6 @@ class Evaluate(WorkersOptions, ComputeOptions, FlipsOptions, WeightsOptions):
             names = "split calibrate choose_thresholds threshold out label_errors"
             check_alone(**self.values(names))
 
-    @property
-    def fits(self) -> bool:
-        """Whether something is fitted, which is kept with the weights."""
-        return self.calibrate or self.choose_thresholds is not None
-
 
 def about() -> str:
     """Return what `--help` says of the figures, below the options."""
@@ -124,7 +119,8 @@ def run(options: Evaluate) -> dict[str, Any]:
     if head_of(options.weights):
         return _within(options)
     files = check_files(options.out, options.label_errors, replace=options.replace)
-    folder = own_folder(options.weights) if options.fits else None
+    fitted = options.calibrate or options.choose_thresholds
+    folder = own_folder(options.weights) if fitted else None  # which keeps what is fitted
     model, compute = options.load(), Compute(**options.values(COMPUTE))
     with Meter(0, title="evaluating") as meter:
         if options.protocol:
@@ -150,13 +146,13 @@ def _within(options: Evaluate) -> dict[str, Any]:
     from vitlab.evaluation.segmentation import evaluate_masks
     from vitlab.progress import say
 
-    compute = Compute(options.device, workers=options.workers)
-    run, asked = options.weights, options.values("data split")
+    run, how = options.weights, options.values("data split")
+    how["compute"] = Compute(options.device, workers=options.workers)
     if (kind := head_of(run)) == "boxes":
-        found = evaluate_boxes(run, compute=compute, **asked)
+        found = evaluate_boxes(run, **how)
     else:
         measure = evaluate_masks if kind == "masks" else evaluate_targets
-        found = measure(run, compute=compute, columns=options.columns, **asked)
+        found = measure(run, columns=options.columns, **how)
     say(*found["notes"])
     return found
 
@@ -184,19 +180,18 @@ def show(result: dict[str, Any]) -> None:
     if "protocol" in result:
         return
     if found := result.get("calibration"):
-        print(f"temperature {found['temperature']:.4g}, fitted to {found['images']:,} images")
-        _show_change(found)
+        line = f"temperature {found['temperature']:.4g}, fitted to {found['images']:,} images"
+        _show_change(line, found)
     if found := result.get("chosen_thresholds"):
-        print(f"thresholds chosen on {found['images']:,} validation images")
-        _show_change(found)
+        _show_change(f"thresholds chosen on {found['images']:,} validation images", found)
     if found := result.get("label_errors"):
         print(f"{found['listed']:,} labels are likely wrong: {found['file']}")
     seen = [each for each in result["classes"] if each["images"]]
     worst = sorted(seen, key=lambda each: each["f1"])[:10]
-    shares = [[percent(each[key]) for key in ("precision", "recall", "f1")] for each in worst]
+    keys = ("precision", "recall", "f1")
     rows = [
-        (each["class"], *share, f"{each['images']:,}")
-        for each, share in zip(worst, shares, strict=True)
+        (each["class"], *(percent(each[key]) for key in keys), f"{each['images']:,}")
+        for each in worst
     ]
     if len(worst) < len(result["classes"]):
         print(f"the {len(worst)} classes with the lowest F1, of {len(result['classes']):,}")
@@ -206,7 +201,8 @@ def show(result: dict[str, Any]) -> None:
         print_table(("true class", "predicted as", "images"), cells)
 
 
-def _show_change(found: dict[str, Any]) -> None:
+def _show_change(line: str, found: dict[str, Any]) -> None:
     """Print what fitting changed, and where the fit is kept."""
+    print(line)
     print_rows([{"": when_} | found[when_] for when_ in ("before", "after")])
     print(f"kept in {found['saved']}")

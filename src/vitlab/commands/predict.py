@@ -120,12 +120,12 @@ def run(options: Predict) -> dict[str, Any]:
     compute = Compute(**options.values(COMPUTE) | {"workers": options.workers or 0})
     if file is not None:
         with Meter(0, title="predicting") as meter:
-            how |= {"warn": lambda each: say_skipped([each]), "progress": meter.images}
+            how |= {"warn": say_skipped, "progress": meter.images}
             return result | classify_into(file, model, source, compute, **how) | {"file": str(file)}
     form = compute.fast(model, source, 1 + flips)
     answers = answers_of(form, source, compute, options.top, flips)
     damaged = [each.error for each in answers if each.error]
-    say_skipped(damaged)
+    say_skipped(*damaged)
     if damaged:
         say(f"{len(damaged):,} of {len(answers):,} images cannot be read")
     result |= {"images": len(answers) - len(damaged), "damaged": len(damaged), **form.about}
@@ -147,7 +147,7 @@ def _within(options: Predict) -> dict[str, Any]:
     else:
         find, key = (write_masks, "masks") if kind == "masks" else (find_objects, "detections")
         found = find(run, options.paths, place, *how)
-    say_skipped(each["error"] for each in found[key] if "error" in each)
+    say_skipped(*(each["error"] for each in found[key] if "error" in each))
     return found
 
 
@@ -165,22 +165,12 @@ def _file(options: Predict) -> Path | None:
 
 def show(result: dict[str, Any]) -> None:
     """Print a line per image, or where they are."""
-    for each in (line for line in result.get("masks", ()) if "shares" in line):
-        first = [f"{name} {share:.1%}" for name, share in [*each["shares"].items()][:SHOWN]]
-        place = f" -> {one_line(each['mask'])}" if "mask" in each else ""
-        print(f"{one_line(each['image'])}{place}  {'  '.join(first)}")
-    for each in (line for line in result.get("detections", ()) if "objects" in line):
-        place = f" -> {one_line(each['picture'])}" if "picture" in each else ""
-        print(f"{one_line(each['image'])}{place}")
-        for own in each["objects"]:
-            left, top, right, bottom = (round(edge) for edge in own["box"])
-            print(f"  {own['class']} {own['probability']:.1%}  {left}, {top} to {right}, {bottom}")
-    for each in (line for line in result.get("estimates", ()) if "values" in line):
-        far = {name: f" ± {own:.3g}" for name, own in each.get("deviations", {}).items()}
-        values = [f"{name} {own:.5g}{far.get(name, '')}" for name, own in each["values"].items()]
-        print(f"{one_line(each['image'])}  {'  '.join(values)}")
-    if {"masks", "detections", "estimates"} & result.keys():
-        return
+    for key in ("masks", "detections", "estimates"):
+        if key in result:
+            for each in result[key]:
+                if "error" not in each:
+                    _show_headed(each)
+            return
     if "parts" in result:
         print_figures(result)
         return
@@ -193,3 +183,17 @@ def show(result: dict[str, Any]) -> None:
         print(f"{one_line(each['image'])}  {best}")
     if result["temperature"] != 1:
         print(f"probabilities are calibrated: temperature {result['temperature']:.4g}")
+
+
+def _show_headed(row: dict[str, Any]) -> None:
+    """Print what an image's mask, objects or numbers are, and the file that has them."""
+    place = row.get("mask") or row.get("picture")
+    words = [one_line(row["image"]) + (f" -> {one_line(place)}" if place else "")]
+    words += [f"{name} {share:.1%}" for name, share in [*row.get("shares", {}).items()][:SHOWN]]
+    far = {name: f" ± {own:.3g}" for name, own in row.get("deviations", {}).items()}
+    for name, value in row.get("values", {}).items():
+        words.append(f"{name} {value:.5g}{far.get(name, '')}")
+    print("  ".join(words))
+    for own in row.get("objects", ()):
+        left, top, right, bottom = (round(edge) for edge in own["box"])
+        print(f"  {own['class']} {own['probability']:.1%}  {left}, {top} to {right}, {bottom}")

@@ -72,7 +72,7 @@ def run(options: Search) -> dict[str, Any]:
     how = options.values("k not_self device workers")
     found = vitlab.search(table, photos, weights=model, **how)
     damaged = [each.error for each in found if each.error]
-    say_skipped(damaged)
+    say_skipped(*damaged)
     result: dict[str, Any] = {
         "table": options.table,
         "rows": table.rows,

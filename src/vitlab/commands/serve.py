@@ -64,9 +64,8 @@ def begin(options: Serve) -> None:
 
     if not options.models and not options.watch:
         raise OptionError("name a model to serve, or a folder of them with --watch FOLDER")
-    for file in (options.token_file, options.admin_token_file):
-        if file:
-            read_token(file)
+    read_token(options.token_file)
+    read_token(options.admin_token_file)
     with listen(options.host, options.port):
         if options.metrics_port:
             listen(options.host, options.metrics_port).close()

@@ -55,8 +55,8 @@ def _groups(start: Start) -> tuple[dict[str, tuple[str, list[Leaf]]], list[Leaf]
     own += sorted(others, key=lambda leaf: leaf.name in shared)
     groups = {}
     for name, group in sorted(groups_of(start), key=lambda each: each[0] in shared):
-        mine = [leaf for leaf in leaves_of(group, nested=False) if leaf.name in rest]
-        if mine := [there[leaf.name] for leaf in mine]:
+        names = [leaf.name for leaf in leaves_of(group, nested=False)]
+        if mine := [there[each] for each in names if each in rest]:
             title = f"other {name}" if name in there else name  # an option has the name already
             groups[title.replace("_", " ")] = summary_of(group), mine
     return groups, [leaf for leaf in own if not leaf.about.positional]

@@ -115,13 +115,8 @@ def _values(start: Start) -> dict[str, object]:
     return {name: getattr(start, name) for name in hints(type(start))}
 
 
-def required(start: Start) -> list[str]:
-    """Return what a command cannot run without, as it is written on the command line."""
-    return [spelled(leaf) for leaf in leaves_of(start) if leaf.is_required]
-
-
 def missing(start: Start, given: dict[str, Any]) -> list[str]:
-    """Return what is required but not among the given options."""
+    """Return what is required but not among the given options, as it is written."""
     absent = (leaf for leaf in leaves_of(start) if leaf.is_required and not given.get(leaf.name))
     return [spelled(leaf) for leaf in absent]
 
@@ -137,21 +132,21 @@ def shape_of(leaf: Leaf) -> tuple[Any, str]:
         many = get_origin(leaf.hint) is tuple
         name = leaf.name.upper()
         return ("*", f"{name.removesuffix('S')} ...") if many else (1, name)
-    counts: list[int] = []
+    counts: set[int] = set()
     shown: list[str] = []
     for kind in kinds_of(leaf.hint):
         if get_origin(kind) is tuple:
             parts = get_args(kind)
             if parts[-1] is Ellipsis:
                 return "*", f"{_metavar(parts[0])} ..."
-            counts.append(len(parts))
+            counts.add(len(parts))
             shown.append(" ".join(_metavar(part) for part in parts))
         elif kind is not types.NoneType:
-            counts.append(1)
+            counts.add(1)
             shown.append(_metavar(kind))
     words = list(leaf.about.choices()) if leaf.about.choices else []
     metavar = f"{{{','.join(words)}}}" if words else "|".join(dict.fromkeys(shown))
-    return (counts[0] if len(set(counts)) == 1 else tuple(sorted(set(counts)))), metavar
+    return (counts.pop() if len(counts) == 1 else "+"), metavar
 
 
 def _metavar(kind: Any) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.graphs import check
+from vitlab.graphs.complete import Traceable
 
 REFERENCE = "reference.npz"
 LIMITS = {"fp32": 1e-4, "fp16": 1e-3, "int8": 0.1}  # of a difference on the target
@@ -28,9 +29,8 @@ def blocks_of(proto: Any) -> list[str]:
 
 def certify(
     file: Path,
-    entry: str,
+    form: Traceable,
     images: NDArray[Any],
-    outputs: list[str],
     blocks: list[str],
     limit: float,
     unit: Any = 1.0,
@@ -39,18 +39,17 @@ def certify(
 
     Args:
         file: the ONNX file
-        entry: name of its input
-        images: for it
-        outputs: names of those that are numbers
+        form: that it was traced from
+        images: for its input
         blocks: names of what leaves each block
         limit: of the difference on a target
         unit: that differences count in, or larger numbers; of each column, (columns,)
     """
-    graph, given, exact = file.read_bytes(), {entry: images}, {check.EXACT: "1"}
-    found = check.onnxruntime(graph, given, outputs, exact)
+    graph, given, exact = file.read_bytes(), {form.input: images}, {check.EXACT: "1"}
+    found = check.onnxruntime(graph, given, [*form.outputs], exact)
     watched = check.watching(graph, blocks)
     inner = check.onnxruntime(watched, given, blocks, exact) if blocks else {}
-    stored: dict[str, Any] = {f"input:{entry}": images, "limit": limit, "unit": unit}
+    stored: dict[str, Any] = {f"input:{form.input}": images, "limit": limit, "unit": unit}
     stored |= {f"output:{name}": each for name, each in found.items()}
     stored |= {f"block:{name}": each for name, each in inner.items()}
     np.savez(file.with_name(REFERENCE), allow_pickle=False, **stored)

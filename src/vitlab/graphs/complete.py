@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitlab.data.labels import kind_of
 from vitlab.errors import OptionError
+from vitlab.evaluation.infer import probabilities
 from vitlab.graphs.raw_pixels import Pixels
 from vitlab.models.fuse import fuse
 from vitlab.models.model import Model
@@ -46,16 +46,13 @@ class Complete(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model, self.pixels = fuse(model), Pixels(model.config.images)
-        self.several = kind_of(model).several
 
     def forward(self, image: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Classify images of one size, or compute their features."""
         features = self.model.features(self.pixels(image))
         if not self.model.config.classes:
             return features
-        logits = self.model.scores(features) / self.model.temperature
-        found = logits.sigmoid() if self.several else logits.softmax(-1)
-        unlike = self.model.unlike
+        found, unlike = probabilities(self.model.scores(features), self.model), self.model.unlike
         return found if unlike is None else (found, unlike.distances(features))
 
 
@@ -90,25 +87,16 @@ def traceable(model: Model, bare: bool = False, *, batch: int = 0) -> Traceable:
     if bare:
         example = torch.zeros(count, config.channels, rows, columns)
         return Traceable(Bare(model).eval(), example, free, "images", outputs)
-    check_answers(model)
+    if config.classes and config.answers > 1:
+        raise OptionError(
+            f"{config.name} has {config.answers} answers for each image (queries), and "
+            "probabilities are of one: pass --bare (bare=True) for the logits of all"
+        )
     example = torch.zeros(count, rows + 8, columns + 24, config.channels, dtype=torch.uint8)
     if model.unlike is not None and config.classes:
         outputs = *outputs, "distance"
     free |= {1: "rows", 2: "columns"}
     return Traceable(Complete(model).eval(), example, free, "image", outputs)
-
-
-def check_answers(model: Model) -> None:
-    """Refuse a model with several answers for each image.
-
-    Raises:
-        OptionError: it says how many.
-    """
-    if model.config.classes and model.config.answers > 1:
-        raise OptionError(
-            f"{model.config.name} has {model.config.answers} answers for each image (queries), and "
-            "probabilities are of one: pass --bare (bare=True) for the logits of all"
-        )
 
 
 def dynamic_shapes(free: dict[int, str]) -> tuple[dict[int, Any]]:

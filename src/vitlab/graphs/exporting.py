@@ -12,7 +12,7 @@ from vitlab.data.sources.request import Given
 from vitlab.errors import OptionError
 from vitlab.files import SEEN
 from vitlab.graphs.int8_form import keep_scales
-from vitlab.graphs.narrowing_cost import Sample
+from vitlab.graphs.narrowing_cost import draw
 from vitlab.graphs.targets import IMAGES, MODEL, TARGETS, Precision, check_precision, check_target
 from vitlab.models.model import Model
 from vitlab.models.seen import write_seen
@@ -81,23 +81,24 @@ def export(
         raise OptionError("int8 files take any number of images: leave batch out, or choose fp16")
     whole_state(inner)
     whole, inner = inner, on_processor(inner)
-    sample = None if data is None else Sample(data, images)
-    written: dict[str, Any] = {"model": inner.config.name, "format": to}
-    how = {"precision": precision, "sample": sample, "batch": batch}
+    how: dict[str, Any] = {"precision": precision, "batch": batch}
+    if data is not None:
+        how["drawn"] = draw(inner, data, images, bare=bare, batch=batch or 1)
     found = TARGETS[to].write(inner, path, bare, **(how if TARGETS[to].narrow else {}))
-    if precision == "fp16" and sample is None:
+    if precision == "fp16" and data is None:
         logging.getLogger("vitlab").warning(
             "what fp16 costs in accuracy is unmeasured: --data (data=…) measures it"
         )
     if "scales" in found:
         keep_scales(whole, found)
-    if not path.is_dir():
-        write_seen(inner.seen, path.parent, f"{path.stem}.{SEEN}")
-        return written | {"file": str(path), "bytes": path.stat().st_size} | found
-    written["folder"] = str(path)
-    if TARGETS[to].narrow:
-        write_seen(inner.seen, path)
-        written |= {"file": str(path / MODEL), "bytes": (path / MODEL).stat().st_size}
+    written: dict[str, Any] = {"model": inner.config.name, "format": to}
+    file, name = path, f"{path.stem}.{SEEN}"
+    if path.is_dir():
+        written["folder"] = str(path)
+        file, name = path / MODEL, SEEN
+    if file.is_file():  # else it is a page
+        write_seen(inner.seen, file.parent, name)
+        written |= {"file": str(file), "bytes": file.stat().st_size}
     return written | found
 
 

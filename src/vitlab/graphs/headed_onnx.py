@@ -5,16 +5,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from vitlab.errors import WeightsError
 from vitlab.graphs.about import about
-from vitlab.graphs.agreement import COUNTS, TOLERANCE, normal_noise
+from vitlab.graphs.agreement import ONE, check, normal_noise
 from vitlab.graphs.certificate import LIMITS, certify
-from vitlab.graphs.check import difference
 from vitlab.graphs.complete import BATCH, Traceable
-from vitlab.graphs.onnx_check import opened, runs, shapes_of
 from vitlab.graphs.onnx_file import OPSET, staged, traced
 from vitlab.graphs.targets import MODEL, check_target
 from vitlab.weights.detector import Detector, load_detector
@@ -43,7 +41,7 @@ def export_headed(run: str | Path, file: str | Path, kind: str) -> dict[str, Any
         PackageError: a package is missing.
         DiskError: the file cannot be written.
     """
-    path, worst, unit = check_target("onnx", file), 0.0, np.ones(())
+    path, unit = check_target("onnx", file), ONE
     names: tuple[str, ...] = ("mask",)
     module: Segmenter | Detector | Estimating
     if kind == "masks":
@@ -55,28 +53,24 @@ def export_headed(run: str | Path, file: str | Path, kind: str) -> dict[str, Any
     else:
         module, names = load_detector(run), ("probabilities", "boxes")
     model = module.model
-    example = torch.from_numpy(normal_noise(model, BATCH))
-    proto, blocks = traced(model, Traceable(module, example, {0: "batch"}, "images", names))
+    example = normal_noise(model, BATCH)
+    form = Traceable(module, torch.from_numpy(example), {0: "batch"}, "images", names)
+    proto, blocks = traced(model, form)
     facts = about(model) | asdict(module.about)
     proto.metadata_props.add(key="vitlab", value=json.dumps(facts))
+
+    def own(images: Tensor) -> list[NDArray[Any]]:
+        with torch.inference_mode():
+            found = module(images)
+        return [each.numpy() for each in (found if isinstance(found, tuple) else (found,))]
+
     with staged(path) as draft:
         draft.write_bytes(proto.SerializeToString())
-        session = opened(draft)
-        for count in COUNTS:
-            images = normal_noise(model, count)
-            with torch.inference_mode():
-                own = module(torch.from_numpy(images))
-            every = own if isinstance(own, tuple) else (own,)
-            for found, exact in zip(runs(session)(images), every, strict=True):
-                gap = difference(found, exact.numpy(), unit)
-                worst = float(np.maximum(worst, gap))  # NaN stays
-        if not worst <= TOLERANCE:
-            raise WeightsError(f"onnxruntime gives other numbers than {run}: off by {worst}")
+        found = check(draft, model, bare=True, own=own, unit=unit)
         if not path.suffix:
-            certify(draft, "images", example.numpy(), [*names], blocks, LIMITS["fp32"], unit)
+            certify(draft, form, example, blocks, LIMITS["fp32"], unit)
     made, folder = (path, {}) if path.suffix else (path / MODEL, {"folder": str(path)})
     return {
         "model": model.config.name, "format": "onnx", "file": str(made), "opset": OPSET,
-        "bytes": made.stat().st_size, "batches": list(COUNTS), "difference": worst, **folder,
-        **shapes_of(session),
+        "bytes": made.stat().st_size, **folder, **found,
     }  # fmt: skip

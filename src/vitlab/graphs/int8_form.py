@@ -15,9 +15,9 @@ from torch import Tensor
 
 from vitlab.errors import DiskError, OptionError
 from vitlab.files import write_text
+from vitlab.graphs.agreement import opened
 from vitlab.graphs.complete import Bare, traceable
-from vitlab.graphs.narrowing import products_of, quantize
-from vitlab.graphs.onnx_check import opened
+from vitlab.graphs.narrowing import Scales, products_of, quantize
 from vitlab.models.fast.accelerate import accelerate, pass_seconds
 from vitlab.models.fast.engines import patterns
 from vitlab.models.model import Model
@@ -78,15 +78,14 @@ def int8_form(model: Model, engine: Engine = "auto") -> Model:
     return fp32
 
 
-def _scales(model: Model) -> list[tuple[float, int] | None]:
+def _scales(model: Model) -> Scales:
     """Return what `keep_scales` has kept of these weights."""
     folder = _folder(model)
     with suppress(OSError, ValueError, KeyError, TypeError):
         kept = json.loads((folder / RECORD).read_text("utf-8")) if folder else {}
         if kept["fingerprint"] == fingerprint(model):
-            return [
-                None if each is None else (float(each[0]), int(each[1])) for each in kept["scales"]
-            ]
+            scales: Scales = kept["scales"]
+            return scales
     source = shlex.quote(model.source or "WEIGHTS")
     raise OptionError(
         f"precision=int8 needs {RECORD} beside the weights: vitlab export {source} --to onnx "

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.errors import DataError, OptionError
+from vitlab.graphs.agreement import opened
 from vitlab.graphs.check import watching
-from vitlab.graphs.onnx_check import opened
 
 LEAST = 256  # elements of a tensor that is worth it
 SHARE = 0.5  # of the weights that int8 must reach

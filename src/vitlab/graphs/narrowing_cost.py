@@ -21,8 +21,7 @@ from vitlab.errors import DataError, ImageError, OptionError, WeightsError
 from vitlab.evaluation.choosing import Chosen, choose
 from vitlab.evaluation.infer import check_classifier, probabilities
 from vitlab.evaluation.metrics import figures, main_of
-from vitlab.graphs.agreement import Run
-from vitlab.graphs.onnx_check import opened, runs
+from vitlab.graphs.agreement import Run, opened, runs
 from vitlab.graphs.targets import IMAGES
 from vitlab.models.model import Model
 from vitlab.units import percent
@@ -32,16 +31,8 @@ CHANGED = 0.02  # a larger share of images whose prediction changes is refused
 
 
 @dataclass(frozen=True)
-class Sample:
-    """Images to measure on: at most so many of the data's test split, drawn at random once."""
-
-    data: Given
-    images: int = IMAGES
-
-
-@dataclass(frozen=True)
 class DrawnSample:
-    """The images of a sample, for one model.
+    """Images to measure on, drawn at random once.
 
     Attributes:
         asked: the images that there are
@@ -77,8 +68,10 @@ class TimedFile:
         self.seconds += time.perf_counter() - start
 
 
-def draw(model: Model, sample: Sample, *, bare: bool, batch: int = 1) -> DrawnSample:
-    """Draw images to measure on, and others to take scales from.
+def draw(
+    model: Model, data: Given, images: int = IMAGES, *, bare: bool, batch: int = 1
+) -> DrawnSample:
+    """Draw at most so many of the data's test split, and others to take scales from.
 
     Raises:
         DataError: no such data.
@@ -87,7 +80,7 @@ def draw(model: Model, sample: Sample, *, bare: bool, batch: int = 1) -> DrawnSa
     check_classifier(model)
     if bare and model.config.fit == "native":
         raise OptionError("what bits cost cannot be measured with fit=native: leave --data out")
-    asked = choose(model, sample.data, "auto")
+    asked = choose(model, data, "auto")
     for note in asked.notes:
         logging.getLogger("vitlab").warning(note)
     order = np.random.default_rng(0).permutation(len(asked.source)).tolist()
@@ -95,11 +88,10 @@ def draw(model: Model, sample: Sample, *, bare: bool, batch: int = 1) -> DrawnSa
         count = min(CALIBRATING, max(1, len(order) // 4))
         order, others = order[count:], (asked.source, order[:count])
     else:
-        source = choose(model, sample.data, "train").source
+        source = choose(model, data, "train").source
         drawn = np.random.default_rng(0).permutation(len(source))[:CALIBRATING]
         others = source, drawn.tolist()
-    numbers, title = sorted(order[: sample.images]), title_of(sample.data)
-    return DrawnSample(asked, numbers, title, others, bare, batch)
+    return DrawnSample(asked, sorted(order[:images]), title_of(data), others, bare, batch)
 
 
 def calibrating(model: Model, drawn: DrawnSample) -> Iterator[NDArray[Any]]:

@@ -15,20 +15,11 @@ from numpy.typing import NDArray
 from vitlab.errors import WeightsError
 from vitlab.files import staged_file, staged_folder
 from vitlab.graphs.about import about
-from vitlab.graphs.agreement import TOLERANCE, noise, normal_noise
+from vitlab.graphs.agreement import TOLERANCE, check, noise, normal_noise
 from vitlab.graphs.certificate import LIMITS, blocks_of, certify
 from vitlab.graphs.complete import BATCH, Traceable, dynamic_shapes, traceable
 from vitlab.graphs.narrowing import calibrated, halve, quantize
-from vitlab.graphs.narrowing_cost import (
-    DrawnSample,
-    Sample,
-    batches,
-    calibrating,
-    draw,
-    narrowing_cost,
-)
-from vitlab.graphs.onnx_check import check
-from vitlab.graphs.onnx_graph import add_labels, keep_padding, strip
+from vitlab.graphs.narrowing_cost import DrawnSample, batches, calibrating, narrowing_cost
 from vitlab.graphs.targets import MODEL, Precision
 from vitlab.models.model import Model
 from vitlab.progress import named_if_slow
@@ -43,7 +34,7 @@ def write(
     file: Path,
     bare: bool = False,
     precision: Precision = "fp32",
-    sample: Sample | None = None,
+    drawn: DrawnSample | None = None,
     *,
     batch: int = 0,
 ) -> dict[str, Any]:
@@ -54,7 +45,7 @@ def write(
         file: new; a folder if it has no ending
         bare: normalized images to logits, without preprocessing
         precision: of the weights
-        sample: labeled images to measure on what that costs
+        drawn: labeled images to measure on what that costs
         batch: images in every batch; 0 for any number
 
     Returns:
@@ -67,7 +58,6 @@ def write(
         DiskError: the file cannot be written.
     """
     form = traceable(model, bare, batch=batch)
-    drawn = draw(model, sample, bare=bare, batch=batch or 1) if sample else None
     proto, blocks = _graph(model, form, precision)
     before = proto.SerializeToString() if drawn else b""
     found: dict[str, Any] = {}
@@ -85,7 +75,7 @@ def write(
                 found |= narrowing_cost(before, draft, model, drawn)
         if not file.suffix:
             images = _reference(model, drawn, bare=bare, batch=batch)
-            certify(draft, form.input, images, [*form.outputs], blocks, LIMITS[precision])
+            certify(draft, form, images, blocks, LIMITS[precision])
     return {"opset": OPSET, "precision": precision} | found
 
 
@@ -172,3 +162,69 @@ def quiet() -> Iterator[None]:
         finally:
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
+
+
+def strip(proto: Any) -> None:
+    """Remove what the exporter keeps of the program: lines of code, and where they were found."""
+    for graph in graphs_of(proto.graph):
+        for part in (graph, *graph.node, *graph.value_info, *graph.input, *graph.output):
+            del part.metadata_props[:]
+            part.doc_string = ""
+    proto.doc_string = ""
+    proto.producer_name = "vitlab"
+
+
+def keep_padding(proto: Any) -> None:
+    """Keep zeros that are padded before a maximum: BiT's root has them.
+
+    At its default settings onnxruntime (`Pad_Fusion`, seen in 1.23 and 1.31) moves the zeros of a
+    `Pad` into the padding of a `MaxPool` behind it. There padding counts as minus infinity, so that
+    a window of negative numbers at the edge no longer has zero as its maximum. A maximum of the
+    padded map with itself, which changes nothing, keeps the two apart.
+    """
+    graph = proto.graph
+    padded = {node.output[0] for node in graph.node if node.op_type == "Pad"}
+    for place, node in reversed([*enumerate(graph.node)]):
+        if node.op_type == "MaxPool" and node.input[0] in padded:
+            name = node.input[0]
+            node.input[0] = f"{name}_kept"
+            graph.node.insert(place, _node("Max", [name, name], [f"{name}_kept"]))
+
+
+def add_labels(proto: Any, classes: list[str]) -> None:
+    """Add to a graph its class names, `labels`, and that of the likeliest class, `label`."""
+    from onnx import TensorProto, helper
+
+    graph = proto.graph
+    raw: Any = [name.encode() for name in classes]
+    names = helper.make_tensor("class_names", TensorProto.STRING, [len(classes)], raw)
+    graph.initializer.append(names)
+    graph.node.extend(
+        [
+            _node("Identity", ["class_names"], ["labels"]),
+            _node("ArgMax", ["probabilities"], ["likeliest"], axis=-1, keepdims=0),
+            _node("Gather", ["class_names", "likeliest"], ["label"], axis=0),
+        ]
+    )
+    graph.output.extend(
+        [
+            helper.make_tensor_value_info("labels", TensorProto.STRING, [len(classes)]),
+            helper.make_tensor_value_info("label", TensorProto.STRING, ["batch"]),
+        ]
+    )
+
+
+def graphs_of(graph: Any) -> Iterator[Any]:
+    """Yield a graph, and those inside of its conditions."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from graphs_of(attribute.g)
+
+
+def _node(kind: str, inputs: list[str], outputs: list[str], **attributes: Any) -> Any:
+    """Return an operation named after its result."""
+    from onnx import helper
+
+    return helper.make_node(kind, inputs, outputs, name=outputs[0], **attributes)

@@ -3,14 +3,16 @@
 No PyTorch here: a target's module is imported when it first writes.
 """
 
+import os
+import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from vitlab.errors import OptionError
-from vitlab.graphs.compiler import check_compiler
+from vitlab.errors import OptionError, PackageError
 from vitlab.options import nearest
 from vitlab.packages import check_installed
 from vitlab.places import check_new_file, check_new_folder
@@ -20,6 +22,10 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 PRECISION = (
     "of the weights: fp16 halves the file and computes in fp32; int8 quarters it and computes most "
     "dense layers in 8 bits, with scales from --data"
+)
+COMPILER = (
+    "install g++ (Debian and Ubuntu: apt install g++; macOS: xcode-select --install), or name "
+    "another compiler in the environment variable CXX"
 )
 MODEL = "model.onnx"  # in a folder
 IMAGES = 1000  # that the cost of a precision is measured on, at most
@@ -103,7 +109,13 @@ def check_target(to: str, file: str | Path) -> Path:
     for package in target.packages:
         check_installed(package, f"{target.ending} files" if target.ending else f"--to {to}")
     if target.compiled:
-        check_compiler(f"{target.ending} files")
+        usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
+        name = os.environ.get("CXX", usual)
+        if shutil.which(name) is None:
+            raise PackageError(
+                f"{target.ending} files are compiled, and there is no C++ compiler {name}: "
+                f"{COMPILER}"
+            )
     return path
 
 

@@ -15,9 +15,9 @@ from vitlab.errors import PackageError, WeightsError
 from vitlab.files import staged_file
 from vitlab.graphs.about import about
 from vitlab.graphs.agreement import agree
-from vitlab.graphs.compiler import HOW
 from vitlab.graphs.complete import Traceable, dynamic_shapes, traceable
 from vitlab.graphs.onnx_file import quiet, unexported
+from vitlab.graphs.targets import COMPILER
 from vitlab.models.model import Model
 from vitlab.progress import named_if_slow
 
@@ -108,7 +108,7 @@ def _explained(error: Exception, model: Model) -> PackageError | WeightsError:
     if isinstance(inner, CppCompileError):
         lines = [line for line in inner.output.splitlines() if "error" in line.lower()]
         reason = lines[0].strip() if lines else "without a message"
-        return PackageError(f"the C++ compiler failed: {reason}; {HOW}")
+        return PackageError(f"the C++ compiler failed: {reason}; {COMPILER}")
     return unexported(model, inner)
 
 

@@ -19,14 +19,13 @@ from vitlab.files import staged_folder
 from vitlab.graphs import onnx_file
 from vitlab.graphs.about import about
 from vitlab.models.model import Model
-from vitlab.packages import silent_onnxruntime
+from vitlab.packages import silent_onnxruntime, version_of
 from vitlab.pages.assets import WEB, asset
 from vitlab.pages.runtime import RUNTIME, runtime_files
 from vitlab.weights.containers.parts import some
 
 PART = 6 * 2**20  # bytes of the model in each part
 MOST_BYTES = 2**30  # of a model: a page has 2 to 4 GB, and holds it twice at first
-CHANNELS = (1, 3, 4)  # that a browser's pixels can be brought to
 
 
 def write(model: Model, folder: Path, bare: bool = False) -> dict[str, Any]:
@@ -41,7 +40,8 @@ def write(model: Model, folder: Path, bare: bool = False) -> dict[str, Any]:
         `page`, `files`, `bytes` (what a browser downloads), and what the ONNX file's check returns.
 
     Raises:
-        OptionError: no classifier, channels that photos lack, too large for a browser, or `bare`.
+        OptionError: no classifier, too large for a browser, `bare`, or preprocessing that cannot
+            be part of a graph.
         WeightsError: the model cannot be exported; nothing is written.
         PackageError: ONNX Runtime for browsers is not here and cannot be fetched.
         DiskError: the folder cannot be written.
@@ -71,11 +71,6 @@ def _check_shown(model: Model, bare: bool) -> None:
             f"{config.name} has no classifier, and the page shows classes: train one first with "
             f"vitlab finetune DATA --from {shlex.quote(model.source or 'WEIGHTS')}, or export with "
             "to='onnx' (--to onnx)"
-        )
-    if config.channels not in CHANNELS:
-        raise OptionError(
-            f"{config.name} takes {config.channels} channels, and photos have 1, 3 or 4: export "
-            "with to='onnx' (--to onnx)"
         )
     check_size(sum(tensor.nbytes for tensor in model.state_dict().values()))
 
@@ -145,19 +140,15 @@ def _write_script(script: Path, name: str, value: Any) -> dict[str, Any]:
 
 def facts_of(card: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the page shows and needs to know of a model."""
-    classes = [str(name) for name in card["classes"]]
-    several = bool(card.get("multi_label", False))
-    kind = "labels" if several else "classes"
+    classes, several = card["classes"], card["multi_label"]
     return {
-        "title": f"{card['model']}: {len(classes):,} {kind}",
+        "title": f"{card['model']}: {len(classes):,} {'labels' if several else 'classes'}",
         "about": f"Tells apart: {some(classes)}",
-        "model": str(card["model"]),
-        "classes": classes,
-        **{name: card[name] for name in ("channels", "image_size", "crop")},
+        **{name: card[name] for name in ("model", "classes", "channels", "image_size", "crop")},
         "several": several,
-        "thresholds": list(card.get("thresholds") or [0.5] * len(classes)),
-        "license": str(card.get("license") or ""),
-        "version": str(card.get("version") or ""),
+        "thresholds": card.get("thresholds", []),
+        "license": card.get("license", ""),
+        "version": version_of("vitlab"),
         "runtime": RUNTIME.version,
     }
 

@@ -8,7 +8,7 @@ import asyncio
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from vitlab.data.decode.pixels import Box
 from vitlab.data.loading.batches import joined_pixels
 from vitlab.device import exact
 from vitlab.errors import UserError
+from vitlab.evaluation.infer import probabilities
 from vitlab.models.packed import Packed
 from vitlab.serve import heads
 from vitlab.serve.decoder import WHOLE
@@ -39,12 +40,12 @@ class Seen:
     """The answer for one image.
 
     Attributes:
-        probabilities: float64 (classes,), those of `vitlab.classify`; for classes and attention
+        probabilities: float64 (classes,), those of `vitlab.classify`
         found: what a head answers with instead, as `serve.heads` has it; None if it is not finite
         distance: from the training images, likewise; NaN if the model does not know
-        features: float32 (features,), for features
+        features: float32 (features,)
         attention: float32 (rows, columns), where the last layers look, divided by its largest
-            value; None where the model has no attention
+            value; None if it is not asked for, or the model has none
         box: left, top, right and bottom of the part of the upright image that the model saw, as
             fractions
         error: why the image cannot be used, in one line; empty if it can
@@ -93,20 +94,17 @@ def answers(questions: Sequence[Question]) -> list[Seen]:
         for served, places in _groups(questions).items():
             parts = zip(*(pairs[place] for place in places), strict=True)
             features, scores = (exact(torch.stack(part)) for part in parts)
-            chances = served.labels.probabilities(scores / served.facts.temperature).cpu().numpy()
+            chances = probabilities(scores, served.facts).cpu().numpy()
             far = [math.nan] * len(places)
             if (unlike := served.facts.unlike) is not None:
                 far = unlike.distances(features).tolist()
             rows = heads.numbers(head, features) if head else [None] * len(places)
-            each = zip(places, features, chances, far, rows, strict=True)
-            for place, row, own, distance, numbers in each:
+            vectors = features.float().cpu().numpy()
+            each = zip(places, chances, far, vectors, rows, strict=True)
+            for place, own, distance, vector, numbers in each:
                 question = questions[place]
-                found[place] = Seen(own, distance, box=question.image.box, found=numbers)
-                if question.what == "features":
-                    found[place] = Seen(features=row.float().cpu().numpy(), box=question.image.box)
-                elif question.what == "attention" and not isinstance(images, Packed):
-                    shown = _attention(question, images[place])
-                    found[place] = replace(found[place], attention=shown)
+                looked, box = _attention(question, images, place), question.image.box
+                found[place] = Seen(own, distance, vector, looked, box, found=numbers)
     return [found[place] for place in range(len(questions))]
 
 
@@ -133,13 +131,16 @@ def _groups(questions: Sequence[Question]) -> dict[Served, list[int]]:
     return groups
 
 
-def _attention(question: Question, image: Tensor) -> NDArray[np.float32] | None:
-    """Return where the model looked, the largest value 1."""
-    trunk = question.served.trunk
-    if not question.served.card.attention:
+def _attention(
+    question: Question, images: Tensor | Packed | list[Tensor], place: int
+) -> NDArray[np.float32] | None:
+    """Return where the model looked, the largest value 1, if that is asked for."""
+    served = question.served
+    if question.what != "attention" or not served.card.attention:
         return None
+    assert not isinstance(images, Packed)  # whose models have none
     try:
-        flow = trunk.attention(image, question.served.task)
+        flow = served.trunk.attention(images[place], served.task)
     except UserError:  # a kind of layer that has none
         return None
     top = flow.max().clamp(min=torch.finfo(torch.float32).tiny)

@@ -105,8 +105,7 @@ def application(
         seconds = time.perf_counter() - exchange.began
         engine.metrics.request_seconds.labels(*labels).observe(seconds)
 
-    limits = engine.limits
-    memory = BodyMemory(int(max(limits.max_memory, limits.max_body) * MEBI))
+    memory = BodyMemory(int(max(engine.limits.max_memory, engine.limits.max_body) * MEBI))
     engine.metrics.gauge("body_bytes", "Bytes of bodies in memory", lambda: memory.used)
     app.add_middleware(Envelope, hosts=hosts, memory=memory, done=done)
 

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 
 from vitlab.errors import FailedError, LateError, ServiceError
@@ -15,7 +14,6 @@ from vitlab.serve.metrics import Metrics
 from vitlab.serve.registry import Served
 
 LEAVE = 10.0  # seconds
-Outcome = tuple[Question, Seen | ServiceError]
 MEMORY = 0.3  # share of the newest batch, if it is a full one, in the average seconds of an image
 FAILURES = 3  # batches in a row that fail, after which a blank image is tried
 OVERDUE = 10.0  # times the usual seconds of a batch, after which it counts as one that never ends
@@ -77,7 +75,8 @@ class Batcher:
             self._changed.notify()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, seconds)
-        _give([(question, stopping()) for question in self._batch])
+        for question in self._batch:
+            settle(question.future, stopping())
 
     def put(self, question: Question) -> None:
         """Let an image wait for its batch."""
@@ -91,26 +90,27 @@ class Batcher:
     def _run(self) -> None:
         while batch := self._next():
             self._began, self._batch = time.monotonic(), batch
-            outcomes = self._computed(batch)
+            self._metrics.batch_images.observe(len(batch))
+            outcomes: list[Seen] | list[ServiceError]
+            try:
+                outcomes = answers(batch)
+                self._in_a_row = 0
+                self._measure(batch)
+            except Exception as error:  # the answer to its requests, not the thread's end
+                outcomes = [self._failed(batch, error)] * len(batch)
             self._batch = []
-            self._deliver(outcomes)
+            for question, outcome in zip(batch, outcomes, strict=True):
+                self._give(question, outcome)
 
-    def _computed(self, batch: list[Question]) -> list[Outcome]:
-        """Compute a batch; what goes wrong is the answer to its requests, not the thread's end."""
-        self._metrics.batch_images.observe(len(batch))
-        try:
-            outcomes: list[Outcome] = list(zip(batch, answers(batch), strict=True))
-        except Exception as error:
-            return self._failed(batch, error)
-        self._in_a_row = 0
+    def _measure(self, batch: list[Question]) -> None:
+        """Take the time of a batch that was computed into the pace of its trunk."""
         seconds = time.monotonic() - self._began
         self._metrics.batch_seconds.observe(seconds)
         first, pace = batch[0].served, seconds / len(batch)
         full = len(batch) / first.batch  # a small batch says little of the pace under load
         first.trunk.pace += (pace - first.trunk.pace) * (MEMORY * full if first.trunk.pace else 1)
-        return outcomes
 
-    def _failed(self, batch: list[Question], error: Exception) -> list[Outcome]:
+    def _failed(self, batch: list[Question], error: Exception) -> ServiceError:
         """Count and describe a failure, and find out whether anything can be computed still."""
         models = sorted({question.served.card.name for question in batch})
         log("batch failed", logging.ERROR, error=True, images=len(batch), models=models)
@@ -123,8 +123,7 @@ class Batcher:
                 self._in_a_row = 0
             except Exception as again:
                 self._lost = f"the device computes no more: {again or type(again).__name__}"
-        failed = FailedError(f"the model failed ({type(error).__name__})")
-        return [(question, failed) for question in batch]
+        return FailedError(f"the model failed ({type(error).__name__})")
 
     def _next(self) -> list[Question]:
         """Wait for the next batch; none at the end."""
@@ -133,8 +132,8 @@ class Batcher:
             while not batch:
                 self._changed.wait_for(lambda: self._stopping or len(self._waiting))
                 if self._stopping:
-                    rest = [self._waiting.pop() for _ in range(len(self._waiting))]
-                    self._deliver([(question, stopping()) for question in rest])
+                    while len(self._waiting):
+                        self._give(self._waiting.pop(), stopping())
                     break
                 batch = self._taken()
         return batch
@@ -147,19 +146,14 @@ class Batcher:
         while key is not None and len(batch) < first.batch:
             question = self._waiting.pop(key)
             if time.monotonic() + (len(batch) + 1) * first.trunk.pace > question.due:
-                late = LateError("no answer in time")  # it would be computed for nobody
-                self._deliver([(question, late)])
+                self._give(question, LateError("no answer in time"))  # computed for nobody
             elif question.future is not None and not question.future.done():  # else nobody waits
                 batch.append(question)
             key = next((each for each in self._waiting if each.trunk is first.trunk), None)
         return batch
 
-    def _deliver(self, outcomes: Sequence[Outcome]) -> None:
+    def _give(self, question: Question, outcome: Seen | ServiceError) -> None:
+        """Let the event loop settle what a request waits for."""
         assert self._loop is not None
         with suppress(RuntimeError):  # closed: nobody waits any more
-            self._loop.call_soon_threadsafe(_give, outcomes)
-
-
-def _give(outcomes: Sequence[Outcome]) -> None:
-    for question, outcome in outcomes:
-        settle(question.future, outcome)
+            self._loop.call_soon_threadsafe(lambda: settle(question.future, outcome))

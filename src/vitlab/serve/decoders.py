@@ -221,52 +221,47 @@ class Decoders:
         except BaseException as error:  # or it was cancelled
             ours.close()  # by which the process ends, if it has started
             if isinstance(error, OSError | EOFError):
-                text = f"no process can decode images: {one_line(str(error))}"
-                raise ServiceError(text) from None
+                raise ServiceError(f"no process can decode images: {error}") from None
             raise
         return _Process(process, ours)
 
     async def _work(self, decoder: _Process | None) -> None:
         """Give jobs to one process after the other."""
+        job: _Job | None = None
         try:
             while True:
                 await self._waiting.acquire()
                 job = self._jobs.pop()
-                if not job.future.done():  # else nobody waits for it any more
-                    decoder = await self._served(job, decoder)
+                if job.future.done():  # nobody waits for it any more
+                    continue
+                try:
+                    if decoder is None or not decoder.process.is_alive():  # it was killed meanwhile
+                        if decoder is not None:
+                            await decoder.end()
+                        decoder = await self._begin()
+                    settle(job.future, await self._timed(decoder, job))
+                except ServiceError as error:  # the next job tries again
+                    settle(job.future, error)
+                except Exception:  # it has ended, or its answer makes no sense, in whatever way
+                    status = await decoder.end() if decoder is not None else 0
+                    settle(job.future, _fate(status, job.name, self.bounds))
+                    decoder = None
+                    with suppress(ServiceError):
+                        decoder = await self._begin()
         finally:
+            if job is not None:
+                settle(job.future, stopping())
             if decoder is not None:
                 await decoder.end()
 
-    async def _served(self, job: _Job, decoder: _Process | None) -> _Process | None:
-        """Let a process do a job; return the process for the next one."""
-        result: Decoded | ServiceError
-        try:
-            if decoder is None or not decoder.process.is_alive():  # it was killed meanwhile
-                if decoder is not None:
-                    await decoder.end()
-                decoder = await self._begin()
-            async with asyncio.timeout(2 * self.bounds.seconds + GRACE):
-                most = self.bounds.max_pixels
-                found, seconds = await asyncio.to_thread(_decoded, decoder.pipe, job, most)
-            self.decoded += not found.error
-            result = found
-            self.pace += (seconds - self.pace) * (MEMORY if self.pace else 1)
-        except ServiceError as error:
-            result = error
-        except asyncio.CancelledError:
-            settle(job.future, stopping())
-            if decoder is not None:  # perhaps a new one, which nobody else knows
-                await decoder.end()
-            raise
-        except Exception:  # it has ended, or its answer makes no sense, in whatever way
-            status = await decoder.end() if decoder is not None else 0
-            result, decoder = _fate(status, job.name, self.bounds), None
-        settle(job.future, result)
-        if decoder is None:
-            with suppress(ServiceError):  # the next job tries again
-                decoder = await self._begin()
-        return decoder
+    async def _timed(self, decoder: _Process, job: _Job) -> Decoded:
+        """Let a process decode an image, and take the time into the pace."""
+        async with asyncio.timeout(2 * self.bounds.seconds + GRACE):
+            most = self.bounds.max_pixels
+            found, seconds = await asyncio.to_thread(_decoded, decoder.pipe, job, most)
+        self.decoded += not found.error
+        self.pace += (seconds - self.pace) * (MEMORY if self.pace else 1)
+        return found
 
 
 def _decoded(pipe: Connection, job: _Job, most: int) -> tuple[Decoded, float]:
@@ -276,8 +271,7 @@ def _decoded(pipe: Connection, job: _Job, most: int) -> tuple[Decoded, float]:
     """
     began = time.monotonic()
     wanted = job.wanted
-    asked = wanted.asked(job.name)
-    pipe.send_bytes(json.dumps(asked).encode())
+    pipe.send_bytes(json.dumps(wanted.asked(job.name)).encode())
     pipe.send_bytes(job.data)
     answer = json.loads(pipe.recv_bytes(LONGEST))
     pixels = pipe.recv_bytes(wanted.most)

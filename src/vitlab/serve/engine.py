@@ -3,13 +3,11 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from vitlab import device as devices
 from vitlab.errors import BusyError, LateError, OptionError, ServiceError
 from vitlab.machine.cores import cores
 from vitlab.models.fast.accelerate import check_engine
-from vitlab.models.model import Model
 from vitlab.precision import Engine as EngineName
 from vitlab.precision import ServePrecision, check_precision
 from vitlab.serve.answers import Question, Seen, What, best_batch
@@ -20,7 +18,6 @@ from vitlab.serve.heads import Kind
 from vitlab.serve.limits import Limits
 from vitlab.serve.metrics import Metrics
 from vitlab.serve.registry import Registry, Served, ServedModel
-from vitlab.weights.deltas import Delta
 
 DECODING = 10.0  # seconds of computing that one image may take
 CORES = 4  # for each decoder, if their number is not chosen
@@ -36,11 +33,11 @@ ASKED: dict[Kind, tuple[What, ...]] = {
 OPEN = 2  # times the free places: what one of several models may hold
 
 
-class Engine:
+class Engine(Registry):
     """Models in memory that answer questions about images.
 
-    `add` and `remove` may be called from any thread, also while it runs; `start`, `answer` and
-    `stop` belong to one event loop.
+    `add` and `remove`, the registry's, may be called from any thread, also while it runs; `start`,
+    `answer` and `stop` belong to one event loop.
 
     Args:
         limits: of what may be asked
@@ -69,7 +66,7 @@ class Engine:
             check_precision(precision)
         check_engine(engine)
         self.limits, self.allow_empty, self._started = limits, allow_empty, False
-        self._registry = Registry(devices.choose(device), self._prepare, precision, engine)
+        super().__init__(devices.choose(device), self._prepare, precision, engine)
         self.metrics = metrics = Metrics()
         self._batcher = batcher = Batcher(limits.timeout, metrics)
         bounds = Bounds(min(DECODING, limits.timeout), int(limits.max_pixels * 1e6))
@@ -77,7 +74,7 @@ class Engine:
         self._decoders = decoders = Decoders(count, bounds)
         self._held = 0
         metrics.gauge("ready", "1 while the service takes requests", lambda: self.ready)
-        metrics.gauge("models", "Models that are served", lambda: len(self._registry.models))
+        metrics.gauge("models", "Models that are served", lambda: len(self.models))
         metrics.gauge("computing_images", "Images in a model now", lambda: batcher.computing)
         metrics.gauge(
             "waiting_images",
@@ -89,37 +86,10 @@ class Engine:
             "decoder_restarts", "Decoders replaced since the start", lambda: decoders.restarts
         )
 
-    def add(self, name: str, source: str | Path | Model | Delta, *, replace: bool = False) -> None:
-        """Load a model in this thread, and serve it.
-
-        A delta shares the weights of its base with the base and all its other deltas. A file of
-        one may be added without its base, which is then loaded from where the file says; a `Delta`
-        in memory, which may come from anyone, needs a base that is served.
-
-        Args:
-            name: new, or that of the model to replace
-            source: a run folder, a saved folder, a file or a name on the Hub, as `vitlab.load`
-                takes it; a model, which must not be changed afterwards; or a delta
-            replace: the model of this name, which answers what it was asked before
-
-        Raises:
-            OptionError: the name is empty; taken, or unknown if it should be replaced.
-            WeightsError: it cannot be loaded.
-        """
-        self._registry.add(name, source, replace=replace)
-
-    def remove(self, name: str) -> None:
-        """Serve a model no longer, once it has answered what it was asked.
-
-        Raises:
-            OptionError: there is no model of this name.
-        """
-        self._registry.remove(name)
-
     @property
     def ready(self) -> bool:
         """Whether it answers."""
-        some = self.allow_empty or bool(self._registry.models)
+        some = self.allow_empty or bool(self.models)
         return self._started and not self.trouble and some
 
     @property
@@ -136,7 +106,7 @@ class Engine:
         Args:
             under_way: requests that have begun; those whose images have not arrived count as one
         """
-        models, before = self._registry.models.values(), max(self._held, under_way)
+        models, before = self.models.values(), max(self._held, under_way)
         if not before or not models:
             return 0.0
         images = 1 + before - self._held
@@ -145,7 +115,7 @@ class Engine:
 
     def cards(self) -> list[ServedModel]:
         """Return what there is to know about each model, in the order in which they were added."""
-        return [each.card for each in self._registry.models.values()]
+        return [each.card for each in self.models.values()]
 
     async def start(self) -> None:
         """Start the processes that decode and the thread that computes.
@@ -208,7 +178,7 @@ class Engine:
         if not self.ready:
             why = self.trouble or "it is starting or stopping, or has no model"
             raise ServiceError(f"the service is not ready: {why}")
-        served, places = self._registry.find(model), self.limits.queue
+        served, places = self.find(model), self.limits.queue
         if what not in ASKED[kind := served.card.answers]:
             path, none = ("features", "classifier") if kind == "features" else ("predict", what)
             besides = "; the folder model/ of its run has features" * (what == "features")
@@ -220,7 +190,7 @@ class Engine:
         # always some for the others (dynamic thresholds: Choudhury and Hahne, IEEE/ACM
         # Transactions on Networking 6(2), 1998). One that holds none may take what is free.
         own, free = served.held, places - self._held - images
-        shared = len(self._registry.models) > 1 and own > 0
+        shared = len(self.models) > 1 and own > 0
         if free < 0 or (shared and own + images > OPEN * free):
             raise self._busy("the queue is full", served, images, self._expected(served, 0))
         late = self._expected(served, images) - IN_TIME * self.limits.timeout
@@ -237,7 +207,7 @@ class Engine:
     def _expected(self, served: Served, images: int) -> float:
         """Return the seconds until further images of a model are answered, all others before."""
         computing = images * served.trunk.pace + sum(
-            each.held * each.trunk.pace for each in self._registry.models.values()
+            each.held * each.trunk.pace for each in self.models.values()
         )
         decoders = self._decoders
         return max(computing, (self._held + images) * decoders.pace / decoders.count)

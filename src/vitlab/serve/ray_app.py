@@ -131,8 +131,7 @@ def service(
     engine = Engine(limits=limits, device=device, precision=precision)
     for name, source in sources.items():
         engine.add(name, source)
-    token = read_token(token_file) if token_file else ""
-    app = application(engine, token=token, fixed=True)
+    app = application(engine, token=read_token(token_file), fixed=True)
 
     @asynccontextmanager
     async def running(_: object) -> AsyncIterator[None]:

@@ -21,7 +21,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from vitlab.data.labels import MultiLabels, SingleLabels, kind_of
+from vitlab.data.labels import kind_of
 from vitlab.device import autocast
 from vitlab.errors import OptionError, WeightsError
 from vitlab.graphs.int8_form import int8_form
@@ -118,7 +118,6 @@ class Trunk:
         self.fast = fast_beside(self.base, device, precision, engine)
         self._precision = fixed(precision)
         self.pace, self.left = 0.0, deque[str]()
-        self._tasks: MultiTask | None = None
 
     @property
     def precision(self) -> str:
@@ -146,18 +145,14 @@ class Trunk:
         Raises:
             WeightsError: it is another base's, or damaged.
         """
-        if self._tasks is None:
-            tasks = MultiTask(self.base)
-            tasks.add(BASE, Delta(self.base.config, {}, self.identity, {}))
-            self._tasks = tasks
-        self._purge()
         self._tasks.add(task, change)
 
-    def _purge(self) -> None:
-        """Free what deltas alone used that have left."""
-        with suppress(IndexError):
-            while self._tasks is not None:
-                self._tasks.remove(self.left.popleft())
+    @cached_property
+    def _tasks(self) -> MultiTask:
+        """The base and its deltas; made for the first delta, since it takes memory."""
+        tasks = MultiTask(self.base)
+        tasks.add(BASE, Delta(self.base.config, {}, self.identity, {}))
+        return tasks
 
     def scored(
         self, images: Tensor | Packed | list[Tensor], tasks: Sequence[str]
@@ -167,8 +162,11 @@ class Trunk:
         Returns:
             (features,) and (classes,) for each image.
         """
-        self._purge()
-        if self._tasks is not None and any(tasks):
+        with suppress(IndexError):
+            while True:  # free what deltas alone used that have left
+                left = self.left.popleft()
+                self._tasks.remove(left)
+        if any(tasks):
             assert not isinstance(images, Packed)  # which have a trunk of their own
             with autocast(self.device, self._precision):
                 return self._tasks.scored(images, tasks)
@@ -180,7 +178,7 @@ class Trunk:
 
     def attention(self, image: Tensor, task: str) -> Tensor:
         """Compute where the last layers look in a normalized image (C, H, W): (rows, columns)."""
-        body = self.base if self._tasks is None or task == BASE else self._tasks.body(task)
+        body = self._tasks.body(task) if task else self.base
         with autocast(self.device, self._precision):
             return late_attention(body, image[None])[0]
 
@@ -227,7 +225,6 @@ class Served:
         trunk: where its weights are
         task: its name there
         wanted: what its images are decoded to
-        labels: the kind that they are
         batch: most images in one pass (0: to be measured)
         held: its images that are accepted and not yet answered
     """
@@ -237,7 +234,6 @@ class Served:
     trunk: Trunk
     task: str
     wanted: Wanted
-    labels: type[SingleLabels] | type[MultiLabels]
     batch: int = 0
     held: int = 0
 
@@ -280,7 +276,17 @@ class Registry:
         return models[name]
 
     def add(self, name: str, source: Source, *, replace: bool = False) -> None:
-        """Load a model and serve it, in place of the one of its name or under a new name.
+        """Load a model in this thread, and serve it.
+
+        A delta shares the weights of its base with the base and all its other deltas. A file of
+        one may be added without its base, which is then loaded from where the file says; a `Delta`
+        in memory, which may come from anyone, needs a base that is served.
+
+        Args:
+            name: new, or that of the model to replace
+            source: a run folder, a saved folder, a file or a name on the Hub, as `vitlab.load`
+                takes it; a model, which must not be changed afterwards; or a delta
+            replace: the model of this name, which answers what it was asked before
 
         Raises:
             OptionError: the name is empty; taken, or unknown if it should be replaced.
@@ -296,7 +302,7 @@ class Registry:
             self.models = self.models | {name: self._made(name, source)}
 
     def remove(self, name: str) -> None:
-        """Serve a model no longer.
+        """Serve a model no longer, once it has answered what it was asked.
 
         Raises:
             OptionError: there is no model of this name.
@@ -310,17 +316,21 @@ class Registry:
         if isinstance(source, Model):
             here = next(source.parameters()).device == self.device
             return self._whole(name, source if here else copy.deepcopy(source))
-        change = source if isinstance(source, Delta) else load_delta(source)
-        if isinstance(source, str | Path) and change is None:
-            head = load_head(source)
-            return self._whole(name, head.model if head else load(source), head)
-        assert change is not None
+        if isinstance(source, Delta):
+            return self._delta(name, source)
+        if (change := load_delta(source)) is not None:
+            return self._delta(name, change, source)
+        head = load_head(source)
+        return self._whole(name, head.model if head else load(source), head)
+
+    def _delta(self, name: str, change: Delta, file: str | Path | None = None) -> Served:
+        """Serve a delta, on the weights of its base; that of a file is loaded if need be."""
         models = self.models.values()
         trunk = next((each.trunk for each in models if each.trunk.is_base(change.base)), None)
-        if trunk is None and isinstance(source, str | Path):
-            trunk = Trunk(load_base(change, source), self.device, *self._how)
         if trunk is None:
-            raise WeightsError(f"the delta needs its base {change.base}, which is not served")
+            if file is None:
+                raise WeightsError(f"the delta needs its base {change.base}, which is not served")
+            trunk = Trunk(load_base(change, file), self.device, *self._how)
         if change.config.fit == "native":  # images of different sizes are not mixed
             return self._whole(name, change.apply(trunk.base))
         with torch.device("meta"):
@@ -340,14 +350,14 @@ class Registry:
 
     def _begin(self, name: str, facts: Model, trunk: Trunk, task: str, size: int) -> Served:
         """Describe a model and let it compute once."""
-        config, kind = facts.config, kind_of(facts)
+        config, several = facts.config, kind_of(facts).several
         card = ServedModel(
             name=name,
             model=config.name,
             image_size=config.size,
             features=config.features,
-            several=kind.several,
-            thresholds=facts.thresholds if kind.several else (),
+            several=several,
+            thresholds=facts.thresholds if several else (),
             trunk="" if task == BASE else trunk.identity.fingerprint[:12],
             bytes=size,
             added=time.time(),
@@ -356,7 +366,7 @@ class Registry:
             precision=trunk.precision,
             **told(trunk.head or config),
         )
-        served = Served(card, facts, trunk, task, wanted_by(config, trunk.head), kind)
+        served = Served(card, facts, trunk, task, wanted_by(config, trunk.head))
         facts.temperature  # noqa: B018 (a damaged one is refused now)
         self._ready(served)
         return served

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from vitlab.errors import one_line
 from vitlab.evaluation.classification import ClassifiedImage as Answered
 from vitlab.files import HEADS
 from vitlab.serve.answers import Seen, What
@@ -158,7 +157,7 @@ def answered(
         numbers = each.features if what == "features" else each.probabilities
         values: NDArray[Any] = np.array(np.nan) if numbers is None else numbers
         if each.error or not (each.found if headed else np.isfinite(values).all()):
-            reason = one_line(each.error or "the model gives numbers that are not finite")
+            reason = each.error or "the model gives numbers that are not finite"
             reason = f"{name}: {reason.removeprefix(f'image {number}: ')}"
             bad.append({"image": name, "error": reason})
             rows.append(None if what == "features" else bad[-1])

@@ -204,7 +204,7 @@ def serve(
         KeyboardInterrupt: the signal was SIGINT.
     """
     log_to_stderr()
-    token, admin = (read_token(file) if file else "" for file in (token_file, admin_token_file))
+    token, admin = read_token(token_file), read_token(admin_token_file)
     core = Engine(
         limits=limits, allow_empty=allow_empty, device=device, precision=precision, engine=engine
     )

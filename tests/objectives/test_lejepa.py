@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy import integrate, stats
+from scipy import integrate, linalg, stats
 
 import vitlab
 from conftest import fewer_digits
@@ -15,7 +15,7 @@ from vitlab.data.loading.batches import Batch
 from vitlab.data.settings import Augment
 from vitlab.models.config import ViTConfig
 from vitlab.models.create import build
-from vitlab.objectives.feature_health import feature_health
+from vitlab.objectives.feature_health import feature_health, lidar
 from vitlab.objectives.lejepa import EmbeddingHead, LeJEPA, directions, sigreg, visreg
 from vitlab.recipes.pretext import Pretext
 from vitlab.recipes.recipe import Host
@@ -135,10 +135,22 @@ def test_rank_and_dead_channels() -> None:
     assert feature_health(np.ones((4, 3), np.float32))["feature_rank"] == pytest.approx(1, rel=1e-4)
 
 
+def test_lidar_counts_the_directions_that_crops_share() -> None:
+    images, noise = drawn(400, 1, 12), drawn(400, 6, 12)
+    images[..., 5:] = 0  # what differs between crops alone tells no image apart
+    views = (3 * images + noise).numpy()
+    between, within = np.cov(views.mean(1).T, bias=True), (views - views.mean(1)[:, None])
+    flat = within.reshape(-1, 12)
+    values = linalg.eigvalsh(between, flat.T @ flat / len(flat) + 1e-4 * np.eye(12))
+    shares = values / values.sum()
+    assert lidar(views) == pytest.approx(np.exp(-(shares * np.log(shares)).sum()), rel=1e-5)
+    assert 5 < lidar(views) < 7 < feature_health(views.reshape(-1, 12))["feature_rank"]
+
+
 def test_a_run_by_visreg_measures_ranks(tmp_path: Path) -> None:
     recipe = vitlab.recipe("visreg", "digits", **QUICK)
     with fewer_digits():
         run = vitlab.train(recipe, tmp_path / "run", host=Host(workers=0, device="cpu"))
     tested = [line for line in journal(run) if line["kind"] == "held-out"]
     assert tested
-    assert all(1 <= line["feature_rank"] <= 16 for line in tested)
+    assert all(1 <= line[key] <= 16 for line in tested for key in ("feature_rank", "lidar"))

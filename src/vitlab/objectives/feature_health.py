@@ -1,9 +1,10 @@
-"""Feature health without labels: RankMe, and the share of dead channels."""
+"""Feature health without labels: RankMe, LiDAR, and the share of dead channels."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 DEAD = 0.01  # of the root mean square deviation of all channels
+WITHIN = 1e-4  # added to the variance of a channel within an image, as in the paper
 
 
 def feature_health(features: NDArray[np.float32]) -> dict[str, float]:
@@ -24,6 +25,26 @@ def feature_health(features: NDArray[np.float32]) -> dict[str, float]:
         "feature_rank": _effective_rank(values),
         "dead_features": float((deviations <= least).mean()),
     }
+
+
+def lidar(views: NDArray[np.float32]) -> float:
+    """Return the rank of what tells images apart whatever their crop.
+
+    LiDAR (Thilak et al., 2024, equations 1 to 4) takes each image for a class and its crops for the
+    images of it: e to the entropy of the eigenvalues of linear discriminant analysis, as shares of
+    their sum; at most the channels, and the images less one.
+
+    Args:
+        views: features (images, crops, channels), of at least two images with two crops each
+    """
+    each = views.astype(np.float64)
+    middles = each.mean(1)
+    apart, own = middles - middles.mean(0), (each - middles[:, None]).reshape(-1, each.shape[2])
+    between = apart.T @ apart / len(apart)
+    within = own.T @ own / len(own) + WITHIN * np.eye(each.shape[2])
+    root = np.linalg.cholesky(within)
+    half = np.linalg.solve(root, between)
+    return _effective_rank(np.linalg.eigvalsh(np.linalg.solve(root, half.T)).clip(0))
 
 
 def _effective_rank(values: NDArray[np.float64]) -> float:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.cache import shows
+from vitlab.data.loading.crops import View
 from vitlab.data.loading.loader import choose_workers, deaths_explained, loader
 from vitlab.data.masks import masked
 from vitlab.data.sources.source import Source, Subset
@@ -25,7 +27,7 @@ from vitlab.evaluation.metrics import MAIN, METRICS, curve_point
 from vitlab.evaluation.regression import measure_targets
 from vitlab.evaluation.segmentation import Tested, measure
 from vitlab.models.model import Model
-from vitlab.objectives.feature_health import feature_health
+from vitlab.objectives.feature_health import feature_health, lidar
 from vitlab.training.plan import batches_of, step_seed
 from vitlab.training.resolve import Task
 from vitlab.training.state import RunState, means
@@ -35,6 +37,8 @@ from vitlab.weights.regressor import Regressor
 from vitlab.weights.segmenter import Segmenter
 
 MOST = 1024  # images without labels that the loss is measured on, evenly spaced
+CROPPED = 256  # of these, those that LiDAR looks at crop by crop
+CROPS = 8  # of each, at least
 AT_ONCE = 64  # images per pass; fewer where they are large
 PIXELS = 64 * 224 * 224
 ALWAYS = 5  # damaged images that end no run, unless none may be
@@ -111,6 +115,7 @@ class Observer:
             bad: Damage = []
             if self.world.first:
                 point, bad = self._losses()
+                point |= self._crops_told_apart()
             self.note_damage(bad)
             point |= self._health()
             if self.scored and self.world.first:
@@ -135,7 +140,8 @@ class Observer:
         names = ("loss", *trainer.objective.figures)
         sums, images, bad = torch.zeros(len(names), dtype=torch.float64), 0, Damage()
         network = trainer.engine.plain.eval()
-        for k, batch in enumerate(self._batches()):
+        batches = self._batches(self.held_out, len(self.held_out) // self._at_once)
+        for k, batch in enumerate(batches):
             bad += batch.bad
             if not len(batch):
                 continue
@@ -147,15 +153,48 @@ class Observer:
             images += len(batch)
         return means(dict(zip(names, sums.tolist(), strict=True)) | {"images": float(images)}), bad
 
-    def _batches(self) -> Iterator[Batch]:
-        """Yield the held-out images as they are learned, as many in each pass."""
+    @property
+    def _at_once(self) -> int:
+        """Images per pass, as many in each: fewer are left out than there are passes."""
         count, most = len(self.held_out), max(1, min(AT_ONCE, PIXELS // self.task.config.area))
-        passes = -(-count // most)
-        recipe = replace(self.task.recipe, batch=count // passes)  # fewer are left out than passes
-        batches = batches_of(recipe, self.held_out, self.task.config, ALONE)
+        return count // -(-count // most)
+
+    def _batches(
+        self, source: Source, passes: int, views: tuple[View, ...] | None = None
+    ) -> Iterator[Batch]:
+        """Yield images as they are learned, so many passes; of these views alone, if any."""
+        recipe = replace(self.task.recipe, batch=self._at_once)
+        batches = batches_of(recipe, source, self.task.config, ALONE)
+        batches = replace(batches, views=views or batches.views)
         workers = choose_workers(self.held_out, self.task.host.workers)
         with deaths_explained():
-            yield from loader(batches, range(count // recipe.batch), workers)
+            yield from loader(batches, range(passes), workers)
+
+    def _crops_told_apart(self) -> dict[str, float]:
+        """Return the LiDAR of the evaluated weights, if the task compares crops of an image."""
+        trainer, whole = self.trainer, self.task.config.size
+        # the small ones, which come last, are not made
+        full = tuple(takewhile(lambda view: view.size == whole, trainer.views))
+        size = self._at_once
+        count = min(CROPPED, len(self.held_out)) // size  # passes over all images
+        if not full or count * size < 2:
+            return {}
+        chosen = np.linspace(0, len(self.held_out) - 1, num=count * size, dtype=np.int64)
+        model, found = plain(self.state.evaluated).eval(), dict[int, list[torch.Tensor]]()
+        times = max(2, -(-CROPS // len(full)))
+        batches = self._batches(Subset(self.held_out, chosen), times * count, full)
+        for batch in filter(len, batches):
+            moved = trainer.augmented(batch)
+            for view in (moved, *moved.views):
+                with torch.no_grad():
+                    features = model.features(view.images).cpu()
+                for index, each in zip(batch.indices.tolist(), features, strict=True):
+                    found.setdefault(index, []).append(each)
+        least = min(map(len, found.values()), default=0)  # with `repeats` some are drawn more often
+        if len(found) < 2 or least < 2:
+            return {}
+        crops = [torch.stack(each[:least]) for each in found.values()]
+        return {"lidar": lidar(torch.stack(crops).numpy())}
 
     def _health(self) -> dict[str, float]:
         """Return what the features of the held-out images are worth without labels."""

@@ -180,7 +180,7 @@ class Trainer:
         options = [view.augment for view in self.views] or [self.recipe.augment]
         views = (replace(batch, views=()), *batch.views)
         found = []
-        for view, how in zip(views, options, strict=True):
+        for view, how in zip(views, options, strict=False):  # the last views may not be made
             moved = view.to(self.device)
             pixels = augment(moved.images, view.draws, how, self.model.config)
             found.append(replace(moved, images=pixels))

@@ -49,11 +49,17 @@ def test_the_run_says_how_many_test_images_were_trained_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = folders(tmp_path / "data", copied=2)
+    shutil.copy(data / "train" / "a" / "4.png", data / "train" / "b" / "again.png")
+    shutil.copy(data / "train" / "a" / "4.png", data / "train" / "a" / "same-class.png")
     run = trained(data, tmp_path / "run")
     assert run.metrics["trained_on"] == 2
     assert 0 <= run.metrics["accuracy_without"] <= 1
     line = "2 of the 6 test images are among the training images, as near-duplicates"
-    assert line in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert line in err
+    twice = "1 training images occur again under another class, such as "
+    place = data / "train"
+    assert f"{twice}{place / 'a' / '4.png'} and {place / 'b' / 'again.png'}\n" in err
     assert any(line in note for note in run.metrics["notes"])
     kept = json.loads((tmp_path / "run" / "duplicates.json").read_text())
     assert kept["kind"] == "near"

@@ -29,6 +29,7 @@ LIMIT = 60.0  # seconds that a check may take unless it is asked for
 SHARE = 0.05  # of a time budget
 _SEARCH = 5e-4  # seconds per image that comparing takes (docs/duplicates.md)
 _SAMPLE = 16  # images of each split that the time is estimated from
+_QUICK = 10.0  # seconds of reading within which the training images are compared among themselves
 _FEW = 5.0  # seconds of decoding below which no worker processes are started
 
 
@@ -44,6 +45,7 @@ class Leaks:
         exact: how many of the test images have the same bytes, or are the same file
         dropped: whether the training images are left out
         seconds: that the full check would have taken; 0 if it was not left out
+        doubtful: training images whose bytes are there again under another class, in pairs
         seen_test: test images left out, since the models that the run begins with learned from them
         seen_validation: validation images likewise
         learned_from: how many of the test images they learned from, where those are all there are
@@ -59,6 +61,7 @@ class Leaks:
     exact: int = 0
     dropped: bool = False
     seconds: float = 0.0
+    doubtful: tuple[tuple[int, int], ...] = ()
     seen_test: tuple[int, ...] = ()
     seen_validation: tuple[int, ...] = ()
     learned_from: int = 0
@@ -109,8 +112,9 @@ def find_leaks(recipe: Recipe, host: Host, splits: Splits, seen: Seen) -> dict[s
         found = _of("bytes", [_same(_bytes, train, each) for each in rest])
     _refuse(found, splits, drop)
     left_out = 0.0 if found.kind == "near" or tiny or recipe.data.dev_share else needed
+    doubtful = _doubtful(train) if reading < min(_QUICK, limit) else ()
     dropped = drop or (bool(found.train) and splits.whole is not None)
-    found = replace(found, dropped=dropped, seconds=left_out)
+    found = replace(found, dropped=dropped, seconds=left_out, doubtful=doubtful)
     return asdict(found) | {key: getattr(learnt, key) for key in SEEN}
 
 
@@ -153,7 +157,6 @@ def applied(splits: Splits, found: dict[str, Any] | None) -> Splits:
     """
     if found is None:
         return splits
-    found = {key: each for key, each in found.items() if key != "doubtful"}  # of older versions
     leaks, count = Leaks(**found), len(splits.test)
     splits = _unseen(splits, leaks)
     train = without(splits.train, leaks.train if leaks.dropped else ())
@@ -186,6 +189,12 @@ def _remarks(splits: Splits, leaks: Leaks) -> list[str]:
     """Return what the user should know, a line each."""
     kind = {"near": "near-duplicates", "bytes": "exact copies", "files": "the same files"}
     lines = []
+    if leaks.doubtful:
+        one, other = (splits.train.name(index) for index in leaks.doubtful[0])
+        lines.append(
+            f"{len(leaks.doubtful):,} training images occur again under another class, such as "
+            f"{one} and {other}"
+        )
     named = (("test", splits.test, leaks.test), ("validation", splits.validation, leaks.validation))
     for name, source, indices in named:
         if source is not None and indices:
@@ -205,7 +214,7 @@ def _remarks(splits: Splits, leaks: Leaks) -> list[str]:
             "which show test or validation images"
         )
     elif leaks.test:
-        lines[0] += (
+        lines[bool(leaks.doubtful)] += (
             ": figures on them are too good; vitlab duplicates shows them, --drop-duplicates "
             "leaves them out of training"
         )
@@ -270,6 +279,19 @@ def _bytes(source: Source, index: int) -> bytes | None:
         return digest(source.image(index).content())
     except ImageError:
         return None
+
+
+def _doubtful(train: Source) -> tuple[tuple[int, int], ...]:
+    """The images whose bytes an earlier image of other classes has, each with that one."""
+    first: dict[bytes, int] = {}
+    pairs = []
+    for index in range(len(train)):
+        key = _bytes(train, index)
+        if key is None or first.setdefault(key, index) == index:
+            continue
+        if train.labels.classes_of(index) != train.labels.classes_of(first[key]):
+            pairs.append((first[key], index))
+    return tuple(pairs)
 
 
 def _compared(splits: Splits, workers: int, *, move: bool) -> Leaks:

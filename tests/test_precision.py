@@ -13,6 +13,8 @@ import vitlab
 from vitlab import precision
 from vitlab.errors import OptionError
 from vitlab.recipes.named import RECIPES
+from vitlab.runs import versions
+from vitlab.training import resolve as settling
 
 CPU = torch.device("cpu")
 TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=16)/4", "steps": 2, "batch": 16}
@@ -87,12 +89,15 @@ def test_resuming_on_another_processor_goes_on_and_says_so(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(precision, "has_bf16", lambda: True)
+    monkeypatch.setattr(versions, "processor", lambda: "x86_64 AVX512, bf16")
     with pytest.raises(KeyboardInterrupt):
         vitlab.train(recipe, tmp_path / "run", on_line=stop)
     monkeypatch.setattr(precision, "has_bf16", lambda: False)
+    monkeypatch.setattr(settling, "processor", lambda: "x86_64 AVX2")
     capsys.readouterr()
     done = vitlab.train(recipe, tmp_path / "run", resume=True)
     said = capsys.readouterr().err
+    assert "started on x86_64 AVX512, bf16 and continues on x86_64 AVX2: the last bits may" in said
     assert "bf16 is emulated on this cpu, which is slower than fp32" in said
     assert table(tmp_path / "run") == "bf16"
     assert done.metrics["images"] == 359

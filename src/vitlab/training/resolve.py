@@ -44,6 +44,7 @@ from vitlab.recipes.model_part import ModelPart, part_of
 from vitlab.recipes.named import RECIPES, default_data
 from vitlab.recipes.recipe import Host, Recipe, check_packages
 from vitlab.runs.run_folder import RunFolder
+from vitlab.runs.versions import processor
 from vitlab.training import tracking
 from vitlab.training.from_weights import check_guide, config_from, guide_of, guiding, starting_model
 from vitlab.training.own_code import NONE, Hooks
@@ -187,6 +188,7 @@ def prepare(
         if not change:
             hooks.check_same(folder)
         check_same(folder, recipe, mark, origin, change, guided_by)
+        told += elsewhere(folder)
     elif resume:
         world.say(f"no run in {folder.path} yet: starting it")
     probe = None
@@ -338,6 +340,14 @@ def fitted(
             f"rate stays {recipe.optimizer.lr:g}"
         )
     return replace(recipe, batch=min(recipe.batch, images)), [line for line in told if line]
+
+
+def elsewhere(folder: RunFolder) -> list[str]:
+    """Return a remark on a run that goes on with another kind of processor than it began on."""
+    began, here = folder.tables.get("versions", {}).get("processor"), processor()
+    if began in (None, here):
+        return []
+    return [f"the run was started on {began} and continues on {here}: the last bits may differ"]
 
 
 # The model

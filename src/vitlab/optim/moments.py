@@ -67,7 +67,7 @@ def _changing(group: dict[str, Any]) -> dict[str, Any]:
 
 def size(optimizer: Optimizer) -> int:
     """Return the bytes of all tensors in the state."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in pack(optimizer)[0].values())
+    return sum(tensor.nbytes for tensor in pack(optimizer)[0].values())
 
 
 def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

@@ -61,7 +61,7 @@ def test_the_most_steps_that_fit_are_taken() -> None:
         steps = pacer.fits(20)
         usable = left * (1 - budget.RESERVE)
         assert pacer.takes(steps, 20) <= usable < pacer.takes(steps + 1, 20)
-    assert paced(1.0, step=0.5).fits(20) == 0
+    assert paced(1.0, step=0.5, evaluation=10.0).fits(20) == 0
 
 
 @pytest.mark.usefixtures("still")

@@ -82,7 +82,7 @@ def test_orientation_is_applied_once_and_metadata_stays_here() -> None:
 
 def test_what_is_no_image_is_refused_by_its_name(tmp_path: Path) -> None:
     for wrong, text in (
-        (tmp_path / "absent.jpg", "the photo: no such file or directory"),
+        (tmp_path / "absent.jpg", "the photo: no such file"),
         (np.zeros((4, 4, 3), np.float32), "the photo has numbers of type float32"),
         (12, "the photo is of type int"),
         (b"", "the photo: the file is empty"),

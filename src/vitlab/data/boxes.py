@@ -29,8 +29,8 @@ from vitlab.data.decode.pixels import Box, Pixels
 from vitlab.data.holdout import in_splits, refuse_groups, without
 from vitlab.data.labels import Classes, Indices, PlacedLabels
 from vitlab.data.settings import Columns, Data
-from vitlab.data.sources.columns import check_known_columns
 from vitlab.data.sources.folders import LabeledFiles, json_files
+from vitlab.data.sources.lists import check_known_columns
 from vitlab.data.sources.memory import Arrays, digits, split_digits, told
 from vitlab.data.sources.paths import Inside, Names, read_text, some
 from vitlab.data.sources.request import SPLIT_OF, Found, Part, Request, Splits, blank, split_of

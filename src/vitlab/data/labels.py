@@ -23,11 +23,10 @@ Classes = tuple[str, ...]
 
 Integers = NDArray[np.int64]
 Indices = Sequence[int] | Integers
-LONGEST = 1000  # characters of a label
 
 
 @dataclass(frozen=True, eq=False)
-class _AnyLabels(ABC):
+class _AnyLabels:
     """Base of labels of both kinds."""
 
     values: NDArray[Any]  # one row for each image
@@ -41,9 +40,9 @@ class _AnyLabels(ABC):
         return replace(self, values=self.values[np.asarray(indices, np.int64)])
 
     @property
-    @abstractmethod
     def strata(self) -> Integers:
-        """The stratum of each image when a share of all images is held out, (n,)."""
+        """The stratum of each image when a share of all is held out, (n,): here all are alike."""
+        return np.zeros(len(self), np.int64)
 
     def content(self) -> bytes:
         """Return what a fingerprint has of them."""
@@ -153,11 +152,6 @@ class MultiLabels(_AnyLabels):
         """Turn logits (n, classes) into one probability for each class (sigmoid)."""
         return logits.sigmoid()
 
-    @property
-    def strata(self) -> Integers:
-        """All images alike, whatever their classes."""
-        return np.zeros(len(self), np.int64)
-
     def nested(self, generator: np.random.Generator) -> tuple[Integers, int]:
         """Put the images into a random order that begins with an image of each class.
 
@@ -206,7 +200,7 @@ class TargetLabels(MultiLabels):
 
 
 @dataclass(frozen=True, eq=False)
-class PlacedLabels(MultiLabels):
+class PlacedLabels(MultiLabels, ABC):
     """Labels of places in images, which follow a crop and a mirror: boxes, or classes of pixels."""
 
     @abstractmethod
@@ -268,30 +262,26 @@ Labels = SingleLabels | MultiLabels
 
 
 def index_labels(
-    raw: Sequence[Label],
-    title: str,
-    classes: Sequence[str] | None = None,
-    names: Sequence[str] | None = None,
+    raw: Sequence[Label], title: str, names: Sequence[str] | None = None
 ) -> tuple[Labels, Classes]:
     """Return labels as indices of a list of classes, and that list.
 
     Args:
         raw: the label of each image; one list among them makes them `MultiLabels`
         title: what to call the data in an error
-        classes: the class index to follow; None for the data's own, sorted (numbers by value)
-        names: the names that whole numbers among the labels index, if the data has them
+        names: the classes, which whole numbers among the labels index; None for those that occur,
+            sorted (numbers by value)
 
     Raises:
-        DataError: a label that is too long, not among `names`, or not among the classes.
+        DataError: a label that is not among `names`, or that several of them are.
     """
     sets = [[label] if isinstance(label, str) else list(label) for label in raw]
     found = dict.fromkeys(label for own in sets for label in own)
-    check_length(found, title)
     if names is not None:
         spelled = {label: _name(label, names, title) for label in found}
         sets = [[spelled[label] for label in own] for own in sets]
         found = dict.fromkeys(spelled.values())
-    order = tuple(classes or names or sorted(found, key=by_value))
+    order = tuple(names or sorted(found, key=by_value))
     check_classes(found, order, title)
     place = {name: number for number, name in enumerate(order)}
     if all(isinstance(label, str) for label in raw):
@@ -300,19 +290,6 @@ def index_labels(
     for row, own in enumerate(sets):
         table[row, [place[label] for label in own]] = 1
     return MultiLabels(table), order
-
-
-def check_length(found: Iterable[str], title: str) -> None:
-    """Refuse labels that cannot be names of classes.
-
-    Raises:
-        DataError: the first that is too long.
-    """
-    if long := next((label for label in found if len(label) > LONGEST), ""):
-        raise DataError(
-            f"{title} contains a label of {len(long):,} characters, {long[:20]!r}…; at most "
-            f"{LONGEST:,} are allowed"
-        )
 
 
 def kind_of(model: Model) -> type[SingleLabels] | type[MultiLabels]:

@@ -27,14 +27,21 @@ from numpy.typing import NDArray
 
 from vitlab.data.decode.headers import complaints_are_errors, opened, turn
 from vitlab.data.holdout import chosen, origin, refuse_groups
-from vitlab.data.labels import Classes, PixelLabels, check_length
+from vitlab.data.labels import Classes, PixelLabels
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.open import Opened
 from vitlab.data.polygons import CROWD, Pairs, read_polygons
 from vitlab.data.settings import Columns
-from vitlab.data.sources.columns import find_paths, named
 from vitlab.data.sources.folders import MASK_LAYOUTS, image_paths, json_files, names_below, visible
-from vitlab.data.sources.lists import SUFFIXES, check_files, paths_of, read_rows, row_splits
+from vitlab.data.sources.lists import (
+    SUFFIXES,
+    check_files,
+    find_paths,
+    named,
+    paths_of,
+    read_rows,
+    row_splits,
+)
 from vitlab.data.sources.memory import pieces
 from vitlab.data.sources.paths import read_image, read_text, some
 from vitlab.data.sources.pictures import Pictures
@@ -261,7 +268,6 @@ def _named(file: Path, ignored: Ignored) -> dict[int, str]:
     """Return names by number, of a file with a class per line."""
     lines = read_text(file, 2**24).split("\n")
     names = [line.strip() for line in lines if line.strip()]
-    check_length(names, str(file))
     pairs = [re.fullmatch(r"(\d{1,5})[\s:,]+(\S.*)", name) for name in names]
     first = int(ignored == 0)
     found = dict(enumerate(names, first))
@@ -394,7 +400,7 @@ def _by_lists(folder: Path, pairs: Pairs) -> Pairs:
 def _listed(file: Path, known: Columns) -> tuple[dict[str, MaskedImages], int, list[str]]:
     """Return images and masks of a list by split, the number that is ignored, and remarks."""
     names, lines = read_rows(file, known)
-    column, places = find_paths(names, [row for _, row in lines], file, known)
+    column, places = find_paths(names, lines, file, known)
     if not (found := named([each for each in names if each != column], ("mask", "mask_path"))):
         raise DataError(f"{file} has no column mask beside {column}: it names the mask of an image")
     images = paths_of(lines, column, places, file)

@@ -207,8 +207,8 @@ def _runs(names: Sequence[str | Path]) -> Iterable[str | list[str]]:
     """Yield names, those of image files that follow each other as one list."""
 
     def is_file(name: str) -> bool:
-        pattern = is_url(name) or any(sign in name for sign in PATTERN)
-        return Path(name).suffix.lower() in SUFFIXES and (not pattern or Path(name).is_file())
+        other = is_url(name) or any(sign in name for sign in PATTERN)
+        return Path(name).suffix.lower() in SUFFIXES and not other
 
     for files, run in groupby(map(str, names), is_file):
         if files:
@@ -253,17 +253,14 @@ def _by_split(found: Sequence[Part], request: Request, notes: list[str]) -> dict
     for part in found:
         split = SPLIT_OF.get(part.split.lower(), part.split)
         sources.setdefault(split, []).append(part.source)
+    others = [name for name in sources if name not in NAMES]
+    if others and "train" in sources and request.labels == "required":
+        notes.append(f"ignored what is not a split of {request.data}: {', '.join(others)}")
+        sources = {name: own for name, own in sources.items() if name in NAMES}
     if "train" not in sources or len(sources) == 1:
         every = [source for own in sources.values() for source in own]
         return {ALL: _joined(every, request)}
-    others = [name for name in sources if name not in NAMES]
-    if others and request.labels == "required":
-        notes.append(f"ignored what is not a split of {request.data}: {', '.join(others)}")
-        others = []
-    names = [name for name in NAMES if name in sources] + others
-    if len(names) == 1:
-        return {ALL: _joined(sources["train"], request)}
-    return {name: _joined(sources[name], request) for name in names}
+    return {name: _joined(sources[name], request) for name in (*NAMES, *others) if name in sources}
 
 
 def _joined(sources: Sequence[Source], request: Request) -> Source:

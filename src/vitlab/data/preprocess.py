@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from vitlab.data.augment.augment import normalize, standardize
 from vitlab.data.decode.filters import filter_matrix, is_tall, resize, resize_tall
-from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.crops import center, fitted_image
 from vitlab.data.sources.pictures import Picture, Pictures, several
+from vitlab.data.sources.request import blank
 from vitlab.errors import ImageError, OptionError
 from vitlab.images import ImageSpec
 
@@ -43,7 +43,7 @@ class Preprocess(nn.Module):
         if isinstance(images, Tensor) and images.ndim == 4:
             return self._batch(images)
         pictures = several(images)
-        source = Pictures(pictures, SingleLabels.blank(len(pictures), 1), ("",))
+        source = Pictures(pictures, blank(len(pictures)), ())
         pixels = [fitted_image(source.image(number), self.spec) for number in range(len(pictures))]
         return normalize(torch.from_numpy(np.stack(pixels)), self.spec)
 
@@ -78,11 +78,6 @@ class Preprocess(nn.Module):
         form = resize_tall if is_tall(rows, columns, spec, bottom - top) else resize
         pixels = form(images.float(), *(side.to(images.device) for side in sides))
         return standardize(pixels / 255, spec)
-
-    def extra_repr(self) -> str:
-        """Name the size and how images are fitted."""
-        rows, columns = self.spec.size
-        return f"{rows}x{columns}, {self.spec.fit}, {self.spec.interpolation}"
 
 
 def preprocess(model: Any) -> Preprocess:

@@ -27,10 +27,8 @@ def input_shape(source: Source) -> tuple[Size, int]:
     shapes: set[tuple[int, int, int]] = set()
     places = np.linspace(0, len(source) - 1, num=min(SAMPLES, len(source)), dtype=int)
     for index in np.unique(places):
-        try:
+        with suppress(ImageError):  # reported when it is decoded
             shapes.add(source.image(int(index)).shape())
-        except ImageError:  # reported when it is decoded
-            continue
     sizes = {(rows, columns) for rows, columns, _ in shapes}
     channels = max((channels for _, _, channels in shapes), default=3)
     if of_sounds(source):

@@ -1,6 +1,5 @@
 """Other people's data: sizes are known before anything is read, and paths stay inside."""
 
-import json
 import os
 import pickle
 from datetime import date
@@ -141,13 +140,9 @@ def test_inside(tmp_path: Path) -> None:
 def test_long_paths_and_numbers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"1 of the 7 files listed in .* do not exist"):
         open_to_learn(listed(tmp_path / "list", "x" * 6000))
-    rows = [{"path": "a/000.png", "label": 1}, {"path": "b/000.png", "label": "9" * 10_000}]
     file = tmp_path / "list" / "rows.jsonl"
-    file.write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises(DataError, match=r"label of 10,000 characters, '9+'…; at most 1,000"):
-        open_to_learn(str(file))
-    file.write_text(file.read_text().replace('"' + "9" * 10_000 + '"', "9" * 10_000))
-    with pytest.raises(DataError, match="line 2 has a number of too many digits"):
+    file.write_text('{"path": "a/000.png", "label": ' + "9" * 10_000 + "}")
+    with pytest.raises(DataError, match="line 1 is not a JSON object"):
         open_to_learn(str(file))
 
 
@@ -203,7 +198,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "lists with a null": ([["a", None], ["b"]] * 6, "must hold texts or whole numbers"),
     "lists of fractions": ([[0.5], [1.0]] * 6, "must hold texts or whole numbers"),
     "lists of lists": ([[["a"]], [["b"]]] * 6, "must hold texts or whole numbers"),
-    "long texts": (["a" * 2000, "b"] * 6, "a label of 2,000 characters"),
 }
 
 

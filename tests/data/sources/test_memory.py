@@ -215,13 +215,14 @@ class Endless(IterableDataset[int]):
 
 
 PIXELS = np.zeros((4, 8, 8, 3), np.uint8)
+PIXEL_TENSORS = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
 EMPTY = datasets.Dataset.from_dict({"image": [], "label": []}, features=FEATURES)
 
 
 REFUSED = [
     (EMPTY, "the given data has no images"),
     ([], "the given data has no images"),
-    (Torch([Path("gone.png")]), "item 0 of the given data cannot be read (FileNotFoundError: "),
+    (Torch([Path("gone.png")]), "image 0: FileNotFoundError: "),
     ({}, "the dictionary has no splits: give"),
     ([1, 2], "item 0 of the given data is of type int: give (image, label) pairs"),
     ([("a", "b", "c")], "item 0 of the given data is of type tuple"),
@@ -234,12 +235,12 @@ REFUSED = [
     ((PIXELS / 255, [0, 1, 0, 1]), "of type float64: give (n, rows, columns, channels)"),
     ((PIXELS, [0, 1]), "the given data has 4 images, but 2 labels"),
     ({"train": [(PIXELS[0], 0), (PIXELS[0], 5)], "classes": ["x", "y"]}, "label '5' is not"),
-    (pd.DataFrame({"label": []}), "the given data has no rows"),
+    (pd.DataFrame({"label": []}), "the given data has no images"),
     (pd.DataFrame({"u": [1, 2], "v": [3, 4]}), "has no column of paths among u, v"),
     (TensorDataset(torch.zeros(4, 3, 8, 8), torch.arange(4)), "leave out ToTensor and"),
-    (TensorDataset(torch.zeros(4, 3, 8, 8)), "item 0 of the given data is of type tuple"),
+    (TensorDataset(PIXEL_TENSORS), "item 0 of the given data is of type tuple"),
     (Endless(), "is of type Endless, without a length"),
-    (datasets.Dataset.from_dict({"a": [1]}).to_iterable_dataset(), "is a stream: load it"),
+    (datasets.Dataset.from_dict({"a": [1]}).to_iterable_dataset(), "without a length"),
 ]
 
 

@@ -15,7 +15,7 @@ from vitlab.data.decode.formats import CLIPS, READABLE, SUFFIXES, unread_lines
 from vitlab.data.decode.media import stored_file
 from vitlab.data.decode.stored import StoredImage
 from vitlab.data.exists import PATTERN, STDIN
-from vitlab.data.labels import Labels, SingleLabels, index_labels
+from vitlab.data.labels import Labels, SingleLabels
 from vitlab.data.sources.paths import Names, read_image, some
 from vitlab.data.sources.remote import braces, expand, is_url
 from vitlab.data.sources.request import NAMES, Found, Part, Request, blank
@@ -52,8 +52,8 @@ class LabeledFiles:
         Raises:
             ImageError: it cannot be read, or is too large.
         """
-        path = self.root / self.paths[index]
-        return stored_file(read_image(path, str(path)), str(path))
+        name = self.name(index)
+        return stored_file(read_image(Path(name), name), name)
 
     def name(self, index: int) -> str:
         """Return the path of a file."""
@@ -96,9 +96,7 @@ def open_folder(request: Request) -> Found | None:
     if not root.is_dir():
         return None
     if request.labels == "ignored":
-        return _without_labels(root, {"": root}, "")
-    if request.labels == "required" and not any(root.iterdir()):
-        raise DataError(f"{root} is empty: put the images of each class into a folder of its name")
+        return _without_labels(root, {"": root})
     flat = _flat_splits(root)
     try:
         if flat:
@@ -111,22 +109,23 @@ def open_folder(request: Request) -> Found | None:
     except DataError:
         if request.labels == "required":
             raise
-        splits, why = flat or _splits_inside(root), f"{root} has no class folders"
+        splits = flat or _splits_inside(root)
         if "train" not in splits:
-            return _without_labels(root, {"": root}, why)
+            return _without_labels(root, {"": root})
         beside = [each for each in visible(root) if each not in splits.values()]
-        found = _without_labels(root, splits, why)
+        found = _without_labels(root, splits)
         notes = [f"ignored {each}: it is beside {splits['train'].name}" for each in beside]
         return Found(found.parts, [*notes, *found.notes])
 
 
-def _without_labels(root: Path, folders: Mapping[str, Path], why: str) -> Found:
+def _without_labels(root: Path, folders: Mapping[str, Path]) -> Found:
     """Return all images below some folders, by split."""
     parts, notes = list[Part](), list[str]()
     for split, folder in folders.items():
         names, others = names_below(folder)
         notes += unread_lines(str(folder), others, not names)
         if names:
+            why = f"{root} has no class folders"
             parts.append(Part(image_paths(names, folder), split, why))
     if not parts or (folders.keys() > {"train"} and parts[0].split != "train"):
         where = folders.get("train", root)
@@ -138,11 +137,6 @@ def _of_classes(root: Path) -> Found:
     """Return the images of class folders, and those beside them."""
     found, others = split_folders(root)
     notes = [f"ignored {each}: neither a split nor a class" for each in others]
-    notes += [
-        f"the folder {folder.name} has the {split.replace('train', 'training')} images"
-        for split, folder in found.items()
-        if folder.name != NAMES[split][0]
-    ]
     parts = []
     for split, folder in (found or {"": root}).items():
         source, more = class_folders(folder)
@@ -175,7 +169,6 @@ def open_files(request: Request) -> Found | None:
         return Found([Part(image_paths([str(path)]), lacks=f"{name} is one image without a label")])
     if is_url(name) or not any(sign in name for sign in PATTERN):
         return None
-    spelled = braces(str(path))
     matches = [file for file in expand(str(path)) if Path(file).is_file()]
     images: list[str] = []
     for known in (SUFFIXES, READABLE):
@@ -186,20 +179,20 @@ def open_files(request: Request) -> Found | None:
         raise DataError(f"no images among the {len(matches):,} files of {name}")
     left = len(matches) - len(images)
     notes = [f"skipped {left:,} files of {name} that are not images"] * bool(left)
-    return Found([_by_folder(name, images, spelled)], notes)
+    return Found([_by_folder(name, images)], notes)
 
 
-def _by_folder(pattern: str, images: Sequence[str], spelled: Sequence[str]) -> Part:
+def _by_folder(pattern: str, images: Sequence[str]) -> Part:
     """Return images, the folder of each as its label if the pattern leaves several folders open."""
     names = [Path(each).parent.name for each in images]
-    folders = {str(Path(each).parent) for each in spelled}
+    folders = {str(Path(each).parent) for each in braces(pattern)}
     deep = "**" in pattern  # a folder at any depth is no class
     open_folders = not deep and (len(folders) > 1 or any(s in min(folders) for s in "*?["))
-    order = tuple(sorted(set(names)))
-    if not open_folders or len(order) < 2:
+    classes, labels = np.unique(names, return_inverse=True)
+    if not open_folders or len(classes) < 2:
         return Part(image_paths(images), lacks=f"{pattern} names images of one folder: no labels")
-    labels, _ = index_labels(names, pattern, order)
-    return Part(LabeledFiles(Path(), Names.of(images), labels, order))
+    order = tuple(classes.tolist())
+    return Part(LabeledFiles(Path(), Names.of(images), SingleLabels(labels), order))
 
 
 def _splits_inside(root: Path) -> dict[str, Path]:
@@ -308,9 +301,8 @@ def names_below(folder: Path) -> tuple[list[str], Counter[str]]:
     Paths are texts relative to the folder: there may be millions. What is hidden is left out, and
     what macOS adds to archives.
     """
-    images: list[str] = []
-    films: list[str] = []
-    sounds: list[str] = []
+    found: dict[str, list[str]] = {"": [], "av": [], "soundfile": []}  # images, films, sounds
+    read = SUFFIXES | READABLE
     others, inner = Counter[str](), [("", frozenset[tuple[int, int]]())]
     while inner:
         place, around = inner.pop()
@@ -331,16 +323,14 @@ def names_below(folder: Path) -> tuple[list[str], Counter[str]]:
                 suffix = f".{ending.lower()}" if stem and ending else ""
                 if suffix in BESIDE or not _is(entry.is_file):
                     continue
-                if suffix in SUFFIXES:
-                    images.append(place + name)
-                elif suffix in READABLE:
-                    (films if CLIPS[suffix] == "av" else sounds).append(place + name)
+                if suffix in read:
+                    found[CLIPS.get(suffix, "")].append(place + name)
                 else:
                     others[suffix or "no ending"] += 1
-    for more in (films, sounds):
-        if images:
+    images = next(filter(None, found.values()), [])
+    for more in found.values():
+        if more is not images:
             others.update(Path(each).suffix.lower() for each in more)
-        images = images or more
     images.sort(key=lambda name: name.replace("/", "\0"))  # folder by folder, as paths are sorted
     return images, others
 
@@ -354,17 +344,16 @@ def _is(kind: Callable[[], bool]) -> bool:
 
 def _nested_lines(root: Path, found: Mapping[str, Sequence[str]]) -> list[str]:
     """Return a line about folders inside of classes, whose names say nothing to a model."""
-    deeper = {
-        name: sorted({path.partition("/")[0] for path in paths})
+    nested = [
+        name
         for name, paths in found.items()
         if all("/" in path for path in paths)
-    }
-    several = {name: inner for name, inner in deeper.items() if len(inner) > 1}
-    if not several:
+        and len({path.partition("/")[0] for path in paths}) > 1
+    ]
+    if not nested:
         return []
-    name, inner = next(iter(several.items()))
     return [
-        f"{len(several):,} of the {len(found):,} classes have their images in folders of their own "
-        f"({root / name}: {some(inner)}): every image has the class {name}; "
-        "if those are the classes, move them up, or list the images in a .csv"
+        f"{len(nested):,} of the {len(found):,} classes have their images in folders of their own: "
+        f"every image in {root / nested[0]} has the class {nested[0]}; if those folders are the "
+        "classes, move them up, or list the images in a .csv"
     ]

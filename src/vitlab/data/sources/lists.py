@@ -4,49 +4,80 @@
     a.jpg,cat,train             {"path": "b.jpg", "labels": ["dog", "night"], "split": "test"}
 
 Other names of columns, several columns of 0 and 1, and files without a first line of names are
-recognized (`columns.py`). Paths are relative to the list's folder, or to a folder in it. A column
+recognized. Paths are relative to the list's folder, or to a folder in it. A column
 `labels` holds any number of labels, in CSV separated by `|`; every image then has, or does not
 have, each class.
 """
 
 import csv
 import io
+import itertools
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from vitlab.data.labels import Label, index_labels
+from vitlab.data.decode.formats import SUFFIXES as IMAGES
+from vitlab.data.labels import Label, UnlabeledError, index_labels
 from vitlab.data.settings import Columns
-from vitlab.data.sources.columns import (
-    FOLDS,
-    SPLITS,
-    Lines,
-    Places,
-    Row,
-    candidates,
-    check_known_columns,
-    find_paths,
-    named,
-    read_labels,
-)
-from vitlab.data.sources.folders import LabeledFiles, image_paths
+from vitlab.data.sources.folders import LabeledFiles, image_paths, visible
 from vitlab.data.sources.paths import Inside, read_text, some
 from vitlab.data.sources.request import NAMES, SPLIT_OF, Found, Part, Request, labeled
 from vitlab.data.sources.source import Source, Subset, grouped, numbered
 from vitlab.errors import DataError
+from vitlab.options import nearest
 
 SUFFIXES = {".csv", ".tsv", ".jsonl"}
 METADATA = ("metadata.csv", "metadata.jsonl")  # in a folder of images, as Hugging Face has it
 HEAD = 65_536  # bytes of a first line
 DELIMITERS = ",;\t"
 LARGEST = 2**30  # bytes of a list: more than ten million lines
-SHOWN = 200  # characters of a path in a message
 PLAIN = ("path", "file_name", "label", "labels")  # columns whose names say what they hold
+
+Row = dict[str, Any]
+Lines = Sequence[tuple[str, Row]]
+"""Rows, each with its place, such as `line 3`."""
+PATHS = (
+    "path", "file", "file_name", "filename", "image", "image_path", "img_path", "filepath",
+    "image_name", "image_id", "img", "id", "name",
+)  # fmt: skip
+LABELS = (
+    "labels", "label", "class", "class_name", "classname", "label_name", "category", "target",
+    "targets", "tag", "tags", "species", "breed", "diagnosis", "dx",
+)  # fmt: skip
+SPLITS = ("split", "subset", "partition", "phase", "set")
+FOLDS = ("fold", "kfold", "folds")
+SEPARATOR = "|"  # of several labels in a cell
+SAMPLE = 5  # rows whose images are looked for
+
+
+@dataclass(frozen=True)
+class Places:
+    """The place of a list's images.
+
+    Attributes:
+        root: the folder that the paths are relative to
+        ending: what the list leaves out of every path
+    """
+
+    root: Path
+    ending: str = ""
+
+    def path(self, cell: object) -> str:
+        """Return the path in a cell, with its ending; empty if there is none."""
+        text = str(cell) if isinstance(cell, str | int) else ""
+        return text + self.ending if text.strip() and "\0" not in text else ""
+
+    def has(self, path: str) -> bool:
+        """Return whether a path is that of a file."""
+        return bool(path) and os.path.isfile(self.root / path)  # noqa: PTH113  however long it is
 
 
 def open_list(request: Request) -> Found | None:
@@ -55,7 +86,7 @@ def open_list(request: Request) -> Found | None:
     if file is None:
         return None
     names, lines = read_rows(file, request.columns)
-    column, places = find_paths(names, [row for _, row in lines], file, request.columns)
+    column, places = find_paths(names, lines, file, request.columns)
     paths = paths_of(lines, column, places, file)
     check_files(paths, places, file, request.columns)
     found = labeled_rows(lines, names, column, file, request, image_paths(paths, places.root))
@@ -93,7 +124,7 @@ def labeled_rows(
         others = [name for name in names if name not in taken]
         columns, labels = read_labels(lines, others, file, known)
         whole = with_labels(bare, labels, str(file))
-        notes.extend(_column_notes(file, column, columns, bare))
+        notes.extend(_column_notes(file, column, columns))
         if isinstance(bare, LabeledFiles):
             notes.extend(_twice(bare.paths, labels, file))
         return whole
@@ -103,7 +134,7 @@ def labeled_rows(
     if known.group_column:
         whole = grouped(whole, [row.get(known.group_column) for _, row in lines])
     if "train" not in splits or len(set(splits)) == 1:
-        return Found([Part(whole, "train" if "train" in splits else "", part.lacks)], notes)
+        return Found([replace(part, source=whole)], notes)
     numbers = {split: np.flatnonzero(np.array(splits) == split) for split in NAMES}
     parts = [
         Part(Subset(whole, own), split, part.lacks) for split, own in numbers.items() if len(own)
@@ -123,9 +154,9 @@ def with_labels(
         names: the classes that numbers among the labels index, if the data has names
 
     Raises:
-        DataError: a label that is too long, or not among the names.
+        DataError: a label that is not among the names.
     """
-    found, classes = index_labels(labels, title, None, names)
+    found, classes = index_labels(labels, title, names)
     return replace(bare, labels=found, classes=classes)  # type: ignore[type-var]
 
 
@@ -180,10 +211,8 @@ def _jsonl(text: str, file: Path) -> Iterator[tuple[str, Row]]:
             continue
         try:
             row = json.loads(line)
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):  # Python converts no more digits than 4,300
             row = None
-        except ValueError:  # Python converts no more digits than 4,300
-            raise DataError(f"{file} line {number} has a number of too many digits") from None
         if not isinstance(row, dict):
             raise DataError(f'{file} line {number} is not a JSON object like {{"path": …}}')
         yield f"line {number}", row
@@ -219,7 +248,7 @@ def check_files(paths: Sequence[str], places: Places, file: Path, known: Columns
     Raises:
         DataError: the first of them.
     """
-    if missing := [path[:SHOWN] for path in paths if not places.has(path)]:
+    if missing := [path for path in paths if not places.has(path)]:
         raise DataError(
             f"{len(missing):,} of the {len(paths):,} files listed in {file} do not exist: "
             f"{some(missing)} (paths are relative to {places.root}; --images names another folder)"
@@ -229,7 +258,7 @@ def check_files(paths: Sequence[str], places: Places, file: Path, known: Columns
     for path in paths:
         if not inside.holds(places.root / path):
             raise DataError(
-                f"{file} names {path[:SHOWN]}, which is outside of {root}: name the folder "
+                f"{file} names {path}, which is outside of {root}: name the folder "
                 "of the images with --images, or pass --allow-outside if you trust the list"
             )
 
@@ -274,18 +303,13 @@ def _by_number(cell: str) -> tuple[float, str]:
 
 def _twice(paths: Sequence[str], labels: Sequence[Label], file: Path) -> list[str]:
     """A line about images that are listed again with another label."""
-    known: dict[str, set[Label]] = {}
+    known = defaultdict[str, set[Label]](set)
     for path, label in zip(paths, labels, strict=True):
         own = label if isinstance(label, str) else tuple(sorted(label))
-        known.setdefault(os.path.normpath(path), set()).add(own)
+        known[os.path.normpath(path)].add(own)
     doubtful = [path for path, own in known.items() if len(own) > 1]
-    if not doubtful:
-        return []
-    each = (name if isinstance(name, str) else "+".join(name) for name in known[doubtful[0]])
-    return [
-        f"{len(doubtful):,} images are in {file} more than once with different labels, such as "
-        f"{doubtful[0][:SHOWN]} ({' and '.join(sorted(each))})"
-    ]
+    line = f"{len(doubtful):,} images are in {file} more than once with different labels"
+    return [f"{line}: {some(doubtful)}"] if doubtful else []
 
 
 def _place_notes(places: Places, file: Path) -> list[str]:
@@ -296,9 +320,156 @@ def _place_notes(places: Places, file: Path) -> list[str]:
     return [f"the images of {file} are in {places.root}{ending}"]
 
 
-def _column_notes(file: Path, path: str, labels: Sequence[str], bare: Source) -> list[str]:
+def _column_notes(file: Path, images: str, labels: Sequence[str]) -> list[str]:
     """A line about columns whose names do not say what they hold."""
-    if path in PLAIN and labels[0] in PLAIN:
+    if images in PLAIN and labels[0] in PLAIN:
         return []
-    what = "paths" if isinstance(bare, LabeledFiles) else "images"
-    return [f"{file}: {what} are in column {path}, labels in {some(labels)}"]
+    return [f"{file}: images are in column {images}, labels in {some(labels)}"]
+
+
+# Columns: which hold the paths and the labels, and the label in a cell
+
+
+def check_known_columns(names: Collection[str], title: object, known: Sequence[str]) -> None:
+    """Refuse columns that a list or a table does not have.
+
+    Raises:
+        DataError: the first of them.
+    """
+    for name in known:
+        if name and name not in names:
+            raise DataError(f"{title} has no column {name!r}: {nearest(name, names)}")
+
+
+def candidates(file: Path, known: Columns) -> list[Places]:
+    """Return where the images of a list may be, the most usual place first.
+
+    Raises:
+        DataError: the folder that the user names does not exist.
+    """
+    if known.images:
+        roots = [Path(known.images).expanduser()]
+        if not roots[0].is_dir():
+            raise DataError(f"--images {known.images}: no such folder")
+    else:
+        roots = [file.parent, *visible(file.parent)]
+    return [Places(root, ending) for ending in ("", *sorted(IMAGES)) for root in roots]
+
+
+def find_paths(
+    names: Sequence[str], lines: Lines, file: Path, known: Columns
+) -> tuple[str, Places]:
+    """Return the column of the paths, and where they are: the first place that has the first rows.
+
+    Args:
+        names: of the columns
+        lines: all rows, each with its place
+        file: the list
+        known: what the user says of them
+
+    Raises:
+        DataError: an unknown column, or none that can be the one of the paths.
+    """
+    check_known_columns(names, file, (known.path_column,))
+    rows = [row for _, row in lines[:SAMPLE]]
+    usual = named(names, PATHS)
+    columns = [known.path_column] if known.path_column else [*usual, *names]
+    places = candidates(file, known)
+    for enough in (all, any):  # any: the missing ones are reported
+        for where, name in itertools.product(places, columns):
+            if enough(where.has(where.path(row.get(name))) for row in rows):
+                return name, where
+    if known.path_column or usual:
+        return columns[0], places[0]
+    raise DataError(
+        f"{file} has no column of paths among {', '.join(names)[:200]}: name it with "
+        "--path-column, and the folder of the images with --images"
+    )
+
+
+def named(names: Sequence[str], usual: Sequence[str]) -> list[str]:
+    """Return the columns with usual names, the most usual first."""
+    own = {name.strip().lower(): name for name in reversed(names)}
+    return [own[each] for each in usual if each in own]
+
+
+def read_labels(
+    lines: Lines, others: list[str], file: Path, known: Columns
+) -> tuple[Sequence[str], list[Label]]:
+    """Return the columns of the labels, and the label of each row: one name, or several.
+
+    Args:
+        lines: rows, each with its place, such as `line 3`
+        others: the columns that hold neither images, splits nor folds
+        file: the list
+        known: what the user says of the columns
+
+    Raises:
+        DataError: the columns cannot be told; no label, or an empty one.
+    """
+    columns = _label_columns(lines, others, file, known)
+    if len(columns) > 1:  # each is a class
+        hot = [tuple(name for name in columns if float(row[name]) == 1) for _, row in lines]
+        single = all(len(own) == 1 for own in hot)
+        return columns, [own[0] if single else own for own in hot]
+    cells = [row.get(columns[0], row.get("label")) for _, row in lines]
+    texts = [cell for cell in cells if isinstance(cell, str)]
+    separator = known.label_separator or _separator(columns[0], texts)
+    return columns, [
+        label_in(cell, separator, f"{file} {place}")
+        for cell, (place, _) in zip(cells, lines, strict=True)
+    ]
+
+
+def _label_columns(lines: Lines, others: list[str], file: Path, known: Columns) -> Sequence[str]:
+    """Return the column of the labels, or several of 0 and 1, each of which is a class."""
+    asked = known.label_column
+    binary = [name for name in asked or others if _binary(lines, name)]
+    if len(asked) > 1 and len(binary) < len(asked):
+        raise DataError(
+            f"{file}: several label columns must hold 0 and 1 only, a class each: "
+            f"{', '.join(asked)} do not"
+        )
+    if found := asked or named(others, LABELS)[:1]:
+        return found
+    if not others:
+        raise UnlabeledError(
+            f"{file} has no column of labels beside its paths: add one, or name a list with labels"
+        )
+    if binary == others or len(others) == 1:
+        return others
+    raise DataError(
+        f"{file} does not say which of {', '.join(others)[:200]} is the label: name it with "
+        "--label-column"
+    )
+
+
+def _binary(lines: Lines, name: str) -> bool:
+    return all(str(row.get(name)).strip() in ("0", "1", "0.0", "1.0") for _, row in lines)
+
+
+def _separator(column: str, texts: Sequence[str]) -> str:
+    """Return the separator of labels in the cells of a column; empty for one label per cell."""
+    if any(SEPARATOR in each for each in texts):
+        return SEPARATOR
+    numbers = all(re.fullmatch(r"\s*\d+(\s+\d+)*\s*", each) for each in texts)
+    if numbers and any(len(each.split()) > 1 for each in texts):
+        return " "
+    return SEPARATOR if column == "labels" else ""
+
+
+def label_in(cell: object, separator: str, where: str) -> Label:
+    """Return the label in a cell, or with a separator the labels.
+
+    Raises:
+        DataError: no label, or an empty one.
+    """
+    if separator and isinstance(cell, str):
+        return tuple(part.strip() for part in cell.split(separator) if part.strip())
+    found = cell if isinstance(cell, list) else [cell]
+    if not all(isinstance(each, str | int) and not isinstance(each, bool) for each in found):
+        raise DataError(f"{where} has no label, or one that is neither text nor a whole number")
+    texts = tuple(str(each).strip() for each in found)
+    if not all(texts):
+        raise DataError(f"{where} has an empty label")
+    return texts if isinstance(cell, list) else texts[0]

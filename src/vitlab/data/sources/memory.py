@@ -20,9 +20,15 @@ from torch.utils.data import Subset as TorchSubset
 from vitlab.data.decode.stored import PixelImage, StoredImage
 from vitlab.data.holdout import SPLIT_SEED, Numbered, split_off
 from vitlab.data.labels import Classes, Label, Labels, SingleLabels
-from vitlab.data.sources.columns import Row, find_paths, label_in
 from vitlab.data.sources.folders import named_files
-from vitlab.data.sources.lists import labeled_rows, paths_of, with_labels
+from vitlab.data.sources.lists import (
+    Row,
+    find_paths,
+    label_in,
+    labeled_rows,
+    paths_of,
+    with_labels,
+)
 from vitlab.data.sources.paths import Inside
 from vitlab.data.sources.pictures import Picture, Pictures, several, stored
 from vitlab.data.sources.request import NAMES, Found, Part, Request, Splits, blank, labeled
@@ -185,20 +191,16 @@ def pieces(data: Any) -> tuple[dict[str, Any], Classes]:
 
 def _opened(data: Any, title: str, request: Request, names: Classes) -> Found:
     """Open the object of one split."""
-    if type(data).__module__.partition(".")[0] == "datasets":
-        if not hasattr(data, "__len__"):
-            raise DataError(f"{title} is a stream: load it without streaming=True")
+    sized = hasattr(data, "__len__")
+    if sized and type(data).__module__.partition(".")[0] == "datasets":
         return Found([table(data, title, Inside((Path(),), anywhere=True), request)])
-    if hasattr(data, "__len__") and not len(data):
-        kind = "rows" if hasattr(data, "columns") else "images"
-        raise DataError(f"{title} has no {kind}")
+    if sized and not len(data):
+        raise DataError(f"{title} has no images")
     if (pictures := _alone(data)) is not None:
         return Found([Part(_pictures(pictures, title), lacks=f"{title} has no labels: {WANTED}")])
     if (rows := _rows(data)) is not None:
         return _records(rows, title, request)
-    if isinstance(data, IterableDataset) or not (
-        hasattr(data, "__len__") and hasattr(data, "__getitem__")
-    ):
+    if isinstance(data, IterableDataset) or not (sized and hasattr(data, "__getitem__")):
         raise DataError(f"{title} is of type {type(data).__name__}, without a length: {WANTED}")
     bare: Source
     if _are_arrays(data):
@@ -209,7 +211,7 @@ def _opened(data: Any, title: str, request: Request, names: Classes) -> Found:
     else:
         bare, labels, names = Items(data, blank(len(data)), ()), None, names or _names(data)
         if request.labels != "ignored":
-            _check_items(data, title, labeled=request.labels == "required")
+            bare.image(0)  # what is wrong with it, such as ToTensor, is so with all
 
     def label() -> Source:
         found = _labels(data, title) if labels is None else labels
@@ -242,7 +244,7 @@ def _rows(data: Any) -> list[Row] | None:
     """Return the rows of a table in memory; None for other objects."""
     if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):
         data = data.to_dict("records")
-    if isinstance(data, Sequence) and data and all(isinstance(each, Mapping) for each in data):
+    if isinstance(data, Sequence) and all(isinstance(each, Mapping) for each in data):
         return [{str(key): value for key, value in row.items()} for row in data]
     return None
 
@@ -261,7 +263,7 @@ def _records(rows: list[Row], title: str, request: Request) -> Found:
                 raise DataError(f"{title} {where} has no image")
             pictures.append(picture)
     else:
-        column, places = find_paths(names, rows, file, known)
+        column, places = find_paths(names, lines, file, known)
         pictures += [places.root / path for path in paths_of(lines, column, places, title)]
     return labeled_rows(lines, names, column, file, request, _pictures(pictures, title))
 
@@ -307,31 +309,13 @@ def _arrays(images: Any, labels: Any, title: str) -> Arrays:
     return Arrays(pixels, blank(len(pixels)), ())
 
 
-def _check_items(items: Any, title: str, *, labeled: bool) -> None:
-    """Refuse a data set whose images are prepared already, or whose items are no images."""
-    first = _pair(items, 0, title) if labeled else _item(items, 0, title)
-    image = first[0] if isinstance(first, tuple | list) and first else first
-    if isinstance(image, ARRAYS):
-        try:
-            stored(image)
-        except ImageError as error:
-            raise DataError(
-                f"{title}: {error} (leave out ToTensor and Normalize: images are prepared as the "
-                "model needs them)"
-            ) from None
-
-
-def _item(items: Any, number: int, title: str) -> Any:
+def _pair(items: Any, number: int, title: str) -> tuple[Any, Any]:
     try:
-        return items[number]
+        found = items[number]
     except Exception as error:
         raise DataError(
             f"item {number} of {title} cannot be read ({told(error)}): {WANTED}"
         ) from error
-
-
-def _pair(items: Any, number: int, title: str) -> tuple[Any, Any]:
-    found = _item(items, number, title)
     if not isinstance(found, tuple | list) or len(found) != 2:
         raise DataError(f"item {number} of {title} is of type {type(found).__name__}: {WANTED}")
     return found[0], found[1]

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +33,7 @@ def read_image(file: Path, name: str) -> bytes:
     try:
         return read_bytes(file, MAX_BYTES)
     except (OSError, ValueError) as error:
-        raise ImageError(
-            f"{name}: {(getattr(error, 'strerror', '') or str(error)).lower()}"
-        ) from None
+        raise ImageError(f"{name}: {reason(error)}") from None
 
 
 def read_text(file: Path, limit: int) -> str:
@@ -75,13 +72,7 @@ class Names(Sequence[str]):
     def __len__(self) -> int:
         return len(self.ends)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> "Names": ...
-    def __getitem__(self, index: int | slice) -> "str | Names":
-        if isinstance(index, slice):
-            return Names.of(self[each] for each in range(len(self))[index])
+    def __getitem__(self, index: int) -> str:  # type: ignore[override]  # no slices
         place = range(len(self))[index]  # resolves negative indices, refuses those out of range
         start = self.ends[place - 1] if place else 0
         return os.fsdecode(self.text[start : self.ends[place]].tobytes())

@@ -176,7 +176,8 @@ def _of_tensor(picture: Tensor, name: str) -> StoredImage:
 def _of_array(picture: NDArray[np.uint8], name: str) -> StoredImage:
     if picture.dtype != np.uint8:
         raise ImageError(
-            f"{name} has numbers of type {picture.dtype}: give pixels from 0 to 255 as uint8"
+            f"{name} has numbers of type {picture.dtype}: give pixels from 0 to 255 as uint8 "
+            "(leave out ToTensor and Normalize)"
         )
     pixels = picture[..., None] if picture.ndim == 2 else picture
     if pixels.ndim != 3 or pixels.shape[2] not in (1, 3, 4) or not pixels.size:

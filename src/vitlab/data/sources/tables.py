@@ -20,12 +20,11 @@ from vitlab.data.labels import (
     Labels,
     SingleLabels,
     UnlabeledError,
-    check_length,
     index_labels,
 )
 from vitlab.data.settings import Columns
-from vitlab.data.sources.columns import check_known_columns
 from vitlab.data.sources.folders import holds_images
+from vitlab.data.sources.lists import check_known_columns
 from vitlab.data.sources.paths import Inside, read_image
 from vitlab.data.sources.remote import KeptParts, expand, is_url, reason, stamp
 from vitlab.data.sources.request import Found, Part, Request, blank, by_split, labeled
@@ -34,9 +33,6 @@ from vitlab.errors import DataError, ImageError
 from vitlab.files import check_regular
 from vitlab.packages import check_installed, needed
 from vitlab.places import cache_folder
-from vitlab.units import storage
-
-SHOWN = 200  # characters of a path in a message
 
 LABELS = ("label", "labels", "class", "target", "fine_label")  # columns
 BYTES = ("binary", "large_binary")  # encoded images without a type of their own
@@ -74,13 +70,13 @@ class Table:
         path = cell["path"].as_py() if cell.is_valid else None
         if not path:
             raise ImageError(f"{name}: no image in this row")
-        root, shown = self.inside.roots[0], path[:SHOWN]
+        root = self.inside.roots[0]
         if not self.inside.holds(root / path):
             raise ImageError(
-                f"{name}: {shown} is outside of {root}: name the folder of the images with "
+                f"{name}: {path} is outside of {root}: name the folder of the images with "
                 "--images, or pass --allow-outside if you trust the data"
             )
-        return EncodedImage(read_image(root / path, f"{name}: {shown}"), name)
+        return EncodedImage(read_image(root / path, f"{name}: {path}"), name)
 
     def name(self, index: int) -> str:
         """Return the title and the row."""
@@ -164,7 +160,7 @@ def unlabeled(rows: Any, title: str, inside: Inside, column: str = "") -> Table:
 
 def quietly(load: Callable[[], Any], failed: str) -> Any:
     """Call into `datasets`, with progress bars on a terminal only and any failure as one line."""
-    datasets = needed("datasets", "a table of images")
+    import datasets
 
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
@@ -206,7 +202,7 @@ def labels_of(rows: Any, title: str, column: str = "") -> tuple[Labels, Classes]
             raise DataError(
                 f"{title}: the lists of column {column!r} must hold texts or whole numbers"
             )
-        return index_labels([tuple(map(str, each)) for each in own], title, None, names)
+        return index_labels([tuple(map(str, each)) for each in own], title, names)
     cells = rows.select_columns([column]).with_format("arrow")[:][column]
     without = np.flatnonzero(cells.is_null(nan_is_null=True).to_numpy())
     if len(without):
@@ -218,7 +214,6 @@ def labels_of(rows: Any, title: str, column: str = "") -> tuple[Labels, Classes]
     names = getattr(kind, "names", None)
     if names is None:  # numbers or words: a class for each that occurs
         names, values = _distinct(values, f"{title}: column {column!r}")
-        check_length(names, title)
     outside = values[(values < 0) | (values >= len(names))]
     if len(outside):
         raise DataError(f"{title}: label {outside[0]} is not one of its {len(names)} classes")
@@ -227,13 +222,16 @@ def labels_of(rows: Any, title: str, column: str = "") -> tuple[Labels, Classes]
 
 def _distinct(values: NDArray[Any], where: str) -> tuple[list[str], NDArray[np.int64]]:
     """Return the distinct values as text, in their order, and the place of each value there."""
-    kinds = {type(each).__name__ for each in values} if values.dtype == object else {values.dtype}
-    whole = values.dtype.kind in "biu" or kinds == {"str"}
-    if values.dtype.kind == "f":
-        whole = bool(np.isfinite(values).all() and (values == np.rint(values)).all())
+    match values.dtype.kind:
+        case "O":
+            whole = all(isinstance(each, str) for each in values)
+        case "f":
+            whole = bool(np.isfinite(values).all() and (values == np.rint(values)).all())
+        case kind:
+            whole = kind in "biu"
     if not whole:
         raise DataError(
-            f"{where} has values of type {', '.join(map(str, kinds))}; labels are texts, whole "
+            f"{where} has values of type {type(values[0]).__name__}; labels are texts, whole "
             "numbers, or lists of them"
         )
     found, places = np.unique(values, return_inverse=True)
@@ -283,18 +281,7 @@ def open_tables(request: Request) -> Found | None:
         path = path if path.is_dir() else files[0].parent
     else:
         return None
-    found = _parts(loaded, request, (path,))
-    return Found(found.parts, [*_copied(loaded, data), *found.notes])
-
-
-def _copied(loaded: Any, data: str) -> list[str]:
-    """The line about the copy that `datasets` makes of Parquet files."""
-    import datasets
-
-    home = Path(datasets.config.HF_DATASETS_CACHE)
-    copies = {Path(each["filename"]) for own in loaded.values() for each in own.cache_files}
-    size = sum(each.stat().st_size for each in copies if home in each.parents and each.is_file())
-    return [f"{data} is read from a copy in {home} ({storage(size)})"] if size else []
+    return _parts(loaded, request, (path,))
 
 
 def _parquet_files(data: str, columns: Columns) -> dict[str, list[str]]:

@@ -18,10 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from io import SEEK_SET
 from itertools import chain
 from operator import itemgetter
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,8 +30,8 @@ from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.labels import Integers, Label, Labels, UnlabeledError, index_labels
-from vitlab.data.sources.columns import SEPARATOR, label_in
 from vitlab.data.sources.folders import holds_images
+from vitlab.data.sources.lists import SEPARATOR, label_in
 from vitlab.data.sources.paths import Names
 from vitlab.data.sources.remote import (
     THREADS,
@@ -205,7 +204,7 @@ def _part(places: Sequence[str], split: str, request: Request, kept: KeptParts |
         if lacks:
             raise DataError(lacks) if raw else UnlabeledError(lacks)
         names = _class_names(places[0])
-        values, order = index_labels(raw, f"{request.data} {split}", None, names)
+        values, order = index_labels(raw, f"{request.data} {split}", names)
         return replace(bare, labels=values, classes=order)
 
     return labeled(bare, request, label, split)
@@ -320,9 +319,9 @@ class HeaderReader:
         self.position += len(data)
         return data
 
-    def seek(self, position: int, whence: int = SEEK_SET) -> int:
+    def seek(self, position: int) -> int:
         """Go to a position that is no further back than the last header."""
-        if whence != SEEK_SET or position < self.last[0]:
+        if position < self.last[0]:
             raise ValueError("not a tar header")
         self.position = position
         return position
@@ -408,16 +407,12 @@ def _scan(reader: HeaderReader, place: str) -> Index:
     """Read through the headers of a shard."""
     images: dict[str, tuple[int, int]] = {}
     texts: dict[str, dict[str, bytes]] = {}
-    prefixes: dict[str, str] = {}  # of the keys in each folder: paths are slow to take apart
     for member in members(reader):
-        base = member.name.rpartition("/")[2]
+        folder, slash, base = member.name.removeprefix("./").rpartition("/")
         stem, _, kind = base.partition(".")
         if not stem:  # hidden, or a folder
             continue
-        head, kind = member.name[: -len(base)], kind.lower()
-        if head not in prefixes:
-            prefixes[head] = str(PurePosixPath(head, "x"))[:-1]
-        key = prefixes[head] + stem
+        key, kind = folder + slash + stem, kind.lower()
         if f".{kind}" in SUFFIXES:
             if key in images:
                 raise DataError(f"{place} has two images named {key!r}")
@@ -481,12 +476,8 @@ def _opened(place: str) -> Iterator[tuple[HeaderReader, str]]:
 
 def _load(file: Path) -> Index | None:
     """Return a cached index; None if there is none, or none that is valid."""
-    try:
+    with suppress(OSError, ValueError):
         stored: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        if stored.pop("version") != _VERSION:
-            return None
-        index = Index(**stored)
-        lengths = {len(each) for each in (index.keys, index.offsets, index.sizes, index.labels)}
-        return index if len(lengths) == 1 else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
+        if stored.pop("version") == _VERSION:
+            return Index(**stored)
+    return None

@@ -33,6 +33,7 @@ EDGES = {
     "two thousand": some(2000, 3000),
     "one image": replace(  # and names from right to left
         some(2, 1), mistakes=[], classes=("\u05db\u05dc\u05d1", "\u0642\u0637"),
+        per_class=[ClassFigures("\u05db\u05dc\u05d1", 0.5, 0.25, 1 / 3, 1)],
         notes=["\u05db\u05dc\u05d1"],
     ),
     "nasty names": replace(

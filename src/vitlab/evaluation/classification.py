@@ -1,12 +1,12 @@
 """The likeliest classes of images: `classify`, and `vitlab predict` into files and shards."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from vitlab.data.sources.pictures import Picture
 from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Relabeled, Source
 from vitlab.errors import DataError
-from vitlab.evaluation.answers import check_numbers
+from vitlab.evaluation.answers import Floats, check_numbers
 from vitlab.evaluation.compute import Compute, FastForm
 from vitlab.evaluation.infer import Progress, batch_of, check_classifier, infer, predict, silent
 from vitlab.evaluation.on_ray import writers
@@ -50,6 +50,33 @@ class ClassifiedImage:
     error: str = ""
     predicted: tuple[str, ...] | None = None
     distance: float = math.nan
+
+    @classmethod
+    def of(
+        cls,
+        image: str,
+        chances: Floats,
+        classes: Sequence[str],
+        top: int,
+        thresholds: Sequence[float] | None,
+        distance: float,
+    ) -> Self:
+        """Return the answer in the probabilities of an image.
+
+        Args:
+            image: its name
+            chances: of each class, (classes,)
+            classes: their names
+            top: how many are named
+            thresholds: of each class, of a model for several labels per image
+            distance: from the training images
+        """
+        best = np.argsort(-chances, kind="stable")
+        named = tuple((classes[number], float(chances[number])) for number in best[:top])
+        above = None
+        if thresholds is not None:
+            above = tuple(classes[n] for n in best if chances[n] > thresholds[n])
+        return cls(image, named, predicted=above, distance=float(distance))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the answer as JSON holds it."""
@@ -106,15 +133,12 @@ def answers_of(
     model = form.model
     done = predict(model, source, compute.of(form), flips=flips)
     check_numbers(done.probabilities)
-    names, classes = [source.name(index) for index in range(len(source))], source.classes
+    names = [source.name(index) for index in range(len(source))]
+    how = source.classes, top, model.thresholds if source.labels.several else None
     answers = {index: ClassifiedImage(names[index], error=text) for index, text in done.bad.items()}
-    rows, thresholds = (done.indices.tolist(), done.probabilities, done.distances), model.thresholds
+    rows = done.indices.tolist(), done.probabilities, done.distances
     for index, chances, far in zip(*rows, strict=True):
-        best, above = np.argsort(-chances, kind="stable"), None
-        if source.labels.several:
-            above = tuple(classes[n] for n in best if chances[n] > thresholds[n])
-        likely = tuple((classes[n], float(chances[n])) for n in best[:top])
-        answers[index] = ClassifiedImage(names[index], likely, predicted=above, distance=float(far))
+        answers[index] = ClassifiedImage.of(names[index], chances, *how, far)
     return [answers[index] for index in range(len(names))]
 
 

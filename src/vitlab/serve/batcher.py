@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from vitlab.errors import FailedError, LateError, ServiceError
@@ -91,7 +92,7 @@ class Batcher:
         while batch := self._next():
             self._began, self._batch = time.monotonic(), batch
             self._metrics.batch_images.observe(len(batch))
-            outcomes: list[Seen] | list[ServiceError]
+            outcomes: Sequence[Seen | ServiceError]
             try:
                 outcomes = answers(batch)
                 self._in_a_row = 0

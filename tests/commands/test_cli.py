@@ -16,7 +16,7 @@ BAD = {
     "long": (["x" * 5000], "unknown command 'xxx"),
     "no data": (["train"], "no data given: name digits, a folder"),
     "no path": (["train", "{tmp}/nowhere"], "no such file or folder: {tmp}/nowhere"),
-    "empty": (["train", "{tmp}/empty"], "{tmp}/empty is empty"),
+    "empty": (["train", "{tmp}/empty"], "{tmp}/empty has no class folders with images"),
     "one class": (["train", "{tmp}/one"], "has only one class ('only'); at least 2"),
     "patch": (
         ["train", "digits", "--model", "ViT-Ti/3", "--image-size", "8"],

@@ -167,10 +167,21 @@ def test_images_in_memory(tmp_path: Path) -> None:
     assert seen(unlabeled((stack, [0.5] * 10))) in ((9, 1), (8, 2))
 
 
+def damaged(root: Path) -> Path:
+    """Images of which only the names are left."""
+    for number in range(9):
+        (root / f"{number}.jpg").write_bytes(b"no more")
+    return root
+
+
 MAKERS = [
     (lambda root: root / "nowhere", "no such file or folder"),
     (lambda root: root, "is empty|no images"),
     (lambda root: scatter(root / "one", 1), "only one image to learn from: give at least 2"),
+    (
+        lambda root: damaged(root),
+        "none of 8 images of .* can be read, such as .*[0-9].jpg: .*: is this",
+    ),
     (lambda root: root / "*.png", "no such file"),
     (lambda root: [], "no images"),
     (lambda root: [photo(0)], "only one image"),

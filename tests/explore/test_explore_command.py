@@ -94,8 +94,8 @@ def test_from_the_first_line_to_the_last(
     assert time.monotonic() - visitor.since < 10
     assert (code, out) == (130, "")
     lines = err.splitlines()
-    assert lines[0] == f"explore at {visitor.url} (Ctrl-C ends)"
-    assert lines[1].startswith("skipped: bad.png: ")
+    assert lines[0].startswith("skipped: bad.png: ")
+    assert lines[1] == f"explore at {visitor.url} (Ctrl-C ends)"
     assert lines[2:] == ["vitlab explore: interrupted"]
     assert [each["name"] for each in visitor.state["models"]] == ["saved"]
     assert [each["name"] for each in visitor.state["images"]] == ["good.png"]

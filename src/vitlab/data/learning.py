@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from vitlab.data.holdout import chosen, identified, in_splits, origin, without
 from vitlab.data.labels import check_classes
 from vitlab.data.loading.cache import PixelCache, cached
@@ -14,6 +16,7 @@ from vitlab.errors import DataError
 
 SHARE, MOST = 0.1, 1000  # of images without labels: how many measure the loss
 USUAL = Data().test_fraction  # another one is the user's own choice
+LOOKED_AT = 8  # images, before training
 
 
 def open_to_learn(
@@ -38,11 +41,10 @@ def open_to_learn(
     splits = _without_labels(opened, test_fraction) if unlabeled else opened.splits(test_fraction)
     if not unlabeled:
         _check_classes(splits, opened.title)
-    images = len(splits.train) + (len(splits.test) if splits.whole is not None else 0)
-    if images < 2:
-        count = "only one image" if images else "no images"
-        raise DataError(f"{opened.title} has {count} to learn from: give at least 2")
-    if not len(splits.train) or not len(splits.test):
+    short = not len(splits.train) or not len(splits.test)
+    if unlabeled or short:
+        _check_readable(splits, opened.title)
+    if short:
         raise DataError(
             f"{opened.title} has too few images to hold some out (copies stay together)"
         )
@@ -124,6 +126,26 @@ def _tenth(whole: Source, notes: Sequence[str], share: float) -> Splits:
         "the same)"
     )
     return Splits(without(whole, test), Subset(whole, test), whole=whole, notes=[*notes, line])
+
+
+def _check_readable(splits: Splits, title: str) -> None:
+    """Refuse data with too few images, or of which none of a few can be read."""
+    images = len(splits.train) + (len(splits.test) if splits.whole is not None else 0)
+    if images < 2 or not len(splits.train):
+        count = "only one image" if images else "no images"
+        raise DataError(f"{title} has {count} to learn from: give at least 2")
+    places = np.unique(np.linspace(0, len(splits.train) - 1, num=LOOKED_AT, dtype=int)).tolist()
+    complaint = ""
+    for number in places:
+        try:
+            splits.train.image(number).shape()
+            return
+        except DataError as error:
+            complaint = complaint or str(error)
+    raise DataError(
+        f"none of {len(places)} images of {title} that were looked at can be read, such as "
+        f"{complaint}: is this a folder of images?"
+    )
 
 
 class OpenedData:

@@ -88,7 +88,7 @@ class Metric:
 
     def tells(self, classes: int) -> bool:
         """Return whether it says something of so many classes."""
-        return classes > self.above
+        return not self.above or classes > self.above
 
     @property
     def word(self) -> str:

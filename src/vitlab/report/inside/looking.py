@@ -204,7 +204,7 @@ def _finish(found: Looked, measured: dict[str, list[Floats]], features: Sequence
     """Take the means, and turn features (1, D, rows, columns) into colors on one basis."""
     for key, rows in measured.items():
         if len(rows) == found.count:  # else they would be no mean of all images
-            mean: Floats = np.mean(rows, 0, np.float64).astype(np.float32)
+            mean: Floats = np.asarray(np.mean(rows, 0, np.float64), np.float32)
             found.arrays[key] = np.max(rows, 0) if key == "longest_tokens" else mean
     if not np.isfinite(found.arrays.get("token_similarity", np.zeros(1))).any():
         del found.arrays["token_similarity"]  # a single patch has none to be alike to

@@ -1,6 +1,8 @@
 """Google's `.npz` files, read and written: timm's own loader of them is the oracle."""
 
 import io
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,16 @@ def test_read_and_written_as_timm_reads_it(case: str, tmp_path: Path) -> None:
         for file in (tmp_path / "m.npz", written):
             want = in_timm(file, **words)(images)
             torch.testing.assert_close(model(images), want, rtol=0, atol=1e-5)
+
+
+def test_no_other_format_is_imported_for_such_a_file(tmp_path: Path) -> None:
+    file = stored(arrays(config_of("ViT-Ti2/8", gelu="tanh")), tmp_path / "m.npz")
+    words = (
+        "import sys, vitlab; vitlab.load(sys.argv[1])\n"
+        "others = {'transformers_format', 'timm_format', 'dalle', 'unsupported'}\n"
+        "assert not others & {each.rpartition('.')[2] for each in sys.modules}"
+    )
+    subprocess.run([sys.executable, "-c", words, file], check=True)
 
 
 def test_pre_logits_are_a_layer_with_tanh(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def recognize(
         source = with_adapter(source, base, lambda *at: open_source(place_of(*at)))
         source = dropped(source, hints.drop)
     with unaltered(source), readable(path):
-        for each in FORMATS:
+        for each in sorted(FORMATS, key=lambda each: each.kind != source.kind):
             if (reading := each.reads(source, hints)) is not None:
                 reading = with_channels(reading, source) if "channels" in hints.choices else reading
                 origins = {**reading.origins, **dict.fromkeys(hints.choices, "option")}

@@ -22,11 +22,13 @@ class Format:
         name: one word, as `vitlab.save(to=...)` takes it
         room: the module beside this one (or above it: `.deltas`) that has its `reads` and `writes`
         help: one phrase for `--help` if it can be written for a model alone
+        kind: of container, for which this format is asked first
     """
 
     name: str
     room: str
     help: str = ""
+    kind: str = ""
 
     @property
     def reads(self) -> "Reads":
@@ -55,7 +57,7 @@ FORMATS = (
     Format("dalle", "dalle"),
     Format("unsupported", "unsupported"),  # says what it is
     Format("timm", "timm.timm_format", "a folder of timm"),
-    Format("google", "google", "Google's .npz (ViT, AugReg, hybrids, BiT)"),
+    Format("google", "google", "Google's .npz (ViT, AugReg, hybrids, BiT)", kind="npz"),
 )
 PEFT = "peft"  # an adapter, whose tensors have the names of its base's format
 

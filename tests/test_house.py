@@ -1,21 +1,16 @@
-"""The house: imports point downwards, no cycles, one name for one class, and nothing grows."""
+"""The house: imports point downwards, no cycles, one name for one class."""
 
 import ast
-import io
 import re
-import tokenize
-import tomllib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 REPOSITORY = Path(__file__).parent.parent
 SOURCE = REPOSITORY / "src" / "vitlab"
-HOUSE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("house.toml").read_text())
 
 # Lowest first. A file imports from its own layer or a lower one.
 LAYERS = (
@@ -172,27 +167,6 @@ def test_functions_stay_short() -> None:
     assert long == set()
 
 
-SILENT = {
-    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
-    tokenize.ENCODING, tokenize.ENDMARKER,
-}  # fmt: skip
-
-
-def tokens_of(text: str, tree: ast.Module) -> int:
-    """Words, numbers, strings and operators of a file, without comments and docstrings."""
-    documented: set[int] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.body[0] if node.body else None
-            value = first.value if isinstance(first, ast.Expr) else None
-            if first and isinstance(value, ast.Constant) and isinstance(value.value, str):
-                documented |= set(range(first.lineno, (first.end_lineno or 0) + 1))
-    return sum(
-        token.type not in SILENT and token.start[0] not in documented
-        for token in tokenize.generate_tokens(io.StringIO(text).readline)
-    )
-
-
 CLAUSES = {"What", "Which", "Who", "Whose", "Whether", "Where", "How", "Everything", "From"}
 METAPHORS = {
     "nursery", "roster", "desk", "pot", "taste", "rehearsal", "whereabouts", "doubts",
@@ -207,22 +181,6 @@ def test_the_first_line_of_a_file_is_a_noun_phrase_with_its_term() -> None:
         assert first, f"{path} has no docstring"
         assert first[0] not in CLAUSES, f"{path}: {' '.join(first[:8])} …"
         assert Path(path).stem not in METAPHORS, path
-
-
-def sizes() -> dict[str, int]:
-    """Tokens of each room, of the package's own files (`vitlab`) and of all (`whole`)."""
-    found: Counter[str] = Counter()
-    for path, tree in parsed().items():
-        room = path.split("/")[0] if "/" in path else "vitlab"
-        found[room] += tokens_of((SOURCE / path).read_text(encoding="utf-8"), tree)
-    return dict(found) | {"whole": found.total()}
-
-
-def test_no_room_grows() -> None:
-    """The numbers of `house.toml` may only fall: lower them to what a change has reached."""
-    now, before = sizes(), HOUSE["tokens"]
-    assert now.keys() == before.keys()
-    assert {room: count for room, count in now.items() if count > before[room]} == {}
 
 
 BRITISH = re.compile(
